@@ -4,12 +4,17 @@ use std::{env, error::Error, path::PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    let files = ["hardware", "usage", "jobs", "nodes", "events", "session"]
-        .map(|name| root.join(format!("muster/v1/{name}.proto")));
+    let files = [
+        "hardware", "usage", "jobs", "nodes", "events", "session", "access",
+    ]
+    .map(|name| root.join(format!("muster/v1/{name}.proto")));
     for file in &files {
         println!("cargo:rerun-if-changed={}", file.display());
     }
     let descriptors = protox::compile(files, [root])?;
+    // Tests walk all methods by this.
+    let set = PathBuf::from(env::var("OUT_DIR")?).join("descriptors.bin");
+    std::fs::write(set, prost::Message::encode_to_vec(&descriptors))?;
     tonic_prost_build::configure()
         .codec_path("crate::codec::SmallBuffers")
         .btree_map(".")

@@ -10,16 +10,17 @@ use std::{
 };
 
 use clap::Parser;
-use muster_core::{
-    health::Table,
-    id::{NodeName, node_name_error},
-    node_report::labels::LABELS_MAX,
-    period,
-};
-use muster_rpc::{Address, BadAddress};
+use muster_core::{health::Table, id::NodeName, node_report::labels::LABELS_MAX, period};
+use muster_rpc::{Address, credentials::Source};
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 
 use crate::probe::{Pace, Peer, Probes};
+
+mod place;
+
+pub use place::credentials_path;
+pub(crate) use place::host_name;
+use place::{address, coordinator, joined, node_name};
 
 /// The daemon of one node: reports the node to the coordinator and runs its share of every job.
 ///
@@ -31,34 +32,50 @@ use crate::probe::{Pace, Peer, Probes};
 SIGTERM and SIGINT end the agent and leave all workers running.
 
 Examples:
-  # Join a coordinator on this machine as node-1
+  # Serve a coordinator on this machine as node-1
   muster-agent --coordinator http://127.0.0.1:7070 --node-name node-1 --state-dir /var/lib/muster/agent
+
+  # Join a coordinator on another machine, once, with a token of `muster-coordinator token create`; then serve it
+  MUSTER_TOKEN=... muster-agent join https://train.example.org:7070 --ca-pin sha256:... --state-dir /var/lib/muster/agent
+  muster-agent --state-dir /var/lib/muster/agent
 
   # Take two worker groups at a time, with a label for placement
   muster-agent --node-name node-1 --state-dir /var/lib/muster/agent --slots 2 --label rack=r7")]
 pub struct Flags {
-    /// The coordinator's address
+    /// The coordinator's address [default: the one that was joined, else http://127.0.0.1:7070]
+    #[arg(long, env = "MUSTER_COORDINATOR", value_name = "URL")]
+    pub coordinator: Option<String>,
+    /// Certificate of this node, PEM, for sites that issue their own; with --tls-key and --tls-ca, in
+    /// place of `muster-agent join`
+    #[arg(long, env = "MUSTER_TLS_CERT", value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
     #[arg(
         long,
-        env = "MUSTER_COORDINATOR",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:7070"
+        env = "MUSTER_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
     )]
-    pub coordinator: String,
-    /// This node's name, unique in the fleet; the host name if not given
+    pub tls_key: Option<PathBuf>,
+    /// The authorities that may vouch for the coordinator, PEM
+    #[arg(
+        long,
+        env = "MUSTER_TLS_CA",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    pub tls_ca: Option<PathBuf>,
+    /// This node's name, unique in the fleet; the one that was joined with, or the host name, if not
+    /// given
     #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
     /// Where the agent keeps its durable state, its runs and their logs; one agent per directory
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
-    /// The IP address at which other nodes reach this one
-    #[arg(
-        long,
-        env = "MUSTER_ADDRESS",
-        value_name = "IP",
-        default_value = "127.0.0.1"
-    )]
-    pub address: String,
+    /// The IP address at which other nodes reach this one [default: the one from which this machine
+    /// reaches the coordinator]
+    #[arg(long, env = "MUSTER_ADDRESS", value_name = "IP")]
+    pub address: Option<String>,
     /// A label of this node, for placement; may be given several times
     #[arg(
         long = "label",
@@ -178,6 +195,8 @@ pub struct Flags {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub coordinator: Address,
+    /// What this node shows to a coordinator that speaks TLS.
+    pub identity: Option<Source>,
     /// Talk to the coordinator even if the kernel cannot tell which user runs it.
     pub accept_unknown: bool,
     pub node: NodeName,
@@ -231,12 +250,26 @@ impl Flags {
     }
 
     pub fn check(self) -> Result<Config, WrongFlag> {
-        let node = match self.node_name {
-            Some(name) => name,
-            None => host_name()?,
+        let state_dir =
+            std::path::absolute(&self.state_dir).map_err(|e| wrong("state-dir", e.to_string()))?;
+        let joined = joined(&state_dir)?;
+        let node = node_name(self.node_name, joined.as_ref())?;
+        let coordinator = coordinator(self.coordinator, joined.as_ref())?;
+        let own = match (self.tls_cert, self.tls_key, self.tls_ca) {
+            (Some(certificate), Some(key), Some(authorities)) => Some(Source::Files {
+                authorities,
+                certificate,
+                key,
+            }),
+            _ => joined.map(|_| Source::Own(credentials_path(&state_dir))),
         };
-        if let Some(message) = node_name_error(&node) {
-            return Err(wrong("node-name", message));
+        if coordinator.is_tls() && own.is_none() {
+            let message = format!(
+                "{coordinator} speaks TLS, and this node has no certificate; get a token from whoever runs the coordinator, and run \
+                 MUSTER_TOKEN=... muster-agent join {coordinator} --ca-pin PIN --state-dir {}",
+                state_dir.display()
+            );
+            return Err(wrong("coordinator", message));
         }
         if self.slots > SLOTS_MAX {
             return Err(wrong(
@@ -256,8 +289,6 @@ impl Flags {
                 "keeps launchers, and --no-spares forbids them",
             ));
         }
-        let state_dir =
-            std::path::absolute(&self.state_dir).map_err(|e| wrong("state-dir", e.to_string()))?;
         if state_dir.to_str().is_none() {
             return Err(wrong(
                 "state-dir",
@@ -265,11 +296,12 @@ impl Flags {
             ));
         }
         Ok(Config {
-            coordinator: coordinator(&self.coordinator)?,
+            address: address(self.address.as_deref(), &coordinator)?,
+            identity: own.filter(|_| coordinator.is_tls()),
+            coordinator,
             accept_unknown: self.accept_unknown_peers,
             node: NodeName::from(node),
             state_dir,
-            address: address(&self.address)?,
             labels: labels(&self.labels, self.label_file.as_deref())?,
             slots: self.slots,
             runner: runner(self.runner)?,
@@ -292,52 +324,6 @@ impl Flags {
             },
         })
     }
-}
-
-fn host_name() -> Result<String, WrongFlag> {
-    let name = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    match node_name_error(&name) {
-        None => Ok(name),
-        Some(message) => Err(wrong(
-            "node-name",
-            format!("is needed, since the host name cannot be used: {message}"),
-        )),
-    }
-}
-
-fn coordinator(text: &str) -> Result<Address, WrongFlag> {
-    let refuse = |message: String| Err(wrong("coordinator", message));
-    match text.parse::<Address>() {
-        Err(BadAddress::NeedsTls) => refuse(format!(
-            "{text:?}: TLS is not there yet; use http:// on a loopback address"
-        )),
-        Ok(address) if address.port().is_some() && !address.is_loopback() => refuse(format!(
-            "{text:?} is beyond loopback, which is refused until TLS and authentication exist"
-        )),
-        Ok(address) if address.port().is_some() => Ok(address),
-        Ok(_) | Err(BadAddress::NotUrl(_)) => {
-            refuse(format!("{text:?} is not a URL like http://127.0.0.1:7070"))
-        }
-    }
-}
-
-fn address(text: &str) -> Result<IpAddr, WrongFlag> {
-    let address: IpAddr = text
-        .parse()
-        .map_err(|_| wrong("address", format!("{text:?} is not an IP address")))?;
-    if !address.is_loopback() {
-        // A job's store listens on this address.
-        return Err(wrong(
-            "address",
-            format!(
-                "{text} is beyond loopback, which is refused until TLS and authentication exist"
-            ),
-        ));
-    }
-    Ok(address)
 }
 
 fn table(rules: Option<&Path>) -> Result<Table, WrongFlag> {
@@ -551,23 +537,24 @@ mod tests {
             (&["--node-name", ""], "--node-name: must not be empty"),
             (
                 &["--coordinator", "127.0.0.1:7070"],
-                "--coordinator: \"127.0.0.1:7070\" is not a URL like http://127.0.0.1:7070",
+                "--coordinator: \"127.0.0.1:7070\" is not a URL like https://train.example.org:7070 or http://127.0.0.1:7070",
             ),
             (
                 &["--coordinator", "http://127.0.0.1"],
-                "--coordinator: \"http://127.0.0.1\" is not a URL like http://127.0.0.1:7070",
+                "--coordinator: \"http://127.0.0.1\" is not a URL like https://train.example.org:7070 or http://127.0.0.1:7070",
             ),
             (
                 &["--coordinator", "ftp://localhost:1"],
-                "--coordinator: \"ftp://localhost:1\" is not a URL like http://127.0.0.1:7070",
+                "--coordinator: \"ftp://localhost:1\" is not a URL like https://train.example.org:7070 or http://127.0.0.1:7070",
             ),
             (
                 &["--coordinator", "https://localhost:1"],
-                "--coordinator: \"https://localhost:1\": TLS is not there yet; use http:// on a loopback address",
+                "--coordinator: https://localhost:1 speaks TLS, and this node has no certificate; get a token from whoever runs the \
+                 coordinator, and run MUSTER_TOKEN=... muster-agent join https://localhost:1 --ca-pin PIN --state-dir /nowhere",
             ),
             (
                 &["--coordinator", "http://10.0.0.1:7070"],
-                "--coordinator: \"http://10.0.0.1:7070\" is beyond loopback, which is refused until TLS and authentication exist",
+                "--coordinator: \"http://10.0.0.1:7070\" is beyond loopback, where only TLS is spoken; use https://",
             ),
             (
                 &["--address", "node-1"],
@@ -575,7 +562,7 @@ mod tests {
             ),
             (
                 &["--address", "10.0.0.1"],
-                "--address: 10.0.0.1 is beyond loopback, which is refused until TLS and authentication exist",
+                "--address: 10.0.0.1 is beyond loopback, and the coordinator at http://127.0.0.1:7070 serves this machine only",
             ),
             (&["--label", "rack"], "--label: \"rack\" is not KEY=VALUE"),
             (

@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use muster_core::node_report::NodeReport;
+use muster_rpc::credentials::Source;
 use muster_runtime::{
     shutdown::Signals,
     tasks::{Essential, Ordinary, Tasks},
@@ -20,6 +21,7 @@ use crate::{
     ledger_file, lock,
     logs::Logs,
     probe::Facts,
+    renewal,
     run_dir::Runs,
     session::Session,
     state_disk::StateDisk,
@@ -63,6 +65,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     tasks.spawn(Essential, "supervisor", supervisor.run());
     tasks.spawn(Essential, "session", session.run());
+    if let Some(Source::Own(path)) = &config.identity {
+        tasks.spawn(
+            Ordinary,
+            "certificate",
+            renewal::run(path.clone(), shutdown.clone()),
+        );
+    }
     if let Some(file) = config.ready_file.clone() {
         tasks.spawn(
             Ordinary,

@@ -7,6 +7,7 @@
 //! | `config` | flags, checked |
 //! | `lock`, `ledger_file` | one agent per state directory; its ledger |
 //! | `probe` | the node's facts |
+//! | `join`, `renewal` | getting this node's certificate, and renewing it |
 //! | `session` | the one connection to the coordinator |
 //! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
@@ -24,6 +25,7 @@ pub mod config;
 pub mod daemon;
 mod hold;
 mod host;
+pub mod join;
 mod last_words;
 mod launchers;
 mod ledger_file;
@@ -32,6 +34,7 @@ mod logs;
 mod preflight;
 mod prepare;
 pub mod probe;
+mod renewal;
 mod run_dir;
 mod runner_link;
 mod session;

@@ -6,12 +6,16 @@ use clap::Parser;
 use muster_agent::{
     config::{Config, Flags},
     daemon,
+    join::Join,
 };
 use muster_rpc::peer;
 use muster_runtime::telemetry;
 use tracing::error;
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("join") {
+        return Join::parse().run();
+    }
     let flags = Flags::parse();
     if let Err(e) = telemetry::start(flags.log_format, &flags.log_filter) {
         eprintln!("muster-agent: --log-filter: {e}");

@@ -30,7 +30,10 @@ use muster_proto::{
         coordinator_message::Message as Down,
     },
 };
-use muster_rpc::dial::{self, DialError, dial};
+use muster_rpc::{
+    credentials::{CredentialsError, Source},
+    dial::{self, DialError, dial},
+};
 use muster_runner::procfs;
 use muster_runtime::{
     backoff::{Backoff, USEFUL, entropy},
@@ -89,6 +92,8 @@ pub(crate) struct Session {
 enum End {
     #[error("cannot reach the coordinator at {0}")]
     Unreachable(String, #[source] DialError),
+    #[error("this node's certificate cannot be used")]
+    NoIdentity(#[source] CredentialsError),
     #[error("the coordinator ended the session")]
     Ended(#[source] Status),
     #[error("the coordinator closed the session")]
@@ -185,12 +190,18 @@ impl Session {
     }
 
     async fn open(&mut self) -> Result<(Wire, Streaming<CoordinatorMessage>, News), End> {
+        let tls = self.config.identity.as_ref().map(Source::load);
         let options = dial::Options {
             accept_unknown: self.config.accept_unknown,
+            tls: tls.transpose().map_err(End::NoIdentity)?,
         };
         let mut client = dial(&self.config.coordinator, options)
             .await
-            .map_err(|e| End::Unreachable(self.config.coordinator.to_string(), e))?
+            .map_err(|e| {
+                let hint = e.explain().map(|hint| format!(" ({hint})"));
+                let hint = hint.unwrap_or_default();
+                End::Unreachable(format!("{}{hint}", self.config.coordinator), e)
+            })?
             .agents();
         let (control, control_out) = mpsc::channel(CONTROL_MAX);
         let (chunks, chunks_out) = mpsc::channel(LOGS_MAX);

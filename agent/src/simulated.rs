@@ -53,6 +53,7 @@ impl SimulatedAgent {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let config = Arc::new(Config {
             accept_unknown: false,
+            identity: None,
             coordinator,
             node: node.clone(),
             state_dir: PathBuf::new(),

@@ -48,9 +48,14 @@ const GLOBAL: &str = "Global options";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Globals {
-    /// Coordinator to talk to [default: the local cluster if one is up, else http://127.0.0.1:7070]
+    /// Coordinator to talk to [default: that of the current context, else the local cluster if one is
+    /// up, else http://127.0.0.1:7070]
     #[arg(long, global = true, env = "MUSTER_SERVER", value_name = "URL", hide_env_values = true, help_heading = GLOBAL)]
     pub(crate) server: Option<String>,
+
+    /// Context to use, of those that `muster config get-contexts` lists [default: the current one]
+    #[arg(long, global = true, env = "MUSTER_CONTEXT", value_name = "NAME", conflicts_with = "server", hide_env_values = true, help_heading = GLOBAL)]
+    pub(crate) context: Option<String>,
 
     /// Directory of the local cluster [default: ~/.local/state/muster/local]
     #[arg(long, global = true, env = "MUSTER_LOCAL_DIR", value_name = "DIR", hide_env_values = true, help_heading = GLOBAL)]
@@ -108,6 +113,11 @@ pub(crate) enum Command {
     Cordon(commands::cordon::Cordon),
     Uncordon(commands::cordon::Uncordon),
     Topology(commands::topology::Topology),
+    Login(commands::login::Login),
+    #[command(name = "whoami")]
+    WhoAmI(commands::access::WhoAmI),
+    Auth(commands::access::Auth),
+    Config(commands::config::Config),
     Events(commands::get::Events),
     Validate(commands::validate::Validate),
     Replay(commands::replay::Replay),

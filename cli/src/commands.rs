@@ -1,13 +1,16 @@
 //! One file per command: its flags, its help, and what it does.
 
+pub(crate) mod access;
 pub(crate) mod cancel;
 pub(crate) mod completion;
+pub(crate) mod config;
 pub(crate) mod cordon;
 pub(crate) mod delete;
 pub(crate) mod describe;
 pub(crate) mod explain;
 pub(crate) mod follow;
 pub(crate) mod get;
+pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod replay;
 pub(crate) mod run;

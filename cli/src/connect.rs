@@ -1,12 +1,19 @@
 //! The connection to a coordinator, and the explanation of its failures to a person.
 
-use std::{error::Error as _, future::Future, time::Duration};
+use std::{
+    error::Error as _,
+    future::Future,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use muster_proto::v1::{
-    JobRef, event_service_client::EventServiceClient, job_service_client::JobServiceClient,
-    node_service_client::NodeServiceClient,
+    JobRef, access_service_client::AccessServiceClient, event_service_client::EventServiceClient,
+    job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
 };
-use muster_rpc::{Address, BadAddress, Channel, Clients, dial, dial::Options};
+use muster_rpc::{
+    Address, Channel, Clients, credentials::Credentials, dial, dial::Options, enroll, tls::explain,
+};
 use tonic::{Code, Request, Status};
 
 use crate::fail::Failure;
@@ -19,8 +26,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// `credentials`: the file of what this user shows to a coordinator that speaks TLS.
     pub(crate) async fn connect(
         server: &str,
+        credentials: Option<&Path>,
         timeout: Option<Duration>,
     ) -> Result<Client, Failure> {
         let server = if server.contains("://") {
@@ -28,22 +37,34 @@ impl Client {
         } else {
             format!("http://{server}")
         };
-        let server = server.parse::<Address>().map_err(|error| {
-            Failure::usage(match error {
-                BadAddress::NeedsTls => format!(
-                    "--server {server}: this build speaks no TLS; use http:// on this machine"
-                ),
-                BadAddress::NotUrl(why) => format!("--server {server:?} is not a URL: {why}"),
-            })
-        })?;
-        match dial(&server, Options::default()).await {
+        let server = server
+            .parse::<Address>()
+            .map_err(|why| Failure::usage(format!("--server {server:?} is not a URL: {why}")))?;
+        let mut options = Options::default();
+        if server.is_tls() {
+            let Some(path) = credentials else {
+                return Err(Failure::Unreachable(format!(
+                    "there are no credentials for {server}; get a token from whoever runs it, and run: muster login {server} --ca-pin PIN"
+                )));
+            };
+            let own = fresh(path).await?;
+            options.tls = Some(own.tls().map_err(Failure::request)?);
+        }
+        match dial(&server, options).await {
             Ok(clients) => Ok(Client {
                 server,
                 clients,
                 timeout,
             }),
-            Err(error) => Err(unreachable(&server, &innermost(&error))),
+            Err(error) => match error.explain() {
+                Some(why) => Err(Failure::Unreachable(format!("{server}: {why}"))),
+                None => Err(unreachable(&server, &innermost(&error))),
+            },
         }
+    }
+
+    pub(crate) fn access(&self) -> AccessServiceClient<Channel> {
+        self.clients.access()
     }
 
     pub(crate) fn jobs(&self) -> JobServiceClient<Channel> {
@@ -71,6 +92,11 @@ impl Client {
     pub(crate) fn failure(&self, status: Status) -> Failure {
         let message = status.message().to_owned();
         match status.code() {
+            Code::Unavailable if explain(&status).is_some() => Failure::Unreachable(format!(
+                "{}: {}",
+                self.server,
+                explain(&status).unwrap_or_default()
+            )),
             Code::Unavailable => {
                 unreachable(&self.server, &status.source().map_or(message, innermost))
             }
@@ -112,6 +138,37 @@ impl Client {
         .map(tonic::Response::into_inner)
         .map_err(|status| self.failure(status))
     }
+}
+
+/// The credentials in this file, renewed if two thirds of their life are over.
+async fn fresh(path: &Path) -> Result<Credentials, Failure> {
+    let own = Credentials::read(path).map_err(Failure::request)?;
+    let now = now_us();
+    if own.is_expired(now) {
+        return Err(Failure::Unreachable(format!(
+            "the certificate of {} has expired; get a token from whoever runs {}, and log in again",
+            own.principal, own.server
+        )));
+    }
+    if !own.is_due(now) {
+        return Ok(own);
+    }
+    // The old ones are good for days, so a failure is no reason to stop.
+    match enroll::renew(&own).await {
+        Ok(new) => {
+            new.write(path).map_err(Failure::request)?;
+            Ok(new)
+        }
+        Err(_) => Ok(own),
+    }
+}
+
+/// Microseconds since the Unix epoch.
+pub(crate) fn now_us() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Whether the connection broke, so that nobody refused the request.

@@ -2,24 +2,34 @@
 //! else to stderr.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, OnceCell},
     fmt::Display,
     io::{self, IsTerminal, Write},
     path::PathBuf,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use crate::{
     args::{Format, Globals},
     connect::Client,
+    contexts::{self, Contexts, Entry},
     fail::Failure,
     local,
 };
 
 pub(crate) struct Context {
     pub(crate) globals: Globals,
+    target: OnceCell<Target>,
     /// The last line on the terminal is a live one. The next text replaces it.
     live: Cell<bool>,
+}
+
+/// A coordinator, and what this user shows to it.
+#[derive(Debug)]
+struct Target {
+    server: String,
+    credentials: Option<PathBuf>,
+    namespace: Option<String>,
 }
 
 /// Moves to the beginning of the line and clears it (ECMA-48: CR, EL).
@@ -35,6 +45,7 @@ impl Context {
     pub(crate) fn new(globals: Globals) -> Context {
         Context {
             globals,
+            target: OnceCell::new(),
             live: Cell::new(false),
         }
     }
@@ -85,19 +96,52 @@ impl Context {
         self.globals.output.unwrap_or(Format::Table)
     }
 
-    /// The namespace of a request about one job.
+    /// The namespace of a request about one job: `--namespace`, else that of the context.
     pub(crate) fn namespace(&self) -> String {
         self.globals
             .namespace
             .clone()
+            // An error here is told when the command connects.
+            .or_else(|| {
+                self.target()
+                    .ok()
+                    .and_then(|target| target.namespace.clone())
+            })
             .unwrap_or_else(|| muster_core::spec::DEFAULT_NAMESPACE.into())
     }
 
-    /// `--server`, else the local cluster if one is up, else the default port.
-    pub(crate) fn server(&self) -> String {
-        match &self.globals.server {
-            Some(server) => server.clone(),
-            None => local::endpoint_of(&self.local_dir()).unwrap_or_else(|| DEFAULT_SERVER.into()),
+    /// The coordinator to talk to: that of `--server` or `--context`, else that of the current
+    /// context, else the local cluster if one is up, else the default port.
+    fn target(&self) -> Result<&Target, Failure> {
+        if let Some(target) = self.target.get() {
+            return Ok(target);
+        }
+        let target = self.find_target()?;
+        Ok(self.target.get_or_init(|| target))
+    }
+
+    fn find_target(&self) -> Result<Target, Failure> {
+        let contexts = Contexts::load()?;
+        let of = |entry: &Entry| Target {
+            server: entry.server.clone(),
+            credentials: Some(contexts.credentials_path(entry)),
+            namespace: entry.namespace.clone(),
+        };
+        let plain = |server: String| Target {
+            server,
+            credentials: None,
+            namespace: None,
+        };
+        if let Some(server) = &self.globals.server {
+            return Ok(contexts
+                .of_server(server)
+                .map_or_else(|| plain(server.clone()), of));
+        }
+        match self.globals.context.as_deref().or(contexts.current()) {
+            Some(name) if name != contexts::LOCAL => contexts.get(name).map(of),
+            _ => Ok(plain(
+                local::endpoint_of(&self.local_dir()).unwrap_or_else(|| DEFAULT_SERVER.into()),
+            )),
         }
     }
 
@@ -106,19 +150,13 @@ impl Context {
     }
 
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
-        Client::connect(&self.server(), self.request_timeout()).await
+        let target = self.target()?;
+        let credentials = target.credentials.as_deref();
+        Client::connect(&target.server, credentials, self.request_timeout()).await
     }
 
     /// `None`: no limit.
     fn request_timeout(&self) -> Option<Duration> {
         (self.globals.request_timeout > Duration::ZERO).then_some(self.globals.request_timeout)
     }
-}
-
-/// Microseconds since the Unix epoch.
-pub(crate) fn now_us() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

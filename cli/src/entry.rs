@@ -7,8 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{
     args::{Cli, Command},
     commands::{
-        cancel, completion, cordon, delete, describe, explain, get, logs, replay, run, scale,
-        submit, topology, validate, version, wait,
+        access, cancel, completion, config, cordon, delete, describe, explain, get, login, logs,
+        replay, run, scale, submit, topology, validate, version, wait,
     },
     context::Context,
     fail::Failure,
@@ -54,6 +54,10 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Nodes(args) => get::nodes(cx, args).await,
         Command::Cordon(args) => cordon::cordon(cx, args).await,
         Command::Uncordon(args) => cordon::uncordon(cx, args).await,
+        Command::Login(args) => login::login(cx, args).await,
+        Command::WhoAmI(args) => access::whoami(cx, args).await,
+        Command::Auth(args) => access::auth(cx, args).await,
+        Command::Config(args) => config::config(cx, args),
         Command::Topology(args) => topology::topology(cx, args).await,
         Command::Events(args) => get::events(cx, args).await,
         Command::Validate(args) => validate::validate(cx, args),

@@ -14,6 +14,7 @@ mod args;
 mod commands;
 mod connect;
 mod context;
+mod contexts;
 mod entry;
 mod fail;
 mod help;

@@ -10,7 +10,8 @@
 //! | `agents`, `connections` | the agents' sessions, and log reads through them |
 //! | `usages` | the last usage of each node |
 //! | `feed`, `watch` | streams to clients: bounded, latest state, ended with a reason |
-//! | `actor` | who asks |
+//! | `authorize` | what each method asks of its caller |
+//! | `access` | certificates for tokens, and what the caller may do |
 //! | `page`, `status` | pages of a list; reasons as gRPC statuses |
 
 use std::sync::Arc;
@@ -18,18 +19,24 @@ use std::sync::Arc;
 use muster_proto::{
     limits::MESSAGE_MAX,
     v1::{
-        agent_service_server::AgentServiceServer, event_service_server::EventServiceServer,
-        job_service_server::JobServiceServer, node_service_server::NodeServiceServer,
+        access_service_server::AccessServiceServer, agent_service_server::AgentServiceServer,
+        event_service_server::EventServiceServer, job_service_server::JobServiceServer,
+        node_service_server::NodeServiceServer,
     },
 };
 use muster_runtime::tasks::Scope;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{api::context::Context, handle::Handle};
+use crate::{
+    api::{authorize::Guard, context::Context},
+    handle::Handle,
+    trust::Trust,
+};
 
-mod actor;
+mod access;
 mod agents;
+mod authorize;
 mod connections;
 mod context;
 mod environment;
@@ -46,9 +53,17 @@ mod usages;
 mod wait;
 mod watch;
 
-/// All services, and the reporter that takes them out of service.
-pub async fn routes(handle: Handle, scope: Scope) -> (Routes, Health) {
+/// All services, what decides who may call them, and the reporter that takes them out of service.
+pub(crate) async fn routes(
+    handle: Handle,
+    scope: Scope,
+    trust: Option<Arc<Trust>>,
+) -> (Routes, Guard, Health) {
+    let guard = Guard {
+        trust: trust.clone(),
+    };
     let context = Context {
+        trust: trust.clone(),
         handle,
         scope,
         connections: Arc::default(),
@@ -72,8 +87,9 @@ pub async fn routes(handle: Handle, scope: Scope) -> (Routes, Health) {
     add!(NodeServiceServer, nodes::Nodes(context.clone()));
     add!(EventServiceServer, events::Events(context.clone()));
     add!(AgentServiceServer, agents::Agents(context));
+    add!(AccessServiceServer, access::Access { trust });
     routes.add_service(health);
-    (routes.routes(), health_handle)
+    (routes.routes(), guard, health_handle)
 }
 
 /// `grpc.health.v1`: the whole server (the empty name) and each service have the same status.
@@ -88,6 +104,7 @@ impl Health {
             "muster.v1.NodeService",
             "muster.v1.EventService",
             "muster.v1.AgentService",
+            "muster.v1.AccessService",
         ] {
             self.0.set_service_status(service, status).await;
         }

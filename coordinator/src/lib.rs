@@ -17,6 +17,7 @@
 
 pub mod api;
 pub mod board;
+pub mod commands;
 pub mod engine;
 mod failpoint;
 pub mod handle;
@@ -26,4 +27,5 @@ pub mod kubernetes;
 pub mod options;
 pub mod serve;
 pub mod store;
+pub mod trust;
 pub mod turn_stats;

@@ -6,10 +6,12 @@ use std::{fs, process::ExitCode};
 use anyhow::Context;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use muster_coordinator::{
+    commands::Command,
     kubernetes,
     options::Options,
     serve::{Coordinator, Settings},
     store::{Store, redb::RedbStore},
+    trust::Trust,
 };
 use muster_rpc::listen;
 use muster_runtime::{telemetry, version::version};
@@ -28,6 +30,9 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
+    if let Some(command) = Command::of_arguments() {
+        return command.run();
+    }
     let Options {
         listen: address,
         accept_unknown_peers,
@@ -70,6 +75,7 @@ fn run() -> anyhow::Result<()> {
             None
         };
         let settings = Settings {
+            trust: Trust::open(&state_dir)?,
             listen: address,
             accept_unknown: accept_unknown_peers,
             policy,

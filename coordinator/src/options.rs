@@ -15,10 +15,17 @@ use muster_runtime::{
 /// Runs until SIGTERM or SIGINT; a second signal ends it at once. Workers never notice whether it
 /// runs. Its whole state is in --state-dir, which two coordinators cannot share.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "muster-coordinator", version = version(), max_term_width = 120)]
+#[command(name = "muster-coordinator", version = version(), max_term_width = 120, after_help = "\
+Commands, each with its own --help:
+  init    make the certificate authority, so that other machines can be served
+  token   create join tokens for nodes and users
+  user    give users roles
+  deny    deny a node or user everything; allow takes it back
+  pin     print the pin by which other machines know this coordinator")]
 pub struct Options {
-    /// Address and port to listen on; port 0 takes a free one. Only loopback addresses are allowed
-    /// until TLS exists. Only this coordinator's own user and root are served.
+    /// Address and port to listen on; port 0 takes a free one. After `muster-coordinator init`
+    /// everything here is TLS, and any address may be given, as 0.0.0.0:7070. Without it only
+    /// loopback addresses are allowed, and only this coordinator's own user and root are served.
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = listen::parse_address)]
     pub listen: SocketAddr,
 

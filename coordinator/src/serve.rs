@@ -9,6 +9,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process,
+    sync::Arc,
     time::Duration,
 };
 
@@ -28,8 +29,12 @@ use crate::{
     handle::Handle,
     kubernetes::{self, KubernetesError},
     store::{Store, StoreError},
+    trust::{Trust, TrustError},
     turn_stats::Recording,
 };
+
+/// How often to look whether the server's certificate should be renewed. It lasts for months.
+const RENEW_LOOK: Duration = Duration::from_secs(60 * 60);
 
 /// How long streams and connections may take to end. A longer time would not help, because agents
 /// and clients connect again anyway.
@@ -60,17 +65,21 @@ pub enum ServeError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
     Ended(#[from] EssentialEnded),
     #[error("the engine panicked")]
     EnginePanicked,
 }
 
 /// The settings of a coordinator, without its store.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
     /// Serve also callers whose user the kernel cannot tell.
     pub accept_unknown: bool,
+    /// The certificate authority. `None`: serve this machine only, without TLS.
+    pub trust: Option<Trust>,
     pub policy: Policy,
     pub min_term: Term,
     /// The API server whose Node objects have labels for the fleet's nodes, if any.
@@ -99,7 +108,8 @@ impl Coordinator {
         store: impl FnOnce() -> Result<Box<dyn Store>, StoreError>,
     ) -> Result<Self, ServeError> {
         let shutdown = CancellationToken::new();
-        let listener = Listener::open(settings.listen)?;
+        let trust = settings.trust.map(Arc::new);
+        let listener = Listener::open(settings.listen, trust.is_some())?;
         let address = listener.address();
         let nodes = settings.kubernetes.map(kubernetes::Nodes::of).transpose()?;
         let policy = Policy {
@@ -130,11 +140,20 @@ impl Coordinator {
             tasks.spawn(Ordinary, "turn statistics", recording.run());
         }
         let scope = Scope::new(shutdown.clone());
-        let (routes, health) = api::routes(handle.clone(), scope.clone()).await;
+        let (routes, guard, health) =
+            api::routes(handle.clone(), scope.clone(), trust.clone()).await;
         let options = listen::Options {
             accept_unknown: settings.accept_unknown,
+            tls: trust.as_ref().map(|trust| trust.tls().clone()),
         };
-        let (accepting, server) = listener.serve(options, routes, {
+        let endpoint = match &trust {
+            Some(trust) => trust.note_endpoint(address.port())?,
+            None => format!("http://{address}"),
+        };
+        if let Some(trust) = trust {
+            tasks.spawn(Ordinary, "certificate", renew(trust, shutdown.clone()));
+        }
+        let (accepting, server) = listener.serve(options, guard, routes, {
             let shutdown = shutdown.clone();
             async move {
                 shutdown.cancelled().await;
@@ -161,7 +180,7 @@ impl Coordinator {
         };
         if let Some(path) = &coordinator.ready_file {
             let content = format!(
-                "{{\"endpoint\":\"http://{address}\",\"pid\":{}}}\n",
+                "{{\"endpoint\":\"{endpoint}\",\"pid\":{}}}\n",
                 process::id()
             );
             write_whole(path, &content).map_err(|source| ServeError::ReadyFile {
@@ -169,7 +188,7 @@ impl Coordinator {
                 source,
             })?;
         }
-        info!(%address, %term, "serving");
+        info!(%address, endpoint, %term, "serving");
         Ok(coordinator)
     }
 
@@ -202,6 +221,19 @@ impl Coordinator {
         ended?;
         info!("ended");
         Ok(())
+    }
+}
+
+/// Renews the server's certificate when it is due, until the shutdown.
+async fn renew(trust: Arc<Trust>, shutdown: CancellationToken) {
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(RENEW_LOOK))
+        .await
+        .is_some()
+    {
+        if let Err(e) = trust.renew_server() {
+            error!("renew the server's certificate: {e}; the old one still serves");
+        }
     }
 }
 

@@ -9,6 +9,9 @@ pub mod codec;
 pub mod convert;
 pub mod limits;
 
+/// The compiled .proto files, a `google.protobuf.FileDescriptorSet`.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
 /// Generated from `muster/v1/*.proto`.
 #[allow(clippy::all, unreachable_pub, missing_docs)]
 pub mod v1 {

@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use http::Uri;
 
-/// `http://HOST` or `http://HOST:PORT`, shown as it was written.
+/// `http://HOST:PORT` on this machine or `https://HOST:PORT` anywhere, shown as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     text: String,
@@ -14,9 +14,7 @@ pub struct Address {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAddress {
-    #[error("it needs TLS, which this build does not speak")]
-    NeedsTls,
-    /// Not a URL at all, and why.
+    /// Not such a URL, and why.
     #[error("{0}")]
     NotUrl(String),
 }
@@ -41,6 +39,11 @@ impl Address {
                 .is_ok_and(|address| address.is_loopback())
     }
 
+    /// Whether the coordinator there speaks TLS.
+    pub fn is_tls(&self) -> bool {
+        self.uri.scheme_str() == Some("https")
+    }
+
     pub(crate) fn uri(&self) -> Uri {
         self.uri.clone()
     }
@@ -61,13 +64,12 @@ impl FromStr for Address {
             .parse()
             .map_err(|error: http::uri::InvalidUri| BadAddress::NotUrl(error.to_string()))?;
         match uri.scheme_str() {
-            Some("http") => Ok(Self {
+            Some("http" | "https") => Ok(Self {
                 text: text.to_owned(),
                 uri,
             }),
-            Some("https") => Err(BadAddress::NeedsTls),
             Some(other) => Err(BadAddress::NotUrl(format!(
-                "the scheme is http, not {other}"
+                "the scheme is https or http, not {other}"
             ))),
             None => Err(BadAddress::NotUrl("it has no scheme".into())),
         }
@@ -104,11 +106,10 @@ mod tests {
     #[test]
     fn what_is_no_address_is_refused_with_its_reason() {
         let refused = |text: &str| text.parse::<Address>().unwrap_err();
-        assert_eq!(refused("https://localhost:1"), BadAddress::NeedsTls);
         assert_eq!(refused("localhost:1").to_string(), "it has no scheme");
         assert_eq!(
             refused("ftp://localhost:1").to_string(),
-            "the scheme is http, not ftp"
+            "the scheme is https or http, not ftp"
         );
         assert!(matches!(refused("http://a b"), BadAddress::NotUrl(_)));
     }

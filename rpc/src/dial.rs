@@ -1,11 +1,12 @@
-//! The one way to call a coordinator. On loopback, a trusted user ([`peer`](crate::peer)) must own
-//! the other end before a byte is sent, because anybody may take a port that a coordinator has
-//! left.
+//! The one way to call a coordinator. With TLS, its certificate says that it is the right one.
+//! Without TLS only loopback is called, and a trusted user ([`peer`](crate::peer)) must own the
+//! other end before a byte is sent, because anybody may take a port that a coordinator has left.
 
 use std::{
     io,
     net::SocketAddr,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -15,14 +16,18 @@ use hyper_util::rt::TokioIo;
 use muster_proto::{
     limits::MESSAGE_MAX,
     v1::{
-        agent_service_client::AgentServiceClient, event_service_client::EventServiceClient,
-        job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
+        access_service_client::AccessServiceClient, agent_service_client::AgentServiceClient,
+        event_service_client::EventServiceClient, job_service_client::JobServiceClient,
+        node_service_client::NodeServiceClient,
     },
 };
+use rustls::pki_types::ServerName;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     time::{sleep, timeout},
 };
+use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
@@ -30,6 +35,7 @@ use crate::{
     KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
     address::{Address, bare_host},
     peer::{self, Peer},
+    tls::{self, ClientTls},
 };
 
 /// A coordinator that runs answers a connection attempt at once. Behind a dead route an attempt
@@ -53,11 +59,21 @@ enum Refused {
         "{address} does not accept the connection, or is in another network namespace: nobody can tell whose it is"
     )]
     Unknown { address: SocketAddr },
+    #[error(
+        "{0} is beyond this machine, and without TLS nobody can tell whose it is: call it with https://"
+    )]
+    NeedsTls(SocketAddr),
+    #[error(
+        "it speaks TLS, and there is no certificate authority to know it by: `muster login` or `muster-agent join` first"
+    )]
+    NoAuthority,
 }
 
 /// What a caller may choose.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// With what a coordinator that speaks TLS is called.
+    pub tls: Option<ClientTls>,
     /// Talk also to a coordinator whose user the kernel cannot tell. This is insecure, because
     /// anybody can arrange that.
     pub accept_unknown: bool,
@@ -68,6 +84,13 @@ pub struct Options {
 #[error(transparent)]
 pub struct DialError(#[from] tonic::transport::Error);
 
+impl DialError {
+    /// What a person can do about it, if a TLS handshake failed.
+    pub fn explain(&self) -> Option<&'static str> {
+        tls::explain(self)
+    }
+}
+
 /// Connects to a coordinator.
 pub async fn dial(address: &Address, options: Options) -> Result<Clients, DialError> {
     let channel = Endpoint::from(address.uri())
@@ -76,7 +99,9 @@ pub async fn dial(address: &Address, options: Options) -> Result<Clients, DialEr
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         // A call that begins must not find a connection that broke a while ago.
         .keep_alive_while_idle(true)
-        .connect_with_connector(Dialer { options })
+        .connect_with_connector(Dialer {
+            options: Arc::new(options),
+        })
         .await?;
     Ok(Clients { channel })
 }
@@ -106,6 +131,10 @@ impl Clients {
             .max_encoding_message_size(MESSAGE_MAX)
     }
 
+    pub fn access(&self) -> AccessServiceClient<Channel> {
+        AccessServiceClient::new(self.channel())
+    }
+
     pub fn events(&self) -> EventServiceClient<Channel> {
         EventServiceClient::new(self.channel())
             .max_decoding_message_size(MESSAGE_MAX)
@@ -118,52 +147,78 @@ impl Clients {
     }
 }
 
+/// A connection to a coordinator, with or without TLS.
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
 /// Makes the connections of a [`Channel`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Dialer {
-    options: Options,
+    options: Arc<Options>,
 }
 
 impl Service<Uri> for Dialer {
-    type Response = TokioIo<TcpStream>;
+    type Response = TokioIo<Box<dyn Wire>>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let options = self.options;
-        Box::pin(async move { connect(&uri, options).await.map(TokioIo::new) })
+        let options = self.options.clone();
+        Box::pin(async move { connect(&uri, &options).await.map(TokioIo::new) })
     }
 }
 
-async fn connect(uri: &Uri, options: Options) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect((bare_host(uri), uri.port_u16().unwrap_or(80))).await?;
+async fn connect(uri: &Uri, options: &Options) -> io::Result<Box<dyn Wire>> {
+    let tls = uri.scheme_str() == Some("https");
+    let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
+    let stream = TcpStream::connect((bare_host(uri), port)).await?;
     stream.set_nodelay(true)?;
-    authenticate(stream, options).await
+    if tls {
+        return authenticate(stream, bare_host(uri), options).await;
+    }
+    Ok(Box::new(know_local(stream, options).await?))
 }
 
-/// Makes sure who is at the other end before a byte of gRPC is sent. This is where a client's side
-/// of TLS belongs; today it is the kernel's word, which there is on loopback only.
-async fn authenticate(stream: TcpStream, options: Options) -> io::Result<TcpStream> {
+/// Makes sure by its certificate that the right coordinator is at the other end.
+async fn authenticate(
+    stream: TcpStream,
+    host: &str,
+    options: &Options,
+) -> io::Result<Box<dyn Wire>> {
+    let refused = |why| io::Error::new(io::ErrorKind::PermissionDenied, why);
+    let tls = options
+        .tls
+        .as_ref()
+        .ok_or_else(|| refused(Refused::NoAuthority))?;
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+    let connector = TlsConnector::from(tls.config.clone());
+    Ok(Box::new(connector.connect(name, stream).await?))
+}
+
+/// Makes sure by the kernel's word that a trusted user is at the other end, before a byte of gRPC
+/// is sent.
+async fn know_local(stream: TcpStream, options: &Options) -> io::Result<TcpStream> {
     let (address, own) = (stream.peer_addr()?, stream.local_addr()?);
-    if !address.ip().to_canonical().is_loopback() {
-        return Ok(stream);
-    }
     let patience = if options.accept_unknown {
         Duration::ZERO
     } else {
         ACCEPTED_WITHIN
     };
-    let refused = match whose(&stream, (address, own), patience).await? {
-        peer if peer.is_trusted() => return Ok(stream),
-        Peer::Unknown if options.accept_unknown => return Ok(stream),
-        Peer::Unknown => Refused::Unknown { address },
-        Peer::User(uid) => Refused::Stranger { address, uid },
-    };
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, refused))
+    let denied = |refused| Err(io::Error::new(io::ErrorKind::PermissionDenied, refused));
+    if !address.ip().to_canonical().is_loopback() {
+        return denied(Refused::NeedsTls(address));
+    }
+    match whose(&stream, (address, own), patience).await? {
+        peer if peer.is_trusted() => Ok(stream),
+        Peer::Unknown if options.accept_unknown => Ok(stream),
+        Peer::Unknown => denied(Refused::Unknown { address }),
+        Peer::User(uid) => denied(Refused::Stranger { address, uid }),
+    }
 }
 
 /// The user at the other end, once it has accepted the connection. If the other end hangs up, this
@@ -218,15 +273,16 @@ mod tests {
     async fn who_never_accepts_is_not_talked_to() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let error = Dialer::default().call(uri(port)).await.unwrap_err();
+        let error = Dialer::default().call(uri(port)).await.err().unwrap();
         assert!(
             error.to_string().ends_with("nobody can tell whose it is"),
             "{error}"
         );
         Dialer {
-            options: Options {
+            options: Arc::new(Options {
                 accept_unknown: true,
-            },
+                ..Options::default()
+            }),
         }
         .call(uri(port))
         .await
@@ -264,7 +320,7 @@ mod tests {
             connection.read_to_end(&mut heard).unwrap();
             heard
         });
-        let error = Dialer::default().call(uri(port)).await.unwrap_err();
+        let error = Dialer::default().call(uri(port)).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(
             error

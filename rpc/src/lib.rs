@@ -1,30 +1,43 @@
 //! The one place that calls a coordinator and the one place where a coordinator listens: addresses,
 //! limits, keep-alive, and who is at the other end.
 //!
-//! Nobody else opens a gRPC connection or a gRPC port (`tests/architecture` holds that), so
-//! transport security belongs here and nowhere else: for the side that calls into
-//! `dial::authenticate`, for the side that listens into `listen::authenticate`. What a caller may
-//! do is not decided here.
+//! Nobody else opens a gRPC connection or a gRPC port (`tests/architecture` holds that). What a
+//! caller may do is not decided here: a `Gate` of the listener's owner decides it.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `address` | where a coordinator is reached |
 //! | `dial` | calling it: timeouts, keep-alive, the clients of its services |
 //! | `listen` | its port: which addresses, how many connections, who is served |
+//! | `handshake` | TLS handshakes of callers, so many at a time |
+//! | `connection` | one accepted connection |
+//! | `gate` | asks the listener's owner about every call |
+//! | `identity` | who can be at the other end |
 //! | `peer` | which user is at the other end of a loopback connection |
+//! | `tls` | certificates and keys for both sides |
+//! | `credentials` | an identity in a folder: certificate, key and authorities |
+//! | `enroll` | getting such an identity for a join token, and renewing it |
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod connection;
+pub mod credentials;
 pub mod dial;
+pub mod enroll;
+pub mod gate;
+mod handshake;
+pub mod identity;
 pub mod listen;
 pub mod peer;
 #[cfg(test)]
 mod stranger;
+pub mod tls;
 
 use std::time::Duration;
 
 pub use address::{Address, BadAddress};
 pub use dial::{Clients, dial};
+pub use identity::Identity;
 pub use listen::Caller;
 pub use tonic::transport::Channel;
 

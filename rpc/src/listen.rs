@@ -3,36 +3,34 @@
 //!
 //! The caller brings the services. Nothing in here knows what they do.
 //!
-//! The coordinator serves its own user and root, as the kernel knows them ([`peer`]). It tells every
-//! other user of this machine that it does not serve them.
+//! Without TLS only loopback is listened on, and the coordinator serves its own user and root, as
+//! the kernel knows them ([`peer`]). It tells every other user of this machine that it does not
+//! serve them. With TLS everybody is heard, and certificates say who they are.
 
 use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener},
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::Duration,
 };
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::Sleep,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{
-    Extensions, Request, Status,
-    service::{InterceptorLayer, Routes},
-    transport::{Server, server::Connected},
-};
+use tonic::{Status, service::Routes, transport::Server};
 use tracing::{debug, warn};
 
 use crate::{
     KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
+    connection::{Connection, Stream},
+    gate::{Gate, GateLayer},
+    handshake::Handshakes,
+    identity::Identity,
     peer::{self, Peer},
+    tls::ServerTls,
 };
 
 /// Connections held at a time: 10,000 agents, some thousand users, and dead ones that nobody has
@@ -46,8 +44,12 @@ const STREAMS_MAX: u32 = 64;
 /// connections above.
 const STRANGERS_MAX: usize = 16;
 
-/// A client that has sent nothing for this long after it connected is not a gRPC client.
-const FIRST_BYTE: Duration = Duration::from_secs(10);
+/// Connections with TLS but without a certificate. They can only show a join token, once each.
+const ANONYMOUS_MAX: usize = 512;
+
+/// Connections whose handshake is not done. Beyond that new ones are closed at once, so that
+/// callers who never begin a handshake cannot take all connections.
+const HANDSHAKES_MAX: usize = 2_048;
 
 /// Accepted connections that the server has not taken yet. It takes them at once.
 const ACCEPTED: usize = 16;
@@ -59,8 +61,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     #[error(
-        "--listen: {0} can be reached from other machines, and there is no TLS and no authentication yet; use a loopback address, \
-         as 127.0.0.1:{port}", port = .0.port()
+        "--listen: {0} can be reached from other machines, and there is no TLS; run `muster-coordinator init` first, or use a \
+         loopback address, as 127.0.0.1:{port}", port = .0.port()
     )]
     NotLoopback(SocketAddr),
     #[error("--listen: port {port} of {address} is in use; stop what uses it or take another port", port = .0.port(), address = .0.ip())]
@@ -90,8 +92,10 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// What a listener may choose.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// Every connection speaks TLS, and certificates say who callers are. The kernel is not asked.
+    pub tls: Option<ServerTls>,
     /// Serve also callers whose user the kernel cannot tell. This is insecure, because anybody can
     /// become such a caller.
     pub accept_unknown: bool,
@@ -110,10 +114,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens the port. Must run in a tokio runtime. Refuses addresses beyond loopback, because
-    /// everybody who reaches the port can run programs on every node.
-    pub fn open(address: SocketAddr) -> Result<Self, ListenError> {
-        if !address.ip().is_loopback() {
+    /// Opens the port. Must run in a tokio runtime. Without TLS it refuses addresses beyond
+    /// loopback, because everybody who reaches the port could run programs on every node.
+    pub fn open(address: SocketAddr, with_tls: bool) -> Result<Self, ListenError> {
+        if !with_tls && !address.ip().is_loopback() {
             return Err(ListenError::NotLoopback(address));
         }
         let other = |source| ListenError::Other { address, source };
@@ -134,11 +138,12 @@ impl Listener {
         self.address
     }
 
-    /// Serves until `ended` resolves. Returns two futures, and both must run: the first accepts
-    /// connections as long as the second, the server, takes them.
+    /// Serves until `ended` resolves. `gate` is asked about every call. Returns two futures, and
+    /// both must run: the first accepts connections as long as the second, the server, takes them.
     pub fn serve(
         self,
         options: Options,
+        gate: impl Gate,
         services: Routes,
         ended: impl Future<Output = ()>,
     ) -> (
@@ -151,7 +156,7 @@ impl Listener {
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .max_concurrent_streams(STREAMS_MAX)
             .concurrency_limit_per_connection(STREAMS_MAX as usize)
-            .layer(InterceptorLayer::new(admit))
+            .layer(GateLayer(gate))
             .add_routes(services)
             .serve_with_incoming_shutdown(ReceiverStream::new(connections), ended);
         (accepting, async move { Ok(server.await?) })
@@ -175,45 +180,37 @@ pub fn raise_open_files() {
     }
 }
 
-/// The user at the other end, carried by the extensions of every request of a connection.
-#[derive(Clone, Copy, Debug)]
+/// Who is at the other end of a connection, carried by the extensions of its every request.
+#[derive(Clone, Debug)]
 pub struct Caller {
-    peer: Peer,
+    identity: Identity,
+    address: SocketAddr,
     is_served: bool,
 }
 
 impl Caller {
-    pub fn peer(&self) -> Peer {
-        self.peer
+    pub fn identity(&self) -> &Identity {
+        &self.identity
     }
-}
 
-/// Lets a request through if its caller is served.
-fn admit(request: Request<()>) -> Result<Request<()>, Status> {
-    refuse_strangers(request.extensions())?;
-    Ok(request)
-}
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
 
-fn refuse_strangers(extensions: &Extensions) -> Result<(), Status> {
-    let own = match peer::own_user() {
-        0 => "root".to_owned(),
-        own => format!("user {own} and root"),
-    };
-    match extensions.get::<Caller>() {
-        Some(caller) if caller.is_served => Ok(()),
-        Some(Caller {
-            peer: Peer::User(uid),
-            ..
-        }) => Err(Status::permission_denied(format!(
-            "this coordinator serves {own} only, and you are user {uid}"
-        ))),
-        Some(Caller {
-            peer: Peer::Unknown,
-            ..
-        }) => Err(Status::permission_denied(format!(
-            "this coordinator serves {own} only, and it cannot be told who you are"
-        ))),
-        None => Err(Status::internal("a request without a caller")),
+    pub(crate) fn refuse_stranger(&self) -> Result<(), Status> {
+        if self.is_served {
+            return Ok(());
+        }
+        let own = match peer::own_user() {
+            0 => "root".to_owned(),
+            own => format!("user {own} and root"),
+        };
+        Err(Status::permission_denied(match self.identity {
+            Identity::Local { uid } => {
+                format!("this coordinator serves {own} only, and you are user {uid}")
+            }
+            _ => format!("this coordinator serves {own} only, and it cannot be told who you are"),
+        }))
     }
 }
 
@@ -228,9 +225,8 @@ fn accept(
 ) {
     let (accepted, connections) = mpsc::channel(ACCEPTED);
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
-    let mut told = None;
     let accepting = async move {
+        let mut door = Door::new(options, accepted.clone());
         loop {
             let permit = room
                 .clone()
@@ -244,30 +240,8 @@ fn accept(
             match stream {
                 Ok((stream, address)) => {
                     debug!(%address, "connection");
-                    let caller = match authenticate(&stream, address, options) {
-                        Ok(caller) => caller,
-                        Err(e) => {
-                            debug!(%address, "connection ended before it began: {e}");
-                            continue;
-                        }
-                    };
-                    // Log a stranger who keeps calling once, not a thousand times.
-                    if !caller.is_served && told != Some(caller.peer) {
-                        warn!(%address, peer = ?caller.peer, "refused: only the coordinator's own user and root are served");
-                        told = Some(caller.peer);
-                    }
-                    let permit = if caller.is_served {
-                        Ok(permit)
-                    } else {
-                        strangers.clone().try_acquire_owned()
-                    };
-                    let Ok(permit) = permit else { continue };
-                    if accepted
-                        .send(Ok(Connection::new(stream, permit, caller)))
-                        .await
-                        .is_err()
-                    {
-                        return;
+                    if let Err(e) = door.take(stream, address, permit).await {
+                        debug!(%address, "connection ended before it began: {e}");
                     }
                 }
                 Err(e) => {
@@ -280,95 +254,111 @@ fn accept(
     (connections, accepting)
 }
 
-/// Learns who is at the other end of a connection just accepted. This is where a server's side of
-/// TLS belongs, in a task of the connection's own: the loop that accepts must not wait for a
-/// handshake. Today it is the kernel's word, which is there at once.
-fn authenticate(stream: &TcpStream, address: SocketAddr, options: Options) -> io::Result<Caller> {
-    stream.set_nodelay(true)?;
-    let peer = peer::ask(address, stream.local_addr()?)?;
-    Ok(Caller {
-        peer,
-        is_served: peer.is_trusted() || options.accept_unknown && peer == Peer::Unknown,
-    })
+/// Learns who is at the other end of a connection just accepted, and hands it to the server.
+struct Door {
+    accepted: mpsc::Sender<io::Result<Connection>>,
+    accept_unknown: bool,
+    handshakes: Option<Handshakes>,
+    shaking: Arc<Semaphore>,
+    anonymous: Arc<Semaphore>,
+    strangers: Arc<Semaphore>,
+    /// The stranger that was logged last. One who keeps calling is logged once, not a thousand
+    /// times.
+    told: Option<Peer>,
 }
 
-/// One client's connection. It ends by itself if the client never sends anything.
-#[derive(Debug)]
-struct Connection {
-    stream: TcpStream,
-    /// The deadline for the first byte. `None`: the byte has come.
-    silent: Option<Pin<Box<Sleep>>>,
-    caller: Caller,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Connection {
-    fn new(stream: TcpStream, permit: OwnedSemaphorePermit, caller: Caller) -> Self {
+impl Door {
+    fn new(options: Options, accepted: mpsc::Sender<io::Result<Connection>>) -> Self {
         Self {
-            stream,
-            silent: Some(Box::pin(tokio::time::sleep(FIRST_BYTE))),
-            caller,
-            _permit: permit,
+            accepted,
+            accept_unknown: options.accept_unknown,
+            handshakes: options.tls.map(Handshakes::new),
+            shaking: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            anonymous: Arc::new(Semaphore::new(ANONYMOUS_MAX)),
+            strangers: Arc::new(Semaphore::new(STRANGERS_MAX)),
+            told: None,
         }
     }
-}
 
-impl Connected for Connection {
-    type ConnectInfo = Caller;
-
-    fn connect_info(&self) -> Caller {
-        self.caller
+    async fn take(
+        &mut self,
+        stream: TcpStream,
+        address: SocketAddr,
+        permit: OwnedSemaphorePermit,
+    ) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let Some(handshakes) = &self.handshakes else {
+            return self.take_local(stream, address, permit).await;
+        };
+        let Ok(shaking) = self.shaking.clone().try_acquire_owned() else {
+            return Err(io::Error::other("too many handshakes"));
+        };
+        // The loop that accepts must not wait for a handshake.
+        let (handshakes, anonymous, accepted) = (
+            handshakes.clone(),
+            self.anonymous.clone(),
+            self.accepted.clone(),
+        );
+        tokio::spawn(async move {
+            let stream = match handshakes.accept(stream).await {
+                Ok(stream) => stream,
+                Err(e) => return debug!(%address, "no TLS handshake: {e}"),
+            };
+            drop(shaking);
+            let chain = stream.get_ref().1.peer_certificates();
+            let identity = handshakes.tls().identity(chain);
+            let permit = match identity {
+                Identity::Anonymous => anonymous.try_acquire_owned(),
+                _ => Ok(permit),
+            };
+            let Ok(permit) = permit else {
+                return debug!(%address, "too many callers without a certificate");
+            };
+            let caller = Caller {
+                identity,
+                address,
+                is_served: true,
+            };
+            let connection = Connection::new(Stream::Tls(Box::new(stream)), permit, caller);
+            // An error means that the server has ended.
+            let _ = accepted.send(Ok(connection)).await;
+        });
+        Ok(())
     }
-}
 
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            self.silent = None;
-        } else if let Some(silent) = &mut self.silent
-            && silent.as_mut().poll(context).is_ready()
-        {
-            return Poll::Ready(Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "the client said nothing",
-            )));
+    /// Without TLS the kernel says at once which user of this machine it is.
+    async fn take_local(
+        &mut self,
+        stream: TcpStream,
+        address: SocketAddr,
+        permit: OwnedSemaphorePermit,
+    ) -> io::Result<()> {
+        let peer = peer::ask(address, stream.local_addr()?)?;
+        let caller = Caller {
+            identity: match peer {
+                Peer::User(uid) => Identity::Local { uid },
+                Peer::Unknown => Identity::Unknown,
+            },
+            address,
+            is_served: peer.is_trusted() || self.accept_unknown && peer == Peer::Unknown,
+        };
+        if !caller.is_served && self.told != Some(peer) {
+            warn!(%address, ?peer, "refused: only the coordinator's own user and root are served");
+            self.told = Some(peer);
         }
-        read
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let permit = if caller.is_served {
+            permit
+        } else {
+            let too_many = |_| io::Error::other("too many strangers");
+            self.strangers
+                .clone()
+                .try_acquire_owned()
+                .map_err(too_many)?
+        };
+        let connection = Connection::new(Stream::Plain(stream), permit, caller);
+        // An error means that the server has ended.
+        let _ = self.accepted.send(Ok(connection)).await;
+        Ok(())
     }
 }
 
@@ -404,25 +394,26 @@ mod tests {
     #[tokio::test]
     async fn only_loopback_is_listened_on() {
         for address in ["0.0.0.0:0", "[::]:0", "10.1.2.3:0"] {
-            let error = Listener::open(address.parse().unwrap()).unwrap_err();
+            let error = Listener::open(address.parse().unwrap(), false).unwrap_err();
             assert!(matches!(error, ListenError::NotLoopback(_)), "{error}");
         }
-        let error = Listener::open("0.0.0.0:7070".parse().unwrap())
+        let error = Listener::open("0.0.0.0:7070".parse().unwrap(), false)
             .unwrap_err()
             .to_string();
         assert_eq!(
             error,
-            "--listen: 0.0.0.0:7070 can be reached from other machines, and there is no TLS and no authentication yet; use a loopback \
-             address, as 127.0.0.1:7070"
+            "--listen: 0.0.0.0:7070 can be reached from other machines, and there is no TLS; run `muster-coordinator init` first, or \
+             use a loopback address, as 127.0.0.1:7070"
         );
-        Listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
+        Listener::open("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        Listener::open("0.0.0.0:0".parse().unwrap(), true).unwrap();
     }
 
     #[tokio::test]
     async fn a_port_in_use_is_said_to_be() {
-        let first = Listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
+        let first = Listener::open("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let address = first.address();
-        let error = Listener::open(address).unwrap_err().to_string();
+        let error = Listener::open(address, false).unwrap_err().to_string();
         assert_eq!(
             error,
             format!(
@@ -434,28 +425,28 @@ mod tests {
 
     #[test]
     fn a_stranger_is_told_why_nothing_is_answered() {
-        let answer = |peer, is_served| {
-            let mut request = Request::new(());
-            request.extensions_mut().insert(Caller { peer, is_served });
-            admit(request)
-                .map(drop)
+        let answer = |identity, is_served| {
+            let address = "127.0.0.1:1".parse().unwrap();
+            let caller = Caller {
+                identity,
+                address,
+                is_served,
+            };
+            caller
+                .refuse_stranger()
                 .map_err(|status| status.message().to_owned())
         };
-        assert_eq!(answer(Peer::User(7), true), Ok(()));
-        let refusal = answer(Peer::User(7), false).unwrap_err();
+        assert_eq!(answer(Identity::Local { uid: 7 }, true), Ok(()));
+        let refusal = answer(Identity::Local { uid: 7 }, false).unwrap_err();
         assert!(
             refusal.starts_with("this coordinator serves ")
                 && refusal.ends_with("root only, and you are user 7"),
             "{refusal}"
         );
         assert!(
-            answer(Peer::Unknown, false)
+            answer(Identity::Unknown, false)
                 .unwrap_err()
                 .ends_with("it cannot be told who you are")
-        );
-        assert!(
-            admit(Request::new(())).is_err(),
-            "who is not known at all is not served"
         );
     }
 
@@ -463,15 +454,18 @@ mod tests {
     async fn a_client_that_says_nothing_is_hung_up_on() {
         use tokio::io::AsyncReadExt;
 
-        let listener = Listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = Listener::open("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let _silent = TcpStream::connect(listener.address()).await.unwrap();
         let (stream, _) = listener.listener.accept().await.unwrap();
         let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
         let caller = Caller {
-            peer: Peer::User(peer::own_user()),
+            identity: Identity::Local {
+                uid: peer::own_user(),
+            },
+            address: listener.address(),
             is_served: true,
         };
-        let mut connection = Connection::new(stream, permit, caller);
+        let mut connection = Connection::new(Stream::Plain(stream), permit, caller);
         let error = connection.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

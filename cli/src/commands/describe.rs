@@ -8,10 +8,7 @@ use super::{
     target::{self, Kind},
 };
 use crate::{
-    args::Format,
-    connect::job_ref,
-    context::{Context, now_us},
-    fail::Failure,
+    args::Format, connect::job_ref, connect::now_us, context::Context, fail::Failure,
     output::describe,
 };
 

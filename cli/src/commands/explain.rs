@@ -6,7 +6,8 @@ use muster_proto::v1::{EnvironmentRequest, ExplainRequest};
 use crate::{
     args::Format,
     connect::job_ref,
-    context::{Context, now_us},
+    connect::now_us,
+    context::Context,
     fail::Failure,
     output::{
         self,

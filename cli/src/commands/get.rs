@@ -19,8 +19,9 @@ use super::{
 };
 use crate::{
     args::Format,
+    connect::now_us,
     connect::{Client, job_ref},
-    context::{Context, now_us},
+    context::Context,
     fail::Failure,
     output::{self, List, listing::Listed, table::Table},
 };

@@ -320,7 +320,7 @@ async fn nodes_ready(
     mut names: Vec<String>,
     until: Instant,
 ) -> Result<(), Failure> {
-    let client = Client::connect(server, Some(Duration::from_secs(5))).await?;
+    let client = Client::connect(server, None, Some(Duration::from_secs(5))).await?;
     loop {
         let nodes = get::all_nodes(&client).await?;
         let is_ready = |name: &String| {

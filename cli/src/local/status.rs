@@ -142,7 +142,7 @@ fn part(name: &str, home: &Path, daemon: Option<&Identity>, state: String) -> Pa
 }
 
 async fn node_states(server: &str) -> Result<BTreeMap<String, &'static str>, Failure> {
-    let client = Client::connect(server, Some(Duration::from_secs(2))).await?;
+    let client = Client::connect(server, None, Some(Duration::from_secs(2))).await?;
     let nodes = get::all_nodes(&client).await?;
     Ok(nodes
         .into_iter()

@@ -9,7 +9,10 @@ use std::{
 
 use futures::stream::{self, BoxStream, StreamExt};
 use muster_proto::v1::{job_service_server::*, *};
-use muster_rpc::listen::{Listener, Options};
+use muster_rpc::{
+    gate::Open,
+    listen::{Listener, Options},
+};
 use tonic::{Request, Response, Status, service::Routes};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -140,11 +143,12 @@ pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardb
     let cardboard = Arc::new(cardboard);
     let listener = {
         let _entered = runtime.enter();
-        Listener::open(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()
+        Listener::open(SocketAddr::from(([127, 0, 0, 1], 0)), false).unwrap()
     };
     let address = listener.address();
     let services = Routes::new(JobServiceServer::from_arc(cardboard.clone()));
-    let (accepting, serving) = listener.serve(Options::default(), services, std::future::pending());
+    let (accepting, serving) =
+        listener.serve(Options::default(), Open, services, std::future::pending());
     runtime.spawn(accepting);
     runtime.spawn(serving);
     (runtime, cardboard, address)

@@ -20,6 +20,7 @@ use muster_proto::{
     convert::{session as wire, usage::usage_from_wire},
     v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
 };
+use muster_rpc::Identity;
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
@@ -28,12 +29,16 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use super::{
+    authorize::rights,
     connections::{COMMANDS, LogCommand},
     context::Context,
     feed::{Feed, Out, feed, shutting_down},
     status,
 };
-use crate::inbox::Orders;
+use crate::{
+    inbox::Orders,
+    trust::{self, Rights},
+};
 
 /// An agent has its hello ready when it connects; the rest is two trips over the network.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
@@ -56,13 +61,14 @@ impl v1::agent_service_server::AgentService for Agents {
         &self,
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
+        let rights = rights(&request)?;
         let inbound = request.into_inner();
         let context = self.0.clone();
         Ok(Response::new(feed(
             &self.0.scope,
             "session",
             |out| async move {
-                if let Err(ended) = serve(&context, inbound, &out).await {
+                if let Err(ended) = serve(&context, &rights, inbound, &out).await {
                     info!(reason = ended.message(), "session ended");
                     // The status is for the agent's log. An agent that does not read it any more
                     // misses nothing.
@@ -75,13 +81,15 @@ impl v1::agent_service_server::AgentService for Agents {
 
 async fn serve(
     context: &Context,
+    rights: &Rights,
     mut inbound: Streaming<v1::AgentMessage>,
     out: &Out<v1::CoordinatorMessage>,
 ) -> Result<(), Status> {
-    let (node, id, orders) = Box::pin(open(context, &mut inbound)).await?;
+    let (node, id, orders) = Box::pin(open(context, rights, &mut inbound)).await?;
     let (commands, log_commands) = mpsc::channel(COMMANDS);
     let session = Session {
         context,
+        identity: rights.identity.clone(),
         id,
         node: node.clone(),
         inbound,
@@ -103,10 +111,12 @@ async fn serve(
 /// in every future that it passes through.
 async fn open(
     context: &Context,
+    rights: &Rights,
     inbound: &mut Streaming<v1::AgentMessage>,
 ) -> Result<(NodeName, SessionId, watch::Receiver<Orders>), Status> {
     let hello = read_hello(context, inbound).await?;
     let node = hello.node.clone();
+    rights.may_speak_for(&node)?;
     let (id, orders) = context
         .handle
         .connect(hello)
@@ -149,6 +159,7 @@ async fn read_hello(
 /// One accepted stream.
 struct Session<'a> {
     context: &'a Context,
+    identity: Identity,
     id: SessionId,
     node: NodeName,
     inbound: Streaming<v1::AgentMessage>,
@@ -223,6 +234,7 @@ impl Session<'_> {
         let session = self.id;
         let input = match message.message {
             Some(FromAgent::Heartbeat(v1::Heartbeat { sequence })) => {
+                self.refuse_denied()?;
                 self.tell(Input::Heartbeat { session }).await?;
                 // Workers of jobs with `fenceAfter` live on this answer. The coordinator may give
                 // it because nobody else can lead while this process has its store open. If a store
@@ -259,6 +271,16 @@ impl Session<'_> {
             None => return Ok(()),
         };
         self.tell(input).await
+    }
+
+    /// Ends the session of a host that was denied since it began.
+    fn refuse_denied(&self) -> Result<(), Status> {
+        match (&self.identity, &self.context.trust) {
+            (Identity::Certified(principal), Some(trust)) => {
+                trust::refuse_denied(principal, trust.grants())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The usage bypasses the engine, because it decides nothing by it.

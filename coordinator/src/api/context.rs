@@ -5,7 +5,7 @@ use std::sync::Arc;
 use muster_runtime::tasks::Scope;
 
 use super::{connections::Connections, usages::Usages};
-use crate::handle::Handle;
+use crate::{handle::Handle, trust::Trust};
 
 /// What every service needs.
 #[derive(Clone, Debug)]
@@ -15,4 +15,6 @@ pub(crate) struct Context {
     pub scope: Scope,
     pub connections: Arc<Connections>,
     pub usages: Arc<Usages>,
+    /// `None`: everybody is a user of this machine.
+    pub trust: Option<Arc<Trust>>,
 }

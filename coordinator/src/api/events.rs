@@ -11,12 +11,16 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::{
+    authorize::rights,
     context::Context,
     feed::{Feed, Out, feed},
     nodes::node_name,
     page, status,
 };
-use crate::board;
+use crate::{
+    board,
+    trust::{Rights, Scope},
+};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Events(pub Context);
@@ -27,8 +31,9 @@ impl v1::event_service_server::EventService for Events {
         &self,
         request: Request<v1::ListEventsRequest>,
     ) -> Result<Response<v1::ListEventsResponse>, Status> {
+        let rights = rights(&request)?;
         let request = request.into_inner();
-        let about = About::read(&request.namespace, &request.job, &request.node)?;
+        let about = About::read(&rights, &request.namespace, &request.job, &request.node)?;
         let after = match request.page_token.as_str() {
             "" => 0,
             token => token.parse().map_err(|_| page::bad_token())?,
@@ -55,8 +60,9 @@ impl v1::event_service_server::EventService for Events {
         &self,
         request: Request<v1::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        let rights = rights(&request)?;
         let request = request.into_inner();
-        let about = About::read(&request.namespace, &request.job, &request.node)?;
+        let about = About::read(&rights, &request.namespace, &request.job, &request.node)?;
         let events = self.0.handle.events();
         Ok(Response::new(feed(&self.0.scope, "watch events", |out| {
             follow(events, about, request.after, out)
@@ -67,13 +73,15 @@ impl v1::event_service_server::EventService for Events {
 /// The events that a client asked for. `None`: any.
 #[derive(Debug)]
 struct About {
+    /// Events of jobs in other namespaces are nobody's business. Those of nodes alone are everybody's.
+    scope: Scope,
     namespace: Option<String>,
     job: Option<JobName>,
     node: Option<NodeName>,
 }
 
 impl About {
-    fn read(namespace: &str, job: &str, node: &str) -> Result<Self, Status> {
+    fn read(rights: &Rights, namespace: &str, job: &str, node: &str) -> Result<Self, Status> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         if let Some(message) = given(namespace).and_then(|text| label_error(&text)) {
             return Err(status::invalid("namespace", message));
@@ -92,7 +100,12 @@ impl About {
         let node = given(node)
             .map(|name| node_name("node", &name))
             .transpose()?;
+        let named = job.as_ref().map(|name| name.namespace.as_str());
+        if let Some(namespace) = named.or((!namespace.is_empty()).then_some(namespace)) {
+            rights.may_touch(namespace)?;
+        }
         Ok(Self {
+            scope: rights.scope.clone(),
             namespace: given(namespace),
             job,
             node,
@@ -101,7 +114,8 @@ impl About {
 
     fn covers(&self, event: &Event) -> bool {
         let job = event.job.as_ref().map(|(_, name)| name);
-        self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
+        job.is_none_or(|name| self.scope.has(&name.namespace))
+            && self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
             && self
                 .namespace
                 .as_ref()

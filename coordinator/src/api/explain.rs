@@ -15,16 +15,21 @@ use muster_proto::{convert::jobs as wire, limits::MESSAGE_MAX, v1};
 use prost::Message;
 
 use super::job::shown;
-use crate::board::Events;
+use crate::{board::Events, trust::Rights};
 
 /// Bytes of events in an explanation: half a message. The job takes at most a quarter, and 100
 /// receipts of 1 KiB far less.
 const TIMELINE_BYTES: usize = MESSAGE_MAX / 2;
 
-pub(crate) fn explain(view: &JobView, events: &Events, now: Timestamp) -> v1::ExplainResponse {
+pub(crate) fn explain(
+    rights: &Rights,
+    view: &JobView,
+    events: &Events,
+    now: Timestamp,
+) -> v1::ExplainResponse {
     let record = &view.record;
     v1::ExplainResponse {
-        job: Some(shown(view)),
+        job: Some(shown(rights, view)),
         timeline: timeline(record, events),
         incidents: record.incidents.iter().map(wire::incident).collect(),
         lost: lost(account::lost(record, now)),

@@ -10,11 +10,22 @@ use prost::Message;
 use tonic::Status;
 
 use super::status;
+use crate::trust::Rights;
+
+/// Stands for the value of an environment variable that the caller may not see.
+const HIDDEN: &str = "<hidden>";
 
 /// A job, cut so that it fits into a message: a very large world loses its ranks, then its members,
-/// never its status.
-pub(crate) fn shown(view: &JobView) -> v1::Job {
+/// never its status. Values of its environment are hidden from callers who may not see them.
+pub(crate) fn shown(rights: &Rights, view: &JobView) -> v1::Job {
     let mut job = wire::job(view);
+    if !rights.sees_environment()
+        && let Some(spec) = &mut job.spec
+    {
+        for variable in &mut spec.env {
+            HIDDEN.clone_into(&mut variable.value);
+        }
+    }
     // Leaves room for the other parts of a page or an explanation.
     let too_large = |job: &v1::Job| job.encoded_len() > MESSAGE_MAX / 4;
     if too_large(&job)
@@ -30,8 +41,11 @@ pub(crate) fn shown(view: &JobView) -> v1::Job {
     job
 }
 
-pub(crate) fn job_name(reference: Option<v1::JobRef>) -> Result<JobName, Status> {
-    wire::job_name("ref", reference).map_err(status::malformed)
+/// The job that a request names, if the caller's role is for its namespace.
+pub(crate) fn job_name(rights: &Rights, reference: Option<v1::JobRef>) -> Result<JobName, Status> {
+    let name = wire::job_name("ref", reference).map_err(status::malformed)?;
+    rights.may_touch(&name.namespace)?;
+    Ok(name)
 }
 
 pub(crate) fn no_such(name: &JobName) -> Status {

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
 use super::{
-    actor::actor,
+    authorize::rights,
     context::Context,
     environment, explain,
     feed::{Feed, feed},
@@ -17,6 +17,7 @@ use super::{
     logs, page, status, wait,
     watch::{Kind, follow},
 };
+use crate::trust::Rights;
 
 /// Bytes of the longest idempotency key. A UUID has 36 characters, and some clients put a prefix
 /// before it.
@@ -31,7 +32,7 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::SubmitRequest>,
     ) -> Result<Response<v1::SubmitResponse>, Status> {
-        let actor = actor(&request, "");
+        let rights = rights(&request)?;
         let v1::SubmitRequest {
             r#ref,
             spec,
@@ -47,10 +48,11 @@ impl v1::job_service_server::JobService for Jobs {
         let (name, spec) = wire::document(r#ref, spec)
             .check()
             .map_err(|errors| status::fields(&errors))?;
+        rights.may_touch(&name.namespace)?;
         let uid = JobUid::from(Uuid::now_v7().to_string());
         let (view, existed) = self
             .ask(
-                actor,
+                rights.actor(""),
                 FleetRequest::Submit {
                     name,
                     spec,
@@ -61,7 +63,7 @@ impl v1::job_service_server::JobService for Jobs {
             )
             .await?;
         Ok(Response::new(v1::SubmitResponse {
-            job: Some(shown(&view)),
+            job: Some(shown(&rights, &view)),
             existed,
         }))
     }
@@ -70,10 +72,11 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::GetJobRequest>,
     ) -> Result<Response<v1::GetJobResponse>, Status> {
-        let name = job_name(request.into_inner().r#ref)?;
+        let rights = rights(&request)?;
+        let name = job_name(&rights, request.into_inner().r#ref)?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
         Ok(Response::new(v1::GetJobResponse {
-            job: Some(self.0.usages.of_job(shown(&view))),
+            job: Some(self.0.usages.of_job(shown(&rights, &view))),
         }))
     }
 
@@ -81,8 +84,9 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::ListJobsRequest>,
     ) -> Result<Response<v1::ListJobsResponse>, Status> {
+        let rights = rights(&request)?;
         let request = request.into_inner();
-        let namespace = namespace(&request.namespace)?;
+        let namespace = namespace(&rights, &request.namespace)?;
         let after = match request.page_token.as_str() {
             "" => None,
             token => Some(read_token(token).ok_or_else(page::bad_token)?),
@@ -92,11 +96,12 @@ impl v1::job_service_server::JobService for Jobs {
         let items = jobs
             .after(after.as_ref())
             .filter(|(name, _)| {
-                namespace
-                    .as_ref()
-                    .is_none_or(|namespace| name.namespace == *namespace)
+                rights.scope.has(&name.namespace)
+                    && namespace
+                        .as_ref()
+                        .is_none_or(|namespace| name.namespace == *namespace)
             })
-            .map(|(name, view)| (name, self.0.usages.of_job(shown(view))));
+            .map(|(name, view)| (name, self.0.usages.of_job(shown(&rights, view))));
         let (jobs, next) = page::fill(page::size(request.page_size), items);
         Ok(Response::new(v1::ListJobsResponse {
             jobs,
@@ -110,13 +115,17 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::WatchJobsRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        let rights = rights(&request)?;
         let v1::WatchJobsRequest {
             namespace: space,
             name,
         } = request.into_inner();
         let wanted: Box<dyn Fn(&JobName) -> bool + Send + Sync> = if name.is_empty() {
-            let space = namespace(&space)?;
-            Box::new(move |key| space.as_ref().is_none_or(|space| key.namespace == *space))
+            let (space, scope) = (namespace(&rights, &space)?, rights.scope.clone());
+            Box::new(move |key| {
+                scope.has(&key.namespace)
+                    && space.as_ref().is_none_or(|space| key.namespace == *space)
+            })
         } else {
             let name = wire::job_name(
                 "",
@@ -129,6 +138,7 @@ impl v1::job_service_server::JobService for Jobs {
                 // The request has the two fields of a reference, but not the reference itself.
                 status::invalid(error.field.trim_start_matches('.'), error.message)
             })?;
+            rights.may_touch(&name.namespace)?;
             if self.0.handle.job(&name).is_none() {
                 return Err(no_such(&name));
             }
@@ -139,7 +149,7 @@ impl v1::job_service_server::JobService for Jobs {
             wanted,
             identity: |view: &JobView| view.record.uid.as_str(),
             changed: Box::new(move |view| v1::WatchJobsResponse {
-                job: Some(usages.of_job(shown(view))),
+                job: Some(usages.of_job(shown(&rights, view))),
                 deleted: false,
             }),
             gone: |name, uid| v1::WatchJobsResponse {
@@ -161,12 +171,14 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::ScaleRequest>,
     ) -> Result<Response<v1::ScaleResponse>, Status> {
-        let actor = actor(&request, "");
+        let rights = rights(&request)?;
         let v1::ScaleRequest { r#ref, nodes } = request.into_inner();
-        let name = job_name(r#ref)?;
-        let (view, _) = self.ask(actor, FleetRequest::Scale { name, nodes }).await?;
+        let name = job_name(&rights, r#ref)?;
+        let (view, _) = self
+            .ask(rights.actor(""), FleetRequest::Scale { name, nodes })
+            .await?;
         Ok(Response::new(v1::ScaleResponse {
-            job: Some(shown(&view)),
+            job: Some(shown(&rights, &view)),
         }))
     }
 
@@ -174,11 +186,13 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelResponse>, Status> {
-        let actor = actor(&request, "");
-        let name = job_name(request.into_inner().r#ref)?;
-        let (view, _) = self.ask(actor, FleetRequest::Cancel { name }).await?;
+        let rights = rights(&request)?;
+        let name = job_name(&rights, request.into_inner().r#ref)?;
+        let (view, _) = self
+            .ask(rights.actor(""), FleetRequest::Cancel { name })
+            .await?;
         Ok(Response::new(v1::CancelResponse {
-            job: Some(shown(&view)),
+            job: Some(shown(&rights, &view)),
         }))
     }
 
@@ -186,12 +200,12 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        let actor = actor(&request, "");
-        let name = job_name(request.into_inner().r#ref)?;
+        let rights = rights(&request)?;
+        let name = job_name(&rights, request.into_inner().r#ref)?;
         let answer = self
             .0
             .handle
-            .request(actor, FleetRequest::Delete { name })
+            .request(rights.actor(""), FleetRequest::Delete { name })
             .await
             .map_err(status::no_answer)?;
         status::done(answer)?;
@@ -204,7 +218,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::LogsRequest>,
     ) -> Result<Response<Self::LogsStream>, Status> {
-        let logs = logs::Logs::open(&self.0, request.into_inner())?;
+        let rights = rights(&request)?;
+        let logs = logs::Logs::open(&self.0, &rights, request.into_inner())?;
         Ok(Response::new(feed(&self.0.scope, "logs", |out| {
             logs.run(out)
         })))
@@ -214,10 +229,11 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::ExplainResponse>, Status> {
-        let name = job_name(request.into_inner().r#ref)?;
+        let rights = rights(&request)?;
+        let name = job_name(&rights, request.into_inner().r#ref)?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
         let events = self.0.handle.events();
-        let response = explain::explain(&view, &events.borrow(), self.0.handle.now());
+        let response = explain::explain(&rights, &view, &events.borrow(), self.0.handle.now());
         Ok(Response::new(response))
     }
 
@@ -225,7 +241,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::EnvironmentRequest>,
     ) -> Result<Response<v1::EnvironmentResponse>, Status> {
-        let name = job_name(request.into_inner().r#ref)?;
+        let rights = rights(&request)?;
+        let name = job_name(&rights, request.into_inner().r#ref)?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
         let answer = environment::answer(&view, |node| self.0.handle.node(node));
         answer.map(Response::new).ok_or_else(|| {
@@ -239,7 +256,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::WaitRequest>,
     ) -> Result<Response<v1::WaitResponse>, Status> {
-        let job = wait::wait(&self.0, request.into_inner()).await?;
+        let rights = rights(&request)?;
+        let job = wait::wait(&self.0, &rights, request.into_inner()).await?;
         Ok(Response::new(v1::WaitResponse { job: Some(job) }))
     }
 }
@@ -260,12 +278,17 @@ impl Jobs {
     }
 }
 
-fn namespace(text: &str) -> Result<Option<String>, Status> {
+/// The namespace that a list is limited to, if the caller's role is for it. `None`: all that the
+/// role is for.
+fn namespace(rights: &Rights, text: &str) -> Result<Option<String>, Status> {
     match text {
         "" => Ok(None),
         text => match label_error(text) {
             Some(message) => Err(status::invalid("namespace", message)),
-            None => Ok(Some(text.to_owned())),
+            None => {
+                rights.may_touch(text)?;
+                Ok(Some(text.to_owned()))
+            }
         },
     }
 }

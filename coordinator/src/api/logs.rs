@@ -33,6 +33,8 @@ mod run_log;
 
 use run_log::RunLog;
 
+use crate::trust::Rights;
+
 /// Logs that one client follows at the same time. Each costs its session a read, and the
 /// coordinator up to 128 KiB.
 const FOLLOWED_MAX: u32 = 256;
@@ -81,8 +83,12 @@ pub(crate) struct Logs {
 
 impl Logs {
     /// Checks the request against the job's present state.
-    pub(crate) fn open(context: &Context, request: v1::LogsRequest) -> Result<Self, Status> {
-        let name = job_name(request.r#ref.clone())?;
+    pub(crate) fn open(
+        context: &Context,
+        rights: &Rights,
+        request: v1::LogsRequest,
+    ) -> Result<Self, Status> {
+        let name = job_name(rights, request.r#ref.clone())?;
         let view = context.handle.job(&name).ok_or_else(|| no_such(&name))?;
         let record = &view.record;
         if request.previous && request.generation != 0 {

@@ -8,7 +8,7 @@ use muster_proto::{convert::jobs as wire, v1};
 use tonic::{Request, Response, Status};
 
 use super::{
-    actor::actor,
+    authorize::rights,
     context::Context,
     feed::{Feed, feed},
     page, status,
@@ -94,7 +94,7 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::CordonRequest>,
     ) -> Result<Response<v1::CordonResponse>, Status> {
-        let actor = actor(&request, &request.get_ref().by);
+        let actor = rights(&request)?.actor(&request.get_ref().by);
         let v1::CordonRequest { name, reason, .. } = request.into_inner();
         let node = node_name("name", &name)?;
         let view = self
@@ -107,7 +107,7 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::UncordonRequest>,
     ) -> Result<Response<v1::UncordonResponse>, Status> {
-        let actor = actor(&request, "");
+        let actor = rights(&request)?.actor("");
         let node = node_name("name", &request.into_inner().name)?;
         let view = self
             .ask_node(actor, FleetRequest::Uncordon { node })
@@ -119,7 +119,7 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::DeleteNodeRequest>,
     ) -> Result<Response<v1::DeleteNodeResponse>, Status> {
-        let actor = actor(&request, "");
+        let actor = rights(&request)?.actor("");
         let node = node_name("name", &request.into_inner().name)?;
         let answer = self
             .0

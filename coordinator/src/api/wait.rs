@@ -15,18 +15,23 @@ use super::{
     job::{job_name, no_such, shown},
     status,
 };
+use crate::trust::Rights;
 
 /// Longest wait a client may ask for: 30 days, as long as any period in a job.
 const TIMEOUT_MAX: Duration = muster_core::period::LONGEST;
 
-pub(crate) async fn wait(context: &Context, request: v1::WaitRequest) -> Result<v1::Job, Status> {
+pub(crate) async fn wait(
+    context: &Context,
+    rights: &Rights,
+    request: v1::WaitRequest,
+) -> Result<v1::Job, Status> {
     let target = request.wait_for();
     let v1::WaitRequest {
         r#ref,
         timeout_ms,
         wait_for,
     } = request;
-    let name = job_name(r#ref)?;
+    let name = job_name(rights, r#ref)?;
     if target == v1::WaitFor::Unspecified {
         return Err(status::invalid(
             "wait_for",
@@ -43,13 +48,18 @@ pub(crate) async fn wait(context: &Context, request: v1::WaitRequest) -> Result<
         timeout
     };
     tokio::select! {
-        reached = reach(context, &name, target) => reached,
+        reached = reach(context, rights, &name, target) => reached,
         () = tokio::time::sleep(timeout) => Err(late(context, &name, target, timeout)),
         () = context.scope.shutdown().cancelled() => Err(shutting_down()),
     }
 }
 
-async fn reach(context: &Context, name: &JobName, target: v1::WaitFor) -> Result<v1::Job, Status> {
+async fn reach(
+    context: &Context,
+    rights: &Rights,
+    name: &JobName,
+    target: v1::WaitFor,
+) -> Result<v1::Job, Status> {
     let mut jobs = context.handle.jobs();
     let mut uid = None;
     loop {
@@ -60,7 +70,7 @@ async fn reach(context: &Context, name: &JobName, target: v1::WaitFor) -> Result
         match same {
             Some(view) => {
                 if let Some(verdict) = judge(&view, target) {
-                    return verdict.map(|()| shown(&view));
+                    return verdict.map(|()| shown(rights, &view));
                 }
             }
             None if target == v1::WaitFor::Deleted => {

@@ -128,6 +128,7 @@ fn child_that_serves_until_it_is_killed() {
     let settings = Settings {
         listen: "127.0.0.1:0".parse().unwrap(),
         accept_unknown: false,
+        trust: None,
         policy: Policy {
             jobs_max: 100_000,
             ..Policy::default()

@@ -4,6 +4,7 @@
 //! the program itself.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
+mod access;
 mod agent;
 mod bad_messages;
 mod cluster;

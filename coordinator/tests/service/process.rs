@@ -221,8 +221,8 @@ fn says_what_is_wrong_with_how_it_was_started() {
     };
     assert_eq!(
         listen("0.0.0.0:0"),
-        "muster-coordinator: --listen: 0.0.0.0:0 can be reached from other machines, and there is no TLS and no authentication yet; use \
-         a loopback address, as 127.0.0.1:0"
+        "muster-coordinator: --listen: 0.0.0.0:0 can be reached from other machines, and there is no TLS; run `muster-coordinator init` \
+         first, or use a loopback address, as 127.0.0.1:0"
     );
     assert!(listen("example.org:1").starts_with(
         "error: invalid value 'example.org:1' for '--listen <ADDR>': \"example.org:1\" is not an IP address and a port; write for example \

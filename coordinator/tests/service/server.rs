@@ -48,6 +48,7 @@ impl Server {
         let settings = Settings {
             listen: "127.0.0.1:0".parse().unwrap(),
             accept_unknown: false,
+            trust: None,
             policy,
             min_term: Term(0),
             kubernetes,

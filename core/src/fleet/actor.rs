@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 pub enum Actor {
     /// A user of the coordinator's machine, as the kernel says.
     Local { uid: u32 },
+    /// A user, as its certificate says.
+    User { name: String },
+    /// The agent of a node, as its certificate says.
+    Host { name: String },
     /// Nobody can tell who it is. The name is what the client says, and proves nothing; it may be
     /// empty.
     Unknown { claimed: String },
@@ -21,6 +25,8 @@ impl fmt::Display for Actor {
         match self {
             Actor::Local { uid: 0 } => f.write_str("root"),
             Actor::Local { uid } => write!(f, "user {uid}"),
+            Actor::User { name } => f.write_str(name),
+            Actor::Host { name } => write!(f, "host {name}"),
             Actor::Unknown { claimed } if claimed.is_empty() => f.write_str("unknown user"),
             Actor::Unknown { claimed } => f.write_str(claimed),
         }

@@ -30,7 +30,10 @@ use muster_proto::{
         coordinator_message::Message as Down,
     },
 };
-use muster_rpc::listen::{Listener, Options};
+use muster_rpc::{
+    gate::Open,
+    listen::{Listener, Options},
+};
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming, service::Routes};
@@ -60,12 +63,12 @@ impl Coordinator {
         // A listener belongs to the runtime that it was registered with.
         let listener = {
             let _entered = server.enter();
-            Listener::open(addr).unwrap()
+            Listener::open(addr, false).unwrap()
         };
         let addr = listener.address();
         let services = Routes::new(service);
         let (accepting, serving) =
-            listener.serve(Options::default(), services, std::future::pending());
+            listener.serve(Options::default(), Open, services, std::future::pending());
         server.spawn(accepting);
         server.spawn(serving);
         Self {

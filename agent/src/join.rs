@@ -1,0 +1,135 @@
+//! `muster-agent join`: gets this node's certificate for a token, once, and ends.
+
+use std::{env, fs, io::Read, path::PathBuf, process::ExitCode};
+
+use clap::Parser;
+use muster_core::id::node_name_error;
+use muster_rpc::{
+    Address,
+    enroll::{self, EnrollError},
+    tls::{Pin, Trust},
+};
+use muster_runtime::{chain::chain, version::version};
+
+use crate::config::{credentials_path, host_name};
+
+/// The variable that holds the token. A flag would show it to every user of this machine.
+const TOKEN: &str = "MUSTER_TOKEN";
+
+/// Join a coordinator on another machine: get this node's certificate for a token
+///
+/// The certificate is kept in the state directory and renews itself while the agent runs. After
+/// this, start the agent with the same --state-dir; it knows its coordinator and its name.
+#[derive(Debug, Parser)]
+#[command(name = "muster-agent join", bin_name = "muster-agent join", version = version(), max_term_width = 110, after_help = "\
+The token is read from $MUSTER_TOKEN, or from --token-file.
+
+Example:
+  MUSTER_TOKEN=... muster-agent join https://train.example.org:7070 --ca-pin sha256:... --state-dir /var/lib/muster/agent
+  muster-agent --state-dir /var/lib/muster/agent")]
+pub struct Join {
+    // The word `join` itself.
+    #[arg(hide = true, value_name = "join")]
+    word: String,
+    /// The coordinator's address
+    #[arg(value_name = "URL")]
+    coordinator: String,
+    /// The pin of its certificate authority, as `muster-coordinator pin` prints it
+    #[arg(long, env = "MUSTER_CA_PIN", value_name = "PIN")]
+    ca_pin: Option<Pin>,
+    /// The certificate authority itself, PEM, in place of its pin
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "ca_pin",
+        required_unless_present = "ca_pin"
+    )]
+    ca_file: Option<PathBuf>,
+    /// The token, in a file; - is the standard input
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// This node's name, unique in the fleet; the host name if not given
+    #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
+    node_name: Option<String>,
+    /// The agent's state directory
+    #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+impl Join {
+    pub fn run(self) -> ExitCode {
+        match self.join() {
+            Ok(said) => {
+                println!("{said}");
+                ExitCode::SUCCESS
+            }
+            Err(why) => {
+                eprintln!("muster-agent join: {why}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn join(self) -> Result<String, String> {
+        let address: Address = self
+            .coordinator
+            .parse()
+            .map_err(|e| format!("{:?}: {e}", self.coordinator))?;
+        if !address.is_tls() || address.port().is_none() {
+            return Err(format!(
+                "{address} is not a URL like https://train.example.org:7070"
+            ));
+        }
+        let node = match self.node_name {
+            Some(name) => name,
+            None => host_name().map_err(|e| e.to_string())?,
+        };
+        if let Some(why) = node_name_error(&node) {
+            return Err(format!("--node-name: {why}"));
+        }
+        let trust = match (self.ca_pin, self.ca_file) {
+            (Some(pin), _) => Trust::Pinned(pin),
+            (None, Some(file)) => Trust::Authorities(
+                fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?,
+            ),
+            (None, None) => return Err("--ca-pin is needed".into()),
+        };
+        let token = token(self.token_file)?;
+        let path = credentials_path(&self.state_dir);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| format!("start: {e}"))?;
+        let got = runtime.block_on(enroll::join(&address, &trust, token.trim(), &node));
+        let got = got.map_err(|e| match &e {
+            EnrollError::Unreachable(_, dial) => match dial.explain() {
+                Some(hint) => format!("{}: {hint}", chain(&e)),
+                None => chain(&e),
+            },
+            _ => chain(&e),
+        })?;
+        got.write(&path).map_err(|e| e.to_string())?;
+        Ok(format!(
+            "{node} has joined {address}; its certificate is in {}\nNow start the agent: muster-agent --state-dir {}",
+            path.display(),
+            self.state_dir.display()
+        ))
+    }
+}
+
+fn token(file: Option<PathBuf>) -> Result<String, String> {
+    let text = match file {
+        Some(file) if file.as_os_str() == "-" => {
+            let mut text = String::new();
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .map_err(|e| format!("read the token: {e}"))?;
+            text
+        }
+        Some(file) => fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?,
+        None => env::var(TOKEN).map_err(|_| {
+            format!("there is no token: set {TOKEN} or give --token-file; `muster-coordinator token create --host` makes one")
+        })?,
+    };
+    Ok(text)
+}

@@ -1,0 +1,107 @@
+//! `muster config`: the user's contexts.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::{
+    args::Format,
+    context::Context,
+    contexts::{Contexts, LOCAL},
+    fail::Failure,
+    output::{self, table::Table},
+};
+
+/// Show and choose contexts: the coordinators that `muster login` has added.
+#[derive(Debug, Args)]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// List the contexts; * is the current one
+    GetContexts,
+    /// Print the current context
+    CurrentContext,
+    /// Use this context from now on; local is the cluster of `muster local up`
+    UseContext { name: String },
+    /// Forget a context and its credentials
+    DeleteContext { name: String },
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row<'a> {
+    name: &'a str,
+    current: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+}
+
+pub(crate) fn config(cx: &Context, args: Config) -> Result<(), Failure> {
+    let mut contexts = Contexts::load()?;
+    match args.command {
+        ConfigCommand::GetContexts => list(cx, &contexts),
+        ConfigCommand::CurrentContext => match contexts.current() {
+            Some(name) => cx.print(&format!("{name}\n")),
+            None => Err(Failure::request(
+                "there is no current context; choose one with `muster config use-context NAME`",
+            )),
+        },
+        ConfigCommand::UseContext { name } => {
+            contexts.select(&name)?;
+            cx.say(format!("the context is {name} now"));
+            Ok(())
+        }
+        ConfigCommand::DeleteContext { name } => {
+            contexts.remove(&name)?;
+            cx.say(format!("context {name} is forgotten"));
+            Ok(())
+        }
+    }
+}
+
+fn list(cx: &Context, contexts: &Contexts) -> Result<(), Failure> {
+    let current = contexts.current().unwrap_or(LOCAL);
+    let mut rows: Vec<Row<'_>> = contexts
+        .all()
+        .iter()
+        .map(|(name, entry)| Row {
+            name,
+            current: name == current,
+            server: Some(&entry.server),
+            namespace: entry.namespace.as_deref(),
+        })
+        .collect();
+    rows.push(Row {
+        name: LOCAL,
+        current: current == LOCAL,
+        server: None,
+        namespace: None,
+    });
+    match cx.format() {
+        Format::Json => return cx.print(&output::json(&rows)),
+        Format::Yaml => return cx.print(&output::yaml(&rows)),
+        Format::Name => {
+            let names: String = rows.iter().map(|row| format!("{}\n", row.name)).collect();
+            return cx.print(&names);
+        }
+        Format::Table | Format::Wide => {}
+    }
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            vec![
+                if row.current { "*" } else { "" }.to_owned(),
+                row.name.to_owned(),
+                row.server.unwrap_or("(this machine)").to_owned(),
+                row.namespace.unwrap_or_default().to_owned(),
+            ]
+        })
+        .collect();
+    let mut table = Table::new(vec!["CURRENT", "NAME", "SERVER", "NAMESPACE"]);
+    cx.print(&table.render(&rows, !cx.globals.no_headers))
+}

@@ -1,0 +1,145 @@
+//! `muster.v1.AccessService`: certificates for tokens, and what the caller may do.
+
+use std::sync::Arc;
+
+use muster_core::id::label_error;
+use muster_proto::v1;
+use muster_rpc::Identity;
+use tonic::{Request, Response, Status};
+use tracing::{error, info};
+
+use super::{
+    authorize::{self, allow},
+    status,
+};
+use crate::trust::{Host, Issued, JoinError, Scope, Trust};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    pub(crate) trust: Option<Arc<Trust>>,
+}
+
+#[tonic::async_trait]
+impl v1::access_service_server::AccessService for Access {
+    async fn join(
+        &self,
+        request: Request<v1::JoinRequest>,
+    ) -> Result<Response<v1::JoinResponse>, Status> {
+        let from = request
+            .extensions()
+            .get::<muster_rpc::Caller>()
+            .map(|caller| caller.address());
+        let request = request.into_inner();
+        let issued = self
+            .trust()?
+            .join(&request.token, &request.name, &request.public_key)
+            .map_err(refused)?;
+        info!(target: "audit", who = %issued.principal, ?from, method = "muster.v1.AccessService/Join", allowed = true);
+        Ok(Response::new(v1::JoinResponse {
+            certificate: Some(certificate(issued)),
+        }))
+    }
+
+    async fn renew(
+        &self,
+        request: Request<v1::RenewRequest>,
+    ) -> Result<Response<v1::RenewResponse>, Status> {
+        let rights = authorize::rights(&request)?;
+        let Identity::Certified(principal) = &rights.identity else {
+            return Err(Status::permission_denied(
+                "there is no certificate to renew",
+            ));
+        };
+        let issued = self
+            .trust()?
+            .renew(principal, &request.get_ref().public_key)
+            .map_err(refused)?;
+        Ok(Response::new(v1::RenewResponse {
+            certificate: Some(certificate(issued)),
+        }))
+    }
+
+    async fn who_am_i(
+        &self,
+        request: Request<v1::WhoAmIRequest>,
+    ) -> Result<Response<v1::WhoAmIResponse>, Status> {
+        let rights = authorize::rights(&request)?;
+        let role = match (rights.role, &rights.host) {
+            (Some(role), _) => role.word(),
+            (None, Host::Only(_)) => "host",
+            (None, _) => "",
+        };
+        Ok(Response::new(v1::WhoAmIResponse {
+            identity: rights.identity.to_string(),
+            role: role.to_owned(),
+            namespaces: match rights.scope {
+                Scope::All => Vec::new(),
+                Scope::Only(names) => names.into_iter().collect(),
+            },
+        }))
+    }
+
+    async fn can_i(
+        &self,
+        request: Request<v1::CanIRequest>,
+    ) -> Result<Response<v1::CanIResponse>, Status> {
+        let rights = authorize::rights(&request)?;
+        let v1::CanIRequest { method, namespace } = request.into_inner();
+        if let Some(why) = Some(&namespace)
+            .filter(|name| !name.is_empty())
+            .and_then(|name| label_error(name))
+        {
+            return Err(status::invalid("namespace", why));
+        }
+        let answer = allow(&rights, &format!("muster.v1.{method}")).and_then(|()| {
+            if namespace.is_empty() {
+                Ok(())
+            } else {
+                rights.may_touch(&namespace)
+            }
+        });
+        Ok(Response::new(v1::CanIResponse {
+            allowed: answer.is_ok(),
+            reason: answer
+                .err()
+                .map(|status| status.message().to_owned())
+                .unwrap_or_default(),
+        }))
+    }
+}
+
+impl Access {
+    fn trust(&self) -> Result<&Trust, Status> {
+        self.trust.as_deref().ok_or_else(|| {
+            Status::failed_precondition(
+                "this coordinator has no certificate authority; on its machine run `muster-coordinator init`",
+            )
+        })
+    }
+}
+
+fn certificate(issued: Issued) -> v1::Certificate {
+    v1::Certificate {
+        chain_pem: issued.chain,
+        authorities_pem: issued.authorities,
+        principal: issued.principal.to_string(),
+        not_before_us: issued.not_before_us,
+        not_after_us: issued.not_after_us,
+    }
+}
+
+fn refused(error: JoinError) -> Status {
+    match error {
+        JoinError::Trust(e) => {
+            // The caller need not know the coordinator's paths.
+            error!("issue a certificate: {e}");
+            Status::internal("the coordinator could not issue a certificate; its log says why")
+        }
+        JoinError::Key | JoinError::Name(_) | JoinError::NodeName(..) | JoinError::NoName => {
+            Status::invalid_argument(error.to_string())
+        }
+        JoinError::Token(_) | JoinError::OtherName(..) | JoinError::Taken(_) => {
+            Status::permission_denied(error.to_string())
+        }
+    }
+}

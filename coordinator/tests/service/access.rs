@@ -1,0 +1,432 @@
+//! The coordinator with TLS: who gets a certificate, and what each identity may do with it.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use muster_coordinator::{
+    serve::{Coordinator, Settings},
+    store::{Store, redb::RedbStore},
+    trust::{self, Grant, Role, Token, Trust},
+};
+use muster_core::{fleet::Policy, id::Term};
+use muster_proto::v1::{self, agent_message::Message as FromAgent};
+use muster_rpc::{
+    Address, Channel, Clients,
+    credentials::Credentials,
+    dial,
+    dial::Options,
+    enroll::{self, EnrollError},
+    identity::{Kind, Principal},
+    tls::{ClientTls, Trust as Trusted},
+};
+use tempfile::TempDir;
+use tokio_stream::StreamExt;
+use tonic::{Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery};
+use tonic_prost::ProstCodec;
+
+use crate::{
+    agent::{hello, say},
+    server::within,
+};
+
+/// A coordinator with a certificate authority, and the admin's ways on its machine.
+struct Secure {
+    state: TempDir,
+    address: Address,
+    pin: Trusted,
+}
+
+impl Secure {
+    async fn start() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let (authority, new) = trust::init(state.path(), None, &["127.0.0.1".into()]).unwrap();
+        assert!(new);
+        let settings = Settings {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            accept_unknown: false,
+            trust: Trust::open(state.path()).unwrap(),
+            policy: Policy::default(),
+            min_term: Term(0),
+            kubernetes: None,
+            ready_file: None,
+            turn_stats: None,
+        };
+        let path = state.path().to_owned();
+        let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
+        let coordinator = Coordinator::start(settings, open).await.unwrap();
+        let address = format!("https://{}", coordinator.address).parse().unwrap();
+        tokio::spawn(coordinator.run());
+        Self {
+            state,
+            address,
+            pin: Trusted::Pinned(authority.pin()),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.state.path()
+    }
+
+    fn token(&self, kind: Kind, name: Option<&str>, uses: u32) -> String {
+        let token = Token {
+            kind,
+            name: name.map(str::to_owned),
+            uses,
+            expires_us: trust::now_us() + 60_000_000,
+        };
+        trust::create_token(self.path(), token).unwrap()
+    }
+
+    async fn join(&self, token: &str, name: &str) -> Result<Credentials, EnrollError> {
+        within(enroll::join(&self.address, &self.pin, token, name)).await
+    }
+
+    /// The credentials of this user, with this role.
+    async fn user(&self, name: &str, role: Option<(Role, &[&str])>) -> Credentials {
+        if let Some((role, namespaces)) = role {
+            let grant = Grant {
+                role,
+                namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+            };
+            trust::grants(self.path())
+                .unwrap()
+                .set(name, grant)
+                .unwrap();
+        }
+        let token = self.token(Kind::User, Some(name), 1);
+        self.join(&token, "").await.unwrap()
+    }
+
+    async fn host(&self, name: &str) -> Credentials {
+        let token = self.token(Kind::Host, Some(name), 1);
+        self.join(&token, "").await.unwrap()
+    }
+
+    async fn clients(&self, tls: ClientTls) -> Clients {
+        let options = Options {
+            tls: Some(tls),
+            ..Options::default()
+        };
+        within(dial(&self.address, options)).await.unwrap()
+    }
+
+    async fn as_whom(&self, own: &Credentials) -> Clients {
+        self.clients(own.tls().unwrap()).await
+    }
+
+    async fn anonymous(&self) -> Clients {
+        self.clients(ClientTls::new(&self.pin, None).unwrap()).await
+    }
+}
+
+fn message(error: &EnrollError) -> String {
+    error.to_string()
+}
+
+#[tokio::test]
+async fn a_token_gets_one_certificate_and_that_renews_itself() {
+    let secure = Secure::start().await;
+    let token = secure.token(Kind::Host, None, 1);
+    let wrong = format!("{}0", &token[..token.len() - 1]);
+    let wrong = if wrong == token {
+        format!("{}1", &token[..token.len() - 1])
+    } else {
+        wrong
+    };
+    let refused = secure.join(&wrong, "n1").await.unwrap_err();
+    assert!(
+        message(&refused).starts_with("the token is not known"),
+        "{refused}"
+    );
+    let nameless = secure.join(&token, "").await.unwrap_err();
+    assert!(message(&nameless).contains("any name"), "{nameless}");
+    let n1 = secure.join(&token, "n1").await.unwrap();
+    assert_eq!(n1.principal, "host/n1");
+    let used_up = secure.join(&token, "n2").await.unwrap_err();
+    assert!(
+        message(&used_up).starts_with("the token is not known"),
+        "{used_up}"
+    );
+
+    let again = within(enroll::renew(&n1)).await.unwrap();
+    assert_eq!(again.principal, "host/n1");
+    assert_ne!((&again.certificate, &again.key), (&n1.certificate, &n1.key));
+    let who = secure.as_whom(&again).await;
+    let who = within(who.access().who_am_i(v1::WhoAmIRequest {})).await;
+    let who = who.unwrap().into_inner();
+    assert_eq!(
+        (who.identity.as_str(), who.role.as_str()),
+        ("host/n1", "host")
+    );
+}
+
+#[tokio::test]
+async fn a_name_that_was_given_out_is_given_again_only_by_a_token_for_it() {
+    let secure = Secure::start().await;
+    let any = secure.token(Kind::Host, None, 3);
+    secure.join(&any, "n1").await.unwrap();
+    let taken = secure.join(&any, "n1").await.unwrap_err();
+    assert!(
+        message(&taken).contains("token create --host n1"),
+        "{taken}"
+    );
+    let bad = secure.join(&any, "../n1").await.unwrap_err();
+    assert!(message(&bad).contains("cannot be a node's name"), "{bad}");
+    secure.host("n1").await;
+    let other = secure.token(Kind::Host, Some("n2"), 1);
+    let other = secure.join(&other, "n3").await.unwrap_err();
+    assert!(message(&other).contains("for n2, not for n3"), "{other}");
+}
+
+#[tokio::test]
+async fn a_coordinator_of_another_authority_gets_no_token() {
+    let (secure, other) = (Secure::start().await, Secure::start().await);
+    let token = secure.token(Kind::Host, None, 1);
+    let error = within(enroll::join(&secure.address, &other.pin, &token, "n1")).await;
+    let EnrollError::Unreachable(_, error) = error.unwrap_err() else {
+        panic!("it was talked to");
+    };
+    let why = error.explain().unwrap();
+    assert!(
+        why.contains("not of the authority that is trusted here"),
+        "{why}"
+    );
+    secure.join(&token, "n1").await.unwrap();
+}
+
+/// What the identities of the matrix may do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum May {
+    /// Nothing but ask who they are, and join.
+    Ask,
+    /// That, and renew.
+    Renew,
+    View,
+    Submit,
+    Operate,
+}
+
+/// Every method, and the least that its caller must be allowed. `None`: only hosts. Written down
+/// apart from the table that it checks.
+const METHODS: [(&str, Option<May>); 25] = [
+    ("AccessService/CanI", Some(May::Ask)),
+    ("AccessService/Join", Some(May::Ask)),
+    ("AccessService/WhoAmI", Some(May::Ask)),
+    ("AccessService/Renew", Some(May::Renew)),
+    ("AgentService/Session", None),
+    ("EventService/List", Some(May::View)),
+    ("EventService/Watch", Some(May::View)),
+    ("JobService/Explain", Some(May::View)),
+    ("JobService/Get", Some(May::View)),
+    ("JobService/List", Some(May::View)),
+    ("JobService/Wait", Some(May::View)),
+    ("JobService/Watch", Some(May::View)),
+    ("NodeService/Get", Some(May::View)),
+    ("NodeService/List", Some(May::View)),
+    ("NodeService/Watch", Some(May::View)),
+    ("JobService/Cancel", Some(May::Submit)),
+    ("JobService/Delete", Some(May::Submit)),
+    ("JobService/Environment", Some(May::Submit)),
+    ("JobService/Logs", Some(May::Submit)),
+    ("JobService/Scale", Some(May::Submit)),
+    ("JobService/Submit", Some(May::Submit)),
+    ("NodeService/Cordon", Some(May::Operate)),
+    ("NodeService/Delete", Some(May::Operate)),
+    ("NodeService/Uncordon", Some(May::Operate)),
+    ("JobService/Nothing", None),
+];
+
+/// Calls a method with an empty message, and returns what comes first.
+async fn call(channel: Channel, method: &str) -> Result<(), Status> {
+    let mut grpc = Grpc::new(channel);
+    within(grpc.ready()).await.unwrap();
+    let path: PathAndQuery = format!("/muster.v1.{method}").parse().unwrap();
+    let codec = ProstCodec::<(), ()>::default();
+    let mut answer = within(grpc.server_streaming(Request::new(()), path, codec))
+        .await?
+        .into_inner();
+    // A watch may have nothing to say for as long as it lasts.
+    match tokio::time::timeout(Duration::from_millis(300), answer.next()).await {
+        Ok(Some(Err(status))) => Err(status),
+        _ => Ok(()),
+    }
+}
+
+#[tokio::test]
+async fn every_method_asks_every_identity_for_its_right() {
+    let secure = Secure::start().await;
+    let mut identities = BTreeMap::new();
+    identities.insert("anonymous", (secure.anonymous().await, May::Ask));
+    let nobody = secure.user("nobody", None).await;
+    let denied = secure.user("denied", Some((Role::Admin, &[]))).await;
+    let viewer = secure.user("viewer", Some((Role::Viewer, &[]))).await;
+    let submitter = secure.user("submitter", Some((Role::Submitter, &[]))).await;
+    let elsewhere = Some((Role::Submitter, &["team-a"][..]));
+    let elsewhere = secure.user("elsewhere", elsewhere).await;
+    let operator = secure.user("operator", Some((Role::Operator, &[]))).await;
+    let admin = secure.user("admin", Some((Role::Admin, &[]))).await;
+    let host = secure.host("n1").await;
+    let users = [
+        ("nobody", nobody, May::Renew),
+        ("viewer", viewer, May::View),
+        ("submitter", submitter, May::Submit),
+        ("operator", operator, May::Operate),
+        ("admin", admin, May::Operate),
+        ("host", host, May::Renew),
+        ("elsewhere", elsewhere, May::Submit),
+    ];
+    for (name, own, may) in &users {
+        identities.insert(name, (secure.as_whom(own).await, *may));
+    }
+    let grants = trust::grants(secure.path()).unwrap();
+    let principal = Principal::new(Kind::User, "denied").unwrap();
+    grants.deny(&principal, true).unwrap();
+    let denied = secure.as_whom(&denied).await;
+    within(async {
+        // The running coordinator looks at the file once a second.
+        while denied.access().who_am_i(v1::WhoAmIRequest {}).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+
+    let mut wrong = Vec::new();
+    for (method, least) in METHODS {
+        let answer = call(denied.channel(), method).await;
+        if !answer.is_err_and(|status| status.code() == Code::PermissionDenied) {
+            wrong.push(format!("denied may call {method}"));
+        }
+        for (name, (clients, may)) in &identities {
+            let answer = call(clients.channel(), method).await;
+            let code = answer.as_ref().err().map(Status::code);
+            // An empty Join shows no token.
+            let refused = method != "AccessService/Join"
+                && matches!(code, Some(Code::PermissionDenied | Code::Unauthenticated));
+            let expected = match least {
+                None => *name == "host" && method == "AgentService/Session",
+                Some(least) => *may >= least,
+            };
+            if refused == expected {
+                wrong.push(format!("{name} calls {method}: {answer:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test]
+async fn a_role_ends_at_its_namespaces() {
+    let secure = Secure::start().await;
+    let ann = secure
+        .user("ann", Some((Role::Submitter, &["team-a"])))
+        .await;
+    let bob = secure.user("bob", Some((Role::Viewer, &[]))).await;
+    let (ann, bob) = (secure.as_whom(&ann).await, secure.as_whom(&bob).await);
+    let reference = |namespace: &str| {
+        Some(v1::JobRef {
+            namespace: namespace.into(),
+            name: "job".into(),
+        })
+    };
+    let spec = v1::JobSpec {
+        env: vec![v1::EnvVar {
+            name: "SECRET".into(),
+            value: "42".into(),
+        }],
+        ..crate::server::spec(1)
+    };
+    let submit = |namespace: &str| v1::SubmitRequest {
+        r#ref: reference(namespace),
+        spec: Some(spec.clone()),
+        ..v1::SubmitRequest::default()
+    };
+    let refused = within(ann.jobs().submit(submit("team-b")))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    assert!(
+        refused
+            .message()
+            .contains("no role in namespace \"team-b\"")
+    );
+    within(ann.jobs().submit(submit("team-a"))).await.unwrap();
+
+    // A viewer sees the job, but not the values of its environment.
+    let get = v1::GetJobRequest {
+        r#ref: reference("team-a"),
+    };
+    let value = |job: v1::GetJobResponse| job.job.unwrap().spec.unwrap().env[0].value.clone();
+    let seen = within(ann.jobs().get(get.clone())).await.unwrap();
+    assert_eq!(value(seen.into_inner()), "42");
+    let seen = within(bob.jobs().get(get.clone())).await.unwrap();
+    assert_eq!(value(seen.into_inner()), "<hidden>");
+
+    // Ann sees nothing of the jobs of others, not even that they are there.
+    let carol = secure
+        .user("carol", Some((Role::Submitter, &["team-b"])))
+        .await;
+    let carol = secure.as_whom(&carol).await;
+    let listed = within(carol.jobs().list(v1::ListJobsRequest::default())).await;
+    assert!(listed.unwrap().into_inner().jobs.is_empty());
+    let events = within(carol.events().list(v1::ListEventsRequest::default())).await;
+    assert!(events.unwrap().into_inner().events.is_empty());
+    for refused in [
+        within(carol.jobs().get(get)).await.map(drop),
+        within(carol.jobs().cancel(v1::CancelRequest {
+            r#ref: reference("team-a"),
+        }))
+        .await
+        .map(drop),
+        within(carol.jobs().list(v1::ListJobsRequest {
+            namespace: "team-a".into(),
+            ..v1::ListJobsRequest::default()
+        }))
+        .await
+        .map(drop),
+    ] {
+        assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+    }
+    let events = within(ann.events().list(v1::ListEventsRequest::default())).await;
+    assert!(!events.unwrap().into_inner().events.is_empty());
+}
+
+#[tokio::test]
+async fn a_host_speaks_for_its_own_node_only_and_not_after_it_is_denied() {
+    let secure = Secure::start().await;
+    let n1 = secure.host("n1").await;
+    let n1 = secure.as_whom(&n1).await;
+    let open = async |node: &str| {
+        let (up, messages) = tokio::sync::mpsc::channel(8);
+        up.send(say(FromAgent::Hello(hello(node)))).await.unwrap();
+        let messages = tokio_stream::wrappers::ReceiverStream::new(messages);
+        let down = within(n1.agents().session(messages)).await.unwrap();
+        (up, down.into_inner())
+    };
+    let (_up, mut down) = open("n2").await;
+    let refused = within(down.message()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    assert!(
+        refused
+            .message()
+            .contains("is for node n1, and the agent says that it is n2")
+    );
+
+    let (up, mut down) = open("n1").await;
+    assert!(within(down.message()).await.unwrap().is_some(), "welcome");
+    let principal = Principal::new(Kind::Host, "n1").unwrap();
+    let grants = trust::grants(secure.path()).unwrap();
+    grants.deny(&principal, true).unwrap();
+    let ended = within(async {
+        loop {
+            let beat = FromAgent::Heartbeat(v1::Heartbeat { sequence: 1 });
+            // An error means that the session has ended; its reason comes down.
+            let _ = up.try_send(say(beat));
+            match down.message().await {
+                Err(status) => return status,
+                Ok(answer) => assert!(answer.is_some(), "it ends with a reason"),
+            }
+        }
+    })
+    .await;
+    assert_eq!(ended.code(), Code::PermissionDenied, "{ended}");
+    assert!(ended.message().contains("was denied by an operator"));
+}

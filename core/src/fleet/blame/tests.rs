@@ -1,0 +1,254 @@
+use super::*;
+
+fn exit(node: &str, rank: u32, exit: Exit, error: Option<&str>, ms: u64) -> Evidence {
+    let at = Timestamp(ms * 1000);
+    Evidence::RankExit {
+        node: node.into(),
+        rank,
+        exit,
+        class: exit.class(error),
+        at,
+        error: error.map(str::to_owned),
+    }
+}
+
+fn silent(node: &str, lost: bool, ms: u64) -> Evidence {
+    let at = Timestamp(ms * 1000);
+    Evidence::NodeSilent {
+        node: node.into(),
+        lost,
+        since: at,
+        heard: at,
+    }
+}
+
+const PEER: Option<&str> =
+    Some("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1");
+
+#[test]
+fn the_rank_that_failed_by_itself_is_to_blame_even_if_a_victim_was_seen_first() {
+    let verdict = judge(
+        &[
+            exit("b", 1, Exit::Code(1), PEER, 1000),
+            exit("a", 0, Exit::Signal(11), None, 1003),
+        ],
+        2,
+        false,
+    )
+    .unwrap();
+    assert_eq!(
+        (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+        (Cause::WorkerFailed, Charged::Job, Some("rank 0 on a"))
+    );
+    assert_eq!(verdict.collateral, ["rank 1 on b"]);
+}
+
+#[test]
+fn a_cut_node_explains_its_peers_deaths_and_costs_the_job_nothing() {
+    let evidence = [
+        exit("b", 1, Exit::Code(1), PEER, 1000),
+        exit("c", 2, Exit::Code(1), None, 1001),
+        silent("a", false, 1020),
+    ];
+    let verdict = judge(&evidence, 3, false).unwrap();
+    assert_eq!(
+        (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+        (Cause::NodeLost, Charged::Node, Some("a"))
+    );
+    assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c"]);
+}
+
+#[test]
+fn who_was_heard_after_the_victims_fell_did_not_fell_them() {
+    let victims = [
+        exit("b", 1, Exit::Code(1), PEER, 1000),
+        exit("c", 2, Exit::Code(1), PEER, 1001),
+    ];
+    let with = |heard| {
+        judge(
+            &[victims.as_slice(), &[silent("a", true, heard)]].concat(),
+            3,
+            false,
+        )
+        .unwrap()
+    };
+    let verdict = with(1240);
+    assert_eq!(
+        (verdict.cause, verdict.culprit.as_deref()),
+        (Cause::NodeLost, Some("a"))
+    );
+    let verdict = with(1260);
+    assert_eq!(
+        (verdict.cause, verdict.charged, verdict.culprit),
+        (Cause::PeersLost, Charged::Nobody, None)
+    );
+    assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c", "a"]);
+    // One node is silent by now. The sentence is about the time when the first victim fell.
+    let told = "members lost each other while every node was heard; first rank 1 on b: ";
+    assert!(verdict.message.starts_with(told), "{}", verdict.message);
+}
+
+#[test]
+fn a_failure_long_before_a_silence_is_not_the_silences_fault() {
+    let verdict = judge(
+        &[
+            exit("b", 1, Exit::Code(3), None, 1000),
+            silent("a", false, 2000),
+        ],
+        2,
+        false,
+    )
+    .unwrap();
+    assert_eq!(verdict.charged, Charged::Job);
+}
+
+#[test]
+fn a_group_that_vanished_with_its_runner_costs_the_job_nothing() {
+    let vanished = |launched| Evidence::Vanished {
+        node: "a".into(),
+        at: Timestamp(900_000),
+        launched,
+    };
+    let verdict = judge(
+        &[exit("b", 1, Exit::Code(1), PEER, 1000), vanished(true)],
+        2,
+        false,
+    )
+    .unwrap();
+    assert_eq!(
+        (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+        (Cause::WorkerKilled, Charged::Node, Some("a"))
+    );
+    assert_eq!(
+        judge(&[vanished(false)], 1, false).unwrap().cause,
+        Cause::StartFailed,
+        "it is not tried there again at once"
+    );
+}
+
+#[test]
+fn who_forgot_how_its_group_ended_is_not_blamed_for_that() {
+    let forgotten = Evidence::Forgotten {
+        node: "b".into(),
+        at: Timestamp(2_000_000),
+    };
+    let verdict = judge(std::slice::from_ref(&forgotten), 2, false).unwrap();
+    assert_eq!(
+        (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+        (Cause::PeersLost, Charged::Nobody, None)
+    );
+    let told = "the worker group on b is dead, and its node has forgotten how it ended";
+    assert_eq!(verdict.message, told);
+    let verdict = judge(&[forgotten, silent("a", true, 1000)], 2, false).unwrap();
+    assert_eq!(verdict.culprit.as_deref(), Some("a"));
+}
+
+#[test]
+fn a_node_that_told_how_its_group_died_was_not_cut_off_before() {
+    let vanished = Evidence::Vanished {
+        node: "a".into(),
+        at: Timestamp(900_000),
+        launched: true,
+    };
+    let evidence = [vanished, silent("a", false, 1100)];
+    let verdict = judge(&evidence, 1, false).unwrap();
+    assert_eq!(
+        (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+        (Cause::WorkerKilled, Charged::Node, Some("a"))
+    );
+}
+
+#[test]
+fn a_launcher_that_ends_under_its_ranks_did_not_fail_to_start() {
+    let failed = |exit, launched| {
+        let evidence = Evidence::LauncherFailed {
+            node: "a".into(),
+            exit,
+            at: Timestamp(900_000),
+            error: None,
+            launched,
+        };
+        judge(&[evidence], 2, false).unwrap()
+    };
+    assert_eq!(failed(Exit::Code(1), false).cause, Cause::StartFailed);
+    assert_eq!(failed(Exit::Code(1), true).cause, Cause::WorkerFailed);
+    assert_eq!(
+        failed(Exit::Signal(SIGKILL), true).cause,
+        Cause::WorkerKilled
+    );
+    assert_eq!(
+        failed(Exit::Signal(SIGKILL), false).cause,
+        Cause::StartFailed
+    );
+}
+
+#[test]
+fn victims_of_each_other_name_nobody_and_pay_only_if_it_is_in_vain() {
+    let evidence = [
+        exit("a", 0, Exit::Code(1), PEER, 1000),
+        exit("b", 1, Exit::Code(1), PEER, 1001),
+    ];
+    let verdict = judge(&evidence, 2, false).unwrap();
+    assert_eq!(
+        (
+            verdict.cause,
+            verdict.charged,
+            verdict.culprit,
+            verdict.node
+        ),
+        (Cause::PeersLost, Charged::Nobody, None, None)
+    );
+    assert_eq!(verdict.collateral, ["rank 0 on a", "rank 1 on b"]);
+    assert_eq!(judge(&evidence, 2, true).unwrap().charged, Charged::Job);
+}
+
+#[test]
+fn a_refusal_everywhere_is_the_jobs_fault_elsewhere_the_nodes() {
+    let refused = |node: &str| Evidence::Refused {
+        node: node.into(),
+        reason: "no such script".into(),
+    };
+    assert_eq!(
+        judge(&[refused("a"), refused("b")], 2, false)
+            .unwrap()
+            .charged,
+        Charged::Job
+    );
+    assert_eq!(
+        judge(&[refused("a")], 2, false).unwrap().charged,
+        Charged::Node
+    );
+}
+
+#[test]
+fn only_a_kill_from_outside_needs_nothing_more_to_be_judged() {
+    let (killed, victim) = (
+        exit("a", 0, Exit::Signal(9), None, 1000),
+        exit("b", 1, Exit::Code(1), PEER, 1001),
+    );
+    assert!(
+        is_conclusive(std::slice::from_ref(&killed))
+            && is_conclusive(&[victim.clone(), killed.clone()])
+    );
+    assert!(!is_conclusive(&[victim]), "of whom is yet to come");
+    assert!(
+        !is_conclusive(&[killed.clone(), silent("c", false, 1000)]),
+        "its node may have fallen before"
+    );
+    for may_be_a_victim in [Exit::Code(1), Exit::Signal(11), Exit::Signal(15)] {
+        assert!(
+            !is_conclusive(&[exit("a", 0, may_be_a_victim, None, 1000)]),
+            "{may_be_a_victim}: its last words may say nothing"
+        );
+    }
+    assert!(
+        !is_conclusive(&[killed, exit("b", 1, Exit::Code(1), None, 999)]),
+        "that one fell first"
+    );
+}
+
+#[test]
+fn a_suspicion_alone_breaks_nothing() {
+    assert!(!silent("a", false, 1).breaks());
+    assert!(silent("a", true, 1).breaks());
+}

@@ -1,0 +1,181 @@
+//! Who is at the other end of a connection, as far as the connection proves it: a user of this
+//! machine by the kernel's word, or a host or user by a certificate of this cluster.
+//!
+//! A certificate carries its identity as one URI name, `spiffe://DOMAIN/host/NAME` or
+//! `spiffe://DOMAIN/user/NAME`. What an identity may do is not decided here.
+
+use std::{fmt, str::FromStr};
+
+/// The kinds of identity that a certificate can prove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The agent of a node. The name is the node's.
+    Host,
+    /// A person or a program that uses Muster.
+    User,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Host => "host",
+            Kind::User => "user",
+        }
+    }
+}
+
+/// What a certificate proves, shown as `host/n7` or `user/ann`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Principal {
+    pub kind: Kind,
+    name: String,
+}
+
+/// The longest name, as of a DNS name.
+const NAME_MAX: usize = 253;
+
+impl Principal {
+    pub fn new(kind: Kind, name: &str) -> Result<Self, BadIdentity> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_plain) {
+            return Err(BadIdentity::Name(name.to_owned()));
+        }
+        Ok(Self {
+            kind,
+            name: name.to_owned(),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The URI name in a certificate of this trust domain.
+    pub fn uri(&self, domain: &TrustDomain) -> String {
+        format!("spiffe://{domain}/{self}")
+    }
+
+    /// Reads a URI name. `None`: it is of another trust domain or of another form.
+    pub fn of_uri(uri: &str, domain: &TrustDomain) -> Option<Self> {
+        let path = uri.strip_prefix("spiffe://")?;
+        let (of, path) = path.split_once('/')?;
+        if of != domain.0 {
+            return None;
+        }
+        path.parse().ok()
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.word(), self.name)
+    }
+}
+
+impl FromStr for Principal {
+    type Err = BadIdentity;
+
+    fn from_str(text: &str) -> Result<Self, BadIdentity> {
+        match text.split_once('/') {
+            Some(("host", name)) => Self::new(Kind::Host, name),
+            Some(("user", name)) => Self::new(Kind::User, name),
+            _ => Err(BadIdentity::Kind(text.to_owned())),
+        }
+    }
+}
+
+/// The name of the cluster in its certificates, such as `train.example.org`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustDomain(String);
+
+impl fmt::Display for TrustDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for TrustDomain {
+    type Err = BadIdentity;
+
+    fn from_str(text: &str) -> Result<Self, BadIdentity> {
+        // The characters that SPIFFE allows.
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
+        if text.is_empty() || text.len() > NAME_MAX || !text.chars().all(allowed) {
+            return Err(BadIdentity::Domain(text.to_owned()));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadIdentity {
+    #[error(
+        "{0:?} is not a name of letters, digits and . _ - @ +, of at most {NAME_MAX} characters"
+    )]
+    Name(String),
+    #[error("{0:?} is not written as host/NAME or user/NAME")]
+    Kind(String),
+    #[error("{0:?} is not a trust domain of lower-case letters, digits and . _ -")]
+    Domain(String),
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// A user of this machine, on a loopback connection without TLS. The kernel says which.
+    Local { uid: u32 },
+    /// A loopback connection without TLS whose user the kernel cannot tell.
+    Unknown,
+    /// The other end holds the key of a valid certificate.
+    Certified(Principal),
+    /// TLS without a certificate. Such a caller can show a join token.
+    Anonymous,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Identity::Local { uid: 0 } => f.write_str("root"),
+            Identity::Local { uid } => write!(f, "user {uid}"),
+            Identity::Unknown => f.write_str("unknown user"),
+            Identity::Certified(principal) => principal.fmt(f),
+            Identity::Anonymous => f.write_str("anonymous"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_survives_its_uri() {
+        let domain: TrustDomain = "train.example.org".parse().unwrap();
+        for text in ["host/n7", "user/ann@example.org"] {
+            let principal: Principal = text.parse().unwrap();
+            let uri = principal.uri(&domain);
+            assert_eq!(uri, format!("spiffe://train.example.org/{text}"));
+            assert_eq!(Principal::of_uri(&uri, &domain), Some(principal));
+        }
+    }
+
+    #[test]
+    fn what_is_not_exactly_ours_proves_nothing() {
+        let domain: TrustDomain = "a.org".parse().unwrap();
+        for uri in [
+            "spiffe://b.org/host/n7",
+            "spiffe://a.org.evil/host/n7",
+            "spiffe://a.org/pod/n7",
+            "spiffe://a.org/host/",
+            "spiffe://a.org/host/n7/more",
+            "spiffe://a.org",
+            "https://a.org/host/n7",
+            "SPIFFE://a.org/host/n7",
+        ] {
+            assert_eq!(Principal::of_uri(uri, &domain), None, "{uri}");
+        }
+        assert!("A.org".parse::<TrustDomain>().is_err());
+        assert!("".parse::<TrustDomain>().is_err());
+        assert!("root".parse::<Principal>().is_err());
+    }
+}

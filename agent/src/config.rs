@@ -266,8 +266,7 @@ impl Flags {
         if coordinator.is_tls() && own.is_none() {
             let message = format!(
                 "{coordinator} speaks TLS, and this node has no certificate; get a token from whoever runs the coordinator, and run \
-                 MUSTER_TOKEN=... muster-agent join {coordinator} --ca-pin PIN --state-dir {}",
-                state_dir.display()
+                 MUSTER_TOKEN=... muster-agent join {coordinator} --ca-pin PIN and the same --state-dir"
             );
             return Err(wrong("coordinator", message));
         }
@@ -550,7 +549,7 @@ mod tests {
             (
                 &["--coordinator", "https://localhost:1"],
                 "--coordinator: https://localhost:1 speaks TLS, and this node has no certificate; get a token from whoever runs the \
-                 coordinator, and run MUSTER_TOKEN=... muster-agent join https://localhost:1 --ca-pin PIN --state-dir /nowhere",
+                 coordinator, and run MUSTER_TOKEN=... muster-agent join https://localhost:1 --ca-pin PIN and the same --state-dir",
             ),
             (
                 &["--coordinator", "http://10.0.0.1:7070"],

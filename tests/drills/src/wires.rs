@@ -1,9 +1,8 @@
 //! Nodes joined by real wires: each is in a network namespace, and a virtual cable joins it to a
 //! switch in another namespace. The test pulls cables.
 //!
-//! Addresses are from 127.0.1.0/24. The programs take them for loopback, as they must until TLS
-//! exists, and the kernel carries them over a cable where it is told so (`route_localnet`).
-//! Whatever crosses a pulled cable is lost silently, as with a real cable, and TCP repeats it.
+//! So each end is a host of its own, as far as the network is concerned. Addresses are from
+//! 10.77.0.0/24, which exist only in these namespaces. Whatever crosses a pulled cable is lost silently, as with a real cable, and TCP repeats it.
 
 use std::{
     path::Path,
@@ -47,18 +46,23 @@ impl Wires {
 
     fn lay_one(&self, end: u32) -> bool {
         let (switch, name, cable) = (self.name(0), self.name(end), self.cable(end));
-        let carried =
-            "for c in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$c/route_localnet; done";
         ip(&["netns", "add", &name])
             && ip(&["-n", &name, "link", "set", "lo", "up"])
-            // Otherwise all of 127.0.0.0/8 would stay inside.
-            && ip(&["-n", &name, "addr", "del", "127.0.0.1/8", "dev", "lo"])
-            && ip(&["-n", &name, "addr", "add", "127.0.0.1/32", "dev", "lo"])
-            && ip(&["-n", &switch, "link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &name])
+            && ip(&[
+                "-n", &switch, "link", "add", &cable, "type", "veth", "peer", "name", "eth0",
+                "netns", &name,
+            ])
             && ip(&["-n", &switch, "link", "set", &cable, "master", "br0", "up"])
             && ip(&["-n", &name, "link", "set", "eth0", "up"])
-            && run(self.command(end, Path::new("sh")).args(["-c", carried]))
-            && ip(&["-n", &name, "addr", "add", &format!("{}/24", self.address(end)), "dev", "eth0"])
+            && ip(&[
+                "-n",
+                &name,
+                "addr",
+                "add",
+                &format!("{}/24", self.address(end)),
+                "dev",
+                "eth0",
+            ])
     }
 
     fn name(&self, end: u32) -> String {
@@ -70,7 +74,7 @@ impl Wires {
     }
 
     pub fn address(&self, end: u32) -> String {
-        format!("127.0.1.{end}")
+        format!("10.77.0.{end}")
     }
 
     /// A command that runs `program` at this end.

@@ -10,11 +10,14 @@ use std::{
 };
 
 use clap::Parser;
-use muster_core::{health::Table, id::NodeName, node_report::labels::LABELS_MAX, period};
+use muster_core::{id::NodeName, node_report::labels::LABELS_MAX, period};
 use muster_rpc::{Address, credentials::Source};
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 
-use crate::probe::{Pace, Peer, Probes};
+use crate::{
+    probe::{Pace, Peer, Probes, settings},
+    step_formats,
+};
 
 mod place;
 
@@ -104,6 +107,10 @@ pub struct Flags {
     /// core/src/health/table.txt)
     #[arg(long, env = "MUSTER_HEALTH_RULES", value_name = "FILE")]
     pub health_rules: Option<PathBuf>,
+    /// How training programs print their steps, in addition to the built-in formats and in place of
+    /// those of the same name (form: steps/src/formats.txt)
+    #[arg(long, env = "MUSTER_STEP_FORMATS", value_name = "FILE")]
+    pub step_formats: Option<PathBuf>,
     /// The NVIDIA management library; the loader finds it if not given
     #[arg(long, env = "MUSTER_NVML_LIBRARY", value_name = "FILE")]
     pub nvml_library: Option<PathBuf>,
@@ -212,6 +219,8 @@ pub struct Config {
     /// How many launchers that belong to no job are kept ready.
     pub warm_pool: u32,
     pub ready_file: Option<PathBuf>,
+    /// The operator's formats of steps, as text that was checked.
+    pub step_formats: Option<String>,
     pub probes: Probes,
 }
 
@@ -308,12 +317,14 @@ impl Flags {
             spare_memory_max: self.spare_memory_max.map(|mib| mib.saturating_mul(1 << 20)),
             warm_pool: self.warm_pool,
             ready_file: self.ready_file,
+            step_formats: formats(self.step_formats.as_deref())?,
             probes: Probes {
                 sysroot: self.sysroot,
                 nvml: self.nvml_library,
                 gpus: self.gpus.parse().map_err(|e: String| wrong("gpus", e))?,
                 expected_gpus: self.expect_gpus,
-                table: table(self.health_rules.as_deref())?,
+                table: settings::table(self.health_rules.as_deref())
+                    .map_err(|e| wrong("health-rules", e))?,
                 pace: pace(&self.probe_every)?,
                 // An agent that only prints must not write into a running agent's memory.
                 remembers: !self.print_report,
@@ -325,15 +336,10 @@ impl Flags {
     }
 }
 
-fn table(rules: Option<&Path>) -> Result<Table, WrongFlag> {
-    let Some(path) = rules else {
-        return Ok(Table::standard());
-    };
-    let refuse = |message: String| wrong("health-rules", format!("{}: {message}", path.display()));
-    let text = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
-    Table::standard()
-        .overridden(&text)
-        .map_err(|e| refuse(e.to_string()))
+fn formats(path: Option<&Path>) -> Result<Option<String>, WrongFlag> {
+    path.map(step_formats::read)
+        .transpose()
+        .map_err(|e| wrong("step-formats", e))
 }
 
 fn pace(text: &str) -> Result<Pace, WrongFlag> {

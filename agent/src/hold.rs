@@ -31,6 +31,7 @@ pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wir
         }),
         log_bytes: LOG_BYTES,
         step_pattern: assignment.step_pattern.clone(),
+        step_formats: site.step_formats.clone(),
         idle_timeout_ms: IDLE_TIMEOUT_MS,
         term_grace_ms: millis(assignment.stop_grace),
         fence_after_ms: assignment.fence_after.map(millis),

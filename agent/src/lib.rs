@@ -12,6 +12,7 @@
 //! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
 //! | `preflight`, `prepare` | the steps from an accepted run to its runner |
+//! | `step_formats` | the operator's formats of steps, checked |
 //! | `hold`, `host` | a run described to its runner; where runners are started, found and swept up after |
 //! | `runner_link`, `translate`, `last_words` | one runner: orders in, status out |
 //! | `sweep` | proof that nothing of a lost runner lives |
@@ -40,6 +41,7 @@ mod runner_link;
 mod session;
 pub mod simulated;
 mod state_disk;
+mod step_formats;
 mod supervisor;
 mod sweep;
 mod translate;

@@ -238,6 +238,7 @@ mod tests {
             report,
             run_dir: "/r".into(),
             env,
+            step_formats: None,
         };
         let launch = launch(
             &assignment,

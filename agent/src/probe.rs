@@ -49,7 +49,7 @@ mod ports;
 mod roots;
 mod sense;
 mod senses;
-mod settings;
+pub(crate) mod settings;
 mod topology;
 mod usage;
 

@@ -67,6 +67,7 @@ impl SimulatedAgent {
             spare_memory_max: None,
             warm_pool: 0,
             ready_file: None,
+            step_formats: None,
             probes: Probes::default(),
         });
         let (orders_in, orders) = mpsc::channel(ORDERS_MAX);

@@ -487,6 +487,7 @@ impl Supervisor {
                 .expect("the state directory was checked to be UTF-8")
                 .to_owned(),
             env: self.own_env.clone(),
+            step_formats: self.config.step_formats.clone(),
         }
     }
 }

@@ -53,10 +53,12 @@ pub struct Hold {
     /// written.
     #[serde(default = "default_log_bytes")]
     pub log_bytes: u64,
-    /// Regular expression whose first capture group is the step. Without it, the runner looks for
-    /// `step` followed by a number.
+    /// Regular expression that finds the step. Without it, the runner goes by the table of formats.
     #[serde(default)]
     pub step_pattern: Option<String>,
+    /// The operator's own formats, which come before the runner's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_formats: Option<String>,
     /// A runner that was not started, and that no client is connected to, ends after this long.
     #[serde(default = "default_idle_timeout_ms")]
     pub idle_timeout_ms: u64,
@@ -466,6 +468,18 @@ pub struct RankStatus {
     pub first_step: Option<u64>,
     #[serde(default)]
     pub first_step_us: Option<u64>,
+    /// The step at which training ends, if the rank's output shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_steps: Option<u64>,
+    /// The newest loss, as it was printed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
+    /// The name of the format that found the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_format: Option<String>,
+    /// How many lines were read without a step, until the first step.
+    #[serde(default)]
+    pub stepless_lines: u64,
     /// Last lines of stderr, only for a rank that failed.
     #[serde(default)]
     pub tail: Vec<String>,

@@ -113,6 +113,40 @@ fn steps_are_told_first_at_once_and_then_the_latest() {
     assert!(later.last_step_us > first.last_step_us);
 }
 
+/// What the Trainer of transformers writes: a bar on stderr, and on stdout what says that it trains.
+#[test]
+fn a_bar_is_a_step_as_soon_as_it_is_known_to_be_one_of_training() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    let bar = |step| format!("printf '\\r 17%%|#  | {step}/24 [00:00<00:04,  5.00it/s]' >&2");
+    let script = format!(
+        "printf '\\rLoading weights:  50%%|#  | 1/2 [00:09<00:09,  9.00s/it]\\n' >&2; {}; sleep 0.4; while [ ! -e $DIR/go ]; do sleep 0.01; done; echo \"{{'loss': '3.9', 'epoch': '0.3'}}\"; {}; sleep 1000",
+        bar(3),
+        bar(4)
+    );
+    client.start(rig.ranks(1, &script));
+    let before = client.until(|s| s.ranks.first().is_some_and(|rank| rank.stepless_lines > 1));
+    assert_eq!(before.ranks[0].last_step, None);
+    std::fs::write(rig.dir.join("go"), "").unwrap();
+    let rank = client.until_stepping(1).ranks[0].clone();
+    assert_eq!((rank.first_step, rank.total_steps), (Some(4), Some(24)));
+    assert_eq!(
+        (rank.loss.as_deref(), rank.step_format.as_deref()),
+        (Some("3.9"), Some("tqdm"))
+    );
+}
+
+#[test]
+fn an_operator_may_bring_formats() {
+    let mut rig = Rig::new();
+    rig.hold.step_formats = Some("ours  tick {step} of {total}\n".into());
+    let mut client = rig.ready();
+    client.start(rig.ranks(1, "echo tick 3 of 9"));
+    let rank = client.until_dead().ranks[0].clone();
+    assert_eq!((rank.first_step, rank.total_steps), (Some(3), Some(9)));
+    assert_eq!(rank.step_format.as_deref(), Some("ours"));
+}
+
 #[test]
 fn a_job_may_bring_its_own_step_pattern() {
     let mut rig = Rig::new();

@@ -1,7 +1,11 @@
 //! How to look at the node: where, how often, and for which of its GPUs. The flags give it; the
 //! probes know no flags.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use muster_core::{health::Table, node_report::Gpu};
 
@@ -181,4 +185,16 @@ mod tests {
             assert!(wrong.parse::<Share>().is_err(), "{wrong:?}");
         }
     }
+}
+
+/// The standard rules, with those of an operator's file in place of the rules of the same name.
+pub(crate) fn table(rules: Option<&Path>) -> Result<Table, String> {
+    let Some(path) = rules else {
+        return Ok(Table::standard());
+    };
+    let refuse = |message: String| format!("{}: {message}", path.display());
+    let text = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
+    Table::standard()
+        .overridden(&text)
+        .map_err(|e| refuse(e.to_string()))
 }

@@ -335,6 +335,7 @@ mod tests {
             report,
             run_dir: format!("/runs/{}", assignment.run.job),
             env,
+            step_formats: None,
         };
         launch(
             assignment,

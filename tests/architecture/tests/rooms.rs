@@ -8,7 +8,7 @@ use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in a line, is a
 /// decision: write it in ARCHITECTURE.md too.
-const ROOMS: [(&str, &[&str]); 17] = [
+const ROOMS: [(&str, &[&str]); 18] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
@@ -17,7 +17,12 @@ const ROOMS: [(&str, &[&str]); 17] = [
     ("muster-rpc", &["muster-proto"]),
     ("muster-sealed", &[]),
     ("muster-tcpstore", &[]),
-    ("muster-runner", &["muster-sealed", "muster-tcpstore"]),
+    // What runners look for in logs, and what the command line shows of it.
+    ("muster-steps", &[]),
+    (
+        "muster-runner",
+        &["muster-sealed", "muster-steps", "muster-tcpstore"],
+    ),
     (
         "muster-agent",
         &[
@@ -27,6 +32,7 @@ const ROOMS: [(&str, &[&str]); 17] = [
             "muster-runner",
             "muster-runtime",
             "muster-sealed",
+            "muster-steps",
         ],
     ),
     (

@@ -74,6 +74,7 @@ impl Rig {
             store: None,
             log_bytes: 64 << 20,
             step_pattern: None,
+            step_formats: None,
             idle_timeout_ms: 300_000,
             term_grace_ms: 10_000,
             fence_after_ms: None,

@@ -264,6 +264,8 @@ impl Rank {
 
     fn status(&self, rank: u32) -> Option<RankStatus> {
         let process = self.process.as_ref()?;
+        let steps = &self.output.steps;
+        let last = steps.last.as_ref().map(|(step, _)| step);
         Some(RankStatus {
             rank,
             local_rank: self.local_rank,
@@ -272,10 +274,18 @@ impl Rank {
             started_us: process.started_us,
             exit: process.end.map(|e| e.0),
             exited_us: process.end.map(|e| e.1),
-            last_step: self.output.last_step.map(|s| s.0),
-            last_step_us: self.output.last_step.map(|s| micros(s.1)),
-            first_step: self.output.first_step.map(|s| s.0),
-            first_step_us: self.output.first_step.map(|s| micros(s.1)),
+            last_step: last.map(|s| s.count),
+            last_step_us: steps.last.as_ref().map(|s| micros(s.1)),
+            first_step: steps.first.map(|s| s.0),
+            first_step_us: steps.first.map(|s| micros(s.1)),
+            total_steps: last.and_then(|s| s.total),
+            loss: last.and_then(|s| s.loss.clone()),
+            step_format: last.map(|s| s.format.clone()),
+            stepless_lines: if last.is_none() {
+                steps.lines_before
+            } else {
+                0
+            },
             tail: self.tail.clone(),
             first_error: self.first_error.clone(),
             log_bytes: self.output.bytes,

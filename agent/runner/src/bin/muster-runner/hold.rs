@@ -12,6 +12,7 @@ use muster_runner::identity::{Keeper, LOCK};
 use muster_runner::procfs::Stat;
 use muster_runner::wire::Hold;
 use muster_runner::{RunnerIdentity, journal, record};
+use muster_steps::Formats;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::pipe::PipeFlags;
 
@@ -23,7 +24,6 @@ use crate::ranks::Ranks;
 use crate::register::Register;
 use crate::runner::{Books, Runner};
 use crate::served::Served;
-use crate::steps::Pattern;
 use crate::sys::{self, Fork};
 use crate::tree::Cgroup;
 use crate::{Options, attend, keeper, limits, shim, time, version};
@@ -261,6 +261,15 @@ fn detach(dir: &Path) -> Result<(), Trouble> {
     rustix::stdio::dup2_stderr(&log).map_err(onto)
 }
 
+/// How the job's steps are found: by its own pattern, or else by the table.
+fn formats(hold: &Hold) -> Result<Formats, String> {
+    match (&hold.step_pattern, &hold.step_formats) {
+        (Some(pattern), _) => Formats::own(pattern).map_err(|e| format!("step_pattern: {e}")),
+        (None, Some(text)) => Formats::with(text).map_err(|e| format!("step_formats: {e}")),
+        (None, None) => Ok(Formats::standard()),
+    }
+}
+
 /// Sets up everything except the loop. From here on the current directory is `dir`, so that no path
 /// is too long for a socket.
 fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Trouble> {
@@ -276,8 +285,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
         });
     }
     let hold = read_hold()?;
-    let pattern = Pattern::new(hold.step_pattern.as_deref())
-        .map_err(|e| Trouble::new(format!("{}: step_pattern: {e}", record::HOLD)))?;
+    let formats = formats(&hold).map_err(|e| Trouble::new(format!("{}: {e}", record::HOLD)))?;
 
     let signals = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
     let signals = sys::signal_fd(&signals).map_err(trouble("signals"))?;
@@ -335,7 +343,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
         cgroup,
         logs,
         exits,
-        pattern,
+        formats,
         group,
         fence,
         books,

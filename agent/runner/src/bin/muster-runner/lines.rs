@@ -147,12 +147,18 @@ impl Lines {
         let Some(end) = self.held.iter().rposition(|b| *b == b'\r') else {
             return;
         };
-        let start = self.held[..end]
-            .iter()
-            .rposition(|b| *b == b'\r')
-            .map(|at| at + 1);
-        if start.is_some() || !self.torn {
-            see(Seen::Redrawn(&self.held[start.unwrap_or(0)..end]));
+        let newest = &self.held[end + 1..];
+        if newest.trim_ascii_end().ends_with(b"]") {
+            // A bar of tqdm ends with a bracket, so it is complete.
+            return see(Seen::Redrawn(newest));
+        }
+        let mut states = self.held[..end].rsplit(|b| *b == b'\r');
+        // A bar is often wiped with blanks before it is drawn again.
+        let shown = states.find(|state| !state.trim_ascii().is_empty());
+        if let Some(state) = shown
+            && (!self.torn || states.next().is_some())
+        {
+            see(Seen::Redrawn(state));
         }
     }
 
@@ -303,11 +309,23 @@ mod tests {
         let redrawn = |text: &str| (false, text.to_owned());
         // The newest state may be incomplete.
         let seen = [
-            redrawn(""),
             redrawn("step 1/100"),
             redrawn("step 2/100"),
             (true, "step 100/100".into()),
         ];
+        assert_eq!(it.seen, seen);
+    }
+
+    #[test]
+    fn a_bar_that_is_complete_or_wiped_is_seen_at_once() {
+        let mut it = Fixture::new();
+        let bar = " 12%|#   | 12/100 [00:03<00:22]";
+        it.feed(format!("\r{bar}").as_bytes(), SOON);
+        it.show(SOON + PIECE_WAIT);
+        let later = SOON + 2 * PIECE_WAIT;
+        it.feed(b"\r           \r\r 1", later);
+        it.show(later + PIECE_WAIT);
+        let seen = [(false, bar.to_owned()), (false, bar.to_owned())];
         assert_eq!(it.seen, seen);
     }
 

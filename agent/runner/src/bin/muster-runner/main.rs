@@ -30,7 +30,6 @@ mod register;
 mod runner;
 mod served;
 mod shim;
-mod steps;
 mod sys;
 mod time;
 mod tree;

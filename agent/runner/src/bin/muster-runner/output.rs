@@ -7,11 +7,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use muster_runner::wire::MAX_RANKS;
+use muster_steps::{Formats, Reader, Step};
 use rustix::io::Errno;
 
 use crate::lines::{Lines, Seen};
 use crate::logs::Log;
-use crate::steps::{Budget, Pattern};
 
 /// How many lines of stderr are kept for a failed rank, and how many bytes of each.
 const TAIL_LINES: usize = 20;
@@ -33,7 +33,6 @@ const LAST_READS: usize = 17;
 struct Stream {
     fd: OwnedFd,
     lines: Lines,
-    budget: Budget,
 }
 
 pub(crate) struct Output {
@@ -41,8 +40,17 @@ pub(crate) struct Output {
     streams: [Option<Stream>; 2],
     tail: VecDeque<Vec<u8>>,
     pub(crate) bytes: u64,
-    pub(crate) first_step: Option<(u64, Duration)>,
-    pub(crate) last_step: Option<(u64, Duration)>,
+    pub(crate) steps: Steps,
+}
+
+/// The steps that an output has shown.
+#[derive(Default)]
+pub(crate) struct Steps {
+    reader: Reader,
+    pub(crate) first: Option<(u64, Duration)>,
+    pub(crate) last: Option<(Step, Duration)>,
+    /// How many lines were read before the first step.
+    pub(crate) lines_before: u64,
 }
 
 /// The result of one read.
@@ -64,7 +72,6 @@ impl Output {
             Some(Stream {
                 fd,
                 lines: Lines::new(name),
-                budget: Budget::default(),
             })
         };
         Ok(Self {
@@ -72,8 +79,7 @@ impl Output {
             streams: [stream(stdout, "stdout"), stream(stderr, "stderr")],
             tail: VecDeque::new(),
             bytes: 0,
-            first_step: None,
-            last_step: None,
+            steps: Steps::default(),
         })
     }
 
@@ -90,7 +96,7 @@ impl Output {
         &mut self,
         side: u8,
         buffer: &mut [u8],
-        pattern: &Pattern,
+        formats: &Formats,
         now: Duration,
         stamp: &str,
     ) -> Read {
@@ -108,10 +114,9 @@ impl Output {
         };
         let mut known = Known {
             tail: &mut self.tail,
-            first_step: &mut self.first_step,
-            last_step: &mut self.last_step,
+            steps: &mut self.steps,
         };
-        let see = |seen: Seen| known.learn(side, seen, &mut stream.budget, pattern, now);
+        let see = |seen: Seen| known.learn(side, seen, formats, now);
         match got {
             Some(bytes) => {
                 self.bytes += bytes.len() as u64;
@@ -138,15 +143,14 @@ impl Output {
     }
 
     /// Writes the beginnings of lines that have waited long enough.
-    pub(crate) fn show(&mut self, pattern: &Pattern, now: Duration, stamp: &str) {
+    pub(crate) fn show(&mut self, formats: &Formats, now: Duration, stamp: &str) {
         for (stream, side) in self.streams.iter_mut().zip(0..) {
             let Some(stream) = stream else { continue };
             let mut known = Known {
                 tail: &mut self.tail,
-                first_step: &mut self.first_step,
-                last_step: &mut self.last_step,
+                steps: &mut self.steps,
             };
-            let see = |seen: Seen| known.learn(side, seen, &mut stream.budget, pattern, now);
+            let see = |seen: Seen| known.learn(side, seen, formats, now);
             stream.lines.show(stamp, now, &mut self.log, see);
         }
         self.log.flush();
@@ -157,14 +161,14 @@ impl Output {
     pub(crate) fn drain(
         &mut self,
         buffer: &mut [u8],
-        pattern: &Pattern,
+        formats: &Formats,
         now: Duration,
         stamp: &str,
     ) -> Vec<OwnedFd> {
         let mut ended = Vec::new();
         for side in 0..2 {
             for _ in 0..LAST_READS {
-                match self.read(side, buffer, pattern, now, stamp) {
+                match self.read(side, buffer, formats, now, stamp) {
                     Read::Some => {}
                     Read::Nothing => break,
                     Read::End(fd) => ended.push(fd),
@@ -206,19 +210,11 @@ impl Output {
 /// What is learned from an output while it passes.
 struct Known<'a> {
     tail: &'a mut VecDeque<Vec<u8>>,
-    first_step: &'a mut Option<(u64, Duration)>,
-    last_step: &'a mut Option<(u64, Duration)>,
+    steps: &'a mut Steps,
 }
 
 impl Known<'_> {
-    fn learn(
-        &mut self,
-        side: u8,
-        seen: Seen,
-        budget: &mut Budget,
-        pattern: &Pattern,
-        now: Duration,
-    ) {
+    fn learn(&mut self, side: u8, seen: Seen, formats: &Formats, now: Duration) {
         let text = match seen {
             Seen::Line(line) => {
                 if side == 1 {
@@ -232,9 +228,11 @@ impl Known<'_> {
             }
             Seen::Redrawn(text) => text,
         };
-        if let Some(step) = budget.step(pattern, text, now) {
-            self.first_step.get_or_insert((step, now));
-            *self.last_step = Some((step, now));
+        if let Some(step) = self.steps.reader.look(formats, text, now) {
+            self.steps.first.get_or_insert((step.count, now));
+            self.steps.last = Some((step, now));
+        } else if self.steps.first.is_none() {
+            self.steps.lines_before += 1;
         }
     }
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use muster_runner::wire::{Exit, ExitRecord, Hold, Phase, Reply, Status};
 use muster_runner::{journal, record};
+use muster_steps::Formats;
 use rustix::process::{Pid, Signal};
 
 use crate::control::Control;
@@ -27,7 +28,6 @@ use crate::poll::{Interest, Poll, Source};
 use crate::ranks::{Event, Hear, Ranks};
 use crate::register::Register;
 use crate::served::{News, Served};
-use crate::steps::Pattern;
 use crate::tree::{self, Cgroup, Reaped};
 use crate::{sys, time};
 
@@ -57,7 +57,7 @@ pub(crate) struct Runner {
     pub(crate) cgroup: Option<Cgroup>,
     pub(crate) logs: OwnedFd,
     pub(crate) exits: journal::Writer,
-    pub(crate) pattern: Pattern,
+    pub(crate) formats: Formats,
     pub(crate) group: Group,
     pub(crate) fence: Fence,
     pub(crate) books: Books,
@@ -338,15 +338,15 @@ impl Runner {
             rank => self.group.ranks.get_mut(&(rank - 1)).map(|r| &mut r.output),
         };
         let Some(output) = output else { return };
-        let stepped = output.first_step.is_some();
+        let stepped = output.steps.first.is_some();
         let read = output.read(
             side,
             &mut self.books.buffer,
-            &self.pattern,
+            &self.formats,
             now,
             &time::stamp(),
         );
-        self.books.urgent |= id != LAUNCHER && !stepped && output.first_step.is_some();
+        self.books.urgent |= id != LAUNCHER && !stepped && output.steps.first.is_some();
         self.books.show_lines = [self.books.show_lines, output.due()]
             .into_iter()
             .flatten()
@@ -372,7 +372,7 @@ impl Runner {
             let stamp = time::stamp();
             let mut next = None;
             for output in outputs {
-                output.show(&self.pattern, now, &stamp);
+                output.show(&self.formats, now, &stamp);
                 next = [next, output.due()].into_iter().flatten().min();
             }
             (self.books.show_lines, self.books.changed) = (next, true);
@@ -386,7 +386,7 @@ impl Runner {
             let ended =
                 entry
                     .output
-                    .drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
+                    .drain(&mut self.books.buffer, &self.formats, now, &time::stamp());
             ended.iter().for_each(|fd| self.poll.remove(fd));
         }
         self.books

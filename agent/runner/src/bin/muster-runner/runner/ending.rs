@@ -160,7 +160,7 @@ impl Runner {
         let outputs = self.group.launcher.iter_mut().map(|l| &mut l.output);
         let stamp = time::stamp();
         for output in outputs.chain(self.group.ranks.values_mut().map(|r| &mut r.output)) {
-            for fd in output.drain(&mut self.books.buffer, &self.pattern, now, &stamp) {
+            for fd in output.drain(&mut self.books.buffer, &self.formats, now, &stamp) {
                 self.poll.remove(fd);
             }
             output.open().for_each(|(_, fd)| self.poll.remove(fd));

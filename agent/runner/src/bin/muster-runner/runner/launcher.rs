@@ -256,7 +256,7 @@ impl Runner {
             let ended =
                 launcher
                     .output
-                    .drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
+                    .drain(&mut self.books.buffer, &self.formats, now, &time::stamp());
             ended.iter().for_each(|fd| self.poll.remove(fd));
             launcher
                 .output

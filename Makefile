@@ -28,10 +28,11 @@ strangers: ## public packages in every lane beside plain torchrun: losses, modul
 lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B (three minutes each; PyTorch for each from the index)
 	@exec tools/lanes
 
-bench: ## the race beside stock torchrun, goodput, scale, the senses; more than two hours; writes docs/measured.md (BENCH=--quick: a quarter of it, writes nothing)
+bench: ## the race beside stock torchrun, goodput, scale, the senses, the search for steps; more than two hours; writes docs/measured.md (BENCH=--quick: a quarter of it, writes nothing)
 	@python="$$(tools/python-env)" && tools/build --release && "$$python" bench/race.py $(or $(BENCH),--write) \
 		&& "$$python" bench/goodput.py $(or $(BENCH),--write) && "$$python" bench/scale.py $(or $(BENCH),--write) \
-		&& exec "$$python" bench/senses.py $(or $(BENCH),--write)
+		&& "$$python" bench/senses.py $(or $(BENCH),--write) \
+		&& exec "$$python" bench/steps.py $(or $(BENCH),--write)
 
 build: ## all programs, side by side in target/muster/bin
 	@exec tools/build

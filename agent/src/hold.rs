@@ -13,6 +13,13 @@ const LOG_BYTES: u64 = 64 << 20;
 /// A runner that was not started, and that no agent is connected to, ends after this long. Its
 /// agent was killed between holding and starting, and none came back.
 const IDLE_TIMEOUT_MS: u64 = 300_000;
+/// What a run's description takes from its node.
+pub(crate) struct Here {
+    pub(crate) site: Site,
+    /// The operator's own formats of steps.
+    pub(crate) step_formats: Option<String>,
+}
+
 pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wire::Hold {
     wire::Hold {
         v: wire::VERSION,
@@ -31,7 +38,7 @@ pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wir
         }),
         log_bytes: LOG_BYTES,
         step_pattern: assignment.step_pattern.clone(),
-        step_formats: site.step_formats.clone(),
+        step_formats: None,
         idle_timeout_ms: IDLE_TIMEOUT_MS,
         term_grace_ms: millis(assignment.stop_grace),
         fence_after_ms: assignment.fence_after.map(millis),

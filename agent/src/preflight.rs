@@ -238,7 +238,6 @@ mod tests {
             report,
             run_dir: "/r".into(),
             env,
-            step_formats: None,
         };
         let launch = launch(
             &assignment,

@@ -6,16 +6,16 @@ use muster_core::{
     id::Term,
     node::{
         lane::{self, Lane},
-        torchrun::{self, Meeting, Site, launch},
+        torchrun::{self, Meeting, launch},
     },
     run::{Assignment, Endpoint},
     spec,
 };
-use muster_runner::record;
+use muster_runner::{record, wire};
 use tracing::{info, warn};
 
 use crate::{
-    hold::hold,
+    hold::{Here, hold},
     host::RunnerHost,
     launchers::Found,
     preflight::{Answer, Preflight},
@@ -29,10 +29,11 @@ pub(crate) async fn prepare(
     term: Term,
     runs: &Runs,
     host: &dyn RunnerHost,
-    site: &Site,
+    here: &Here,
     preflight: &Preflight,
     launcher: Option<Found>,
 ) -> Result<(), String> {
+    let site = &here.site;
     // The store's port is not known yet. No check depends on it.
     let anywhere = Endpoint {
         host: site.report.address.clone(),
@@ -68,7 +69,10 @@ pub(crate) async fn prepare(
         .address
         .parse()
         .map_err(|e| trouble("read its own address", &e))?;
-    let hold = hold(assignment, site, address);
+    let hold = wire::Hold {
+        step_formats: here.step_formats.clone(),
+        ..hold(assignment, site, address)
+    };
     hold.check()
         .map_err(|e| trouble("describe the run to its runner", &e))?;
     let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());

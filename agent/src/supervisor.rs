@@ -26,6 +26,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::Config,
+    hold::Here,
     host::RunnerHost,
     launchers::{self, Launchers, Made, Pool},
     preflight::Preflight,
@@ -398,7 +399,10 @@ impl Supervisor {
 
     fn hold(&mut self, assignment: Assignment, term: Term) {
         let launcher = self.launcher_for(&assignment);
-        let site = self.site(&assignment.run);
+        let here = Here {
+            site: self.site(&assignment.run),
+            step_formats: self.config.step_formats.clone(),
+        };
         let (runs, host, preflight) =
             (self.runs.clone(), self.host.clone(), self.preflight.clone());
         let done = self.prepared.0.clone();
@@ -408,7 +412,7 @@ impl Supervisor {
                 term,
                 &runs,
                 host.as_ref(),
-                &site,
+                &here,
                 &preflight,
                 launcher,
             )
@@ -487,7 +491,6 @@ impl Supervisor {
                 .expect("the state directory was checked to be UTF-8")
                 .to_owned(),
             env: self.own_env.clone(),
-            step_formats: self.config.step_formats.clone(),
         }
     }
 }

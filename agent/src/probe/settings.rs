@@ -152,6 +152,18 @@ impl std::str::FromStr for Share {
     }
 }
 
+/// The standard rules, with those of an operator's file in place of the rules of the same name.
+pub(crate) fn table(rules: Option<&Path>) -> Result<Table, String> {
+    let Some(path) = rules else {
+        return Ok(Table::standard());
+    };
+    let refuse = |message: String| format!("{}: {message}", path.display());
+    let text = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
+    Table::standard()
+        .overridden(&text)
+        .map_err(|e| refuse(e.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,16 +197,4 @@ mod tests {
             assert!(wrong.parse::<Share>().is_err(), "{wrong:?}");
         }
     }
-}
-
-/// The standard rules, with those of an operator's file in place of the rules of the same name.
-pub(crate) fn table(rules: Option<&Path>) -> Result<Table, String> {
-    let Some(path) = rules else {
-        return Ok(Table::standard());
-    };
-    let refuse = |message: String| format!("{}: {message}", path.display());
-    let text = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
-    Table::standard()
-        .overridden(&text)
-        .map_err(|e| refuse(e.to_string()))
 }

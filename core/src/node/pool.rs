@@ -335,7 +335,6 @@ mod tests {
             report,
             run_dir: format!("/runs/{}", assignment.run.job),
             env,
-            step_formats: None,
         };
         launch(
             assignment,

@@ -34,8 +34,6 @@ pub struct Site {
     pub run_dir: String,
     /// The agent's own environment. A launch takes only a few variables from it.
     pub env: BTreeMap<String, String>,
-    /// The operator's own formats of steps, for the runner.
-    pub step_formats: Option<String>,
 }
 
 /// The variable that names the run's directory in all its processes.
@@ -504,7 +502,6 @@ mod tests {
             report: at("127.0.0.1"),
             run_dir: "/runs/a-g1".into(),
             env,
-            step_formats: None,
         }
     }
 

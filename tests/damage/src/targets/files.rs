@@ -120,6 +120,7 @@ fn a_hold() -> Hold {
         }),
         log_bytes: 64 << 20,
         step_pattern: Some("step (\\d+)".into()),
+        step_formats: None,
         idle_timeout_ms: 300_000,
         term_grace_ms: 10_000,
         fence_after_ms: Some(60_000),

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use muster_core::{
     exit::Exit,
     node::{GroupPhase, GroupStatus, SeenExit},
-    run::{Endpoint, RankReport},
+    run::{Endpoint, RankReport, StepsShown},
     time::Timestamp,
 };
 use muster_runner::wire;
@@ -93,7 +93,19 @@ fn rank_report(
         first_step_at: rank.first_step_us.map(at),
         last_step: rank.last_step,
         last_step_at: rank.last_step_us.map(at),
+        steps: StepsShown {
+            total: rank.total_steps,
+            loss: rank.loss.clone(),
+            format: rank.step_format.clone(),
+            stepless_lines: rank.last_step.is_none().then(|| about(rank.stepless_lines)),
+        },
     }
+}
+
+/// A count with one digit, so that it is seldom news.
+fn about(count: u64) -> u64 {
+    let unit = 10u64.pow(count.checked_ilog10().unwrap_or(0));
+    count / unit * unit
 }
 
 /// The exits in the journal of a runner that is gone.

@@ -252,6 +252,32 @@ pub struct RankReport {
     pub first_step_at: Option<Timestamp>,
     pub last_step: Option<u64>,
     pub last_step_at: Option<Timestamp>,
+    #[serde(default)]
+    pub steps: StepsShown,
+}
+
+/// What else a rank's output says about its steps. For display to users.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StepsShown {
+    /// The step at which training ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    /// The newest loss, as it was printed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
+    /// The name of the format that found the steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+    /// About how many lines were read, as long as none of them had a step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stepless_lines: Option<u64>,
+}
+
+impl StepsShown {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl RankReport {
@@ -270,6 +296,7 @@ impl RankReport {
             first_step_at: None,
             last_step: None,
             last_step_at: None,
+            steps: StepsShown::default(),
         }
     }
 }
@@ -309,6 +336,7 @@ impl RunReport {
         }
         for rank in &mut run.ranks {
             (rank.last_step, rank.last_step_at) = (None, None);
+            rank.steps = StepsShown::default();
             for at in [
                 &mut rank.started_at,
                 &mut rank.exited_at,

@@ -143,8 +143,8 @@ pub struct JobSpec {
     pub fence_after: Option<Duration>,
     pub progress: Progress,
     pub launch: Launch,
-    /// A regular expression whose first group is the optimizer step in a line of output. `None`:
-    /// finds `step 12`, `step=12` and the like.
+    /// A regular expression whose first group is the optimizer step in a line of output. `None`: the
+    /// runner goes by its table of formats.
     pub step_pattern: Option<String>,
     #[serde(default)]
     pub node_mix: NodeMix,

@@ -3,7 +3,7 @@
 use crate::template::{decimal, find_text};
 
 /// The most bytes of a printed loss. `-1.2345678901e-05` has 17.
-const LOSS_MAX: usize = 24;
+pub(crate) const LOSS_MAX: usize = 24;
 
 /// How many times the word is looked for on one line.
 const PLACES: usize = 8;

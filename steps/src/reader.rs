@@ -192,7 +192,9 @@ impl Reader {
             batches: number("batches"),
         };
         let loss = found.name("loss").map(|loss| loss.as_str().as_bytes());
-        if let Some(loss) = loss.filter(|loss| decimal(loss) == Some(loss.len())) {
+        if let Some(loss) =
+            loss.filter(|text| text.len() <= loss::LOSS_MAX && decimal(text) == Some(text.len()))
+        {
             self.loss = std::str::from_utf8(loss).ok().map(str::to_owned);
         }
         let named = regex.capture_names().flatten().next().is_some();

@@ -51,6 +51,8 @@ impl Words {
 /// More formats and words than anybody writes. It bounds the cost of a wrong file.
 const FORMATS_MAX: usize = 200;
 const WORDS_MAX: usize = 1_000;
+/// Bytes of a format's name. It travels with each report.
+const NAME_MAX: usize = 64;
 
 /// All formats, the first first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +123,10 @@ impl Table {
             let Some((name, rest)) = line.split_once([' ', '\t']) else {
                 return Err(wrong("must read NAME TEMPLATE, or NAME off".into()));
             };
+            if name.len() > NAME_MAX || !name.bytes().all(|b| b.is_ascii_graphic()) {
+                let what = "a name has at most 64 letters, digits and signs";
+                return Err(wrong(what.into()));
+            }
             let rest = rest.trim_start();
             let words = match name {
                 "counts" => Some(&mut table.counts.0),

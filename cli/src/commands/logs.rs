@@ -2,11 +2,12 @@
 
 use std::{
     io::{self, IsTerminal},
+    path::PathBuf,
     time::Instant,
 };
 
 use clap::Args;
-use muster_proto::v1::{JobRef, LogsRequest, LogsResponse};
+use muster_proto::v1::{GetJobRequest, JobRef, LogsRequest, LogsResponse};
 use tokio::time::timeout_at;
 
 use super::follow::Away;
@@ -18,8 +19,10 @@ use crate::{
 
 mod merge;
 mod screen;
+mod steps;
 
-use merge::{Merge, Style};
+use merge::{Merge, Source, Style};
+use steps::Steps;
 
 /// Print what the ranks of a job wrote.
 ///
@@ -45,6 +48,10 @@ EXAMPLES:
 
   # What the world before the last incident said
   muster logs digits --previous
+
+  # Which lines told the step, and which format found it; try a pattern on the same lines
+  muster logs digits --steps
+  muster logs digits --steps --step-pattern 'update (\\d+)'
 
   # What started the ranks on one node, for a job whose ranks never ran
   muster logs digits --launcher --node node-2")]
@@ -92,6 +99,23 @@ pub(crate) struct Logs {
     /// Print every byte as it was written, also on a terminal
     #[arg(long)]
     raw: bool,
+
+    /// Only lines in which a step was recognised, with the step and the format that found it
+    #[arg(long, conflicts_with_all = ["launcher", "raw"])]
+    steps: bool,
+
+    /// With --steps: search with this pattern instead of the job's own
+    #[arg(long, value_name = "REGEX", requires = "steps")]
+    step_pattern: Option<String>,
+
+    /// With --steps: search with this file of formats, as muster-agent --step-formats does
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "steps",
+        conflicts_with = "step_pattern"
+    )]
+    step_formats: Option<PathBuf>,
 }
 
 pub(crate) async fn logs(cx: &Context, args: Logs) -> Result<(), Failure> {
@@ -118,6 +142,9 @@ pub(crate) async fn follow_all(
         timestamps: false,
         prefix: true,
         raw: false,
+        steps: false,
+        step_pattern: None,
+        step_formats: None,
     };
     // The first generation may be over before this request.
     print(cx, client, named, &args, 1).await
@@ -139,6 +166,7 @@ async fn print(
         screen,
     };
     let mut merge = Merge::new(style, Instant::now());
+    merge.steps = steps(client, named, args).await?;
     let mut away = Away::default();
     loop {
         let positions = merge.positions();
@@ -184,6 +212,9 @@ async fn print(
                         }
                         Ok(Ok(None)) => {
                             cx.print(&merge.finish(Instant::now()))?;
+                            if let Some(advice) = merge.steps.as_ref().and_then(Steps::advice) {
+                                cx.warn(advice);
+                            }
                             return Ok(());
                         }
                         Ok(Err(status)) => break status,
@@ -202,6 +233,29 @@ async fn print(
         cx.print(merge.end_line())?;
         away.wait(cx, client, ended).await?;
     }
+}
+
+/// The search for steps, if it was asked for: by the job's own pattern unless another is given.
+async fn steps(
+    client: &Client,
+    named: &JobRef,
+    args: &Logs,
+) -> Result<Option<Steps<Source>>, Failure> {
+    if !args.steps {
+        return Ok(None);
+    }
+    let mut pattern = args.step_pattern.clone();
+    if pattern.is_none() && args.step_formats.is_none() {
+        let request = client.ask(GetJobRequest {
+            r#ref: Some(named.clone()),
+        });
+        let job = client.jobs().get(request).await;
+        let job = job.map_err(|e| client.failure(e))?.into_inner();
+        pattern = job.job.and_then(|job| job.spec?.step_pattern);
+    }
+    let formats =
+        steps::formats(pattern.as_deref(), args.step_formats.as_deref()).map_err(Failure::usage)?;
+    Ok(Some(Steps::new(formats)))
 }
 
 fn take(cx: &Context, merge: &mut Merge, part: LogsResponse) -> Result<(), Failure> {

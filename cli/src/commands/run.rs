@@ -72,8 +72,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "LANE")]
     launch: Option<String>,
 
-    /// Regular expression whose first group is the step in a line of output [default: step=N and
-    /// the like]
+    /// Regular expression whose first group is the step in a line of output [default: as the usual
+    /// trainers print it]
     #[arg(long, alias = "step_pattern", value_name = "REGEX")]
     step_pattern: Option<String>,
 

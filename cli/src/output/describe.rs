@@ -14,7 +14,7 @@ use muster_proto::{convert::jobs, v1};
 
 use super::{
     document::severity,
-    hardware,
+    hardware, steps,
     table::{Table, plain},
     usage, words,
 };
@@ -75,13 +75,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     page.field("World size", status.world_size.to_string());
     page.field("Restarts", restarts(status.restarts));
     page.field("Joining", joining(&status.ranks));
-    page.field(
-        "Step",
-        status
-            .last_step
-            .map(|step| step.to_string())
-            .unwrap_or_default(),
-    );
+    page.field("Step", steps::step(&named.name, &status));
     if !status.store_node.is_empty() {
         page.field(
             "Store",

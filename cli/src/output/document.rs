@@ -57,6 +57,21 @@ struct Status {
     /// How many nodes the job wants now.
     replicas: u32,
     last_step: Option<u64>,
+    /// The step at which training ends, where the output shows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_steps: Option<u64>,
+    /// The newest loss, as it was printed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss: Option<String>,
+    /// The mean time of a step in this generation, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step_micros: Option<u64>,
+    /// The format that found the steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step_format: Option<String>,
+    /// About how many lines were printed, if none had a step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stepless_lines: Option<u64>,
     store_node: Option<String>,
     finished_at: Option<String>,
     members: Vec<Member>,
@@ -98,6 +113,11 @@ impl From<v1::Job> for Job {
                 restarts: status.restarts,
                 replicas: status.replicas,
                 last_step: status.last_step,
+                total_steps: status.total_steps,
+                loss: some(status.loss),
+                step_micros: status.step_time_us,
+                step_format: some(status.step_format),
+                stepless_lines: status.stepless_lines,
                 store_node: some(status.store_node),
                 finished_at: time(status.finished_unix_us),
                 members: status.members.into_iter().map(Member::from).collect(),

@@ -87,6 +87,11 @@ fn job() -> Job {
             replicas: 3,
             store_node: "node-3".into(),
             store_address: "127.0.0.1:4242".into(),
+            total_steps: Some(1_000),
+            loss: "2.310".into(),
+            step_time_us: Some(430_000),
+            step_format: "step".into(),
+            stepless_lines: None,
         }),
         created_unix_us: START,
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     exit::Exit,
     nccl::stack::Stack,
-    run::{LaneReport, RankReport, RunPhase, RunReport},
+    run::{LaneReport, RankReport, RunPhase, RunReport, StepsShown},
 };
 
 /// One member's run, as its node last described it.
@@ -31,6 +31,8 @@ pub struct RankEnd {
     pub last_step: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
+    #[serde(default, skip_serializing_if = "StepsShown::is_empty")]
+    pub steps: StepsShown,
 }
 
 impl From<&RunReport> for MemberEnd {
@@ -55,6 +57,7 @@ impl From<&RankReport> for RankEnd {
             first_step: rank.first_step,
             last_step: rank.last_step,
             first_error: rank.first_error.clone(),
+            steps: rank.steps.clone(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What users see of jobs and nodes: values made from the fleet's state, complete with all numbers.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     exit::Exit,
@@ -14,7 +14,7 @@ use crate::{
     id::{JobName, JobUid, NodeName},
     nccl::stack::Stack,
     node_report::NodeReport,
-    run::{Endpoint, LaneReport, RunId, RunPhase, RunReport},
+    run::{Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, StepsShown},
     time::Timestamp,
 };
 
@@ -26,8 +26,18 @@ pub struct JobView {
     pub members: Vec<MemberView>,
     pub ranks: Vec<RankView>,
     pub last_step: Option<u64>,
+    pub steps: StepsView,
     pub nodes_running: u32,
     pub store_address: Option<Endpoint>,
+}
+
+/// The steps of the shown generation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepsView {
+    /// What the rank with the highest step shows. Without any step, the lines of all ranks.
+    pub shown: StepsShown,
+    /// The mean time of a step, from the first to the last of this generation.
+    pub step_time: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +62,7 @@ pub struct RankView {
     pub first_step: Option<u64>,
     pub last_step: Option<u64>,
     pub first_error: Option<String>,
+    pub steps: StepsShown,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +83,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         members: Vec::new(),
         ranks: Vec::new(),
         last_step: None,
+        steps: StepsView::default(),
         nodes_running: 0,
         store_address: record
             .shown()
@@ -116,6 +128,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
             && joined.is_some_and(|joined| joined.binary_search(&rank.rank).is_err());
     }
     view.ranks.sort_by_key(|rank| rank.rank);
+    view.steps = steps(record, nodes, &view.ranks);
     view.last_step = view
         .ranks
         .iter()
@@ -123,6 +136,37 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         .max()
         .or(record.last_step);
     view
+}
+
+fn steps(record: &JobRecord, nodes: &Registry, ranks: &[RankView]) -> StepsView {
+    let furthest = ranks.iter().filter(|rank| rank.last_step.is_some());
+    let Some(furthest) = furthest.max_by_key(|rank| rank.last_step) else {
+        let lines = ranks.iter().filter_map(|rank| rank.steps.stepless_lines);
+        return StepsView {
+            shown: StepsShown {
+                stepless_lines: lines.reduce(u64::saturating_add),
+                ..StepsShown::default()
+            },
+            step_time: None,
+        };
+    };
+    let reports = record.shown().into_iter().flat_map(|generation| {
+        generation::reports(nodes, &record.uid, generation).filter_map(|(_, report)| report)
+    });
+    let mut live = reports.flat_map(|report| &report.ranks);
+    StepsView {
+        shown: furthest.steps.clone(),
+        step_time: live
+            .find(|rank| rank.rank == furthest.rank)
+            .and_then(step_time),
+    }
+}
+
+fn step_time(rank: &RankReport) -> Option<Duration> {
+    let made = rank.last_step?.checked_sub(rank.first_step?)?;
+    let time = rank.last_step_at?.since(rank.first_step_at?);
+    time.checked_div(u32::try_from(made).ok()?)
+        .filter(|time| !time.is_zero())
 }
 
 fn rank_view(node: &NodeName, rank: RankEnd) -> RankView {
@@ -136,6 +180,7 @@ fn rank_view(node: &NodeName, rank: RankEnd) -> RankView {
         first_step: rank.first_step,
         last_step: rank.last_step,
         first_error: rank.first_error,
+        steps: rank.steps,
     }
 }
 

@@ -225,6 +225,11 @@ fn status(view: &JobView) -> v1::JobStatus {
             .map(|generation| generation.store_host.to_string())
             .unwrap_or_default(),
         store_address: view.store_address.as_ref().map(address).unwrap_or_default(),
+        total_steps: view.steps.shown.total,
+        loss: view.steps.shown.loss.clone().unwrap_or_default(),
+        step_time_us: view.steps.step_time.map(|time| time.as_micros() as u64),
+        step_format: view.steps.shown.format.clone().unwrap_or_default(),
+        stepless_lines: view.steps.shown.stepless_lines,
     }
 }
 

@@ -53,6 +53,7 @@ const ROOMS: [(&str, &[&str]); 18] = [
             "muster-rpc",
             "muster-runtime",
             "muster-sealed",
+            "muster-steps",
         ],
     ),
     ("muster-world", &["muster-core", "muster-runtime"]),

@@ -16,7 +16,7 @@ use std::{
 
 use muster_proto::v1::{LogPosition, LogsResponse};
 
-use super::screen::harmless;
+use super::{screen::harmless, steps::Steps};
 
 /// Bytes of lines that wait to be sorted. Beyond this, a person would rather have them out of order
 /// than wait for more.
@@ -35,7 +35,7 @@ const OPEN_WAIT: Duration = Duration::from_millis(300);
 
 /// One log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Source {
+pub(super) struct Source {
     generation: u64,
     rank: u32,
     /// The node of a launcher's log. Empty: it is a rank's log.
@@ -68,6 +68,8 @@ pub(super) struct Merge {
     positions: BTreeMap<Source, (u64, bool)>,
     /// The line that was printed last and has not ended.
     unended: Option<Unended>,
+    /// Print only what it finds.
+    pub(super) steps: Option<Steps<Source>>,
 }
 
 /// A line, or a part of one.
@@ -105,6 +107,7 @@ impl Merge {
             newest: BTreeMap::new(),
             positions: BTreeMap::new(),
             unended: None,
+            steps: None,
         }
     }
 
@@ -258,6 +261,14 @@ impl Merge {
     }
 
     fn print(&mut self, line: Line, out: &mut String) {
+        if let Some(steps) = &mut self.steps {
+            for text in steps.look(&line.source, &line.text) {
+                self.head(&line, out);
+                out.push_str(&harmless(&text));
+                out.push('\n');
+            }
+            return;
+        }
         let before = self.unended.take();
         let goes_on = before
             .as_ref()

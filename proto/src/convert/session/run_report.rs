@@ -6,7 +6,7 @@ use muster_core::{
     exit::Exit,
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
-    run::{Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport},
+    run::{Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, StepsShown},
     time::Timestamp,
 };
 
@@ -92,6 +92,10 @@ fn rank_to_wire(rank: &RankReport, now: Timestamp) -> v1::RankReport {
         first_step_age_us: age(rank.first_step_at, now),
         last_step: rank.last_step,
         last_step_age_us: age(rank.last_step_at, now),
+        total_steps: rank.steps.total,
+        loss: rank.steps.loss.clone().unwrap_or_default(),
+        step_format: rank.steps.format.clone().unwrap_or_default(),
+        stepless_lines: rank.steps.stepless_lines,
     }
 }
 
@@ -227,6 +231,12 @@ fn rank_from_wire(
         first_step_at: at(wire.first_step_age_us, now),
         last_step: wire.last_step,
         last_step_at: at(wire.last_step_age_us, now),
+        steps: StepsShown {
+            total: wire.total_steps,
+            loss: optional_text(&format!("{field}.loss"), wire.loss, NAME_MAX)?,
+            format: optional_text(&format!("{field}.step_format"), wire.step_format, NAME_MAX)?,
+            stepless_lines: wire.stepless_lines,
+        },
     })
 }
 

@@ -13,7 +13,7 @@ use muster_core::{
     protocol,
     run::{
         Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase,
-        RunReport, SpareReport, SpareState, Target,
+        RunReport, SpareReport, SpareState, StepsShown, Target,
     },
     spec::Launch,
 };
@@ -78,12 +78,19 @@ fn rank(number: u32) -> impl Strategy<Value = RankReport> {
         ),
         words,
         (step(), time(), step(), time()),
+        (
+            step(),
+            option::of("[0-9.]{1,9}"),
+            option::of("[a-z.]{1,9}"),
+            step(),
+        ),
     )
         .prop_map(
             move |(
                 (local_rank, pid, started_at, exit, exited_at),
                 (first_error, tail),
                 (first_step, first_step_at, last_step, last_step_at),
+                (total, loss, format, stepless_lines),
             )| {
                 RankReport {
                     rank: number,
@@ -98,6 +105,12 @@ fn rank(number: u32) -> impl Strategy<Value = RankReport> {
                     first_step_at,
                     last_step,
                     last_step_at,
+                    steps: StepsShown {
+                        total,
+                        loss,
+                        format,
+                        stepless_lines,
+                    },
                 }
             },
         )
@@ -456,6 +469,12 @@ fn the_largest_report_fits_a_message() {
                 first_step_at: Some(NOW),
                 last_step: Some(u64::MAX),
                 last_step_at: Some(NOW),
+                steps: StepsShown {
+                    total: Some(u64::MAX),
+                    loss: Some("9".repeat(24)),
+                    format: Some("f".repeat(64)),
+                    stepless_lines: None,
+                },
             })
             .collect::<Vec<_>>()
     };

@@ -118,6 +118,16 @@ fn every_wrong_run_report_is_refused_by_field() {
         (
             v1::RunReport {
                 ranks: vec![v1::RankReport {
+                    step_format: "f".repeat(257),
+                    ..good_rank()
+                }],
+                ..good_run()
+            },
+            "runs[0].ranks[0].step_format: is 257 bytes long, at most 256 are allowed",
+        ),
+        (
+            v1::RunReport {
+                ranks: vec![v1::RankReport {
                     exit: Some(v1::Exit {
                         how: Some(v1::exit::How::Signal(0)),
                     }),

@@ -12,6 +12,7 @@
 //! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
 //! | `preflight`, `prepare` | the steps from an accepted run to its runner |
+//! | `checkpoints` | the files that a job saves, watched |
 //! | `step_formats` | the operator's formats of steps, checked |
 //! | `hold`, `host` | a run described to its runner; where runners are started, found and swept up after |
 //! | `runner_link`, `translate`, `last_words` | one runner: orders in, status out |
@@ -22,6 +23,7 @@
 #![deny(unsafe_code)]
 
 mod atomic_file;
+mod checkpoints;
 pub mod config;
 pub mod daemon;
 mod hold;

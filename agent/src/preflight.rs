@@ -195,6 +195,7 @@ mod tests {
             launch: Lane::Cold,
             stop_grace: Duration::ZERO,
             step_pattern: None,
+            checkpoint_pattern: None,
             restart_count: 0,
             profile: Profile::default(),
             profile_hash: Profile::default().hash(),

@@ -112,6 +112,7 @@ pub(crate) async fn prepare(
         ctype,
         fenced,
         work_dir,
+        checkpoint_pattern: assignment.checkpoint_pattern.clone(),
         was: None,
     };
     let dir = runs

@@ -73,6 +73,9 @@ pub(crate) struct Accepted {
     /// Where its workers start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) work_dir: Option<String>,
+    /// The files whose changes are reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) checkpoint_pattern: Option<String>,
     /// The directory that its processes also name, if an older agent has started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<PathBuf>,

@@ -59,6 +59,8 @@ pub(crate) enum Word {
     Refused(String),
     /// The runner is gone without a record. Nothing of it was left at time `at`.
     Lost { exits: Vec<SeenExit>, at: Timestamp },
+    /// A file of the job's `checkpointPattern` has changed.
+    Saved(Timestamp),
 }
 
 /// A runner, and the receiver of its words.

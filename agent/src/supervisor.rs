@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::{
+    checkpoints::Checkpoints,
     config::Config,
     hold::Here,
     host::RunnerHost,
@@ -120,6 +121,7 @@ pub(crate) struct Supervisor {
     unkillable: BTreeMap<RunId, Vec<i32>>,
     /// Runs whose runner is gone and whose death cannot be proven, with the reason.
     unproven: BTreeMap<RunId, String>,
+    checkpoints: Checkpoints,
     /// When to check again what a job needs of its launcher.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
@@ -183,6 +185,7 @@ impl Supervisor {
             accepted: BTreeMap::new(),
             unkillable: BTreeMap::new(),
             unproven: BTreeMap::new(),
+            checkpoints: Checkpoints::default(),
             look_again: None,
             reports,
             pulse,

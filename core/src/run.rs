@@ -147,6 +147,9 @@ pub struct Assignment {
     #[serde(with = "serde_period")]
     pub stop_grace: Duration,
     pub step_pattern: Option<String>,
+    /// The files whose changes the agent reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_pattern: Option<String>,
     /// How often workers of this job were started before this generation. Its ranks get it as
     /// `TORCHELASTIC_RESTART_COUNT`.
     pub restart_count: u32,
@@ -190,6 +193,9 @@ pub struct RunReport {
     /// job's `fenceAfter`.
     #[serde(default)]
     pub fenced: bool,
+    /// What became of the files of the job's `checkpointPattern`. `None`: they are not watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointReport>,
     pub ranks: Vec<RankReport>,
     #[serde(default)]
     pub lane: LaneReport,
@@ -197,6 +203,14 @@ pub struct RunReport {
     /// ready.
     #[serde(default)]
     pub stack: Stack,
+}
+
+/// What a node has seen of a run's checkpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointReport {
+    /// When a file was last seen to have changed since the run was ready.
+    pub saved_at: Option<Timestamp>,
 }
 
 /// How a node starts a run's workers and why, and what it keeps ready for the job's next
@@ -316,6 +330,7 @@ impl RunReport {
             launcher_error: None,
             dead_at: None,
             fenced: false,
+            checkpoint: None,
             ranks: Vec::new(),
             lane: LaneReport::default(),
             stack: Stack::default(),
@@ -334,6 +349,7 @@ impl RunReport {
         ] {
             *at = happened(*at);
         }
+        run.checkpoint = None;
         for rank in &mut run.ranks {
             (rank.last_step, rank.last_step_at) = (None, None);
             rank.steps = StepsShown::default();

@@ -91,6 +91,8 @@ pub struct SpecDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_pattern: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_pattern: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_mix: Option<String>,
 }
 
@@ -146,6 +148,10 @@ pub struct JobSpec {
     /// A regular expression whose first group is the optimizer step in a line of output. `None`: the
     /// runner goes by its table of formats.
     pub step_pattern: Option<String>,
+    /// The files that the script saves, such as `out/*.pt`. A change of one is progress for a script
+    /// that shows no steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_pattern: Option<String>,
     #[serde(default)]
     pub node_mix: NodeMix,
 }
@@ -247,6 +253,10 @@ impl JobSpec {
             ("spec.progress", self.progress != other.progress),
             ("spec.launch", self.launch != other.launch),
             ("spec.stepPattern", self.step_pattern != other.step_pattern),
+            (
+                "spec.checkpointPattern",
+                self.checkpoint_pattern != other.checkpoint_pattern,
+            ),
             ("spec.nodeMix", self.node_mix != other.node_mix),
         ];
         fields
@@ -368,6 +378,19 @@ impl SpecDocument {
                 ),
             );
         }
+        if let Some(pattern) = &self.checkpoint_pattern
+            && (pattern.is_empty()
+                || pattern.len() > CHECKPOINT_PATTERN_MAX
+                || pattern.contains("**")
+                || pattern.contains(char::is_control))
+        {
+            errors.add(
+                "spec.checkpointPattern",
+                format!(
+                    "must be a path, with * for any part of a name and at most {CHECKPOINT_PATTERN_MAX} bytes; ** is not possible"
+                ),
+            );
+        }
         let policy = self.restart_policy.clone().unwrap_or_default();
         JobSpec {
             replicas,
@@ -430,6 +453,7 @@ impl SpecDocument {
             progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
             launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),
             step_pattern: self.step_pattern.clone(),
+            checkpoint_pattern: self.checkpoint_pattern.clone(),
             node_mix: errors.one_of("spec.nodeMix", self.node_mix.as_deref(), &NodeMix::ALL),
         }
     }

@@ -45,6 +45,10 @@ impl Supervisor {
                 self.unproven.remove(&run);
                 Input::RunnerLost { run, exits, at }
             }
+            Word::Saved(at) => {
+                self.checkpoints.saved(&run, at);
+                return None;
+            }
             Word::Refused(reason) => Input::Refused { run, reason },
         };
         Some(input)
@@ -56,6 +60,7 @@ impl Supervisor {
             .retain(|run, _| held.iter().any(|report| report.run == *run));
         let mut runs = fitting(held);
         self.tell_lanes(&mut runs);
+        self.tell_checkpoints(&mut runs);
         self.tell_senses(&runs);
         let ledger = self.node.ledger();
         let jobs_seen = ledger.jobs_seen();
@@ -86,6 +91,18 @@ impl Supervisor {
             });
             true
         });
+    }
+
+    fn tell_checkpoints(&mut self, reports: &mut [RunReport]) {
+        let (accepted, say) = (&self.accepted, self.say.clone());
+        let files = |run: &RunId| {
+            let accepted = accepted.get(run)?;
+            let dir = accepted.work_dir.as_ref()?;
+            Some((dir.into(), accepted.checkpoint_pattern.clone()?))
+        };
+        let say = move |run, at| say.blocking_send((run, Word::Saved(at))).is_ok();
+        self.checkpoints.follow(reports, files, say);
+        self.checkpoints.tell(reports);
     }
 
     /// Tells the senses which runs are held. Ended runs come first, so that the run that works on a

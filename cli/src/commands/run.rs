@@ -77,6 +77,11 @@ pub(crate) struct Run {
     #[arg(long, alias = "step_pattern", value_name = "REGEX")]
     step_pattern: Option<String>,
 
+    /// Files that the script saves, such as 'out/*.pt': a change of one is progress for a script
+    /// that shows no steps
+    #[arg(long, alias = "checkpoint_pattern", value_name = "PATH")]
+    checkpoint_pattern: Option<String>,
+
     /// Time to save a checkpoint at a planned stop, from SIGTERM to SIGKILL [default: 10s]
     #[arg(long, alias = "stop_grace_period", value_name = "PERIOD")]
     stop_grace_period: Option<String>,
@@ -314,6 +319,7 @@ fn document(
             fence_after: args.fence_after.clone(),
             launch: args.launch.clone(),
             step_pattern: args.step_pattern.clone(),
+            checkpoint_pattern: args.checkpoint_pattern.clone(),
             stop_grace_period: args.stop_grace_period.clone(),
             scale_up_cooldown: args.scale_up_cooldown.clone(),
             ..SpecDocument::default()
@@ -345,6 +351,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.fenceAfter" => "--fence-after",
         "spec.launch" => "--launch",
         "spec.stepPattern" => "--step-pattern",
+        "spec.checkpointPattern" => "--checkpoint-pattern",
         "spec.stopGracePeriod" => "--stop-grace-period",
         "spec.scaleUpCooldown" => "--scale-up-cooldown",
         "spec.restartPolicy.maxRestarts" => "--max-restarts",

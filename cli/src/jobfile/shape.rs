@@ -59,6 +59,7 @@ pub(super) const DOCUMENT: Shape = Shape::Object(&[
             ("progress", Shape::Text),
             ("launch", Shape::Text),
             ("stepPattern", Shape::Text),
+            ("checkpointPattern", Shape::Text),
             ("nodeMix", Shape::Text),
         ]),
     ),
@@ -235,6 +236,7 @@ mod tests {
                 progress: text(),
                 launch: text(),
                 step_pattern: text(),
+                checkpoint_pattern: text(),
                 node_mix: text(),
             },
         }

@@ -76,6 +76,9 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     page.field("Restarts", restarts(status.restarts));
     page.field("Joining", joining(&status.ranks));
     page.field("Step", steps::step(&named.name, &status));
+    if spec.checkpoint_pattern.is_some() {
+        page.field("Saved", steps::saved(&status, now_us));
+    }
     if !status.store_node.is_empty() {
         page.field(
             "Store",
@@ -235,6 +238,10 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     page.field(
         "Step pattern",
         spec.step_pattern.as_deref().unwrap_or_default(),
+    );
+    page.field(
+        "Checkpoint pattern",
+        spec.checkpoint_pattern.as_deref().unwrap_or_default(),
     );
 }
 

@@ -72,6 +72,9 @@ struct Status {
     /// About how many lines were printed, if none had a step.
     #[serde(skip_serializing_if = "Option::is_none")]
     stepless_lines: Option<u64>,
+    /// When a file of `checkpointPattern` was last seen to change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saved_at: Option<String>,
     store_node: Option<String>,
     finished_at: Option<String>,
     members: Vec<Member>,
@@ -118,6 +121,7 @@ impl From<v1::Job> for Job {
                 step_micros: status.step_time_us,
                 step_format: some(status.step_format),
                 stepless_lines: status.stepless_lines,
+                saved_at: time(status.saved_unix_us),
                 store_node: some(status.store_node),
                 finished_at: time(status.finished_unix_us),
                 members: status.members.into_iter().map(Member::from).collect(),

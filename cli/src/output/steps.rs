@@ -37,6 +37,14 @@ pub(crate) fn step(job: &str, status: &v1::JobStatus) -> String {
     text
 }
 
+/// When a checkpoint was last saved.
+pub(crate) fn saved(status: &v1::JobStatus, now_us: u64) -> String {
+    match status.saved_unix_us {
+        0 => "nothing yet in this generation".into(),
+        at => format!("{} ago", words::age(at, now_us)),
+    }
+}
+
 /// `1.66s`, `12ms`.
 fn seconds(time: Duration) -> String {
     match time.as_millis() {

@@ -66,6 +66,7 @@ fn job() -> Job {
             progress: Some("synchronous".into()),
             launch: Some("cold".into()),
             step_pattern: None,
+            checkpoint_pattern: None,
             node_mix: Some("warn".into()),
         }),
         status: Some(JobStatus {
@@ -92,6 +93,7 @@ fn job() -> Job {
             step_time_us: Some(430_000),
             step_format: "step".into(),
             stepless_lines: None,
+            saved_unix_us: 0,
         }),
         created_unix_us: START,
     }

@@ -64,9 +64,13 @@ impl JobTurn<'_> {
         self.hold_against_node(&verdict, lasted);
     }
 
-    /// Breaks in a row that nobody surely caused, if this generation has brought no new step.
+    /// Breaks in a row that nobody surely caused, if this generation has brought no new
+    /// step, nor, where no steps are seen, a checkpoint.
     fn in_vain(&self, steps: &Steps) -> u32 {
-        let advanced = steps.last > self.job.furthest_step.max(self.job.last_step);
+        let advanced = match steps.last {
+            Some(_) => steps.last > self.job.furthest_step.max(self.job.last_step),
+            None => steps.saved == Some(true),
+        };
         if advanced { 0 } else { self.job.in_vain }
     }
 
@@ -78,7 +82,7 @@ impl JobTurn<'_> {
         doubted: Timestamp,
     ) {
         let job = &mut *self.job;
-        budget::note_progress(job, steps.last, self.policy, self.now);
+        budget::note_progress(job, steps, self.policy, self.now);
         job.open_incident(Incident {
             cause: verdict.cause,
             message: verdict.message.clone(),

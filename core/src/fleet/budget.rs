@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::{
     fleet::{
+        generation::Steps,
         job::JobRecord,
         node_record::{Cordon, NodeRecord},
         policy::Policy,
@@ -48,22 +49,26 @@ pub(crate) fn charge(record: &mut JobRecord, policy: &Policy, now: Timestamp) ->
 }
 
 /// Ends the row of failures if the current generation, which is about to be replaced, has trained.
-/// `last_step` is the highest step that it has reported.
+/// Steps tell it: a higher one than before. A script that shows none has trained if it saved a
+/// checkpoint, or, where nobody watches those, if it ran for long enough.
 pub(crate) fn note_progress(
     record: &mut JobRecord,
-    last_step: Option<u64>,
+    steps: &Steps,
     policy: &Policy,
     now: Timestamp,
 ) {
     let before = record.furthest_step.max(record.last_step);
-    let trained = match last_step {
-        Some(_) => last_step > before,
-        None => trains_since(record).is_some_and(|since| now.since(since) >= policy.backoff_reset),
+    let trained = match (steps.last, steps.saved) {
+        (Some(_), _) => steps.last > before,
+        (None, Some(saved)) => saved,
+        (None, None) => {
+            trains_since(record).is_some_and(|since| now.since(since) >= policy.backoff_reset)
+        }
     };
     if trained {
         record.failures_in_row = 0;
     }
-    record.furthest_step = before.max(last_step);
+    record.furthest_step = before.max(steps.last);
 }
 
 /// When all ranks of the current generation had found each other. If that is not seen: when the

@@ -199,6 +199,7 @@ fn assignment(
         launch: spec.launch,
         stop_grace: spec.stop_grace_period,
         step_pattern: spec.step_pattern.clone(),
+        checkpoint_pattern: spec.checkpoint_pattern.clone(),
         restart_count: generation.restart_count,
         profile: generation.profile.clone(),
         profile_hash: generation.profile.hash(),

@@ -182,10 +182,13 @@ pub(crate) fn completion(
     completion
 }
 
-/// The highest step that any rank has printed, and the first step of this generation with its time.
+/// The highest step that any rank has printed, the first step of this generation with its time, and
+/// whether a checkpoint was saved.
 pub(crate) struct Steps {
     pub last: Option<u64>,
     pub first: Option<(Timestamp, u64)>,
+    /// `None`: no member watches the job's checkpoints.
+    pub saved: Option<bool>,
 }
 
 pub(crate) fn steps(nodes: &Registry, job: &JobUid, generation: &GenerationRecord) -> Steps {
@@ -199,6 +202,9 @@ pub(crate) fn steps(nodes: &Registry, job: &JobUid, generation: &GenerationRecor
         first: ranks()
             .filter_map(|rank| Some((rank.first_step_at?, rank.first_step?)))
             .min(),
+        saved: reports(nodes, job, generation)
+            .filter_map(|(_, run)| Some(run?.checkpoint?.saved_at.is_some()))
+            .max(),
     }
 }
 

@@ -152,7 +152,7 @@ impl JobTurn<'_> {
         };
         let steps = generation::steps(self.nodes, self.uid, generation);
         let job = &mut *self.job;
-        budget::note_progress(job, steps.last, self.policy, self.now);
+        budget::note_progress(job, &steps, self.policy, self.now);
         job.open_incident(Incident {
             cause,
             message: message.clone(),

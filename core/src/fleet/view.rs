@@ -27,6 +27,8 @@ pub struct JobView {
     pub ranks: Vec<RankView>,
     pub last_step: Option<u64>,
     pub steps: StepsView,
+    /// When a checkpoint was last saved in this generation.
+    pub saved_at: Option<Timestamp>,
     pub nodes_running: u32,
     pub store_address: Option<Endpoint>,
 }
@@ -84,6 +86,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         ranks: Vec::new(),
         last_step: None,
         steps: StepsView::default(),
+        saved_at: None,
         nodes_running: 0,
         store_address: record
             .shown()
@@ -100,6 +103,8 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         let known = report
             .map(MemberEnd::from)
             .or_else(|| generation.ends.get(node).cloned());
+        let saved = report.and_then(|run| run.checkpoint?.saved_at);
+        view.saved_at = view.saved_at.max(saved);
         let runs = |run: &RunReport| {
             run.phase == RunPhase::Running && run.ranks_started(generation.proc_per_node)
         };

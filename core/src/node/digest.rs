@@ -39,6 +39,7 @@ impl Digest {
             launch,
             stop_grace,
             step_pattern,
+            checkpoint_pattern,
             restart_count,
             profile,
             profile_hash,
@@ -85,6 +86,10 @@ impl Digest {
         // represents the whole profile.
         if *profile != Profile::default() {
             fnv.text(profile_hash);
+        }
+        if let Some(pattern) = checkpoint_pattern {
+            fnv.text("checkpoint");
+            fnv.text(pattern);
         }
         if let Some(fence_after) = fence_after {
             fnv.text("fence");
@@ -167,6 +172,7 @@ mod tests {
         other(|a| drop(a.env.insert("A".into(), "B".into())));
         other(|a| a.working_dir = Some(String::new()));
         other(|a| a.step_pattern = Some(String::new()));
+        other(|a| a.checkpoint_pattern = Some(String::new()));
         other(|a| a.stop_grace += std::time::Duration::from_millis(1));
         other(|a| a.gpus = vec!["GPU-1".into()]);
         other(|a| a.restart_count += 1);

@@ -22,6 +22,8 @@ pub const ENV_MAX: usize = 256;
 pub const ENV_BYTES_MAX: usize = 32 << 10;
 /// Bytes of `stepPattern`.
 pub const STEP_PATTERN_MAX: usize = 256;
+/// Bytes of `checkpointPattern`.
+pub const CHECKPOINT_PATTERN_MAX: usize = 256;
 /// Highest `priority`; the lowest is its negative.
 pub const PRIORITY_MAX: i64 = 1_000_000;
 pub const RESTARTS_MAX: i64 = 1_000_000;

@@ -115,6 +115,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         progress: spec.progress,
         launch: spec.launch,
         step_pattern: spec.step_pattern,
+        checkpoint_pattern: spec.checkpoint_pattern,
         node_mix: spec.node_mix,
     }
 }
@@ -148,6 +149,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         progress: spec.progress,
         launch: spec.launch,
         step_pattern: spec.step_pattern,
+        checkpoint_pattern: spec.checkpoint_pattern,
         node_mix: spec.node_mix,
     }
 }
@@ -176,6 +178,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         progress: Some(progress_name(spec.progress).into()),
         launch: Some(spec.launch.name().into()),
         step_pattern: spec.step_pattern.clone(),
+        checkpoint_pattern: spec.checkpoint_pattern.clone(),
         node_mix: Some(spec.node_mix.name().into()),
     }
 }
@@ -228,6 +231,7 @@ fn status(view: &JobView) -> v1::JobStatus {
         total_steps: view.steps.shown.total,
         loss: view.steps.shown.loss.clone().unwrap_or_default(),
         step_time_us: view.steps.step_time.map(|time| time.as_micros() as u64),
+        saved_unix_us: unix_us(view.saved_at),
         step_format: view.steps.shown.format.clone().unwrap_or_default(),
         stepless_lines: view.steps.shown.stepless_lines,
     }

@@ -253,6 +253,7 @@ impl Node {
             launch: Launch::Cold,
             stop_grace: Duration::from_secs(10),
             step_pattern: None,
+            checkpoint_pattern: None,
             restart_count: 0,
             profile: Profile::default(),
             profile_hash: Profile::default().hash(),

@@ -1,7 +1,25 @@
 //! Which restarts wait: the restarts of generations that made no progress.
 
 use super::*;
-use crate::spec::RestartPolicyDocument;
+use crate::{run::CheckpointReport, spec::RestartPolicyDocument};
+
+impl Bench {
+    /// The job's nodes watch its checkpoints, and say whether one was saved.
+    fn watches(&mut self, job: &str, saved: bool) {
+        let (uid, now) = (self.job(job).uid.clone(), self.now);
+        let generation = self.job(job).current.clone().unwrap();
+        for member in &generation.members {
+            let agent = self.agents.get_mut(&member.node).unwrap();
+            let run = agent.runs.get_mut(&generation.run(&uid)).unwrap();
+            run.checkpoint = Some(CheckpointReport {
+                saved_at: saved.then_some(now),
+            });
+            let session = agent.session.unwrap();
+            let runs = agent.runs.values().cloned().collect();
+            self.input(Input::Runs { session, runs });
+        }
+    }
+}
 
 /// Trains up to `step` within ten seconds, then a rank fails. Returns how long the restart waits.
 fn trains_and_fails(bench: &mut Bench, step: Option<u64>, lasts: Duration) -> Duration {
@@ -71,6 +89,42 @@ fn where_no_step_is_seen_a_healthy_minute_is_progress() {
     let lasts = [10, 10, 10, 70, 10].map(Duration::from_secs);
     let waits = lasts.map(|lasts| trains_and_fails(&mut bench, None, lasts).as_secs());
     assert_eq!(waits, [0, 1, 2, 0, 1]);
+}
+
+#[test]
+fn where_checkpoints_are_watched_a_saved_one_is_progress_and_time_is_not() {
+    let mut bench = bench();
+    let generations = [
+        (10, false),
+        (10, false),
+        (70, false),
+        (10, true),
+        (10, false),
+    ];
+    let waits = generations.map(|(lasts, saved)| {
+        bench.watches("digits", saved);
+        trains_and_fails(&mut bench, None, Duration::from_secs(lasts)).as_secs()
+    });
+    assert_eq!(waits, [0, 1, 2, 0, 1]);
+    bench.watches("digits", true);
+    assert_eq!(
+        bench
+            .fleet
+            .job_view(&bench.job("digits").uid)
+            .unwrap()
+            .saved_at,
+        Some(bench.now)
+    );
+}
+
+#[test]
+fn steps_say_more_than_checkpoints() {
+    let mut bench = bench();
+    let waits = [100, 100, 100].map(|step| {
+        bench.watches("digits", true);
+        trains_and_fails(&mut bench, Some(step), 10 * SECOND).as_secs()
+    });
+    assert_eq!(waits, [0, 1, 2], "it saves again what it had saved before");
 }
 
 #[test]

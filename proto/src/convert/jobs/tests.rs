@@ -53,6 +53,7 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         fence_after: t.2,
         progress: t.3,
         launch: t.4,
+        checkpoint_pattern: t.5.clone(),
         step_pattern: t.5,
         node_mix: t.6,
         restart_policy: policy.map(|(max_restarts, window)| RestartPolicyDocument {
@@ -118,6 +119,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
                 Progress::Synchronous
             },
             launch: Launch::ALL[usize::from(rest.4) * 2].1,
+            checkpoint_pattern: rest.5.clone(),
             step_pattern: rest.5,
             node_mix: NodeMix::ALL[usize::from(rest.4)].1,
         },

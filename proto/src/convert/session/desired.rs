@@ -88,6 +88,7 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         launch: assignment.launch.name().to_owned(),
         stop_grace_ms: millis(assignment.stop_grace),
         step_pattern: assignment.step_pattern.clone(),
+        checkpoint_pattern: assignment.checkpoint_pattern.clone(),
         restart_count: assignment.restart_count,
         fence_after_ms: assignment.fence_after.map_or(0, millis),
         profile: Some(profile_to_wire(
@@ -275,6 +276,11 @@ fn assignment_from_wire(
         step_pattern: wire
             .step_pattern
             .map(|pattern| optional_text(&at("step_pattern"), pattern, SENTENCE_MAX))
+            .transpose()?
+            .flatten(),
+        checkpoint_pattern: wire
+            .checkpoint_pattern
+            .map(|pattern| optional_text(&at("checkpoint_pattern"), pattern, SENTENCE_MAX))
             .transpose()?
             .flatten(),
         restart_count: wire.restart_count,

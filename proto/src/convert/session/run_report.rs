@@ -6,7 +6,9 @@ use muster_core::{
     exit::Exit,
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
-    run::{Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, StepsShown},
+    run::{
+        CheckpointReport, Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, StepsShown,
+    },
     time::Timestamp,
 };
 
@@ -65,6 +67,9 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
             .collect(),
         launcher_error: report.launcher_error.clone().unwrap_or_default(),
         fenced: report.fenced,
+        checkpoint: report.checkpoint.map(|checkpoint| v1::CheckpointReport {
+            saved_age_us: age(checkpoint.saved_at, now),
+        }),
         lane: Some(v1::LaneReport {
             name: report.lane.name.clone(),
             reason: report.lane.reason.clone(),
@@ -197,6 +202,9 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
             .transpose()?,
         dead_at: at(wire.dead_age_us, now),
         fenced: wire.fenced,
+        checkpoint: wire.checkpoint.map(|checkpoint| CheckpointReport {
+            saved_at: at(checkpoint.saved_age_us, now),
+        }),
         launcher_error: optional_text(
             &format!("{field}.launcher_error"),
             wire.launcher_error,

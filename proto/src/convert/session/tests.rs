@@ -12,8 +12,8 @@ use muster_core::{
     node_report::{Gpu, NodeReport, WarmPool},
     protocol,
     run::{
-        Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase,
-        RunReport, SpareReport, SpareState, StepsShown, Target,
+        Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId,
+        RunPhase, RunReport, SpareReport, SpareState, StepsShown, Target,
     },
     spec::Launch,
 };
@@ -165,6 +165,9 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                     launcher_error,
                     dead_at,
                     fenced: term % 2 == 1,
+                    checkpoint: (term % 3 > 0).then(|| CheckpointReport {
+                        saved_at: (term % 3 == 1).then_some(NOW),
+                    }),
                     lane: LaneReport {
                         name: "fork".into(),
                         reason: "asked for".into(),
@@ -314,6 +317,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     gpus: rest.1,
                     launch: Launch::Cold,
                     stop_grace: Duration::from_millis(rest.2),
+                    checkpoint_pattern: rest.3.clone(),
                     step_pattern: rest.3,
                     restart_count: rest.4,
                     profile_hash: profile.hash(),

@@ -255,6 +255,7 @@ fn assignment(run: RunId) -> Assignment {
         launch: Launch::Cold,
         stop_grace: Duration::from_secs(10),
         step_pattern: None,
+        checkpoint_pattern: None,
         restart_count: 0,
         profile_hash: profile.hash(),
         profile,

@@ -25,6 +25,7 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         launch: Launch::Cold,
         stop_grace: Duration::from_secs(10),
         step_pattern: None,
+        checkpoint_pattern: None,
         restart_count: 0,
         profile: Profile::default(),
         profile_hash: Profile::default().hash(),

@@ -103,7 +103,7 @@ fn every_example_is_understood() {
                     .split_whitespace();
                 // Quoted words are split here. Everything from the quote on is a value.
                 let words: Vec<&str> = words.take_while(|word| !word.starts_with('\'')).collect();
-                let words = if words.last() == Some(&"--reason") {
+                let words = if matches!(words.last(), Some(&"--reason" | &"--step-pattern")) {
                     [&words[..], &["x"]].concat()
                 } else {
                     words

@@ -305,7 +305,7 @@ fn one_wrong_line() {
             "  args: [train.py]\n  image: x",
             "9:3: spec.image: unknown field; the fields here are replicas, minReplicas, \
              maxReplicas, procPerNode, gpusPerNode, command, args, env, workingDir, priority, restartPolicy, stopGracePeriod, \
-             scaleUpCooldown, fenceAfter, progress, launch, stepPattern, nodeMix",
+             scaleUpCooldown, fenceAfter, progress, launch, stepPattern, checkpointPattern, nodeMix",
         ),
         (
             "  args: [train.py]",
@@ -386,6 +386,11 @@ fn one_wrong_line() {
             "  args: [train.py]",
             "  args: [train.py]\n  stepPattern: step",
             "9:16: spec.stepPattern: must have a group for the step number and at most 256 bytes",
+        ),
+        (
+            "  args: [train.py]",
+            "  args: [train.py]\n  checkpointPattern: out/**",
+            "9:22: spec.checkpointPattern: must be a path, with * for any part of a name and at most 256 bytes; ** is not possible",
         ),
     ];
     assert!(cases.len() >= 45);

@@ -107,8 +107,7 @@ pub struct Flags {
     /// core/src/health/table.txt)
     #[arg(long, env = "MUSTER_HEALTH_RULES", value_name = "FILE")]
     pub health_rules: Option<PathBuf>,
-    /// How training programs print their steps, in addition to the built-in formats and in place of
-    /// those of the same name (form: steps/src/formats.txt)
+    /// More formats in which programs print their steps (form: steps/src/formats.txt)
     #[arg(long, env = "MUSTER_STEP_FORMATS", value_name = "FILE")]
     pub step_formats: Option<PathBuf>,
     /// The NVIDIA management library; the loader finds it if not given
@@ -317,7 +316,8 @@ impl Flags {
             spare_memory_max: self.spare_memory_max.map(|mib| mib.saturating_mul(1 << 20)),
             warm_pool: self.warm_pool,
             ready_file: self.ready_file,
-            step_formats: formats(self.step_formats.as_deref())?,
+            step_formats: step_formats::given(self.step_formats.as_deref())
+                .map_err(|e| wrong("step-formats", e))?,
             probes: Probes {
                 sysroot: self.sysroot,
                 nvml: self.nvml_library,
@@ -334,12 +334,6 @@ impl Flags {
             },
         })
     }
-}
-
-fn formats(path: Option<&Path>) -> Result<Option<String>, WrongFlag> {
-    path.map(step_formats::read)
-        .transpose()
-        .map_err(|e| wrong("step-formats", e))
 }
 
 fn pace(text: &str) -> Result<Pace, WrongFlag> {

@@ -7,8 +7,13 @@ use muster_steps::Formats;
 /// More bytes than anybody writes. Every run's description carries them.
 const BYTES_MAX: usize = 64 << 10;
 
+/// The text of the file, if one is given.
+pub(crate) fn given(path: Option<&Path>) -> Result<Option<String>, String> {
+    path.map(read).transpose()
+}
+
 /// The text of the file. The error names the file and the line.
-pub(crate) fn read(path: &Path) -> Result<String, String> {
+fn read(path: &Path) -> Result<String, String> {
     let refuse = |message: String| format!("{}: {message}", path.display());
     let text = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
     if text.len() > BYTES_MAX {

@@ -139,9 +139,13 @@ impl Context {
         }
         match self.globals.context.as_deref().or(contexts.current()) {
             Some(name) if name != contexts::LOCAL => contexts.get(name).map(of),
-            _ => Ok(plain(
-                local::endpoint_of(&self.local_dir()).unwrap_or_else(|| DEFAULT_SERVER.into()),
-            )),
+            _ => Ok(match local::endpoint_of(&self.local_dir()) {
+                None => plain(DEFAULT_SERVER.into()),
+                Some((server, credentials)) => Target {
+                    credentials,
+                    ..plain(server)
+                },
+            }),
         }
     }
 

@@ -23,6 +23,7 @@ mod down;
 mod hardware;
 mod nodes;
 mod process;
+mod secure;
 mod start;
 mod status;
 
@@ -79,12 +80,19 @@ EXAMPLES:
   # Three nodes
   muster local up --nodes 3
 
+  # With TLS and certificates
+  muster local up --tls
+
   # In another directory, two worker groups per node
   muster local up --nodes 2 --slots 2 --dir /tmp/try")]
 struct Up {
     /// Nodes to start
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     nodes: u32,
+
+    /// Use TLS and certificates between all parts, as between machines
+    #[arg(long)]
+    tls: bool,
 
     #[command(flatten)]
     node: NodeFlags,
@@ -331,10 +339,12 @@ pub(crate) fn default_dir() -> PathBuf {
     state.unwrap_or_else(env::temp_dir).join("muster/local")
 }
 
-/// The endpoint of the cluster in this directory, if any of its processes lives.
-pub(crate) fn endpoint_of(dir: &Path) -> Option<String> {
+/// The endpoint of the cluster in this directory, if any of its processes lives, and the file of
+/// what its user shows there.
+pub(crate) fn endpoint_of(dir: &Path) -> Option<(String, Option<PathBuf>)> {
     let dir = std::path::absolute(dir).ok()?;
     let cluster = cluster::Cluster::load(&dir).ok()??;
     let is_up = cluster.daemons().any(process::Identity::is_alive) && !cluster.server.is_empty();
-    is_up.then_some(cluster.server)
+    let credentials = secure::credentials(&dir, &cluster.server);
+    is_up.then_some((cluster.server, credentials))
 }

@@ -105,10 +105,6 @@ fn a_wrong_command_line_is_2() {
         (&["describe", "jobs/"], "error: jobs/ is missing the name"),
         (&["delete", "event", "1"], "error: events cannot be deleted"),
         (&["local", "up", "--nodes", "0"], "0 is not in 1..=64"),
-        (
-            &["--server", "https://x", "get", "jobs"],
-            "this build speaks no TLS",
-        ),
         (&["--server", "http://a b", "get", "jobs"], "is not a URL"),
         (&["completion", "fish"], "invalid value 'fish'"),
     ] {

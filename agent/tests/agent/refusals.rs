@@ -212,8 +212,5 @@ async fn wrong_flags_end_it_with_status_2() {
     let node = Node::new("n1");
     let (code, said) = node.fail("http://10.0.0.1:7070");
     assert_eq!(code, 2);
-    assert!(
-        said.contains("beyond loopback"),
-        "{said}"
-    );
+    assert!(said.contains("beyond loopback"), "{said}");
 }

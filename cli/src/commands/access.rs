@@ -8,6 +8,9 @@ use serde::Serialize;
 use crate::{args::Format, context::Context, fail::Failure, output};
 
 /// Print who you are for the coordinator, and your role.
+///
+/// On a coordinator of this machine you are the user that the kernel knows. On another machine's you
+/// are whom your certificate names.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -52,7 +55,12 @@ pub(crate) async fn whoami(cx: &Context, _: WhoAmI) -> Result<(), Failure> {
 }
 
 /// Ask what you may do.
+///
+/// Nothing is changed by asking.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster auth can-i submit -n team-a")]
 pub(crate) struct Auth {
     #[command(subcommand)]
     command: AuthCommand,
@@ -63,7 +71,10 @@ enum AuthCommand {
     CanI(CanI),
 }
 
-/// Ask whether you may do something: prints yes, or no and the reason; exits 0 or 1.
+/// Ask whether you may do something.
+///
+/// Prints yes, or no and the reason, and exits 0 or 1. Commands on jobs are asked for the namespace
+/// of the context, or that of --namespace.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:

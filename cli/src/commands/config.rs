@@ -11,8 +11,15 @@ use crate::{
     output::{self, table::Table},
 };
 
-/// Show and choose contexts: the coordinators that `muster login` has added.
+/// Show and choose contexts: the coordinators you use.
+///
+/// `muster login` adds a context. They are kept in ~/.config/muster/config.yaml, or in the file that
+/// $MUSTER_CONFIG names. The context local is always there: it is the cluster of `muster local up`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster config get-contexts
+  muster config use-context local")]
 pub(crate) struct Config {
     #[command(subcommand)]
     command: ConfigCommand,
@@ -20,14 +27,54 @@ pub(crate) struct Config {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// List the contexts; * is the current one
-    GetContexts,
-    /// Print the current context
-    CurrentContext,
-    /// Use this context from now on; local is the cluster of `muster local up`
-    UseContext { name: String },
-    /// Forget a context and its credentials
-    DeleteContext { name: String },
+    GetContexts(GetContexts),
+    CurrentContext(CurrentContext),
+    UseContext(UseContext),
+    DeleteContext(DeleteContext),
+}
+
+/// List the contexts.
+///
+/// The current one has a star.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster config get-contexts
+  muster config get-contexts -o json")]
+struct GetContexts {}
+
+/// Print the name of the current context.
+///
+/// Fails if none was chosen.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster config current-context")]
+struct CurrentContext {}
+
+/// Use a context from now on.
+///
+/// One command can use another with --context or $MUSTER_CONTEXT.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster config use-context prod
+  muster config use-context local")]
+struct UseContext {
+    /// The context, as `muster config get-contexts` lists it
+    name: String,
+}
+
+/// Forget a context and its credentials.
+///
+/// Nothing changes on the coordinator: to take the rights away, whoever runs it denies the user.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster config delete-context prod")]
+struct DeleteContext {
+    /// The context, as `muster config get-contexts` lists it
+    name: String,
 }
 
 #[derive(Serialize)]
@@ -44,19 +91,19 @@ struct Row<'a> {
 pub(crate) fn config(cx: &Context, args: Config) -> Result<(), Failure> {
     let mut contexts = Contexts::load()?;
     match args.command {
-        ConfigCommand::GetContexts => list(cx, &contexts),
-        ConfigCommand::CurrentContext => match contexts.current() {
+        ConfigCommand::GetContexts(_) => list(cx, &contexts),
+        ConfigCommand::CurrentContext(_) => match contexts.current() {
             Some(name) => cx.print(&format!("{name}\n")),
             None => Err(Failure::request(
                 "there is no current context; choose one with `muster config use-context NAME`",
             )),
         },
-        ConfigCommand::UseContext { name } => {
+        ConfigCommand::UseContext(UseContext { name }) => {
             contexts.select(&name)?;
             cx.say(format!("the context is {name} now"));
             Ok(())
         }
-        ConfigCommand::DeleteContext { name } => {
+        ConfigCommand::DeleteContext(DeleteContext { name }) => {
             contexts.remove(&name)?;
             cx.say(format!("context {name} is forgotten"));
             Ok(())

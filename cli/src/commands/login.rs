@@ -34,7 +34,9 @@ The token is read from $MUSTER_TOKEN, from --token-file, or from the standard in
 
 EXAMPLES:
   MUSTER_TOKEN=... muster login https://train.example.org:7070 --ca-pin sha256:...
-  muster login https://train.example.org:7070 --ca-pin sha256:... --as-context prod --token-file token")]
+
+  # Under a name of your own, with the authority's certificate in place of its pin
+  muster login https://train:7070 --token-file token --ca-file ca.pem --as-context prod")]
 pub(crate) struct Login {
     /// The coordinator's address
     #[arg(value_name = "URL")]

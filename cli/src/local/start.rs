@@ -11,7 +11,7 @@ use super::{
     AddNode, NodeFlags, StartFlags, Up,
     cluster::{self, Cluster, Lock, Node},
     daemon::{self, Starting},
-    hardware, process, status,
+    hardware, process, secure, status,
 };
 use crate::{
     args::Format, commands::get, connect::Client, context::Context, fail::Failure, output::words,
@@ -76,7 +76,14 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
     let until = Instant::now() + args.start.timeout;
     let mut cluster = Cluster::new();
     cluster.save(dir)?;
+    let bin_dir = args.start.bin_dir.as_deref();
+    if args.tls {
+        secure::init(dir, bin_dir)?;
+    }
     coordinator(dir, &mut cluster, &args.start, "127.0.0.1:0", until).await?;
+    if secure::is_tls(&cluster.server) {
+        secure::login(dir, bin_dir, &cluster.server).await?;
+    }
     cx.say(format!("coordinator serves at {}", cluster.server));
     let mut agents = Vec::new();
     for number in 1..=args.nodes {
@@ -111,7 +118,7 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
         starting.ready(until).await?;
     }
     let names: Vec<String> = cluster.nodes.keys().cloned().collect();
-    nodes_ready(cx, &cluster.server, names, until).await?;
+    nodes_ready(cx, dir, &cluster.server, names, until).await?;
     Ok(cluster)
 }
 
@@ -197,7 +204,7 @@ async fn run_agent(
         .as_ref()
         .is_some_and(|coordinator| coordinator.is_alive())
     {
-        nodes_ready(cx, &cluster.server, vec![name.to_owned()], until).await?;
+        nodes_ready(cx, dir, &cluster.server, vec![name.to_owned()], until).await?;
         return cx.print(&format!("{name} ready\n"));
     }
     cx.print(&format!(
@@ -219,7 +226,11 @@ pub(super) async fn start_coordinator(
         return Err(Failure::request("the coordinator is running already"));
     }
     let until = Instant::now() + flags.timeout;
-    let address = cluster.server.trim_start_matches("http://").to_owned();
+    let address = cluster
+        .server
+        .trim_start_matches("http://")
+        .trim_start_matches("https://")
+        .to_owned();
     coordinator(dir, &mut cluster, flags, &address, until).await?;
     cx.print(&format!("coordinator serves at {}\n", cluster.server))
 }
@@ -258,6 +269,9 @@ fn agent(
     let runner = daemon::binary(flags.bin_dir.as_deref(), "muster-runner")?;
     let home = cluster::node_dir(dir, name);
     let node = cluster.node(name)?.clone();
+    if secure::is_tls(&cluster.server) {
+        secure::join(dir, flags.bin_dir.as_deref(), &cluster.server, name)?;
+    }
     let mut args = flat([
         ("--coordinator", OsString::from(&cluster.server)),
         ("--node-name", name.into()),
@@ -316,11 +330,14 @@ const ASK: Duration = Duration::from_millis(50);
 /// Waits until the coordinator says that all these nodes are Ready.
 async fn nodes_ready(
     cx: &Context,
+    dir: &Path,
     server: &str,
     mut names: Vec<String>,
     until: Instant,
 ) -> Result<(), Failure> {
-    let client = Client::connect(server, None, Some(Duration::from_secs(5))).await?;
+    let credentials = secure::credentials(dir, server);
+    let patience = Some(Duration::from_secs(5));
+    let client = Client::connect(server, credentials.as_deref(), patience).await?;
     loop {
         let nodes = get::all_nodes(&client).await?;
         let is_ready = |name: &String| {

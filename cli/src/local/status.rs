@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     cluster::{self, Cluster},
     process::{self, Identity},
+    secure,
 };
 use crate::{
     args::Format,
@@ -56,7 +57,7 @@ pub(super) async fn status(cx: &Context, dir: &Path) -> Result<(), Failure> {
 }
 
 pub(super) async fn print(cx: &Context, dir: &Path, cluster: &Cluster) -> Result<(), Failure> {
-    let states = node_states(&cluster.server).await;
+    let states = node_states(dir, &cluster.server).await;
     let mut parts = vec![part(
         "coordinator",
         &cluster::coordinator_dir(dir),
@@ -141,8 +142,10 @@ fn part(name: &str, home: &Path, daemon: Option<&Identity>, state: String) -> Pa
     }
 }
 
-async fn node_states(server: &str) -> Result<BTreeMap<String, &'static str>, Failure> {
-    let client = Client::connect(server, None, Some(Duration::from_secs(2))).await?;
+async fn node_states(dir: &Path, server: &str) -> Result<BTreeMap<String, &'static str>, Failure> {
+    let credentials = secure::credentials(dir, server);
+    let patience = Some(Duration::from_secs(2));
+    let client = Client::connect(server, credentials.as_deref(), patience).await?;
     let nodes = get::all_nodes(&client).await?;
     Ok(nodes
         .into_iter()

@@ -317,7 +317,7 @@ impl Engine {
             self.leads()?;
         }
         let stored = Timestamp(self.clock.now_us());
-        self.publish_events(writes);
+        publish_events(&self.events, writes);
         // Publish what users see first: a client that gets an answer or a welcome then finds its
         // subject in a list.
         let (views, rest): (Vec<_>, Vec<_>) = turn
@@ -452,35 +452,6 @@ impl Engine {
         }
     }
 
-    fn publish_events(&self, writes: Vec<Write>) {
-        let (mut new, mut deleted) = (Vec::new(), Vec::new());
-        for write in writes {
-            match write.change {
-                Change::Event(event) => new.push(*event),
-                Change::DeleteJob(uid) => deleted.push(uid),
-                _ => {}
-            }
-        }
-        if new.is_empty() {
-            return;
-        }
-        for event in &new {
-            let (job, node) = (
-                event.job.as_ref().map(|(_, name)| name.to_string()),
-                event.node.as_ref().map(ToString::to_string),
-            );
-            if event.warning {
-                warn!(reason = event.reason, job, node, "{}", event.message);
-            } else {
-                info!(reason = event.reason, job, node, "{}", event.message);
-            }
-        }
-        self.events.send_modify(|events| {
-            new.into_iter().for_each(|event| events.push(event));
-            deleted.iter().for_each(|job| events.release(job));
-        });
-    }
-
     /// Publishes the whole board before the first input.
     fn publish_all(&mut self, events: Vec<muster_core::fleet::Event>) {
         let views = self.fleet.job_views();
@@ -505,4 +476,34 @@ impl Engine {
             }
         });
     }
+}
+
+/// Logs and shows the events of a commit. Those of a deleted job are kept no longer than others.
+fn publish_events(board: &watch::Sender<Events>, writes: Vec<Write>) {
+    let (mut new, mut deleted) = (Vec::new(), Vec::new());
+    for write in writes {
+        match write.change {
+            Change::Event(event) => new.push(*event),
+            Change::DeleteJob(uid) => deleted.push(uid),
+            _ => {}
+        }
+    }
+    if new.is_empty() && deleted.is_empty() {
+        return;
+    }
+    for event in &new {
+        let (job, node) = (
+            event.job.as_ref().map(|(_, name)| name.to_string()),
+            event.node.as_ref().map(ToString::to_string),
+        );
+        if event.warning {
+            warn!(reason = event.reason, job, node, "{}", event.message);
+        } else {
+            info!(reason = event.reason, job, node, "{}", event.message);
+        }
+    }
+    board.send_modify(|events| {
+        new.into_iter().for_each(|event| events.push(event));
+        deleted.iter().for_each(|job| events.release(job));
+    });
 }

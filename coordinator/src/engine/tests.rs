@@ -370,3 +370,28 @@ async fn every_turn_that_did_something_is_counted() {
     started.thread.join().unwrap().unwrap();
     while started.turns.recv().await.is_ok() {}
 }
+
+#[test]
+fn a_deleted_job_gives_its_events_up_though_nothing_is_told_of_it() {
+    use crate::{kept::FLEET_MAX, store::tests as stores};
+    let job = stores::job(1);
+    let event = |sequence, job| {
+        let event = muster_core::fleet::Event {
+            job,
+            ..stores::event(sequence)
+        };
+        Change::Event(Box::new(event))
+    };
+    let mut versions = Versions::loaded(Term(1), []);
+    let board = watch::Sender::new(Events::default());
+    let of_job = event(1, Some((job.uid.clone(), job.name.clone())));
+    publish_events(
+        &board,
+        versions.writes(vec![stores::put(job.clone()), of_job]),
+    );
+    publish_events(&board, versions.writes(vec![Change::DeleteJob(job.uid)]));
+    let many = (2..).take(FLEET_MAX).map(|sequence| event(sequence, None));
+    publish_events(&board, versions.writes(many.collect()));
+    let oldest = board.borrow().after(0).next().map(|event| event.sequence);
+    assert_eq!(oldest, Some(2), "the oldest made room");
+}

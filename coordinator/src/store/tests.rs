@@ -75,7 +75,7 @@ fn node(name: &str) -> NodeRecord {
     }
 }
 
-fn event(sequence: u64) -> Event {
+pub(crate) fn event(sequence: u64) -> Event {
     Event {
         sequence,
         at: Timestamp(sequence),

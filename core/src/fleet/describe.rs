@@ -92,6 +92,12 @@ impl JobTurn<'_> {
                 Reason::BelowMinimum,
                 format!("a member is silent and there is no replacement: {shortfall}"),
             )
+        } else if matches!(self.live.left, Some(LeftAsItIs::SomeAreBack)) {
+            let message = format!(
+                "world {} on {have} nodes; members were silent together, and those that are not back yet are given time",
+                generation.world_size()
+            );
+            (Phase::Running, Reason::Running, message)
         } else if job.phase != Phase::Running && unlaunched() > 0 {
             (
                 job.phase,

@@ -92,6 +92,7 @@ impl JobTurn<'_> {
             }
             Judgement::SomeAreBack(until) => {
                 self.live.doubted = Some(self.doubted());
+                self.live.left = Some(LeftAsItIs::SomeAreBack);
                 self.live.shared_silence.until = Some(until);
                 self.wake(until);
             }

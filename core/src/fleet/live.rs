@@ -33,6 +33,8 @@ pub(crate) enum LeftAsItIs {
     /// There are too few nodes for another generation, and no member is dead. The text says what is
     /// missing.
     Stranded(String),
+    /// Members were silent together. Some are back, and the others are given time to come back.
+    SomeAreBack,
     /// None of its nodes can be heard, and many others cannot be heard either. The text says how
     /// many.
     Frozen(String),

@@ -542,13 +542,12 @@ fn who_comes_back_first_does_not_cost_the_others_their_workers() {
         bench.agents.get_mut(&node.into()).unwrap().frozen = false;
         bench.connect(node);
         bench.pass(2 * SECOND);
+        let job = bench.job("digits");
         assert_eq!(
-            (
-                bench.job("digits").phase,
-                bench.job("digits").last_generation.0
-            ),
-            (Phase::Running, 1),
-            "{node} is back"
+            (job.phase, job.last_generation.0, job.reason),
+            (Phase::Running, 1, Reason::Running),
+            "{node} is back: {}",
+            job.message
         );
     }
     // The job waits for a node that does not come back as long as a restarted coordinator listens,

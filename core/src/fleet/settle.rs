@@ -15,8 +15,9 @@ use crate::{
     id::JobUid,
 };
 
-/// A job that ends or shrinks gives room to the next. Three passes settle any realistic chain. The
-/// rest is settled at the next tick.
+/// Room comes from facts: a member is dead, a job has ended. Every job with such news is settled in
+/// the first pass, and the second gives all room away. A third is for jobs that look elsewhere
+/// because a node was cordoned in the second. A cordon gives no room, so nothing is left over.
 const PASSES: usize = 3;
 
 impl Fleet {

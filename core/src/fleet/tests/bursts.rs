@@ -54,3 +54,43 @@ fn who_was_killed_from_outside_is_replaced_without_waiting_for_more() {
         "who was stopped fell to nobody"
     );
 }
+
+/// However many jobs end at once, and however many wait: no room is left over for a later turn.
+#[test]
+fn all_room_of_a_burst_is_given_away_in_its_turn() {
+    const JOBS: usize = 6;
+    let names: Vec<String> = (0..JOBS).map(|i| format!("n{i}")).collect();
+    let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut bench = Bench::new(&nodes);
+    for i in 0..JOBS {
+        bench.submit(&format!("ends-{i}"), document(1, 1, 1));
+    }
+    bench.pass(SECOND);
+    for i in 0..JOBS {
+        bench.submit(&format!("waits-{i}"), document(1, 1, 1));
+    }
+    bench.pass(SECOND);
+    assert_eq!(bench.job("waits-0").reason, Reason::BelowMinimum);
+    let inputs: Vec<Input> = bench
+        .agents
+        .values_mut()
+        .map(|agent| {
+            for run in agent.runs.values_mut() {
+                run.phase = RunPhase::Dead;
+                for rank in &mut run.ranks {
+                    rank.exit = Some(Exit::Code(0));
+                }
+            }
+            Input::Runs {
+                session: agent.session.unwrap(),
+                runs: agent.runs.values().cloned().collect(),
+            }
+        })
+        .collect();
+    bench.fleet.turn_all(bench.now, inputs);
+    for i in 0..JOBS {
+        assert_eq!(bench.job(&format!("ends-{i}")).phase, Phase::Succeeded);
+        let waits = bench.job(&format!("waits-{i}"));
+        assert!(waits.current.is_some(), "{}", waits.message);
+    }
+}

@@ -67,7 +67,12 @@ fn all_room_of_a_burst_is_given_away_in_its_turn() {
     }
     bench.pass(SECOND);
     for i in 0..JOBS {
-        bench.submit(&format!("waits-{i}"), document(1, 1, 1));
+        // They are asked first, before the others have made room.
+        let spec = SpecDocument {
+            priority: Some(5),
+            ..document(1, 1, 1)
+        };
+        bench.submit(&format!("waits-{i}"), spec);
     }
     bench.pass(SECOND);
     assert_eq!(bench.job("waits-0").reason, Reason::BelowMinimum);

@@ -61,7 +61,7 @@ pub struct Loaded {
     pub fleet: Stored,
     /// The events that [`crate::kept`] keeps, oldest first.
     pub events: Vec<Event>,
-    /// The version of each job and each node.
+    /// The version of each job, each node and each tombstone.
     pub versions: Vec<(RecordKey, Version)>,
 }
 

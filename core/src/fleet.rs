@@ -18,6 +18,7 @@
 //! | `job` | a job's durable record, its generations and phases |
 //! | `node_record` | a node's durable record |
 //! | `event` | something that happened, told to people |
+//! | `tombstone` | what is remembered of a deleted job |
 //! | `live` | what is known of a job and not stored |
 //! | `input`, `output` | what a turn takes in, and what it decides |
 //! | **Questions** | pure functions of records and reports |
@@ -113,6 +114,7 @@ mod settle;
 mod software_mismatch;
 #[cfg(test)]
 mod tests;
+mod tombstone;
 mod turn;
 mod unhealthy;
 pub mod view;
@@ -125,4 +127,5 @@ pub use input::{Hello, Input, ObjectNews, Request, RequestId, Stored};
 pub use node_record::{Cordon, Halt, Mark, NodeRecord, Standing};
 pub use output::{Answer, Change, Effect, Refusal, Turn};
 pub use policy::Policy;
+pub use tombstone::Tombstone;
 pub use turn::Fleet;

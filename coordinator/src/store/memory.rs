@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use muster_core::{
     fleet::{
-        Change, Event, NodeRecord, Stored,
+        Change, Event, NodeRecord, Stored, Tombstone,
         commit::{RecordKey, Version, Write},
         job::JobRecord,
     },
@@ -21,6 +21,7 @@ pub struct MemoryStore {
     jobs: BTreeMap<JobUid, JobRecord>,
     nodes: BTreeMap<NodeName, NodeRecord>,
     reports: BTreeMap<NodeName, Arc<NodeReport>>,
+    tombstones: BTreeMap<JobUid, Tombstone>,
     events: BTreeMap<u64, Event>,
     versions: BTreeMap<RecordKey, Version>,
     kept: Kept,
@@ -42,6 +43,7 @@ impl Store for MemoryStore {
                 .iter()
                 .map(|(name, report)| (name.clone(), (**report).clone()))
                 .collect(),
+            tombstones: self.tombstones.values().cloned().collect(),
             last_event: self
                 .events
                 .last_key_value()
@@ -71,13 +73,9 @@ impl Store for MemoryStore {
             };
             compare(write, found)?;
             match &write.change {
-                Change::PutJob(_) | Change::PutNode(_) => {
-                    self.versions.insert(key, write.becomes);
-                }
-                Change::DeleteJob(_) | Change::DeleteNode(_) => {
-                    self.versions.remove(&key);
-                }
                 Change::Event(_) => {}
+                change if change.deletes() => drop(self.versions.remove(&key)),
+                _ => drop(self.versions.insert(key, write.becomes)),
             }
             match &write.change {
                 Change::PutJob(job) => drop(self.jobs.insert(job.uid.clone(), (**job).clone())),
@@ -89,6 +87,11 @@ impl Store for MemoryStore {
                     self.nodes.remove(name);
                     self.reports.remove(name);
                 }
+                Change::PutTombstone(tombstone) => {
+                    let job = tombstone.run.job.clone();
+                    self.tombstones.insert(job, (**tombstone).clone());
+                }
+                Change::DeleteTombstone(uid) => drop(self.tombstones.remove(uid)),
                 Change::Event(event) => {
                     self.kept.add(event);
                     self.events.insert(event.sequence, (**event).clone());

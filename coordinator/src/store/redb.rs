@@ -1,7 +1,7 @@
 //! The embedded store: `STATE/muster.redb`, one crash-safe file of the [`redb`] crate.
 //!
-//! It has one table each for `meta`, `jobs`, `nodes`, `reports`, `events`, and the `versions` of jobs
-//! and nodes. Records are JSON, so that a person can read a copy of the file with any redb tool. All
+//! It has one table each for `meta`, `jobs`, `nodes`, `reports`, `tombstones`, `events`, and the
+//! `versions` of all but reports and events. Records are JSON, so that a person can read a copy of the file with any redb tool. All
 //! writes of a commit are one transaction. A new file is made under another
 //! name and renamed when it is complete. So `muster.redb` is never half-made, and one that cannot
 //! be read is damaged and is refused. `STATE/lock` keeps out a second coordinator as long as the
@@ -21,7 +21,7 @@ use ::redb::{
 };
 use muster_core::{
     fleet::{
-        Change, Event, NodeRecord, Stored,
+        Change, Event, NodeRecord, Stored, Tombstone,
         commit::{RecordKey, Version, Write},
         job::JobRecord,
     },
@@ -45,7 +45,8 @@ pub use error::FileError;
 use error::{damaged, reading, unwritten};
 use open::{FILE_NAME, LOCK_NAME, commits, create, lock, open_existing};
 use tables::{
-    EVENTS, JOBS, META, META_COMMITS, META_LAST_EVENT, META_TERM, NODES, REPORTS, VERSIONS,
+    EVENTS, JOBS, META, META_COMMITS, META_LAST_EVENT, META_TERM, NODES, REPORTS, TOMBSTONES,
+    VERSIONS,
 };
 
 /// The open store of a state directory.
@@ -174,6 +175,12 @@ impl Store for RedbStore {
                         format!("node {}", name.value())
                     })?);
             }
+            for (uid, tombstone) in tombstones(&read, path)? {
+                loaded
+                    .versions
+                    .push(version(RecordKey::Tombstone(uid.as_str().into())));
+                loaded.fleet.tombstones.push(tombstone);
+            }
             for entry in read
                 .open_table(REPORTS)
                 .map_err(|e| damaged(path, e))?
@@ -266,6 +273,7 @@ impl RedbStore {
         let mut nodes = transaction.open_table(NODES)?;
         let mut reports = transaction.open_table(REPORTS)?;
         let mut events = transaction.open_table(EVENTS)?;
+        let mut tombstones = transaction.open_table(TOMBSTONES)?;
         let mut versions = transaction.open_table(VERSIONS)?;
         for write in writes {
             let key = write.key().to_string();
@@ -274,6 +282,10 @@ impl RedbStore {
                 Change::DeleteJob(uid) => jobs.get(uid.as_str())?.is_some(),
                 Change::PutNode(node) => nodes.get(node.name.as_str())?.is_some(),
                 Change::DeleteNode(name) => nodes.get(name.as_str())?.is_some(),
+                Change::PutTombstone(tombstone) => {
+                    tombstones.get(tombstone.run.job.as_str())?.is_some()
+                }
+                Change::DeleteTombstone(uid) => tombstones.get(uid.as_str())?.is_some(),
                 Change::Event(event) => events.get(event.sequence)?.is_some(),
             };
             let known = versions.get(key.as_str())?.map(|value| value.value());
@@ -293,6 +305,11 @@ impl RedbStore {
                     nodes.remove(name.as_str())?;
                     reports.remove(name.as_str())?;
                 }
+                Change::PutTombstone(tombstone) => {
+                    let uid = tombstone.run.job.as_str();
+                    drop(tombstones.insert(uid, json(&**tombstone).as_slice())?)
+                }
+                Change::DeleteTombstone(uid) => drop(tombstones.remove(uid.as_str())?),
                 Change::Event(event) => {
                     kept.add(event);
                     events.insert(event.sequence, json(&**event).as_slice())?;
@@ -304,13 +321,9 @@ impl RedbStore {
                 write: number,
             } = write.becomes;
             match &write.change {
-                Change::PutJob(_) | Change::PutNode(_) => {
-                    drop(versions.insert(key.as_str(), (term.0, number))?)
-                }
-                Change::DeleteJob(_) | Change::DeleteNode(_) => {
-                    drop(versions.remove(key.as_str())?)
-                }
                 Change::Event(_) => {}
+                change if change.deletes() => drop(versions.remove(key.as_str())?),
+                _ => drop(versions.insert(key.as_str(), (term.0, number))?),
             }
         }
         // The event that tells of a deletion is committed together with it.
@@ -345,6 +358,24 @@ impl RedbStore {
         self.finish(transaction)?;
         Ok(value)
     }
+}
+
+/// What is remembered of deleted jobs, by their uid.
+fn tombstones(read: &ReadTransaction, path: &Path) -> Result<Vec<(String, Tombstone)>, StoreError> {
+    let table = match read.open_table(TOMBSTONES) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        table => table.map_err(|e| damaged(path, e))?,
+    };
+    table
+        .iter()
+        .map_err(|e| damaged(path, e))?
+        .map(|entry| {
+            let (uid, value) = entry.map_err(|e| damaged(path, e))?;
+            let what = || format!("tombstone of job {}", uid.value());
+            let tombstone = parse(path, value.value(), what)?;
+            Ok((uid.value().to_owned(), tombstone))
+        })
+        .collect()
 }
 
 /// The version of each record, by its kind and name.

@@ -15,12 +15,13 @@ use std::{
 
 use muster_core::{
     fleet::{
-        Change, Cordon, Event, NodeRecord,
+        Change, Cordon, Event, NodeRecord, Tombstone,
         commit::{RecordKey, Version, Versions},
         job::JobRecord,
     },
-    id::{JobName, JobUid, NodeEpoch, Term},
+    id::{Generation, JobName, JobUid, NodeEpoch, Term},
     node_report::NodeReport,
+    run::RunId,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
     time::Timestamp,
 };
@@ -89,6 +90,21 @@ pub(crate) fn event(sequence: u64) -> Event {
     }
 }
 
+fn tombstone(number: u64) -> Change {
+    bury(Tombstone {
+        run: RunId {
+            job: job(number).uid,
+            generation: Generation(3),
+        },
+        nodes: vec!["a".into()],
+        deleted: Timestamp(9),
+    })
+}
+
+fn bury(tombstone: Tombstone) -> Change {
+    Change::PutTombstone(Box::new(tombstone))
+}
+
 pub(crate) fn put(job: JobRecord) -> Change {
     Change::PutJob(Box::new(job))
 }
@@ -152,6 +168,8 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
     changed.message = "changed".into();
     writer
         .commit(&[
+            tombstone(1),
+            tombstone(9),
             Change::DeleteJob(job(1).uid),
             put(changed.clone()),
             Change::PutNode(Box::new(node("b"))),
@@ -176,6 +194,7 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
         .commit(&[
             Change::DeleteNode("a".into()),
             Change::DeleteNode("never-there".into()),
+            Change::DeleteTombstone(job(9).uid),
         ])
         .unwrap();
 
@@ -185,9 +204,15 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
     let keys: Vec<RecordKey> = loaded.versions.into_iter().map(|(key, _)| key).collect();
     assert_eq!(
         keys,
-        [RecordKey::Job(job(2).uid), RecordKey::Node("b".into())]
+        [
+            RecordKey::Job(job(2).uid),
+            RecordKey::Node("b".into()),
+            RecordKey::Tombstone(job(1).uid)
+        ]
     );
     assert_eq!(loaded.fleet.nodes, [node("b")]);
+    let stored: Vec<Change> = loaded.fleet.tombstones.into_iter().map(bury).collect();
+    assert_eq!(stored, [tombstone(1)]);
     assert_eq!(
         loaded.fleet.reports,
         [("b".into(), (*report(3)).clone())],

@@ -21,6 +21,8 @@ use crate::{
 pub enum RecordKey {
     Job(JobUid),
     Node(NodeName),
+    /// The tombstone of this job.
+    Tombstone(JobUid),
     Event(u64),
 }
 
@@ -56,12 +58,17 @@ impl Change {
             Change::DeleteJob(uid) => RecordKey::Job(uid.clone()),
             Change::PutNode(node) => RecordKey::Node(node.name.clone()),
             Change::DeleteNode(name) => RecordKey::Node(name.clone()),
+            Change::PutTombstone(tombstone) => RecordKey::Tombstone(tombstone.run.job.clone()),
+            Change::DeleteTombstone(job) => RecordKey::Tombstone(job.clone()),
             Change::Event(event) => RecordKey::Event(event.sequence),
         }
     }
 
-    fn deletes(&self) -> bool {
-        matches!(self, Change::DeleteJob(_) | Change::DeleteNode(_))
+    pub fn deletes(&self) -> bool {
+        matches!(
+            self,
+            Change::DeleteJob(_) | Change::DeleteNode(_) | Change::DeleteTombstone(_)
+        )
     }
 }
 
@@ -117,6 +124,7 @@ impl fmt::Display for RecordKey {
         match self {
             RecordKey::Job(uid) => write!(f, "job {uid}"),
             RecordKey::Node(name) => write!(f, "node {name}"),
+            RecordKey::Tombstone(uid) => write!(f, "tombstone of job {uid}"),
             RecordKey::Event(number) => write!(f, "event {number}"),
         }
     }

@@ -8,22 +8,13 @@ use crate::{
         job::{GenerationRecord, JobRecord},
         members::Member,
         registry::{Node, Prewarm},
+        tombstone::Tombstone,
     },
     id::{JobUid, NodeName, Term},
     nccl::environment,
     planted::{self, Mistake},
     run::{Assignment, Desired, DesiredRun, RunId, Target},
 };
-
-/// A deleted job, kept as long as nodes may hold its logs.
-#[derive(Clone, Debug)]
-pub(crate) struct Tombstone {
-    pub run: RunId,
-    pub nodes: Vec<NodeName>,
-}
-
-/// The number of tombstones that are kept. The agents' own clean-up removes the logs of older ones.
-pub(crate) const TOMBSTONES_MAX: usize = 256;
 
 pub(crate) fn of_node(
     name: &NodeName,

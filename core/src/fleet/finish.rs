@@ -43,11 +43,14 @@ impl Fleet {
                 .into_iter()
                 .map(Effect::JobChanged),
         );
-        for (uid, nodes) in std::mem::take(&mut scratch.deleted) {
+        for tombstone in std::mem::take(&mut scratch.deleted) {
+            let uid = tombstone.run.job.clone();
             altered.push(Altered::JobDeleted(uid.clone()));
-            scratch.publish.extend(nodes);
+            scratch.publish.extend(tombstone.nodes.iter().cloned());
+            altered.push(Altered::Buried(tombstone));
             views.push(Effect::JobChanged(uid));
         }
+        altered.extend(scratch.forgotten.drain(..).map(Altered::Forgotten));
         for (name, before) in std::mem::take(&mut scratch.nodes) {
             match self.nodes.get(&name) {
                 Some(node) if before.as_ref() != Some(&node.record) => {

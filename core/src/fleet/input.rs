@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    fleet::{actor::Actor, job::JobRecord, node_record::NodeRecord},
+    fleet::{actor::Actor, job::JobRecord, node_record::NodeRecord, tombstone::Tombstone},
     id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     node_report::{NodeReport, labels::Labels},
     protocol::Speaks,
@@ -136,6 +136,7 @@ pub struct Stored {
     /// What nodes last said of themselves, as far as it was kept. It describes a node that is not
     /// back yet. Nothing is decided from it.
     pub reports: Vec<(NodeName, NodeReport)>,
+    pub tombstones: Vec<Tombstone>,
     /// The highest event number given out.
     pub last_event: u64,
 }

@@ -8,6 +8,7 @@ use crate::{
         input::RequestId,
         job::JobRecord,
         node_record::NodeRecord,
+        tombstone::Tombstone,
         view::{JobView, NodeView},
     },
     id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
@@ -33,6 +34,8 @@ pub enum Change {
     DeleteJob(JobUid),
     PutNode(Box<NodeRecord>),
     DeleteNode(NodeName),
+    PutTombstone(Box<Tombstone>),
+    DeleteTombstone(JobUid),
     Event(Box<Event>),
 }
 

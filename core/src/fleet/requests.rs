@@ -5,14 +5,13 @@ use crate::{
     fleet::{
         actor::Actor,
         budget::MUSTER,
-        cordon,
-        desired::{TOMBSTONES_MAX, Tombstone},
-        ending,
+        cordon, ending,
         input::Request,
         job::{Ending, JobRecord, Phase, Reason},
         node_record::Cordon,
         output::{Answer, Refusal},
         scratch::{Reply, Scratch},
+        tombstone::{TOMBSTONES_MAX, Tombstone},
         turn::Fleet,
     },
     id::{Generation, JobName, JobUid, NodeName},
@@ -260,19 +259,21 @@ impl Fleet {
         scratch
             .note("Deleted", format!("job {name} deleted"))
             .of_job(&uid, name);
-        self.tombstones.push(Tombstone {
+        let tombstone = Tombstone {
             run,
-            nodes: nodes.clone(),
-        });
+            nodes,
+            deleted: scratch.now,
+        };
+        self.tombstones.push(tombstone.clone());
         if self.tombstones.len() > TOMBSTONES_MAX {
-            self.tombstones.remove(0);
+            scratch.forgotten.push(self.tombstones.remove(0).run.job);
         }
         self.jobs.remove(&uid);
         self.names.remove(name);
         self.active.remove(&uid);
         self.live.remove(&uid);
         self.nodes.forget_job(&uid);
-        scratch.deleted.push((uid, nodes));
+        scratch.deleted.push(tombstone);
         Ok(Reply::Ready(Answer::Done))
     }
 

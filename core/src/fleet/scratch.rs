@@ -12,6 +12,7 @@ use crate::{
         node_record::NodeRecord,
         output::{Answer, Effect},
         registry::Registry,
+        tombstone::Tombstone,
     },
     id::{JobUid, NodeName},
     time::Timestamp,
@@ -28,7 +29,10 @@ pub(crate) struct Scratch {
     pub jobs: BTreeMap<JobUid, Option<JobRecord>>,
     /// Jobs whose only news is a step count.
     pub shown: BTreeSet<JobUid>,
-    pub deleted: Vec<(JobUid, Vec<NodeName>)>,
+    /// Deleted jobs.
+    pub deleted: Vec<Tombstone>,
+    /// Tombstones that have made room for newer ones.
+    pub forgotten: Vec<JobUid>,
     pub nodes: BTreeMap<NodeName, Option<NodeRecord>>,
     /// Nodes whose desired state may have changed.
     pub publish: BTreeSet<NodeName>,
@@ -59,6 +63,7 @@ impl Scratch {
             jobs: BTreeMap::new(),
             shown: BTreeSet::new(),
             deleted: Vec::new(),
+            forgotten: Vec::new(),
             nodes: BTreeMap::new(),
             publish: BTreeSet::new(),
             capacity: false,

@@ -47,6 +47,7 @@ struct Bench {
     now: Timestamp,
     stored_jobs: BTreeMap<JobUid, JobRecord>,
     stored_nodes: BTreeMap<NodeName, NodeRecord>,
+    stored_tombstones: BTreeMap<JobUid, Tombstone>,
     agents: BTreeMap<NodeName, Agent>,
     term: u64,
     next: u64,
@@ -75,6 +76,7 @@ impl Bench {
             now,
             stored_jobs: BTreeMap::new(),
             stored_nodes: BTreeMap::new(),
+            stored_tombstones: BTreeMap::new(),
             agents: BTreeMap::new(),
             term: 1,
             next: 0,
@@ -93,6 +95,11 @@ impl Bench {
                 Change::DeleteJob(uid) => drop(self.stored_jobs.remove(&uid)),
                 Change::PutNode(node) => drop(self.stored_nodes.insert(node.name.clone(), *node)),
                 Change::DeleteNode(name) => drop(self.stored_nodes.remove(&name)),
+                Change::PutTombstone(tombstone) => {
+                    let job = tombstone.run.job.clone();
+                    self.stored_tombstones.insert(job, *tombstone);
+                }
+                Change::DeleteTombstone(uid) => drop(self.stored_tombstones.remove(&uid)),
                 Change::Event(event) => self.events.push(*event),
             }
         }

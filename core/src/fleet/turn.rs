@@ -10,7 +10,6 @@ use crate::{
     fleet::{
         brake::Brake,
         capacity,
-        desired::Tombstone,
         input::{Input, Stored},
         job::JobRecord,
         live::Live,
@@ -20,6 +19,7 @@ use crate::{
         presence::Presence,
         registry::Registry,
         scratch::Scratch,
+        tombstone::{self, Tombstone},
         view::{self, JobView, NodeView},
     },
     id::{JobName, JobUid, NodeName, Term},
@@ -105,8 +105,8 @@ impl Fleet {
             brake: None,
             halted,
             objects: Objects::default(),
+            tombstones: tombstone::loaded(stored.tombstones, &jobs),
             jobs,
-            tombstones: Vec::new(),
             last_event: stored.last_event,
             fresh: true,
         };

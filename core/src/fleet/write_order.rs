@@ -18,7 +18,9 @@
 //!    say so again of a node that the store does not know.
 //! 6. A node that gets no work from now on. Those that were freed or deleted in the same turn count
 //!    no more against the cap on cordons.
-//! 7. A job that is deleted. Its workers are proven dead before.
+//! 7. The tombstone of a job, and then the job that is deleted. Its workers are proven dead before.
+//!    Without the tombstone, workers on a node that was deleted earlier would look like those of a
+//!    job that the store has never known. A tombstone that makes room for a newer one goes last.
 //! 8. Events, in the order of their numbers. They tell what stands in the records.
 //!
 //! A record whose news belongs into two steps is written twice. In its first step it is as before
@@ -31,7 +33,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    fleet::{event::Event, job::JobRecord, node_record::NodeRecord, output::Change},
+    fleet::{
+        event::Event, job::JobRecord, node_record::NodeRecord, output::Change, tombstone::Tombstone,
+    },
     id::{Generation, JobUid, NodeName},
     planted::{self, Mistake},
 };
@@ -48,6 +52,8 @@ pub(crate) enum Altered {
         after: Box<JobRecord>,
     },
     JobDeleted(JobUid),
+    Buried(Tombstone),
+    Forgotten(JobUid),
     Node {
         before: Option<NodeRecord>,
         after: Box<NodeRecord>,
@@ -65,6 +71,7 @@ enum Step {
     NodeChanges,
     NodeDeleted,
     NodeCordoned,
+    JobBuried,
     JobDeleted,
     Event,
 }
@@ -105,7 +112,8 @@ fn step(altered: &Altered) -> Step {
         Altered::NodeDeleted(_) => Step::NodeDeleted,
         Altered::Job { before, after } if opens(before.as_ref(), after) => Step::JobOpens,
         Altered::Job { .. } => Step::JobGivesUp,
-        Altered::JobDeleted(_) => Step::JobDeleted,
+        Altered::Buried(_) => Step::JobBuried,
+        Altered::JobDeleted(_) | Altered::Forgotten(_) => Step::JobDeleted,
         Altered::Event(_) => Step::Event,
     }
 }
@@ -114,6 +122,8 @@ fn change(altered: Altered) -> Change {
     match altered {
         Altered::Job { after, .. } => Change::PutJob(after),
         Altered::JobDeleted(uid) => Change::DeleteJob(uid),
+        Altered::Buried(tombstone) => Change::PutTombstone(Box::new(tombstone)),
+        Altered::Forgotten(uid) => Change::DeleteTombstone(uid),
         Altered::Node { after, .. } => Change::PutNode(after),
         Altered::NodeDeleted(name) => Change::DeleteNode(name),
         Altered::Event(event) => Change::Event(Box::new(event)),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use muster_core::{
     fleet::{
-        Change, NodeRecord, Stored,
+        Change, NodeRecord, Stored, Tombstone,
         commit::{RecordKey, Version, Versions, Write},
         job::JobRecord,
     },
@@ -18,6 +18,7 @@ use muster_core::{
 pub(crate) struct Store {
     pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
     pub(crate) nodes: BTreeMap<NodeName, NodeRecord>,
+    pub(crate) tombstones: BTreeMap<JobUid, Tombstone>,
     pub(crate) versions: BTreeMap<RecordKey, Version>,
     pub(crate) last_event: u64,
     /// The latest time that was written. No coordinator's clock starts before it.
@@ -42,19 +43,20 @@ impl Store {
 
     pub(crate) fn apply(&mut self, write: Write) {
         match &write.change {
-            Change::DeleteJob(_) | Change::DeleteNode(_) => {
-                self.versions.remove(&write.key());
-            }
-            Change::PutJob(_) | Change::PutNode(_) => {
-                self.versions.insert(write.key(), write.becomes);
-            }
             Change::Event(_) => {}
+            change if change.deletes() => drop(self.versions.remove(&write.key())),
+            _ => drop(self.versions.insert(write.key(), write.becomes)),
         }
         match write.change {
             Change::PutJob(job) => drop(self.jobs.insert(job.uid.clone(), *job)),
             Change::DeleteJob(uid) => drop(self.jobs.remove(&uid)),
             Change::PutNode(node) => drop(self.nodes.insert(node.name.clone(), *node)),
             Change::DeleteNode(name) => drop(self.nodes.remove(&name)),
+            Change::PutTombstone(tombstone) => {
+                let job = tombstone.run.job.clone();
+                self.tombstones.insert(job, *tombstone);
+            }
+            Change::DeleteTombstone(job) => drop(self.tombstones.remove(&job)),
             Change::Event(event) => {
                 (self.last_event, self.latest) = (event.sequence, self.latest.max(event.at))
             }
@@ -66,6 +68,7 @@ impl Store {
             jobs: self.jobs.values().cloned().collect(),
             nodes: self.nodes.values().cloned().collect(),
             reports: Vec::new(),
+            tombstones: self.tombstones.values().cloned().collect(),
             last_event: self.last_event,
         }
     }

@@ -13,7 +13,9 @@ use ::redb::{Builder, Database, DatabaseError, ReadableDatabase};
 
 use super::{
     error::{FileError, damaged, reading, unwritten},
-    tables::{EVENTS, FORMAT, JOBS, META, META_COMMITS, META_FORMAT, NODES, REPORTS, VERSIONS},
+    tables::{
+        EVENTS, FORMAT, JOBS, META, META_COMMITS, META_FORMAT, NODES, REPORTS, TOMBSTONES, VERSIONS,
+    },
 };
 use crate::store::StoreError;
 
@@ -90,6 +92,7 @@ pub(super) fn create(directory: &Path) -> Result<(), StoreError> {
         transaction.open_table(NODES)?;
         transaction.open_table(REPORTS)?;
         transaction.open_table(EVENTS)?;
+        transaction.open_table(TOMBSTONES)?;
         transaction.open_table(VERSIONS)?;
         transaction.commit()?;
         Ok(database.close()?)

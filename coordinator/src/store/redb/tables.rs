@@ -9,7 +9,9 @@ pub(super) const NODES: TableDefinition<&str, &[u8]> = TableDefinition::new("nod
 /// until it is on the disk.
 pub(super) const REPORTS: TableDefinition<&str, &[u8]> = TableDefinition::new("reports");
 pub(super) const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");
-/// Term and number of the last write of each job and node, by the record's kind and name. A file of
+/// What is remembered of deleted jobs, by their uid. A file of an older build has none.
+pub(super) const TOMBSTONES: TableDefinition<&str, &[u8]> = TableDefinition::new("tombstones");
+/// Term and number of the last write of each record but events, by the record's kind and name. A file of
 /// an older build has none, and such a build changes records without it. That does no harm: the
 /// lock keeps every other writer out.
 pub(super) const VERSIONS: TableDefinition<&str, (u64, u64)> = TableDefinition::new("versions");

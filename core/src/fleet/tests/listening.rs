@@ -11,6 +11,7 @@ impl Bench {
             jobs: self.stored_jobs.values().cloned().collect(),
             nodes: self.stored_nodes.values().cloned().collect(),
             reports: Vec::new(),
+            tombstones: self.stored_tombstones.values().cloned().collect(),
             last_event: self.events.len() as u64,
         };
         self.fleet = Fleet::new(Policy::default(), Term(self.term), stored, self.now);

@@ -490,3 +490,34 @@ fn an_agent_that_does_not_know_what_was_started_on_its_boot_is_another() {
     bench.pass(SECOND);
     assert_eq!(bench.job("digits").last_generation.0, 2);
 }
+
+/// A node was deleted while its workers ran, then their job. A coordinator that starts after that
+/// still knows that it had such a job.
+#[test]
+fn workers_of_a_deleted_job_on_a_deleted_node_are_stopped_after_a_restart() {
+    let mut bench = Bench::new(&["a"]);
+    bench.submit("digits", document(1, 1, 1));
+    bench.pass(SECOND);
+    // Its network breaks, and its workers go on.
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    agent.frozen = true;
+    let session = agent.session.take().unwrap();
+    bench.input(Input::Disconnected { session });
+    bench.pass(10 * SECOND);
+    bench.request(Request::DeleteNode { node: "a".into() });
+    cancel(&mut bench, "digits");
+    bench.pass(SECOND);
+    let name = bench.job("digits").name.clone();
+    let deleted = bench.request(Request::Delete { name });
+    assert_eq!(deleted, Answer::Done);
+
+    bench.restart_coordinator();
+    bench.agents.get_mut(&"a".into()).unwrap().frozen = false;
+    bench.connect("a");
+    bench.pass(SECOND);
+    let behind = |event: &&Event| event.reason == "StoreBehind";
+    assert_eq!(bench.events.iter().find(behind), None);
+    assert!(bench.stored_nodes[&"a".into()].halt.is_none());
+    let runs = &bench.agents[&"a".into()].runs;
+    assert!(runs.values().all(|run| run.phase.is_over()), "{runs:?}");
+}

@@ -82,6 +82,8 @@ fn written(altered: Vec<Altered>) -> Vec<String> {
         Change::DeleteJob(uid) => format!("-{uid}"),
         Change::PutNode(node) => node.name.to_string(),
         Change::DeleteNode(name) => format!("-{name}"),
+        Change::PutTombstone(tombstone) => format!("+{}", tombstone.run.job),
+        Change::DeleteTombstone(uid) => format!("-tombstone {uid}"),
         Change::Event(event) => format!("event {}", event.sequence),
     };
     in_order(altered).iter().map(short).collect()
@@ -161,6 +163,11 @@ fn a_node_comes_before_jobs_with_its_boot_or_halt_and_after_them_with_the_rest()
     let altered = vec![
         Altered::Event(event),
         Altered::JobDeleted("old".into()),
+        Altered::Buried(Tombstone {
+            run: on(job("old"), 1, &[]).current.unwrap().run(&"old".into()),
+            nodes: Vec::new(),
+            deleted: Timestamp(1),
+        }),
         changed_node(cordoned),
         Altered::NodeDeleted("gone".into()),
         changed_node(met),
@@ -173,7 +180,7 @@ fn a_node_comes_before_jobs_with_its_boot_or_halt_and_after_them_with_the_rest()
         },
     ];
     let expected = [
-        "rebooted", "halted", "new", "a g1", "met", "-gone", "cordoned", "-old", "event 7",
+        "rebooted", "halted", "new", "a g1", "met", "-gone", "cordoned", "+old", "-old", "event 7",
     ];
     assert_eq!(written(altered), expected);
 }

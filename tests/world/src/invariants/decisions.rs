@@ -26,6 +26,7 @@ pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change
                 .filter(|place| place.powered)
                 .map(|place| ("I12", format!("{} is struck off and has power", place.name)))
         }
+        Change::PutTombstone(_) | Change::DeleteTombstone(_) => None,
         Change::Event(event) => (event.sequence <= world.store.last_event)
             .then(|| ("I5", format!("event {} comes again", event.sequence))),
     };

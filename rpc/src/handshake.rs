@@ -1,8 +1,8 @@
 //! TLS handshakes of callers: each in a task of its own, so many at a time, and none for long.
 //!
 //! A handshake costs a millisecond of processor time, so thousands of agents that reconnect at once
-//! must not hold up the heartbeats of the others. A caller that sends nothing costs no turn; one
-//! that begins a handshake and stops halfway holds a turn, so an address has only some of them.
+//! must not hold up the heartbeats of the others. A caller that has not sent its whole first message
+//! costs no turn; one that stops after it holds a turn, so an address has only some of them.
 
 use std::{
     collections::BTreeMap,
@@ -12,8 +12,9 @@ use std::{
     time::Duration,
 };
 
+use rustls::server::Acceptor;
 use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use crate::tls::ServerTls;
 
@@ -52,12 +53,11 @@ impl Handshakes {
         let address = stream.peer_addr()?.ip().to_canonical();
         let of_address = self.turns_of(address);
         let done = timeout(PATIENCE, async {
-            stream.readable().await?;
+            let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
             let closed = "semaphores here are never closed";
             let _of_address = of_address.acquire().await.expect(closed);
             let _turn = self.turns.acquire().await.expect(closed);
-            let acceptor = TlsAcceptor::from(self.tls.current());
-            timeout(LASTS, acceptor.accept(stream)).await?
+            timeout(LASTS, begun.into_stream(self.tls.current())).await?
         });
         let done = done.await;
         drop(of_address);

@@ -430,3 +430,87 @@ async fn a_host_speaks_for_its_own_node_only_and_not_after_it_is_denied() {
     assert_eq!(ended.code(), Code::PermissionDenied, "{ended}");
     assert!(ended.message().contains("was denied by an operator"));
 }
+
+/// Credentials for host n1 with the authority in this folder, made by hand: these ended a minute
+/// ago.
+fn expired(secure: &Secure) -> Credentials {
+    let folder = secure.path().join("trust");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let mut named = rcgen::CertificateParams::default();
+    named.distinguished_name = rcgen::DistinguishedName::new();
+    let name = "Muster CA of muster";
+    named
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, name);
+    let authority = rcgen::KeyPair::from_pem(&read("authority.key")).unwrap();
+    let issuer = rcgen::Issuer::new(named, authority);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    let uri = "spiffe://muster/host/n1".try_into().unwrap();
+    params.subject_alt_names = vec![rcgen::SanType::URI(uri)];
+    let ended_us = trust::now_us() - 60_000_000;
+    let date = |us: u64| time::OffsetDateTime::from_unix_timestamp((us / 1_000_000) as i64);
+    params.not_before = date(ended_us - 3_600_000_000).unwrap();
+    params.not_after = date(ended_us).unwrap();
+    Credentials {
+        server: secure.address.to_string(),
+        principal: "host/n1".into(),
+        certificate: params.signed_by(&key, &issuer).unwrap().pem(),
+        key: key.serialize_pem(),
+        authorities: read("authority.pem"),
+        not_before_us: ended_us - 3_600_000_000,
+        not_after_us: ended_us,
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_has_expired_or_is_of_another_cluster_is_refused_with_its_reason() {
+    let (secure, other) = (Secure::start().await, Secure::start().await);
+    let stranger = Credentials {
+        authorities: secure.host("n9").await.authorities,
+        ..other.host("n1").await
+    };
+    for (own, says) in [
+        (expired(&secure), "the certificate of this side has expired"),
+        (stranger, "it does not accept the certificate of this side"),
+    ] {
+        let options = Options {
+            tls: Some(own.tls().unwrap()),
+            ..Options::default()
+        };
+        // With TLS 1.3 the caller's handshake is over before the other end has looked at its
+        // certificate. So the refusal may come with the first call.
+        let why = match within(dial(&secure.address, options)).await {
+            Err(error) => error.explain(),
+            Ok(clients) => {
+                let status = within(clients.access().who_am_i(v1::WhoAmIRequest {})).await;
+                muster_rpc::tls::explain(&status.unwrap_err())
+            }
+        };
+        assert!(why.is_some_and(|why| why.starts_with(says)), "{why:?}");
+    }
+}
+
+#[tokio::test]
+async fn callers_that_never_finish_a_handshake_hold_up_nobody() {
+    use tokio::io::AsyncWriteExt;
+
+    let secure = Secure::start().await;
+    let n1 = secure.host("n1").await;
+    let address = secure.address.to_string().replace("https://", "");
+    let mut silent = Vec::new();
+    for number in 0..600 {
+        let mut stream = within(tokio::net::TcpStream::connect(&address))
+            .await
+            .unwrap();
+        if number % 2 == 0 {
+            // The head of a ClientHello, and never the rest of it.
+            stream.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+        }
+        silent.push(stream);
+    }
+    let clients = secure.as_whom(&n1).await;
+    let who = within(clients.access().who_am_i(v1::WhoAmIRequest {})).await;
+    assert_eq!(who.unwrap().into_inner().identity, "host/n1");
+    drop(silent);
+}

@@ -11,6 +11,13 @@ pub fn explain(error: &(dyn Error + 'static)) -> Option<&'static str> {
         if let Some(tls) = error.downcast_ref::<Tls>() {
             return Some(of_tls(tls));
         }
+        // An alert that comes after the handshake passes through HTTP/2, which keeps only the text.
+        if let Some(alert) = ALERTS.iter().find(|alert| {
+            let text = Tls::AlertReceived(**alert).to_string();
+            error.to_string().ends_with(&text)
+        }) {
+            return Some(of_tls(&Tls::AlertReceived(*alert)));
+        }
         // An I/O error does not name what it wraps as its source, but that one's source.
         let wrapped = error
             .downcast_ref::<std::io::Error>()
@@ -20,6 +27,16 @@ pub fn explain(error: &(dyn Error + 'static)) -> Option<&'static str> {
     }
     None
 }
+
+/// What a server says of a certificate that it does not take.
+const ALERTS: [AlertDescription; 6] = [
+    AlertDescription::CertificateExpired,
+    AlertDescription::UnknownCA,
+    AlertDescription::BadCertificate,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::DecryptError,
+];
 
 fn of_tls(error: &Tls) -> &'static str {
     use CertificateError::*;
@@ -44,6 +61,7 @@ fn of_tls(error: &Tls) -> &'static str {
             AlertDescription::UnknownCA
             | AlertDescription::BadCertificate
             | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateRevoked
             | AlertDescription::DecryptError,
         ) => {
             "it does not accept the certificate of this side: that is of another cluster; log in or join again with a new token"

@@ -11,7 +11,7 @@ use std::{
 
 use clap::Parser;
 use muster_core::{id::NodeName, node_report::labels::LABELS_MAX, period};
-use muster_rpc::{Address, credentials::Source};
+use muster_rpc::Address;
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 
 use crate::{
@@ -48,26 +48,6 @@ pub struct Flags {
     /// The coordinator's address [default: the one that was joined, else http://127.0.0.1:7070]
     #[arg(long, env = "MUSTER_COORDINATOR", value_name = "URL")]
     pub coordinator: Option<String>,
-    /// Certificate of this node, PEM, for sites that issue their own; with --tls-key and --tls-ca, in
-    /// place of `muster-agent join`
-    #[arg(long, env = "MUSTER_TLS_CERT", value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
-    pub tls_cert: Option<PathBuf>,
-    /// Its private key, PEM
-    #[arg(
-        long,
-        env = "MUSTER_TLS_KEY",
-        value_name = "FILE",
-        requires = "tls_cert"
-    )]
-    pub tls_key: Option<PathBuf>,
-    /// The authorities that may vouch for the coordinator, PEM
-    #[arg(
-        long,
-        env = "MUSTER_TLS_CA",
-        value_name = "FILE",
-        requires = "tls_cert"
-    )]
-    pub tls_ca: Option<PathBuf>,
     /// This node's name, unique in the fleet; the one that was joined with, or the host name, if not
     /// given
     #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
@@ -202,7 +182,7 @@ pub struct Flags {
 pub struct Config {
     pub coordinator: Address,
     /// What this node shows to a coordinator that speaks TLS.
-    pub identity: Option<Source>,
+    pub identity: Option<PathBuf>,
     /// Talk to the coordinator even if the kernel cannot tell which user runs it.
     pub accept_unknown: bool,
     pub node: NodeName,
@@ -263,14 +243,7 @@ impl Flags {
         let joined = joined(&state_dir)?;
         let node = node_name(self.node_name, joined.as_ref())?;
         let coordinator = coordinator(self.coordinator, joined.as_ref())?;
-        let own = match (self.tls_cert, self.tls_key, self.tls_ca) {
-            (Some(certificate), Some(key), Some(authorities)) => Some(Source::Files {
-                authorities,
-                certificate,
-                key,
-            }),
-            _ => joined.map(|_| Source::Own(credentials_path(&state_dir))),
-        };
+        let own = joined.map(|_| credentials_path(&state_dir));
         if coordinator.is_tls() && own.is_none() {
             let message = format!(
                 "{coordinator} speaks TLS, and this node has no certificate; get a token from whoever runs the coordinator, and run \

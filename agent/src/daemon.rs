@@ -5,7 +5,6 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use muster_core::node_report::NodeReport;
-use muster_rpc::credentials::Source;
 use muster_runtime::{
     shutdown::Signals,
     tasks::{Essential, Ordinary, Tasks},
@@ -65,12 +64,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     tasks.spawn(Essential, "supervisor", supervisor.run());
     tasks.spawn(Essential, "session", session.run());
-    if let Some(Source::Own(path)) = &config.identity {
-        tasks.spawn(
-            Ordinary,
-            "certificate",
-            renewal::run(path.clone(), shutdown.clone()),
-        );
+    if let Some(path) = &config.identity {
+        let renewal = renewal::run(path.clone(), config.coordinator.clone(), shutdown.clone());
+        tasks.spawn(Ordinary, "certificate", renewal);
     }
     if let Some(file) = config.ready_file.clone() {
         tasks.spawn(

@@ -6,10 +6,12 @@ use clap::Parser;
 use muster_core::id::node_name_error;
 use muster_rpc::{
     Address,
+    credentials::Credentials,
     enroll::{self, EnrollError},
     tls::{Pin, Trust},
 };
 use muster_runtime::{chain::chain, version::version};
+use tonic::Code;
 
 use crate::config::{credentials_path, host_name};
 
@@ -48,7 +50,7 @@ pub struct Join {
     /// The token, in a file; - is the standard input
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// This node's name, unique in the fleet; the host name if not given
+    /// This node's name, unique in the fleet; the token's, or else the host name, if not given
     #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
     /// The agent's state directory
@@ -80,11 +82,8 @@ impl Join {
                 "{address} is not a URL like https://train.example.org:7070"
             ));
         }
-        let node = match self.node_name {
-            Some(name) => name,
-            None => host_name().map_err(|e| e.to_string())?,
-        };
-        if let Some(why) = node_name_error(&node) {
+        let given = self.node_name.clone().unwrap_or_default();
+        if let Some(why) = node_name_error(&given).filter(|_| !given.is_empty()) {
             return Err(format!("--node-name: {why}"));
         }
         let trust = match (self.ca_pin, self.ca_file) {
@@ -96,11 +95,32 @@ impl Join {
         };
         let token = token(self.token_file)?;
         let path = credentials_path(&self.state_dir);
+        if let Ok(there) = Credentials::read(&path)
+            && !given.is_empty()
+            && there.principal != format!("host/{given}")
+        {
+            return Err(format!(
+                "{} is the state directory of {}; use another one for {given}",
+                self.state_dir.display(),
+                there.principal
+            ));
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| format!("start: {e}"))?;
-        let got = runtime.block_on(enroll::join(&address, &trust, token.trim(), &node));
+        let got = runtime.block_on(async {
+            match enroll::join(&address, &trust, token.trim(), &given).await {
+                // The token is for any name, so it takes this machine's.
+                Err(EnrollError::Refused(why))
+                    if given.is_empty() && why.code() == Code::InvalidArgument =>
+                {
+                    let name = host_name().map_err(|e| EnrollError::Name(e.to_string()))?;
+                    enroll::join(&address, &trust, token.trim(), &name).await
+                }
+                joined => joined,
+            }
+        });
         let got = got.map_err(|e| match &e {
             EnrollError::Unreachable(_, dial) => match dial.explain() {
                 Some(hint) => format!("{}: {hint}", chain(&e)),
@@ -110,7 +130,8 @@ impl Join {
         })?;
         got.write(&path).map_err(|e| e.to_string())?;
         Ok(format!(
-            "{node} has joined {address}; its certificate is in {}\nNow start the agent: muster-agent --state-dir {}",
+            "{} has joined {address}; its certificate is in {}\nNow start the agent: muster-agent --state-dir {}",
+            got.principal,
             path.display(),
             self.state_dir.display()
         ))

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use muster_rpc::{credentials::Credentials, enroll};
+use muster_rpc::{Address, credentials::Credentials, enroll};
 use muster_runtime::{backoff::entropy, chain::chain};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -14,9 +14,9 @@ use tracing::{info, warn};
 /// How often to look. A certificate lasts 30 days, so ten days are left when it is due.
 const LOOK: Duration = Duration::from_secs(60 * 60);
 
-pub(crate) async fn run(path: PathBuf, shutdown: CancellationToken) {
+pub(crate) async fn run(path: PathBuf, coordinator: Address, shutdown: CancellationToken) {
     loop {
-        if let Err(why) = look(&path).await {
+        if let Err(why) = look(&path, &coordinator).await {
             warn!("renew this node's certificate: {why}");
         }
         // Ten thousand agents that were started together must not all ask in the same minute.
@@ -31,7 +31,7 @@ pub(crate) async fn run(path: PathBuf, shutdown: CancellationToken) {
     }
 }
 
-async fn look(path: &Path) -> Result<(), String> {
+async fn look(path: &Path, coordinator: &Address) -> Result<(), String> {
     let old = Credentials::read(path).map_err(|e| e.to_string())?;
     let now_us = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -46,7 +46,9 @@ async fn look(path: &Path) -> Result<(), String> {
     if !old.is_due(now_us) {
         return Ok(());
     }
-    let new = enroll::renew(&old).await.map_err(|e| chain(&e))?;
+    let new = enroll::renew(&old, coordinator)
+        .await
+        .map_err(|e| chain(&e))?;
     new.write(path).map_err(|e| e.to_string())?;
     info!(
         principal = new.principal,

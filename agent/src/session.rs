@@ -6,6 +6,7 @@
 //! nothing for the workers.
 
 use std::{
+    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -31,8 +32,9 @@ use muster_proto::{
     },
 };
 use muster_rpc::{
-    credentials::{CredentialsError, Source},
+    credentials::{Credentials, CredentialsError},
     dial::{self, DialError, dial},
+    tls::explain,
 };
 use muster_runner::procfs;
 use muster_runtime::{
@@ -94,8 +96,8 @@ enum End {
     Unreachable(String, #[source] DialError),
     #[error("this node's certificate cannot be used")]
     NoIdentity(#[source] CredentialsError),
-    #[error("the coordinator ended the session")]
-    Ended(#[source] Status),
+    #[error("the coordinator ended the session: {}", why(.0))]
+    Ended(Status),
     #[error("the coordinator closed the session")]
     Closed,
     #[error("the coordinator did not answer the hello within {} s", WELCOME_TIMEOUT.as_secs())]
@@ -108,6 +110,17 @@ enum End {
     Objection(String),
     #[error("the agent ends")]
     Shutdown,
+}
+
+/// What the coordinator says, or what broke the connection.
+fn why(status: &Status) -> String {
+    match std::error::Error::source(status) {
+        Some(source) => match explain(source) {
+            Some(hint) => format!("{}: {hint}", chain(source)),
+            None => chain(source),
+        },
+        None => status.message().to_owned(),
+    }
 }
 
 impl End {
@@ -190,7 +203,8 @@ impl Session {
     }
 
     async fn open(&mut self) -> Result<(Wire, Streaming<CoordinatorMessage>, News), End> {
-        let tls = self.config.identity.as_ref().map(Source::load);
+        let own = |path: &PathBuf| Ok(Credentials::read(path)?.tls()?);
+        let tls = self.config.identity.as_ref().map(own);
         let options = dial::Options {
             accept_unknown: self.config.accept_unknown,
             tls: tls.transpose().map_err(End::NoIdentity)?,

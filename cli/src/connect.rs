@@ -47,7 +47,7 @@ impl Client {
                     "there are no credentials for {server}; get a token from whoever runs it, and run: muster login {server} --ca-pin PIN"
                 )));
             };
-            let own = fresh(path).await?;
+            let own = fresh(path, &server).await?;
             options.tls = Some(own.tls().map_err(Failure::request)?);
         }
         match dial(&server, options).await {
@@ -141,7 +141,7 @@ impl Client {
 }
 
 /// The credentials in this file, renewed if two thirds of their life are over.
-async fn fresh(path: &Path) -> Result<Credentials, Failure> {
+async fn fresh(path: &Path, server: &Address) -> Result<Credentials, Failure> {
     let own = Credentials::read(path).map_err(Failure::request)?;
     let now = now_us();
     if own.is_expired(now) {
@@ -154,7 +154,7 @@ async fn fresh(path: &Path) -> Result<Credentials, Failure> {
         return Ok(own);
     }
     // The old ones are good for days, so a failure is no reason to stop.
-    match enroll::renew(&own).await {
+    match enroll::renew(&own, server).await {
         Ok(new) => {
             new.write(path).map_err(Failure::request)?;
             Ok(new)
@@ -183,6 +183,14 @@ pub(crate) fn lost(status: &Status) -> bool {
 }
 
 fn unreachable(server: &Address, why: &str) -> Failure {
+    // What a client without TLS sees of a server with TLS is a broken HTTP/2.
+    let is_broken = why == "transport error" || why.contains("http2") || why.contains("h2 protocol");
+    if !server.is_tls() && is_broken {
+        return Failure::Unreachable(format!(
+            "{server} does not speak HTTP/2 without TLS: {why}; if `muster-coordinator init` was run there, get a token and run: muster login {} --ca-pin PIN",
+            server.to_string().replacen("http://", "https://", 1)
+        ));
+    }
     Failure::Unreachable(format!(
         "cannot reach the coordinator at {server}: {why}; is it running? `muster local up` starts one here, --server names another"
     ))

@@ -2,7 +2,8 @@
 //! state directory, whether or not the coordinator runs.
 
 use std::{
-    env,
+    env, fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -91,9 +92,12 @@ struct Create {
     /// Also give the user this role
     #[arg(long, value_enum, requires = "user")]
     role: Option<Role>,
-    /// The namespaces of the jobs that the role is for; may be given several times [default: all]
+    /// A namespace of the jobs that the role is for; may be given several times
     #[arg(long = "namespace", short, value_name = "NAMESPACE", requires = "role")]
     namespaces: Vec<String>,
+    /// The role is for all namespaces
+    #[arg(long, short = 'A', requires = "role", conflicts_with = "namespaces")]
+    all_namespaces: bool,
     /// How many nodes may join with it; only without a name
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     uses: u32,
@@ -123,14 +127,23 @@ struct Set {
     name: String,
     #[arg(long, value_enum)]
     role: Role,
-    /// The namespaces of the jobs that the role is for; may be given several times [default: all]
-    #[arg(long = "namespace", short, value_name = "NAMESPACE")]
+    /// A namespace of the jobs that the role is for; may be given several times
+    #[arg(
+        long = "namespace",
+        short,
+        value_name = "NAMESPACE",
+        required_unless_present = "all_namespaces"
+    )]
     namespaces: Vec<String>,
+    /// The role is for all namespaces
+    #[arg(long, short = 'A', conflicts_with = "namespaces")]
+    all_namespaces: bool,
 }
 
-/// Deny a node or user everything, within seconds, sessions that are open included
+/// Deny a node or user everything, within seconds
 ///
-/// The workers of a denied node go on as after any lost connection, until the coordinator has given
+/// The session of a denied node ends at its next heartbeat. What a denied user watches or follows
+/// already goes on until that ends; every new call is refused. The workers of a denied node go on as after any lost connection, until the coordinator has given
 /// their job other nodes.
 #[derive(Debug, Args)]
 struct Deny {
@@ -157,6 +170,22 @@ struct Pin {
 }
 
 impl Command {
+    fn state_dir(&self) -> &Path {
+        let state = match &self.command {
+            Commands::Init(args) => &args.state,
+            Commands::Token(TokenCommand {
+                command: TokenCommands::Create(args),
+            }) => &args.state,
+            Commands::User(UserCommand {
+                command: UserCommands::Set(args),
+            }) => &args.state,
+            Commands::Deny(args) => &args.state,
+            Commands::Allow(args) => &args.state,
+            Commands::Pin(args) => &args.state,
+        };
+        &state.state_dir
+    }
+
     /// The command that the process was started with. `None`: it shall serve.
     pub fn of_arguments() -> Option<Self> {
         let first = env::args().nth(1)?;
@@ -164,6 +193,7 @@ impl Command {
     }
 
     pub fn run(self) -> anyhow::Result<()> {
+        check_owner(self.state_dir())?;
         match self.command {
             Commands::Init(args) => init(&args),
             Commands::Token(TokenCommand {
@@ -185,6 +215,24 @@ impl Command {
             }
         }
     }
+}
+
+/// Refuses to write as another user than the coordinator's: it could not read what was written, and
+/// a denial, say, would not hold.
+fn check_owner(state_dir: &Path) -> anyhow::Result<()> {
+    let Ok(data) = fs::metadata(state_dir) else {
+        // The command itself says what is wrong with it.
+        return Ok(());
+    };
+    let (owner, own) = (data.uid(), rustix::process::geteuid().as_raw());
+    if owner != own {
+        anyhow::bail!(
+            "{} belongs to user {owner}, and you are user {own}; run this as that user, as with: runuser -u \"$(id -nu {owner})\" -- \
+             muster-coordinator ...",
+            state_dir.display()
+        );
+    }
+    Ok(())
 }
 
 fn init(args: &Init) -> anyhow::Result<()> {
@@ -220,7 +268,7 @@ Next:
   MUSTER_TOKEN=... muster-agent join {url} --ca-pin {pin} --state-dir DIR
 
   # Here: a token for a user. On the user's machine: log in with it
-  muster-coordinator token create --state-dir {state} --user NAME --role admin
+  muster-coordinator token create --state-dir {state} --user NAME --role admin --all-namespaces
   MUSTER_TOKEN=... muster login {url} --ca-pin {pin}"
     );
     Ok(())
@@ -244,6 +292,9 @@ fn create(args: Create) -> anyhow::Result<()> {
         }
     }
     if let (Some(user), Some(role)) = (&name, args.role) {
+        if args.namespaces.is_empty() && !args.all_namespaces {
+            anyhow::bail!("--role: for which jobs? give --namespace NAME, or --all-namespaces");
+        }
         set(dir, user, role, args.namespaces)?;
     }
     let token = trust::create_token(

@@ -1,12 +1,12 @@
 //! An identity on disk: certificate, private key, and the authorities that vouch for a coordinator.
 //!
-//! Muster keeps its own in one file, so that a reader never sees half of a renewal. A site that has
-//! SPIFFE brings three PEM files instead, which its helper renews.
+//! They are one file, so that a reader never sees half of a renewal. It is read at every dial, so a
+//! renewal needs no restart.
 
 use std::{
     fs, io,
     io::Write,
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -90,41 +90,6 @@ impl Credentials {
     }
 }
 
-/// Where an identity comes from. It is read at every dial, so a renewal needs no restart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A file of [`Credentials`].
-    Own(PathBuf),
-    /// PEM files of somebody else.
-    Files {
-        authorities: PathBuf,
-        certificate: PathBuf,
-        key: PathBuf,
-    },
-}
-
-impl Source {
-    pub fn load(&self) -> Result<ClientTls, CredentialsError> {
-        match self {
-            Source::Own(path) => Ok(Credentials::read(path)?.tls()?),
-            Source::Files {
-                authorities,
-                certificate,
-                key,
-            } => {
-                let own = Pair {
-                    chain: text(certificate)?,
-                    key: text(key)?,
-                };
-                Ok(ClientTls::new(
-                    &Trust::Authorities(text(authorities)?),
-                    Some(&own),
-                )?)
-            }
-        }
-    }
-}
-
 fn text(path: &Path) -> Result<String, CredentialsError> {
     fs::read_to_string(path).map_err(|why| CredentialsError::Read {
         path: path.to_owned(),
@@ -135,7 +100,10 @@ fn text(path: &Path) -> Result<String, CredentialsError> {
 /// Replaces a file whose content is a secret, whole or not at all.
 pub fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    fs::create_dir_all(folder)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
     let mut name = path
         .file_name()
         .ok_or(io::ErrorKind::InvalidInput)?
@@ -192,10 +160,10 @@ mod tests {
     fn what_is_no_credentials_is_said_to_be_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("credentials.json");
-        let missing = Source::Own(path.clone()).load().unwrap_err().to_string();
+        let missing = Credentials::read(&path).unwrap_err().to_string();
         assert!(missing.starts_with("read ") && missing.ends_with("(os error 2)"));
         fs::write(&path, "{}").unwrap();
-        let error = Source::Own(path).load().unwrap_err().to_string();
+        let error = Credentials::read(&path).unwrap_err().to_string();
         assert!(
             error.contains("holds no credentials: missing field"),
             "{error}"

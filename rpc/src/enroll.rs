@@ -6,7 +6,7 @@ use rcgen::{KeyPair, PublicKeyData};
 use tonic::Status;
 
 use crate::{
-    address::{Address, BadAddress},
+    address::Address,
     credentials::Credentials,
     dial::{DialError, Options, dial},
     tls::{ClientTls, TlsError, Trust},
@@ -19,11 +19,11 @@ pub enum EnrollError {
     #[error("{}", .0.message())]
     Refused(Status),
     #[error(transparent)]
-    Address(#[from] BadAddress),
-    #[error(transparent)]
     Tls(#[from] TlsError),
     #[error("make a key: {0}")]
     Key(#[from] rcgen::Error),
+    #[error("{0}")]
+    Name(String),
     #[error("the coordinator answered without a certificate")]
     Empty,
 }
@@ -56,14 +56,14 @@ pub async fn join(
     credentials(&address.to_string(), answer.into_inner().certificate, &key)
 }
 
-/// Gets a new certificate, with a new key, in place of these credentials.
-pub async fn renew(old: &Credentials) -> Result<Credentials, EnrollError> {
-    let address: Address = old.server.parse()?;
+/// Gets a new certificate, with a new key, in place of these credentials, from the coordinator at
+/// this address.
+pub async fn renew(old: &Credentials, address: &Address) -> Result<Credentials, EnrollError> {
     let options = Options {
         tls: Some(old.tls()?),
         ..Options::default()
     };
-    let clients = dial(&address, options)
+    let clients = dial(address, options)
         .await
         .map_err(|e| EnrollError::Unreachable(address.to_string(), e))?;
     let key = KeyPair::generate()?;
@@ -75,7 +75,7 @@ pub async fn renew(old: &Credentials) -> Result<Credentials, EnrollError> {
         .renew(request)
         .await
         .map_err(EnrollError::Refused)?;
-    credentials(&old.server, answer.into_inner().certificate, &key)
+    credentials(&address.to_string(), answer.into_inner().certificate, &key)
 }
 
 fn credentials(

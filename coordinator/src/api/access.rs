@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muster_core::id::label_error;
 use muster_proto::v1;
-use muster_rpc::Identity;
+use muster_rpc::{Caller, Identity};
 use tonic::{Request, Response, Status};
 use tracing::{error, info};
 
@@ -12,7 +12,7 @@ use super::{
     authorize::{self, allow},
     status,
 };
-use crate::trust::{Host, Issued, JoinError, Scope, Trust};
+use crate::trust::{Host, Issued, JoinError, Scope, TokenError, Trust};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
@@ -25,16 +25,22 @@ impl v1::access_service_server::AccessService for Access {
         &self,
         request: Request<v1::JoinRequest>,
     ) -> Result<Response<v1::JoinResponse>, Status> {
-        let from = request
-            .extensions()
-            .get::<muster_rpc::Caller>()
-            .map(|caller| caller.address());
+        let caller = request.extensions().get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| Status::internal("a request without a caller"))?;
+        let (from, method) = (caller.address(), "muster.v1.AccessService/Join");
         let request = request.into_inner();
-        let issued = self
+        let joined = self
             .trust()?
-            .join(&request.token, &request.name, &request.public_key)
-            .map_err(refused)?;
-        info!(target: "audit", who = %issued.principal, ?from, method = "muster.v1.AccessService/Join", allowed = true);
+            .join(&request.token, &request.name, &request.public_key);
+        match &joined {
+            Ok(issued) => {
+                info!(target: "audit", who = %issued.principal, %from, method, allowed = true);
+            }
+            Err(why) => {
+                info!(target: "audit", who = %caller.identity(), %from, method, allowed = false, %why);
+            }
+        }
+        let issued = joined.map_err(refused)?;
         Ok(Response::new(v1::JoinResponse {
             certificate: Some(certificate(issued)),
         }))
@@ -130,7 +136,7 @@ fn certificate(issued: Issued) -> v1::Certificate {
 
 fn refused(error: JoinError) -> Status {
     match error {
-        JoinError::Trust(e) => {
+        JoinError::Trust(e) | JoinError::Token(TokenError::Trust(e)) => {
             // The caller need not know the coordinator's paths.
             error!("issue a certificate: {e}");
             Status::internal("the coordinator could not issue a certificate; its log says why")

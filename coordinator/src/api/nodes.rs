@@ -14,6 +14,7 @@ use super::{
     page, status,
     watch::{Kind, follow},
 };
+use crate::trust::Rights;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes(pub Context);
@@ -24,6 +25,7 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::ListNodesRequest>,
     ) -> Result<Response<v1::ListNodesResponse>, Status> {
+        let rights = rights(&request)?;
         let request = request.into_inner();
         let after = match request.page_token.as_str() {
             "" => None,
@@ -33,7 +35,7 @@ impl v1::node_service_server::NodeService for Nodes {
         let nodes = nodes.borrow();
         let items = nodes
             .after(after.as_ref())
-            .map(|(name, view)| (name, self.0.usages.of_node(wire::node(view))));
+            .map(|(name, view)| (name, self.0.usages.of_node(shown(&rights, view))));
         let (nodes, next) = page::fill(page::size(request.page_size), items);
         let next_page_token = next.map(|name| name.to_string()).unwrap_or_default();
         Ok(Response::new(v1::ListNodesResponse {
@@ -46,10 +48,11 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::GetNodeRequest>,
     ) -> Result<Response<v1::GetNodeResponse>, Status> {
+        let rights = rights(&request)?;
         let name = node_name("name", &request.into_inner().name)?;
         let view = self.0.handle.node(&name).ok_or_else(|| no_such(&name))?;
         Ok(Response::new(v1::GetNodeResponse {
-            node: Some(self.0.usages.of_node(wire::node(&view))),
+            node: Some(self.0.usages.of_node(shown(&rights, &view))),
         }))
     }
 
@@ -59,6 +62,7 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::WatchNodesRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        let rights = rights(&request)?;
         let name = match request.into_inner().name.as_str() {
             "" => None,
             name => Some(node_name("name", name)?),
@@ -73,7 +77,7 @@ impl v1::node_service_server::NodeService for Nodes {
             wanted: Box::new(move |key: &NodeName| name.as_ref().is_none_or(|name| name == key)),
             identity: |view: &NodeView| view.record.name.as_str(),
             changed: Box::new(move |view| v1::WatchNodesResponse {
-                node: Some(usages.of_node(wire::node(view))),
+                node: Some(usages.of_node(shown(&rights, view))),
                 deleted: false,
             }),
             gone: |name, _| v1::WatchNodesResponse {
@@ -130,6 +134,22 @@ impl v1::node_service_server::NodeService for Nodes {
         status::done(answer)?;
         Ok(Response::new(v1::DeleteNodeResponse {}))
     }
+}
+
+/// A node, without the names of jobs that are none of the caller's business.
+fn shown(rights: &Rights, view: &NodeView) -> v1::Node {
+    let mut node = wire::node(view);
+    for run in &mut node.runs {
+        if !rights.scope.has(&run.namespace) {
+            (run.namespace, run.job) = Default::default();
+        }
+    }
+    for mark in &mut node.marks {
+        if !rights.scope.has(&mark.namespace) {
+            (mark.namespace, mark.job) = Default::default();
+        }
+    }
+    node
 }
 
 impl Nodes {

@@ -3,6 +3,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -72,4 +73,19 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), TrustError> {
 pub(super) fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), TrustError> {
     let text = serde_json::to_string_pretty(value).expect("plain values have a JSON form");
     write(path, &format!("{text}\n"))
+}
+
+/// Waits until nobody else holds this lock file. The lock ends with the file that is returned.
+pub(super) fn lock(path: &Path) -> Result<fs::File, TrustError> {
+    let taken = fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|file| file.lock().map(|()| file));
+    taken.map_err(|why| TrustError::File {
+        path: path.to_owned(),
+        why,
+    })
 }

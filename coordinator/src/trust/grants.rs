@@ -15,7 +15,7 @@ use muster_rpc::identity::Principal;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::files::{TrustError, read_json, write_json};
+use super::files::{TrustError, lock, read_json, write_json};
 
 /// How often heartbeats look whether the file has changed. Users' calls, of which there are far
 /// fewer, look each time.
@@ -125,6 +125,8 @@ impl Grants {
     }
 
     fn change(&self, change: impl FnOnce(&mut Content)) -> Result<(), TrustError> {
+        // Two commands at once must not lose what one of them writes.
+        let _lock = lock(&self.path.with_file_name("access.lock"))?;
         let mut content = read_json::<Content>(&self.path)?.unwrap_or_default();
         change(&mut content);
         write_json(&self.path, &content)

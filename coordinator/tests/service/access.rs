@@ -147,7 +147,7 @@ async fn a_token_gets_one_certificate_and_that_renews_itself() {
         "{used_up}"
     );
 
-    let again = within(enroll::renew(&n1)).await.unwrap();
+    let again = within(enroll::renew(&n1, &secure.address)).await.unwrap();
     assert_eq!(again.principal, "host/n1");
     assert_ne!((&again.certificate, &again.key), (&n1.certificate, &n1.key));
     let who = secure.as_whom(&again).await;

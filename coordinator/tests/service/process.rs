@@ -197,6 +197,28 @@ async fn sigterm_ends_it_gracefully_with_streams_open() {
     );
 }
 
+/// The coordinator could not read what another user writes, so a denial would not hold.
+#[test]
+fn a_command_writes_only_as_the_user_whose_directory_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let init = |name: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["init", "--name", name, "--state-dir"]);
+        command.arg(&state).output().unwrap()
+    };
+    assert!(init("a.example").status.success());
+    if muster_rpc::peer::own_user() != 0 {
+        // Only root can give a directory away.
+        return;
+    }
+    std::os::unix::fs::chown(&state, Some(65_534), None).unwrap();
+    let refused = init("b.example");
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success());
+    assert!(why.contains("belongs to user 65534, and you are user 0"), "{why}");
+}
+
 #[test]
 fn says_what_is_wrong_with_how_it_was_started() {
     let directory = tempfile::tempdir().unwrap();

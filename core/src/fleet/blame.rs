@@ -117,7 +117,7 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
 }
 
 /// Selects the silences that began too late to be the cause: the node was still heard after the
-/// first victim fell, or it has itself told that its group was killed. No cut kills a runner.
+/// first victim fell, or it has itself told what happened on it, and no cut does that.
 pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let victims = evidence
         .iter()
@@ -128,7 +128,7 @@ pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let has_told = move |node: &NodeName| {
         evidence
             .iter()
-            .any(|e| matches!(e, Evidence::Vanished { .. }) && e.node() == node)
+            .any(|e| e.node() == node && e.has_a_cause_of_its_own())
     };
     move |e| match e {
         Evidence::NodeSilent {
@@ -179,6 +179,18 @@ impl Evidence {
             Evidence::RankExit { class, .. } => *class == ExitClass::PeerLost,
             Evidence::LauncherFailed { exit, error, .. } => {
                 exit.class(error.as_deref()) == ExitClass::PeerLost
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this says why it happened, and a cut of the network is not why: the runner was killed,
+    /// or a program ended with words of its own.
+    fn has_a_cause_of_its_own(&self) -> bool {
+        match self {
+            Evidence::Vanished { .. } => true,
+            Evidence::RankExit { error, .. } | Evidence::LauncherFailed { error, .. } => {
+                error.is_some() && !self.is_victim()
             }
             _ => false,
         }

@@ -144,18 +144,35 @@ fn who_forgot_how_its_group_ended_is_not_blamed_for_that() {
 }
 
 #[test]
-fn a_node_that_told_how_its_group_died_was_not_cut_off_before() {
+fn a_node_that_told_what_happened_on_it_was_not_cut_off_before() {
     let vanished = Evidence::Vanished {
         node: "a".into(),
         at: Timestamp(900_000),
         launched: true,
     };
-    let evidence = [vanished, silent("a", false, 1100)];
+    let nan = Some("ValueError: loss is nan");
+    for (told, cause, culprit) in [
+        (vanished, Cause::WorkerKilled, "a"),
+        (
+            exit("a", 0, Exit::Code(1), nan, 900),
+            Cause::WorkerFailed,
+            "rank 0 on a",
+        ),
+    ] {
+        let evidence = [told, silent("a", false, 1100)];
+        let verdict = judge(&evidence, 1, false).unwrap();
+        assert_eq!(
+            (verdict.cause, verdict.culprit.as_deref()),
+            (cause, Some(culprit))
+        );
+    }
+    // Without words of its own it may have fallen because of the cut.
+    let evidence = [
+        exit("a", 0, Exit::Code(1), None, 900),
+        silent("a", false, 1100),
+    ];
     let verdict = judge(&evidence, 1, false).unwrap();
-    assert_eq!(
-        (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
-        (Cause::WorkerKilled, Charged::Node, Some("a"))
-    );
+    assert_eq!(verdict.cause, Cause::NodeLost);
 }
 
 #[test]

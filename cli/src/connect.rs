@@ -184,7 +184,8 @@ pub(crate) fn lost(status: &Status) -> bool {
 
 fn unreachable(server: &Address, why: &str) -> Failure {
     // What a client without TLS sees of a server with TLS is a broken HTTP/2.
-    let is_broken = why == "transport error" || why.contains("http2") || why.contains("h2 protocol");
+    let is_broken =
+        why == "transport error" || why.contains("http2") || why.contains("h2 protocol");
     if !server.is_tls() && is_broken {
         return Failure::Unreachable(format!(
             "{server} does not speak HTTP/2 without TLS: {why}; if `muster-coordinator init` was run there, get a token and run: muster login {} --ca-pin PIN",

@@ -216,7 +216,10 @@ fn a_command_writes_only_as_the_user_whose_directory_it_is() {
     let refused = init("b.example");
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success());
-    assert!(why.contains("belongs to user 65534, and you are user 0"), "{why}");
+    assert!(
+        why.contains("belongs to user 65534, and you are user 0"),
+        "{why}"
+    );
 }
 
 #[test]

@@ -44,16 +44,18 @@ pub struct SimulatedAgent {
 
 impl SimulatedAgent {
     /// A node with one slot and this many GPUs, and its session, which the caller runs as a task.
-    /// The session ends with `shutdown`.
+    /// The session ends with `shutdown`. `identity`: the file of what the node shows to a coordinator
+    /// that speaks TLS.
     pub fn new(
         coordinator: Address,
+        identity: Option<PathBuf>,
         node: NodeName,
         gpus: u32,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let config = Arc::new(Config {
             accept_unknown: false,
-            identity: None,
+            identity,
             coordinator,
             node: node.clone(),
             state_dir: PathBuf::new(),

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use muster_rpc::Address;
 
 /// A start reads the store, which has a few MB for ten thousand nodes.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,6 +23,7 @@ pub(crate) struct Coordinator {
     child: Option<Child>,
     /// `127.0.0.1:PORT`. It stays the same after a restart.
     pub(crate) address: String,
+    tls: bool,
 }
 
 /// What a process has used so far.
@@ -33,7 +35,7 @@ pub(crate) struct Taken {
 }
 
 impl Coordinator {
-    pub(crate) fn start(program: &Path, dir: &Path, flags: &[String]) -> Result<Self> {
+    pub(crate) fn start(program: &Path, dir: &Path, flags: &[String], tls: bool) -> Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
         let mut coordinator = Self {
             program: program.to_owned(),
@@ -41,7 +43,11 @@ impl Coordinator {
             flags: flags.to_owned(),
             child: None,
             address: "127.0.0.1:0".into(),
+            tls,
         };
+        if tls {
+            coordinator.say(&["init", "--name", "127.0.0.1"])?;
+        }
         coordinator.launch()?;
         Ok(coordinator)
     }
@@ -86,8 +92,26 @@ impl Coordinator {
         let endpoint = said["endpoint"]
             .as_str()
             .context("the ready file names no endpoint")?;
-        self.address = endpoint.trim_start_matches("http://").to_owned();
+        let address = endpoint.rsplit('/').next();
+        self.address = address.context("an endpoint is a URL")?.to_owned();
         Ok(())
+    }
+
+    pub(crate) fn url(&self) -> Result<Address> {
+        let scheme = if self.tls { "https" } else { "http" };
+        Ok(format!("{scheme}://{}", self.address).parse()?)
+    }
+
+    /// Runs one of the coordinator's commands, and returns what it prints.
+    pub(crate) fn say(&self, args: &[&str]) -> Result<String> {
+        let output = Command::new(&self.program)
+            .args(args)
+            .arg("--state-dir")
+            .arg(self.dir.join("state"))
+            .output()?;
+        let why = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{args:?}: {why}");
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
     /// The statistics of its turns.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use muster_proto::v1::{JobRef, JobSpec, RestartPolicy, SubmitRequest};
-use muster_rpc::{dial, dial::Options as DialOptions};
+use muster_rpc::{Address, dial, dial::Options as DialOptions};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
     coordinator::{Coordinator, Taken},
     figures::{Document, Rest, Restart, Spread},
     fleet::Fleet,
+    identities,
     node::{Do, What},
     turns::{Turn, Turns},
 };
@@ -39,7 +40,8 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
         .map(|flag| (*flag).to_owned())
         .chain(options.flags.iter().cloned())
         .collect();
-    let mut coordinator = Coordinator::start(&options.coordinator, &options.dir, &flags)?;
+    let mut coordinator =
+        Coordinator::start(&options.coordinator, &options.dir, &flags, options.tls)?;
     let mut turns = Turns::new(coordinator.turns());
     let mut found = Document {
         agents: options.agents,
@@ -50,13 +52,24 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
         ..Document::default()
     };
 
+    let (identities, user) = if options.tls {
+        let (before, began) = (coordinator.taken()?, Instant::now());
+        let folder = options.dir.join("identities");
+        let folder = identities::join(&coordinator, folder, options.agents).await?;
+        found.join_s = Some(began.elapsed().as_secs_f64());
+        found.join_cpu_s = Some(coordinator.taken()?.cpu_s - before.cpu_s);
+        (Some(folder), identities::user(&coordinator).await?)
+    } else {
+        (None, DialOptions::default())
+    };
     let (shutdown, before, began) = (
         CancellationToken::new(),
         coordinator.taken()?,
         Instant::now(),
     );
     let mut fleet = Fleet::start(
-        &coordinator.address,
+        &coordinator.url()?,
+        identities.as_deref(),
         options.agents,
         options.gpus,
         &shutdown,
@@ -75,7 +88,7 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
     say(&format!("idle: {:?}", found.idle));
 
     let began = Instant::now();
-    submit(&coordinator.address, options.members).await?;
+    submit(&coordinator.url()?, user, options.members).await?;
     let mut members = fleet
         .all(What::Running(1), options.members, PATIENCE)
         .await?;
@@ -132,9 +145,8 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
 /// One job breaks a hundred times, and must not wait for its back-off.
 const FLAGS: [&str; 2] = ["--backoff-first=1ms", "--backoff-max=1ms"];
 
-async fn submit(address: &str, members: usize) -> Result<()> {
-    let coordinator = format!("http://{address}").parse()?;
-    let mut client = dial(&coordinator, DialOptions::default()).await?.jobs();
+async fn submit(coordinator: &Address, user: DialOptions, members: usize) -> Result<()> {
+    let mut client = dial(coordinator, user).await?.jobs();
     let nodes = Some(i64::try_from(members)?);
     let spec = JobSpec {
         replicas: nodes,

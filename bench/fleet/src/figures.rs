@@ -55,6 +55,12 @@ pub(crate) struct Document {
     /// How members died: `signal 9 (SIGKILL)`, which needs no other evidence, or an exit code, for
     /// which the coordinator waits for more evidence of the same burst.
     pub(crate) death: String,
+    /// With TLS: seconds until all agents had got a certificate for a token, 64 at a time, and the
+    /// coordinator's processor time for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) join_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) join_cpu_s: Option<f64>,
     /// Seconds until all agents were welcomed. They all dialled at once.
     pub(crate) first_connect_s: f64,
     pub(crate) first_connect_cpu_s: f64,

@@ -1,6 +1,9 @@
 //! All simulated nodes, and waiting for what they see.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, bail};
 use muster_agent::simulated::SimulatedAgent;
@@ -17,6 +20,10 @@ const SEEN_MAX: usize = 65_536;
 /// The number of acts that may wait for a node. It is given one at a time.
 const ACTS_MAX: usize = 4;
 
+pub(crate) fn node_name(number: usize) -> NodeName {
+    NodeName::from(format!("node-{number:05}"))
+}
+
 pub(crate) struct Fleet {
     acts: Vec<mpsc::Sender<Do>>,
     seen: mpsc::Receiver<Seen>,
@@ -24,19 +31,26 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Starts all agents at once, as after a power cut.
+    /// `identities`: the folder of what each shows to a coordinator that speaks TLS.
     pub(crate) fn start(
-        address: &str,
+        coordinator: &Address,
+        identities: Option<&Path>,
         agents: usize,
         gpus: u32,
         shutdown: &CancellationToken,
     ) -> Result<Self> {
         let (see, seen) = mpsc::channel(SEEN_MAX);
-        let coordinator: Address = format!("http://{address}").parse()?;
         let acts = (0..agents)
             .map(|number| {
-                let name = NodeName::from(format!("node-{number:05}"));
-                let (agent, session) =
-                    SimulatedAgent::new(coordinator.clone(), name, gpus, shutdown.clone());
+                let name = node_name(number);
+                let identity = identities.map(|folder| folder.join(name.as_str()));
+                let (agent, session) = SimulatedAgent::new(
+                    coordinator.clone(),
+                    identity,
+                    name,
+                    gpus,
+                    shutdown.clone(),
+                );
                 let (act, acts) = mpsc::channel(ACTS_MAX);
                 tokio::spawn(session);
                 tokio::spawn(Node::new(number, agent, acts, see.clone()).run());

@@ -11,6 +11,7 @@
 //! | `coordinator` | the real process: start, kill, memory and processor time |
 //! | `node` | one simulated node, and what it has seen when |
 //! | `fleet` | all of them, and waiting for what they see |
+//! | `identities` | a certificate for every node, for a coordinator that speaks TLS |
 //! | `course` | what is measured, in order |
 //! | `turns` | what the coordinator counts of its turns |
 //! | `figures` | medians, percentiles, the document |
@@ -26,6 +27,7 @@ mod coordinator;
 mod course;
 mod figures;
 mod fleet;
+mod identities;
 mod node;
 mod turns;
 
@@ -64,6 +66,9 @@ struct Options {
     /// Kills and restarts of the coordinator
     #[arg(long, value_name = "N", default_value_t = 1)]
     restarts: usize,
+    /// Speak TLS, with a certificate for every agent
+    #[arg(long)]
+    tls: bool,
     /// More flags for the coordinator, as --flag=--coalesce=0ms
     #[arg(long = "flag", value_name = "FLAG", allow_hyphen_values = true)]
     flags: Vec<String>,

@@ -95,15 +95,20 @@ impl Join {
         };
         let token = token(self.token_file)?;
         let path = credentials_path(&self.state_dir);
-        if let Ok(there) = Credentials::read(&path)
-            && !given.is_empty()
-            && there.principal != format!("host/{given}")
+        let others = |principal: &str| {
+            let there = Credentials::read(&path).ok()?;
+            (there.principal != principal).then(|| {
+                format!(
+                    "{} is the state directory of {}; use another one for {principal}",
+                    self.state_dir.display(),
+                    there.principal
+                )
+            })
+        };
+        if !given.is_empty()
+            && let Some(why) = others(&format!("host/{given}"))
         {
-            return Err(format!(
-                "{} is the state directory of {}; use another one for {given}",
-                self.state_dir.display(),
-                there.principal
-            ));
+            return Err(why);
         }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -128,6 +133,9 @@ impl Join {
             },
             _ => chain(&e),
         })?;
+        if let Some(why) = others(&got.principal) {
+            return Err(format!("{why}; the token is used up"));
+        }
         got.write(&path).map_err(|e| e.to_string())?;
         Ok(format!(
             "{} has joined {address}; its certificate is in {}\nNow start the agent: muster-agent --state-dir {}",

@@ -156,7 +156,8 @@ async fn fresh(path: &Path, server: &Address) -> Result<Credentials, Failure> {
     // The old ones are good for days, so a failure is no reason to stop.
     match enroll::renew(&own, server).await {
         Ok(new) => {
-            new.write(path).map_err(Failure::request)?;
+            // If it cannot be kept, the next command renews once more.
+            let _ = new.write(path);
             Ok(new)
         }
         Err(_) => Ok(own),

@@ -48,7 +48,12 @@ pub(crate) struct Contexts {
 impl Contexts {
     /// Reads the user's contexts. Without a file there are none.
     pub(crate) fn load() -> Result<Self, Failure> {
-        let path = path();
+        let Some(path) = path() else {
+            return Ok(Self {
+                path: PathBuf::new(),
+                content: Content::default(),
+            });
+        };
         let content = match fs::read_to_string(&path) {
             Ok(text) => serde_saphyr::from_str(&text)
                 .map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?,
@@ -104,6 +109,7 @@ impl Contexts {
         namespace: Option<String>,
         credentials: &Credentials,
     ) -> Result<(), Failure> {
+        self.has_place()?;
         let file = PathBuf::from(format!("credentials/{name}.json"));
         credentials
             .write(&self.folder().join(&file))
@@ -134,31 +140,43 @@ impl Contexts {
         }
     }
 
+    /// Fails if there is nowhere to keep contexts. Only a place of the user's own will do, because
+    /// commands trust what they find there.
+    fn has_place(&self) -> Result<(), Failure> {
+        if self.path.as_os_str().is_empty() {
+            return Err(Failure::usage(format!(
+                "there is no place for contexts: set HOME or {FILE}"
+            )));
+        }
+        Ok(())
+    }
+
     fn folder(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
     fn save(&self) -> Result<(), Failure> {
+        self.has_place()?;
         let text = serde_saphyr::to_string(&self.content).map_err(Failure::request)?;
         write_secret(&self.path, &text)
             .map_err(|e| Failure::request(format!("{}: {e}", self.path.display())))
     }
 }
 
-/// `$MUSTER_CONFIG`, else `$XDG_CONFIG_HOME/muster/config.yaml`.
-fn path() -> PathBuf {
+/// `$MUSTER_CONFIG`, else `$XDG_CONFIG_HOME/muster/config.yaml`. `None`: there is no place that is
+/// this user's own.
+fn path() -> Option<PathBuf> {
     if let Some(path) = env::var_os(FILE).filter(|path| !path.is_empty()) {
-        return PathBuf::from(path);
+        return Some(PathBuf::from(path));
     }
     let from = |name: &str| {
         env::var_os(name)
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
-    let folder = from("XDG_CONFIG_HOME").or_else(|| from("HOME").map(|home| home.join(".config")));
-    folder
-        .unwrap_or_else(env::temp_dir)
-        .join("muster/config.yaml")
+    let folder =
+        from("XDG_CONFIG_HOME").or_else(|| from("HOME").map(|home| home.join(".config")))?;
+    Some(folder.join("muster/config.yaml"))
 }
 
 /// A name for a context that was not given one: the server's host.

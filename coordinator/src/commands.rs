@@ -278,10 +278,9 @@ fn create(args: Create) -> anyhow::Result<()> {
     let dir = &args.state.state_dir;
     let authority = trust::authority(dir)?;
     let (kind, name) = match (args.host, args.user) {
-        (_, Some(user)) => (Kind::User, user),
-        (host, None) => (Kind::Host, host.unwrap_or_default()),
+        (_, Some(user)) => (Kind::User, Some(user)),
+        (host, None) => (Kind::Host, host.filter(|name| !name.is_empty())),
     };
-    let name = (!name.is_empty()).then_some(name);
     if let Some(name) = &name {
         Principal::new(kind, name)?;
         if let Some(why) = node_name_error(name).filter(|_| kind == Kind::Host) {
@@ -334,9 +333,10 @@ fn set(dir: &Path, name: &str, role: Role, namespaces: Vec<String>) -> anyhow::R
     }
     let grant = Grant {
         role,
+        all_namespaces: namespaces.is_empty(),
         namespaces: namespaces.into_iter().collect(),
     };
-    let of = if grant.namespaces.is_empty() {
+    let of = if grant.all_namespaces {
         "all namespaces".to_owned()
     } else {
         let names: Vec<&str> = grant.namespaces.iter().map(String::as_str).collect();

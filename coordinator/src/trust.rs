@@ -44,7 +44,7 @@ use muster_rpc::{
 
 use files::write;
 
-pub use authority::{Authority, Issued, USER_LIFE};
+pub use authority::{Authority, Issued, LEAF_LIFE};
 pub use files::{TrustError, now_us};
 pub use grants::{Grant, Grants, Role};
 pub(crate) use rights::{Host, Rights, Scope, refuse_denied};
@@ -134,6 +134,7 @@ impl Trust {
             (Some(of), "") => of,
             (Some(of), name) if of == name => of,
             (Some(of), name) => return Err(JoinError::OtherName(of.clone(), name.to_owned())),
+            (None, _) if token.kind == Kind::User => return Err(TokenError::Unknown.into()),
             (None, "") => return Err(JoinError::NoName),
             (None, name) => name,
         };

@@ -16,10 +16,13 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use crate::listen::Caller;
+use crate::{identity::Identity, listen::Caller};
 
 /// A client that has sent nothing for this long after it connected is not a gRPC client.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
+
+/// How long a caller without a certificate may stay. To join takes a second.
+const ANONYMOUS_LIFE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(crate) enum Stream {
@@ -44,6 +47,8 @@ pub(crate) struct Connection {
     stream: Stream,
     /// The deadline for the first byte. `None`: the byte has come.
     silent: Option<Pin<Box<Sleep>>>,
+    /// When a caller without a certificate is hung up on.
+    ends: Option<Pin<Box<Sleep>>>,
     caller: Caller,
     _permit: OwnedSemaphorePermit,
 }
@@ -52,6 +57,8 @@ impl Connection {
     pub(crate) fn new(stream: Stream, permit: OwnedSemaphorePermit, caller: Caller) -> Self {
         Self {
             stream,
+            ends: (*caller.identity() == Identity::Anonymous)
+                .then(|| Box::pin(tokio::time::sleep(ANONYMOUS_LIFE))),
             silent: Some(Box::pin(tokio::time::sleep(FIRST_BYTE))),
             caller,
             _permit: permit,
@@ -73,6 +80,12 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(ends) = &mut self.ends
+            && ends.as_mut().poll(context).is_ready()
+        {
+            let why = "a caller without a certificate has had its time";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+        }
         let read =
             of_stream!(&mut self.stream, stream => Pin::new(stream).poll_read(context, buffer));
         if read.is_ready() {

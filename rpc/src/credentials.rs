@@ -8,6 +8,7 @@ use std::{
     io::Write,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use serde::{Deserialize, Serialize};
@@ -104,13 +105,11 @@ pub fn write_secret(path: &Path, text: &str) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    let mut name = path
-        .file_name()
-        .ok_or(io::ErrorKind::InvalidInput)?
-        .to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    // What an interrupted attempt left may have other rights.
+    // Two writers must not write into one new file.
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let new = folder.join(format!(".new-{}-{number}", std::process::id()));
+    // What an earlier process of this number left may have other rights.
     match fs::remove_file(&new) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}

@@ -28,8 +28,43 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a begun handshake may take. It is one round trip.
 const LASTS: Duration = Duration::from_secs(5);
 
+/// Connections of one address whose handshake is to come: half of all that there may be.
+const WAITING_OF_ADDRESS: usize = 1_024;
+
+/// One connection whose handshake is to come. It counts until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    address: IpAddr,
+    all: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = all.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Whoever has one IPv6 address usually has a whole network of 2^64.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => {
+            let mut parts = address.segments();
+            parts[4..].fill(0);
+            IpAddr::from(parts)
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Handshakes {
+    waiting: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
     tls: ServerTls,
     turns: Arc<Semaphore>,
     of_address: Arc<Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>>,
@@ -38,6 +73,7 @@ pub(crate) struct Handshakes {
 impl Handshakes {
     pub(crate) fn new(tls: ServerTls) -> Self {
         Self {
+            waiting: Arc::default(),
             tls,
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             of_address: Arc::default(),
@@ -50,7 +86,7 @@ impl Handshakes {
 
     /// Performs one handshake.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let address = stream.peer_addr()?.ip().to_canonical();
+        let address = network(stream.peer_addr()?.ip().to_canonical());
         let of_address = self.turns_of(address);
         let done = timeout(PATIENCE, async {
             let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
@@ -63,6 +99,20 @@ impl Handshakes {
         drop(of_address);
         self.forget(address);
         done?
+    }
+
+    /// Notes a connection whose handshake is to come. `None`: this address has too many already.
+    pub(crate) fn enter(&self, address: IpAddr) -> Option<Waiting> {
+        let address = network(address.to_canonical());
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = waiting.entry(address).or_insert(0);
+        (*count < WAITING_OF_ADDRESS).then(|| {
+            *count += 1;
+            Waiting {
+                address,
+                all: self.waiting.clone(),
+            }
+        })
     }
 
     fn turns_of(&self, address: IpAddr) -> Arc<Semaphore> {

@@ -31,8 +31,8 @@ pub struct Principal {
     name: String,
 }
 
-/// The longest name, as of a DNS name.
-const NAME_MAX: usize = 253;
+/// The longest name. It becomes part of a file's name.
+const NAME_MAX: usize = 128;
 
 impl Principal {
     pub fn new(kind: Kind, name: &str) -> Result<Self, BadIdentity> {

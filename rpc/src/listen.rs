@@ -44,7 +44,8 @@ const STREAMS_MAX: u32 = 64;
 /// connections above.
 const STRANGERS_MAX: usize = 16;
 
-/// Connections with TLS but without a certificate. They can only show a join token, once each.
+/// Connections with TLS but without a certificate. They can show join tokens, and each ends after
+/// half a minute.
 const ANONYMOUS_MAX: usize = 512;
 
 /// Connections whose handshake is not done. Beyond that new ones are closed at once, so that
@@ -290,7 +291,9 @@ impl Door {
         let Some(handshakes) = &self.handshakes else {
             return self.take_local(stream, address, permit).await;
         };
-        let Ok(shaking) = self.shaking.clone().try_acquire_owned() else {
+        let waiting = handshakes.enter(address.ip());
+        let shaking = self.shaking.clone().try_acquire_owned();
+        let (Some(waiting), Ok(shaking)) = (waiting, shaking) else {
             return Err(io::Error::other("too many handshakes"));
         };
         // The loop that accepts must not wait for a handshake.
@@ -304,7 +307,7 @@ impl Door {
                 Ok(stream) => stream,
                 Err(e) => return debug!(%address, "no TLS handshake: {e}"),
             };
-            drop(shaking);
+            drop((shaking, waiting));
             let chain = stream.get_ref().1.peer_certificates();
             let identity = handshakes.tls().identity(chain);
             let permit = match identity {

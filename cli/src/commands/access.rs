@@ -1,5 +1,4 @@
-//! `muster whoami` and `muster auth can-i`: who the coordinator takes the user for, and what that
-//! one may do.
+//! `muster whoami` and `muster auth can-i`: who the coordinator thinks you are, and what you may do.
 
 use clap::{Args, Subcommand};
 use muster_proto::v1;
@@ -9,8 +8,8 @@ use crate::{args::Format, context::Context, fail::Failure, output};
 
 /// Print who you are for the coordinator, and your role.
 ///
-/// On a coordinator of this machine you are the user that the kernel knows. On another machine's you
-/// are whom your certificate names.
+/// Over TLS you are the name in your certificate. Without TLS you are the user of this machine that
+/// the kernel reports.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -44,6 +43,7 @@ pub(crate) async fn whoami(cx: &Context, _: WhoAmI) -> Result<(), Failure> {
         Format::Json => cx.print(&output::json(&who)),
         Format::Yaml => cx.print(&output::yaml(&who)),
         _ if who.role.is_empty() => cx.print(&format!("{}, without a role\n", who.identity)),
+        _ if who.role == "host" => cx.print(&format!("{}\n", who.identity)),
         _ => {
             let of = match &who.namespaces {
                 None => "all namespaces".to_owned(),
@@ -86,7 +86,7 @@ struct CanI {
     verb: String,
 }
 
-/// What each command needs most.
+/// The method that decides whether a command is allowed.
 const VERBS: [(&str, &str); 13] = [
     ("submit", "JobService/Submit"),
     ("run", "JobService/Submit"),

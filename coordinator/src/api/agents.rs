@@ -214,6 +214,7 @@ impl Session<'_> {
     }
 
     async fn publish(&mut self) -> Result<(), Status> {
+        self.refuse_denied()?;
         let orders = self.orders.borrow_and_update().clone();
         if let Some(why) = orders.refused {
             return Err(Status::failed_precondition(why));
@@ -231,10 +232,11 @@ impl Session<'_> {
     }
 
     async fn hear(&mut self, message: v1::AgentMessage) -> Result<(), Status> {
+        // With every message: a denied node must not live on by messages of another kind.
+        self.refuse_denied()?;
         let session = self.id;
         let input = match message.message {
             Some(FromAgent::Heartbeat(v1::Heartbeat { sequence })) => {
-                self.refuse_denied()?;
                 self.tell(Input::Heartbeat { session }).await?;
                 // Workers of jobs with `fenceAfter` live on this answer. The coordinator may give
                 // it because nobody else can lead while this process has its store open. If a store

@@ -22,7 +22,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(3_650);
 const SERVER_LIFE: Duration = DAY.saturating_mul(90);
 /// For hosts and users alike. Agents renew at two thirds of it.
-pub const USER_LIFE: Duration = DAY.saturating_mul(30);
+pub const LEAF_LIFE: Duration = DAY.saturating_mul(30);
 /// A certificate is valid from this long before it was issued, because clocks differ.
 const BACKDATED: Duration = Duration::from_secs(60 * 60);
 
@@ -98,6 +98,11 @@ impl Authority {
             names: names.to_vec(),
             made_us: now_us,
         };
+        // Before anything is written: an authority with a wrong domain could never be opened.
+        settings
+            .trust_domain
+            .parse::<TrustDomain>()
+            .map_err(TrustError::Domain)?;
         let key = KeyPair::generate()?;
         let certificate = params_of(&settings).self_signed(&key)?.pem();
         write(&folder.join("authority.key"), &key.serialize_pem())?;
@@ -215,7 +220,7 @@ impl Authority {
         let uri = principal.uri(&self.domain).as_str().try_into()?;
         params.subject_alt_names = vec![SanType::URI(uri)];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let (not_before_us, not_after_us) = valid(&mut params, now_us, USER_LIFE);
+        let (not_before_us, not_after_us) = valid(&mut params, now_us, LEAF_LIFE);
         Ok(Issued {
             principal: principal.clone(),
             chain: params.signed_by(&key, &self.issuer)?.pem(),

@@ -8,7 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use muster_rpc::{credentials::write_secret, tls::TlsError};
+use muster_rpc::{credentials::write_secret, identity::BadIdentity, tls::TlsError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
@@ -16,6 +16,8 @@ pub enum TrustError {
     File { path: PathBuf, why: io::Error },
     #[error("{}: {why}", path.display())]
     Malformed { path: PathBuf, why: String },
+    #[error(transparent)]
+    Domain(BadIdentity),
     #[error("issue a certificate: {0}")]
     Issue(#[from] rcgen::Error),
     #[error(transparent)]

@@ -52,9 +52,12 @@ impl Role {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Grant {
     pub role: Role,
-    /// The namespaces of the jobs that the role is for; empty: all.
+    /// The namespaces of the jobs that the role is for.
     #[serde(default)]
     pub namespaces: BTreeSet<String>,
+    /// The role is for all namespaces.
+    #[serde(default)]
+    pub all_namespaces: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,9 +142,18 @@ impl Grants {
             read.looked = Instant::now();
             let changed = changed(&self.path);
             if changed != read.changed {
-                read.changed = changed;
+                // After a failure it is looked at again, until it can be read.
                 match read_json(&self.path) {
-                    Ok(content) => read.content = Arc::new(content.unwrap_or_default()),
+                    Ok(Some(content)) => {
+                        read.content = Arc::new(content);
+                        read.changed = changed;
+                    }
+                    Ok(None) => {
+                        warn!(
+                            "{} is gone; what it said before still holds",
+                            self.path.display()
+                        );
+                    }
                     Err(e) => warn!("{e}; what it said before still holds"),
                 }
             }

@@ -33,7 +33,7 @@ pub(crate) struct Rights {
     pub(crate) identity: Identity,
     pub(crate) role: Option<Role>,
     pub(crate) scope: Scope,
-    /// May hold the session of this node; `None`: of any.
+    /// Of which nodes it may hold the session.
     pub(crate) host: Host,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Host {
 
 impl Rights {
     /// `grants`: `None` if the coordinator has no certificate authority, so that everybody is a user
-    /// of this machine. Of those only the coordinator's own user and root get here.
+    /// of this machine. Of those only the ones that the listener serves get here.
     pub(crate) fn of(identity: &Identity, grants: Option<&Grants>) -> Result<Self, Status> {
         let nothing = Self {
             identity: identity.clone(),
@@ -55,6 +55,7 @@ impl Rights {
             host: Host::No,
         };
         let principal = match identity {
+            Identity::Local { .. } | Identity::Unknown if grants.is_some() => return Ok(nothing),
             Identity::Local { .. } | Identity::Unknown => {
                 return Ok(Self {
                     role: Some(Role::Admin),
@@ -79,7 +80,7 @@ impl Rights {
                 None => nothing,
                 Some(grant) => Self {
                     role: Some(grant.role),
-                    scope: if grant.namespaces.is_empty() {
+                    scope: if grant.all_namespaces {
                         Scope::All
                     } else {
                         Scope::Only(grant.namespaces)

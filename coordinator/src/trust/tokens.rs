@@ -1,5 +1,5 @@
-//! Join tokens: `ID.SECRET`, 128 random bits each. Only the secret's hash is kept, so who reads the
-//! folder's backup cannot join.
+//! Join tokens: `ID.SECRET`, 128 random bits each. Only the secret's hash is kept, so what stands in
+//! `tokens/` is not enough to join.
 
 use std::{fs, path::Path};
 

@@ -85,6 +85,7 @@ impl Secure {
         if let Some((role, namespaces)) = role {
             let grant = Grant {
                 role,
+                all_namespaces: namespaces.is_empty(),
                 namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
             };
             trust::grants(self.path())

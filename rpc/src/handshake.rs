@@ -24,9 +24,9 @@ const AT_ONCE: usize = 64;
 const AT_ONCE_OF_ADDRESS: usize = 32;
 /// From the connection to the end of its handshake, with waiting. A caller that is not served by
 /// then comes again.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a begun handshake may take. It is one round trip.
-const LASTS: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections of one address whose handshake is to come: half of all that there may be.
 const WAITING_OF_ADDRESS: usize = 1_024;
@@ -88,12 +88,12 @@ impl Handshakes {
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let address = network(stream.peer_addr()?.ip().to_canonical());
         let of_address = self.turns_of(address);
-        let done = timeout(PATIENCE, async {
+        let done = timeout(ACCEPT_TIMEOUT, async {
             let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
             let closed = "semaphores here are never closed";
             let _of_address = of_address.acquire().await.expect(closed);
             let _turn = self.turns.acquire().await.expect(closed);
-            timeout(LASTS, begun.into_stream(self.tls.current())).await?
+            timeout(HANDSHAKE_TIMEOUT, begun.into_stream(self.tls.current())).await?
         });
         let done = done.await;
         drop(of_address);

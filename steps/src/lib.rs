@@ -5,7 +5,7 @@
 //!
 //! A false step is worse than none: "made progress" and "steps lost" go by it. So a bar of loading
 //! or of data preparation counts nothing, and where one output shows several counts, the format that
-//! stands first in the table has the say.
+//! stands first in the table takes precedence.
 
 mod bar;
 mod loss;

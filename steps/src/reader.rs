@@ -30,7 +30,7 @@ const PRESUMED_REDRAWN: u32 = 3;
 /// How many bars without a name are remembered: one of training, one of validation, and some more.
 const UNNAMED_MAX: usize = 4;
 
-/// The rank of a bar without a name: every other format has the say before it.
+/// The rank of a bar without a name: every other format takes precedence.
 const UNNAMED: usize = usize::MAX;
 
 /// A step, as one line showed it.
@@ -92,7 +92,7 @@ impl Formats {
     }
 }
 
-/// The count that has the say.
+/// The count that takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Source {
     /// The place of the format's program in the table, or [`UNNAMED`].
@@ -269,7 +269,7 @@ impl Reader {
         }
     }
 
-    /// Whether this count has the say. A format further up in the table takes it over for good.
+    /// Whether this count takes precedence. A format further up in the table takes it over for good.
     fn accept(&mut self, rank: usize, key: u64, presumed: bool) -> bool {
         let new = Source {
             rank,

@@ -54,7 +54,7 @@ const WORDS_MAX: usize = 1_000;
 /// Bytes of a format's name. It travels with each report.
 const NAME_MAX: usize = 64;
 
-/// All formats, the first first.
+/// All formats, highest precedence first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) formats: Vec<Format>,

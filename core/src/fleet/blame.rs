@@ -1,7 +1,8 @@
 //! Who broke a generation. The first cause is the primary failure. All failures that follow from it
 //! are collateral, and are never charged.
 //!
-//! A node fault never spends a job's restart budget; a job fault never cordons a node.
+//! A node fault never spends a job's restart budget, unless it repeats without progress; a job fault
+//! never cordons a node.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -184,8 +185,8 @@ impl Evidence {
         }
     }
 
-    /// Whether this says why it happened, and a cut of the network is not why: the runner was killed,
-    /// or a program ended with words of its own.
+    /// Whether this names a cause other than a network cut: the runner was killed, or a program ended
+    /// with an error of its own.
     fn has_a_cause_of_its_own(&self) -> bool {
         match self {
             Evidence::Vanished { .. } => true,

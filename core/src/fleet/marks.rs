@@ -100,7 +100,7 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Nodes on which the job failed and is no more, each with how long the job must last until
+    /// Nodes on which the job failed and which it no longer uses, each with how long the job must last until
     /// that says something about the node.
     fn undecided(&self) -> Vec<(NodeName, Duration)> {
         let Some(generation) = self.job.current.as_ref() else {

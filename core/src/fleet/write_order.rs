@@ -20,7 +20,7 @@
 //!    no more against the cap on cordons.
 //! 7. The tombstone of a job, and then the job that is deleted. Its workers are proven dead before.
 //!    Without the tombstone, workers on a node that was deleted earlier would look like those of a
-//!    job that the store has never known. A tombstone that makes room for a newer one goes last.
+//!    job that the store has never known. An old tombstone that is dropped for a newer one is deleted in this last step.
 //! 8. Events, in the order of their numbers. They tell what stands in the records.
 //!
 //! A record whose news belongs into two steps is written twice. In its first step it is as before
@@ -180,7 +180,7 @@ fn taken(altered: &[Altered]) -> BTreeMap<NodeName, Vec<JobUid>> {
     taken
 }
 
-/// The job as it was, with the deaths that are new, if it must be written once with these alone: it
+/// The job as it was, with the deaths that are new, if the deaths need a write of their own first: it
 /// opens a generation itself, and another job takes a node that it gives up.
 fn deaths_apart(altered: &Altered, taken: &BTreeMap<NodeName, Vec<JobUid>>) -> Option<JobRecord> {
     let Altered::Job {

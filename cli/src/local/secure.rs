@@ -71,7 +71,15 @@ pub(super) async fn login(dir: &Path, bin_dir: Option<&Path>, server: &str) -> R
     let pin: Pin = coordinator(dir, bin_dir, &["pin"])?
         .parse()
         .map_err(Failure::request)?;
-    let create = ["token", "create", "--user", "local", "--role", "admin"];
+    let create = [
+        "token",
+        "create",
+        "--user",
+        "local",
+        "--role",
+        "admin",
+        "--all-namespaces",
+    ];
     let token = coordinator(dir, bin_dir, &create)?;
     let got = enroll::join(&address, &Trust::Pinned(pin), &token, "").await;
     let got = got.map_err(Failure::request)?;

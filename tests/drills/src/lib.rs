@@ -68,6 +68,7 @@ impl Cluster {
             .envs(env.iter().copied());
         let output = command
             .env("MUSTER_LOCAL_DIR", &cluster.dir)
+            .env("MUSTER_CONFIG", cluster.path("config.yaml"))
             .env_remove("MUSTER_SERVER")
             .output()
             .expect("muster can be executed");
@@ -100,6 +101,7 @@ impl Cluster {
         command
             .args(args)
             .env("MUSTER_LOCAL_DIR", &self.dir)
+            .env("MUSTER_CONFIG", self.path("config.yaml"))
             .env_remove("MUSTER_SERVER");
         command.output().expect("muster can be executed")
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_drills::{
-    last_step, lives, pids, processes_of, program, python, scripts, until, wires::Wires,
+    Cluster, last_step, lives, pids, processes_of, program, python, scripts, until, wires::Wires,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ impl Site {
                 .arg(program("muster-runner"));
             site.start(agent, &format!("agent-{node}.log"));
         }
-        let user = ["--user", "ann", "--role", "submitter"];
+        let user = ["--user", "ann", "--role", "submitter", "--all-namespaces"];
         let token = site.say("muster-coordinator", &[&create[..], &user].concat(), "");
         let login = ["login", &site.server, "--ca-pin", &pin];
         site.say("muster", &login, &token);
@@ -224,6 +224,26 @@ impl Drop for Site {
             assert!(left.is_empty(), "left behind: {left:?}");
         }
     }
+}
+
+#[test]
+fn a_local_cluster_with_tls_is_used_as_any_other() {
+    let cluster = Cluster::up_with(1, &["--tls"], &[]);
+    assert_eq!(
+        cluster.muster(["whoami"]),
+        "user/local: admin in all namespaces\n"
+    );
+    cluster.muster(["local", "kill-coordinator"]);
+    cluster.muster(["local", "start-coordinator"]);
+    cluster.muster(["local", "add-node"]);
+    let nodes = cluster.json(["get", "nodes"]);
+    assert_eq!(
+        nodes["items"].as_array().map(Vec::len),
+        Some(2),
+        "{nodes:#}"
+    );
+    let status = cluster.muster(["local", "status"]);
+    assert!(status.contains("Serving"), "{status}");
 }
 
 #[test]

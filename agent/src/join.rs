@@ -7,16 +7,13 @@ use muster_core::id::node_name_error;
 use muster_rpc::{
     Address,
     credentials::Credentials,
-    enroll::{self, EnrollError},
+    enroll::{self, EnrollError, TOKEN},
     tls::{Pin, Trust},
 };
 use muster_runtime::{chain::chain, version::version};
 use tonic::Code;
 
 use crate::config::{credentials_path, host_name};
-
-/// The variable that holds the token. A flag would show it to every user of this machine.
-const TOKEN: &str = "MUSTER_TOKEN";
 
 /// Join a coordinator on another machine: get this node's certificate for a token
 ///
@@ -126,12 +123,9 @@ impl Join {
                 joined => joined,
             }
         });
-        let got = got.map_err(|e| match &e {
-            EnrollError::Unreachable(_, dial) => match dial.explain() {
-                Some(hint) => format!("{}: {hint}", chain(&e)),
-                None => chain(&e),
-            },
-            _ => chain(&e),
+        let got = got.map_err(|e| match e.explain() {
+            Some(hint) => format!("{}: {hint}", chain(&e)),
+            None => chain(&e),
         })?;
         if let Some(why) = others(&got.principal) {
             return Err(format!("{why}; the token is used up"));

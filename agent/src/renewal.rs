@@ -3,10 +3,14 @@
 
 use std::{
     path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
-use muster_rpc::{Address, credentials::Credentials, enroll};
+use muster_rpc::{
+    Address,
+    credentials::{Credentials, now_us},
+    enroll,
+};
 use muster_runtime::{backoff::entropy, chain::chain};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -33,9 +37,7 @@ pub(crate) async fn run(path: PathBuf, coordinator: Address, shutdown: Cancellat
 
 async fn look(path: &Path, coordinator: &Address) -> Result<(), String> {
     let old = Credentials::read(path).map_err(|e| e.to_string())?;
-    let now_us = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros() as u64);
+    let now_us = now_us();
     if old.is_expired(now_us) {
         return Err(format!(
             "it has expired, so it cannot renew itself; get a token for this node (muster-coordinator token create --host {}) and run \

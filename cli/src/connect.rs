@@ -1,18 +1,18 @@
 //! The connection to a coordinator, and the explanation of its failures to a person.
 
-use std::{
-    error::Error as _,
-    future::Future,
-    path::Path,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{error::Error as _, future::Future, path::Path, time::Duration};
 
 use muster_proto::v1::{
     JobRef, access_service_client::AccessServiceClient, event_service_client::EventServiceClient,
     job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
 };
 use muster_rpc::{
-    Address, Channel, Clients, credentials::Credentials, dial, dial::Options, enroll, tls::explain,
+    Address, Channel, Clients,
+    credentials::{Credentials, now_us},
+    dial,
+    dial::Options,
+    enroll,
+    tls::explain,
 };
 use tonic::{Code, Request, Status};
 
@@ -90,13 +90,12 @@ impl Client {
 
     /// Explains a refusal to a person.
     pub(crate) fn failure(&self, status: Status) -> Failure {
+        // A refused certificate comes with the first call, and with whatever code.
+        if let Some(why) = explain(&status) {
+            return Failure::Unreachable(format!("{}: {why}", self.server));
+        }
         let message = status.message().to_owned();
         match status.code() {
-            Code::Unavailable if explain(&status).is_some() => Failure::Unreachable(format!(
-                "{}: {}",
-                self.server,
-                explain(&status).unwrap_or_default()
-            )),
             Code::Unavailable => {
                 unreachable(&self.server, &status.source().map_or(message, innermost))
             }
@@ -164,14 +163,6 @@ async fn fresh(path: &Path, server: &Address) -> Result<Credentials, Failure> {
     }
 }
 
-/// Microseconds since the Unix epoch.
-pub(crate) fn now_us() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-}
-
 /// Whether the connection broke, so that nobody refused the request.
 pub(crate) fn lost(status: &Status) -> bool {
     match status.code() {
@@ -184,17 +175,20 @@ pub(crate) fn lost(status: &Status) -> bool {
 }
 
 fn unreachable(server: &Address, why: &str) -> Failure {
-    // What a client without TLS sees of a server with TLS is a broken HTTP/2.
+    // What a client without TLS sees of a server with TLS is a connection that breaks at once, as
+    // that of a coordinator that is killed.
     let is_broken =
         why == "transport error" || why.contains("http2") || why.contains("h2 protocol");
-    if !server.is_tls() && is_broken {
-        return Failure::Unreachable(format!(
-            "{server} does not speak HTTP/2 without TLS: {why}; if `muster-coordinator init` was run there, get a token and run: muster login {} --ca-pin PIN",
-            server.to_string().replacen("http://", "https://", 1)
-        ));
-    }
+    let hint = if !server.is_tls() && is_broken {
+        let tls = server.to_string().replacen("http://", "https://", 1);
+        format!(
+            "; if it speaks TLS since `muster-coordinator init`: muster login {tls} --ca-pin PIN"
+        )
+    } else {
+        String::new()
+    };
     Failure::Unreachable(format!(
-        "cannot reach the coordinator at {server}: {why}; is it running? `muster local up` starts one here, --server names another"
+        "cannot reach the coordinator at {server}: {why}; is it running? `muster local up` starts one here, --server names another{hint}"
     ))
 }
 

@@ -33,6 +33,9 @@ use crate::{
     turn_stats::Recording,
 };
 
+/// How often to look whether an operator has changed roles or denials.
+const GRANTS_LOOK: Duration = Duration::from_secs(1);
+
 /// How often to look whether the server's certificate should be renewed. It lasts for months.
 const RENEW_LOOK: Duration = Duration::from_secs(60 * 60);
 
@@ -151,6 +154,8 @@ impl Coordinator {
             None => format!("http://{address}"),
         };
         if let Some(trust) = trust {
+            let follow = follow_grants(trust.clone(), shutdown.clone());
+            tasks.spawn(Ordinary, "roles", follow);
             tasks.spawn(Ordinary, "certificate", renew(trust, shutdown.clone()));
         }
         let (accepting, server) = listener.serve(options, guard, routes, {
@@ -221,6 +226,22 @@ impl Coordinator {
         ended?;
         info!("ended");
         Ok(())
+    }
+}
+
+/// Looks whether `access.json` has changed, until the shutdown. At most one look is under way, and
+/// it may hang with its disk.
+async fn follow_grants(trust: Arc<Trust>, shutdown: CancellationToken) {
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(GRANTS_LOOK))
+        .await
+        .is_some()
+    {
+        let trust = trust.clone();
+        let looked = tokio::task::spawn_blocking(move || trust.grants().look());
+        if let Some(Err(e)) = shutdown.run_until_cancelled(looked).await {
+            error!("look at the roles of users: {e}");
+        }
     }
 }
 

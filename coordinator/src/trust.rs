@@ -152,6 +152,8 @@ impl Trust {
         tokens::use_up(&self.folder, &token)?;
         let at = now_us();
         write(&mark, &format!("{at}\n"))?;
+        // Whoever made the token may have given a role just before.
+        self.grants.look();
         Ok(self.authority.issue(&principal, key, at)?)
     }
 

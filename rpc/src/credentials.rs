@@ -9,6 +9,7 @@ use std::{
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use serde::{Deserialize, Serialize};
@@ -96,6 +97,13 @@ fn text(path: &Path) -> Result<String, CredentialsError> {
         path: path.to_owned(),
         why,
     })
+}
+
+/// Microseconds since the Unix epoch, by the wall clock that certificates go by.
+pub fn now_us() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as u64)
 }
 
 /// Replaces a file whose content is a secret, whole or not at all.

@@ -28,6 +28,19 @@ pub enum EnrollError {
     Empty,
 }
 
+/// The variable that holds the token. A flag would show it to every user of the machine.
+pub const TOKEN: &str = "MUSTER_TOKEN";
+
+impl EnrollError {
+    /// What a person can do about it, if a TLS handshake failed.
+    pub fn explain(&self) -> Option<&'static str> {
+        match self {
+            EnrollError::Unreachable(_, dial) => dial.explain(),
+            _ => None,
+        }
+    }
+}
+
 /// Exchanges a join token for credentials. `name` may be empty if the token is for one name.
 pub async fn join(
     address: &Address,

@@ -138,3 +138,16 @@ impl Handshakes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_network_counts_as_one_address_and_an_ipv4_address_as_itself() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2:3::4"), of("2001:db8:1:2::9"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+    }
+}

@@ -2,15 +2,13 @@
 
 use clap::Args;
 use muster_proto::v1::{GetJobRequest, GetNodeRequest, ListEventsRequest};
+use muster_rpc::credentials::now_us;
 
 use super::{
     get,
     target::{self, Kind},
 };
-use crate::{
-    args::Format, connect::job_ref, connect::now_us, context::Context, fail::Failure,
-    output::describe,
-};
+use crate::{args::Format, connect::job_ref, context::Context, fail::Failure, output::describe};
 
 /// Show everything about one job or node.
 ///

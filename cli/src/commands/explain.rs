@@ -2,11 +2,11 @@
 
 use clap::Args;
 use muster_proto::v1::{EnvironmentRequest, ExplainRequest};
+use muster_rpc::credentials::now_us;
 
 use crate::{
     args::Format,
     connect::job_ref,
-    connect::now_us,
     context::Context,
     fail::Failure,
     output::{

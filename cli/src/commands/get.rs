@@ -11,6 +11,7 @@ use muster_proto::v1::{
     Event, GetJobRequest, GetNodeRequest, ListEventsRequest, ListJobsRequest, ListNodesRequest,
     Node, WatchEventsRequest, WatchJobsRequest, WatchNodesRequest,
 };
+use muster_rpc::credentials::now_us;
 use tonic::Status;
 
 use super::{
@@ -19,7 +20,6 @@ use super::{
 };
 use crate::{
     args::Format,
-    connect::now_us,
     connect::{Client, job_ref},
     context::Context,
     fail::Failure,

@@ -10,7 +10,7 @@ use clap::Args;
 use muster_core::id::label_error;
 use muster_rpc::{
     Address,
-    enroll::{self, EnrollError},
+    enroll::{self, EnrollError, TOKEN},
     tls::{Pin, Trust},
 };
 
@@ -19,9 +19,6 @@ use crate::{
     contexts::{Contexts, name_error, name_for},
     fail::Failure,
 };
-
-/// The variable that holds the token. A flag would show it to every user of this machine.
-const TOKEN: &str = "MUSTER_TOKEN";
 
 /// Log in to a coordinator on another machine, with a token.
 ///
@@ -83,8 +80,8 @@ pub(crate) async fn login(cx: &Context, args: Login) -> Result<(), Failure> {
     let got = enroll::join(&address, &trust, token.trim(), "")
         .await
         .map_err(|e| match &e {
-            EnrollError::Unreachable(_, dial) => {
-                let hint = dial.explain().map(|hint| format!(": {hint}"));
+            EnrollError::Unreachable(..) => {
+                let hint = e.explain().map(|hint| format!(": {hint}"));
                 Failure::Unreachable(format!("{e}{}", hint.unwrap_or_default()))
             }
             _ => Failure::request(&e),

@@ -29,9 +29,12 @@ impl v1::access_service_server::AccessService for Access {
         let caller = caller.ok_or_else(|| Status::internal("a request without a caller"))?;
         let (from, method) = (caller.address(), "muster.v1.AccessService/Join");
         let request = request.into_inner();
-        let joined = self
-            .trust()?
-            .join(&request.token, &request.name, &request.public_key);
+        let trust = self.trust()?.clone();
+        // A token is used up on disk, and a slow disk must not hold up heartbeats.
+        let join = move || trust.join(&request.token, &request.name, &request.public_key);
+        let joined = tokio::task::spawn_blocking(join)
+            .await
+            .map_err(|e| Status::internal(format!("issue a certificate: {e}")))?;
         match &joined {
             Ok(issued) => {
                 info!(target: "audit", who = %issued.principal, %from, method, allowed = true);
@@ -115,8 +118,8 @@ impl v1::access_service_server::AccessService for Access {
 }
 
 impl Access {
-    fn trust(&self) -> Result<&Trust, Status> {
-        self.trust.as_deref().ok_or_else(|| {
+    fn trust(&self) -> Result<&Arc<Trust>, Status> {
+        self.trust.as_ref().ok_or_else(|| {
             Status::failed_precondition(
                 "this coordinator has no certificate authority; on its machine run `muster-coordinator init`",
             )

@@ -5,9 +5,9 @@ use std::{
     fs, io,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
+pub use muster_rpc::credentials::now_us;
 use muster_rpc::{credentials::write_secret, identity::BadIdentity, tls::TlsError};
 
 #[derive(Debug, thiserror::Error)]
@@ -26,13 +26,6 @@ pub enum TrustError {
     NotThere(PathBuf),
     #[error("there is a certificate authority for the trust domain {0} already")]
     OtherDomain(String),
-}
-
-/// Microseconds since the Unix epoch.
-pub fn now_us() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros() as u64)
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<String>, TrustError> {

@@ -7,8 +7,8 @@ use std::{
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant, SystemTime},
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::SystemTime,
 };
 
 use muster_rpc::identity::Principal;
@@ -16,10 +16,6 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::files::{TrustError, lock, read_json, write_json};
-
-/// How often heartbeats look whether the file has changed. Users' calls, of which there are far
-/// fewer, look each time.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What a user may do. Each role may also do what the ones before it may.
 #[derive(
@@ -73,41 +69,56 @@ struct Content {
 #[derive(Debug)]
 pub struct Grants {
     path: PathBuf,
-    read: Mutex<Read>,
+    /// What calls and heartbeats are answered by, without a look at the disk.
+    content: RwLock<Arc<Content>>,
+    /// The version of the file that this is.
+    read: Mutex<Option<Version>>,
 }
 
 type Version = (SystemTime, u64, u64);
-
-#[derive(Debug)]
-struct Read {
-    content: Arc<Content>,
-    changed: Option<Version>,
-    looked: Instant,
-}
 
 impl Grants {
     pub(super) fn new(folder: &Path) -> Result<Self, TrustError> {
         let path = folder.join("access.json");
         let changed = changed(&path);
-        let content = Arc::new(read_json(&path)?.unwrap_or_default());
+        let content = read_json(&path)?.unwrap_or_default();
         Ok(Self {
             path,
-            read: Mutex::new(Read {
-                content,
-                changed,
-                looked: Instant::now(),
-            }),
+            content: RwLock::new(Arc::new(content)),
+            read: Mutex::new(changed),
         })
     }
 
     /// The role of this user. `None`: nobody has given it one.
     pub fn of_user(&self, name: &str) -> Option<Grant> {
-        self.content(Duration::ZERO).users.get(name).cloned()
+        self.content().users.get(name).cloned()
     }
 
     pub fn is_denied(&self, principal: &Principal) -> bool {
-        let content = self.content(LOOK);
+        let content = self.content();
         !content.denied.is_empty() && content.denied.contains(&principal.to_string())
+    }
+
+    /// Reads the file again if it has changed. The disk may be slow, so this is not for the thread
+    /// that answers calls.
+    pub fn look(&self) {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = changed(&self.path);
+        if changed == *read {
+            return;
+        }
+        // After a failure it is looked at again, until it can be read.
+        match read_json(&self.path) {
+            Ok(Some(content)) => {
+                *self.content.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(content);
+                *read = changed;
+            }
+            Ok(None) => {
+                let path = self.path.display();
+                warn!("{path} is gone; what it said before still holds");
+            }
+            Err(e) => warn!("{e}; what it said before still holds"),
+        }
     }
 
     /// Gives a user this role in place of the one it has.
@@ -135,30 +146,11 @@ impl Grants {
         write_json(&self.path, &content)
     }
 
-    /// What the file says, as of at most this long ago.
-    fn content(&self, ago: Duration) -> Arc<Content> {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if read.looked.elapsed() >= ago {
-            read.looked = Instant::now();
-            let changed = changed(&self.path);
-            if changed != read.changed {
-                // After a failure it is looked at again, until it can be read.
-                match read_json(&self.path) {
-                    Ok(Some(content)) => {
-                        read.content = Arc::new(content);
-                        read.changed = changed;
-                    }
-                    Ok(None) => {
-                        warn!(
-                            "{} is gone; what it said before still holds",
-                            self.path.display()
-                        );
-                    }
-                    Err(e) => warn!("{e}; what it said before still holds"),
-                }
-            }
-        }
-        read.content.clone()
+    fn content(&self) -> Arc<Content> {
+        self.content
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -167,4 +159,57 @@ impl Grants {
 fn changed(path: &Path) -> Option<Version> {
     let data = fs::metadata(path).ok()?;
     Some((data.modified().ok()?, data.ino(), data.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(namespaces: &[&str]) -> Grant {
+        Grant {
+            role: Role::Viewer,
+            namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+            all_namespaces: false,
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_changes_nothing_until_it_can() {
+        let folder = tempfile::tempdir().unwrap();
+        let grants = Grants::new(folder.path()).unwrap();
+        grants.set("ann", grant(&["a"])).unwrap();
+        grants.look();
+        assert_eq!(grants.of_user("ann"), Some(grant(&["a"])));
+        let path = folder.path().join("access.json");
+        let good = fs::read_to_string(&path).unwrap();
+        for bad in ["{", r#"{"user": {}}"#] {
+            fs::write(&path, bad).unwrap();
+            grants.look();
+            assert_eq!(grants.of_user("ann"), Some(grant(&["a"])), "{bad}");
+        }
+        fs::remove_file(&path).unwrap();
+        grants.look();
+        assert_eq!(grants.of_user("ann"), Some(grant(&["a"])), "it is gone");
+        fs::write(&path, good.replace("\"a\"", "\"b\"")).unwrap();
+        grants.look();
+        assert_eq!(grants.of_user("ann"), Some(grant(&["b"])));
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_tried_again_although_it_did_not_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let grants = Grants::new(folder.path()).unwrap();
+        // A folder of this name cannot be read.
+        let (path, there) = (
+            folder.path().join("access.json"),
+            folder.path().join("there"),
+        );
+        fs::write(&there, r#"{"denied": ["host/n1"]}"#).unwrap();
+        fs::create_dir(&path).unwrap();
+        grants.look();
+        fs::remove_dir(&path).unwrap();
+        fs::rename(&there, &path).unwrap();
+        grants.look();
+        assert!(grants.is_denied(&"host/n1".parse().unwrap()));
+    }
 }

@@ -173,6 +173,9 @@ async fn a_name_that_was_given_out_is_given_again_only_by_a_token_for_it() {
     let bad = secure.join(&any, "../n1").await.unwrap_err();
     assert!(message(&bad).contains("cannot be a node's name"), "{bad}");
     secure.host("n1").await;
+    let anybody = secure.token(Kind::User, None, 1);
+    let anybody = secure.join(&anybody, "ann").await.unwrap_err();
+    assert!(message(&anybody).contains("not known"), "{anybody}");
     let other = secure.token(Kind::Host, Some("n2"), 1);
     let other = secure.join(&other, "n3").await.unwrap_err();
     assert!(message(&other).contains("for n2, not for n3"), "{other}");
@@ -416,14 +419,16 @@ async fn a_host_speaks_for_its_own_node_only_and_not_after_it_is_denied() {
     let principal = Principal::new(Kind::Host, "n1").unwrap();
     let grants = trust::grants(secure.path()).unwrap();
     grants.deny(&principal, true).unwrap();
+    // It goes on with messages that are no heartbeats, for as long as they are taken.
+    let runs = say(FromAgent::Runs(v1::RunReports::default()));
     let ended = within(async {
         loop {
-            let beat = FromAgent::Heartbeat(v1::Heartbeat { sequence: 1 });
-            // An error means that the session has ended; its reason comes down.
-            let _ = up.try_send(say(beat));
-            match down.message().await {
-                Err(status) => return status,
-                Ok(answer) => assert!(answer.is_some(), "it ends with a reason"),
+            tokio::select! {
+                answer = down.message() => match answer {
+                    Err(status) => return status,
+                    Ok(answer) => assert!(answer.is_some(), "it ends with a reason"),
+                },
+                Ok(()) = up.send(runs.clone()) => {}
             }
         }
     })

@@ -96,6 +96,7 @@ fn rank_report(
         steps: StepsShown {
             total: rank.total_steps,
             loss: rank.loss.clone(),
+            rate: rank.rate.clone(),
             format: rank.step_format.clone(),
             stepless_lines: rank.last_step.is_none().then(|| about(rank.stepless_lines)),
         },
@@ -165,6 +166,7 @@ mod tests {
             first_step_us: None,
             total_steps: None,
             loss: None,
+            rate: None,
             step_format: None,
             stepless_lines: 0,
             tail: vec!["x\0".repeat(600); 30],

@@ -280,6 +280,9 @@ pub struct StepsShown {
     /// The newest loss, as it was printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
+    /// The newest speed, as it was printed, with its unit: `9.84 it/s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
     /// The name of the format that found the steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,

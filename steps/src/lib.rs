@@ -9,6 +9,7 @@
 
 mod bar;
 mod loss;
+mod rate;
 mod reader;
 mod scan;
 mod table;

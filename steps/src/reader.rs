@@ -6,7 +6,7 @@ use regex_lite::Regex;
 
 use crate::{
     bar::{self, Bar, Name},
-    loss,
+    loss, rate,
     scan::{self, Scan},
     table::{Look, Table, TableError},
     template::{Numbers, decimal},
@@ -41,6 +41,8 @@ pub struct Step {
     pub total: Option<u64>,
     /// The newest loss, as it was printed.
     pub loss: Option<String>,
+    /// The newest speed, as it was printed, with its unit: `9.84 it/s`.
+    pub rate: Option<String>,
     /// The name of the format that found the step.
     pub format: String,
 }
@@ -70,7 +72,7 @@ impl Formats {
     }
 
     /// A job's own regular expression in place of the table. Its first group is the step, unless
-    /// groups have names: `step`, `total`, `loss`, or `epoch`, `batch` and `batches`.
+    /// groups have names: `step`, `total`, `loss`, `rate`, or `epoch`, `batch` and `batches`.
     pub fn own(pattern: &str) -> Result<Self, PatternError> {
         let regex = Regex::new(pattern).map_err(|e| PatternError(e.to_string()))?;
         if regex.captures_len() < 2 {
@@ -143,6 +145,7 @@ pub struct Reader {
     /// The output has shown a loss.
     trains: bool,
     loss: Option<String>,
+    rate: Option<String>,
     window: Duration,
     tried: u32,
 }
@@ -196,6 +199,12 @@ impl Reader {
             loss.filter(|text| text.len() <= loss::LOSS_MAX && decimal(text) == Some(text.len()))
         {
             self.loss = std::str::from_utf8(loss).ok().map(str::to_owned);
+        }
+        if let Some(rate) = found.name("rate").map(|rate| rate.as_str())
+            && rate.len() <= rate::RATE_MAX
+            && !rate.contains(char::is_control)
+        {
+            self.rate = Some(rate.to_owned());
         }
         let named = regex.capture_names().flatten().next().is_some();
         let (count, total) = if named {
@@ -255,6 +264,9 @@ impl Reader {
                 }
                 Look::Off => continue,
             };
+            if let Some(rate) = rate::find(&table.rates, line) {
+                self.rate = Some(rate);
+            }
             return Some(self.step(&format.name, count, total));
         }
         None
@@ -265,6 +277,7 @@ impl Reader {
             count,
             total: total.filter(|total| *total >= count),
             loss: self.loss.clone(),
+            rate: self.rate.clone(),
             format: format.to_owned(),
         }
     }

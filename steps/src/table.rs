@@ -38,13 +38,18 @@ pub(crate) struct Words(Vec<String>);
 
 impl Words {
     pub(crate) fn have(&self, word: &[u8]) -> bool {
+        self.place(word).is_some()
+    }
+
+    /// The place of the first of these that `word` is.
+    pub(crate) fn place(&self, word: &[u8]) -> Option<usize> {
         let same = |known: &String| match known.strip_suffix('*') {
             Some(stem) => word
                 .get(..stem.len())
                 .is_some_and(|head| head.eq_ignore_ascii_case(stem.as_bytes())),
             None => word.eq_ignore_ascii_case(known.as_bytes()),
         };
-        self.0.iter().any(same)
+        self.0.iter().position(same)
     }
 }
 
@@ -62,6 +67,8 @@ pub(crate) struct Table {
     pub(crate) ignore: Words,
     pub(crate) begins: Words,
     pub(crate) tasks: Words,
+    /// Units of a rate, the most telling first.
+    pub(crate) rates: Words,
 }
 
 impl Format {
@@ -97,6 +104,7 @@ impl Table {
         table.counts.0.extend(self.counts.0);
         table.begins.0.extend(self.begins.0);
         table.tasks.0.extend(self.tasks.0);
+        table.rates.0.extend(self.rates.0);
         // A word that the operator counts is no longer ignored.
         let ignored = self.ignore.0.into_iter().filter(|w| !counts.contains(w));
         table.ignore.0.extend(ignored);
@@ -111,6 +119,7 @@ impl Table {
             ignore: Words::default(),
             begins: Words::default(),
             tasks: Words::default(),
+            rates: Words::default(),
         };
         for (at, line) in text.lines().enumerate() {
             let wrong = |message: String| TableError {
@@ -133,6 +142,7 @@ impl Table {
                 "ignore" => Some(&mut table.ignore.0),
                 "begins" => Some(&mut table.begins.0),
                 "tasks" => Some(&mut table.tasks.0),
+                "rates" => Some(&mut table.rates.0),
                 _ => None,
             };
             if let Some(words) = words {

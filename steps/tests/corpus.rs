@@ -1,6 +1,6 @@
 //! Excerpts of real logs, with the steps that a person reads in them. Each line of a file in
-//! `corpus/` is `EXPECTED<tab>TEXT`. EXPECTED is `-` (no step), `12`, `12/100` or `12/100:0.5`, the
-//! last with a loss. `\e` is the escape character. A bar's redrawn states are lines of their own.
+//! `corpus/` is `EXPECTED<tab>TEXT`. EXPECTED is `-` (no step), `12`, `12/100`, `12/100:0.5` with a
+//! loss, or `12@9.84 it/s` with a rate. `\e` is the escape character. A bar's redrawn states are lines of their own.
 //! A line that begins with `#` is a remark; `# ---` begins the output of another program.
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,8 @@ use std::{fs, path::Path, time::Duration};
 
 use muster_steps::{Formats, Reader, Step};
 
-fn told(step: &Option<Step>, with_loss: bool) -> String {
+/// The step, with as much beside it as `expected` names.
+fn told(step: &Option<Step>, expected: &str) -> String {
     let Some(step) = step else {
         return "-".into();
     };
@@ -16,10 +17,13 @@ fn told(step: &Option<Step>, with_loss: bool) -> String {
     if let Some(total) = step.total {
         told += &format!("/{total}");
     }
-    match &step.loss {
-        Some(loss) if with_loss => told + ":" + loss,
-        _ => told,
+    if let Some(loss) = step.loss.as_ref().filter(|_| expected.contains(':')) {
+        told += &format!(":{loss}");
     }
+    if let Some(rate) = step.rate.as_ref().filter(|_| expected.contains('@')) {
+        told += &format!("@{rate}");
+    }
+    told
 }
 
 #[test]
@@ -44,7 +48,7 @@ fn every_step_that_a_person_reads_is_told_and_no_other() {
             let step = reader.look(&formats, text.as_bytes(), Duration::ZERO);
             lines += 1;
             found.extend(step.as_ref().map(|step| step.format.clone()));
-            let got = told(&step, expected.contains(':'));
+            let got = told(&step, expected);
             if got != expected {
                 wrong.push(format!(
                     "{}:{}: {got} ({}) where a person reads {expected}: {line}",
@@ -68,6 +72,7 @@ fn every_step_that_a_person_reads_is_told_and_no_other() {
                 "ignore",
                 "begins",
                 "tasks",
+                "rates",
                 "epoch-heading",
                 "epoch-number",
             ];

@@ -102,6 +102,13 @@ fn an_own_pattern_may_name_its_groups() {
         (step.count, step.total, step.loss.as_deref()),
         (3, Some(9), Some("0.5"))
     );
+    let formats = Formats::own(r"tick (?<step>\d+), (?<rate>.+ games)").unwrap();
+    let rate_of = |line: &str| {
+        let step = Reader::new().look(&formats, line.as_bytes(), Duration::ZERO);
+        step.unwrap().rate
+    };
+    assert_eq!(rate_of("tick 3, 7.5 games").as_deref(), Some("7.5 games"));
+    assert_eq!(rate_of("tick 3, \u{1b}[2J games"), None);
     let formats = Formats::own(r"e(?<epoch>\d+) b(?<batch>\d+)/(?<batches>\d+)").unwrap();
     let step = Reader::new()
         .look(&formats, b"e2 b3/10", Duration::ZERO)

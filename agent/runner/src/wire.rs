@@ -474,6 +474,9 @@ pub struct RankStatus {
     /// The newest loss, as it was printed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
+    /// The newest speed, as it was printed, with its unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
     /// The name of the format that found the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_format: Option<String>,

@@ -130,9 +130,10 @@ fn a_bar_is_a_step_as_soon_as_it_is_known_to_be_one_of_training() {
     std::fs::write(rig.dir.join("go"), "").unwrap();
     let rank = client.until_stepping(1).ranks[0].clone();
     assert_eq!((rank.first_step, rank.total_steps), (Some(4), Some(24)));
+    assert_eq!(rank.step_format.as_deref(), Some("tqdm"));
     assert_eq!(
-        (rank.loss.as_deref(), rank.step_format.as_deref()),
-        (Some("3.9"), Some("tqdm"))
+        (rank.loss.as_deref(), rank.rate.as_deref()),
+        (Some("3.9"), Some("5.00 it/s"))
     );
 }
 

@@ -63,6 +63,9 @@ struct Status {
     /// The newest loss, as it was printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss: Option<String>,
+    /// The newest speed, as it was printed, with its unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<String>,
     /// The mean time of a step in this generation, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     step_micros: Option<u64>,
@@ -118,6 +121,7 @@ impl From<v1::Job> for Job {
                 last_step: status.last_step,
                 total_steps: status.total_steps,
                 loss: some(status.loss),
+                rate: some(status.rate),
                 step_micros: status.step_time_us,
                 step_format: some(status.step_format),
                 stepless_lines: status.stepless_lines,

@@ -31,6 +31,9 @@ pub(crate) fn step(job: &str, status: &v1::JobStatus) -> String {
     if !status.loss.is_empty() {
         text += &format!(", loss {}", status.loss);
     }
+    if !status.rate.is_empty() {
+        text += &format!(", printed rate {}", status.rate);
+    }
     if !status.step_format.is_empty() {
         text += &format!(" (format {})", status.step_format);
     }
@@ -93,10 +96,11 @@ mod tests {
         status.total_steps = Some(100);
         status.step_time_us = Some(1_660_000);
         status.loss = "3.903".into();
+        status.rate = "9,800 tok/s".into();
         status.step_format = "tqdm".into();
         assert_eq!(
             step("digits", &status),
-            "12 of 100 (12 %), 1.66s a step, about 2m26s to go, loss 3.903 (format tqdm)"
+            "12 of 100 (12 %), 1.66s a step, about 2m26s to go, loss 3.903, printed rate 9,800 tok/s (format tqdm)"
         );
     }
 

@@ -90,6 +90,7 @@ fn job() -> Job {
             store_address: "127.0.0.1:4242".into(),
             total_steps: Some(1_000),
             loss: "2.310".into(),
+            rate: "4.6 it/s".into(),
             step_time_us: Some(430_000),
             step_format: "step".into(),
             stepless_lines: None,

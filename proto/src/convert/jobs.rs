@@ -230,6 +230,7 @@ fn status(view: &JobView) -> v1::JobStatus {
         store_address: view.store_address.as_ref().map(address).unwrap_or_default(),
         total_steps: view.steps.shown.total,
         loss: view.steps.shown.loss.clone().unwrap_or_default(),
+        rate: view.steps.shown.rate.clone().unwrap_or_default(),
         step_time_us: view.steps.step_time.map(|time| time.as_micros() as u64),
         saved_unix_us: unix_us(view.saved_at),
         step_format: view.steps.shown.format.clone().unwrap_or_default(),

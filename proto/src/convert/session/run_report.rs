@@ -99,6 +99,7 @@ fn rank_to_wire(rank: &RankReport, now: Timestamp) -> v1::RankReport {
         last_step_age_us: age(rank.last_step_at, now),
         total_steps: rank.steps.total,
         loss: rank.steps.loss.clone().unwrap_or_default(),
+        rate: rank.steps.rate.clone().unwrap_or_default(),
         step_format: rank.steps.format.clone().unwrap_or_default(),
         stepless_lines: rank.steps.stepless_lines,
     }
@@ -242,6 +243,7 @@ fn rank_from_wire(
         steps: StepsShown {
             total: wire.total_steps,
             loss: optional_text(&format!("{field}.loss"), wire.loss, NAME_MAX)?,
+            rate: optional_text(&format!("{field}.rate"), wire.rate, NAME_MAX)?,
             format: optional_text(&format!("{field}.step_format"), wire.step_format, NAME_MAX)?,
             stepless_lines: wire.stepless_lines,
         },

@@ -81,6 +81,7 @@ fn rank(number: u32) -> impl Strategy<Value = RankReport> {
         (
             step(),
             option::of("[0-9.]{1,9}"),
+            option::of("[0-9.]{1,9} it/s"),
             option::of("[a-z.]{1,9}"),
             step(),
         ),
@@ -90,7 +91,7 @@ fn rank(number: u32) -> impl Strategy<Value = RankReport> {
                 (local_rank, pid, started_at, exit, exited_at),
                 (first_error, tail),
                 (first_step, first_step_at, last_step, last_step_at),
-                (total, loss, format, stepless_lines),
+                (total, loss, rate, format, stepless_lines),
             )| {
                 RankReport {
                     rank: number,
@@ -108,6 +109,7 @@ fn rank(number: u32) -> impl Strategy<Value = RankReport> {
                     steps: StepsShown {
                         total,
                         loss,
+                        rate,
                         format,
                         stepless_lines,
                     },
@@ -476,6 +478,7 @@ fn the_largest_report_fits_a_message() {
                 steps: StepsShown {
                     total: Some(u64::MAX),
                     loss: Some("9".repeat(24)),
+                    rate: Some("9".repeat(48)),
                     format: Some("f".repeat(64)),
                     stepless_lines: None,
                 },

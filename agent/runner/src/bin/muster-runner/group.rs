@@ -280,6 +280,7 @@ impl Rank {
             first_step_us: steps.first.map(|s| micros(s.1)),
             total_steps: last.and_then(|s| s.total),
             loss: last.and_then(|s| s.loss.clone()),
+            rate: last.and_then(|s| s.rate.clone()),
             step_format: last.map(|s| s.format.clone()),
             stepless_lines: if last.is_none() {
                 steps.lines_before

@@ -48,7 +48,11 @@ const NAME_MAX: usize = 80;
 
 /// A bar of tqdm.
 pub(crate) fn tqdm<'a>(table: &Table, line: &'a [u8]) -> Option<Bar<'a>> {
-    let at = find_text(line, b"%|")?;
+    // In a terminal without a width tqdm leaves the cells out: `70% 3500/5000 [00:02<`.
+    let (at, drawn) = match find_text(line, b"%|") {
+        Some(at) => (at, true),
+        None => (line.windows(3).position(is_bare)?, false),
+    };
     let digits = line[..at]
         .iter()
         .rev()
@@ -59,8 +63,11 @@ pub(crate) fn tqdm<'a>(table: &Table, line: &'a [u8]) -> Option<Bar<'a>> {
         return None;
     }
     let name = &line[..at - digits];
-    let rest = &line[at + 2..];
-    let rest = &rest[rest.iter().position(|b| *b == b'|')? + 1..];
+    let mut rest = &line[at + 1..];
+    if drawn {
+        rest = &rest[1..];
+        rest = &rest[rest.iter().position(|b| *b == b'|')? + 1..];
+    }
     let (done, total, rest) = fraction(rest.trim_ascii_start())?;
     let rest = rest.trim_ascii_start().strip_prefix(b"[")?;
     let rest = &rest[..rest.iter().position(|b| *b == b']')?];
@@ -77,6 +84,10 @@ pub(crate) fn tqdm<'a>(table: &Table, line: &'a [u8]) -> Option<Bar<'a>> {
     };
     let slow = slow(rate.trim_ascii())?;
     bar(table, name, (done, total), postfix, Some(ran), slow)
+}
+
+fn is_bare(window: &[u8]) -> bool {
+    matches!(window, [b'%', b' ', digit] if digit.is_ascii_digit())
 }
 
 /// A bar drawn with ━, as rich does it: only with a count, since a percentage is no step.

@@ -8,15 +8,18 @@ pub(crate) const LOSS_MAX: usize = 24;
 /// How many times the word is looked for on one line.
 const PLACES: usize = 8;
 
-/// The first training loss of a line: `loss: 0.5`, `'loss': '3.9'`, `train_loss=0.12`, `lm loss: 1E+1`.
+/// The first training loss of a line: `loss: 0.5`, `'loss': '3.9'`, `train_loss=0.12`, `lm loss: 1E+1`,
+/// `loss/train/total: 7.1`.
 pub(crate) fn find(line: &[u8]) -> Option<&str> {
     let mut from = 0;
     for _ in 0..PLACES {
         let at = from + find_text(&line[from..], b"loss")?;
         from = at + 4;
-        let rest = line[from..]
-            .strip_prefix(b" train")
-            .unwrap_or(&line[from..]);
+        let rest = &line[from..];
+        let rest = [&b" train"[..], b"/train/total", b"/train"]
+            .iter()
+            .find_map(|more| rest.strip_prefix(*more))
+            .unwrap_or(rest);
         let gap = rest
             .iter()
             .take(6)
@@ -74,6 +77,8 @@ mod tests {
             ("Loss nan (nan)", Some("nan")),
             ("eval_loss: 3", None),
             ("losses 3", None),
+            ("1.37ba/s, loss/train/total=7.1292]", Some("7.1292")),
+            ("loss/eval/total: 7.1", None),
             ("loss", None),
         ] {
             assert_eq!(find(line.as_bytes()), loss, "{line}");

@@ -28,7 +28,10 @@ pub(crate) fn find(units: &Words, line: &[u8]) -> Option<String> {
         if best.is_some_and(|(known, ..)| known <= place) {
             continue;
         }
-        let number = before(&line[..begin]).or_else(|| after(&line[at..]));
+        let number = match line.get(at) {
+            Some(b':' | b'=') => after(&line[at..]),
+            _ => before(&line[..begin]).or_else(|| after(&line[at..])),
+        };
         best = number.map(|number| (place, number, unit)).or(best);
     }
     let (_, number, unit) = best?;
@@ -141,6 +144,7 @@ mod tests {
             ("2.5it/s, 900 tokens/s", Some("900 tokens/s")),
             ("see https://x.org 12 and 3/5005", None),
             ("tps: nan", None),
+            ("iter time (s): 18.305 samples/sec: 0.219", Some("0.219 samples/sec")),
             ("tok/s", None),
         ] {
             let found = find(&table.rates, line.as_bytes());

@@ -14,8 +14,10 @@ use crate::{
 };
 
 /// How many bytes of a line are searched. Progress stands at the front, and the bound limits the
-/// work per line.
-const LOOK: usize = 512;
+/// work per line. A bar of 240 cells has 720 bytes.
+const LOOK: usize = 1024;
+/// The same for a job's own pattern, which costs more.
+const LOOK_OWN: usize = 512;
 
 /// How many lines per [`WINDOW`] and rank a job's own pattern is tried on. 2,000 lines/s x 512 bytes
 /// is about 1 MiB/s for regex-lite, a few per cent of a core even under a flood.
@@ -160,7 +162,7 @@ impl Reader {
     pub fn look(&mut self, formats: &Formats, line: &[u8], now: Duration) -> Option<Step> {
         let line = &line[..line.len().min(LOOK)];
         if let Some(regex) = &formats.own {
-            return self.look_own(regex, line, now);
+            return self.look_own(regex, &line[..line.len().min(LOOK_OWN)], now);
         }
         let seen = formats.scan.look(line);
         if seen == 0 {

@@ -79,6 +79,7 @@ impl Scan {
             }
             match byte {
                 b'|' if window & 0xFFFF == 0x257C => seen |= 1 << BAR,
+                b'0'..=b'9' if window & 0xFF_FF00 == 0x25_2000 => seen |= 1 << BAR,
                 0x81 if window & 0xFF_FFFF == 0xE2_9481 => seen |= 1 << RULE,
                 0x1B => seen |= 1 << ESCAPE,
                 _ => {}

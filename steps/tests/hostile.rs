@@ -66,7 +66,7 @@ proptest! {
 
 #[test]
 fn a_step_far_into_the_line_is_not_looked_for() {
-    let line = " ".repeat(512) + "step 3";
+    let line = " ".repeat(1024) + "step 3";
     let step = Reader::new().look(&Formats::standard(), line.as_bytes(), Duration::ZERO);
     assert_eq!(step, None);
 }

@@ -10,7 +10,7 @@ use muster_core::{
         Gpu, NodeReport,
         gpu::{Driver, NvLink, NvLinkPeer, PcieLink},
     },
-    run::{Desired, RunReport, SpareReport, SpareState},
+    run::{Desired, LauncherReport, LauncherState, RunReport},
 };
 use muster_rpc::Address;
 use tokio::sync::{mpsc, watch};
@@ -60,16 +60,18 @@ impl SimulatedAgent {
             node: node.clone(),
             state_dir: PathBuf::new(),
             address: [127, 0, 0, 1].into(),
+            outer_addresses: Vec::new(),
             labels: [("rack", "r1"), ("zone", "a")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
             slots: 1,
             runner: PathBuf::new(),
-            spares: false,
-            spare_memory_max: None,
+            launchers: false,
+            launcher_memory_max: None,
             warm_pool: 0,
             ready_file: None,
             step_formats: None,
+            port_range: None,
             probes: Probes::default(),
         });
         let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
@@ -78,7 +80,7 @@ impl SimulatedAgent {
             epoch: NodeEpoch(0),
             jobs_seen: Arc::default(),
             runs: Arc::default(),
-            spares: Arc::default(),
+            launchers: Arc::default(),
             pool: None,
         }));
         let (pulse, end_session) = (
@@ -130,7 +132,7 @@ impl SimulatedAgent {
     pub async fn told(&mut self) -> Option<Told> {
         loop {
             match self.orders.recv().await? {
-                Order::Heard(_) => {}
+                Order::Heard(_) | Order::Ask(_) => {}
                 Order::Pulse(sequence) => drop(self.pulse.send_replace(sequence)),
                 Order::Welcome { term, epoch } => {
                     // An agent tells in its next hello what it has obeyed.
@@ -142,7 +144,7 @@ impl SimulatedAgent {
                     return Some(Told::Welcome { term, epoch });
                 }
                 Order::Desired(desired) => {
-                    self.report_spares(&desired);
+                    self.report_launchers(&desired);
                     return Some(Told::Desired(desired));
                 }
             }
@@ -151,21 +153,24 @@ impl SimulatedAgent {
 
     /// Reports that no launcher comes. This node runs nothing, so waiting for one would gain
     /// nothing.
-    fn report_spares(&self, desired: &Desired) {
-        let state = || SpareState::Without("nothing runs here".into());
-        let spares: Vec<SpareReport> = desired
+    fn report_launchers(&self, desired: &Desired) {
+        let state = || LauncherState::Without("nothing runs here".into());
+        let launchers: Vec<LauncherReport> = desired
             .warm
             .iter()
-            .map(|job| SpareReport {
+            .map(|job| LauncherReport {
                 job: job.run.job.clone(),
                 state: state(),
             })
             .collect();
         self.reports.send_if_modified(|reports| {
-            let Some(reports) = reports.as_mut().filter(|reports| *reports.spares != spares) else {
+            let Some(reports) = reports
+                .as_mut()
+                .filter(|reports| *reports.launchers != launchers)
+            else {
                 return false;
             };
-            reports.spares = Arc::new(spares);
+            reports.launchers = Arc::new(launchers);
             true
         });
     }

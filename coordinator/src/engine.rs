@@ -127,6 +127,7 @@ pub fn start(
         nodes: watch::Sender::default(),
         events: watch::Sender::default(),
         turns: broadcast::Sender::new(turn_stats::WAITING_MAX),
+        rounds: watch::Sender::default(),
         wake_at: Timestamp(clock.now_us()),
         gather_until: Timestamp(0),
     };
@@ -137,6 +138,7 @@ pub fn start(
         engine.jobs.subscribe(),
         engine.nodes.subscribe(),
         engine.events.subscribe(),
+        engine.rounds.subscribe(),
     );
     let turns = engine.turns.subscribe();
     let (ending, ended) = oneshot::channel();
@@ -181,6 +183,8 @@ struct Engine {
     nodes: watch::Sender<Nodes>,
     events: watch::Sender<Events>,
     turns: broadcast::Sender<TurnStats>,
+    /// Changes each time the engine waits for work again.
+    rounds: watch::Sender<u64>,
     /// When the fleet wants its next tick.
     wake_at: Timestamp,
     /// The end of the pause after a long turn, in which inputs are gathered.
@@ -199,6 +203,7 @@ impl Engine {
             .build()
             .expect("a runtime without I/O opens nothing");
         loop {
+            self.rounds.send_modify(|round| *round += 1);
             let due = Duration::from_micros(self.wake_at.0.saturating_sub(self.clock.now_us()));
             let message = waiting.block_on(async {
                 tokio::select! {

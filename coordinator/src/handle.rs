@@ -43,6 +43,7 @@ pub struct Handle {
     jobs: watch::Receiver<Jobs>,
     nodes: watch::Receiver<Nodes>,
     events: watch::Receiver<Events>,
+    rounds: watch::Receiver<u64>,
 }
 
 impl Handle {
@@ -52,6 +53,7 @@ impl Handle {
         jobs: watch::Receiver<Jobs>,
         nodes: watch::Receiver<Nodes>,
         events: watch::Receiver<Events>,
+        rounds: watch::Receiver<u64>,
     ) -> Self {
         Self {
             inbox,
@@ -59,6 +61,7 @@ impl Handle {
             jobs,
             nodes,
             events,
+            rounds,
         }
     }
 
@@ -130,6 +133,15 @@ impl Handle {
 
     pub fn nodes(&self) -> watch::Receiver<Nodes> {
         self.nodes.clone()
+    }
+
+    /// Returns when the engine has done what it was about to do, and waits for work again. It does
+    /// so once a tick at least.
+    pub async fn next_round(&self) {
+        let mut rounds = self.rounds.clone();
+        rounds.mark_unchanged();
+        // An error: the engine has ended, and the process is about to.
+        let _ = rounds.changed().await;
     }
 
     pub fn events(&self) -> watch::Receiver<Events> {

@@ -16,6 +16,7 @@ use std::{
 use muster_core::{fleet::Policy, id::Term};
 use muster_rpc::listen::{self, ListenError, Listener};
 use muster_runtime::{
+    service,
     shutdown::Signals,
     tasks::{Essential, EssentialEnded, Ordinary, Scope, Standing, Tasks},
 };
@@ -142,6 +143,16 @@ impl Coordinator {
                 .map_err(|source| ServeError::TurnStats { path, source })?;
             tasks.spawn(Ordinary, "turn statistics", recording.run());
         }
+        let engine = handle.clone();
+        let decides = move || {
+            let engine = engine.clone();
+            async move { engine.next_round().await }
+        };
+        tasks.spawn(
+            Ordinary,
+            "watchdog",
+            service::watch(decides, shutdown.clone()),
+        );
         let scope = Scope::new(shutdown.clone());
         let (routes, guard, health) =
             api::routes(handle.clone(), scope.clone(), trust.clone()).await;
@@ -194,6 +205,7 @@ impl Coordinator {
             })?;
         }
         info!(%address, endpoint, %term, "serving");
+        service::ready();
         Ok(coordinator)
     }
 

@@ -7,6 +7,7 @@
 pub mod backoff;
 pub mod chain;
 pub mod clock;
+pub mod service;
 pub mod shutdown;
 pub mod tasks;
 pub mod telemetry;

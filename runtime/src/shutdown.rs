@@ -7,6 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::service;
+
 /// SIGTERM and SIGINT. They are caught as soon as this exists.
 #[derive(Debug)]
 pub struct Signals {
@@ -31,6 +33,7 @@ impl Signals {
             signal = name,
             "shutting down; a second signal ends the process at once"
         );
+        service::stopping();
         shutdown.cancel();
         let (name, number) = self.next().await;
         warn!(signal = name, "second signal: ending at once");

@@ -265,3 +265,23 @@ async fn the_coordinator_may_go_and_come() {
     assert_eq!(session.run(&run("job-a", 1)).unwrap().ranks[0].pid, worker);
     drop(node);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_manager_hears_that_it_is_ready_and_lives() {
+    let coordinator = Coordinator::start().await;
+    let node = Node::new("n1");
+    let socket = node.path("notify");
+    let manager = tokio::net::UnixDatagram::bind(&socket).unwrap();
+    let mut command = node.command(&coordinator.url());
+    command.env("NOTIFY_SOCKET", &socket);
+    command.env("WATCHDOG_USEC", "300000");
+    let mut agent = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
+        let mut message = [0; 64];
+        let told = tokio::time::timeout(Duration::from_secs(60), manager.recv(&mut message));
+        let length = told.await.expect("told in time").unwrap();
+        assert_eq!(String::from_utf8_lossy(&message[..length]).trim(), expected);
+    }
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+}

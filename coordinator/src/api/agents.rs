@@ -258,9 +258,9 @@ impl Session<'_> {
                 runs: wire::runs_from_wire(runs, self.context.handle.now())
                     .map_err(status::malformed)?,
             },
-            Some(FromAgent::Spares(spares)) => Input::Spares {
+            Some(FromAgent::Launchers(launchers)) => Input::Launchers {
                 session,
-                spares: wire::spares_from_wire(spares).map_err(status::malformed)?,
+                launchers: wire::launchers_from_wire(launchers).map_err(status::malformed)?,
             },
             Some(FromAgent::Usage(usage)) => {
                 self.note_usage(usage)?;

@@ -13,13 +13,13 @@ use muster_core::{
     node_report::{Gpu, NodeReport, gpu::Driver},
     protocol::Speaks,
     run::{
-        Assignment, Endpoint, RankReport, RunId, RunPhase, RunReport, SpareReport, SpareState,
-        Target,
+        Assignment, Endpoint, LauncherReport, LauncherState, RankReport, RunId, RunPhase,
+        RunReport, Target,
     },
     time::Timestamp,
 };
 use muster_proto::{
-    convert::session::{desired_from_wire, hello_to_wire, runs_to_wire, spares_to_wire},
+    convert::session::{desired_from_wire, hello_to_wire, launchers_to_wire, runs_to_wire},
     v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
 };
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -232,13 +232,14 @@ impl Node {
                 for wanted in desired.runs {
                     self.target(wanted.run, wanted.target);
                 }
-                let without = |job: &Assignment| SpareReport {
+                let without = |job: &Assignment| LauncherReport {
                     job: job.run.job.clone(),
-                    state: SpareState::Without("a test".into()),
+                    state: LauncherState::Without("a test".into()),
                 };
-                let spares: Vec<SpareReport> = desired.warm.iter().map(without).collect();
-                if !spares.is_empty() {
-                    self.send(FromAgent::Spares(spares_to_wire(&spares))).await;
+                let launchers: Vec<LauncherReport> = desired.warm.iter().map(without).collect();
+                if !launchers.is_empty() {
+                    self.send(FromAgent::Launchers(launchers_to_wire(&launchers)))
+                        .await;
                 }
                 self.report().await;
                 self.pump().await;

@@ -402,3 +402,27 @@ async fn a_log_that_takes_nothing_ends_no_coordinator() {
     .await
     .unwrap();
 }
+
+#[tokio::test]
+async fn a_service_manager_hears_that_it_serves_lives_and_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("notify");
+    let manager = tokio::net::UnixDatagram::bind(&socket).unwrap();
+    let running = Running::start_with(directory.path(), |command| {
+        command.env("NOTIFY_SOCKET", &socket);
+        command.env("WATCHDOG_USEC", "300000");
+    })
+    .await;
+    let next = async || {
+        let mut message = [0; 64];
+        let length = within(manager.recv(&mut message)).await.unwrap();
+        String::from_utf8_lossy(&message[..length])
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(next().await, "READY=1");
+    assert_eq!(next().await, "WATCHDOG=1");
+    assert_eq!(next().await, "WATCHDOG=1");
+    running.signal(Signal::TERM);
+    while next().await != "STOPPING=1" {}
+}

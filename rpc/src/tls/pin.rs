@@ -41,7 +41,7 @@ impl FromStr for Pin {
     fn from_str(text: &str) -> Result<Self, BadPin> {
         let bad = || BadPin(text.to_owned());
         let hex = text.strip_prefix("sha256:").ok_or_else(bad)?;
-        if hex.len() != 64 || !hex.is_ascii() {
+        if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(bad());
         }
         let mut bytes = [0; 32];

@@ -82,6 +82,7 @@ const ROOMS: [(&str, &[&str]); 18] = [
             "muster-cli",
             "muster-core",
             "muster-proto",
+            "muster-rpc",
             "muster-runner",
             "muster-sealed",
             "muster-tcpstore",

@@ -1,5 +1,6 @@
 //! The targets, and their first inputs.
 
+mod access;
 mod files;
 mod jobs;
 mod session;
@@ -32,7 +33,7 @@ const fn target(
 }
 
 /// All targets. `fuzz/fuzz_targets/NAME.rs` is the same one for cargo-fuzz.
-pub const ALL: [Target; 12] = [
+pub const ALL: [Target; 14] = [
     target(
         "agent_message",
         session::agent_message,
@@ -77,6 +78,13 @@ pub const ALL: [Target; 12] = [
         "runner_reply",
         files::runner_reply,
         files::reply_seeds,
+        false,
+    ),
+    target("access_name", access::names, access::name_seeds, false),
+    target(
+        "credentials",
+        access::credentials,
+        access::credentials_seeds,
         false,
     ),
     target("tcpstore", tcpstore::stream, tcpstore::seeds, false),

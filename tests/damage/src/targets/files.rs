@@ -116,7 +116,9 @@ fn a_hold() -> Hold {
         world_size: 4,
         store: Some(StoreSpec {
             bind: "127.0.0.1:0".into(),
+            ports: None,
             run_id: "0192-ab.g3".into(),
+            clients: Vec::new(),
         }),
         log_bytes: 64 << 20,
         step_pattern: Some("step (\\d+)".into()),

@@ -11,8 +11,8 @@ use muster_core::{
     node_report::{NodeReport, labels::Labels},
     protocol::Speaks,
     run::{
-        Assignment, Desired, DesiredRun, Endpoint, Obeyed, RunId, RunPhase, RunReport, SpareReport,
-        SpareState, Target,
+        Assignment, Desired, DesiredRun, Endpoint, LauncherReport, LauncherState, Obeyed, RunId,
+        RunPhase, RunReport, Target,
     },
     spec::Launch,
     time::Timestamp,
@@ -21,8 +21,8 @@ use muster_proto::{
     convert::{
         session::{
             Welcome, desired_from_wire, desired_to_wire, hello_from_wire, hello_to_wire,
-            node_report_from_wire, node_report_to_wire, runs_from_wire, runs_to_wire,
-            spares_from_wire, spares_to_wire, welcome_from_wire, welcome_to_wire,
+            launchers_from_wire, launchers_to_wire, node_report_from_wire, node_report_to_wire,
+            runs_from_wire, runs_to_wire, welcome_from_wire, welcome_to_wire,
         },
         usage::{usage_from_wire, usage_to_wire},
     },
@@ -66,12 +66,12 @@ pub(super) fn agent_message(input: &[u8]) {
                 );
             }
         }
-        Up::Spares(wire) => {
-            if let Ok(spares) = spares_from_wire(wire) {
+        Up::Launchers(wire) => {
+            if let Ok(launchers) = launchers_from_wire(wire) {
                 assert_eq!(
-                    spares_from_wire(spares_to_wire(&spares))
-                        .expect("accepted spares are accepted again"),
-                    spares
+                    launchers_from_wire(launchers_to_wire(&launchers))
+                        .expect("accepted launchers are accepted again"),
+                    launchers
                 );
             }
         }
@@ -131,13 +131,13 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         report: NodeReport::default(),
         runs: vec![run.clone()],
     };
-    let spare = |job: &str, state| SpareReport {
+    let launcher = |job: &str, state| LauncherReport {
         job: JobUid::from(job),
         state,
     };
-    let spares = [
-        spare("0192-ab", SpareState::Ready),
-        spare("0192-cd", SpareState::Refused("no such file".into())),
+    let launchers = [
+        launcher("0192-ab", LauncherState::Ready),
+        launcher("0192-cd", LauncherState::Refused("no such file".into())),
     ];
     let up = |message| {
         AgentMessage {
@@ -149,7 +149,7 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         up(Up::Hello(hello_to_wire(&hello, NOW))),
         up(Up::Runs(runs_to_wire(&[run], NOW))),
         up(Up::Report(node_report_to_wire(&NodeReport::default()))),
-        up(Up::Spares(spares_to_wire(&spares))),
+        up(Up::Launchers(launchers_to_wire(&launchers))),
     ]
 }
 
@@ -247,6 +247,7 @@ fn assignment(run: RunId) -> Assignment {
         world_size: 1,
         store_host: "node-1".into(),
         hosts_store: true,
+        store_clients: Vec::new(),
         command: vec!["python3".into()],
         args: vec!["train.py".into()],
         env: BTreeMap::from([("A".into(), "b".into())]),

@@ -37,7 +37,7 @@ RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 # A first start with fewer nodes than wanted waits for 30 s of last call with stock defaults, after about 10 s. On a machine of which
 # others took 70 %, a cold start was seen to need 36 s.
 START_TIMEOUT = 180
-# The pause between the world's start and the event. Rendezvous states settle (keep-alives of 5 s are not awaited).
+# The pause between the world's start and the event, unless --settle says another. Rendezvous states settle (keep-alives of 5 s are not awaited).
 SETTLE = 2.0
 # A world of four that trains takes 5 to 15 % of two processors. Anything above this is another program's work.
 QUIET = 0.3
@@ -339,6 +339,7 @@ def arguments():
     parser.add_argument("--competitors", type=some_of(competitors), default=competitors, help=",".join(competitors) + " [all]")
     parser.add_argument("--watch", type=float, default=60, help="seconds until a world that has not re-formed is told as never [60]")
     parser.add_argument("--quiet", type=float, default=15, help="seconds to wait at most for a quiet machine, every time [15]")
+    parser.add_argument("--settle", type=float, default=SETTLE, help="seconds that the world trains before the event [2]")
     parser.add_argument("--again", type=int, default=1, help="times to repeat a measurement that others disturbed [1]")
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of race.json and race.svg [bench/results]")
     parser.add_argument("--keep", type=pathlib.Path, help="copy the logs of every start into this folder")

@@ -111,7 +111,7 @@ class Cluster:
     def __init__(self, folder, nodes, scenario):
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-        self.environment |= {"MUSTER_LOCAL_DIR": str(folder), "MUSTER_NO_SPARES": "true"}
+        self.environment |= {"MUSTER_LOCAL_DIR": str(folder), "MUSTER_NO_LAUNCHERS": "true"}
         if scenario == SERVER:
             self.environment["MUSTER_WAIT_INTERFACE"] = "eno3"
         self.muster("local", "up", f"--nodes={nodes}", f"--hardware={scenario}")

@@ -12,6 +12,7 @@ use std::{
 use clap::Parser;
 use muster_core::{id::NodeName, node_report::labels::LABELS_MAX, period};
 use muster_rpc::Address;
+use muster_runner::wire::PortRange;
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 
 use crate::{
@@ -87,6 +88,20 @@ pub struct Flags {
     /// core/src/health/table.txt)
     #[arg(long, env = "MUSTER_HEALTH_RULES", value_name = "FILE")]
     pub health_rules: Option<PathBuf>,
+    /// An address that this node's connections have where they arrive, if the network translates
+    /// it (NAT); may be given several times. A job's TCPStore takes connections only from the
+    /// addresses of its members
+    #[arg(
+        long,
+        env = "MUSTER_OUTER_ADDRESS",
+        value_name = "ADDRESS",
+        value_delimiter = ','
+    )]
+    pub outer_address: Vec<IpAddr>,
+    /// The ports that the TCPStores of jobs may have, for a firewall between nodes [default: a free
+    /// port that the kernel chooses]
+    #[arg(long, env = "MUSTER_PORT_RANGE", value_name = "FIRST-LAST")]
+    pub port_range: Option<PortRange>,
     /// More formats in which programs print their steps (form: steps/src/formats.txt)
     #[arg(long, env = "MUSTER_STEP_FORMATS", value_name = "FILE")]
     pub step_formats: Option<PathBuf>,
@@ -137,9 +152,9 @@ pub struct Flags {
     /// Print this node's report as JSON and exit
     #[arg(long)]
     pub print_report: bool,
-    /// Keep no spare launchers: jobs with a fast launch lane import torch when they start again
-    #[arg(long, env = "MUSTER_NO_SPARES")]
-    pub no_spares: bool,
+    /// Keep no launchers: jobs with a fast launch lane import torch when they start again
+    #[arg(long, env = "MUSTER_NO_LAUNCHERS")]
+    pub no_launchers: bool,
     /// Let workers run as root if the agent does: every program that a job names then owns this
     /// machine
     #[arg(long, env = "MUSTER_ALLOW_ROOT_WORKERS")]
@@ -148,13 +163,13 @@ pub struct Flags {
     /// network namespace. Insecure: anybody can arrange that
     #[arg(long, env = "MUSTER_ACCEPT_UNKNOWN_PEERS", hide = true)]
     pub accept_unknown_peers: bool,
-    /// Memory that all spare launchers of this node may take together; a launcher that exceeds it
+    /// Memory that all launchers of this node may take together; a launcher that exceeds it
     /// is ended
-    #[arg(long, env = "MUSTER_SPARE_MEMORY_MAX", value_name = "MIB")]
-    pub spare_memory_max: Option<u64>,
+    #[arg(long, env = "MUSTER_LAUNCHER_MEMORY_MAX", value_name = "MIB")]
+    pub launcher_memory_max: Option<u64>,
     /// How many launchers with torch imported this node keeps ready for future jobs, for the
     /// interpreters that its jobs used last. The first start of such a job takes half a second and
-    /// imports nothing. Each launcher takes 250 to 350 MiB, which counts for --spare-memory-max.
+    /// imports nothing. Each launcher takes 250 to 350 MiB, which counts for --launcher-memory-max.
     /// They are the first to end when all launchers take too much, or while less than a tenth of
     /// the node's memory is available. A job whose environment differs takes none
     #[arg(long, env = "MUSTER_WARM_POOL", value_name = "N", default_value_t = 0)]
@@ -188,13 +203,17 @@ pub struct Config {
     pub node: NodeName,
     pub state_dir: PathBuf,
     pub address: IpAddr,
+    /// What `address` becomes on its way to other nodes.
+    pub outer_addresses: Vec<IpAddr>,
+    /// The ports that a TCPStore may have.
+    pub port_range: Option<PortRange>,
     pub labels: BTreeMap<String, String>,
     pub slots: u32,
     pub runner: PathBuf,
     /// Keep launchers ready for the next generation of jobs whose lane uses them.
-    pub spares: bool,
+    pub launchers: bool,
     /// How many bytes all these launchers may take.
-    pub spare_memory_max: Option<u64>,
+    pub launcher_memory_max: Option<u64>,
     /// How many launchers that belong to no job are kept ready.
     pub warm_pool: u32,
     pub ready_file: Option<PathBuf>,
@@ -263,10 +282,10 @@ impl Flags {
                 format!("is {}, at most {WARM_POOL_MAX} are allowed", self.warm_pool),
             ));
         }
-        if self.warm_pool > 0 && self.no_spares {
+        if self.warm_pool > 0 && self.no_launchers {
             return Err(wrong(
                 "warm-pool",
-                "keeps launchers, and --no-spares forbids them",
+                "keeps launchers, and --no-launchers forbids them",
             ));
         }
         if state_dir.to_str().is_none() {
@@ -277,6 +296,8 @@ impl Flags {
         }
         Ok(Config {
             address: address(self.address.as_deref(), &coordinator)?,
+            outer_addresses: self.outer_address,
+            port_range: self.port_range,
             identity: own.filter(|_| coordinator.is_tls()),
             coordinator,
             accept_unknown: self.accept_unknown_peers,
@@ -285,8 +306,10 @@ impl Flags {
             labels: labels(&self.labels, self.label_file.as_deref())?,
             slots: self.slots,
             runner: runner(self.runner)?,
-            spares: !self.no_spares,
-            spare_memory_max: self.spare_memory_max.map(|mib| mib.saturating_mul(1 << 20)),
+            launchers: !self.no_launchers,
+            launcher_memory_max: self
+                .launcher_memory_max
+                .map(|mib| mib.saturating_mul(1 << 20)),
             warm_pool: self.warm_pool,
             ready_file: self.ready_file,
             step_formats: step_formats::given(self.step_formats.as_deref())
@@ -554,8 +577,8 @@ mod tests {
                 "--warm-pool: is 9, at most 8 are allowed",
             ),
             (
-                &["--warm-pool", "1", "--no-spares"],
-                "--warm-pool: keeps launchers, and --no-spares forbids them",
+                &["--warm-pool", "1", "--no-launchers"],
+                "--warm-pool: keeps launchers, and --no-launchers forbids them",
             ),
             (&["--slots", "33"], "--slots: is 33, at most 32 are allowed"),
             (

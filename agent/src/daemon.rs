@@ -1,15 +1,21 @@
 //! The agent put together: what it reads at the start, which tasks run, and in which order they
 //! end.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
-use muster_core::node_report::NodeReport;
+use muster_core::node_report::{NodeReport, network::Network};
 use muster_runtime::{
+    service,
     shutdown::Signals,
     tasks::{Essential, Ordinary, Tasks},
     version::version,
 };
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -24,7 +30,7 @@ use crate::{
     run_dir::Runs,
     session::Session,
     state_disk::StateDisk,
-    supervisor::{Handle, Supervisor},
+    supervisor::{Handle, Order, Supervisor},
 };
 
 /// How long tasks may take to end. Workers do not depend on them.
@@ -68,13 +74,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         let renewal = renewal::run(path.clone(), config.coordinator.clone(), shutdown.clone());
         tasks.spawn(Ordinary, "certificate", renewal);
     }
-    if let Some(file) = config.ready_file.clone() {
-        tasks.spawn(
-            Ordinary,
-            "ready file",
-            say_ready(file, config.node.to_string(), handle),
-        );
-    }
+    let orders = handle.orders.clone();
+    let answers = move || ask(orders.clone());
+    tasks.spawn(
+        Ordinary,
+        "watchdog",
+        service::watch(answers, shutdown.clone()),
+    );
+    let (file, node) = (config.ready_file.clone(), config.node.to_string());
+    tasks.spawn(Ordinary, "ready", say_ready(file, node, handle));
     // Signals are not a task, because waiting for the second signal must not delay the end.
     tokio::select! {
         ended = tasks.run(DRAIN) => ended?,
@@ -91,13 +99,29 @@ pub fn facts(config: &Config) -> Facts {
         agent_version: version().to_owned(),
         labels: config.labels.clone(),
         slots: config.slots,
+        network: Network {
+            addresses: config.outer_addresses.clone(),
+            ..Network::default()
+        },
         ..NodeReport::default()
     };
     Facts::gather(fixed, &config.probes, &config.state_dir)
 }
 
-async fn say_ready(file: std::path::PathBuf, node: String, mut handle: Handle) {
-    if handle.reports.wait_for(Option::is_some).await.is_ok()
+/// Returns when the supervisor has answered.
+async fn ask(orders: mpsc::Sender<Order>) {
+    let (answer, answered) = oneshot::channel();
+    // An error: the supervisor has ended, and the process is about to.
+    let _ = orders.send(Order::Ask(answer)).await;
+    let _ = answered.await;
+}
+
+async fn say_ready(file: Option<PathBuf>, node: String, mut handle: Handle) {
+    if handle.reports.wait_for(Option::is_some).await.is_err() {
+        return;
+    }
+    service::ready();
+    if let Some(file) = file
         && let Err(e) = write_ready(&file, &node)
     {
         tracing::error!("ready file {}: {e}", file.display());

@@ -6,7 +6,7 @@ use std::{
 };
 
 use muster_core::{node::torchrun::Site, run::Assignment};
-use muster_runner::wire;
+use muster_runner::wire::{self, PortRange};
 
 /// Size of one rank's log before it is rotated.
 const LOG_BYTES: u64 = 64 << 20;
@@ -18,6 +18,8 @@ pub(crate) struct Here {
     pub(crate) site: Site,
     /// The operator's own formats of steps.
     pub(crate) step_formats: Option<String>,
+    /// The ports that a TCPStore may have.
+    pub(crate) ports: Option<PortRange>,
 }
 
 pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wire::Hold {
@@ -32,9 +34,12 @@ pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wir
         nnodes: assignment.node_count,
         world_size: assignment.world_size,
         store: assignment.hosts_store.then(|| wire::StoreSpec {
-            // Port 0 makes the kernel choose a free port, a new one for every generation.
+            // Port 0 makes the kernel choose a free port, a new one for every generation. The
+            // operator may want one of a range (see `Here`).
             bind: SocketAddr::new(address, 0).to_string(),
+            ports: None,
             run_id: assignment.rendezvous.clone(),
+            clients: assignment.store_clients.clone(),
         }),
         log_bytes: LOG_BYTES,
         step_pattern: assignment.step_pattern.clone(),

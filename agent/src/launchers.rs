@@ -2,7 +2,7 @@
 //! job's generations are forked from it.
 //!
 //! This file keeps the books of launchers: which exist, which tasks wait for them, and how much
-//! memory they take. `launcher.rs` starts one, sends it requests and ends it. `core::node::spare`
+//! memory they take. `launcher.rs` starts one, sends it requests and ends it. `core::node::launcher`
 //! decides which jobs have one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_core::{
     id::{Generation, JobUid},
     node::torchrun::Launch,
-    run::{Assignment, SpareState},
+    run::{Assignment, LauncherState},
     time::Timestamp,
 };
 use tokio::sync::oneshot;
@@ -46,7 +46,7 @@ enum Slot {
     },
     Ready(Kept),
     /// The job's generations start without a launcher, in lane cold.
-    Failed(SpareState),
+    Failed(LauncherState),
     /// All launchers take more memory than they may. Each generation of this job imports torch
     /// itself.
     Unaffordable(String),
@@ -127,10 +127,10 @@ impl Launchers {
                 Some(Found::Starting(told))
             }
             Slot::Ready(kept) => Some(Found::Ready(kept.launcher.clone())),
-            Slot::Failed(SpareState::Without(why) | SpareState::Refused(why)) => {
+            Slot::Failed(LauncherState::Without(why) | LauncherState::Refused(why)) => {
                 Some(Found::Failed(why.clone()))
             }
-            Slot::Failed(SpareState::Ready) | Slot::Unaffordable(_) => None,
+            Slot::Failed(LauncherState::Ready) | Slot::Unaffordable(_) => None,
         }
     }
 
@@ -163,11 +163,11 @@ impl Launchers {
             }
             Outcome::Without(why) => {
                 warn!(%job, "no launcher: {why}");
-                (Slot::Failed(SpareState::Without(why.clone())), Err(why))
+                (Slot::Failed(LauncherState::Without(why.clone())), Err(why))
             }
             Outcome::Refused(why) => {
                 warn!(%job, "it cannot be started here: {why}");
-                (Slot::Failed(SpareState::Refused(why.clone())), Err(why))
+                (Slot::Failed(LauncherState::Refused(why.clone())), Err(why))
             }
             Outcome::Size(_) => return None,
         };
@@ -248,12 +248,12 @@ impl Launchers {
     }
 
     /// The state of the job's launcher, for the coordinator. None while it is starting.
-    pub(crate) fn state(&self, job: &JobUid) -> Option<SpareState> {
+    pub(crate) fn state(&self, job: &JobUid) -> Option<LauncherState> {
         match self.slots.get(job)? {
             Slot::Starting { .. } => None,
-            Slot::Ready(_) => Some(SpareState::Ready),
+            Slot::Ready(_) => Some(LauncherState::Ready),
             Slot::Failed(state) => Some(state.clone()),
-            Slot::Unaffordable(why) => Some(SpareState::Without(why.clone())),
+            Slot::Unaffordable(why) => Some(LauncherState::Without(why.clone())),
         }
     }
 

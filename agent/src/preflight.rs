@@ -187,6 +187,7 @@ mod tests {
             world_size: 1,
             store_host: "n1".into(),
             hosts_store: true,
+            store_clients: Vec::new(),
             command: words(command),
             args: words(args),
             env: BTreeMap::new(),

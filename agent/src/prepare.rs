@@ -69,10 +69,13 @@ pub(crate) async fn prepare(
         .address
         .parse()
         .map_err(|e| trouble("read its own address", &e))?;
-    let hold = wire::Hold {
+    let mut hold = wire::Hold {
         step_formats: here.step_formats.clone(),
         ..hold(assignment, site, address)
     };
+    if let Some(store) = &mut hold.store {
+        store.ports = here.ports;
+    }
     hold.check()
         .map_err(|e| trouble("describe the run to its runner", &e))?;
     let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());

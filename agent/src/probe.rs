@@ -35,6 +35,7 @@ use muster_core::{
 use muster_runtime::clock::Clock;
 use tokio::sync::watch;
 
+mod addresses;
 mod awaited;
 mod glance;
 mod held;

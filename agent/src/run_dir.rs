@@ -29,7 +29,7 @@ const RELEASED: &str = "released";
 /// Stands between the job and the number in the name of a launcher's directory.
 const LAUNCHER: &str = "-launcher-";
 /// The same mark of older agents, whose launchers served one generation each.
-const SPARE: &str = "-spare-";
+const LAUNCHER_OLD: &str = "-spare-";
 
 /// How many ended generations of a job keep their logs, the newest first. Users ask for the last
 /// two; two more allow a closer look. The first failed generation is kept as well, because it shows
@@ -119,7 +119,7 @@ impl Runs {
     /// The directories that launchers of an earlier agent have left, with their numbers.
     pub(crate) fn old_launchers(&self) -> io::Result<Vec<(u32, PathBuf)>> {
         let number = |name: &str| {
-            [LAUNCHER, SPARE]
+            [LAUNCHER, LAUNCHER_OLD]
                 .iter()
                 .find_map(|mark| name.rsplit_once(mark)?.1.parse().ok())
         };
@@ -151,7 +151,7 @@ impl Runs {
         for name in self.names()? {
             match run_of(&name) {
                 Some(run) => runs.push(run),
-                None if name.contains(LAUNCHER) || name.contains(SPARE) => {}
+                None if name.contains(LAUNCHER) || name.contains(LAUNCHER_OLD) => {}
                 None => warn!(name = ?name, "not a run's directory, left alone"),
             }
         }

@@ -45,7 +45,7 @@ pub(crate) struct Orders {
 
 /// What a link says about its run.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum LinkEvent {
     /// The status, and the processes that still live a minute after they were killed.
     Status(GroupStatus, Vec<i32>),
     /// The launcher failed by itself, and torchrun was executed in its place.
@@ -59,18 +59,21 @@ pub(crate) enum Word {
     Refused(String),
     /// The runner is gone without a record. Nothing of it was left at time `at`.
     Lost { exits: Vec<SeenExit>, at: Timestamp },
+    /// The TCPStore that this run serves has refused connections: how many, and the last one's
+    /// reason. Told again each time their number has doubled.
+    StoreRefused(String),
     /// A file of the job's `checkpointPattern` has changed.
     Saved(Timestamp),
 }
 
-/// A runner, and the receiver of its words.
+/// A runner, and the receiver of its events.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) run: RunId,
     pub(crate) address: IpAddr,
     pub(crate) runs: Runs,
     pub(crate) host: Arc<dyn RunnerHost>,
-    pub(crate) say: mpsc::Sender<(RunId, Word)>,
+    pub(crate) events: mpsc::Sender<(RunId, LinkEvent)>,
 }
 
 /// The longest line of a runner. All tails of a status have at most 256 KiB, so even 256 ranks need
@@ -86,7 +89,7 @@ const SWEEP: Duration = Duration::from_millis(20);
 const SWEEP_MAX: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// Runs until the runner's last word is said.
+    /// Runs until the runner's last event is told.
     pub(crate) async fn attend(self, mut orders: watch::Receiver<Orders>) {
         let dir = self.runs.dir(&self.run);
         loop {
@@ -98,15 +101,17 @@ impl Link {
                 }
                 Err(e) => debug!(run = %self.name(), "connect to the runner: {e}"),
             }
-            if self.say.is_closed() {
+            if self.events.is_closed() {
                 return;
             }
             match self.fate(&dir) {
                 Fate::Alive => tokio::time::sleep(RETRY).await,
-                Fate::Over(status) => return self.tell(Word::Status(status, Vec::new())).await,
+                Fate::Over(status) => {
+                    return self.tell(LinkEvent::Status(status, Vec::new())).await;
+                }
                 Fate::Lost { exits, runner } => {
                     let at = self.prove_dead(runner).await;
-                    return self.tell(Word::Lost { exits, at }).await;
+                    return self.tell(LinkEvent::Lost { exits, at }).await;
                 }
             }
         }
@@ -116,9 +121,9 @@ impl Link {
         self.run.to_string()
     }
 
-    async fn tell(&self, word: Word) {
+    async fn tell(&self, event: LinkEvent) {
         // Nobody listens any more while the agent shuts down.
-        let _ = self.say.send((self.run.clone(), word)).await;
+        let _ = self.events.send((self.run.clone(), event)).await;
     }
 
     /// Uses one connection until it ends.
@@ -155,11 +160,13 @@ impl Link {
 
     async fn hear(&self, reply: Reply, sent: &mut Sent) -> io::Result<()> {
         if let Some(status) = reply.status {
-            self.say_refusals(&status, &mut sent.refused);
-            if status.fell_back {
-                self.tell(Word::FellBack).await;
+            if let Some(refused) = self.refusals(&status, &mut sent.refused) {
+                self.tell(LinkEvent::StoreRefused(refused)).await;
             }
-            self.tell(Word::Status(self.group(&status, true), status.stuck))
+            if status.fell_back {
+                self.tell(LinkEvent::FellBack).await;
+            }
+            self.tell(LinkEvent::Status(self.group(&status, true), status.stuck))
                 .await;
             return Ok(());
         }
@@ -168,7 +175,7 @@ impl Link {
         };
         match (reply.id, refusal.kind) {
             (Some(START), RefusalKind::Spawn | RefusalKind::Invalid) => {
-                self.tell(Word::Refused(refusal.text)).await
+                self.tell(LinkEvent::Refused(refusal.text)).await
             }
             // The status tells it in more detail.
             (Some(START), RefusalKind::Stopped) => {}
@@ -182,19 +189,20 @@ impl Link {
         Ok(())
     }
 
-    /// Logs refusals of the store once per connection to the runner, and then each time their
-    /// number has doubled.
-    fn say_refusals(&self, status: &Status, said: &mut u64) {
-        let Some(store) = status
+    /// Logs and returns refusals of the store once per connection to the runner, and then each time
+    /// their number has doubled.
+    fn refusals(&self, status: &Status, said: &mut u64) -> Option<String> {
+        let store = status
             .store
             .as_ref()
-            .filter(|store| store.refused >= (*said * 2).max(1))
-        else {
-            return;
-        };
+            .filter(|store| store.refused >= (*said * 2).max(1))?;
         let why = store.refused_why.as_deref().unwrap_or_default();
         warn!(run = %self.name(), clients = store.clients, "the store has refused {} connections, the last: {why}", store.refused);
         *said = store.refused;
+        Some(format!(
+            "{} connections refused, the last one: {why}",
+            store.refused
+        ))
     }
 
     fn group(&self, status: &Status, this_boot: bool) -> GroupStatus {
@@ -301,14 +309,14 @@ impl Link {
                     // Said only once: a process that is left after a minute usually stays.
                     if !stuck && begun.elapsed() >= UNKILLABLE_AFTER {
                         stuck = true;
-                        self.tell(Word::Unkillable(pids.clone())).await;
+                        self.tell(LinkEvent::Unkillable(pids.clone())).await;
                     }
                     format!("killing what it left: processes {pids:?}")
                 }
                 Ok(Left::Unproven(why)) => {
                     let left = format!("that nothing of it lives cannot be proven: {why}");
                     if left != told {
-                        self.tell(Word::Unproven(why)).await;
+                        self.tell(LinkEvent::Unproven(why)).await;
                     }
                     left
                 }
@@ -431,9 +439,9 @@ mod tests {
     use super::*;
     use crate::host::tests::Elsewhere;
 
-    fn a_link() -> (Link, mpsc::Receiver<(RunId, Word)>) {
-        // Has room for a link that repeats its words.
-        let (say, words) = mpsc::channel(1_000);
+    fn a_link() -> (Link, mpsc::Receiver<(RunId, LinkEvent)>) {
+        // Has room for a link that repeats its events.
+        let (events, told) = mpsc::channel(1_000);
         let run = RunId {
             job: JobUid::from("a"),
             generation: Generation(1),
@@ -445,9 +453,9 @@ mod tests {
                 address: "127.0.0.1".parse().unwrap(),
                 runs,
                 host: Arc::new(Elsewhere::default()),
-                say,
+                events,
             },
-            words,
+            told,
         )
     }
 
@@ -461,7 +469,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_lost_runner_leaves_and_nothing_kills_is_told_once_and_looked_for_on() {
-        let (mut link, mut words) = a_link();
+        let (mut link, mut told) = a_link();
         let (begun, looks) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
         let remains = Remains {
             dir: Path::new("/no/such"),
@@ -486,13 +494,13 @@ mod tests {
         let looks = looks.load(Ordering::Relaxed);
         assert!(looks < 300, "{looks} looks");
         drop(link);
-        let Some((_, Word::Unkillable(pids))) = words.recv().await else {
+        let Some((_, LinkEvent::Unkillable(pids))) = told.recv().await else {
             panic!("nothing was told")
         };
         assert_eq!(pids, [4711]);
-        assert!(words.recv().await.is_none(), "told again");
+        assert!(told.recv().await.is_none(), "told again");
         // A process that dies when it is killed, or within a minute, is not reported.
-        let (mut link, mut words) = a_link();
+        let (mut link, mut told) = a_link();
         let until = Instant::now() + Duration::from_secs(50);
         link.host = Arc::new(Elsewhere {
             sweep: Box::new(move || Ok(left_until(until))),
@@ -500,7 +508,7 @@ mod tests {
         });
         link.until_nothing_lives(&remains).await;
         drop(link);
-        assert!(words.recv().await.is_none());
+        assert!(told.recv().await.is_none());
     }
 
     /// A run's directory, as a runner leaves it after an orderly end.

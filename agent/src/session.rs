@@ -302,7 +302,7 @@ impl Session {
         info!(term = %welcome.term, epoch = %welcome.epoch, heartbeat = ?welcome.heartbeat, protocol = welcome.protocol, "welcome");
         self.heard(HELLO, 0, &mut wire).await;
         if let Some(reports) = self.handle.reports.borrow().as_ref() {
-            news.spares(reports.spares.clone());
+            news.launchers(reports.launchers.clone());
         }
         self.tell(Order::Welcome {
             term: welcome.term,
@@ -341,7 +341,7 @@ impl Session {
                 Ok(()) = self.handle.reports.changed() => {
                     if let Some(reports) = self.handle.reports.borrow_and_update().as_ref() {
                         news.runs(reports.runs.clone());
-                        news.spares(reports.spares.clone());
+                        news.launchers(reports.launchers.clone());
                     }
                     let pool = self.handle.reports.borrow().as_ref().and_then(|reports| reports.pool);
                     if news.lacks(pool) {

@@ -15,12 +15,12 @@ use muster_core::{
     id::{JobUid, NodeEpoch, Term},
     node::{Effect, Found, FoundState, Input, Ledger, Node, lane::Lane, torchrun, torchrun::Site},
     node_report::{NodeReport, WarmPool},
-    run::{Assignment, Desired, Endpoint, Obeyed, RunId, RunReport, SpareReport},
+    run::{Assignment, Desired, Endpoint, LauncherReport, Obeyed, RunId, RunReport},
     time::Timestamp,
 };
 use muster_runner::wire::StartSpec;
 use muster_runtime::{clock::Clock, tasks::Scope};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -34,7 +34,7 @@ use crate::{
     prepare,
     probe::Facts,
     run_dir::{Accepted, Runs},
-    runner_link::{Link, Orders, Word},
+    runner_link::{Link, LinkEvent, Orders},
     state_disk::{Errand, StateDisk, ThreadEnded},
 };
 
@@ -56,6 +56,8 @@ pub(crate) enum Order {
     Heard(Timestamp),
     /// A heartbeat is due. It passes through this task, so that it proves more than an open socket.
     Pulse(u64),
+    /// Answered as soon as its turn comes.
+    Ask(oneshot::Sender<()>),
 }
 
 /// What the supervisor publishes. Each watch holds only its latest value.
@@ -78,12 +80,12 @@ pub(crate) struct Reports {
     pub(crate) jobs_seen: Arc<BTreeMap<JobUid, Obeyed>>,
     pub(crate) runs: Arc<Vec<RunReport>>,
     /// The state of the launchers for jobs that are about to come here.
-    pub(crate) spares: Arc<Vec<SpareReport>>,
+    pub(crate) launchers: Arc<Vec<LauncherReport>>,
     pub(crate) pool: Option<WarmPool>,
 }
 
-/// How many words of links may wait: two bursts of one word for each run of a full node.
-const WORDS_MAX: usize = 128;
+/// How many events of links may wait: two bursts of one event for each run of a full node.
+const LINK_EVENTS_MAX: usize = 128;
 /// How many orders may wait. The session sends one, then waits for the coordinator's next message.
 pub(crate) const ORDERS_MAX: usize = 16;
 /// How long living runners may take to send their status before the agent goes on without it. They
@@ -106,8 +108,8 @@ pub(crate) struct Supervisor {
     heard: Option<Timestamp>,
     scope: Scope,
     orders: mpsc::Receiver<Order>,
-    say: mpsc::Sender<(RunId, Word)>,
-    words: mpsc::Receiver<(RunId, Word)>,
+    tell: mpsc::Sender<(RunId, LinkEvent)>,
+    link_events: mpsc::Receiver<(RunId, LinkEvent)>,
     prepared: (mpsc::Sender<Prepared>, mpsc::Receiver<Prepared>),
     launchers: Launchers,
     made: (mpsc::Sender<Made>, mpsc::Receiver<Made>),
@@ -121,6 +123,8 @@ pub(crate) struct Supervisor {
     unkillable: BTreeMap<RunId, Vec<i32>>,
     /// Runs whose runner is gone and whose death cannot be proven, with the reason.
     unproven: BTreeMap<RunId, String>,
+    /// What the TCPStores that run here have refused.
+    store_refused: BTreeMap<RunId, String>,
     checkpoints: Checkpoints,
     /// When to check again what a job needs of its launcher.
     look_again: Option<Timestamp>,
@@ -148,7 +152,7 @@ impl Supervisor {
         shutdown: CancellationToken,
     ) -> (Self, Handle) {
         let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
-        let (say, words) = mpsc::channel(WORDS_MAX);
+        let (tell, link_events) = mpsc::channel(LINK_EVENTS_MAX);
         let (reports, reports_out) = watch::channel(None);
         let (pulse, pulse_out) = watch::channel(0);
         let (end_session, end_out) = watch::channel((0, String::new()));
@@ -175,16 +179,17 @@ impl Supervisor {
             heard: None,
             scope: Scope::new(shutdown),
             orders,
-            say,
-            words,
-            prepared: mpsc::channel(WORDS_MAX),
+            tell,
+            link_events,
+            prepared: mpsc::channel(LINK_EVENTS_MAX),
             launchers: Launchers::new(Pool::new(warm_pool)),
-            made: mpsc::channel(WORDS_MAX),
+            made: mpsc::channel(LINK_EVENTS_MAX),
             wanted: BTreeMap::new(),
             coming: BTreeMap::new(),
             accepted: BTreeMap::new(),
             unkillable: BTreeMap::new(),
             unproven: BTreeMap::new(),
+            store_refused: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
             look_again: None,
             reports,
@@ -211,7 +216,7 @@ impl Supervisor {
             let input = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
-                Some((run, word)) = self.words.recv() => match self.hear(run, word) {
+                Some((run, event)) = self.link_events.recv() => match self.hear(run, event) {
                     Some(input) => input,
                     None => {
                         self.publish();
@@ -230,7 +235,7 @@ impl Supervisor {
                     }
                 },
                 Some(made) = self.made.1.recv() => {
-                    if let Some(kept) = self.launchers.made(made, self.config.spare_memory_max) {
+                    if let Some(kept) = self.launchers.made(made, self.config.launcher_memory_max) {
                         self.scope.spawn("launcher", kept.end());
                     }
                     self.publish();
@@ -249,6 +254,11 @@ impl Supervisor {
                     }
                     Order::Heard(at) => {
                         self.renew(at);
+                        continue;
+                    }
+                    Order::Ask(answer) => {
+                        // Nobody waits for it any more at the shutdown.
+                        let _ = answer.send(());
                         continue;
                     }
                     Order::Pulse(sequence) => {
@@ -299,10 +309,10 @@ impl Supervisor {
         let mut silent = states.len();
         let listen = async {
             while silent > 0 {
-                let Some((run, word)) = self.words.recv().await else {
+                let Some((run, event)) = self.link_events.recv().await else {
                     return;
                 };
-                let (run, state) = match self.hear(run, word) {
+                let (run, state) = match self.hear(run, event) {
                     Some(Input::Runner { run, status }) => (run, FoundState::Known(status)),
                     Some(Input::RunnerLost { run, exits, at }) => {
                         (run, FoundState::Lost { exits, at })
@@ -347,7 +357,7 @@ impl Supervisor {
             address: self.config.address,
             runs: self.runs.clone(),
             host: self.host.clone(),
-            say: self.say.clone(),
+            events: self.tell.clone(),
         };
         self.scope.spawn("runner link", link.attend(heard));
         self.links.insert(run, orders);
@@ -405,6 +415,7 @@ impl Supervisor {
         let here = Here {
             site: self.site(&assignment.run),
             step_formats: self.config.step_formats.clone(),
+            ports: self.config.port_range,
         };
         let (runs, host, preflight) =
             (self.runs.clone(), self.host.clone(), self.preflight.clone());

@@ -69,6 +69,8 @@ impl Finding {
 
 /// The rule for processes that SIGKILL does not end.
 pub const WORKER_UNKILLABLE: &str = "worker-unkillable";
+/// The rule for connections that a TCPStore on this node has refused.
+pub const TCPSTORE_REFUSAL: &str = "tcpstore-refusal";
 /// The rule for a machine that will be taken away, such as a spot instance.
 pub const TERMINATION_NOTICE: &str = "termination-notice";
 

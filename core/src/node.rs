@@ -18,18 +18,18 @@
 //! | `turn` | desired against actual state |
 //! | `unsaved` | the effects and reports that wait until the ledger is on disk |
 //! | `pool` | the launchers for jobs that are not known yet, and which job may take one |
-//! | `spare` | the jobs for which a launcher is kept ready |
+//! | `launcher` | the jobs for which a launcher is kept ready |
 //! | `torchrun` | the process that starts an assignment's workers |
 
 mod digest;
 pub mod fitness;
 mod group;
 pub mod lane;
+pub mod launcher;
 pub mod lease;
 mod ledger;
 pub mod pool;
 pub mod skew;
-pub mod spare;
 pub mod torchrun;
 mod turn;
 mod unsaved;

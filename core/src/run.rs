@@ -5,7 +5,7 @@
 //! [`RunReport`] for every run that it knows, alive or not. Both describe states ("this is so"),
 //! never commands ("do X now"), so a repeated or lost message does no harm.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,14 +38,14 @@ pub struct Desired {
 /// The state of a launcher that a node was asked to have ready ([`Desired::warm`]). While the
 /// launcher is being made, there is no report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpareReport {
+pub struct LauncherReport {
     pub job: JobUid,
-    pub state: SpareState,
+    pub state: LauncherState,
 }
 
 /// What became of a launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SpareState {
+pub enum LauncherState {
     /// The launcher has imported what it can.
     Ready,
     /// There will be no launcher, and the job can start here all the same. The text says why.
@@ -120,6 +120,9 @@ pub struct Endpoint {
     pub port: u16,
 }
 
+/// How many addresses a TCPStore may be told that its clients have: 16 of each of 4,096 nodes.
+pub const STORE_CLIENTS_MAX: usize = 65_536;
+
 /// One node's share of one sealed generation: everything that the node needs to start its workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -138,6 +141,10 @@ pub struct Assignment {
     pub store_host: NodeName,
     /// This node is `store_host`.
     pub hosts_store: bool,
+    /// The addresses of all members, for the node that hosts the TCPStore; at most
+    /// [`STORE_CLIENTS_MAX`]. Empty: they are not all known, and anyone may connect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub store_clients: Vec<IpAddr>,
     pub command: Vec<String>,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
@@ -222,7 +229,7 @@ pub struct LaneReport {
     pub name: String,
     pub reason: String,
     /// Memory of the launcher that waits, in bytes. 0: there is none, or its size is not known yet.
-    pub spare_bytes: u64,
+    pub launcher_bytes: u64,
 }
 
 /// The life of a run on its node: `Preparing -> Ready -> Running -> Stopping -> Dead`. Every state

@@ -144,7 +144,10 @@ mod tests {
             ("2.5it/s, 900 tokens/s", Some("900 tokens/s")),
             ("see https://x.org 12 and 3/5005", None),
             ("tps: nan", None),
-            ("iter time (s): 18.305 samples/sec: 0.219", Some("0.219 samples/sec")),
+            (
+                "iter time (s): 18.305 samples/sec: 0.219",
+                Some("0.219 samples/sec"),
+            ),
             ("tok/s", None),
         ] {
             let found = find(&table.rates, line.as_bytes());

@@ -16,7 +16,7 @@ mod order;
 mod store;
 
 pub use order::{AdoptSpec, Lane, Order, ParkSpec};
-pub use store::{StoreSpec, StoreStatus};
+pub use store::{PortRange, StoreSpec, StoreStatus};
 
 /// Version of this protocol, in every message and file.
 pub const VERSION: u32 = 1;

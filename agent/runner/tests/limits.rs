@@ -28,7 +28,9 @@ fn serving(soft: u32, hard: u32) -> (Rig, Client, String) {
     let mut rig = Rig::new();
     rig.hold.store = Some(StoreSpec {
         bind: "127.0.0.1:0".into(),
+        ports: None,
         run_id: "r".into(),
+        clients: Vec::new(),
     });
     rig.write_hold();
     let script = format!("ulimit -Sn {soft}; ulimit -Hn {hard}; exec \"$0\" hold --dir \"$1\"");

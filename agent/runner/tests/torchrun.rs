@@ -22,7 +22,9 @@ fn serving(nnodes: u32) -> (Rig, Client) {
     rig.hold.world_size = 2 * nnodes;
     rig.hold.store = Some(StoreSpec {
         bind: "127.0.0.1:0".into(),
+        ports: None,
         run_id: "gen-3".into(),
+        clients: Vec::new(),
     });
     let client = rig.ready();
     (rig, client)

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use muster_core::{
-    health::{Reading, Subject, Value, WORKER_UNKILLABLE},
+    health::{Reading, Subject, TCPSTORE_REFUSAL, Value, WORKER_UNKILLABLE},
     id::Generation,
     run::RunId,
 };
@@ -27,11 +27,22 @@ pub struct HeldRun {
     pub unkillable: Option<Vec<i32>>,
     /// Why the death of the run cannot be proven.
     pub unproven: Option<String>,
+    /// What the TCPStore that it serves has refused.
+    pub store_refused: Option<String>,
     /// Its workers are at work. They are not being started or stopped.
     pub training: bool,
     pub ranks: Vec<HeldRank>,
     /// Where its workers start. As a rule they write their checkpoints there.
     pub work_dir: Option<String>,
+}
+
+impl HeldRun {
+    fn id(&self) -> RunId {
+        RunId {
+            job: self.uid.as_str().into(),
+            generation: Generation(self.generation),
+        }
+    }
 }
 
 /// A rank of a run, and its process.
@@ -113,9 +124,29 @@ impl Held {
             .collect()
     }
 
-    /// Readings about what is left of runs: processes that cannot be killed, and deaths that cannot
-    /// be proven.
+    /// Readings about runs: processes that cannot be killed, deaths that cannot be proven, and
+    /// connections that a TCPStore has refused.
     pub(super) fn readings(&self) -> Vec<Reading> {
+        self.left_over().into_iter().chain(self.refused()).collect()
+    }
+
+    fn refused(&self) -> Option<Reading> {
+        let of = |run: &HeldRun| Some((run.id(), run.name.clone(), run.store_refused.clone()?));
+        let all: Vec<_> = self.runs.iter().filter_map(of).collect();
+        let words = all
+            .iter()
+            .map(|(_, name, refused)| format!("TCPStore of {name}: {refused}"));
+        let words: Vec<String> = words.collect();
+        (!all.is_empty()).then(|| Reading {
+            check: TCPSTORE_REFUSAL,
+            subject: Subject::Node,
+            value: Value::Flag(true),
+            words: words.join("; "),
+            runs: all.into_iter().map(|(run, ..)| run).collect(),
+        })
+    }
+
+    fn left_over(&self) -> Option<Reading> {
         let stuck: Vec<String> = self
             .runs
             .iter()
@@ -145,20 +176,13 @@ impl Held {
             words: words.join("; "),
             runs: self.runs.iter().filter_map(told_of).collect(),
         };
-        if words.is_empty() {
-            Vec::new()
-        } else {
-            vec![reading]
-        }
+        (!words.is_empty()).then_some(reading)
     }
 }
 
 /// The run's id, if processes of it cannot be killed, or its death cannot be proven.
 fn told_of(run: &HeldRun) -> Option<RunId> {
-    (run.unkillable.is_some() || run.unproven.is_some()).then(|| RunId {
-        job: run.uid.as_str().into(),
-        generation: Generation(run.generation),
-    })
+    (run.unkillable.is_some() || run.unproven.is_some()).then(|| run.id())
 }
 
 fn described(run: &HeldRun, pids: &[i32]) -> String {

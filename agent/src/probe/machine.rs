@@ -16,7 +16,7 @@ use muster_core::health::{Reading, Source, Subject, Value};
 use tracing::warn;
 
 use super::{
-    awaited,
+    addresses, awaited,
     glance::Glances,
     host, kernel_clock, network, pci,
     ports::{self, Used},
@@ -139,6 +139,7 @@ impl Eyes {
         if listing || signature != self.signature {
             self.signature = signature;
             look.network = network::read(roots);
+            look.network.addresses = addresses::read();
         } else {
             network::renew(roots, &mut look.network);
         }

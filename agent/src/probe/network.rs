@@ -21,6 +21,7 @@ pub(super) fn read(roots: &Roots) -> Network {
     Network {
         interfaces: interfaces(roots),
         rdma: rdma(roots),
+        addresses: Vec::new(),
     }
 }
 

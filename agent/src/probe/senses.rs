@@ -367,6 +367,8 @@ impl Senses {
             seen.network.clone(),
             seen.topology.clone(),
         );
+        let outer = &self.fixed.network.addresses;
+        report.network.addresses.extend(outer);
         report.health = self.own(mind.judge.health(now()), &report.gpus);
         // Remember before telling: an agent that ends at this moment must not forget what it has
         // told.

@@ -7,10 +7,10 @@ use std::{sync::Arc, time::Duration};
 
 use muster_core::{
     node_report::{NodeReport, WarmPool},
-    run::{RunReport, SpareReport},
+    run::{LauncherReport, RunReport},
 };
 use muster_proto::{
-    convert::session::spares_to_wire,
+    convert::session::launchers_to_wire,
     v1::{AgentMessage, agent_message::Message as Up},
 };
 use tokio::{
@@ -31,30 +31,30 @@ pub(super) struct News {
     report: NodeReport,
     told_runs: Arc<Vec<RunReport>>,
     runs: Arc<Vec<RunReport>>,
-    told_spares: Arc<Vec<SpareReport>>,
-    spares: Arc<Vec<SpareReport>>,
+    told_launchers: Arc<Vec<LauncherReport>>,
+    launchers: Arc<Vec<LauncherReport>>,
     last_sent: Option<Instant>,
     /// When to look again.
     due: Option<Instant>,
 }
 
 impl News {
-    /// The coordinator knows these from the hello. It knows nothing of spares yet.
+    /// The coordinator knows these from the hello. It knows nothing of launchers yet.
     pub(super) fn new(report: NodeReport, runs: Arc<Vec<RunReport>>) -> Self {
         Self {
             told_report: report.clone(),
             report,
             told_runs: runs.clone(),
             runs,
-            told_spares: Arc::default(),
-            spares: Arc::default(),
+            told_launchers: Arc::default(),
+            launchers: Arc::default(),
             last_sent: None,
             due: None,
         }
     }
 
-    pub(super) fn spares(&mut self, spares: Arc<Vec<SpareReport>>) {
-        self.spares = spares;
+    pub(super) fn launchers(&mut self, launchers: Arc<Vec<LauncherReport>>) {
+        self.launchers = launchers;
     }
 
     pub(super) fn runs(&mut self, runs: Arc<Vec<RunReport>>) {
@@ -79,9 +79,9 @@ impl News {
                 Err(_) => self.due = Some(at + RETRY),
             }
         }
-        if self.spares != self.told_spares {
-            match control.try_send(up(Up::Spares(spares_to_wire(&self.spares)))) {
-                Ok(()) => self.told_spares = self.spares.clone(),
+        if self.launchers != self.told_launchers {
+            match control.try_send(up(Up::Launchers(launchers_to_wire(&self.launchers)))) {
+                Ok(()) => self.told_launchers = self.launchers.clone(),
                 Err(_) => self.due = Some(at + RETRY),
             }
         }
@@ -123,7 +123,7 @@ fn is_urgent(told: &[RunReport], runs: &[RunReport]) -> bool {
 mod tests {
     use muster_core::{
         id::{Generation, JobUid, Term},
-        run::{RankReport, RunId, RunPhase, SpareState},
+        run::{LauncherState, RankReport, RunId, RunPhase},
         time::Timestamp,
     };
 
@@ -197,9 +197,9 @@ mod tests {
             slots: 9,
             ..NodeReport::default()
         });
-        news.spares(Arc::new(vec![SpareReport {
+        news.launchers(Arc::new(vec![LauncherReport {
             job: JobUid::from("a"),
-            state: SpareState::Ready,
+            state: LauncherState::Ready,
         }]));
         news.send(&control, start);
         assert_eq!(news.due, Some(start + RETRY));
@@ -209,7 +209,7 @@ mod tests {
             matches!(out.try_recv().unwrap().message, Some(Up::Report(report)) if report.slots == 9)
         );
         assert!(
-            matches!(out.try_recv().unwrap().message, Some(Up::Spares(spares)) if spares.spares.len() == 1)
+            matches!(out.try_recv().unwrap().message, Some(Up::Launchers(launchers)) if launchers.launchers.len() == 1)
         );
         news.send(&control, start + RETRY);
         assert!(

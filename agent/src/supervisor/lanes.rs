@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use muster_core::{
     exit::PEER_LOST_SIGNS,
     id::JobUid,
-    node::{lane::Lane, pool, spare, torchrun, torchrun::Site},
+    node::{lane::Lane, launcher, pool, torchrun, torchrun::Site},
     run::{
-        Assignment, Desired, Endpoint, RunId, RunPhase, RunReport, SpareReport, SpareState, Target,
+        Assignment, Desired, Endpoint, LauncherReport, LauncherState, RunId, RunPhase, RunReport,
+        Target,
     },
     spec,
     time::Timestamp,
@@ -57,10 +58,10 @@ impl Supervisor {
     }
 
     /// The state of the launchers for jobs that are about to come.
-    pub(super) fn spares_of_coming(&self) -> Vec<SpareReport> {
-        let off = || SpareState::Without("this node keeps no launchers".into());
+    pub(super) fn launchers_of_coming(&self) -> Vec<LauncherReport> {
+        let off = || LauncherState::Without("this node keeps no launchers".into());
         let state = |job: &JobUid| {
-            if self.config.spares {
+            if self.config.launchers {
                 self.launchers.state(job)
             } else {
                 Some(off())
@@ -69,7 +70,7 @@ impl Supervisor {
         self.coming
             .keys()
             .filter_map(|job| {
-                Some(SpareReport {
+                Some(LauncherReport {
                     job: job.clone(),
                     state: state(job)?,
                 })
@@ -87,7 +88,7 @@ impl Supervisor {
             .as_ref()
             .map(|reports| reports.runs.clone())
             .unwrap_or_default();
-        if !self.config.spares {
+        if !self.config.launchers {
             return;
         }
         let settled = |report: &&RunReport| {
@@ -104,13 +105,13 @@ impl Supervisor {
             .filter(|report| report.phase == RunPhase::Preparing);
         let starting = preparing.map(|report| report.run.job.clone()).collect();
         let coming = self.coming.keys().cloned().collect();
-        let held = spare::Held {
+        let held = launcher::Held {
             runs: &runs,
             starting,
             coming: &coming,
             launchers: &self.launchers.jobs(),
         };
-        let plan = spare::plan(now, &held);
+        let plan = launcher::plan(now, &held);
         self.launchers.are_here(plan.here, now);
         self.look_again = plan.look_again;
         for job in plan.end {
@@ -151,8 +152,11 @@ impl Supervisor {
             warn!("a launcher of the warm pool has ended by itself");
             self.scope.spawn("launcher", kept.end());
         }
-        let (bytes_max, of_jobs) = (self.config.spare_memory_max, self.launchers.bytes_of_jobs());
-        let busy = !self.coming.is_empty() || spare::is_busy(now, reports);
+        let (bytes_max, of_jobs) = (
+            self.config.launcher_memory_max,
+            self.launchers.bytes_of_jobs(),
+        );
+        let busy = !self.coming.is_empty() || launcher::is_busy(now, reports);
         // If the kernel does not say how much memory there is, that does not count as too little.
         let memory = probe::memory().unwrap_or_default();
         let plan = self
@@ -220,7 +224,7 @@ impl Supervisor {
     /// The launcher from which this generation's runner is forked, if there is one. If the lane may
     /// need one from the job's first generation on, it is started here.
     pub(super) fn launcher_for(&mut self, assignment: &Assignment) -> Option<Found> {
-        if !self.config.spares
+        if !self.config.launchers
             || assignment.launch == spec::Launch::Cold
             || torchrun::ranks(assignment).is_none()
         {
@@ -359,7 +363,7 @@ impl Supervisor {
                 report.stack = accepted.stack.clone();
             }
             if report.phase == RunPhase::Running {
-                report.lane.spare_bytes = self.launchers.bytes(&report.run.job);
+                report.lane.launcher_bytes = self.launchers.bytes(&report.run.job);
             }
         }
     }

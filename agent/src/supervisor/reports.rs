@@ -12,44 +12,48 @@ use muster_proto::convert::session::RUNS_MAX;
 use super::{Reports, Supervisor};
 use crate::{
     probe::{HeldRank, HeldRun},
-    runner_link::Word,
+    runner_link::LinkEvent,
 };
 
 impl Supervisor {
     /// Notes the part of a word that only this node's senses need, and returns the part for its
     /// brain.
-    pub(super) fn hear(&mut self, run: RunId, word: Word) -> Option<Input> {
-        let input = match word {
-            Word::Status(status, unkillable) => {
+    pub(super) fn hear(&mut self, run: RunId, event: LinkEvent) -> Option<Input> {
+        let input = match event {
+            LinkEvent::Status(status, unkillable) => {
                 match unkillable.is_empty() {
                     true => self.unkillable.remove(&run),
                     false => self.unkillable.insert(run.clone(), unkillable),
                 };
                 Input::Runner { run, status }
             }
-            Word::FellBack => {
+            LinkEvent::FellBack => {
                 self.note_fallback(&run);
                 return None;
             }
-            Word::Unkillable(processes) => {
+            LinkEvent::Unkillable(processes) => {
                 self.unkillable.insert(run, processes);
                 return None;
             }
-            Word::Unproven(why) => {
+            LinkEvent::Unproven(why) => {
                 self.unkillable.remove(&run);
                 self.unproven.insert(run, why);
                 return None;
             }
-            Word::Lost { exits, at } => {
+            LinkEvent::Lost { exits, at } => {
                 self.unkillable.remove(&run);
                 self.unproven.remove(&run);
                 Input::RunnerLost { run, exits, at }
             }
-            Word::Saved(at) => {
+            LinkEvent::StoreRefused(refused) => {
+                self.store_refused.insert(run, refused);
+                return None;
+            }
+            LinkEvent::Saved(at) => {
                 self.checkpoints.saved(&run, at);
                 return None;
             }
-            Word::Refused(reason) => Input::Refused { run, reason },
+            LinkEvent::Refused(reason) => Input::Refused { run, reason },
         };
         Some(input)
     }
@@ -64,7 +68,7 @@ impl Supervisor {
         self.tell_senses(&runs);
         let ledger = self.node.ledger();
         let jobs_seen = ledger.jobs_seen();
-        let spares = self.spares_of_coming();
+        let launchers = self.launchers_of_coming();
         let pool = self.launchers.pool.shown();
         self.reports.send_if_modified(|known| {
             let same = |known: &Reports| {
@@ -73,20 +77,28 @@ impl Supervisor {
                     known.epoch,
                     known.runs.as_ref(),
                     known.jobs_seen.as_ref(),
-                    known.spares.as_ref(),
+                    known.launchers.as_ref(),
                     known.pool,
-                ) == (ledger.term, ledger.epoch, &runs, &jobs_seen, &spares, pool)
+                ) == (
+                    ledger.term,
+                    ledger.epoch,
+                    &runs,
+                    &jobs_seen,
+                    &launchers,
+                    pool,
+                )
             };
             if known.as_ref().is_some_and(same) {
                 return false;
             }
-            let (jobs_seen, runs, spares) = (Arc::new(jobs_seen), Arc::new(runs), Arc::new(spares));
+            let (jobs_seen, runs, launchers) =
+                (Arc::new(jobs_seen), Arc::new(runs), Arc::new(launchers));
             *known = Some(Reports {
                 term: ledger.term,
                 epoch: ledger.epoch,
                 jobs_seen,
                 runs,
-                spares,
+                launchers,
                 pool,
             });
             true
@@ -94,14 +106,14 @@ impl Supervisor {
     }
 
     fn tell_checkpoints(&mut self, reports: &mut [RunReport]) {
-        let (accepted, say) = (&self.accepted, self.say.clone());
+        let (accepted, tell) = (&self.accepted, self.tell.clone());
         let files = |run: &RunId| {
             let accepted = accepted.get(run)?;
             let dir = accepted.work_dir.as_ref()?;
             Some((dir.into(), accepted.checkpoint_pattern.clone()?))
         };
-        let say = move |run, at| say.blocking_send((run, Word::Saved(at))).is_ok();
-        self.checkpoints.follow(reports, files, say);
+        let tell = move |run, at| tell.blocking_send((run, LinkEvent::Saved(at))).is_ok();
+        self.checkpoints.follow(reports, files, tell);
         self.checkpoints.tell(reports);
     }
 
@@ -110,8 +122,9 @@ impl Supervisor {
     fn tell_senses(&mut self, reports: &[RunReport]) {
         self.unkillable
             .retain(|run, _| reports.iter().any(|report| report.run == *run));
-        self.unproven
-            .retain(|run, _| reports.iter().any(|report| report.run == *run));
+        for known in [&mut self.unproven, &mut self.store_refused] {
+            known.retain(|run, _| reports.iter().any(|report| report.run == *run));
+        }
         let begun = reports
             .iter()
             .filter(|report| report.phase != RunPhase::Preparing);
@@ -119,6 +132,7 @@ impl Supervisor {
         let held = over.into_iter().chain(living).filter_map(|report| {
             let unkillable = self.unkillable.get(&report.run).cloned();
             let unproven = self.unproven.get(&report.run).cloned();
+            let store_refused = self.store_refused.get(&report.run).cloned();
             let accepted = self.accepted(&report.run)?;
             let ranks = report.ranks.iter().filter(|rank| rank.pid != 0);
             let ranks = ranks.map(|rank| HeldRank {
@@ -134,6 +148,7 @@ impl Supervisor {
                 gpus: accepted.gpus.clone(),
                 unkillable,
                 unproven,
+                store_refused,
                 training: report.phase == RunPhase::Running,
                 ranks: ranks.collect(),
                 work_dir: accepted.work_dir.clone(),

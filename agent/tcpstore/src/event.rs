@@ -1,6 +1,6 @@
 //! What a store tells its host: which clients came, left, wrote, wait, or were refused, and why.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::Key;
@@ -73,6 +73,12 @@ pub enum RefusedReason {
     Handshake {
         /// The deadline, from the connection on.
         after: Duration,
+    },
+    /// It comes from an address that no client has (see [`Store::only_from`](crate::Store::only_from)).
+    #[error("{address} is no address of a member")]
+    Stranger {
+        /// Where it comes from.
+        address: IpAddr,
     },
     /// There is no room for another connection.
     #[error("{limit} clients are connected, the limit")]

@@ -15,7 +15,7 @@ mod client;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -68,10 +68,19 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Another socket has the address.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Listen { source, .. } if *source == Errno::ADDRINUSE)
+    }
+}
+
 /// A TCPStore server. Dropping it closes the listener and every connection.
 #[derive(Debug)]
 pub struct Store {
     limits: Limits,
+    /// The addresses that clients have. Empty: anyone may be a client.
+    peers: BTreeSet<IpAddr>,
     table: Table,
     meter: Meter,
     clients: BTreeMap<ClientId, Client>,
@@ -115,6 +124,7 @@ impl Store {
         let store = Store {
             table: Table::metered(limits.clone(), meter.clone()),
             limits,
+            peers: BTreeSet::new(),
             meter,
             clients: BTreeMap::new(),
             next_client: 0,
@@ -130,6 +140,14 @@ impl Store {
         store.register(&store.listener, LISTENER)?;
         store.register(&store.timer, TIMER)?;
         Ok(store)
+    }
+
+    /// Refuses every connection that comes from another address than these or from this machine's
+    /// loopback. An empty list refuses nobody.
+    #[must_use]
+    pub fn only_from(mut self, peers: impl IntoIterator<Item = IpAddr>) -> Store {
+        self.peers = peers.into_iter().map(|peer| peer.to_canonical()).collect();
+        self
     }
 
     /// The address that it listens on, with the real port.

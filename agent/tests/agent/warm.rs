@@ -1,7 +1,7 @@
 //! A launcher for a job that is about to come.
 
 use muster_core::{
-    run::{Assignment, RunPhase, SpareState},
+    run::{Assignment, LauncherState, RunPhase},
     spec::Launch,
 };
 
@@ -36,12 +36,12 @@ async fn node() -> (Coordinator, Node, Session) {
     (coordinator, node, session)
 }
 
-fn state(session: &Session, job: &str) -> Option<SpareState> {
+fn state(session: &Session, job: &str) -> Option<LauncherState> {
     session
-        .spares
+        .launchers
         .iter()
-        .find(|spare| spare.job.as_str() == job)
-        .map(|spare| spare.state.clone())
+        .find(|launcher| launcher.job.as_str() == job)
+        .map(|launcher| launcher.state.clone())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +51,7 @@ async fn it_is_ready_before_the_job_comes_and_is_used() {
     session.warm(vec![next.clone()]).await;
     session
         .until("ready for job-a", |session| {
-            state(session, "job-a") == Some(SpareState::Ready)
+            state(session, "job-a") == Some(LauncherState::Ready)
         })
         .await;
     let launcher = procfs::all().unwrap().into_iter().find(|stat| {
@@ -83,7 +83,7 @@ async fn it_is_ready_before_the_job_comes_and_is_used() {
         .await;
     session
         .until("ready for job-b", |session| {
-            state(session, "job-b") == Some(SpareState::Ready)
+            state(session, "job-b") == Some(LauncherState::Ready)
         })
         .await;
     node.kill_agent();
@@ -96,7 +96,7 @@ async fn it_is_ready_before_the_job_comes_and_is_used() {
         .await;
     session
         .until("ready for job-b again", |session| {
-            state(session, "job-b") == Some(SpareState::Ready)
+            state(session, "job-b") == Some(LauncherState::Ready)
         })
         .await;
 }
@@ -115,15 +115,18 @@ async fn a_job_that_cannot_start_here_is_refused_and_one_without_a_launcher_is_n
         )
         .await;
     session
-        .until("both answered", |session| session.spares.len() == 2)
+        .until("both answered", |session| session.launchers.len() == 2)
         .await;
     let missing = format!(
         "script {} not found on n1",
         node.path("missing.py").display()
     );
-    assert_eq!(state(&session, "job-a"), Some(SpareState::Refused(missing)));
+    assert_eq!(
+        state(&session, "job-a"),
+        Some(LauncherState::Refused(missing))
+    );
     assert_eq!(
         state(&session, "job-b"),
-        Some(SpareState::Without("asked for".into()))
+        Some(LauncherState::Without("asked for".into()))
     );
 }

@@ -99,7 +99,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     let members: Vec<_> = status.members.iter().map(member).collect();
     page.table(
         "Members",
-        vec!["NODE RANK", "NODE", "PHASE", "LANE", "SPARE"],
+        vec!["NODE RANK", "NODE", "PHASE", "LANE", "LAUNCHER"],
         &members,
     );
     let number = |step: Option<u64>| step.map(|step| step.to_string()).unwrap_or_default();
@@ -280,8 +280,8 @@ fn software(page: &mut Page, members: &[v1::MemberStatus]) {
 }
 
 fn member(member: &v1::MemberStatus) -> Vec<String> {
-    let spare = if member.spare_bytes > 0 {
-        words::bytes(member.spare_bytes)
+    let launcher = if member.launcher_bytes > 0 {
+        words::bytes(member.launcher_bytes)
     } else {
         String::new()
     };
@@ -290,7 +290,7 @@ fn member(member: &v1::MemberStatus) -> Vec<String> {
         member.node.clone(),
         member.phase.clone(),
         member.lane.clone(),
-        spare,
+        launcher,
     ]
 }
 

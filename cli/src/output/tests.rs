@@ -31,7 +31,7 @@ fn job() -> Job {
         phase: "Running".into(),
         lane: "fork".into(),
         lane_reason: "asked for".into(),
-        spare_bytes: 300 << 20,
+        launcher_bytes: 300 << 20,
         torch: format!("2.{}.0+cu132", 14 + node_rank),
         cuda: "13.2".into(),
         nccl: String::new(),

@@ -51,7 +51,7 @@ pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, failed_at: Tim
     let Some(symptom) = symptom.filter(|_| early) else {
         return;
     };
-    let before = before.filter(|before| alike(&before.symptom, symptom));
+    let before = before.filter(|before| similar(&before.symptom, symptom));
     let (times, longest) =
         before.map_or((0, Duration::ZERO), |before| (before.times, before.within));
     record.crash_loop = Some(CrashLoop {
@@ -63,7 +63,7 @@ pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, failed_at: Tim
 
 /// Whether two symptoms are the same without their digits: addresses, ports and times differ each
 /// time.
-fn alike(one: &str, other: &str) -> bool {
+fn similar(one: &str, other: &str) -> bool {
     fn words(text: &str) -> impl Iterator<Item = char> {
         text.chars().filter(|c| !c.is_ascii_digit())
     }

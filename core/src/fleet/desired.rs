@@ -1,7 +1,11 @@
 //! Each node's whole desired state, made from the stored decisions and from the runs that the node
 //! reports.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
 
 use crate::{
     fleet::{
@@ -13,7 +17,7 @@ use crate::{
     id::{JobUid, NodeName, Term},
     nccl::environment,
     planted::{self, Mistake},
-    run::{Assignment, Desired, DesiredRun, RunId, Target},
+    run::{Assignment, Desired, DesiredRun, RunId, STORE_CLIENTS_MAX, Target},
 };
 
 pub(crate) fn of_node(
@@ -97,6 +101,7 @@ fn prewarm_assignment(node: &Node, job: &JobRecord, asked: &Prewarm) -> Option<A
         node: name.clone(),
         boot_id: node.record.boot_id.clone(),
         gpus: asked.gpus.clone(),
+        addresses: Vec::new(),
     };
     let members = current
         .members
@@ -178,6 +183,10 @@ fn assignment(
         world_size: generation.world_size(),
         store_host: generation.store_host.clone(),
         hosts_store: &generation.store_host == name,
+        store_clients: match &generation.store_host == name {
+            true => store_clients(generation),
+            false => Vec::new(),
+        },
         command: spec.command.clone(),
         args: spec.args.clone(),
         env: spec
@@ -196,4 +205,19 @@ fn assignment(
         profile_hash: generation.profile.hash(),
         fence_after: spec.fence_after,
     })
+}
+
+/// The addresses of all members. Empty if one of them does not tell its own, or if they are too many.
+fn store_clients(generation: &GenerationRecord) -> Vec<IpAddr> {
+    let members = || generation.members.iter();
+    if members().any(|member| member.addresses.is_empty()) {
+        return Vec::new();
+    }
+    let all: BTreeSet<IpAddr> = members()
+        .flat_map(|m| m.addresses.iter().copied())
+        .collect();
+    match all.len() > STORE_CLIENTS_MAX {
+        true => Vec::new(),
+        false => all.into_iter().collect(),
+    }
 }

@@ -91,10 +91,10 @@ mod tests {
             // The node's clock is one percent slow, the coordinator's is one percent fast, and the
             // heartbeat took no time.
             let by_node = (fence + grace).mul_f64(1.01 / 0.99);
-            let spare = stopped_at(Timestamp(0), fence, grace)
+            let left = stopped_at(Timestamp(0), fence, grace)
                 .since(Timestamp(0))
                 .saturating_sub(by_node);
-            assert!(spare >= 9 * second, "{fence:?} {grace:?}: {spare:?}");
+            assert!(left >= 9 * second, "{fence:?} {grace:?}: {left:?}");
         }
     }
 }

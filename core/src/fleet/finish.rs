@@ -47,7 +47,7 @@ impl Fleet {
             let uid = tombstone.run.job.clone();
             altered.push(Altered::JobDeleted(uid.clone()));
             scratch.publish.extend(tombstone.nodes.iter().cloned());
-            altered.push(Altered::Buried(tombstone));
+            altered.push(Altered::Tombstone(tombstone));
             views.push(Effect::JobChanged(uid));
         }
         altered.extend(scratch.forgotten.drain(..).map(Altered::Forgotten));

@@ -179,7 +179,7 @@ impl Fleet {
             node.report = report.into();
         }
         node.incarnation = hello.incarnation;
-        node.spares.clear();
+        node.launchers.clear();
         let runs = hello.runs.into_iter();
         node.runs = runs.map(|run| (run.run.clone(), run)).collect();
         before

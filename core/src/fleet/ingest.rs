@@ -14,7 +14,7 @@ use crate::{
     id::{JobUid, NodeName, SessionId},
     node_report::NodeReport,
     period,
-    run::{RunReport, SpareReport, SpareState},
+    run::{LauncherReport, LauncherState, RunReport},
 };
 
 impl Fleet {
@@ -101,10 +101,10 @@ impl Fleet {
     /// What a node says of the launchers it was asked for. Answers to
     /// withdrawn wishes are kept, too: if a wish is withdrawn and repeated before the node sees it,
     /// the node does not answer again.
-    pub(crate) fn spares(
+    pub(crate) fn launchers(
         &mut self,
         session: SessionId,
-        spares: Vec<SpareReport>,
+        launchers: Vec<LauncherReport>,
         scratch: &mut Scratch,
     ) {
         self.heard(session, scratch);
@@ -114,13 +114,13 @@ impl Fleet {
         let Some(node) = self.nodes.nodes.get_mut(&name) else {
             return;
         };
-        let said: BTreeMap<JobUid, SpareState> = spares
+        let said: BTreeMap<JobUid, LauncherState> = launchers
             .into_iter()
-            .map(|spare| (spare.job, spare.state))
+            .map(|launcher| (launcher.job, launcher.state))
             .collect();
-        let is_news = |uid: &&JobUid| said.get(*uid) != node.spares.get(*uid);
+        let is_news = |uid: &&JobUid| said.get(*uid) != node.launchers.get(*uid);
         let news: Vec<JobUid> = node.prewarm.keys().filter(is_news).cloned().collect();
-        node.spares = said;
+        node.launchers = said;
         for job in news.iter().filter_map(|uid| self.jobs.get(uid)) {
             scratch.touch_job(job);
         }

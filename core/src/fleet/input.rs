@@ -7,7 +7,7 @@ use crate::{
     id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     node_report::{NodeReport, labels::Labels},
     protocol::Speaks,
-    run::{Obeyed, RunReport, SpareReport},
+    run::{LauncherReport, Obeyed, RunReport},
     spec::JobSpec,
 };
 
@@ -31,9 +31,9 @@ pub enum Input {
     },
     /// The state of the launchers that the node was asked to have ready. A launcher that is not
     /// named is still being made.
-    Spares {
+    Launchers {
         session: SessionId,
-        spares: Vec<SpareReport>,
+        launchers: Vec<LauncherReport>,
     },
     Heartbeat {
         session: SessionId,

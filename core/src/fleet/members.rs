@@ -4,7 +4,7 @@
 //! Each of the 1,000 nodes of a large job may cause a look at the job, and the job's record is
 //! copied whenever it may change. Neither may take 1,000 steps.
 
-use std::{fmt, ops::Deref, slice, sync::Arc};
+use std::{fmt, net::IpAddr, ops::Deref, slice, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -18,6 +18,9 @@ pub struct Member {
     /// dead.
     pub boot_id: String,
     pub gpus: Vec<String>,
+    /// All addresses of the node when the generation was opened. Empty: it does not tell them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
 }
 
 #[derive(Clone)]
@@ -112,6 +115,7 @@ mod tests {
             node: NodeName::from(*name),
             boot_id: "boot".into(),
             gpus: Vec::new(),
+            addresses: Vec::new(),
         };
         names.iter().map(member).collect::<Vec<_>>().into()
     }

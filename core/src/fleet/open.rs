@@ -1,19 +1,23 @@
 //! The next generation. It is opened when it is due and there are nodes for it. It is started when
 //! all members are ready and the previous generations are inert.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use crate::{
     fleet::{
         account, agreement, generation,
         job::{GenerationRecord, Phase, Reason},
         job_turn::JobTurn,
+        members::{Member, Members},
         placement::Placement,
         receipt::{Cause, Incident},
     },
     planted::{self, Mistake},
     run::RunId,
 };
+
+/// How many addresses of one member are kept. Machines have a handful.
+const ADDRESSES_MAX: usize = 64;
 
 impl JobTurn<'_> {
     /// Opens the next generation, if one is due and there are nodes for it.
@@ -59,6 +63,7 @@ impl JobTurn<'_> {
             }
         };
         let (profile, mismatches) = agreement::agree(self.nodes, &gang);
+        let members = self.with_addresses(&gang);
         let job = &mut *self.job;
         job.restart_count += u32::from(job.latest().is_some_and(|before| before.started));
         let kept = planted::on(Mistake::NumberKept) && job.last_generation.0 > 0;
@@ -109,7 +114,7 @@ impl JobTurn<'_> {
                 .expect("a gang has at least one member")
                 .node
                 .clone(),
-            members: gang.into(),
+            members,
             proc_per_node: job.spec.proc_per_node,
             restart_count: job.restart_count,
             store: None,
@@ -146,6 +151,23 @@ impl JobTurn<'_> {
         (self.live.doubted, self.live.ranks_done) = (None, None);
         self.live.left = None;
         self.nodes.index(self.job);
+    }
+
+    /// The gang, with the addresses that its nodes have now.
+    fn with_addresses(&self, gang: &[Member]) -> Members {
+        let addresses = |member: &Member| {
+            let report = &self.nodes.get(&member.node)?.report;
+            let more = report.address.parse().ok();
+            let all = report.network.addresses.iter().copied();
+            let all: BTreeSet<IpAddr> = all.take(ADDRESSES_MAX).chain(more).collect();
+            // Without the agent's list, its one address would keep its other ones out.
+            (!report.network.addresses.is_empty()).then(|| all.into_iter().collect())
+        };
+        let with = gang.iter().map(|member| Member {
+            addresses: addresses(member).unwrap_or_default(),
+            ..member.clone()
+        });
+        with.collect::<Vec<_>>().into()
     }
 
     /// Starts the generation being formed, once all members are ready and the previous ones are

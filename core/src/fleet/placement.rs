@@ -285,6 +285,8 @@ fn member(candidate: &Candidate<'_>, need: &Need) -> Member {
         node: candidate.node.clone(),
         boot_id: candidate.boot_id.to_owned(),
         gpus,
+        // They are added when the generation is opened.
+        addresses: Vec::new(),
     }
 }
 

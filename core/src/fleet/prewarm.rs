@@ -18,7 +18,7 @@ use crate::{
     },
     nccl::profile::Profile,
     planted::{self, Mistake},
-    run::SpareState,
+    run::LauncherState,
     spec::Launch,
     time::Timestamp,
 };
@@ -71,10 +71,12 @@ impl JobTurn<'_> {
             match self
                 .nodes
                 .get(&member.node)
-                .and_then(|node| node.spares.get(self.uid))
+                .and_then(|node| node.launchers.get(self.uid))
             {
-                Some(SpareState::Refused(why)) => refused.push((member.node.clone(), why.clone())),
-                Some(SpareState::Ready | SpareState::Without(_)) => {}
+                Some(LauncherState::Refused(why)) => {
+                    refused.push((member.node.clone(), why.clone()))
+                }
+                Some(LauncherState::Ready | LauncherState::Without(_)) => {}
                 None => awaited = true,
             }
         }
@@ -124,7 +126,7 @@ impl JobTurn<'_> {
         let since = before.map_or(self.now, |asked| asked.since);
         if before.is_some_and(|asked| asked.gpus != member.gpus) {
             // The node makes another launcher. What it said was about the old one.
-            node.spares.remove(self.uid);
+            node.launchers.remove(self.uid);
         }
         node.prewarm.insert(
             self.uid.clone(),

@@ -19,7 +19,7 @@ use crate::{
     id::{JobUid, NodeName, SessionId},
     nccl::profile::Profile,
     node_report::NodeReport,
-    run::{Desired, RunId, RunReport, SpareState},
+    run::{Desired, LauncherState, RunId, RunReport},
     time::Timestamp,
 };
 
@@ -78,7 +78,7 @@ pub(crate) struct Node {
     /// Jobs that are about to come here. The node is to have a launcher ready for each.
     pub prewarm: BTreeMap<JobUid, Prewarm>,
     /// What the node last said about those launchers.
-    pub spares: BTreeMap<JobUid, SpareState>,
+    pub launchers: BTreeMap<JobUid, LauncherState>,
     /// The moment under which the node is filed in [`Registry::due`].
     pub due: Option<Timestamp>,
 }
@@ -102,7 +102,7 @@ impl Node {
             published: None,
             jobs: BTreeSet::new(),
             prewarm: BTreeMap::new(),
-            spares: BTreeMap::new(),
+            launchers: BTreeMap::new(),
             due: None,
         }
     }

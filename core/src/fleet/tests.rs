@@ -15,11 +15,12 @@ use crate::{
     nccl::stack::Stack,
     node_report::NodeReport,
     protocol::Speaks,
-    run::{Desired, Obeyed, RankReport, RunId, RunPhase, RunReport, SpareReport},
+    run::{Desired, LauncherReport, Obeyed, RankReport, RunId, RunPhase, RunReport},
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
     time::Timestamp,
 };
 
+mod addresses;
 mod agent;
 mod backoff;
 mod bursts;
@@ -133,7 +134,7 @@ impl Bench {
         self.next += 1;
         let session = SessionId(self.next);
         let agent = self.agents.entry(node.into()).or_default();
-        // On a new connection the agent reports all its spares again.
+        // On a new connection the agent reports all its launchers again.
         (agent.session, agent.said) = (Some(session), Vec::new());
         if agent.incarnation == 0 {
             agent.incarnation = self.next;
@@ -183,7 +184,7 @@ impl Bench {
                     continue;
                 };
                 agent.asked = desired.warm.iter().map(|job| job.run.job.clone()).collect();
-                let (before, spares) = (agent.runs.clone(), agent.spares());
+                let (before, launchers) = (agent.runs.clone(), agent.launchers());
                 for run in desired.runs {
                     obey(&mut agent.runs, run, desired.term, self.now, agent.imports);
                 }
@@ -193,12 +194,12 @@ impl Bench {
                     .filter(|run| run.phase == RunPhase::Ready);
                 ready.for_each(|run| run.stack = agent.stack.clone());
                 let runs = (agent.runs != before).then(|| agent.runs.values().cloned().collect());
-                quiet &= runs.is_none() && spares.is_none();
+                quiet &= runs.is_none() && launchers.is_none();
                 if let Some(runs) = runs {
                     self.input(Input::Runs { session, runs });
                 }
-                if let Some(spares) = spares {
-                    self.input(Input::Spares { session, spares });
+                if let Some(launchers) = launchers {
+                    self.input(Input::Launchers { session, launchers });
                 }
             }
             if quiet {

@@ -155,7 +155,7 @@ impl Fleet {
             Input::Connected { session, hello } => self.connected(session, hello, scratch),
             Input::Report { session, report } => self.reported(session, report, scratch),
             Input::Runs { session, runs } => self.runs(session, runs, scratch),
-            Input::Spares { session, spares } => self.spares(session, spares, scratch),
+            Input::Launchers { session, launchers } => self.launchers(session, launchers, scratch),
             Input::Heartbeat { session } => self.heard(session, scratch),
             Input::Disconnected { session } => self.disconnected(session, scratch),
             Input::Objects(news) => self

@@ -52,7 +52,7 @@ pub(crate) enum Altered {
         after: Box<JobRecord>,
     },
     JobDeleted(JobUid),
-    Buried(Tombstone),
+    Tombstone(Tombstone),
     Forgotten(JobUid),
     Node {
         before: Option<NodeRecord>,
@@ -71,7 +71,7 @@ enum Step {
     NodeChanges,
     NodeDeleted,
     NodeCordoned,
-    JobBuried,
+    TombstonePut,
     JobDeleted,
     Event,
 }
@@ -112,7 +112,7 @@ fn step(altered: &Altered) -> Step {
         Altered::NodeDeleted(_) => Step::NodeDeleted,
         Altered::Job { before, after } if opens(before.as_ref(), after) => Step::JobOpens,
         Altered::Job { .. } => Step::JobGivesUp,
-        Altered::Buried(_) => Step::JobBuried,
+        Altered::Tombstone(_) => Step::TombstonePut,
         Altered::JobDeleted(_) | Altered::Forgotten(_) => Step::JobDeleted,
         Altered::Event(_) => Step::Event,
     }
@@ -122,7 +122,7 @@ fn change(altered: Altered) -> Change {
     match altered {
         Altered::Job { after, .. } => Change::PutJob(after),
         Altered::JobDeleted(uid) => Change::DeleteJob(uid),
-        Altered::Buried(tombstone) => Change::PutTombstone(Box::new(tombstone)),
+        Altered::Tombstone(tombstone) => Change::PutTombstone(Box::new(tombstone)),
         Altered::Forgotten(uid) => Change::DeleteTombstone(uid),
         Altered::Node { after, .. } => Change::PutNode(after),
         Altered::NodeDeleted(name) => Change::DeleteNode(name),

@@ -328,7 +328,11 @@ mod tests {
             })
             .into();
         let report = NodeReport {
-            network: Network { interfaces, rdma },
+            network: Network {
+                interfaces,
+                rdma,
+                ..Network::default()
+            },
             ..NodeReport::default()
         };
         let said = |text: &str| {

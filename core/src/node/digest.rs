@@ -31,6 +31,8 @@ impl Digest {
             world_size,
             store_host,
             hosts_store,
+            // It says who may connect, not what runs, and agents before it know nothing of it.
+            store_clients: _,
             command,
             args,
             env,
@@ -182,5 +184,13 @@ mod tests {
         let digests: std::collections::BTreeSet<String> =
             others.iter().map(|a| Digest::of(a).to_string()).collect();
         assert_eq!(digests.len(), others.len());
+    }
+
+    #[test]
+    fn does_not_see_who_may_connect() {
+        let first = assignment("a", 1);
+        let mut other = first.clone();
+        other.store_clients.push([10, 0, 0, 1].into());
+        assert_eq!(Digest::of(&first), Digest::of(&other));
     }
 }

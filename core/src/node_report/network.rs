@@ -1,5 +1,7 @@
 //! Network devices: ordinary interfaces, and RDMA devices (InfiniBand, RoCE, EFA) with their ports.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -7,6 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct Network {
     pub interfaces: Vec<Interface>,
     pub rdma: Vec<RdmaDevice>,
+    /// Every address from which other nodes may see this one's connections, without loopback and
+    /// link-local ones. Empty: the agent does not tell.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// One network interface that has hardware behind it, or that carries traffic between nodes all the

@@ -12,7 +12,7 @@ use muster_core::{
 
 use super::session::{
     RUNS_MAX,
-    bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, required_text, text, texts},
+    bounds::{NAME_MAX, SENTENCE_MAX, count, ip_addresses, malformed, required_text, text, texts},
     run_id_from_wire,
 };
 use crate::{convert::Malformed, v1};
@@ -77,6 +77,7 @@ pub(super) fn hardware_to_wire(report: &NodeReport) -> v1::Hardware {
             .iter()
             .map(network::rdma_to_wire)
             .collect(),
+        addresses: network::addresses_to_wire(&report.network.addresses),
         topology: Some(topology_to_wire(&report.topology)),
         host: Some(host_to_wire(&report.host)),
         // The worst come first, so a cut takes the least.
@@ -105,7 +106,7 @@ pub(super) fn hardware_from_wire(
             nvml: name("driver.nvml", driver.nvml)?,
         }),
     };
-    report.network = network::network_from_wire(wire.interfaces, wire.rdma)?;
+    report.network = network::network_from_wire(wire.interfaces, wire.rdma, wire.addresses)?;
     report.topology = topology_from_wire(wire.topology.unwrap_or_default())?;
     report.host = host_from_wire(wire.host.unwrap_or_default())?;
     count(

@@ -261,7 +261,7 @@ fn member(view: &MemberView) -> v1::MemberStatus {
             .map_or_else(|| "Unknown".into(), run_phase_name),
         lane: view.lane.name.clone(),
         lane_reason: view.lane.reason.clone(),
-        spare_bytes: view.lane.spare_bytes,
+        launcher_bytes: view.lane.launcher_bytes,
         torch: view.stack.torch.clone(),
         cuda: view.stack.cuda.clone(),
         nccl: view.stack.nccl.clone(),

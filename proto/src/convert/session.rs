@@ -20,17 +20,17 @@ use crate::v1;
 
 pub(super) mod bounds;
 mod desired;
+mod launchers;
 mod node_report;
 mod run_report;
-mod spares;
 #[cfg(test)]
 mod tests;
 
 pub use desired::{desired_from_wire, desired_to_wire};
+pub use launchers::{launchers_from_wire, launchers_to_wire};
 pub use node_report::{node_report_from_wire, node_report_to_wire};
 pub(super) use run_report::run_id_from_wire;
 pub use run_report::{RUNS_MAX, runs_from_wire, runs_to_wire};
-pub use spares::{spares_from_wire, spares_to_wire};
 
 use bounds::{NAME_MAX, count, malformed, numbered, text};
 

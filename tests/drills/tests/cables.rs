@@ -200,6 +200,22 @@ impl Site {
         assert!(accepted, "{text}");
     }
 
+    /// Whether a TCPStore answers a client that speaks its protocol at this end.
+    fn store_answers(&self, end: u32, store: &str) -> bool {
+        let ask = "import socket, struct, sys; host, port = sys.argv[1].rsplit(':', 1); \
+                   peer = socket.create_connection((host, int(port)), 30); \
+                   peer.sendall(struct.pack('<BIBI', 0, 0x3C85F7CE, 13, 7)); \
+                   sys.exit(peer.recv(4) != struct.pack('<I', 7))";
+        let mut command = self.wires.command(end, Path::new(&python()));
+        let output = command.args(["-c", ask, store]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.is_empty() || said.contains("ConnectionResetError"),
+            "{said}"
+        );
+        output.status.success()
+    }
+
     /// Cancels the job, and waits until nothing of it is left.
     fn cancel(&self, last: &Value) {
         self.muster(&["cancel", "job"]);
@@ -261,6 +277,23 @@ fn hosts_join_with_a_token_and_a_restarted_coordinator_is_the_same_to_them() {
         !may && why.contains("user/ann has the role submitter, and this needs operator"),
         "{why}"
     );
+
+    // Node 3 is no member, and the coordinator's host is no node. The job's TCPStore takes neither.
+    let described = site.muster(&["describe", "job", "job"]).1;
+    let store = described
+        .lines()
+        .find_map(|line| line.strip_prefix("Store:"))
+        .and_then(|rest| rest.split_whitespace().next())
+        .unwrap();
+    let answers = |end| site.store_answers(end, store);
+    let member = |node: u32| {
+        first["members"]
+            .to_string()
+            .contains(&format!("\"node-{node}\""))
+    };
+    for end in 1..=COORDINATOR {
+        assert_eq!(answers(end), member(end), "end {end}: {described}");
+    }
 
     let mut coordinator = site.daemons.remove(0);
     coordinator.kill().unwrap();

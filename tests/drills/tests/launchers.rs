@@ -95,7 +95,7 @@ fn one_launcher_per_node_serves_every_generation_whatever_dies() {
     assert_eq!(cluster.launchers(), launchers);
     cluster.wait("job", "told what its launchers take", |status| {
         status["members"].as_array().unwrap().iter().all(|member| {
-            member["spareBytes"]
+            member["launcherBytes"]
                 .as_u64()
                 .is_some_and(|bytes| bytes > 10 << 20)
         })

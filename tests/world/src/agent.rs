@@ -12,7 +12,7 @@ use muster_core::{
     id::{JobUid, Term},
     node::{Alarm, Effect, Found, Input, Node, Objection, lease::Lease},
     protocol::{self, Speaks},
-    run::{RunId, RunReport, SpareState},
+    run::{LauncherState, RunId, RunReport},
     time::Timestamp,
 };
 use muster_runtime::backoff::Backoff;
@@ -55,7 +55,7 @@ pub(crate) struct AgentProcess {
     /// The ledger that is not on disk yet.
     pub(crate) writes: Option<Write>,
     /// Jobs that are about to come, and the state of the launcher for each.
-    pub(crate) coming: BTreeMap<JobUid, Option<SpareState>>,
+    pub(crate) coming: BTreeMap<JobUid, Option<LauncherState>>,
 }
 
 impl World {
@@ -342,7 +342,7 @@ impl World {
                     .as_ref()
                     .is_some_and(|agent| !agent.coming.is_empty())
                 {
-                    self.tell_spares(machine);
+                    self.tell_launchers(machine);
                 }
                 self.agent_turn(machine, Input::Welcome { term, epoch });
             }

@@ -341,9 +341,9 @@ impl World {
                     self.decide(seat, Input::Runs { session, runs }, Some(machine));
                 }
             }
-            Up::Spares(spares) => {
+            Up::Launchers(launchers) => {
                 if let Some(session) = session {
-                    self.decide(seat, Input::Spares { session, spares }, Some(machine));
+                    self.decide(seat, Input::Launchers { session, launchers }, Some(machine));
                 }
             }
             Up::Heartbeat { number } => {

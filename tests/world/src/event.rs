@@ -10,7 +10,7 @@ use muster_core::{
     fleet::{Answer, Hello, RequestId},
     id::{JobUid, NodeEpoch, SessionId, Term},
     node_report::NodeReport,
-    run::{Desired, Endpoint, RunId, RunReport, SpareReport},
+    run::{Desired, Endpoint, LauncherReport, RunId, RunReport},
     time::Timestamp,
 };
 
@@ -231,7 +231,7 @@ pub(crate) enum Up {
         runs: Vec<RunReport>,
         sent: Timestamp,
     },
-    Spares(Vec<SpareReport>),
+    Launchers(Vec<LauncherReport>),
     Heartbeat {
         number: u64,
     },

@@ -6,7 +6,7 @@
 use muster_core::{
     id::JobUid,
     protocol,
-    run::{Desired, SpareReport, SpareState},
+    run::{Desired, LauncherReport, LauncherState},
 };
 
 use crate::{
@@ -65,7 +65,7 @@ impl World {
             }
         }
         if dropped {
-            self.tell_spares(machine);
+            self.tell_launchers(machine);
         }
     }
 
@@ -86,30 +86,30 @@ impl World {
             return;
         };
         *state = Some(match (without, refused) {
-            (true, _) => SpareState::Without("only Python can be started ahead".into()),
-            (false, true) => SpareState::Refused("no such file".into()),
-            (false, false) => SpareState::Ready,
+            (true, _) => LauncherState::Without("only Python can be started ahead".into()),
+            (false, true) => LauncherState::Refused("no such file".into()),
+            (false, false) => LauncherState::Ready,
         });
-        self.tell_spares(machine);
+        self.tell_launchers(machine);
     }
 
     /// Reports the state of the launchers, if the agent has a connection.
-    pub(crate) fn tell_spares(&mut self, machine: usize) {
+    pub(crate) fn tell_launchers(&mut self, machine: usize) {
         let Some(agent) = &self.machines[machine].agent else {
             return;
         };
         let Some(conn) = agent.conn else { return };
         let said = agent.coming.iter().filter_map(|(job, state)| {
-            Some(SpareReport {
+            Some(LauncherReport {
                 job: job.clone(),
                 state: state.clone()?,
             })
         });
-        let spares: Vec<SpareReport> = said.collect();
+        let launchers: Vec<LauncherReport> = said.collect();
         note!(
             self,
-            "n{machine} says of the launchers it was to have ready: {spares:?}"
+            "n{machine} says of the launchers it was to have ready: {launchers:?}"
         );
-        self.send_up(conn, Up::Spares(spares));
+        self.send_up(conn, Up::Launchers(launchers));
     }
 }

@@ -1,7 +1,8 @@
 //! The listening socket, and which connections are accepted as clients. A connection without room
 //! is accepted and closed, so that it neither waits in vain nor keeps the epoll set readable.
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -92,6 +93,11 @@ impl Store {
         now: Duration,
         on: &mut dyn FnMut(Event),
     ) -> Result<(), StoreError> {
+        if is_stranger(&self.peers, peer.ip()) {
+            let address = peer.ip().to_canonical();
+            self.refuse_new(RefusedReason::Stranger { address }, on);
+            return Ok(());
+        }
         if self.clients.len() >= self.limits.clients {
             self.refuse_new(
                 RefusedReason::TooManyClients {
@@ -137,6 +143,13 @@ impl Store {
     }
 }
 
+/// Whether no client has this address. A socket for both families shows IPv4 clients as mapped
+/// addresses.
+fn is_stranger(clients: &BTreeSet<IpAddr>, address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    !(clients.is_empty() || address.is_loopback() || clients.contains(&address))
+}
+
 pub(super) fn listener(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
     let family = if addr.is_ipv4() {
         AddressFamily::INET
@@ -159,6 +172,17 @@ pub(super) fn spare(listener: &OwnedFd) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_addresses_of_clients_and_of_this_machine_are_taken() {
+        let of = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let clients: BTreeSet<IpAddr> = of(&["10.0.0.1", "fd00::1"]);
+        let stranger = |text: &str| is_stranger(&clients, text.parse().unwrap());
+        assert!(!stranger("10.0.0.1") && !stranger("fd00::1") && !stranger("::ffff:10.0.0.1"));
+        assert!(!stranger("127.0.0.1") && !stranger("::1"));
+        assert!(stranger("10.0.0.2") && stranger("fd00::2") && stranger("::ffff:10.0.0.2"));
+        assert!(!is_stranger(&BTreeSet::new(), "10.0.0.2".parse().unwrap()));
+    }
 
     #[test]
     fn only_a_listener_that_is_none_ends_a_store() {

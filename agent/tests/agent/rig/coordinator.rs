@@ -11,14 +11,14 @@ use muster_core::{
     id::{NodeEpoch, Term},
     node_report::labels::Labels,
     protocol::NEWEST,
-    run::{Assignment, Desired, DesiredRun, RunId, RunPhase, RunReport, SpareReport},
+    run::{Assignment, Desired, DesiredRun, LauncherReport, RunId, RunPhase, RunReport},
     time::Timestamp,
     usage::Usage,
 };
 use muster_proto::{
     convert::{
         session::{
-            Welcome, desired_to_wire, node_report_from_wire, runs_from_wire, spares_from_wire,
+            Welcome, desired_to_wire, launchers_from_wire, node_report_from_wire, runs_from_wire,
             welcome_to_wire,
         },
         usage::usage_from_wire,
@@ -151,7 +151,7 @@ impl AgentService for Service {
             answers: true,
             clock_ahead: None,
             findings,
-            spares: Vec::new(),
+            launchers: Vec::new(),
             usage: None,
             node_reports: 0,
             reports: 0,
@@ -182,7 +182,7 @@ pub struct Session {
     /// The findings of the node's last report.
     pub findings: Vec<Finding>,
     /// The state of the launchers that the node was to have ready.
-    pub spares: Vec<SpareReport>,
+    pub launchers: Vec<LauncherReport>,
     /// The node's last look at its usage.
     pub usage: Option<Usage>,
     pub node_reports: u64,
@@ -273,7 +273,7 @@ impl Session {
                 self.reports += 1;
             }
             Up::Usage(usage) => self.usage = Some(usage_from_wire(usage).unwrap()),
-            Up::Spares(spares) => self.spares = spares_from_wire(spares).unwrap(),
+            Up::Launchers(launchers) => self.launchers = launchers_from_wire(launchers).unwrap(),
             Up::Log(chunk) => self.chunks.push(chunk),
             Up::Heartbeat(heartbeat) => {
                 self.heartbeats += 1;

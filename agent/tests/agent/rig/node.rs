@@ -245,6 +245,7 @@ impl Node {
             world_size: 1,
             store_host: self.name.as_str().into(),
             hosts_store: true,
+            store_clients: Vec::new(),
             command: vec!["python3".into()],
             args: vec!["train.py".into()],
             env: BTreeMap::from(env.map(|(name, value)| (name.to_owned(), value))),

@@ -17,7 +17,7 @@ pub(super) struct Member {
     lane_reason: Option<String>,
     /// Memory of the launcher that waits for the next generation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    spare_bytes: Option<u64>,
+    launcher_bytes: Option<u64>,
     /// Versions in the interpreter that starts the member's ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     torch: Option<String>,
@@ -54,7 +54,7 @@ impl From<v1::MemberStatus> for Member {
             phase: member.phase,
             lane: some(member.lane),
             lane_reason: some(member.lane_reason),
-            spare_bytes: (member.spare_bytes > 0).then_some(member.spare_bytes),
+            launcher_bytes: (member.launcher_bytes > 0).then_some(member.launcher_bytes),
             torch: some(member.torch),
             cuda: some(member.cuda),
             nccl: some(member.nccl),

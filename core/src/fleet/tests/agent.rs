@@ -1,7 +1,7 @@
 //! An agent of the tests, which obeys at once.
 
 use super::*;
-use crate::run::{DesiredRun, Endpoint, SpareState, Target};
+use crate::run::{DesiredRun, Endpoint, LauncherState, Target};
 
 #[derive(Default)]
 pub(super) struct Agent {
@@ -19,7 +19,7 @@ pub(super) struct Agent {
     pub(super) incarnation: u64,
     /// Jobs for which it should have a launcher ready, and what it has reported about them.
     pub(super) asked: Vec<JobUid>,
-    pub(super) said: Vec<SpareReport>,
+    pub(super) said: Vec<LauncherReport>,
     /// Its imports never end.
     pub(super) imports: bool,
     /// Why it refuses to get ready for jobs, if it does.
@@ -28,22 +28,22 @@ pub(super) struct Agent {
 
 impl Agent {
     /// What it reports about its launchers, if that is new.
-    pub(super) fn spares(&mut self) -> Option<Vec<SpareReport>> {
+    pub(super) fn launchers(&mut self) -> Option<Vec<LauncherReport>> {
         let state = || {
             self.refuses
                 .clone()
-                .map_or(SpareState::Ready, SpareState::Refused)
+                .map_or(LauncherState::Ready, LauncherState::Refused)
         };
         let asked = self.asked.iter().filter(|_| !self.imports);
-        let spares: Vec<SpareReport> = asked
-            .map(|job| SpareReport {
+        let launchers: Vec<LauncherReport> = asked
+            .map(|job| LauncherReport {
                 job: job.clone(),
                 state: state(),
             })
             .collect();
-        (spares != self.said).then(|| {
-            self.said = spares.clone();
-            spares
+        (launchers != self.said).then(|| {
+            self.said = launchers.clone();
+            launchers
         })
     }
 }

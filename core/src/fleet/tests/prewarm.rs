@@ -21,11 +21,11 @@ fn growing(launch: Option<&str>) -> Bench {
 
 fn says(bench: &mut Bench, node: &str) {
     let agent = bench.agents.get_mut(&node.into()).unwrap();
-    let (session, spares) = (
+    let (session, launchers) = (
         agent.session.unwrap(),
-        agent.spares().expect("something new"),
+        agent.launchers().expect("something new"),
     );
-    bench.input(Input::Spares { session, spares });
+    bench.input(Input::Launchers { session, launchers });
     bench.obey();
 }
 

@@ -24,6 +24,7 @@ fn on(mut job: JobRecord, number: u64, nodes: &[&str]) -> JobRecord {
             node: (*node).into(),
             boot_id: "boot".into(),
             gpus: Vec::new(),
+            addresses: Vec::new(),
         })
         .collect();
     job.current = Some(GenerationRecord {
@@ -163,7 +164,7 @@ fn a_node_comes_before_jobs_with_its_boot_or_halt_and_after_them_with_the_rest()
     let altered = vec![
         Altered::Event(event),
         Altered::JobDeleted("old".into()),
-        Altered::Buried(Tombstone {
+        Altered::Tombstone(Tombstone {
             run: on(job("old"), 1, &[]).current.unwrap().run(&"old".into()),
             nodes: Vec::new(),
             deleted: Timestamp(1),

@@ -1,10 +1,12 @@
 //! Network interfaces and RDMA devices, between core's types and the wire.
 
+use std::net::IpAddr;
+
 use muster_core::node_report::network::{
     Gid, Interface, InterfaceKind, LinkLayer, Network, Port, RdmaDevice,
 };
 
-use super::{NAME_MAX, count, required_text, text, texts, words};
+use super::{NAME_MAX, count, ip_addresses, required_text, text, texts, words};
 use crate::{convert::Malformed, v1};
 
 /// Bound of the interfaces, and of the RDMA devices. The largest machines have 32 EFA devices, and
@@ -14,7 +16,7 @@ const DEVICES_MAX: usize = 512;
 const PORTS_MAX: usize = 8;
 /// The agent lists at most this many entries of a port's table.
 const GIDS_MAX: usize = 32;
-/// Addresses of an interface. Real ones have a handful.
+/// Addresses of an interface, and of a whole machine. Real ones have a handful.
 const ADDRESSES_MAX: usize = 256;
 
 words!(kind_to_wire, kind_from_wire, InterfaceKind, Ethernet = "ethernet", Infiniband = "infiniband", Wireguard = "wireguard", Wireless = "wireless", Stacked = "stacked", Other = "other"; Other);
@@ -41,6 +43,11 @@ pub(super) fn interface_to_wire(interface: &Interface) -> v1::Interface {
             .cloned()
             .collect(),
     }
+}
+
+pub(super) fn addresses_to_wire(addresses: &[IpAddr]) -> Vec<String> {
+    let some = addresses.iter().take(ADDRESSES_MAX);
+    some.map(IpAddr::to_string).collect()
 }
 
 pub(super) fn rdma_to_wire(device: &RdmaDevice) -> v1::RdmaDevice {
@@ -83,6 +90,7 @@ fn port_to_wire(port: &Port) -> v1::Port {
 pub(super) fn network_from_wire(
     interfaces: Vec<v1::Interface>,
     rdma: Vec<v1::RdmaDevice>,
+    addresses: Vec<String>,
 ) -> Result<Network, Malformed> {
     count("report.hardware.interfaces", interfaces.len(), DEVICES_MAX)?;
     count("report.hardware.rdma", rdma.len(), DEVICES_MAX)?;
@@ -97,6 +105,7 @@ pub(super) fn network_from_wire(
             .enumerate()
             .map(|(i, wire)| rdma_from_wire(i, wire))
             .collect::<Result<_, _>>()?,
+        addresses: ip_addresses("report.hardware.addresses", addresses, ADDRESSES_MAX)?,
     })
 }
 

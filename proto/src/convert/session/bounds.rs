@@ -1,5 +1,7 @@
 //! The bounds of every field that comes from the wire, with the reason of each.
 
+use std::net::IpAddr;
+
 use muster_core::time::Timestamp;
 
 use crate::convert::Malformed;
@@ -77,6 +79,24 @@ pub(in crate::convert) fn texts(
         .enumerate()
         .map(|(i, value)| text(&format!("{field}[{i}]"), value, bytes))
         .collect()
+}
+
+pub(in crate::convert) fn ip_addresses(
+    field: &str,
+    values: Vec<String>,
+    items: usize,
+) -> Result<Vec<IpAddr>, Malformed> {
+    count(field, values.len(), items)?;
+    let parsed = values.iter().enumerate().map(|(i, value)| {
+        let wrong = || {
+            malformed(
+                format!("{field}[{i}]"),
+                format!("{value:.64?} is no IP address"),
+            )
+        };
+        value.parse().map_err(|_| wrong())
+    });
+    parsed.collect()
 }
 
 pub(in crate::convert) fn count(field: &str, items: usize, limit: usize) -> Result<(), Malformed> {

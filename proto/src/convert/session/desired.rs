@@ -1,19 +1,19 @@
 //! A node's whole desired state.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use muster_core::{
     id::{JobName, NodeEpoch, NodeName, Term, label_error, node_name_error},
     nccl::profile::{Profile, Shared, Transport},
     period,
-    run::{Assignment, Desired, DesiredRun, RunId, Target},
+    run::{Assignment, Desired, DesiredRun, RunId, STORE_CLIENTS_MAX, Target},
     spec::Launch,
 };
 
 use super::{
     bounds::{
-        NAME_MAX, SENTENCE_MAX, between, count, malformed, optional_text, required_text, text,
-        texts,
+        NAME_MAX, SENTENCE_MAX, between, count, ip_addresses, malformed, optional_text,
+        required_text, text, texts,
     },
     node_report::labels,
     run_report::{RUNS_MAX, endpoint_from_wire, endpoint_to_wire, run_id_from_wire},
@@ -80,6 +80,11 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         world_size: assignment.world_size,
         store_host: assignment.store_host.to_string(),
         hosts_store: assignment.hosts_store,
+        store_clients: assignment
+            .store_clients
+            .iter()
+            .map(IpAddr::to_string)
+            .collect(),
         command: assignment.command.clone(),
         args: assignment.args.clone(),
         env: assignment.env.clone(),
@@ -255,6 +260,7 @@ fn assignment_from_wire(
         world_size,
         store_host: NodeName::from(wire.store_host),
         hosts_store: wire.hosts_store,
+        store_clients: ip_addresses(&at("store_clients"), wire.store_clients, STORE_CLIENTS_MAX)?,
         command: texts(&at("command"), wire.command, ARGS_MAX, ARG_BYTES_MAX)?,
         args: texts(&at("args"), wire.args, ARGS_MAX, ARG_BYTES_MAX)?,
         env: wire.env,

@@ -73,7 +73,7 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         lane: Some(v1::LaneReport {
             name: report.lane.name.clone(),
             reason: report.lane.reason.clone(),
-            spare_bytes: report.lane.spare_bytes,
+            launcher_bytes: report.lane.launcher_bytes,
         }),
         stack: Some(v1::Stack {
             torch: report.stack.torch.clone(),
@@ -180,7 +180,7 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         lane: LaneReport {
             name: text(&format!("{field}.lane.name"), lane.name, NAME_MAX)?,
             reason: text(&format!("{field}.lane.reason"), lane.reason, SENTENCE_MAX)?,
-            spare_bytes: lane.spare_bytes,
+            launcher_bytes: lane.launcher_bytes,
         },
         stack: Stack {
             torch: text(&format!("{field}.stack.torch"), stack.torch, NAME_MAX)?,

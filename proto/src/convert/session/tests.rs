@@ -1,6 +1,6 @@
 //! Round trips over real bytes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use muster_core::{
     exit::Exit,
@@ -12,8 +12,8 @@ use muster_core::{
     node_report::{Gpu, NodeReport, WarmPool},
     protocol,
     run::{
-        Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId,
-        RunPhase, RunReport, SpareReport, SpareState, StepsShown, Target,
+        Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, LaneReport, LauncherReport,
+        LauncherState, RankReport, RunId, RunPhase, RunReport, StepsShown, Target,
     },
     spec::Launch,
 };
@@ -21,7 +21,7 @@ use proptest::{collection, option, prelude::*};
 use prost::Message;
 
 use super::*;
-use crate::v1::{desired_run, spare::State};
+use crate::v1::{desired_run, launcher::State};
 
 mod refused;
 mod versions;
@@ -173,7 +173,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                     lane: LaneReport {
                         name: "fork".into(),
                         reason: "asked for".into(),
-                        spare_bytes: term,
+                        launcher_bytes: term,
                     },
                     stack: Stack {
                         torch: format!("2.15.{term}"),
@@ -283,6 +283,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
         0..3_000_000u64,
         option::of("[ -~]{1,20}"),
         any::<u32>(),
+        collection::vec(any::<IpAddr>(), 0..4),
     );
     let rest = (rest, profile());
     (
@@ -312,6 +313,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     world_size: nodes * procs,
                     store_host: NodeName::from(store_host),
                     hosts_store,
+                    store_clients: rest.5,
                     command,
                     args,
                     env,
@@ -374,17 +376,17 @@ fn desired() -> impl Strategy<Value = Desired> {
         })
 }
 
-fn spares() -> impl Strategy<Value = Vec<SpareReport>> {
+fn launchers() -> impl Strategy<Value = Vec<LauncherReport>> {
     let state = prop_oneof![
-        Just(SpareState::Ready),
-        "[ -~]{1,30}".prop_map(SpareState::Without),
-        "[ -~]{1,30}".prop_map(SpareState::Refused),
+        Just(LauncherState::Ready),
+        "[ -~]{1,30}".prop_map(LauncherState::Without),
+        "[ -~]{1,30}".prop_map(LauncherState::Refused),
     ];
     let by_job = collection::btree_map("[a-z0-9-]{1,20}", state, 0..4);
-    by_job.prop_map(|spares| {
-        spares
+    by_job.prop_map(|launchers| {
+        launchers
             .into_iter()
-            .map(|(job, state)| SpareReport {
+            .map(|(job, state)| LauncherReport {
                 job: JobUid::from(job),
                 state,
             })
@@ -427,8 +429,8 @@ proptest! {
     }
 
     #[test]
-    fn spares_come_back(spares in spares()) {
-        prop_assert_eq!(spares_from_wire(over_the_wire(&spares_to_wire(&spares))).unwrap(), spares);
+    fn launchers_come_back(launchers in launchers()) {
+        prop_assert_eq!(launchers_from_wire(over_the_wire(&launchers_to_wire(&launchers))).unwrap(), launchers);
     }
 
     #[test]

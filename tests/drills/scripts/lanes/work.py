@@ -1,7 +1,7 @@
 """What training scripts do beside training: DDP, DataLoader workers of every kind, processes, pickles, a compiled function, a debugger.
 
 Run it as a module with a folder as argument. Every rank leaves `RANK.RESTARTS.txt` there, one finding a line. If `again` is in the folder,
-the first generation reports a step and fails when `go` is there, so that a second one starts from a spare.
+the first generation reports a step and fails when `go` is there, so that a second one starts from a launcher.
 """
 
 import concurrent.futures

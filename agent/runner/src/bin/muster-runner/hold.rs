@@ -1,8 +1,11 @@
 //! How this process becomes a runner: it checks the directory, leaves the caller's session, sets
 //! everything up, says "ready", then loops.
 
+use std::collections::hash_map::RandomState;
 use std::fs::{self, DirBuilder, File};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
@@ -10,9 +13,10 @@ use std::process::ExitCode;
 
 use muster_runner::identity::{Keeper, LOCK};
 use muster_runner::procfs::Stat;
-use muster_runner::wire::Hold;
+use muster_runner::wire::{Hold, StoreSpec};
 use muster_runner::{RunnerIdentity, journal, record};
 use muster_steps::Formats;
+use muster_tcpstore::StoreError;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::pipe::PipeFlags;
 
@@ -385,11 +389,31 @@ pub(crate) fn serve(hold: &Hold, poll: &Poll) -> Result<Option<Served>, Trouble>
         .bind
         .parse()
         .expect("checked with the rest of hold.json");
-    let served = Served::bind(addr, &spec.run_id, hold)
-        .map_err(|e| Trouble::new(format!("store: {}", chain(&e))))?;
+    let served = bind(addr, spec, hold)?;
     poll.add(served.poll_fd(), Source::Store, Interest::Read)
         .map_err(trouble("store"))?;
     Ok(Some(served))
+}
+
+/// Binds the port that the spec names, or a free one of its range.
+fn bind(addr: SocketAddr, spec: &StoreSpec, hold: &Hold) -> Result<Served, Trouble> {
+    let served = |port| Served::bind(SocketAddr::new(addr.ip(), port), spec, hold);
+    let trouble = |e: &StoreError| Trouble::new(format!("store: {}", chain(e)));
+    let Some(ports) = spec.ports else {
+        return served(addr.port()).map_err(|e| trouble(&e));
+    };
+    // Two jobs that begin at the same moment rarely try the same port.
+    let chance = RandomState::new().build_hasher().finish();
+    for port in ports.from_any(chance) {
+        match served(port) {
+            Err(e) if e.is_in_use() => {}
+            other => return other.map_err(|e| trouble(&e)),
+        }
+    }
+    Err(Trouble::new(format!(
+        "store: every port of {ports} is in use on {}",
+        addr.ip()
+    )))
 }
 
 /// An error and all its sources in one line.

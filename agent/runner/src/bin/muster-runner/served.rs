@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use muster_runner::wire::{Hold, Refusal, RefusalKind, StoreStatus};
+use muster_runner::wire::{Hold, Refusal, RefusalKind, StoreSpec, StoreStatus};
 use muster_tcpstore::{Event, Sensor, Store, StoreError};
 
 use crate::limits;
@@ -32,13 +32,17 @@ pub(crate) enum News {
 }
 
 impl Served {
-    pub(crate) fn bind(addr: SocketAddr, run_id: &str, hold: &Hold) -> Result<Self, StoreError> {
-        let store = Store::bind(addr, limits::of_store(hold))?;
+    pub(crate) fn bind(
+        addr: SocketAddr,
+        spec: &StoreSpec,
+        hold: &Hold,
+    ) -> Result<Self, StoreError> {
+        let store = Store::bind(addr, limits::of_store(hold))?.only_from(spec.clients.clone());
         let sensor = Sensor::new(hold.world_size, hold.nnodes);
         Ok(Self {
             store,
             sensor,
-            run_id: run_id.to_owned(),
+            run_id: spec.run_id.clone(),
             joined: 0,
             all_joined: None,
             refused: 0,

@@ -17,6 +17,7 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         world_size: 2,
         store_host: "n1".into(),
         hosts_store: true,
+        store_clients: Vec::new(),
         command: vec!["python3".into()],
         args: vec!["train.py".into()],
         env: BTreeMap::new(),

@@ -462,39 +462,39 @@ fn every_wrong_assignment_is_refused_by_field() {
     for (wire, error) in cases {
         assert_eq!(asked(wire).unwrap_err().to_string(), error);
     }
-    let spare = |job: &str, state| v1::Spare {
+    let launcher = |job: &str, state| v1::Launcher {
         job_uid: job.into(),
         state,
     };
     let cases = [
-        (vec![spare("", None)], "spares[0].job_uid: is empty"),
+        (vec![launcher("", None)], "launchers[0].job_uid: is empty"),
         (
-            vec![spare("a", Some(State::Ready(v1::Ready {}))); 2],
-            "spares[1].job_uid: is listed before",
+            vec![launcher("a", Some(State::Ready(v1::Ready {}))); 2],
+            "launchers[1].job_uid: is listed before",
         ),
         (
-            vec![spare("a", Some(State::Refused(String::new())))],
-            "spares[0].refused: is empty",
+            vec![launcher("a", Some(State::Refused(String::new())))],
+            "launchers[0].refused: is empty",
         ),
     ];
-    for (spares, error) in cases {
+    for (launchers, error) in cases {
         assert_eq!(
-            spares_from_wire(v1::Spares { spares })
+            launchers_from_wire(v1::Launchers { launchers })
                 .unwrap_err()
                 .to_string(),
             error
         );
     }
-    let long = SpareReport {
+    let long = LauncherReport {
         job: JobUid::from("a"),
-        state: SpareState::Refused(format!("\0{}", "ä".repeat(3_000))),
+        state: LauncherState::Refused(format!("\0{}", "ä".repeat(3_000))),
     };
     assert!(
-        spares_from_wire(spares_to_wire(&[long])).is_ok(),
+        launchers_from_wire(launchers_to_wire(&[long])).is_ok(),
         "whatever a reason is made of"
     );
-    let newer = spares_from_wire(v1::Spares {
-        spares: vec![spare("a", None)],
+    let newer = launchers_from_wire(v1::Launchers {
+        launchers: vec![launcher("a", None)],
     });
     assert_eq!(
         newer,

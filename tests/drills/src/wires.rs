@@ -2,7 +2,7 @@
 //! switch in another namespace. The test pulls cables.
 //!
 //! So each end is a host of its own, as far as the network is concerned. Addresses are from
-//! 10.77.0.0/24, which exist only in these namespaces. Whatever crosses a pulled cable is lost silently, as with a real cable, and TCP repeats it.
+//! 10.77.0.0/24 or fd77::/64, which exist only in these namespaces. Whatever crosses a pulled cable is lost silently, as with a real cable, and TCP repeats it.
 
 use std::{
     path::Path,
@@ -10,15 +10,23 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+/// Which addresses the ends have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
 pub struct Wires {
     prefix: String,
     ends: u32,
+    family: Family,
 }
 
 impl Wires {
     /// Builds a switch with this many ends, the first of them number 1. `None` if that is not
     /// permitted.
-    pub fn lay(ends: u32) -> Option<Wires> {
+    pub fn lay(ends: u32, family: Family) -> Option<Wires> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // Interface names have 15 bytes at most.
         let prefix = format!(
@@ -26,7 +34,11 @@ impl Wires {
             std::process::id() % 1_000_000,
             NUMBER.fetch_add(1, Ordering::Relaxed)
         );
-        let wires = Wires { prefix, ends };
+        let wires = Wires {
+            prefix,
+            ends,
+            family,
+        };
         let laid = wires.lay_all();
         if !laid {
             eprintln!(
@@ -54,15 +66,22 @@ impl Wires {
             ])
             && ip(&["-n", &switch, "link", "set", &cable, "master", "br0", "up"])
             && ip(&["-n", &name, "link", "set", "eth0", "up"])
-            && ip(&[
-                "-n",
-                &name,
-                "addr",
-                "add",
-                &format!("{}/24", self.address(end)),
-                "dev",
-                "eth0",
-            ])
+            && self.give_address(end)
+    }
+
+    fn give_address(&self, end: u32) -> bool {
+        let (name, address) = (self.name(end), self.address(end));
+        let prefixed = match self.family {
+            Family::V4 => format!("{address}/24"),
+            Family::V6 => format!("{address}/64"),
+        };
+        // Without `nodad` an IPv6 address is of no use for a second.
+        let how: &[&str] = match self.family {
+            Family::V4 => &[],
+            Family::V6 => &["nodad"],
+        };
+        let add = ["-n", &name, "addr", "add", &prefixed, "dev", "eth0"];
+        ip(&[&add[..], how].concat())
     }
 
     fn name(&self, end: u32) -> String {
@@ -74,7 +93,18 @@ impl Wires {
     }
 
     pub fn address(&self, end: u32) -> String {
-        format!("10.77.0.{end}")
+        match self.family {
+            Family::V4 => format!("10.77.0.{end}"),
+            Family::V6 => format!("fd77::{end}"),
+        }
+    }
+
+    /// The address at which a program listens to be reached at all of an end's addresses.
+    pub fn anywhere(&self) -> &'static str {
+        match self.family {
+            Family::V4 => "0.0.0.0",
+            Family::V6 => "[::]",
+        }
     }
 
     /// A command that runs `program` at this end.

@@ -10,7 +10,8 @@ use std::{
 };
 
 use muster_drills::{
-    Cluster, last_step, lives, pids, processes_of, program, python, scripts, until, wires::Wires,
+    Cluster, last_step, lives, pids, processes_of, program, python, scripts, until,
+    wires::{Family, Wires},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -84,7 +85,7 @@ impl Site {
         coordinator
             .args([
                 "--listen",
-                &format!("0.0.0.0:{port}"),
+                &format!("{}:{port}", self.wires.anywhere()),
                 "--state-dir",
                 &state,
             ])
@@ -264,7 +265,7 @@ fn a_local_cluster_with_tls_is_used_as_any_other() {
 
 #[test]
 fn hosts_join_with_a_token_and_a_restarted_coordinator_is_the_same_to_them() {
-    let Some(wires) = Wires::lay(COORDINATOR) else {
+    let Some(wires) = Wires::lay(COORDINATOR, Family::V4) else {
         return;
     };
     let mut site = Site::build(wires);
@@ -312,9 +313,22 @@ fn hosts_join_with_a_token_and_a_restarted_coordinator_is_the_same_to_them() {
 }
 
 #[test]
+fn hosts_that_have_ipv6_alone_train_too() {
+    let Some(wires) = Wires::lay(COORDINATOR, Family::V6) else {
+        return;
+    };
+    let site = Site::build(wires);
+    site.submit(2, 2);
+    let first = site.trains(0, 2);
+    let store = site.muster(&["describe", "job", "job"]).1;
+    assert!(store.contains("[fd77::"), "{store}");
+    site.cancel(&first);
+}
+
+#[test]
 #[ignore = "a minute and a half: make drill"]
 fn pulled_cables_cost_the_node_behind_them_and_a_short_cut_between_ranks_costs_nothing() {
-    let Some(wires) = Wires::lay(COORDINATOR) else {
+    let Some(wires) = Wires::lay(COORDINATOR, Family::V4) else {
         return;
     };
     let site = Site::build(wires);

@@ -15,6 +15,8 @@ use std::{
 pub enum Family {
     V4,
     V6,
+    /// IPv4, with odd and even ends in two networks. The switch routes between them.
+    Routed,
 }
 
 pub struct Wires {
@@ -52,7 +54,8 @@ impl Wires {
         let switch = self.name(0);
         let made = ip(&["netns", "add", &switch])
             && ip(&["-n", &switch, "link", "add", "br0", "type", "bridge"])
-            && ip(&["-n", &switch, "link", "set", "br0", "up"]);
+            && ip(&["-n", &switch, "link", "set", "br0", "up"])
+            && (self.family != Family::Routed || self.route(&switch));
         made && (1..=self.ends).all(|end| self.lay_one(end))
     }
 
@@ -69,19 +72,35 @@ impl Wires {
             && self.give_address(end)
     }
 
+    fn route(&self, switch: &str) -> bool {
+        let router = |network: u32| {
+            let address = format!("10.77.{network}.254/24");
+            ip(&["-n", switch, "addr", "add", &address, "dev", "br0"])
+        };
+        // Without the second, ends would be told that they are on one cable.
+        let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward && \
+                       for file in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $file; done";
+        let mut set = Command::new("ip");
+        set.args(["netns", "exec", switch, "sh", "-c", forward]);
+        router(1) && router(2) && run(&mut set)
+    }
+
     fn give_address(&self, end: u32) -> bool {
         let (name, address) = (self.name(end), self.address(end));
         let prefixed = match self.family {
-            Family::V4 => format!("{address}/24"),
+            Family::V4 | Family::Routed => format!("{address}/24"),
             Family::V6 => format!("{address}/64"),
         };
         // Without `nodad` an IPv6 address is of no use for a second.
         let how: &[&str] = match self.family {
-            Family::V4 => &[],
+            Family::V4 | Family::Routed => &[],
             Family::V6 => &["nodad"],
         };
         let add = ["-n", &name, "addr", "add", &prefixed, "dev", "eth0"];
-        ip(&[&add[..], how].concat())
+        let has = ip(&[&add[..], how].concat());
+        let router = format!("10.77.{}.254", network_of(end));
+        let default = ["-n", &name, "route", "add", "default", "via", &router];
+        has && (self.family != Family::Routed || ip(&default))
     }
 
     fn name(&self, end: u32) -> String {
@@ -96,13 +115,14 @@ impl Wires {
         match self.family {
             Family::V4 => format!("10.77.0.{end}"),
             Family::V6 => format!("fd77::{end}"),
+            Family::Routed => format!("10.77.{}.{end}", network_of(end)),
         }
     }
 
     /// The address at which a program listens to be reached at all of an end's addresses.
     pub fn anywhere(&self) -> &'static str {
         match self.family {
-            Family::V4 => "0.0.0.0",
+            Family::V4 | Family::Routed => "0.0.0.0",
             Family::V6 => "[::]",
         }
     }
@@ -147,6 +167,11 @@ impl Drop for Wires {
             ip(&["netns", "del", &self.name(end)]);
         }
     }
+}
+
+/// The network of an end, where there are two.
+fn network_of(end: u32) -> u32 {
+    1 + end % 2
 }
 
 fn ip(args: &[&str]) -> bool {

@@ -265,7 +265,7 @@ fn a_local_cluster_with_tls_is_used_as_any_other() {
 
 #[test]
 fn hosts_join_with_a_token_and_a_restarted_coordinator_is_the_same_to_them() {
-    let Some(wires) = Wires::lay(COORDINATOR, Family::V4) else {
+    let Some(wires) = Wires::lay(COORDINATOR, Family::Routed) else {
         return;
     };
     let mut site = Site::build(wires);

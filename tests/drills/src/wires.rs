@@ -149,6 +149,24 @@ impl Wires {
         ]));
     }
 
+    /// From now on this share of the packets from and to an end is lost, by chance. No kernel module
+    /// for that is needed: a filter that asks the kernel for a random number drops them.
+    pub fn lose(&self, end: u32, percent: u32) {
+        let threshold = u64::from(percent) * (1 << 32) / 100;
+        // BPF: A = random; if A >= threshold, let it pass (0), else drop it (2).
+        let code = format!("4,32 0 0 4294963256,53 0 1 {threshold},6 0 0 0,6 0 0 2");
+        let (cable, own) = (self.cable(end), "eth0".to_owned());
+        for (space, device) in [(self.name(0), cable), (self.name(end), own)] {
+            let tc = |args: &[&str]| run(Command::new("tc").args(["-n", &space]).args(args));
+            let filter = [
+                "filter", "add", "dev", &device, "ingress", "protocol", "all",
+            ];
+            let bpf = ["bpf", "bytecode", &code, "direct-action"];
+            assert!(tc(&["qdisc", "add", "dev", &device, "ingress"]));
+            assert!(tc(&[&filter[..], &bpf].concat()));
+        }
+    }
+
     /// Isolated ends reach those that are not isolated, but not each other.
     pub fn isolate(&self, end: u32, isolated: bool) {
         let state = if isolated { "on" } else { "off" };

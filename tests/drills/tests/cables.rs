@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_drills::{
-    Cluster, last_step, lives, pids, processes_of, program, python, scripts, until,
+    Cluster, kill, last_step, lives, pids, processes_of, program, python, scripts, until,
     wires::{Family, Wires},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -323,6 +323,40 @@ fn hosts_that_have_ipv6_alone_train_too() {
     let store = site.muster(&["describe", "job", "job"]).1;
     assert!(store.contains("[fd77::"), "{store}");
     site.cancel(&first);
+}
+
+#[test]
+#[ignore = "more than a minute: make drill"]
+fn a_network_that_loses_one_packet_in_twenty_costs_time_and_nothing_else() {
+    let Some(wires) = Wires::lay(COORDINATOR, Family::Routed) else {
+        return;
+    };
+    let site = Site::build(wires);
+    (1..=COORDINATOR).for_each(|end| site.wires.lose(end, 5));
+    site.submit(3, 2);
+    let first = site.trains(0, 3);
+    let before = last_step(&first);
+    let later = site.wait("training on", |status| last_step(status) > before + 100);
+    assert_eq!(
+        (&later["generation"], pids(&later)),
+        (&first["generation"], pids(&first)),
+        "nobody was lost: {}",
+        site.muster(&["explain", "job"]).1
+    );
+
+    let victim = pids(&later)[1];
+    let culprit = format!("rank 1 on {}", later["ranks"][1]["node"].as_str().unwrap());
+    kill(victim, Signal::KILL);
+    let after = site.trains(first["generation"].as_u64().unwrap(), 3);
+    let explain: Value =
+        serde_json::from_str(&site.muster(&["explain", "job", "-o", "json"]).1).unwrap();
+    let incident = explain["incidents"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&incident["cause"], &incident["culprit"]),
+        (&json!("WorkerKilled"), &json!(culprit)),
+        "{incident:#}"
+    );
+    site.cancel(&after);
 }
 
 #[test]

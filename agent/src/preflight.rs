@@ -61,6 +61,11 @@ impl Preflight {
                 launch.dir
             ));
         }
+        for (name, file) in &assignment.env_files {
+            if let Err(e) = fs::File::open(file) {
+                return Err(format!("env {name}: {file}: {e} on {node}"));
+            }
+        }
         let path = launch.env.get("PATH").map(String::as_str);
         let find = |program: &str| {
             program_at(program, dir, path).map_err(|why| format!("{why} on {node}"))
@@ -188,6 +193,7 @@ mod tests {
             store_host: "n1".into(),
             hosts_store: true,
             store_clients: Vec::new(),
+            env_files: BTreeMap::new(),
             command: words(command),
             args: words(args),
             env: BTreeMap::new(),

@@ -475,6 +475,7 @@ impl Supervisor {
             program: launch.program,
             args: launch.args,
             env: launch.env,
+            env_files: assignment.env_files.clone(),
             cwd: launch.dir.into(),
             ranks: assignment.proc_per_node,
             first_rank: assignment.first_rank,

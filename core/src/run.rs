@@ -148,6 +148,9 @@ pub struct Assignment {
     pub command: Vec<String>,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
+    /// Variables whose values are the contents of these files of the node.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env_files: BTreeMap<String, String>,
     pub working_dir: Option<String>,
     pub gpus: Vec<String>,
     pub launch: Launch,

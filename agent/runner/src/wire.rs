@@ -200,6 +200,10 @@ pub struct StartSpec {
     pub program: String,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
+    /// Variables whose values are the contents of these files, read at the start. They win over
+    /// `env`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env_files: BTreeMap<String, String>,
     pub cwd: PathBuf,
     /// How many ranks are expected on this node.
     pub ranks: u32,

@@ -129,6 +129,7 @@ impl Generation {
             peer_lost: vec![],
         };
         self.client.start(StartSpec {
+            env_files: BTreeMap::new(),
             program: python(),
             args: vec!["-c".into(), "print('torchrun in its place')".into()],
             env: environment(self.dir.to_str().unwrap()),
@@ -311,6 +312,7 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
     let copy: i32 = children.trim().parse().unwrap();
     fs::remove_file(generation.dir.join("ranks.sock")).unwrap();
     generation.client.start(StartSpec {
+        env_files: BTreeMap::new(),
         program: python(),
         args: vec!["-c".into(), "print('torchrun in its place')".into()],
         env: environment(generation.dir.to_str().unwrap()),

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{
     Coordinator, Node, alive,
-    node::{gone, run, stopped},
+    node::{gone, ready, run, running, stopped},
     wait_gone,
 };
 
@@ -284,4 +284,49 @@ async fn a_service_manager_hears_that_it_is_ready_and_lives() {
     }
     agent.kill().unwrap();
     agent.wait().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_in_a_file_reaches_the_ranks_and_no_record() {
+    let mut coordinator = Coordinator::start().await;
+    let mut node = Node::new("n1");
+    let token = node.path("token");
+    fs::write(&token, "s3cret-of-ann\n").unwrap();
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 1).await;
+    let mut assignment = node.assignment("job-a", 1);
+    let file = token.to_str().unwrap().to_owned();
+    assignment.env_files.insert("TOKEN".into(), file);
+    session.desire(vec![ready(assignment.clone())]).await;
+    session.until_phase(&run("job-a", 1), RunPhase::Ready).await;
+    session.desire(vec![running(assignment)]).await;
+    let environment = node.path("out/environment-0");
+    session
+        .until("its first step", |s| {
+            s.run(&run("job-a", 1))
+                .is_some_and(|r| r.ranks.iter().any(|rank| rank.first_step == Some(1)))
+        })
+        .await;
+    let environment = fs::read_to_string(environment).unwrap();
+    assert!(
+        environment
+            .lines()
+            .any(|line| line == "TOKEN=s3cret-of-ann"),
+        "{environment}"
+    );
+    let mut folders = vec![node.path("state")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            match entry.file_type().unwrap() {
+                kind if kind.is_dir() => folders.push(path),
+                kind if kind.is_file() => {
+                    let content = fs::read(&path).unwrap();
+                    let held = content.windows(13).any(|part| part == b"s3cret-of-ann");
+                    assert!(!held, "{} has the value", path.display());
+                }
+                _ => {}
+            }
+        }
+    }
 }

@@ -19,7 +19,7 @@ async fn a_run_that_cannot_start_here_says_why() {
     let mut session = coordinator.welcome(1, 1).await;
     let at = node.path("");
     let at = at.to_str().unwrap().trim_end_matches('/');
-    let cases: [(Change, String); 6] = [
+    let cases: [(Change, String); 7] = [
         (
             |a| a.args = vec!["gone.py".into()],
             format!("script {at}/gone.py not found on n1"),
@@ -39,6 +39,10 @@ async fn a_run_that_cannot_start_here_says_why() {
         (
             |a| a.args = vec!["-c".into(), "pass".into()],
             "torchrun cannot run `python -c`; put the code into a script".into(),
+        ),
+        (
+            |a| drop(a.env_files.insert("TOKEN".into(), "/no/token".into())),
+            "env TOKEN: /no/token: No such file or directory".into(),
         ),
         (
             |a| a.step_pattern = Some("(".into()),

@@ -5,6 +5,7 @@ use std::env;
 use clap::Args;
 use muster_core::spec::{
     API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, SpecDocument,
+    ValueFrom,
 };
 use muster_proto::v1::JobRef;
 
@@ -53,6 +54,10 @@ pub(crate) struct Run {
     /// Variable for the workers; KEY alone takes its value from here (repeatable)
     #[arg(short, long, value_name = "KEY[=VALUE]")]
     env: Vec<String>,
+
+    /// Variable whose value is in a file of each node, for secrets (repeatable)
+    #[arg(long, value_name = "KEY=PATH")]
+    env_from_file: Vec<String>,
 
     /// Directory the script runs in, on every node [default: the current one]
     #[arg(long, value_name = "DIR")]
@@ -275,6 +280,7 @@ fn document(
         .env
         .iter()
         .map(|text| read_env(text, &variable))
+        .chain(args.env_from_file.iter().map(|text| read_env_file(text)))
         .collect::<Result<_, _>>()?;
     if args.no_python
         && let Some(python) = &args.python
@@ -381,19 +387,35 @@ fn path_to(
         .map(|path| format!(":{path}"))
         .unwrap_or_default();
     Ok(EnvVar {
+        value_from: None,
         name: "PATH".into(),
         value: format!("{folder}{rest}"),
+    })
+}
+
+fn read_env_file(text: &str) -> Result<EnvVar, Failure> {
+    let (name, file) = text.split_once('=').ok_or_else(|| {
+        Failure::usage(format!(
+            "--env-from-file: write {text}=PATH, the path of a file on each node"
+        ))
+    })?;
+    Ok(EnvVar {
+        name: name.into(),
+        value: String::new(),
+        value_from: Some(ValueFrom { file: file.into() }),
     })
 }
 
 fn read_env(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<EnvVar, Failure> {
     match text.split_once('=') {
         Some((name, value)) => Ok(EnvVar {
+            value_from: None,
             name: name.into(),
             value: value.into(),
         }),
         None => match variable(text) {
             Some(value) => Ok(EnvVar {
+                value_from: None,
                 name: text.into(),
                 value,
             }),

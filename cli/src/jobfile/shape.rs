@@ -45,6 +45,7 @@ pub(super) const DOCUMENT: Shape = Shape::Object(&[
                 Shape::List(&Shape::Object(&[
                     ("name", Shape::NeededText),
                     ("value", Shape::Text),
+                    ("valueFrom", Shape::Object(&[("file", Shape::Text)])),
                 ])),
             ),
             ("workingDir", Shape::Text),
@@ -197,7 +198,7 @@ fn mismatch(shape: &Shape, value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_core::spec::{EnvVar, JobDocument, RestartPolicyDocument, SpecDocument};
+    use muster_core::spec::{EnvVar, JobDocument, RestartPolicyDocument, SpecDocument, ValueFrom};
 
     use super::*;
 
@@ -223,6 +224,7 @@ mod tests {
                 env: vec![EnvVar {
                     name: "x".into(),
                     value: "x".into(),
+                    value_from: Some(ValueFrom { file: "x".into() }),
                 }],
                 working_dir: text(),
                 priority: Some(1),

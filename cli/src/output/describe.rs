@@ -202,7 +202,9 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     );
     // A value may be a secret, so it is shown only if the user asks for it.
     let shown = |var: &EnvVar| {
-        if show_env {
+        if let Some(from) = &var.value_from {
+            format!("{} (file {})", var.name, from.file)
+        } else if show_env {
             format!("{}={}", var.name, var.value)
         } else {
             var.name.clone()

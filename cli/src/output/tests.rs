@@ -51,6 +51,7 @@ fn job() -> Job {
             command: vec!["python3".into()],
             args: vec!["train.py".into(), "--note".into(), "it's on".into()],
             env: vec![EnvVar {
+                file: String::new(),
                 name: "TOKEN".into(),
                 value: "yes".into(),
             }],

@@ -23,12 +23,7 @@ pub(crate) fn answer<'a>(
 ) -> Option<v1::EnvironmentResponse> {
     let record = &view.record;
     let generation = record.latest()?;
-    let env: BTreeMap<String, String> = record
-        .spec
-        .env
-        .iter()
-        .map(|var| (var.name.clone(), var.value.clone()))
-        .collect();
+    let env = record.spec.values();
     let mut entries: BTreeMap<Entry, (String, Vec<String>)> = BTreeMap::new();
     let mut remarks: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut described = 0;
@@ -58,6 +53,10 @@ pub(crate) fn answer<'a>(
                 .or_default()
                 .push(member.node.to_string());
         }
+    }
+    for (name, file) in record.spec.files() {
+        let why = "read on each node when the ranks start".to_owned();
+        entries.insert((name, None, format!("file {file}")), (why, Vec::new()));
     }
     // An empty list means all nodes that were described.
     let some = |nodes: Vec<String>| {

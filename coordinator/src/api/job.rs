@@ -22,7 +22,8 @@ pub(crate) fn shown(rights: &Rights, view: &JobView) -> v1::Job {
     if !rights.sees_environment()
         && let Some(spec) = &mut job.spec
     {
-        for variable in &mut spec.env {
+        let values = spec.env.iter_mut().filter(|var| var.file.is_empty());
+        for variable in values {
             HIDDEN.clone_into(&mut variable.value);
         }
     }

@@ -333,6 +333,7 @@ async fn a_role_ends_at_its_namespaces() {
     };
     let spec = v1::JobSpec {
         env: vec![v1::EnvVar {
+            file: String::new(),
             name: "SECRET".into(),
             value: "42".into(),
         }],

@@ -95,6 +95,7 @@ async fn a_wrong_submission_names_every_wrong_field() {
         ),
         (
             with!(|s| s.env = vec![v1::EnvVar {
+                file: String::new(),
                 name: "A B".into(),
                 value: String::new()
             }]),
@@ -102,6 +103,7 @@ async fn a_wrong_submission_names_every_wrong_field() {
         ),
         (
             with!(|s| s.env = vec![v1::EnvVar {
+                file: String::new(),
                 name: "MASTER_ADDR".into(),
                 value: String::new()
             }]),
@@ -110,6 +112,7 @@ async fn a_wrong_submission_names_every_wrong_field() {
         (
             with!(|s| s.env = vec![
                 v1::EnvVar {
+                    file: String::new(),
                     name: "A".into(),
                     value: String::new()
                 };

@@ -189,11 +189,8 @@ fn assignment(
         },
         command: spec.command.clone(),
         args: spec.args.clone(),
-        env: spec
-            .env
-            .iter()
-            .map(|var| (var.name.clone(), var.value.clone()))
-            .collect(),
+        env: spec.values(),
+        env_files: spec.files(),
         working_dir: spec.working_dir.clone(),
         gpus: generation.members[node_rank as usize].gpus.clone(),
         launch: spec.launch,

@@ -36,6 +36,7 @@ impl Digest {
             command,
             args,
             env,
+            env_files,
             working_dir,
             gpus,
             launch,
@@ -92,6 +93,11 @@ impl Digest {
         if let Some(pattern) = checkpoint_pattern {
             fnv.text("checkpoint");
             fnv.text(pattern);
+        }
+        for (name, file) in env_files {
+            fnv.text("file");
+            fnv.text(name);
+            fnv.text(file);
         }
         if let Some(fence_after) = fence_after {
             fnv.text("fence");
@@ -172,6 +178,7 @@ mod tests {
         other(|a| a.args = vec!["train".into(), ".py".into()]);
         other(|a| (a.command, a.args) = (vec!["python3".into(), "train.py".into()], Vec::new()));
         other(|a| drop(a.env.insert("A".into(), "B".into())));
+        other(|a| drop(a.env_files.insert("A".into(), "B".into())));
         other(|a| a.working_dir = Some(String::new()));
         other(|a| a.step_pattern = Some(String::new()));
         other(|a| a.checkpoint_pattern = Some(String::new()));

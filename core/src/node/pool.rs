@@ -154,6 +154,7 @@ pub fn without_job(assignment: &Assignment, program: &str) -> Assignment {
             name: NAME.into(),
         },
         hosts_store: false,
+        env_files: BTreeMap::new(),
         store_clients: Vec::new(),
         step_pattern: None,
         fence_after: None,

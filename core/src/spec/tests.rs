@@ -1,5 +1,13 @@
 use super::*;
 
+fn from_file(name: &str, value: &str, file: &str) -> EnvVar {
+    EnvVar {
+        name: name.into(),
+        value: value.into(),
+        value_from: Some(ValueFrom { file: file.into() }),
+    }
+}
+
 fn document() -> JobDocument {
     JobDocument {
         api_version: API_VERSION.into(),
@@ -49,7 +57,7 @@ fn one_process_per_gpu_unless_said_otherwise() {
 #[test]
 fn every_wrong_field_is_named() {
     type Change = fn(&mut JobDocument);
-    let cases: [(&str, Change); 31] = [
+    let cases: [(&str, Change); 34] = [
         ("apiVersion", |d| d.api_version = "v1".into()),
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),
@@ -82,25 +90,38 @@ fn every_wrong_field_is_named() {
         ("spec.command[0]", |d| d.spec.command = vec![String::new()]),
         ("spec.env[0].name", |d| {
             d.spec.env = vec![EnvVar {
+                value_from: None,
                 name: "A B".into(),
                 value: String::new(),
             }]
         }),
         ("spec.env[0].name", |d| {
             d.spec.env = vec![EnvVar {
+                value_from: None,
                 name: "RANK".into(),
                 value: String::new(),
             }]
         }),
         ("spec.env[0].name", |d| {
             d.spec.env = vec![EnvVar {
+                value_from: None,
                 name: "MUSTER_RANK_CPUS".into(),
                 value: "0-3".into(),
             }]
         }),
+        ("spec.env[0].valueFrom", |d| {
+            d.spec.env = vec![from_file("A", "x", "/etc/token")]
+        }),
+        ("spec.env[0].valueFrom.file", |d| {
+            d.spec.env = vec![from_file("A", "", "token")]
+        }),
+        ("spec.env[0].valueFrom.file", |d| {
+            d.spec.env = vec![from_file("A", "", "/etc/\0")]
+        }),
         ("spec.env[1].name", |d| {
             d.spec.env = vec![
                 EnvVar {
+                    value_from: None,
                     name: "A".into(),
                     value: String::new()
                 };
@@ -141,6 +162,7 @@ fn every_wrong_field_is_named() {
 fn pinning_is_all_a_job_may_switch_off_of_ours() {
     let mut doc = document();
     doc.spec.env = vec![EnvVar {
+        value_from: None,
         name: "MUSTER_RANK_CPUS".into(),
         value: "off".into(),
     }];
@@ -154,6 +176,7 @@ fn pinning_is_all_a_job_may_switch_off_of_ours() {
         "PET_NNODES",
     ] {
         doc.spec.env = vec![EnvVar {
+            value_from: None,
             name: name.into(),
             value: "off".into(),
         }];

@@ -16,7 +16,7 @@ use muster_core::{
     run::{Endpoint, RunPhase},
     spec::{
         API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Metadata, Progress,
-        RestartPolicyDocument, SpecDocument,
+        RestartPolicyDocument, SpecDocument, ValueFrom,
     },
     time::Timestamp,
 };
@@ -101,6 +101,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
             .map(|var| EnvVar {
                 name: var.name,
                 value: var.value,
+                value_from: Some(ValueFrom { file: var.file }).filter(|from| !from.file.is_empty()),
             })
             .collect(),
         working_dir: spec.working_dir,
@@ -135,6 +136,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
             .map(|var| v1::EnvVar {
                 name: var.name,
                 value: var.value,
+                file: var.value_from.map(|from| from.file).unwrap_or_default(),
             })
             .collect(),
         working_dir: spec.working_dir,

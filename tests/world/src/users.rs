@@ -110,6 +110,7 @@ impl World {
             gpus_per_node: Some(gpus as i64),
             args: vec!["train.py".into()],
             env: vec![EnvVar {
+                value_from: None,
                 name: "WISH".into(),
                 value: number.to_string(),
             }],

@@ -146,6 +146,7 @@ impl Rig {
             ("MUSTER_SHIM_ARGS", "[]".into()),
         ];
         StartSpec {
+            env_files: BTreeMap::new(),
             program: program.into(),
             args: args.iter().map(|a| (*a).into()).collect(),
             env: env

@@ -246,6 +246,7 @@ impl Node {
             store_host: self.name.as_str().into(),
             hosts_store: true,
             store_clients: Vec::new(),
+            env_files: BTreeMap::new(),
             command: vec!["python3".into()],
             args: vec!["train.py".into()],
             env: BTreeMap::from(env.map(|(name, value)| (name.to_owned(), value))),

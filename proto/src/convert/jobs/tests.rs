@@ -45,7 +45,11 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         args,
         env: env
             .into_iter()
-            .map(|(name, value)| EnvVar { name, value })
+            .map(|(name, value)| EnvVar {
+                name,
+                value,
+                value_from: None,
+            })
             .collect(),
         working_dir: t.0,
         stop_grace_period: t.1,
@@ -100,6 +104,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
                 .into_iter()
                 .enumerate()
                 .map(|(i, value)| EnvVar {
+                    value_from: None,
                     name: format!("V{i}"),
                     value,
                 })

@@ -88,6 +88,7 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         command: assignment.command.clone(),
         args: assignment.args.clone(),
         env: assignment.env.clone(),
+        env_files: assignment.env_files.clone(),
         working_dir: assignment.working_dir.clone(),
         gpus: assignment.gpus.clone(),
         launch: assignment.launch.name().to_owned(),
@@ -224,7 +225,8 @@ fn assignment_from_wire(
         NODES_MAX * PROCS_MAX,
     )?;
     count(&at("env"), wire.env.len(), ENV_MAX)?;
-    for (name, value) in &wire.env {
+    count(&at("env_files"), wire.env_files.len(), ENV_MAX)?;
+    for (name, value) in wire.env.iter().chain(&wire.env_files) {
         if name.is_empty()
             || name.contains(['=', '\0'])
             || value.contains('\0')
@@ -264,6 +266,7 @@ fn assignment_from_wire(
         command: texts(&at("command"), wire.command, ARGS_MAX, ARG_BYTES_MAX)?,
         args: texts(&at("args"), wire.args, ARGS_MAX, ARG_BYTES_MAX)?,
         env: wire.env,
+        env_files: wire.env_files,
         working_dir: wire
             .working_dir
             .map(|dir| required_text(&at("working_dir"), dir, SENTENCE_MAX))

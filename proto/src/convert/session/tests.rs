@@ -316,6 +316,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     store_clients: rest.5,
                     command,
                     args,
+                    env_files: env.clone(),
                     env,
                     working_dir: rest.0,
                     gpus: rest.1,

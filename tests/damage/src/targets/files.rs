@@ -289,6 +289,7 @@ pub(super) fn runner_request(input: &[u8]) {
 
 pub(super) fn request_seeds() -> Vec<Vec<u8>> {
     let start = StartSpec {
+        env_files: BTreeMap::new(),
         program: "/usr/bin/python3".into(),
         args: vec!["-m".into(), "torch.distributed.run".into()],
         env: BTreeMap::from([("A".into(), "b".into())]),

@@ -248,6 +248,7 @@ fn assignment(run: RunId) -> Assignment {
         store_host: "node-1".into(),
         hosts_store: true,
         store_clients: Vec::new(),
+        env_files: BTreeMap::new(),
         command: vec!["python3".into()],
         args: vec!["train.py".into()],
         env: BTreeMap::from([("A".into(), "b".into())]),

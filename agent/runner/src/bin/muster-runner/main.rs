@@ -13,6 +13,7 @@ macro_rules! say {
 mod affinity;
 mod attend;
 mod control;
+mod env_files;
 mod fence;
 mod group;
 mod hold;

@@ -18,6 +18,7 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         store_host: "n1".into(),
         hosts_store: true,
         store_clients: Vec::new(),
+        env_files: BTreeMap::new(),
         command: vec!["python3".into()],
         args: vec!["train.py".into()],
         env: BTreeMap::new(),

@@ -17,7 +17,7 @@ use rustix::thread::CpuSet;
 use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
 use crate::sys::{self, Child};
-use crate::{attend, fence, time};
+use crate::{attend, env_files, fence, time};
 
 /// A grace of more than a month is a typing error.
 const MAX_GRACE_MS: u64 = 31 * 24 * 3_600 * 1_000;
@@ -128,7 +128,8 @@ impl Runner {
         if self.mind_fence(now).is_none() && self.fence.closed {
             return Err(Refusal::new(RefusalKind::Stopped, fence::CLOSED));
         }
-        self.begin(&spec)
+        env_files::with_values(&spec)
+            .and_then(|spec| self.begin(&spec))
             .map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
         self.group.spec = Some(spec);
         self.books.urgent = true;
@@ -270,6 +271,7 @@ fn check(spec: &StartSpec, world_size: u32) -> Result<(), String> {
     if let Some(name) = spec
         .env
         .keys()
+        .chain(spec.env_files.keys())
         .find(|n| n.is_empty() || n.contains(['=', '\0']))
     {
         return Err(format!("env: {name:?} cannot be a variable's name"));

@@ -25,7 +25,7 @@ use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
 use crate::parked::{self, Ask, Parked};
 use crate::poll::{Interest, Source};
-use crate::{affinity, rank_env, time};
+use crate::{affinity, env_files, rank_env, time};
 
 impl Runner {
     /// Starts the launcher that stays. The answer comes once it has imported torch.
@@ -291,6 +291,13 @@ impl Runner {
         );
         self.close_launcher(now);
         self.group.parked = None;
+        let spec = match env_files::with_values(&spec) {
+            Ok(spec) => spec,
+            Err(e) => {
+                say!("{} torchrun cannot be executed: {e}", time::stamp());
+                return false;
+            }
+        };
         let mut command = Process::new(&spec.program);
         command
             .args(&spec.args)

@@ -17,26 +17,14 @@ use crate::{
 mod choices;
 mod limits;
 
-fn check_value_from(i: usize, var: &EnvVar, file: &str, errors: &mut Errors) {
-    let path = format!("spec.env[{i}].valueFrom.file");
-    if !var.value.is_empty() {
-        let message = "is given beside a value; give one of them";
-        errors.add(format!("spec.env[{i}].valueFrom"), message);
-    }
-    if !file.starts_with('/') {
-        errors.add(path, format!("{file:?} is not an absolute path"));
-    } else if file.contains('\0') {
-        errors.add(path, "has a NUL byte");
-    }
-}
-
 #[cfg(test)]
 mod tests;
 mod variables;
 
 pub use choices::{Launch, NodeMix, Progress};
 pub use limits::*;
-use variables::env_error;
+pub use variables::{EnvVar, ValueFrom};
+use variables::{check_value_from, env_error};
 
 pub const API_VERSION: &str = "muster.dev/v1alpha1";
 pub const KIND: &str = "MusterJob";
@@ -108,25 +96,6 @@ pub struct SpecDocument {
     pub checkpoint_pattern: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_mix: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct EnvVar {
-    pub name: String,
-    #[serde(default)]
-    pub value: String,
-    /// Where the value is, in place of `value`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub value_from: Option<ValueFrom>,
-}
-
-/// Where the value of a variable is. The store and the coordinator never have it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ValueFrom {
-    /// An absolute path on each node, read by the agent's user when the ranks start.
-    pub file: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -243,19 +212,6 @@ impl JobDocument {
 }
 
 impl JobSpec {
-    /// The variables that have their values in the spec.
-    pub fn values(&self) -> BTreeMap<String, String> {
-        let own = self.env.iter().filter(|var| var.value_from.is_none());
-        own.map(|var| (var.name.clone(), var.value.clone()))
-            .collect()
-    }
-
-    /// The variables whose values are in files of the nodes, and the paths.
-    pub fn files(&self) -> BTreeMap<String, String> {
-        let file = |var: &EnvVar| Some((var.name.clone(), var.value_from.as_ref()?.file.clone()));
-        self.env.iter().filter_map(file).collect()
-    }
-
     /// Paths of the fields in which `other` differs.
     pub fn differences(&self, other: &JobSpec) -> Vec<&'static str> {
         let fields = [

@@ -1,6 +1,58 @@
 //! The environment variables that a job may set.
 
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Errors, JobSpec};
 use crate::nccl::affinity;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EnvVar {
+    pub name: String,
+    #[serde(default)]
+    pub value: String,
+    /// Where the value is, in place of `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_from: Option<ValueFrom>,
+}
+
+/// Where the value of a variable is. The store and the coordinator never have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ValueFrom {
+    /// An absolute path on each node, read by the agent's user when the ranks start.
+    pub file: String,
+}
+
+impl JobSpec {
+    /// The variables that have their values in the spec.
+    pub fn values(&self) -> BTreeMap<String, String> {
+        let own = self.env.iter().filter(|var| var.value_from.is_none());
+        own.map(|var| (var.name.clone(), var.value.clone()))
+            .collect()
+    }
+
+    /// The variables whose values are in files of the nodes, and the paths.
+    pub fn files(&self) -> BTreeMap<String, String> {
+        let file = |var: &EnvVar| Some((var.name.clone(), var.value_from.as_ref()?.file.clone()));
+        self.env.iter().filter_map(file).collect()
+    }
+}
+
+pub(super) fn check_value_from(i: usize, var: &EnvVar, file: &str, errors: &mut Errors) {
+    let path = format!("spec.env[{i}].valueFrom.file");
+    if !var.value.is_empty() {
+        let message = "is given beside a value; give one of them";
+        errors.add(format!("spec.env[{i}].valueFrom"), message);
+    }
+    if !file.starts_with('/') {
+        errors.add(path, format!("{file:?} is not an absolute path"));
+    } else if file.contains('\0') {
+        errors.add(path, "has a NUL byte");
+    }
+}
 
 /// Why a job may not set this variable to this value: the name is not well-formed, or Muster or
 /// torchrun sets the variable. `None`: it may.

@@ -12,6 +12,7 @@
 //! | `feed`, `watch` | streams to clients: bounded, latest state, ended with a reason |
 //! | `authorize` | what each method asks of its caller |
 //! | `access` | certificates for tokens, and what the caller may do |
+//! | `audit` | reading the audit trail |
 //! | `page`, `status` | pages of a list; reasons as gRPC statuses |
 
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use muster_proto::{
     limits::MESSAGE_MAX,
     v1::{
         access_service_server::AccessServiceServer, agent_service_server::AgentServiceServer,
-        event_service_server::EventServiceServer, job_service_server::JobServiceServer,
-        node_service_server::NodeServiceServer,
+        audit_service_server::AuditServiceServer, event_service_server::EventServiceServer,
+        job_service_server::JobServiceServer, node_service_server::NodeServiceServer,
     },
 };
 use muster_runtime::tasks::Scope;
@@ -30,12 +31,14 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     api::{authorize::Guard, context::Context},
+    audit::{Files, Trail},
     handle::Handle,
     trust::Trust,
 };
 
 mod access;
 mod agents;
+mod audit;
 mod authorize;
 mod connections;
 mod context;
@@ -58,12 +61,16 @@ pub(crate) async fn routes(
     handle: Handle,
     scope: Scope,
     trust: Option<Arc<Trust>>,
+    trail: Trail,
+    entries: Files,
 ) -> (Routes, Guard, Health) {
     let guard = Guard {
         trust: trust.clone(),
+        trail: trail.clone(),
     };
     let context = Context {
         trust: trust.clone(),
+        trail,
         handle,
         scope,
         connections: Arc::default(),
@@ -86,6 +93,8 @@ pub(crate) async fn routes(
     add!(JobServiceServer, jobs::Jobs(context.clone()));
     add!(NodeServiceServer, nodes::Nodes(context.clone()));
     add!(EventServiceServer, events::Events(context.clone()));
+    let audit = audit::Audit::new(context.clone(), entries);
+    add!(AuditServiceServer, audit);
     add!(AgentServiceServer, agents::Agents(context));
     add!(AccessServiceServer, access::Access { trust });
     routes.add_service(health);
@@ -105,6 +114,7 @@ impl Health {
             "muster.v1.EventService",
             "muster.v1.AgentService",
             "muster.v1.AccessService",
+            "muster.v1.AuditService",
         ] {
             self.0.set_service_status(service, status).await;
         }

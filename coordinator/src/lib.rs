@@ -9,6 +9,9 @@
 //! | `board` | what the engine has published: jobs, nodes, events |
 //! | `store` | the durable record |
 //! | `api` | the gRPC services |
+//! | `trust` | the certificate authority, tokens, roles |
+//! | `audit` | the audit trail |
+//! | `commands` | the commands beside the daemon |
 //! | `kubernetes` | Node objects of a cluster, read for their labels |
 //! | `failpoint` | places at which unit tests kill it; nothing in any other build |
 //! | `turn_stats` | the size and the cost of one turn, as a value |
@@ -16,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod audit;
 pub mod board;
 pub mod commands;
 pub mod engine;

@@ -6,6 +6,7 @@ use std::{fs, process::ExitCode};
 use anyhow::Context;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use muster_coordinator::{
+    audit,
     commands::Command,
     kubernetes,
     options::Options,
@@ -76,6 +77,7 @@ fn run() -> anyhow::Result<()> {
         };
         let settings = Settings {
             trust: Trust::open(&state_dir)?,
+            audit: audit::Options::of(&state_dir),
             listen: address,
             accept_unknown: accept_unknown_peers,
             policy,

@@ -26,6 +26,7 @@ use tracing::{error, info};
 
 use crate::{
     api,
+    audit::{self, Writer},
     engine::{self, StartError},
     handle::Handle,
     kubernetes::{self, KubernetesError},
@@ -72,6 +73,8 @@ pub enum ServeError {
     Trust(#[from] TrustError),
     #[error(transparent)]
     Ended(#[from] EssentialEnded),
+    #[error("start the thread of the audit trail")]
+    Audit(#[source] io::Error),
     #[error("the engine panicked")]
     EnginePanicked,
 }
@@ -89,6 +92,8 @@ pub struct Settings {
     /// The API server whose Node objects have labels for the fleet's nodes, if any.
     pub kubernetes: Option<kube::Config>,
     pub ready_file: Option<PathBuf>,
+    /// The audit trail.
+    pub audit: audit::Options,
     /// File to append the statistics of every turn to.
     pub turn_stats: Option<PathBuf>,
 }
@@ -101,6 +106,7 @@ pub struct Coordinator {
     pub term: Term,
     tasks: Tasks,
     engine: std::thread::JoinHandle<Result<(), StoreError>>,
+    audit: Writer,
     ready_file: Option<PathBuf>,
 }
 
@@ -154,8 +160,10 @@ impl Coordinator {
             service::watch(decides, shutdown.clone()),
         );
         let scope = Scope::new(shutdown.clone());
+        let (trail, writer) = Writer::start(&settings.audit).map_err(ServeError::Audit)?;
+        let entries = audit::Files::new(&settings.audit);
         let (routes, guard, health) =
-            api::routes(handle.clone(), scope.clone(), trust.clone()).await;
+            api::routes(handle.clone(), scope.clone(), trust.clone(), trail, entries).await;
         let options = listen::Options {
             accept_unknown: settings.accept_unknown,
             tls: trust.as_ref().map(|trust| trust.tls().clone()),
@@ -192,6 +200,7 @@ impl Coordinator {
             term,
             tasks,
             engine: thread,
+            audit: writer,
             ready_file: settings.ready_file,
         };
         if let Some(path) = &coordinator.ready_file {
@@ -234,6 +243,7 @@ impl Coordinator {
         // The engine has ended or ends now: it watches the same token, and at most one commit holds
         // it up.
         let engine = self.engine.join().map_err(|_| ServeError::EnginePanicked)?;
+        self.audit.end().await;
         engine?;
         ended?;
         info!("ended");

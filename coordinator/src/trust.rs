@@ -17,6 +17,7 @@
 //! | `authority.key`, `authority.pem` | its key and certificate, PEM |
 //! | `server.json` | the server's certificate and key |
 //! | `tokens/ID.json` | a join token's hash and what it is for |
+//! | `tokens.lock`, `access.lock` | held by whoever changes a token, or `access.json` |
 //! | `issued/` | the names that were given out |
 //! | `access.json` | users' roles and denied names; may be edited by hand |
 //! | `endpoint` | the URL at which the coordinator served last |
@@ -33,7 +34,6 @@ mod tokens;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
 use muster_core::id::node_name_error;
@@ -42,13 +42,13 @@ use muster_rpc::{
     tls::ServerTls,
 };
 
-use files::write;
+use files::{lock, write};
 
 pub use authority::{Authority, Issued, LEAF_LIFE};
 pub use files::{TrustError, now_us};
 pub use grants::{Grant, Grants, Role};
 pub(crate) use rights::{Host, Rights, Scope, refuse_denied};
-pub use tokens::{Token, TokenError};
+pub use tokens::{Listed, Token, TokenError};
 
 /// The trust folder's name in the state directory.
 const FOLDER: &str = "trust";
@@ -84,8 +84,6 @@ pub struct Trust {
     authority: Authority,
     tls: ServerTls,
     grants: Grants,
-    /// One join at a time, so that a token is never used more often than it may be.
-    joining: Mutex<()>,
 }
 
 impl Trust {
@@ -102,7 +100,6 @@ impl Trust {
             authority,
             tls,
             folder,
-            joining: Mutex::default(),
         }))
     }
 
@@ -127,7 +124,9 @@ impl Trust {
         name: &str,
         public_key: &[u8],
     ) -> Result<Issued, JoinError> {
-        let _one = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
+        // One join at a time, so that a token is never used more often than it may be, and none of a
+        // token that is being deleted.
+        let _one = lock_tokens(&self.folder)?;
         let key = authority::point(public_key).ok_or(JoinError::Key)?;
         let token = tokens::look(&self.folder, token, now_us())?;
         let name = match (&token.name, name) {
@@ -188,6 +187,22 @@ pub fn authority(state_dir: &Path) -> Result<Authority, TrustError> {
 /// Creates a join token and returns its text, which is kept nowhere.
 pub fn create_token(state_dir: &Path, token: Token) -> Result<String, TrustError> {
     tokens::create(&folder(state_dir), token)
+}
+
+/// The join tokens that are there, the one that expires first at the beginning.
+pub fn tokens(state_dir: &Path) -> Result<Vec<Listed>, TrustError> {
+    tokens::list(&folder(state_dir))
+}
+
+/// Makes the token with this whole id useless.
+pub fn delete_token(state_dir: &Path, id: &str) -> Result<(), TrustError> {
+    let folder = folder(state_dir);
+    let _one = lock_tokens(&folder)?;
+    tokens::delete(&folder, id)
+}
+
+fn lock_tokens(folder: &Path) -> Result<fs::File, TrustError> {
+    lock(&folder.join("tokens.lock"))
 }
 
 pub fn grants(state_dir: &Path) -> Result<Grants, TrustError> {

@@ -17,8 +17,8 @@ use muster_proto::{
     limits::MESSAGE_MAX,
     v1::{
         access_service_client::AccessServiceClient, agent_service_client::AgentServiceClient,
-        event_service_client::EventServiceClient, job_service_client::JobServiceClient,
-        node_service_client::NodeServiceClient,
+        audit_service_client::AuditServiceClient, event_service_client::EventServiceClient,
+        job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
     },
 };
 use rustls::pki_types::ServerName;
@@ -133,6 +133,12 @@ impl Clients {
 
     pub fn access(&self) -> AccessServiceClient<Channel> {
         AccessServiceClient::new(self.channel())
+    }
+
+    pub fn audit(&self) -> AuditServiceClient<Channel> {
+        AuditServiceClient::new(self.channel())
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
     }
 
     pub fn events(&self) -> EventServiceClient<Channel> {

@@ -190,6 +190,14 @@ pub struct Caller {
 }
 
 impl Caller {
+    pub(crate) fn new(identity: Identity, address: SocketAddr, is_served: bool) -> Self {
+        Self {
+            identity,
+            address,
+            is_served,
+        }
+    }
+
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -317,11 +325,7 @@ impl Door {
             let Ok(permit) = permit else {
                 return debug!(%address, "too many callers without a certificate");
             };
-            let caller = Caller {
-                identity,
-                address,
-                is_served: true,
-            };
+            let caller = Caller::new(identity, address, true);
             let connection = Connection::new(Stream::Tls(Box::new(stream)), permit, caller);
             // An error means that the server has ended.
             let _ = accepted.send(Ok(connection)).await;
@@ -337,14 +341,12 @@ impl Door {
         permit: OwnedSemaphorePermit,
     ) -> io::Result<()> {
         let peer = peer::ask(address, stream.local_addr()?)?;
-        let caller = Caller {
-            identity: match peer {
-                Peer::User(uid) => Identity::Local { uid },
-                Peer::Unknown => Identity::Unknown,
-            },
-            address,
-            is_served: peer.is_trusted() || self.accept_unknown && peer == Peer::Unknown,
+        let identity = match peer {
+            Peer::User(uid) => Identity::Local { uid },
+            Peer::Unknown => Identity::Unknown,
         };
+        let is_served = peer.is_trusted() || self.accept_unknown && peer == Peer::Unknown;
+        let caller = Caller::new(identity, address, is_served);
         if !caller.is_served && self.told != Some(peer) {
             warn!(%address, ?peer, "refused: only the coordinator's own user and root are served");
             self.told = Some(peer);
@@ -430,11 +432,7 @@ mod tests {
     fn a_stranger_is_told_why_nothing_is_answered() {
         let answer = |identity, is_served| {
             let address = "127.0.0.1:1".parse().unwrap();
-            let caller = Caller {
-                identity,
-                address,
-                is_served,
-            };
+            let caller = Caller::new(identity, address, is_served);
             caller
                 .refuse_stranger()
                 .map_err(|status| status.message().to_owned())
@@ -461,13 +459,10 @@ mod tests {
         let _silent = TcpStream::connect(listener.address()).await.unwrap();
         let (stream, _) = listener.listener.accept().await.unwrap();
         let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-        let caller = Caller {
-            identity: Identity::Local {
-                uid: peer::own_user(),
-            },
-            address: listener.address(),
-            is_served: true,
+        let own = Identity::Local {
+            uid: peer::own_user(),
         };
+        let caller = Caller::new(own, listener.address(), true);
         let mut connection = Connection::new(Stream::Plain(stream), permit, caller);
         let error = connection.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

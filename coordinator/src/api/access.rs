@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use muster_core::id::label_error;
 use muster_proto::v1;
-use muster_rpc::{Caller, Identity};
+use muster_rpc::{Identity, identity::Kind};
 use tonic::{Request, Response, Status};
-use tracing::{error, info};
+use tracing::error;
 
 use super::{
     authorize::{self, allow},
@@ -25,9 +25,7 @@ impl v1::access_service_server::AccessService for Access {
         &self,
         request: Request<v1::JoinRequest>,
     ) -> Result<Response<v1::JoinResponse>, Status> {
-        let caller = request.extensions().get::<Caller>().cloned();
-        let caller = caller.ok_or_else(|| Status::internal("a request without a caller"))?;
-        let (from, method) = (caller.address(), "muster.v1.AccessService/Join");
+        let note = authorize::rights(&request)?.note;
         let request = request.into_inner();
         let trust = self.trust()?.clone();
         // A token is used up on disk, and a slow disk must not hold up heartbeats.
@@ -35,15 +33,11 @@ impl v1::access_service_server::AccessService for Access {
         let joined = tokio::task::spawn_blocking(join)
             .await
             .map_err(|e| Status::internal(format!("issue a certificate: {e}")))?;
-        match &joined {
-            Ok(issued) => {
-                info!(target: "audit", who = %issued.principal, %from, method, allowed = true);
-            }
-            Err(why) => {
-                info!(target: "audit", who = %caller.identity(), %from, method, allowed = false, %why);
-            }
-        }
         let issued = joined.map_err(refused)?;
+        note.set_object(issued.principal.to_string());
+        if issued.principal.kind == Kind::User {
+            note.set_what("login");
+        }
         Ok(Response::new(v1::JoinResponse {
             certificate: Some(certificate(issued)),
         }))
@@ -100,7 +94,7 @@ impl v1::access_service_server::AccessService for Access {
         {
             return Err(status::invalid("namespace", why));
         }
-        let answer = allow(&rights, &format!("muster.v1.{method}")).and_then(|()| {
+        let answer = allow(&rights, &format!("muster.v1.{method}")).and_then(|_| {
             if namespace.is_empty() {
                 Ok(())
             } else {

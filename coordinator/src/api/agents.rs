@@ -20,12 +20,12 @@ use muster_proto::{
     convert::{session as wire, usage::usage_from_wire},
     v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
 };
-use muster_rpc::Identity;
+use muster_rpc::{Caller, Identity};
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
 };
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -62,6 +62,7 @@ impl v1::agent_service_server::AgentService for Agents {
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let rights = rights(&request)?;
+        let caller = request.extensions().get::<Caller>().cloned();
         let inbound = request.into_inner();
         let context = self.0.clone();
         Ok(Response::new(feed(
@@ -70,6 +71,14 @@ impl v1::agent_service_server::AgentService for Agents {
             |out| async move {
                 if let Err(ended) = serve(&context, &rights, inbound, &out).await {
                     info!(reason = ended.message(), "session ended");
+                    // The stream was admitted before it said which node it is of.
+                    if let Some(caller) = caller.filter(|_| ended.code() == Code::PermissionDenied)
+                    {
+                        let object = rights.note.object();
+                        context
+                            .trail
+                            .refused(&caller, "session", object, ended.code());
+                    }
                     // The status is for the agent's log. An agent that does not read it any more
                     // misses nothing.
                     let _ = timeout(SEND_DEADLINE, out.send(Err(ended))).await;
@@ -116,6 +125,7 @@ async fn open(
 ) -> Result<(NodeName, SessionId, watch::Receiver<Orders>), Status> {
     let hello = read_hello(context, inbound).await?;
     let node = hello.node.clone();
+    rights.note.set_object(format!("node/{node}"));
     rights.may_speak_for(&node)?;
     let (id, orders) = context
         .handle

@@ -1,20 +1,22 @@
 //! The one table of what each method asks of its caller. A method without a row is refused to
 //! everybody, and a test fails: it walks all methods of the .proto files.
 //!
-//! The table decides by role alone. Which jobs a role is for is decided where a request's namespace
+//! The table decides by role alone, and says which calls the audit trail is told of in any case. Which jobs a role is for is decided where a request's namespace
 //! is read: [`Rights`] travel with the request.
 
 use std::sync::Arc;
 
 use muster_rpc::{Identity, gate::Gate, listen::Caller};
-use tonic::{Request, Status};
-use tracing::info;
+use tonic::{Code, Request, Status};
 
-use crate::trust::{self, Rights, Role, Trust};
+use crate::{
+    audit::{Call, Trail},
+    trust::{self, Rights, Role, Trust},
+};
 
 /// What a method asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+pub(crate) enum Rule {
     /// Nothing: it tells and changes nothing, or has a proof of its own.
     Anyone,
     /// A certificate.
@@ -27,46 +29,66 @@ enum Rule {
 
 use Rule::{Anyone, Certified, Host, Role as Least};
 
-const METHODS: [(&str, Rule); 27] = [
-    ("grpc.health.v1.Health/Check", Anyone),
-    ("grpc.health.v1.Health/List", Anyone),
-    ("grpc.health.v1.Health/Watch", Anyone),
-    ("muster.v1.AccessService/CanI", Anyone),
-    ("muster.v1.AccessService/Join", Anyone),
-    ("muster.v1.AccessService/Renew", Certified),
-    ("muster.v1.AccessService/WhoAmI", Anyone),
-    ("muster.v1.AgentService/Session", Host),
-    ("muster.v1.EventService/List", Least(Role::Viewer)),
-    ("muster.v1.EventService/Watch", Least(Role::Viewer)),
-    ("muster.v1.JobService/Cancel", Least(Role::Submitter)),
-    ("muster.v1.JobService/Delete", Least(Role::Submitter)),
-    ("muster.v1.JobService/Environment", Least(Role::Submitter)),
-    ("muster.v1.JobService/Explain", Least(Role::Viewer)),
-    ("muster.v1.JobService/Get", Least(Role::Viewer)),
-    ("muster.v1.JobService/List", Least(Role::Viewer)),
-    ("muster.v1.JobService/Logs", Least(Role::Submitter)),
-    ("muster.v1.JobService/Scale", Least(Role::Submitter)),
-    ("muster.v1.JobService/Submit", Least(Role::Submitter)),
-    ("muster.v1.JobService/Wait", Least(Role::Viewer)),
-    ("muster.v1.JobService/Watch", Least(Role::Viewer)),
-    ("muster.v1.NodeService/Cordon", Least(Role::Operator)),
-    ("muster.v1.NodeService/Delete", Least(Role::Operator)),
-    ("muster.v1.NodeService/Get", Least(Role::Viewer)),
-    ("muster.v1.NodeService/List", Least(Role::Viewer)),
-    ("muster.v1.NodeService/Uncordon", Least(Role::Operator)),
-    ("muster.v1.NodeService/Watch", Least(Role::Viewer)),
+/// The rule of each method, and what calling it means in the words of the command line.
+#[rustfmt::skip]
+const METHODS: [(&str, Rule, &str); 28] = [
+    ("grpc.health.v1.Health/Check", Anyone, "health check"),
+    ("grpc.health.v1.Health/List", Anyone, "health check"),
+    ("grpc.health.v1.Health/Watch", Anyone, "health check"),
+    ("muster.v1.AccessService/CanI", Anyone, "auth can-i"),
+    ("muster.v1.AccessService/Join", Anyone, "join"),
+    ("muster.v1.AccessService/Renew", Certified, "renew"),
+    ("muster.v1.AccessService/WhoAmI", Anyone, "whoami"),
+    ("muster.v1.AgentService/Session", Host, "session"),
+    ("muster.v1.AuditService/List", Least(Role::Operator), "events --audit"),
+    ("muster.v1.EventService/List", Least(Role::Viewer), "events"),
+    ("muster.v1.EventService/Watch", Least(Role::Viewer), "events -w"),
+    ("muster.v1.JobService/Cancel", Least(Role::Submitter), "cancel"),
+    ("muster.v1.JobService/Delete", Least(Role::Submitter), "delete job"),
+    ("muster.v1.JobService/Environment", Least(Role::Submitter), "explain --env"),
+    ("muster.v1.JobService/Explain", Least(Role::Viewer), "explain"),
+    ("muster.v1.JobService/Get", Least(Role::Viewer), "get job"),
+    ("muster.v1.JobService/List", Least(Role::Viewer), "get jobs"),
+    ("muster.v1.JobService/Logs", Least(Role::Submitter), "logs"),
+    ("muster.v1.JobService/Scale", Least(Role::Submitter), "scale"),
+    ("muster.v1.JobService/Submit", Least(Role::Submitter), "submit"),
+    ("muster.v1.JobService/Wait", Least(Role::Viewer), "wait"),
+    ("muster.v1.JobService/Watch", Least(Role::Viewer), "get jobs -w"),
+    ("muster.v1.NodeService/Cordon", Least(Role::Operator), "cordon"),
+    ("muster.v1.NodeService/Delete", Least(Role::Operator), "delete node"),
+    ("muster.v1.NodeService/Get", Least(Role::Viewer), "get node"),
+    ("muster.v1.NodeService/List", Least(Role::Viewer), "get nodes"),
+    ("muster.v1.NodeService/Uncordon", Least(Role::Operator), "uncordon"),
+    ("muster.v1.NodeService/Watch", Least(Role::Viewer), "get nodes -w"),
 ];
 
-fn rule(method: &str) -> Option<Rule> {
+const JOIN: &str = "muster.v1.AccessService/Join";
+
+/// A method's rule, and what a caller calls it.
+fn row(method: &str) -> Option<(Rule, &'static str)> {
     let mut rows = METHODS.iter();
-    rows.find(|(name, _)| *name == method)
-        .map(|(_, rule)| *rule)
+    rows.find(|(name, ..)| *name == method)
+        .map(|(_, rule, what)| (*rule, *what))
 }
 
-/// Asks the table about every call.
+/// Whether every call gets an entry in the audit trail. Of the other methods those do that are
+/// refused.
+fn is_audited(method: &str, rule: Rule) -> bool {
+    match rule {
+        Anyone => method == JOIN,
+        Certified => true,
+        // What agents do is told by events.
+        Host => false,
+        // Viewers only look, and see no secrets.
+        Least(role) => role > Role::Viewer,
+    }
+}
+
+/// Asks the table about every call, and tells the audit trail.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     pub(crate) trust: Option<Arc<Trust>>,
+    pub(crate) trail: Trail,
 }
 
 impl Guard {
@@ -76,50 +98,60 @@ impl Guard {
 }
 
 impl Gate for Guard {
+    type Call = Call;
+
     fn admit(
         &self,
         caller: &Caller,
         method: &str,
         extensions: &mut http::Extensions,
-    ) -> Result<(), Status> {
+    ) -> Result<Call, Status> {
         let rights = self.rights(caller.identity())?;
         let method = method.trim_start_matches('/');
-        let answer = allow(&rights, method);
-        // Who changes something, from where, and whether it may: the audit trail.
-        let changes = matches!(rule(method), Some(Least(role)) if role > Role::Viewer);
-        if changes || answer.is_err() {
-            let allowed = answer.is_ok();
-            // A stranger must not choose what stands in the log.
-            let method = rule(method).map_or("unknown", |_| method);
-            info!(target: "audit", who = %rights.identity, from = %caller.address(), method, allowed);
-        }
-        answer?;
+        let (rule, what) = allow(&rights, method)?;
+        let always = is_audited(method, rule);
+        let call = self.trail.begin(caller, what, always, &rights.note);
         extensions.insert(rights);
-        Ok(())
+        Ok(call)
+    }
+
+    fn refused(&self, caller: &Caller, method: &str, code: Code) {
+        // A stranger must not choose what stands in the trail.
+        let row = row(method.trim_start_matches('/'));
+        let what = row.map_or("unknown method", |(_, what)| what);
+        self.trail.refused(caller, what, String::new(), code);
     }
 }
 
 /// Whether these rights are enough for a method, `SERVICE/METHOD` with the package.
-pub(crate) fn allow(rights: &Rights, method: &str) -> Result<(), Status> {
+/// Returns its row.
+pub(crate) fn allow(rights: &Rights, method: &str) -> Result<(Rule, &'static str), Status> {
+    let Some((rule, what)) = row(method) else {
+        return Err(Status::permission_denied(
+            "that is not a method of this coordinator",
+        ));
+    };
+    keeps(rights, rule)?;
+    Ok((rule, what))
+}
+
+fn keeps(rights: &Rights, rule: Rule) -> Result<(), Status> {
     let refuse = |what: String| Err(Status::permission_denied(what));
     let who = &rights.identity;
-    match rule(method) {
-        None => refuse("that is not a method of this coordinator".into()),
-        Some(Anyone) => Ok(()),
-        Some(_) if *who == Identity::Anonymous => Err(Status::unauthenticated(
+    match rule {
+        Anyone => Ok(()),
+        _ if *who == Identity::Anonymous => Err(Status::unauthenticated(
             "you have shown no certificate; get one with `muster login` (a node: `muster-agent join`) and a token of whoever runs the \
              coordinator",
         )),
-        Some(Certified) if matches!(who, Identity::Certified(_)) => Ok(()),
-        Some(Certified) => {
-            refuse("there is no certificate to renew: this connection has no TLS".into())
-        }
-        Some(Host) if rights.host != trust::Host::No => Ok(()),
-        Some(Host) => refuse(format!(
+        Certified if matches!(who, Identity::Certified(_)) => Ok(()),
+        Certified => refuse("there is no certificate to renew: this connection has no TLS".into()),
+        Host if rights.host != trust::Host::No => Ok(()),
+        Host => refuse(format!(
             "{who} is no host, and only a host's agent may do this"
         )),
-        Some(Least(least)) if rights.role >= Some(least) => Ok(()),
-        Some(Least(least)) => {
+        Least(least) if rights.role >= Some(least) => Ok(()),
+        Least(least) => {
             let has = rights.role.map_or("no role".to_owned(), |role| {
                 format!("the role {}", role.word())
             });
@@ -164,7 +196,7 @@ mod tests {
         assert!(methods.len() > 20, "{methods:?}");
         let ruled: Vec<String> = METHODS
             .iter()
-            .map(|(name, _)| (*name).to_owned())
+            .map(|(name, ..)| (*name).to_owned())
             .filter(|name| name.starts_with("muster."))
             .collect();
         assert_eq!(ruled.len(), methods.len(), "one rule each");

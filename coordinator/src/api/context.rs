@@ -3,9 +3,18 @@
 use std::sync::Arc;
 
 use muster_runtime::tasks::Scope;
+use tonic::Status;
 
-use super::{connections::Connections, usages::Usages};
-use crate::{handle::Handle, trust::Trust};
+use super::{
+    connections::Connections,
+    feed::{Feed, Out, feed},
+    usages::Usages,
+};
+use crate::{
+    audit::Trail,
+    handle::Handle,
+    trust::{Rights, Trust},
+};
 
 /// What every service needs.
 #[derive(Clone, Debug)]
@@ -17,4 +26,26 @@ pub(crate) struct Context {
     pub usages: Arc<Usages>,
     /// `None`: everybody is a user of this machine.
     pub trust: Option<Arc<Trust>>,
+    pub trail: Trail,
+}
+
+impl Context {
+    /// A stream to a user. It ends when the user may not have it any more.
+    pub(crate) fn feed<T, F>(
+        &self,
+        rights: Rights,
+        name: &'static str,
+        task: impl FnOnce(Out<T>) -> F,
+    ) -> Feed<T>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let context = self.clone();
+        feed(&self.scope, name, task).until(async move { context.end_of(rights).await })
+    }
+
+    /// Waits until the caller was denied or may do less, and says which.
+    pub(crate) async fn end_of(&self, rights: Rights) -> Status {
+        rights.end(self.trust.as_deref().map(Trust::grants)).await
+    }
 }

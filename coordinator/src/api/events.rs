@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::{
     authorize::rights,
     context::Context,
-    feed::{Feed, Out, feed},
+    feed::{Feed, Out},
     nodes::node_name,
     page, status,
 };
@@ -64,7 +64,7 @@ impl v1::event_service_server::EventService for Events {
         let request = request.into_inner();
         let about = About::read(&rights, &request.namespace, &request.job, &request.node)?;
         let events = self.0.handle.events();
-        Ok(Response::new(feed(&self.0.scope, "watch events", |out| {
+        Ok(Response::new(self.0.feed(rights, "watch events", |out| {
             follow(events, about, request.after, out)
         })))
     }

@@ -1,6 +1,7 @@
 //! A stream to one client: a task that produces, a short bounded queue, and an end with a reason.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -55,11 +56,28 @@ impl<T> Clone for Out<T> {
 
 /// The client's end of a stream. It ends when its task does. At a shutdown it ends with
 /// UNAVAILABLE, so that clients know to come back.
-#[derive(Debug)]
 pub(crate) struct Feed<T> {
     messages: mpsc::Receiver<Box<Result<T, Status>>>,
     shutdown: CancellationToken,
+    /// Says why the client may not have the stream any more.
+    refused: Option<Pin<Box<dyn Future<Output = Status> + Send>>>,
     told: bool,
+}
+
+impl<T> Feed<T> {
+    /// Ends the stream with this status, whatever is still in its queue.
+    pub(crate) fn until(self, refused: impl Future<Output = Status> + Send + 'static) -> Self {
+        Self {
+            refused: Some(Box::pin(refused)),
+            ..self
+        }
+    }
+}
+
+impl<T> fmt::Debug for Feed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Feed").field("told", &self.told).finish()
+    }
 }
 
 /// Starts the task that fills a stream. The task should end when `Out` is closed, because the
@@ -77,6 +95,7 @@ where
     Feed {
         messages,
         shutdown: scope.shutdown().clone(),
+        refused: None,
         told: false,
     }
 }
@@ -89,6 +108,15 @@ impl<T> Stream for Feed<T> {
     type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(refused) = &mut self.refused
+            && let Poll::Ready(status) = refused.as_mut().poll(context)
+        {
+            // From here on the task finds that its client is gone.
+            self.messages.close();
+            while self.messages.try_recv().is_ok() {}
+            (self.refused, self.told) = (None, true);
+            return Poll::Ready(Some(Err(status)));
+        }
         match self
             .messages
             .poll_recv(context)

@@ -45,7 +45,7 @@ pub(crate) fn shown(rights: &Rights, view: &JobView) -> v1::Job {
 /// The job that a request names, if the caller's role is for its namespace.
 pub(crate) fn job_name(rights: &Rights, reference: Option<v1::JobRef>) -> Result<JobName, Status> {
     let name = wire::job_name("ref", reference).map_err(status::malformed)?;
-    rights.may_touch(&name.namespace)?;
+    rights.may_touch_job(&name)?;
     Ok(name)
 }
 

@@ -12,7 +12,7 @@ use super::{
     authorize::rights,
     context::Context,
     environment, explain,
-    feed::{Feed, feed},
+    feed::Feed,
     job::{job_name, no_such, shown},
     logs, page, status, wait,
     watch::{Kind, follow},
@@ -48,7 +48,10 @@ impl v1::job_service_server::JobService for Jobs {
         let (name, spec) = wire::document(r#ref, spec)
             .check()
             .map_err(|errors| status::fields(&errors))?;
-        rights.may_touch(&name.namespace)?;
+        rights.may_touch_job(&name)?;
+        if validate_only {
+            rights.note.set_what("submit --dry-run=server");
+        }
         let uid = JobUid::from(Uuid::now_v7().to_string());
         let (view, existed) = self
             .ask(
@@ -138,13 +141,14 @@ impl v1::job_service_server::JobService for Jobs {
                 // The request has the two fields of a reference, but not the reference itself.
                 status::invalid(error.field.trim_start_matches('.'), error.message)
             })?;
-            rights.may_touch(&name.namespace)?;
+            rights.may_touch_job(&name)?;
             if self.0.handle.job(&name).is_none() {
                 return Err(no_such(&name));
             }
             Box::new(move |key| *key == name)
         };
         let usages = self.0.usages.clone();
+        let caller = rights.clone();
         let kind = Kind {
             wanted,
             identity: |view: &JobView| view.record.uid.as_str(),
@@ -162,9 +166,10 @@ impl v1::job_service_server::JobService for Jobs {
             },
         };
         let jobs = self.0.handle.jobs();
-        Ok(Response::new(feed(&self.0.scope, "watch jobs", |out| {
-            follow(jobs, kind, out)
-        })))
+        Ok(Response::new(
+            self.0
+                .feed(caller, "watch jobs", |out| follow(jobs, kind, out)),
+        ))
     }
 
     async fn scale(
@@ -220,9 +225,8 @@ impl v1::job_service_server::JobService for Jobs {
     ) -> Result<Response<Self::LogsStream>, Status> {
         let rights = rights(&request)?;
         let logs = logs::Logs::open(&self.0, &rights, request.into_inner())?;
-        Ok(Response::new(feed(&self.0.scope, "logs", |out| {
-            logs.run(out)
-        })))
+        let feed = self.0.feed(rights, "logs", |out| logs.run(out));
+        Ok(Response::new(feed))
     }
 
     async fn explain(

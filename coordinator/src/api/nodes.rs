@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use super::{
     authorize::rights,
     context::Context,
-    feed::{Feed, feed},
+    feed::Feed,
     page, status,
     watch::{Kind, follow},
 };
@@ -73,6 +73,7 @@ impl v1::node_service_server::NodeService for Nodes {
             return Err(no_such(name));
         }
         let usages = self.0.usages.clone();
+        let caller = rights.clone();
         let kind = Kind {
             wanted: Box::new(move |key: &NodeName| name.as_ref().is_none_or(|name| name == key)),
             identity: |view: &NodeView| view.record.name.as_str(),
@@ -89,7 +90,7 @@ impl v1::node_service_server::NodeService for Nodes {
             },
         };
         let nodes = self.0.handle.nodes();
-        Ok(Response::new(feed(&self.0.scope, "watch nodes", |out| {
+        Ok(Response::new(self.0.feed(caller, "watch nodes", |out| {
             follow(nodes, kind, out)
         })))
     }
@@ -98,9 +99,10 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::CordonRequest>,
     ) -> Result<Response<v1::CordonResponse>, Status> {
-        let actor = rights(&request)?.actor(&request.get_ref().by);
-        let v1::CordonRequest { name, reason, .. } = request.into_inner();
-        let node = node_name("name", &name)?;
+        let rights = rights(&request)?;
+        let v1::CordonRequest { name, reason, by } = request.into_inner();
+        let actor = rights.actor(&by);
+        let node = concerned(&rights, &name)?;
         let view = self
             .ask_node(actor, FleetRequest::Cordon { node, reason })
             .await?;
@@ -111,8 +113,9 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::UncordonRequest>,
     ) -> Result<Response<v1::UncordonResponse>, Status> {
-        let actor = rights(&request)?.actor("");
-        let node = node_name("name", &request.into_inner().name)?;
+        let rights = rights(&request)?;
+        let actor = rights.actor("");
+        let node = concerned(&rights, &request.into_inner().name)?;
         let view = self
             .ask_node(actor, FleetRequest::Uncordon { node })
             .await?;
@@ -123,8 +126,9 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::DeleteNodeRequest>,
     ) -> Result<Response<v1::DeleteNodeResponse>, Status> {
-        let actor = rights(&request)?.actor("");
-        let node = node_name("name", &request.into_inner().name)?;
+        let rights = rights(&request)?;
+        let actor = rights.actor("");
+        let node = concerned(&rights, &request.into_inner().name)?;
         let answer = self
             .0
             .handle
@@ -162,6 +166,13 @@ impl Nodes {
             .map_err(status::no_answer)?;
         Ok(wire::node(&*status::node(answer)?))
     }
+}
+
+/// The node that a request is to change.
+fn concerned(rights: &Rights, name: &str) -> Result<NodeName, Status> {
+    let node = node_name("name", name)?;
+    rights.note.set_object(format!("node/{node}"));
+    Ok(node)
 }
 
 pub(crate) fn node_name(field: &str, text: &str) -> Result<NodeName, Status> {

@@ -49,6 +49,7 @@ pub(crate) async fn wait(
     };
     tokio::select! {
         reached = reach(context, rights, &name, target) => reached,
+        ended = context.end_of(rights.clone()) => Err(ended),
         () = tokio::time::sleep(timeout) => Err(late(context, &name, target, timeout)),
         () = context.scope.shutdown().cancelled() => Err(shutting_down()),
     }

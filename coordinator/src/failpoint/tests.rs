@@ -26,6 +26,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use tonic::Code;
 
 use crate::{
+    audit,
     serve::{Coordinator, Settings},
     store::{Store, redb::RedbStore},
 };
@@ -135,6 +136,7 @@ fn child_that_serves_until_it_is_killed() {
         },
         min_term: Term(0),
         kubernetes: None,
+        audit: audit::Options::of(&directory),
         ready_file: Some(directory.join("ready.json")),
         turn_stats: None,
     };

@@ -7,12 +7,13 @@ use std::{
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError},
     time::SystemTime,
 };
 
 use muster_rpc::identity::Principal;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tracing::warn;
 
 use super::files::{TrustError, lock, read_json, write_json};
@@ -58,7 +59,7 @@ pub struct Grant {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Content {
+pub(super) struct Content {
     #[serde(default)]
     users: BTreeMap<String, Grant>,
     /// `host/NAME` or `user/NAME`.
@@ -70,7 +71,7 @@ struct Content {
 pub struct Grants {
     path: PathBuf,
     /// What calls and heartbeats are answered by, without a look at the disk.
-    content: RwLock<Arc<Content>>,
+    content: watch::Sender<Arc<Content>>,
     /// The version of the file that this is.
     read: Mutex<Option<Version>>,
 }
@@ -84,7 +85,7 @@ impl Grants {
         let content = read_json(&path)?.unwrap_or_default();
         Ok(Self {
             path,
-            content: RwLock::new(Arc::new(content)),
+            content: watch::Sender::new(Arc::new(content)),
             read: Mutex::new(changed),
         })
     }
@@ -94,9 +95,24 @@ impl Grants {
         self.content().users.get(name).cloned()
     }
 
+    /// Every user that has a role.
+    pub fn users(&self) -> BTreeMap<String, Grant> {
+        self.content().users.clone()
+    }
+
+    /// The names that are denied everything, `host/NAME` or `user/NAME`.
+    pub fn denied(&self) -> BTreeSet<String> {
+        self.content().denied.clone()
+    }
+
     pub fn is_denied(&self, principal: &Principal) -> bool {
         let content = self.content();
         !content.denied.is_empty() && content.denied.contains(&principal.to_string())
+    }
+
+    /// Tells when a role or a denial has changed.
+    pub(super) fn changes(&self) -> watch::Receiver<Arc<Content>> {
+        self.content.subscribe()
     }
 
     /// Reads the file again if it has changed. The disk may be slow, so this is not for the thread
@@ -110,7 +126,7 @@ impl Grants {
         // After a failure it is looked at again, until it can be read.
         match read_json(&self.path) {
             Ok(Some(content)) => {
-                *self.content.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(content);
+                self.content.send_replace(Arc::new(content));
                 *read = changed;
             }
             Ok(None) => {
@@ -124,6 +140,13 @@ impl Grants {
     /// Gives a user this role in place of the one it has.
     pub fn set(&self, user: &str, grant: Grant) -> Result<(), TrustError> {
         self.change(|content| drop(content.users.insert(user.to_owned(), grant)))
+    }
+
+    /// Takes a user's role away. Says whether it had one.
+    pub fn remove(&self, user: &str) -> Result<bool, TrustError> {
+        let mut had = false;
+        self.change(|content| had = content.users.remove(user).is_some())?;
+        Ok(had)
     }
 
     /// Denies a name everything, or allows it again.
@@ -147,10 +170,7 @@ impl Grants {
     }
 
     fn content(&self) -> Arc<Content> {
-        self.content
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.content.borrow().clone()
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use muster_core::{fleet::Actor, id::NodeName};
+use muster_core::{
+    fleet::Actor,
+    id::{JobName, NodeName},
+};
 use muster_rpc::{
     Identity,
     identity::{Kind, Principal},
@@ -10,6 +13,7 @@ use muster_rpc::{
 use tonic::Status;
 
 use super::grants::{Grants, Role};
+use crate::audit::Note;
 
 /// The namespaces whose jobs a caller may touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub(crate) struct Rights {
     pub(crate) scope: Scope,
     /// Of which nodes it may hold the session.
     pub(crate) host: Host,
+    /// What the audit trail shall say of the call.
+    pub(crate) note: Note,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +59,7 @@ impl Rights {
             role: None,
             scope: Scope::Only(BTreeSet::new()),
             host: Host::No,
+            note: Note::default(),
         };
         let principal = match identity {
             Identity::Local { .. } | Identity::Unknown if grants.is_some() => return Ok(nothing),
@@ -91,7 +98,13 @@ impl Rights {
         })
     }
 
-    /// Refuses a job of a namespace that the role is not for.
+    /// Refuses a job of a namespace that the role is not for. The call is about this job.
+    pub(crate) fn may_touch_job(&self, job: &JobName) -> Result<(), Status> {
+        self.note.set_object(format!("job/{job}"));
+        self.may_touch(&job.namespace)
+    }
+
+    /// Refuses a namespace that the role is not for.
     pub(crate) fn may_touch(&self, namespace: &str) -> Result<(), Status> {
         if self.scope.has(namespace) {
             return Ok(());
@@ -114,6 +127,30 @@ impl Rights {
                 "{} is no host",
                 self.identity
             ))),
+        }
+    }
+
+    /// Waits until the caller may do less than these rights say, and says why. Never returns if the
+    /// coordinator has no certificate authority.
+    pub(crate) async fn end(self, grants: Option<&Grants>) -> Status {
+        let Some(grants) = grants else {
+            return std::future::pending().await;
+        };
+        let mut changes = grants.changes();
+        loop {
+            match Self::of(&self.identity, Some(grants)) {
+                Err(denied) => return denied,
+                Ok(now) if now.role < self.role || now.scope != self.scope => {
+                    let who = &self.identity;
+                    return Status::permission_denied(format!(
+                        "the role of {who} has been changed; call again"
+                    ));
+                }
+                Ok(_) => {}
+            }
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Join tokens: `ID.SECRET`, 128 random bits each. Only the secret's hash is kept, so what stands in
 //! `tokens/` is not enough to join.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
 use muster_rpc::identity::Kind;
 use ring::{
@@ -71,6 +71,59 @@ mod kind {
     }
 }
 
+/// A token that is there, without its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub id: String,
+    pub kind: Kind,
+    /// `None`: any name that was never given out.
+    pub name: Option<String>,
+    /// How often it can still be used.
+    pub uses: u32,
+    /// Microseconds since the Unix epoch.
+    pub expires_us: u64,
+}
+
+/// All tokens that are there, the one that expires first at the beginning.
+pub(super) fn list(folder: &Path) -> Result<Vec<Listed>, TrustError> {
+    let folder = folder.join("tokens");
+    let failed = |why| TrustError::File {
+        path: folder.clone(),
+        why,
+    };
+    let entries = match fs::read_dir(&folder) {
+        // No token was ever made.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut tokens = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".json")) else {
+            continue;
+        };
+        // It may have been used up meanwhile.
+        let Some(stored) = read_json::<Stored>(&folder.join(&name))? else {
+            continue;
+        };
+        tokens.push(Listed {
+            id: id.to_owned(),
+            kind: stored.kind,
+            name: stored.name,
+            uses: stored.uses,
+            expires_us: stored.expires_us,
+        });
+    }
+    tokens.sort_by(|a, b| (a.expires_us, &a.id).cmp(&(b.expires_us, &b.id)));
+    Ok(tokens)
+}
+
+/// Makes the token with this id useless.
+pub(super) fn delete(folder: &Path, id: &str) -> Result<(), TrustError> {
+    let path = path(folder, id);
+    fs::remove_file(&path).map_err(|why| TrustError::File { path, why })
+}
+
 pub(super) fn create(folder: &Path, token: Token) -> Result<String, TrustError> {
     let (id, secret) = (random(folder)?, random(folder)?);
     let stored = Stored {
@@ -125,8 +178,7 @@ pub(super) fn use_up(folder: &Path, token: &Stored) -> Result<(), TrustError> {
             },
         );
     }
-    let path = path(folder, &token.id);
-    fs::remove_file(&path).map_err(|why| TrustError::File { path, why })
+    delete(folder, &token.id)
 }
 
 fn save(folder: &Path, token: &Stored) -> Result<(), TrustError> {
@@ -183,6 +235,31 @@ mod tests {
         let text = create(folder, token(1)).unwrap();
         assert!(look(folder, &text, NOW + 1).is_err(), "it has expired");
         assert!(look(folder, &text, NOW).is_err(), "and was removed");
+    }
+
+    #[test]
+    fn a_token_is_listed_without_its_secret_and_is_useless_once_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        assert_eq!(list(folder).unwrap(), []);
+        let later = Token {
+            kind: Kind::User,
+            name: Some("ann".into()),
+            uses: 1,
+            expires_us: NOW + 2,
+        };
+        let later = create(folder, later).unwrap();
+        let text = create(folder, token(3)).unwrap();
+        use_up(folder, &look(folder, &text, NOW).unwrap()).unwrap();
+        let listed = list(folder).unwrap();
+        let uses: Vec<u32> = listed.iter().map(|token| token.uses).collect();
+        assert_eq!(uses, [2, 1], "by their expiry");
+        let (id, secret) = text.split_once('.').unwrap();
+        assert_eq!(listed[0].id, id);
+        assert!(!format!("{listed:?}").contains(secret));
+        delete(folder, id).unwrap();
+        assert!(matches!(look(folder, &text, NOW), Err(TokenError::Unknown)));
+        look(folder, &later, NOW).unwrap();
     }
 
     #[test]

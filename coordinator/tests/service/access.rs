@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use muster_coordinator::{
+    audit,
     serve::{Coordinator, Settings},
     store::{Store, redb::RedbStore},
     trust::{self, Grant, Role, Token, Trust},
@@ -29,27 +30,33 @@ use crate::{
 };
 
 /// A coordinator with a certificate authority, and the admin's ways on its machine.
-struct Secure {
+pub(crate) struct Secure {
     state: TempDir,
-    address: Address,
+    pub(crate) address: Address,
     pin: Trusted,
 }
 
 impl Secure {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
         let state = tempfile::tempdir().unwrap();
         let (authority, new) = trust::init(state.path(), None, &["127.0.0.1".into()]).unwrap();
         assert!(new);
-        let settings = Settings {
+        let mut settings = Settings {
             listen: "127.0.0.1:0".parse().unwrap(),
             accept_unknown: false,
             trust: Trust::open(state.path()).unwrap(),
             policy: Policy::default(),
             min_term: Term(0),
             kubernetes: None,
+            audit: audit::Options::of(state.path()),
             ready_file: None,
             turn_stats: None,
         };
+        change(&mut settings);
         let path = state.path().to_owned();
         let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
         let coordinator = Coordinator::start(settings, open).await.unwrap();
@@ -62,11 +69,11 @@ impl Secure {
         }
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.state.path()
     }
 
-    fn token(&self, kind: Kind, name: Option<&str>, uses: u32) -> String {
+    pub(crate) fn token(&self, kind: Kind, name: Option<&str>, uses: u32) -> String {
         let token = Token {
             kind,
             name: name.map(str::to_owned),
@@ -76,12 +83,12 @@ impl Secure {
         trust::create_token(self.path(), token).unwrap()
     }
 
-    async fn join(&self, token: &str, name: &str) -> Result<Credentials, EnrollError> {
+    pub(crate) async fn join(&self, token: &str, name: &str) -> Result<Credentials, EnrollError> {
         within(enroll::join(&self.address, &self.pin, token, name)).await
     }
 
     /// The credentials of this user, with this role.
-    async fn user(&self, name: &str, role: Option<(Role, &[&str])>) -> Credentials {
+    pub(crate) async fn user(&self, name: &str, role: Option<(Role, &[&str])>) -> Credentials {
         if let Some((role, namespaces)) = role {
             let grant = Grant {
                 role,
@@ -97,7 +104,7 @@ impl Secure {
         self.join(&token, "").await.unwrap()
     }
 
-    async fn host(&self, name: &str) -> Credentials {
+    pub(crate) async fn host(&self, name: &str) -> Credentials {
         let token = self.token(Kind::Host, Some(name), 1);
         self.join(&token, "").await.unwrap()
     }
@@ -110,11 +117,11 @@ impl Secure {
         within(dial(&self.address, options)).await.unwrap()
     }
 
-    async fn as_whom(&self, own: &Credentials) -> Clients {
+    pub(crate) async fn as_whom(&self, own: &Credentials) -> Clients {
         self.clients(own.tls().unwrap()).await
     }
 
-    async fn anonymous(&self) -> Clients {
+    pub(crate) async fn anonymous(&self) -> Clients {
         self.clients(ClientTls::new(&self.pin, None).unwrap()).await
     }
 }
@@ -211,7 +218,7 @@ enum May {
 
 /// Every method, and the least that its caller must be allowed. `None`: only hosts. Written down
 /// apart from the table that it checks.
-const METHODS: [(&str, Option<May>); 25] = [
+const METHODS: [(&str, Option<May>); 26] = [
     ("AccessService/CanI", Some(May::Ask)),
     ("AccessService/Join", Some(May::Ask)),
     ("AccessService/WhoAmI", Some(May::Ask)),
@@ -233,6 +240,7 @@ const METHODS: [(&str, Option<May>); 25] = [
     ("JobService/Logs", Some(May::Submit)),
     ("JobService/Scale", Some(May::Submit)),
     ("JobService/Submit", Some(May::Submit)),
+    ("AuditService/List", Some(May::Operate)),
     ("NodeService/Cordon", Some(May::Operate)),
     ("NodeService/Delete", Some(May::Operate)),
     ("NodeService/Uncordon", Some(May::Operate)),

@@ -255,6 +255,8 @@ async fn every_service_is_healthy() {
         "muster.v1.NodeService",
         "muster.v1.EventService",
         "muster.v1.AgentService",
+        "muster.v1.AccessService",
+        "muster.v1.AuditService",
     ] {
         let request = tonic_health::pb::HealthCheckRequest {
             service: service.into(),

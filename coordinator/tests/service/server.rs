@@ -3,6 +3,7 @@
 use std::{future::Future, time::Duration};
 
 use muster_coordinator::{
+    audit,
     serve::{Coordinator, ServeError, Settings},
     store::{Store, redb::RedbStore},
 };
@@ -45,16 +46,34 @@ impl Server {
         policy: Policy,
         kubernetes: Option<kube::Config>,
     ) -> Self {
-        let settings = Settings {
+        Self::start_changed(state, policy, |settings| settings.kubernetes = kubernetes).await
+    }
+
+    pub(crate) async fn start_with_trail(
+        state: TempDir,
+        change: impl FnOnce(&mut audit::Options),
+    ) -> Self {
+        let change = |settings: &mut Settings| change(&mut settings.audit);
+        Self::start_changed(state, Policy::default(), change).await
+    }
+
+    async fn start_changed(
+        state: TempDir,
+        policy: Policy,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let mut settings = Settings {
             listen: "127.0.0.1:0".parse().unwrap(),
             accept_unknown: false,
             trust: None,
             policy,
             min_term: Term(0),
-            kubernetes,
+            kubernetes: None,
+            audit: audit::Options::of(state.path()),
             ready_file: None,
             turn_stats: None,
         };
+        change(&mut settings);
         let path = state.path().to_owned();
         let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
         let coordinator = Coordinator::start(settings, open).await.unwrap();

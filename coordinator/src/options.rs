@@ -18,8 +18,8 @@ use muster_runtime::{
 #[command(name = "muster-coordinator", version = version(), max_term_width = 120, after_help = "\
 Commands, each with its own --help:
   init    make the certificate authority, so that other machines can be served
-  token   create join tokens for nodes and users
-  user    give users roles
+  token   create join tokens for nodes and users, list and delete them
+  user    give users roles, list them, take them away
   deny    deny a node or user everything; allow takes it back
   pin     print the pin by which other machines know this coordinator")]
 pub struct Options {

@@ -6,6 +6,7 @@
 
 mod access;
 mod agent;
+mod audit;
 mod bad_messages;
 mod cluster;
 mod jobs;

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::server::{PATIENCE, reference, spec, within};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_muster-coordinator");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_muster-coordinator");
 
 pub(crate) fn program(state: &Path) -> Command {
     let mut command = Command::new(PROGRAM);

@@ -1,6 +1,7 @@
 //! One file per command: its flags, its help, and what it does.
 
 pub(crate) mod access;
+pub(crate) mod audit;
 pub(crate) mod cancel;
 pub(crate) mod completion;
 pub(crate) mod config;

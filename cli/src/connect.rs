@@ -3,8 +3,9 @@
 use std::{error::Error as _, future::Future, path::Path, time::Duration};
 
 use muster_proto::v1::{
-    JobRef, access_service_client::AccessServiceClient, event_service_client::EventServiceClient,
-    job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
+    JobRef, access_service_client::AccessServiceClient, audit_service_client::AuditServiceClient,
+    event_service_client::EventServiceClient, job_service_client::JobServiceClient,
+    node_service_client::NodeServiceClient,
 };
 use muster_rpc::{
     Address, Channel, Clients,
@@ -73,6 +74,10 @@ impl Client {
 
     pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
         self.clients.nodes()
+    }
+
+    pub(crate) fn audit(&self) -> AuditServiceClient<Channel> {
+        self.clients.audit()
     }
 
     pub(crate) fn events(&self) -> EventServiceClient<Channel> {

@@ -1,6 +1,7 @@
 //! Turns values into text. Nothing here reads a clock, a terminal or a file: the output is a
 //! function of the arguments.
 
+pub(crate) mod audit;
 pub(crate) mod describe;
 pub(crate) mod document;
 pub(crate) mod environment;

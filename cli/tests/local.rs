@@ -339,6 +339,33 @@ fn what_a_dead_cluster_left_is_recognised_and_used_again() {
 }
 
 #[test]
+fn the_audit_trail_says_who_did_what() {
+    let local = Local::up(1);
+    local.ok(&["cordon", "node-1"]);
+    assert_eq!(local.run(&["cancel", "nothing"]).0, 1);
+    let trail = || local.json(&["events", "--audit", "--since", "1h"])["items"].clone();
+    let done = |what: &str| {
+        let items = trail();
+        let mut items = items.as_array().unwrap().iter();
+        items.find(|entry| entry["what"] == what).cloned()
+    };
+    local.until("the trail is written", || done("cancel").is_some());
+    let (cordoned, cancelled) = (done("cordon").unwrap(), done("cancel").unwrap());
+    assert_eq!(
+        (&cordoned["object"], &cordoned["result"]),
+        (&"node/node-1".into(), &"Allowed".into())
+    );
+    assert_eq!(
+        (&cancelled["object"], &cancelled["code"]),
+        (&"job/default/nothing".into(), &"NotFound".into())
+    );
+    let (code, table, said) = local.run(&["events", "--audit", "--limit", "1"]);
+    assert_eq!((code, table.lines().count()), (0, 2), "{table}");
+    assert!(table.starts_with("AGE "), "{table}");
+    assert!(said.contains("Only the newest 1 entries"), "{said}");
+}
+
+#[test]
 fn a_reused_pid_is_not_taken_for_a_daemon() {
     let local = Local::up(1);
     let record = local.d().join("cluster.json");

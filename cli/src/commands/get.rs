@@ -88,7 +88,8 @@ pub(crate) struct Nodes {
 /// Show what happened, in the order in which it was decided.
 ///
 /// The same as `muster get events`. For one job's story with its incidents and their cost, use
-/// `muster explain`.
+/// `muster explain`. With --audit it shows the audit trail instead: who changed something, read logs
+/// or was refused, from where, and with which result. That needs the role operator.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -99,7 +100,10 @@ EXAMPLES:
   muster events digits -w
 
   # One node's events
-  muster events --node node-2")]
+  muster events --node node-2
+
+  # Who did what in the last hour
+  muster events --audit --since 1h")]
 pub(crate) struct Events {
     /// Only events about this job
     job: Option<String>,
@@ -107,6 +111,9 @@ pub(crate) struct Events {
     /// Only events about this node
     #[arg(long)]
     node: Option<String>,
+
+    #[command(flatten)]
+    trail: super::audit::Flags,
 
     #[command(flatten)]
     list: ListFlags,
@@ -143,6 +150,7 @@ pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
                 Events {
                     job: target.name,
                     node: None,
+                    trail: super::audit::Flags::default(),
                     list: args.list,
                 },
             )
@@ -263,6 +271,9 @@ pub(crate) async fn all_nodes(client: &Client) -> Result<Vec<Node>, Failure> {
 }
 
 pub(crate) async fn events(cx: &Context, args: Events) -> Result<(), Failure> {
+    if args.trail.audit {
+        return super::audit::audit(cx, &args.trail).await;
+    }
     let client = cx.connect().await?;
     let job = args
         .job
@@ -395,7 +406,7 @@ pub(crate) fn print_one<T: Listed>(cx: &Context, format: Format, item: T) -> Res
     }
 }
 
-fn print_list<T: Listed>(
+pub(crate) fn print_list<T: Listed>(
     cx: &Context,
     items: Vec<T>,
     namespaced: bool,

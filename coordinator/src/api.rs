@@ -13,6 +13,7 @@
 //! | `authorize` | what each method asks of its caller |
 //! | `access` | certificates for tokens, and what the caller may do |
 //! | `audit` | reading the audit trail |
+//! | `reflection` | what the services and messages are, for programs that ask |
 //! | `page`, `status` | pages of a list; reasons as gRPC statuses |
 
 use std::sync::Arc;
@@ -51,6 +52,7 @@ mod jobs;
 mod logs;
 mod nodes;
 mod page;
+mod reflection;
 mod status;
 mod usages;
 mod wait;
@@ -98,6 +100,7 @@ pub(crate) async fn routes(
     add!(AgentServiceServer, agents::Agents(context));
     add!(AccessServiceServer, access::Access { trust });
     routes.add_service(health);
+    reflection::add(&mut routes);
     (routes.routes(), guard, health_handle)
 }
 

@@ -31,10 +31,12 @@ use Rule::{Anyone, Certified, Host, Role as Least};
 
 /// The rule of each method, and what calling it means in the words of the command line.
 #[rustfmt::skip]
-const METHODS: [(&str, Rule, &str); 28] = [
+const METHODS: [(&str, Rule, &str); 30] = [
     ("grpc.health.v1.Health/Check", Anyone, "health check"),
     ("grpc.health.v1.Health/List", Anyone, "health check"),
     ("grpc.health.v1.Health/Watch", Anyone, "health check"),
+    ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Least(Role::Viewer), "reflection"),
+    ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Least(Role::Viewer), "reflection"),
     ("muster.v1.AccessService/CanI", Anyone, "auth can-i"),
     ("muster.v1.AccessService/Join", Anyone, "join"),
     ("muster.v1.AccessService/Renew", Certified, "renew"),

@@ -216,9 +216,9 @@ enum May {
     Operate,
 }
 
-/// Every method, and the least that its caller must be allowed. `None`: only hosts. Written down
-/// apart from the table that it checks.
-const METHODS: [(&str, Option<May>); 26] = [
+/// Every method, of our package if no other is named, and the least that its caller must be
+/// allowed. `None`: only hosts. Written down apart from the table that it checks.
+const METHODS: [(&str, Option<May>); 30] = [
     ("AccessService/CanI", Some(May::Ask)),
     ("AccessService/Join", Some(May::Ask)),
     ("AccessService/WhoAmI", Some(May::Ask)),
@@ -245,13 +245,28 @@ const METHODS: [(&str, Option<May>); 26] = [
     ("NodeService/Delete", Some(May::Operate)),
     ("NodeService/Uncordon", Some(May::Operate)),
     ("JobService/Nothing", None),
+    ("grpc.health.v1.Health/Check", Some(May::Ask)),
+    (
+        "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        Some(May::View),
+    ),
+    (
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        Some(May::View),
+    ),
+    ("grpc.reflection.v1.ServerReflection/Nothing", None),
 ];
 
 /// Calls a method with an empty message, and returns what comes first.
 async fn call(channel: Channel, method: &str) -> Result<(), Status> {
     let mut grpc = Grpc::new(channel);
     within(grpc.ready()).await.unwrap();
-    let path: PathAndQuery = format!("/muster.v1.{method}").parse().unwrap();
+    let package = if method.starts_with("grpc.") {
+        ""
+    } else {
+        "muster.v1."
+    };
+    let path: PathAndQuery = format!("/{package}{method}").parse().unwrap();
     let codec = ProstCodec::<(), ()>::default();
     let mut answer = within(grpc.server_streaming(Request::new(()), path, codec))
         .await?

@@ -14,6 +14,7 @@ mod kubernetes;
 mod logs;
 mod nodes;
 mod process;
+mod reflection;
 mod server;
 mod sessions;
 mod wait;

@@ -173,28 +173,36 @@ pub(crate) fn rights<T>(request: &Request<T>) -> Result<Rights, Status> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use prost::Message;
 
     use super::*;
 
-    #[test]
-    fn every_method_has_one_rule() {
+    /// Every method of the .proto files, and its comment.
+    fn methods() -> BTreeMap<String, String> {
         let set = prost_types::FileDescriptorSet::decode(muster_proto::DESCRIPTORS).unwrap();
-        let mut methods = BTreeSet::new();
+        let mut methods = BTreeMap::new();
         for file in &set.file {
-            for service in &file.service {
-                for method in &service.method {
-                    methods.insert(format!(
-                        "{}.{}/{}",
-                        file.package(),
-                        service.name(),
-                        method.name()
-                    ));
+            let locations = &file.source_code_info.as_ref().unwrap().location;
+            for (s, service) in (0..).zip(&file.service) {
+                for (m, method) in (0..).zip(&service.method) {
+                    let (package, service) = (file.package(), service.name());
+                    // Fields 6 and 2 of descriptor.proto: service, method.
+                    let place = locations.iter().find(|place| place.path == [6, s, 2, m]);
+                    methods.insert(
+                        format!("{package}.{service}/{}", method.name()),
+                        place.unwrap().leading_comments().to_owned(),
+                    );
                 }
             }
         }
+        methods
+    }
+
+    #[test]
+    fn every_method_has_one_rule() {
+        let methods: BTreeSet<String> = methods().into_keys().collect();
         assert!(methods.len() > 20, "{methods:?}");
         let ruled: Vec<String> = METHODS
             .iter()
@@ -203,5 +211,19 @@ mod tests {
             .collect();
         assert_eq!(ruled.len(), methods.len(), "one rule each");
         assert_eq!(ruled.into_iter().collect::<BTreeSet<_>>(), methods);
+    }
+
+    #[test]
+    fn the_comment_of_every_method_names_the_role_that_it_asks_for() {
+        for (method, comment) in methods() {
+            let comment = comment.split_whitespace().collect::<Vec<_>>().join(" ");
+            let said = comment.rsplit_once("Role: ");
+            let said = said.map(|(_, role)| role.trim_end_matches('.'));
+            let asked = match row(&method) {
+                Some((Least(role), _)) => Some(role.word()),
+                _ => None,
+            };
+            assert_eq!(said, asked, "{method}: {comment}");
+        }
     }
 }

@@ -88,8 +88,8 @@ pub struct Flags {
     /// core/src/health/table.txt)
     #[arg(long, env = "MUSTER_HEALTH_RULES", value_name = "FILE")]
     pub health_rules: Option<PathBuf>,
-    /// An address that this node's connections have where they arrive, if the network translates
-    /// it (NAT); may be given several times. A job's TCPStore takes connections only from the
+    /// This node's address as other nodes see it, if the network translates addresses (NAT); may be
+    /// given several times. A job's TCPStore takes connections only from the
     /// addresses of its members
     #[arg(
         long,
@@ -152,8 +152,8 @@ pub struct Flags {
     /// Print this node's report as JSON and exit
     #[arg(long)]
     pub print_report: bool,
-    /// Keep no launchers: jobs with a fast launch lane import torch when they start again
-    #[arg(long, env = "MUSTER_NO_LAUNCHERS")]
+    /// Keep no launchers: jobs with a fast launch lane import torch at every start
+    #[arg(long, alias = "no-spares", env = "MUSTER_NO_LAUNCHERS")]
     pub no_launchers: bool,
     /// Let workers run as root if the agent does: every program that a job names then owns this
     /// machine
@@ -165,11 +165,16 @@ pub struct Flags {
     pub accept_unknown_peers: bool,
     /// Memory that all launchers of this node may take together; a launcher that exceeds it
     /// is ended
-    #[arg(long, env = "MUSTER_LAUNCHER_MEMORY_MAX", value_name = "MIB")]
+    #[arg(
+        long,
+        alias = "spare-memory-max",
+        env = "MUSTER_LAUNCHER_MEMORY_MAX",
+        value_name = "MIB"
+    )]
     pub launcher_memory_max: Option<u64>,
     /// How many launchers with torch imported this node keeps ready for future jobs, for the
     /// interpreters that its jobs used last. The first start of such a job takes half a second and
-    /// imports nothing. Each launcher takes 250 to 350 MiB, which counts for --launcher-memory-max.
+    /// imports nothing. Each launcher takes 250 to 350 MiB, which counts towards --launcher-memory-max.
     /// They are the first to end when all launchers take too much, or while less than a tenth of
     /// the node's memory is available. A job whose environment differs takes none
     #[arg(long, env = "MUSTER_WARM_POOL", value_name = "N", default_value_t = 0)]
@@ -203,8 +208,6 @@ pub struct Config {
     pub node: NodeName,
     pub state_dir: PathBuf,
     pub address: IpAddr,
-    /// What `address` becomes on its way to other nodes.
-    pub outer_addresses: Vec<IpAddr>,
     /// The ports that a TCPStore may have.
     pub port_range: Option<PortRange>,
     pub labels: BTreeMap<String, String>,
@@ -296,7 +299,6 @@ impl Flags {
         }
         Ok(Config {
             address: address(self.address.as_deref(), &coordinator)?,
-            outer_addresses: self.outer_address,
             port_range: self.port_range,
             identity: own.filter(|_| coordinator.is_tls()),
             coordinator,
@@ -315,6 +317,7 @@ impl Flags {
             step_formats: step_formats::given(self.step_formats.as_deref())
                 .map_err(|e| wrong("step-formats", e))?,
             probes: Probes {
+                outer_addresses: self.outer_address,
                 sysroot: self.sysroot,
                 nvml: self.nvml_library,
                 gpus: self.gpus.parse().map_err(|e: String| wrong("gpus", e))?,

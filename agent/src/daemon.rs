@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use muster_core::node_report::{NodeReport, network::Network};
+use muster_core::node_report::NodeReport;
 use muster_runtime::{
     service,
     shutdown::Signals,
@@ -99,10 +99,6 @@ pub fn facts(config: &Config) -> Facts {
         agent_version: version().to_owned(),
         labels: config.labels.clone(),
         slots: config.slots,
-        network: Network {
-            addresses: config.outer_addresses.clone(),
-            ..Network::default()
-        },
         ..NodeReport::default()
     };
     Facts::gather(fixed, &config.probes, &config.state_dir)

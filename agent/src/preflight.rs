@@ -62,9 +62,8 @@ impl Preflight {
             ));
         }
         for (name, file) in &assignment.env_files {
-            if let Err(e) = fs::File::open(file) {
-                return Err(format!("env {name}: {file}: {e} on {node}"));
-            }
+            muster_runner::env_file::value(Path::new(file))
+                .map_err(|why| format!("env {name}: {file}: {why} on {node}"))?;
         }
         let path = launch.env.get("PATH").map(String::as_str);
         let find = |program: &str| {

@@ -195,6 +195,7 @@ fn watch(
     let roots = Roots::new(&probes.sysroot);
     senses::start(Senses {
         fixed,
+        outer: probes.outer_addresses.clone(),
         share: probes.gpus.clone(),
         expected: probes.expected_gpus,
         state_dir: state_dir.to_owned(),

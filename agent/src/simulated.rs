@@ -60,7 +60,6 @@ impl SimulatedAgent {
             node: node.clone(),
             state_dir: PathBuf::new(),
             address: [127, 0, 0, 1].into(),
-            outer_addresses: Vec::new(),
             labels: [("rack", "r1"), ("zone", "a")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),

@@ -120,8 +120,9 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// How many addresses a TCPStore may be told that its clients have: 16 of each of 4,096 nodes.
-pub const STORE_CLIENTS_MAX: usize = 65_536;
+/// How many addresses a TCPStore may be told that its clients have: 16 of each of 1,024 nodes. As text they take
+/// three quarters of a megabyte at most, of the four that a message may have.
+pub const STORE_CLIENTS_MAX: usize = 16_384;
 
 /// One node's share of one sealed generation: everything that the node needs to start its workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -232,6 +233,8 @@ pub struct LaneReport {
     pub name: String,
     pub reason: String,
     /// Memory of the launcher that waits, in bytes. 0: there is none, or its size is not known yet.
+    /// Records of 2026-11-22 and before have the older name.
+    #[serde(default, alias = "spareBytes")]
     pub launcher_bytes: u64,
 }
 
@@ -405,5 +408,17 @@ impl RunReport {
                 .ranks
                 .iter()
                 .all(|rank| rank.exit.is_some_and(Exit::is_success))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LaneReport;
+
+    #[test]
+    fn a_record_with_the_older_name_is_read() {
+        let old = r#"{"name":"fork","reason":"asked for","spareBytes":7}"#;
+        let lane: LaneReport = serde_json::from_str(old).unwrap();
+        assert_eq!(lane.launcher_bytes, 7);
     }
 }

@@ -1,5 +1,5 @@
 //! What a service manager hears of this process: that it serves, that it ends, and that it is
-//! alive (sd_notify(3)). A process that systemd did not start tells nobody.
+//! alive (sd_notify(3)). Nobody is told without NOTIFY_SOCKET in the environment.
 
 use std::time::Duration;
 
@@ -20,28 +20,28 @@ pub fn stopping() {
 }
 
 /// Tells that the process is alive as often as its unit's `WatchdogSec=` asks for, each time after
-/// `decided` has returned. Returns at the shutdown, or at once where nobody asks.
-pub async fn watch<F: Future<Output = ()>>(decided: impl Fn() -> F, shutdown: CancellationToken) {
+/// `answered` has returned. Returns at the shutdown, or at once where nobody asks.
+pub async fn watch<F: Future<Output = ()>>(answered: impl Fn() -> F, shutdown: CancellationToken) {
     if let Some(limit) = sd_notify::watchdog_enabled() {
-        let told = tell_each(pause(limit), decided, || tell(NotifyState::Watchdog));
+        let told = tell_each(pause(limit), answered, || tell(NotifyState::Watchdog));
         shutdown.run_until_cancelled(told).await;
     }
 }
 
 async fn tell_each<F: Future<Output = ()>>(
     pause: Duration,
-    decided: impl Fn() -> F,
+    answered: impl Fn() -> F,
     tell: impl Fn(),
 ) {
     let mut due = ticker(pause);
     loop {
         due.tick().await;
-        decided().await;
+        answered().await;
         tell();
     }
 }
 
-/// Three looks fit into the limit, so that a late one does no harm.
+/// Three messages fit into the limit, so that a late one does no harm.
 fn pause(limit: Duration) -> Duration {
     (limit / 3).max(Duration::from_millis(1))
 }

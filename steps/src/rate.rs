@@ -8,8 +8,8 @@ pub(crate) const RATE_MAX: usize = 48;
 /// How many bytes may stand between a unit and its number.
 const GAP: usize = 4;
 
-/// The rate of a line, number first: `9.84 it/s`. Of several the one whose unit stands first in the
-/// table.
+/// The rate of a line, number first: `9.84 it/s`. If a line has several, the one whose unit comes
+/// first in the table.
 pub(crate) fn find(units: &Words, line: &[u8]) -> Option<String> {
     let mut best: Option<(usize, &[u8], &[u8])> = None;
     let mut at = 0;
@@ -18,7 +18,7 @@ pub(crate) fn find(units: &Words, line: &[u8]) -> Option<String> {
         let length = line[begin..].iter().take_while(|b| is_unit(**b)).count();
         at = begin + length;
         let unit = &line[begin..at];
-        // A unit of time or of a share. Most words end here.
+        // Only a word with `/`, `per` or `ps` can be such a unit. Most words end here.
         if length < 2 || !(unit.contains(&b'/') || has_per(unit)) {
             continue;
         }
@@ -28,9 +28,12 @@ pub(crate) fn find(units: &Words, line: &[u8]) -> Option<String> {
         if best.is_some_and(|(known, ..)| known <= place) {
             continue;
         }
+        let (first, second) = (before(&line[..begin]), after(&line[at..]));
         let number = match line.get(at) {
-            Some(b':' | b'=') => after(&line[at..]),
-            _ => before(&line[..begin]).or_else(|| after(&line[at..])),
+            Some(b':' | b'=') => second,
+            // `loss 2.3 tok/s 1234`: either number may be it.
+            _ if first.is_some() && second.is_some() && line[begin - 1] == b' ' => None,
+            _ => first.or(second),
         };
         best = number.map(|number| (place, number, unit)).or(best);
     }
@@ -65,6 +68,12 @@ fn before(text: &[u8]) -> Option<&[u8]> {
     let number = &text[text.len() - length..];
     // A list's comma is no part of the number behind it.
     let start = number.iter().position(u8::is_ascii_digit)?;
+    // What begins within a word, an exponent or a negative number is not the number.
+    let begin = text.len() - length + start;
+    let glued = |b: &u8| b.is_ascii_alphabetic() || b"+-_.".contains(b);
+    if start == 0 && text[..begin].last().is_some_and(glued) {
+        return None;
+    }
     let number = &number[start..];
     (amount(number) == Some(number.len())).then_some(number)
 }
@@ -149,6 +158,9 @@ mod tests {
                 Some("0.219 samples/sec"),
             ),
             ("tok/s", None),
+            ("iter 10 loss 2.3 tok/s 1234", None),
+            ("lr 3e-4 tps 7282", Some("7282 tps")),
+            ("at 6.859e+03 tok/s", None),
         ] {
             let found = find(&table.rates, line.as_bytes());
             assert_eq!(found.as_deref(), rate, "{line}");

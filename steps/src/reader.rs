@@ -202,18 +202,18 @@ impl Reader {
         {
             self.loss = std::str::from_utf8(loss).ok().map(str::to_owned);
         }
-        if let Some(rate) = found.name("rate").map(|rate| rate.as_str())
-            && rate.len() <= rate::RATE_MAX
-            && !rate.contains(char::is_control)
-        {
-            self.rate = Some(rate.to_owned());
-        }
         let named = regex.capture_names().flatten().next().is_some();
         let (count, total) = if named {
             self.count(numbers)?
         } else {
             (found.get(1)?.as_str().parse().ok()?, None)
         };
+        if let Some(rate) = found.name("rate").map(|rate| rate.as_str())
+            && rate.len() <= rate::RATE_MAX
+            && !rate.contains(char::is_control)
+        {
+            self.rate = Some(rate.to_owned());
+        }
         Some(self.step("stepPattern", count, total))
     }
 

@@ -8,6 +8,7 @@
 
 pub mod cri;
 pub mod descendants;
+pub mod env_file;
 pub mod identity;
 pub mod journal;
 pub mod leftovers;

@@ -1,12 +1,12 @@
-//! The addresses of the machine itself, also below a tree that only looks like a machine: its
-//! workers' connections come from these.
+//! The machine's real addresses, even if the probes read a tree that only looks like a machine:
+//! workers connect from these.
 
 use std::net::IpAddr;
 
 use sysinfo::Networks;
 
 /// Carries the address of every Kubernetes service and sends from none of them.
-const NOBODYS: &str = "kube-ipvs0";
+const IPVS: &str = "kube-ipvs0";
 
 /// Every address that is not loopback or an IPv6 link-local one, in order. Empty if they cannot be
 /// read.
@@ -16,7 +16,7 @@ pub(super) fn read() -> Vec<IpAddr> {
     };
     let of_interfaces = networks
         .iter()
-        .filter(|(name, _)| name.to_str() != Some(NOBODYS))
+        .filter(|(name, _)| name.to_str() != Some(IPVS))
         .flat_map(|(_, interface)| interface.ip_networks().iter().map(|network| network.addr));
     let mut all: Vec<IpAddr> = of_interfaces
         .filter(|address| is_usable(*address))

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     path::PathBuf,
     sync::{
         Arc,
@@ -47,6 +48,7 @@ const REMEMBER_MAX: Duration = Duration::from_millis(500);
 
 pub(super) struct Senses {
     pub(super) fixed: NodeReport,
+    pub(super) outer: Vec<IpAddr>,
     pub(super) share: Share,
     pub(super) expected: Option<u32>,
     pub(super) state_dir: PathBuf,
@@ -367,8 +369,10 @@ impl Senses {
             seen.network.clone(),
             seen.topology.clone(),
         );
-        let outer = &self.fixed.network.addresses;
-        report.network.addresses.extend(outer);
+        // Alone they would be no full list.
+        if !report.network.addresses.is_empty() {
+            report.network.addresses.extend(&self.outer);
+        }
         report.health = self.own(mind.judge.health(now()), &report.gpus);
         // Remember before telling: an agent that ends at this moment must not forget what it has
         // told.

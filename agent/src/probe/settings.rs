@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -21,6 +22,8 @@ pub struct Probes {
     pub sysroot: PathBuf,
     /// The file of libnvidia-ml. The loader finds it if none is given.
     pub nvml: Option<PathBuf>,
+    /// The node's addresses as other nodes see them, besides those that it sees itself.
+    pub outer_addresses: Vec<IpAddr>,
     pub gpus: Share,
     /// How many GPUs there should be, if a person has said so.
     pub expected_gpus: Option<u32>,
@@ -40,6 +43,7 @@ impl Default for Probes {
         Self {
             sysroot: "/".into(),
             nvml: None,
+            outer_addresses: Vec::new(),
             gpus: Share::All,
             expected_gpus: None,
             table: Table::standard(),

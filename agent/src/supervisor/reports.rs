@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Supervisor {
-    /// Notes the part of a word that only this node's senses need, and returns the part for its
+    /// Notes the part of an event that only this node's senses need, and returns the part for its
     /// brain.
     pub(super) fn hear(&mut self, run: RunId, event: LinkEvent) -> Option<Input> {
         let input = match event {

@@ -74,8 +74,8 @@ pub enum RefusedReason {
         /// The deadline, from the connection on.
         after: Duration,
     },
-    /// It comes from an address that no client has (see [`Store::only_from`](crate::Store::only_from)).
-    #[error("{address} is no address of a member")]
+    /// It comes from an address that is not a client's (see [`Store::only_from`](crate::Store::only_from)).
+    #[error("{address} is not a member's address")]
     Stranger {
         /// Where it comes from.
         address: IpAddr,

@@ -16,8 +16,9 @@ use crate::{
     run::RunId,
 };
 
-/// How many addresses of one member are kept. Machines have a handful.
-const ADDRESSES_MAX: usize = 64;
+/// The most addresses of one member. Machines have a handful. An incomplete list would keep the
+/// member out, so one with more counts as one that does not tell.
+const ADDRESSES_MAX: usize = 16;
 
 impl JobTurn<'_> {
     /// Opens the next generation, if one is due and there are nodes for it.
@@ -159,9 +160,10 @@ impl JobTurn<'_> {
             let report = &self.nodes.get(&member.node)?.report;
             let more = report.address.parse().ok();
             let all = report.network.addresses.iter().copied();
-            let all: BTreeSet<IpAddr> = all.take(ADDRESSES_MAX).chain(more).collect();
+            let all: BTreeSet<IpAddr> = all.chain(more).collect();
             // Without the agent's list, its one address would keep its other ones out.
-            (!report.network.addresses.is_empty()).then(|| all.into_iter().collect())
+            let tells = !report.network.addresses.is_empty() && all.len() <= ADDRESSES_MAX;
+            tells.then(|| all.into_iter().collect())
         };
         let with = gang.iter().map(|member| Member {
             addresses: addresses(member).unwrap_or_default(),

@@ -31,7 +31,7 @@ impl Digest {
             world_size,
             store_host,
             hosts_store,
-            // It says who may connect, not what runs, and agents before it know nothing of it.
+            // It says who may connect, not what runs, and older agents do not know this field.
             store_clients: _,
             command,
             args,

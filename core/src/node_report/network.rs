@@ -10,7 +10,7 @@ pub struct Network {
     pub interfaces: Vec<Interface>,
     pub rdma: Vec<RdmaDevice>,
     /// Every address from which other nodes may see this one's connections, without loopback and
-    /// link-local ones. Empty: the agent does not tell.
+    /// IPv6 link-local ones. Empty: the agent does not tell.
     pub addresses: Vec<IpAddr>,
 }
 

@@ -57,7 +57,7 @@ fn one_process_per_gpu_unless_said_otherwise() {
 #[test]
 fn every_wrong_field_is_named() {
     type Change = fn(&mut JobDocument);
-    let cases: [(&str, Change); 34] = [
+    let cases: [(&str, Change); 35] = [
         ("apiVersion", |d| d.api_version = "v1".into()),
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),
@@ -111,6 +111,9 @@ fn every_wrong_field_is_named() {
         }),
         ("spec.env[0].valueFrom", |d| {
             d.spec.env = vec![from_file("A", "x", "/etc/token")]
+        }),
+        ("spec.env[0].valueFrom", |d| {
+            d.spec.env = vec![from_file("NCCL_SOCKET_IFNAME", "", "/etc/name")]
         }),
         ("spec.env[0].valueFrom.file", |d| {
             d.spec.env = vec![from_file("A", "", "token")]

@@ -41,10 +41,33 @@ impl JobSpec {
     }
 }
 
+/// Beginnings of names that may not come from a file: a launcher has read them before, or the node's
+/// profile counts on them.
+const READ_EARLIER: [&str; 12] = [
+    "NCCL_",
+    "GLOO_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "KMP_",
+    "LD_",
+    "PYTHON",
+    "TORCH",
+    "CUDA_",
+    "PATH",
+    "MALLOC_",
+];
+
 pub(super) fn check_value_from(i: usize, var: &EnvVar, file: &str, errors: &mut Errors) {
     let path = format!("spec.env[{i}].valueFrom.file");
     if !var.value.is_empty() {
         let message = "is given beside a value; give one of them";
+        errors.add(format!("spec.env[{i}].valueFrom"), message);
+    }
+    if let Some(prefix) = READ_EARLIER.iter().find(|p| var.name.starts_with(**p)) {
+        let message = format!(
+            "{prefix} variables take effect before the file is read, or Muster chooses them; give a value"
+        );
         errors.add(format!("spec.env[{i}].valueFrom"), message);
     }
     if !file.starts_with('/') {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreSpec {
     pub bind: String,
-    /// Ports of which one that is free is taken in place of that of `bind`.
+    /// Take a free port of this range instead of `bind`'s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<PortRange>,
     /// The generation's `--rdzv-id`, which is part of the keys of torchrun's exit barrier.
@@ -33,10 +33,10 @@ impl FromStr for PortRange {
     fn from_str(text: &str) -> Result<Self, String> {
         let range = text.split_once('-').and_then(|(first, last)| {
             let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-            (first > 0 && first <= last).then_some(Self { first, last })
+            (first >= 1024 && first <= last).then_some(Self { first, last })
         });
         range.ok_or_else(|| {
-            format!("{text:?} is no range of ports from 1 to 65535, such as 20000-20999")
+            format!("{text:?} is no range of ports from 1024 to 65535, such as 20000-20999")
         })
     }
 }
@@ -48,7 +48,7 @@ impl fmt::Display for PortRange {
 }
 
 impl PortRange {
-    /// All its ports once, beginning with any of them.
+    /// Each port once, starting at a place that `chance` picks.
     pub fn from_any(self, chance: u64) -> impl Iterator<Item = u16> {
         let count = u64::from(self.last - self.first) + 1;
         (0..count).map(move |n| self.first + ((chance % count + n) % count) as u16)
@@ -77,11 +77,19 @@ mod tests {
 
     #[test]
     fn a_range_is_read_and_gone_through_once() {
-        let range: PortRange = "7-9".parse().unwrap();
-        assert_eq!(range.from_any(1).collect::<Vec<_>>(), [8, 9, 7]);
-        let all: PortRange = "1-65535".parse().unwrap();
-        assert_eq!(all.from_any(u64::MAX).count(), 65_535);
-        for wrong in ["", "7", "9-7", "0-9", "7-65536", "7-9-11", "a-b"] {
+        let range: PortRange = "2007-2009".parse().unwrap();
+        assert_eq!(range.from_any(1).collect::<Vec<_>>(), [2008, 2009, 2007]);
+        let all: PortRange = "1024-65535".parse().unwrap();
+        assert_eq!(all.from_any(u64::MAX).count(), 64_512);
+        for wrong in [
+            "",
+            "2007",
+            "2009-2007",
+            "80-2009",
+            "2007-65536",
+            "2007-9-11",
+            "a-b",
+        ] {
             let error = wrong.parse::<PortRange>().unwrap_err();
             assert!(error.contains("is no range of ports"), "{error}");
         }

@@ -93,7 +93,7 @@ impl Store {
         now: Duration,
         on: &mut dyn FnMut(Event),
     ) -> Result<(), StoreError> {
-        if is_stranger(&self.peers, peer.ip()) {
+        if peer.ip() != self.local.ip() && is_stranger(&self.peers, peer.ip()) {
             let address = peer.ip().to_canonical();
             self.refuse_new(RefusedReason::Stranger { address }, on);
             return Ok(());

@@ -24,7 +24,7 @@ use crate::tree::{self, Reaped};
 use crate::{shim, time};
 
 /// The name in `ps` and `pkill`. It differs from the runner's, so that killing all runners by name
-/// launchers the keepers.
+/// spares the keepers.
 const NAME: &std::ffi::CStr = c"muster-keeper";
 
 /// The name under which a launcher executes this binary as the keeper of a runner that it has

@@ -125,11 +125,14 @@ impl Runner {
         }
         check(&spec, self.hold.world_size)
             .map_err(|text| Refusal::new(RefusalKind::Invalid, text))?;
+        // Before the fence is looked at: a file may be slow.
+        let whole =
+            env_files::with_values(&spec).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
+        let now = time::boot().max(now);
         if self.mind_fence(now).is_none() && self.fence.closed {
             return Err(Refusal::new(RefusalKind::Stopped, fence::CLOSED));
         }
-        env_files::with_values(&spec)
-            .and_then(|spec| self.begin(&spec))
+        self.begin(&whole)
             .map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
         self.group.spec = Some(spec);
         self.books.urgent = true;

@@ -16,12 +16,14 @@ use muster_runner::wire::PortRange;
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 
 use crate::{
-    probe::{Pace, Peer, Probes, settings},
+    probe::{Pace, Probes, settings},
     step_formats,
 };
 
+mod awaited;
 mod place;
 
+use awaited::{interfaces, peers};
 pub use place::credentials_path;
 pub(crate) use place::host_name;
 use place::{address, coordinator, joined, node_name};
@@ -345,53 +347,6 @@ fn pace(text: &str) -> Result<Pace, WrongFlag> {
         )),
         every => Ok(Pace::every(every)),
     }
-}
-
-/// How many interfaces or peers may be waited for. A node has far fewer, and each is asked every
-/// few seconds.
-const AWAITED_MAX: usize = 32;
-
-fn interfaces(names: Vec<String>) -> Result<Vec<String>, WrongFlag> {
-    // IFNAMSIZ is 16 with the terminating zero. The kernel takes all characters except these two.
-    let wrong_name = |name: &&String| {
-        name.is_empty()
-            || name.len() > 15
-            || name.contains(['/', ' '])
-            || *name == "."
-            || *name == ".."
-    };
-    if let Some(name) = names.iter().find(wrong_name) {
-        return Err(wrong(
-            "wait-interface",
-            format!("{name:?} is not the name of an interface"),
-        ));
-    }
-    if names.len() > AWAITED_MAX {
-        return Err(wrong(
-            "wait-interface",
-            format!(
-                "{} are given, at most {AWAITED_MAX} are allowed",
-                names.len()
-            ),
-        ));
-    }
-    Ok(names)
-}
-
-fn peers(given: &[String]) -> Result<Vec<Peer>, WrongFlag> {
-    if given.len() > AWAITED_MAX {
-        return Err(wrong(
-            "wait-peer",
-            format!(
-                "{} are given, at most {AWAITED_MAX} are allowed",
-                given.len()
-            ),
-        ));
-    }
-    given
-        .iter()
-        .map(|text| text.parse().map_err(|e: String| wrong("wait-peer", e)))
-        .collect()
 }
 
 /// The labels from the flags and from a file.

@@ -12,7 +12,7 @@ use std::{
 use clap::Parser;
 use muster_core::{id::NodeName, node_report::labels::LABELS_MAX, period};
 use muster_rpc::Address;
-use muster_runner::wire::PortRange;
+use muster_runner::{pod::LEAVING, wire::PortRange};
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 
 use crate::{
@@ -79,6 +79,10 @@ pub struct Flags {
     /// The runner's program; muster-runner beside this one if not given
     #[arg(long, env = "MUSTER_RUNNER", value_name = "PATH")]
     pub runner: Option<PathBuf>,
+    /// Workers live in another container of this pod, whose first process is `muster-runner pod --dir
+    /// DIR`. Both containers mount this volume at the same path, and have the same user
+    #[arg(long, env = "MUSTER_POD", value_name = "DIR")]
+    pub pod: Option<PathBuf>,
     /// Which of this machine's GPUs belong to this node: all, none, one of equal parts such as 2/3,
     /// or UUIDs and indices
     #[arg(long, env = "MUSTER_GPUS", value_name = "WHICH", default_value = "all")]
@@ -209,6 +213,8 @@ pub struct Config {
     pub accept_unknown: bool,
     pub node: NodeName,
     pub state_dir: PathBuf,
+    /// The volume that the container for workers shares, if workers do not live beside the agent.
+    pub pod: Option<PathBuf>,
     pub address: IpAddr,
     /// The ports that a TCPStore may have.
     pub port_range: Option<PortRange>,
@@ -249,6 +255,13 @@ const SLOTS_MAX: u32 = 32;
 /// More than the jobs that start on a node at the same moment. With 350 MiB each, 8 launchers take
 /// 2.8 GiB.
 const WARM_POOL_MAX: u32 = 8;
+
+impl Config {
+    /// Where the directory of all runs is.
+    pub(crate) fn holds_runs(&self) -> &Path {
+        self.pod.as_ref().unwrap_or(&self.state_dir)
+    }
+}
 
 impl Flags {
     /// Checks that workers may run as `user`, the number of the agent's own user.
@@ -293,11 +306,14 @@ impl Flags {
                 "keeps launchers, and --no-launchers forbids them",
             ));
         }
-        if state_dir.to_str().is_none() {
-            return Err(wrong(
-                "state-dir",
-                format!("{state_dir:?} is not UTF-8, and workers get it in their environment"),
-            ));
+        let pod = self.pod.map(std::path::absolute).transpose();
+        let pod = pod.map_err(|e| wrong("pod", e.to_string()))?;
+        for (flag, dir) in [("state-dir", Some(&state_dir)), ("pod", pod.as_ref())] {
+            if let Some(dir) = dir.filter(|dir| dir.to_str().is_none()) {
+                let message =
+                    format!("{dir:?} is not UTF-8, and workers get it in their environment");
+                return Err(wrong(flag, message));
+            }
         }
         Ok(Config {
             address: address(self.address.as_deref(), &coordinator)?,
@@ -307,9 +323,14 @@ impl Flags {
             accept_unknown: self.accept_unknown_peers,
             node: NodeName::from(node),
             state_dir,
+            pod: pod.clone(),
             labels: labels(&self.labels, self.label_file.as_deref())?,
             slots: self.slots,
-            runner: runner(self.runner)?,
+            runner: match &pod {
+                // The other container brings its own.
+                Some(_) => PathBuf::new(),
+                None => runner(self.runner)?,
+            },
             launchers: !self.no_launchers,
             launcher_memory_max: self
                 .launcher_memory_max
@@ -331,7 +352,10 @@ impl Flags {
                 remembers: !self.print_report,
                 wait_interfaces: interfaces(self.wait_interface)?,
                 wait_peers: peers(&self.wait_peer)?,
-                notice_file: self.notice_file,
+                notice_file: self
+                    .notice_file
+                    .or_else(|| Some(pod.as_ref()?.join(LEAVING))),
+                pod,
             },
         })
     }

@@ -21,8 +21,9 @@ use tracing::info;
 
 use crate::{
     atomic_file,
+    boot::Boot,
     config::Config,
-    host::LocalHost,
+    host::{LocalHost, PodHost, RunnerHost},
     ledger_file, lock,
     logs::Logs,
     probe::Facts,
@@ -40,7 +41,7 @@ const DRAIN: Duration = Duration::from_secs(3);
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let signals = Signals::catch().context("catch signals")?;
     let _lock = lock::take(&config.state_dir, config.node.as_str())?;
-    let runs = Runs::new(&config.state_dir);
+    let runs = Runs::new(config.holds_runs());
     let open = runs.open().context("list the runs on disk")?;
     let ledger = ledger_file::read(&config.state_dir, &config.node, !open.is_empty())?;
     info!(node = %config.node, state = %config.state_dir.display(), coordinator = %config.coordinator, "muster-agent {}", version());
@@ -51,9 +52,19 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let facts = facts(&config);
     let disk = StateDisk::start(&config.state_dir, runs.clone(), facts.clone())
         .context("start a thread for the state directory")?;
+    let (host, boot): (Arc<dyn RunnerHost>, Boot) = match &config.pod {
+        None => (
+            Arc::new(LocalHost::new(config.runner.clone())),
+            Boot::of_machine(),
+        ),
+        Some(volume) => (
+            Arc::new(PodHost::new(volume.clone())),
+            Boot::of_pod(volume).with_context(|| format!("--pod {}", volume.display()))?,
+        ),
+    };
     let (supervisor, handle) = Supervisor::new(
         config.clone(),
-        Arc::new(LocalHost::new(config.runner.clone())),
+        host,
         facts.clone(),
         ledger,
         runs.clone(),
@@ -66,6 +77,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         handle.clone(),
         facts,
         logs,
+        boot,
         shutdown.clone(),
     );
     tasks.spawn(Essential, "supervisor", supervisor.run());

@@ -1,25 +1,36 @@
-//! Where the runners are. Everything that touches a runner's processes goes through [`RunnerHost`]:
-//! starting a runner, finding one that lives, and sweeping up what a killed one left.
+//! Where the runners are. Everything that touches their processes, or the files that workers use,
+//! goes through [`RunnerHost`]: starting a runner, finding one that lives, sweeping up what a
+//! killed one left, and looking for a job's interpreter and script.
 //!
 //! A run's directory is not part of it: agent and runner share that directory wherever the runner
 //! is, and the runner's records in it are the same.
 
-use std::{fmt, io, path::Path, pin::Pin};
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    path::{Path, PathBuf},
+    pin::Pin,
+    time::SystemTime,
+};
 
-use muster_runner::RunnerIdentity;
+use muster_runner::{
+    RunnerIdentity,
+    place::{Left, Output, Program, Remains, Wanted},
+};
 use tokio::net::UnixStream;
 
-use crate::sweep::{Left, Remains};
-
 mod local;
+mod pod;
 
 pub(crate) use local::LocalHost;
+pub(crate) use pod::PodHost;
 
 /// An answer that may take long.
 pub(crate) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The place where this node's runners live. [`LocalHost`] is the machine that the agent itself is
-/// on.
+/// on, [`PodHost`] another container of its pod. The methods that give no future may wait for a disk,
+/// so they are called on threads of their own.
 pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// Starts a runner for `dir`, which holds its `hold.json`, and returns once it can be reached.
     /// The runner outlives the agent. It is no error if a runner has taken `dir` already: an
@@ -30,9 +41,9 @@ pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// runner is gone.
     fn reach(&self, dir: &Path) -> io::Result<UnixStream>;
 
-    /// Whether the runner of `dir` lives. Without its identity, which may be damaged: whether any
-    /// runner lives there. Once the answer was no for an identity, it stays no.
-    fn lives(&self, dir: &Path, runner: Option<&RunnerIdentity>) -> bool;
+    /// Whether the runner of `dir` lives, or may live. Without its identity, which may be damaged:
+    /// whether any runner lives there. Once the answer was no for an identity, it stays no.
+    fn lives<'a>(&'a self, dir: &'a Path, runner: Option<&'a RunnerIdentity>) -> Asked<'a, bool>;
 
     /// Kills what a runner that is gone has left, and says what that was. The caller asks again
     /// until the answer is [`Left::Nothing`], which is a proof. After an error nothing is known.
@@ -41,6 +52,19 @@ pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// The memory in bytes that the launcher below the runner in `dir` takes with its copies, as
     /// proportional set size (Pss), because ranks share its pages. None if it is gone.
     fn memory(&self, dir: &Path) -> Option<u64>;
+
+    /// The path of the program that starts the ranks, or what is missing, for the user.
+    fn find(&self, wanted: &Wanted) -> Result<PathBuf, String>;
+
+    /// Runs a short program. The error is for the user.
+    fn run<'a>(&'a self, program: &'a Program) -> Asked<'a, Result<Output, String>>;
+
+    /// When each of these files was written. None: it cannot be read, or is not known.
+    fn modified(&self, files: &[PathBuf]) -> Vec<Option<SystemTime>>;
+
+    /// The files of a pattern, each with a number that changes when it is written. None: nothing is
+    /// known.
+    fn saved(&self, dir: &Path, pattern: &str) -> Option<BTreeMap<PathBuf, u64>>;
 }
 
 #[cfg(test)]
@@ -80,8 +104,8 @@ pub(crate) mod tests {
             Err(io::ErrorKind::NotConnected.into())
         }
 
-        fn lives(&self, dir: &Path, _: Option<&RunnerIdentity>) -> bool {
-            (self.lives)(dir)
+        fn lives<'a>(&'a self, dir: &'a Path, _: Option<&'a RunnerIdentity>) -> Asked<'a, bool> {
+            Box::pin(async { (self.lives)(dir) })
         }
 
         fn sweep<'a>(&'a self, _: &'a Remains<'a>) -> Asked<'a, io::Result<Left>> {
@@ -89,6 +113,22 @@ pub(crate) mod tests {
         }
 
         fn memory(&self, _: &Path) -> Option<u64> {
+            None
+        }
+
+        fn find(&self, _: &Wanted) -> Result<PathBuf, String> {
+            Err("nothing is found here".into())
+        }
+
+        fn run<'a>(&'a self, _: &'a Program) -> Asked<'a, Result<Output, String>> {
+            Box::pin(async { Err("nothing is started here".into()) })
+        }
+
+        fn modified(&self, files: &[PathBuf]) -> Vec<Option<SystemTime>> {
+            vec![None; files.len()]
+        }
+
+        fn saved(&self, _: &Path, _: &str) -> Option<BTreeMap<PathBuf, u64>> {
             None
         }
     }

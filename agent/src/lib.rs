@@ -16,13 +16,13 @@
 //! | `step_formats` | the operator's formats of steps, checked |
 //! | `hold`, `host` | a run described to its runner; where runners are started, found and swept up after |
 //! | `runner_link`, `translate`, `last_words` | one runner: orders in, status out |
-//! | `sweep` | proof that nothing of a lost runner lives |
 //! | `run_dir` | where runs lie on disk, and how long they are kept |
 //! | `logs` | rank logs, read for users |
 //! | `simulated` | a session without a node behind it, for benchmarks |
 #![deny(unsafe_code)]
 
 mod atomic_file;
+mod boot;
 mod checkpoints;
 pub mod config;
 pub mod daemon;
@@ -45,5 +45,4 @@ pub mod simulated;
 mod state_disk;
 mod step_formats;
 mod supervisor;
-mod sweep;
 mod translate;

@@ -1,11 +1,7 @@
 //! The checks before anything of a run is started. They let a user read "script not found on
 //! node-2" instead of a torchrun traceback.
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use muster_core::{
     nccl::stack::Stack,
@@ -15,6 +11,9 @@ use muster_core::{
     },
     run::Assignment,
 };
+use muster_runner::place::Wanted;
+
+use crate::host::RunnerHost;
 
 mod interpreter;
 
@@ -31,6 +30,7 @@ impl Preflight {
     /// here.
     pub(crate) async fn check(
         &self,
+        host: &dyn RunnerHost,
         assignment: &Assignment,
         launch: &Launch,
         site: &Site,
@@ -54,37 +54,26 @@ impl Preflight {
         if !unfit.is_empty() {
             return Err(format!("{node} is not fit for it: {}", unfit.join("; ")));
         }
-        let dir = Path::new(&launch.dir);
-        if !dir.is_dir() {
-            return Err(format!(
-                "working directory {} not found on {node}",
-                launch.dir
-            ));
-        }
-        for (name, file) in &assignment.env_files {
-            muster_runner::env_file::value(Path::new(file))
-                .map_err(|why| format!("env {name}: {file}: {why} on {node}"))?;
-        }
-        let path = launch.env.get("PATH").map(String::as_str);
-        let find = |program: &str| {
-            program_at(program, dir, path).map_err(|why| format!("{why} on {node}"))
-        };
-        let python = find(&launch.program)?;
         let entry = Entry::read(&assignment.command, &assignment.args)?;
-        match &entry {
-            Entry::Script { script, .. } => {
-                let script = dir.join(script);
-                // A directory or an archive with a __main__ can be run as well.
-                if fs::metadata(&script).is_err() {
-                    return Err(format!("script {} not found on {node}", script.display()));
-                }
-            }
-            Entry::Program { program, .. } => drop(find(program)?),
-            Entry::Module { .. } => {}
-        }
+        let (script, ranks) = match &entry {
+            Entry::Script { script, .. } => (Some(script.into()), None),
+            Entry::Program { program, .. } => (None, Some(program.clone())),
+            Entry::Module { .. } => (None, None),
+        };
+        let wanted = Wanted {
+            dir: (&launch.dir).into(),
+            env_files: assignment.env_files.clone(),
+            path: launch.env.get("PATH").cloned(),
+            program: launch.program.clone(),
+            script,
+            ranks,
+        };
+        let python = host
+            .find(&wanted)
+            .map_err(|why| format!("{why} on {node}"))?;
         let mut answer = self
             .interpreters
-            .ask(&python, launch)
+            .ask(host, &python, launch)
             .await
             .map_err(|why| format!("{why} on {node}"))?;
         let torch = answer.interpreter.torch;
@@ -135,42 +124,21 @@ fn is_ours(pid: u32, runs: &Path) -> bool {
     }
 }
 
-/// Finds a program as the kernel and a shell would.
-fn program_at(program: &str, dir: &Path, path: Option<&str>) -> Result<PathBuf, String> {
-    if program.contains('/') {
-        let at = dir.join(program);
-        return match fs::metadata(&at) {
-            Err(_) => Err(format!("{} not found", at.display())),
-            Ok(found) if !is_program(&found) => Err(format!("{} is not executable", at.display())),
-            Ok(_) => Ok(at),
-        };
-    }
-    let path = path.unwrap_or_default();
-    let found = path
-        .split(':')
-        .map(|part| dir.join(part).join(program))
-        .find(|at| fs::metadata(at).is_ok_and(|m| is_program(&m)));
-    found.ok_or_else(|| format!("{program} not found in PATH ({path})"))
-}
-
-fn is_program(found: &fs::Metadata) -> bool {
-    found.is_file() && found.permissions().mode() & 0o111 != 0
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, io::Write, time::Duration};
+    use std::{collections::BTreeMap, io::Write, os::unix::fs::PermissionsExt, time::Duration};
 
     use muster_core::{
         id::{Generation, JobName, JobUid},
         nccl::profile::Profile,
-        node::torchrun::{Meeting, launch},
+        node::torchrun::{EnvIs, Meeting, launch},
         node_report::NodeReport,
         run::{Endpoint, RunId},
         spec::Launch as Lane,
     };
 
     use super::*;
+    use crate::host::LocalHost;
 
     fn assignment(command: &[&str], args: &[&str], dir: &Path) -> Assignment {
         let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
@@ -245,6 +213,7 @@ mod tests {
             report,
             run_dir: "/r".into(),
             env,
+            env_is: EnvIs::Agents,
         };
         let launch = launch(
             &assignment,
@@ -256,7 +225,7 @@ mod tests {
         )
         .unwrap();
         preflight
-            .check(&assignment, &launch, &site)
+            .check(&LocalHost::new("/no".into()), &assignment, &launch, &site)
             .await
             .map(|_| ())
     }

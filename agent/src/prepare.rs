@@ -45,7 +45,7 @@ pub(crate) async fn prepare(
         stack,
         ctype,
         ..
-    } = preflight.check(assignment, &launch, site).await?;
+    } = preflight.check(host, assignment, &launch, site).await?;
     let alone = torchrun::alone(assignment, interpreter.torch);
     let (mut lane, mut why) = match alone {
         true => (

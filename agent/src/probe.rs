@@ -37,6 +37,7 @@ use tokio::sync::watch;
 
 mod addresses;
 mod awaited;
+mod container;
 mod glance;
 mod held;
 mod host;
@@ -55,6 +56,7 @@ mod topology;
 mod usage;
 
 pub use awaited::Peer;
+use container::{BaseEnv, Container};
 pub use held::{HeldRank, HeldRun};
 use roots::Roots;
 use sense::Sense;
@@ -79,6 +81,7 @@ pub struct Facts {
     senses: Option<mpsc::SyncSender<Sense>>,
     /// Where the runs that this node holds are told to the senses.
     runs: watch::Sender<Vec<HeldRun>>,
+    base_env: watch::Receiver<BaseEnv>,
 }
 
 impl Facts {
@@ -87,13 +90,32 @@ impl Facts {
     pub fn gather(fixed: NodeReport, probes: &Probes, state_dir: &Path) -> Self {
         let runs = watch::Sender::default();
         let (usage, used) = watch::channel(None);
-        let (reports, senses) = watch(probes, state_dir, fixed.clone(), runs.subscribe(), usage);
+        let (env, base_env) = watch::channel(BaseEnv::new());
+        let container = match &probes.pod {
+            Some(volume) => Some(Container {
+                volume: volume.clone(),
+                env,
+            }),
+            None => {
+                env.send_replace(container::own_environment());
+                None
+            }
+        };
+        let (reports, senses) = watch(
+            probes,
+            container,
+            state_dir,
+            fixed.clone(),
+            runs.subscribe(),
+            usage,
+        );
         Self {
             fixed,
             reports,
             usage: used,
             senses: Some(senses),
             runs,
+            base_env,
         }
     }
 
@@ -106,6 +128,7 @@ impl Facts {
             usage: watch::channel(None).1,
             senses: None,
             runs: watch::Sender::default(),
+            base_env: watch::channel(container::own_environment()).1,
         }
     }
 
@@ -158,6 +181,12 @@ impl Facts {
         })
     }
 
+    /// The environment of which each worker's environment is made. It is empty while the container
+    /// that workers live in is not up yet; the report has a finding then.
+    pub(crate) fn base_env(&self) -> BaseEnv {
+        self.base_env.borrow().clone()
+    }
+
     /// Each look at how much of the machine is in use. It stays empty if nothing looks.
     pub fn usage(&self) -> watch::Receiver<Option<Arc<Usage>>> {
         self.usage.clone()
@@ -183,6 +212,7 @@ impl Facts {
 /// Starts all threads. They end by themselves when nobody listens any more.
 fn watch(
     probes: &Probes,
+    container: Option<Container>,
     state_dir: &Path,
     fixed: NodeReport,
     runs: watch::Receiver<Vec<HeldRun>>,
@@ -238,6 +268,7 @@ fn watch(
     machine::start(machine::Watch {
         roots,
         awaited: probes.wait_interfaces.clone(),
+        container,
         notice: probes
             .notice_file
             .clone()

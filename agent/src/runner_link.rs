@@ -13,7 +13,9 @@ use muster_core::{
     time::Timestamp,
 };
 use muster_runner::{
-    Record, RunnerIdentity, Salvage, procfs, record,
+    Record, RunnerIdentity, Salvage,
+    place::{Left, Remains},
+    procfs, record,
     wire::{Command, RefusalKind, Reply, Request, StartSpec, Status},
 };
 use muster_runtime::{chain::chain, clock::Clock};
@@ -25,13 +27,7 @@ use tokio::{
 };
 use tracing::{debug, error, warn};
 
-use crate::{
-    host::RunnerHost,
-    last_words, run_dir,
-    run_dir::Runs,
-    sweep::{Left, Remains},
-    translate,
-};
+use crate::{host::RunnerHost, last_words, run_dir, run_dir::Runs, translate};
 
 /// Everything that a runner was ordered to do so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,7 +100,7 @@ impl Link {
             if self.events.is_closed() {
                 return;
             }
-            match self.fate(&dir) {
+            match self.fate(&dir).await {
                 Fate::Alive => tokio::time::sleep(RETRY).await,
                 Fate::Over(status) => {
                     return self.tell(LinkEvent::Status(status, Vec::new())).await;
@@ -227,9 +223,9 @@ impl Link {
 
     /// What has become of the runner in `dir`. Its host is asked before anything is read: a runner
     /// writes until its last moment, so its files are complete only once it is gone.
-    fn fate(&self, dir: &Path) -> Fate {
+    async fn fate(&self, dir: &Path) -> Fate {
         let runner = self.runs.runner(&self.run);
-        if self.host.lives(dir, runner.as_ref()) {
+        if self.host.lives(dir, runner.as_ref()).await {
             return Fate::Alive;
         }
         let left = match Record::read(dir) {
@@ -255,7 +251,7 @@ impl Link {
             .is_some_and(|runner| procfs::boot_id().is_ok_and(|now| runner.boot_id == now));
         match (left.runner, &left.outcome) {
             // The runner began after the first check.
-            (Some(runner), None) if self.host.lives(dir, Some(&runner)) => Fate::Alive,
+            (Some(runner), None) if self.host.lives(dir, Some(&runner)).await => Fate::Alive,
             (_, Some(outcome)) => Fate::Over(self.group(outcome, this_boot)),
             (runner, None) => Fate::Lost {
                 exits: translate::seen_exits(&left.exits, this_boot),
@@ -535,8 +531,8 @@ mod tests {
         (root, link, serde_json::from_value(outcome).unwrap())
     }
 
-    #[test]
-    fn an_outcome_written_while_it_is_looked_for_is_found() {
+    #[tokio::test]
+    async fn an_outcome_written_while_it_is_looked_for_is_found() {
         let (_root, mut link, outcome) = left_behind();
         let dir = link.runs.dir(&link.run);
         link.host = Arc::new(Elsewhere {
@@ -546,11 +542,11 @@ mod tests {
             }),
             ..Elsewhere::default()
         });
-        assert!(matches!(link.fate(&dir), Fate::Over(_)));
+        assert!(matches!(link.fate(&dir).await, Fate::Over(_)));
     }
 
-    #[test]
-    fn a_damaged_journal_hides_neither_the_outcome_nor_the_other_exits() {
+    #[tokio::test]
+    async fn a_damaged_journal_hides_neither_the_outcome_nor_the_other_exits() {
         let (_root, link, outcome) = left_behind();
         let dir = link.runs.dir(&link.run);
         let line = |rank| {
@@ -570,7 +566,7 @@ mod tests {
         let Fate::Lost {
             exits,
             runner: Some(_),
-        } = link.fate(&dir)
+        } = link.fate(&dir).await
         else {
             panic!("it is lost")
         };
@@ -579,6 +575,6 @@ mod tests {
             [Some(0), Some(1)]
         );
         record::write_atomic(&dir, record::OUTCOME, &outcome).unwrap();
-        assert!(matches!(link.fate(&dir), Fate::Over(_)));
+        assert!(matches!(link.fate(&dir).await, Fate::Over(_)));
     }
 }

@@ -36,7 +36,6 @@ use muster_rpc::{
     dial::{self, DialError, dial},
     tls::explain,
 };
-use muster_runner::procfs;
 use muster_runtime::{
     backoff::{Backoff, USEFUL, entropy},
     chain::chain,
@@ -52,6 +51,7 @@ use tonic::{Code, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use crate::{
+    boot::Boot,
     config::Config,
     logs::Logs,
     probe::Facts,
@@ -83,6 +83,7 @@ pub(crate) struct Session {
     handle: Handle,
     facts: Facts,
     logs: Logs,
+    boot: Boot,
     shutdown: CancellationToken,
     /// Identifies this process among all agents that this node ever had.
     incarnation: u64,
@@ -136,6 +137,7 @@ impl Session {
         handle: Handle,
         facts: Facts,
         logs: Logs,
+        boot: Boot,
         shutdown: CancellationToken,
     ) -> Self {
         Self {
@@ -143,6 +145,7 @@ impl Session {
             handle,
             facts,
             logs,
+            boot,
             shutdown,
             incarnation: entropy(),
             skew: Skew::default(),
@@ -266,8 +269,8 @@ impl Session {
         self.handle.end_session.mark_unchanged();
         let hello = Hello {
             node: self.config.node.clone(),
-            boot_id: procfs::boot_id().unwrap_or_default(),
-            uptime: procfs::boot_id_is_kernels().then(|| now().since(Timestamp(0))),
+            boot_id: self.boot.id.clone(),
+            uptime: self.boot.began.map(|began| now().since(began)),
             incarnation: self.incarnation,
             speaks: Speaks::OURS,
             term_seen: reports.term,

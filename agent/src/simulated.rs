@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    boot::Boot,
     config::Config,
     logs::Logs,
     probe::{Facts, Probes},
@@ -59,6 +60,7 @@ impl SimulatedAgent {
             coordinator,
             node: node.clone(),
             state_dir: PathBuf::new(),
+            pod: None,
             address: [127, 0, 0, 1].into(),
             labels: [("rack", "r1"), ("zone", "a")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -114,7 +116,14 @@ impl SimulatedAgent {
             }),
             ..NodeReport::default()
         };
-        let session = Session::new(config, handle, Facts::unprobed(fixed), logs, shutdown);
+        let session = Session::new(
+            config,
+            handle,
+            Facts::unprobed(fixed),
+            logs,
+            Boot::of_machine(),
+            shutdown,
+        );
         (
             Self {
                 orders,

@@ -13,7 +13,12 @@ use std::{
 
 use muster_core::{
     id::{JobUid, NodeEpoch, Term},
-    node::{Effect, Found, FoundState, Input, Ledger, Node, lane::Lane, torchrun, torchrun::Site},
+    node::{
+        Effect, Found, FoundState, Input, Ledger, Node,
+        lane::Lane,
+        torchrun,
+        torchrun::{EnvIs, Site},
+    },
     node_report::{NodeReport, WarmPool},
     run::{Assignment, Desired, Endpoint, LauncherReport, Obeyed, RunId, RunReport},
     time::Timestamp,
@@ -100,7 +105,6 @@ pub(crate) struct Supervisor {
     node: Node,
     runs: Runs,
     disk: StateDisk,
-    own_env: BTreeMap<String, String>,
     preflight: Arc<Preflight>,
     links: BTreeMap<RunId, watch::Sender<Orders>>,
     /// Runs with a fence. `heard` is when the coordinator was last heard.
@@ -170,9 +174,6 @@ impl Supervisor {
             node: Node::new(ledger),
             runs,
             disk,
-            own_env: std::env::vars_os()
-                .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
-                .collect(),
             preflight: Arc::default(),
             links: BTreeMap::new(),
             fenced: BTreeSet::new(),
@@ -505,7 +506,11 @@ impl Supervisor {
                 .to_str()
                 .expect("the state directory was checked to be UTF-8")
                 .to_owned(),
-            env: self.own_env.clone(),
+            env: self.facts.base_env(),
+            env_is: match self.config.pod {
+                None => EnvIs::Agents,
+                Some(_) => EnvIs::Images,
+            },
         }
     }
 }

@@ -40,6 +40,10 @@ pub struct RunnerIdentity {
     /// The runner keeps a list of its descendants. Older runners do not.
     #[serde(default)]
     pub lists_descendants: bool,
+    /// When PID 1 of the runner's PID namespace started, in clock ticks since boot. It tells a
+    /// container from the one that was there before.
+    #[serde(default)]
+    pub init_start: Option<u64>,
 }
 
 /// The process that keeps a runner.
@@ -70,6 +74,7 @@ impl RunnerIdentity {
             cgroup: None,
             keeper: None,
             lists_descendants: true,
+            init_start: Stat::of(1).ok().map(|init| init.start_time),
         })
     }
 }

@@ -3,7 +3,10 @@
 //!
 //! A runner (the binary `muster-runner` of this package) holds one node's torchrun and its children
 //! for one (job, generation). It outlives the agent, and a new agent uses this library to find it
-//! again. Everything here is synchronous and small, without an async runtime, so that the same code
+//! again. What the agent asks of the processes and files around a runner is in [`place`], and how it
+//! asks when these are in another container in [`pod`].
+//!
+//! Everything here is synchronous and small, without an async runtime, so that the same code
 //! can be linked into a static PID 1.
 
 pub mod cri;
@@ -12,6 +15,8 @@ pub mod env_file;
 pub mod identity;
 pub mod journal;
 pub mod leftovers;
+pub mod place;
+pub mod pod;
 pub mod procfs;
 pub mod record;
 pub mod socket;

@@ -1,23 +1,20 @@
 //! Runners on the machine that the agent is on, as processes of the same kernel and the same user.
 
 use std::{
-    fs, io,
+    collections::BTreeMap,
+    io,
     path::{Path, PathBuf},
     process::Stdio,
-    time::Duration,
+    time::SystemTime,
 };
 
-use muster_runner::{Record, RunnerIdentity, alive, connect, held};
+use muster_runner::{
+    RunnerIdentity, alive, connect, held,
+    place::{self, Left, Output, Program, Remains, Wanted},
+};
 use tokio::{net::UnixStream, process::Command};
 
 use super::{Asked, RunnerHost};
-use crate::sweep::{Left, Remains};
-
-/// How long a runner may take to become ready. It needs milliseconds; a disk that takes this long
-/// to sync two small files is broken.
-const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// The runner's exit status when its directory is taken.
-const TAKEN: i32 = 3;
 
 /// The agent's own machine.
 #[derive(Debug)]
@@ -34,7 +31,10 @@ impl LocalHost {
 
 impl RunnerHost for LocalHost {
     fn start<'a>(&'a self, dir: &'a Path) -> Asked<'a, Result<(), String>> {
-        Box::pin(start(&self.runner, dir))
+        Box::pin(async move {
+            let said = run(&Program::runner(&self.runner, dir)).await?;
+            place::started(&said)
+        })
     }
 
     fn reach(&self, dir: &Path) -> io::Result<UnixStream> {
@@ -43,8 +43,8 @@ impl RunnerHost for LocalHost {
         UnixStream::from_std(stream)
     }
 
-    fn lives(&self, dir: &Path, runner: Option<&RunnerIdentity>) -> bool {
-        runner.map_or_else(|| held(dir), alive)
+    fn lives<'a>(&'a self, dir: &'a Path, runner: Option<&'a RunnerIdentity>) -> Asked<'a, bool> {
+        Box::pin(async move { runner.map_or_else(|| held(dir), alive) })
     }
 
     fn sweep<'a>(&'a self, remains: &'a Remains<'a>) -> Asked<'a, io::Result<Left>> {
@@ -52,78 +52,40 @@ impl RunnerHost for LocalHost {
     }
 
     fn memory(&self, dir: &Path) -> Option<u64> {
-        let runner = Record::read(dir).ok()?.runner?.pid;
-        let launchers = children(runner)?;
-        let copies = launchers
-            .iter()
-            .filter_map(|pid| children(*pid))
-            .flatten()
-            .collect::<Vec<_>>();
-        let kib = |pid: &i32| {
-            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-            rollup.lines().find_map(|line| {
-                line.strip_prefix("Pss:")?
-                    .trim()
-                    .strip_suffix(" kB")?
-                    .trim()
-                    .parse::<u64>()
-                    .ok()
-            })
-        };
-        Some(launchers.iter().chain(&copies).filter_map(kib).sum::<u64>() * 1_024)
+        place::memory(dir)
+    }
+
+    fn find(&self, wanted: &Wanted) -> Result<PathBuf, String> {
+        place::find(wanted)
+    }
+
+    fn run<'a>(&'a self, program: &'a Program) -> Asked<'a, Result<Output, String>> {
+        Box::pin(run(program))
+    }
+
+    fn modified(&self, files: &[PathBuf]) -> Vec<Option<SystemTime>> {
+        files.iter().map(|file| place::modified(file)).collect()
+    }
+
+    fn saved(&self, dir: &Path, pattern: &str) -> Option<BTreeMap<PathBuf, u64>> {
+        Some(place::saved(dir, pattern))
     }
 }
 
-/// Starts a runner and returns once it can be talked to. The runner leaves this process's session
-/// and outlives it.
-async fn start(runner: &Path, dir: &Path) -> Result<(), String> {
-    let mut command = Command::new(runner);
+/// Runs a program as [`place::run`] does, but ends it when nobody waits for it any more.
+async fn run(program: &Program) -> Result<Output, String> {
+    let mut command = Command::from(program.command());
     command
-        .args(["hold", "--dir"])
-        .arg(dir)
-        .env_clear()
-        .current_dir("/");
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let child = command
-        .spawn()
-        .map_err(|e| format!("{}: {e}", runner.display()))?;
-    let output = match tokio::time::timeout(READY_TIMEOUT, child.wait_with_output()).await {
-        Ok(Ok(output)) => output,
-        Ok(Err(e)) => return Err(format!("{}: {e}", runner.display())),
-        Err(_) => {
-            return Err(format!(
-                "{} was not ready within {} s",
-                runner.display(),
-                READY_TIMEOUT.as_secs()
-            ));
-        }
-    };
-    // "Taken" is as good: an earlier agent started this runner just before it was killed.
-    if output.status.success() || output.status.code() == Some(TAKEN) {
-        return Ok(());
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    match tokio::time::timeout(program.timeout(), command.output()).await {
+        Ok(Ok(output)) => Ok(Output {
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            code: output.status.code(),
+        }),
+        Ok(Err(e)) => Err(program.not_started(&e)),
+        Err(_) => Err(program.too_slow()),
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said
-        .trim()
-        .strip_prefix("muster-runner: ")
-        .unwrap_or(said.trim())
-        .to_owned();
-    Err(if said.is_empty() {
-        output.status.to_string()
-    } else {
-        said
-    })
-}
-
-fn children(pid: i32) -> Option<Vec<i32>> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    Some(
-        children
-            .split_whitespace()
-            .filter_map(|pid| pid.parse().ok())
-            .collect(),
-    )
 }

@@ -186,7 +186,7 @@ impl Place {
         let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site)
             .map_err(refused)?;
         let answer = preflight
-            .check(assignment, &launch, &self.site)
+            .check(self.host.as_ref(), assignment, &launch, &self.site)
             .await
             .map_err(refused)?;
         let python = torchrun::ranks(assignment).is_some();
@@ -214,7 +214,7 @@ impl Place {
         };
         let done = async {
             let fit = fit(assignment, &checked.launch).ok_or("only Python has a launcher")?;
-            if kept.files != checked.answer.files() {
+            if kept.files != checked.answer.files(self.host.as_ref()) {
                 return Err("its packages were changed since it was started".to_owned());
             }
             let spec = AdoptSpec {
@@ -252,7 +252,7 @@ impl Place {
             site,
             background,
         } = self;
-        let (launch, files) = (&checked.launch, checked.answer.files());
+        let (launch, files) = (&checked.launch, checked.answer.files(self.host.as_ref()));
         let fit = fit(assignment, launch).ok_or("only Python has a launcher")?;
         let trouble =
             |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());

@@ -3,9 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Path, PathBuf},
-    process::Stdio,
     sync::Mutex,
     time::{Duration, Instant, SystemTime},
 };
@@ -14,11 +12,13 @@ use muster_core::{
     nccl::stack::Stack,
     node::{lane::Interpreter, torchrun::Launch},
 };
-use tokio::process::Command;
+use muster_runner::place::{Output, Program};
+
+use crate::host::RunnerHost;
 
 /// How long an interpreter may take to answer. It takes 60 ms from a local disk and many seconds
 /// from a cold network file system. A slower one could not train either.
-const ASK_TIMEOUT: Duration = Duration::from_secs(60);
+const ASK_TIMEOUT_MS: u64 = 60_000;
 /// How long an answer stays valid. A re-form must not wait for a new answer, and a torch that was
 /// put in front of the other is noticed the same day.
 const ANSWER_KEPT: Duration = Duration::from_secs(4 * 3_600);
@@ -66,21 +66,34 @@ impl Answer {
     /// The files that this interpreter consists of, with their times: the files that its answer was
     /// read from, and the folder with torch's distribution. That folder changes with each package
     /// that is installed into it. This blocks for a look at the disk.
-    pub(crate) fn files(&self) -> Vec<(PathBuf, Option<SystemTime>)> {
+    pub(crate) fn files(&self, host: &dyn RunnerHost) -> Vec<(PathBuf, Option<SystemTime>)> {
         let site = self
             .read_from
             .first()
             .and_then(|(distribution, _)| distribution.parent());
-        let site = site.map(|folder| (folder.to_owned(), modified(folder)));
+        let site = site.map(|folder| (folder.to_owned(), modified(host, folder)));
         self.read_from.iter().cloned().chain(site).collect()
     }
 }
 
+impl Answer {
+    /// Whether none of the files was replaced since.
+    fn is_as_read(&self, host: &dyn RunnerHost) -> bool {
+        let (files, then): (Vec<_>, Vec<_>) = self.read_from.iter().cloned().unzip();
+        host.modified(&files) == then
+    }
+}
+
 impl Interpreters {
-    pub(super) async fn ask(&self, python: &Path, launch: &Launch) -> Result<Answer, String> {
+    pub(super) async fn ask(
+        &self,
+        host: &dyn RunnerHost,
+        python: &Path,
+        launch: &Launch,
+    ) -> Result<Answer, String> {
         let key = (
             python.to_owned(),
-            modified(python),
+            modified(host, python),
             DECIDING.map(|name| launch.env.get(name).cloned()),
         );
         let known = self
@@ -91,14 +104,11 @@ impl Interpreters {
             .cloned();
         if let Some((asked, answer)) = known
             && asked.elapsed() < ANSWER_KEPT
-            && answer
-                .read_from
-                .iter()
-                .all(|(file, then)| modified(file) == *then)
+            && answer.is_as_read(host)
         {
             return Ok(answer);
         }
-        let mut answer = ask(python, launch).await?;
+        let mut answer = ask(host, python, launch).await?;
         answer.read_from.push((python.to_owned(), key.1));
         let mut answers = self.said.lock().expect("nothing panics while it is held");
         if answers.len() >= ANSWERS_MAX {
@@ -109,39 +119,27 @@ impl Interpreters {
     }
 }
 
-fn modified(file: &Path) -> Option<SystemTime> {
-    fs::metadata(file)
-        .and_then(|metadata| metadata.modified())
-        .ok()
+fn modified(host: &dyn RunnerHost, file: &Path) -> Option<SystemTime> {
+    host.modified(&[file.to_owned()]).pop().flatten()
 }
 
-async fn ask(python: &Path, launch: &Launch) -> Result<Answer, String> {
-    let mut command = Command::new(python);
-    command
-        .args(["-c", QUESTION])
-        .env_clear()
-        .envs(&launch.env)
-        .current_dir(&launch.dir);
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = match tokio::time::timeout(ASK_TIMEOUT, command.output()).await {
-        Ok(Ok(output)) => output,
-        Ok(Err(e)) => return Err(format!("{} cannot be started: {e}", python.display())),
-        Err(_) => {
-            return Err(format!(
-                "{} did not answer within {} s",
-                python.display(),
-                ASK_TIMEOUT.as_secs()
-            ));
-        }
+async fn ask(host: &dyn RunnerHost, python: &Path, launch: &Launch) -> Result<Answer, String> {
+    let question = Program {
+        program: python.to_owned(),
+        args: vec!["-c".to_owned(), QUESTION.to_owned()],
+        env: launch.env.clone(),
+        dir: (&launch.dir).into(),
+        timeout_ms: ASK_TIMEOUT_MS,
     };
-    let (said, complaint) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let Output {
+        stdout: said,
+        stderr: complaint,
+        ..
+    } = host.run(&question).await?;
     if complaint.contains("PackageNotFoundError") {
         return Err(format!("torch is not installed for {}", python.display()));
     }
-    answer(&said).ok_or_else(|| {
+    answer(host, &said).ok_or_else(|| {
         let last = complaint.lines().last().unwrap_or("it said nothing");
         format!(
             "{} does not tell its torch version: {last:.200}",
@@ -150,7 +148,7 @@ async fn ask(python: &Path, launch: &Launch) -> Result<Answer, String> {
     })
 }
 
-fn answer(said: &str) -> Option<Answer> {
+fn answer(host: &dyn RunnerHost, said: &str) -> Option<Answer> {
     let mut lines = said.lines();
     let mut words = lines.next()?.split_whitespace();
     let torch = version(words.next()?)?;
@@ -170,10 +168,9 @@ fn answer(said: &str) -> Option<Answer> {
         nccl: known(),
     };
     let ctype = Some(known()).filter(|ctype| !ctype.is_empty());
-    let read_from = lines
-        .take(FILES_MAX)
-        .map(|file| (PathBuf::from(file), modified(Path::new(file))))
-        .collect();
+    let files: Vec<PathBuf> = lines.take(FILES_MAX).map(PathBuf::from).collect();
+    let times = host.modified(&files);
+    let read_from = files.into_iter().zip(times).collect();
     Some(Answer {
         interpreter: Interpreter {
             torch,
@@ -194,9 +191,14 @@ fn version(text: &str) -> Option<Torch> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::{fs, os::unix::fs::PermissionsExt};
 
     use super::*;
+    use crate::host::LocalHost;
+
+    fn here() -> LocalHost {
+        LocalHost::new("/no".into())
+    }
 
     /// A site-packages folder with a torch that cannot be imported, and its dependencies.
     fn install(site: &Path, torch: &str, cuda: &str, nccl: Option<&str>) {
@@ -267,7 +269,7 @@ mod tests {
             .env
             .insert("PATH".into(), std::env::var("PATH").unwrap());
         let known = Interpreters::default();
-        let ask = || async { known.ask(&python, &launch).await.unwrap() };
+        let ask = || async { known.ask(&here(), &python, &launch).await.unwrap() };
         let Answer {
             interpreter, stack, ..
         } = ask().await;
@@ -325,7 +327,12 @@ mod tests {
                     .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
             );
             assert_eq!(
-                known.ask(&python, &launch).await.unwrap().ctype.as_deref(),
+                known
+                    .ask(&here(), &python, &launch)
+                    .await
+                    .unwrap()
+                    .ctype
+                    .as_deref(),
                 left,
                 "{variables:?}"
             );
@@ -334,12 +341,16 @@ mod tests {
 
     #[test]
     fn an_answer_may_be_short() {
-        let short = answer("2.4.1\n").unwrap();
+        let short = answer(&here(), "2.4.1\n").unwrap();
         assert_eq!(
             (short.interpreter.torch, short.stack),
             ((2, 4), Stack::default())
         );
-        let full = answer("2.15.0 cpython 3.11 linux 2.15.0+cpu - -\n/a b/torch\n").unwrap();
+        let full = answer(
+            &here(),
+            "2.15.0 cpython 3.11 linux 2.15.0+cpu - -\n/a b/torch\n",
+        )
+        .unwrap();
         assert_eq!(
             full.stack,
             Stack {
@@ -350,12 +361,12 @@ mod tests {
         assert_eq!(full.read_from, [(PathBuf::from("/a b/torch"), None)]);
         assert_eq!(full.ctype, None, "an agent's predecessor did not ask");
         assert_eq!(
-            answer("2.15.0 cpython 3.11 linux 2.15.0 - - C.UTF-8\n")
+            answer(&here(), "2.15.0 cpython 3.11 linux 2.15.0 - - C.UTF-8\n")
                 .unwrap()
                 .ctype
                 .as_deref(),
             Some("C.UTF-8")
         );
-        assert!(answer("").is_none() && answer("no version\n").is_none());
+        assert!(answer(&here(), "").is_none() && answer(&here(), "no version\n").is_none());
     }
 }

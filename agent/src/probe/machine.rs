@@ -17,6 +17,7 @@ use tracing::warn;
 
 use super::{
     addresses, awaited,
+    container::Container,
     glance::Glances,
     host, kernel_clock, network, pci,
     ports::{self, Used},
@@ -35,6 +36,8 @@ pub(super) struct Watch {
     pub(super) roots: Roots,
     /// Interfaces without which the node takes no work.
     pub(super) awaited: Vec<String>,
+    /// The container that workers live in, if that is another one.
+    pub(super) container: Option<Container>,
     /// This file exists once the machine is about to be taken away.
     pub(super) notice: PathBuf,
     pub(super) pace: Pace,
@@ -126,6 +129,7 @@ impl Eyes {
         ports
             .chain(interfaces)
             .chain([watch.notice.exists().then(String::new)])
+            .chain(watch.container.iter().map(Container::glance))
             .collect()
     }
 
@@ -175,8 +179,12 @@ impl Eyes {
         ]
         .concat();
         look.readings.push((Source::Network, states));
-        look.readings
-            .push((Source::Notice, vec![awaited::notice(&watch.notice)]));
+        let container = watch.container.as_ref().map(Container::look);
+        let notice = [awaited::notice(&watch.notice)];
+        look.readings.push((
+            Source::Notice,
+            notice.into_iter().chain(container).collect(),
+        ));
         if self.counted.is_none_or(|at| at.elapsed() >= pace.counters) {
             self.counted = Some(Instant::now());
             look.readings

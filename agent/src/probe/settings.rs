@@ -34,6 +34,8 @@ pub struct Probes {
     /// Interfaces and peers without which the node takes no work.
     pub wait_interfaces: Vec<String>,
     pub wait_peers: Vec<Peer>,
+    /// The volume that the container for workers shares with the agent's.
+    pub pod: Option<PathBuf>,
     /// This file exists once the machine is about to be taken away.
     pub notice_file: Option<PathBuf>,
 }
@@ -51,6 +53,7 @@ impl Default for Probes {
             remembers: true,
             wait_interfaces: Vec::new(),
             wait_peers: Vec::new(),
+            pod: None,
             notice_file: None,
         }
     }

@@ -113,7 +113,7 @@ impl Supervisor {
             Some((dir.into(), accepted.checkpoint_pattern.clone()?))
         };
         let tell = move |run, at| tell.blocking_send((run, LinkEvent::Saved(at))).is_ok();
-        self.checkpoints.follow(reports, files, tell);
+        self.checkpoints.follow(reports, &self.host, files, tell);
         self.checkpoints.tell(reports);
     }
 
@@ -134,7 +134,9 @@ impl Supervisor {
             let unproven = self.unproven.get(&report.run).cloned();
             let store_refused = self.store_refused.get(&report.run).cloned();
             let accepted = self.accepted(&report.run)?;
-            let ranks = report.ranks.iter().filter(|rank| rank.pid != 0);
+            // The pids of another container mean nothing here.
+            let named = self.config.pod.is_none();
+            let ranks = report.ranks.iter().filter(|rank| named && rank.pid != 0);
             let ranks = ranks.map(|rank| HeldRank {
                 rank: rank.rank,
                 pid: rank.pid,
@@ -151,7 +153,7 @@ impl Supervisor {
                 store_refused,
                 training: report.phase == RunPhase::Running,
                 ranks: ranks.collect(),
-                work_dir: accepted.work_dir.clone(),
+                work_dir: accepted.work_dir.clone().filter(|_| named),
             })
         });
         let held = held.collect();

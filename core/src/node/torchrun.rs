@@ -32,8 +32,19 @@ pub struct Site {
     pub report: NodeReport,
     /// The run's directory, which holds the runner's socket and the shim.
     pub run_dir: String,
-    /// The agent's own environment. A launch takes only a few variables from it.
+    /// The environment of which a launch's environment is made.
     pub env: BTreeMap<String, String>,
+    /// What `env` is, which decides how much of it a launch takes.
+    pub env_is: EnvIs,
+}
+
+/// What a site's environment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EnvIs {
+    /// The agent's own. Ranks get only what concerns the user, the locale and places.
+    Agents,
+    /// That of the image that workers live in. Ranks get all that is not a launch's own.
+    Images,
 }
 
 /// The variable that names the run's directory in all its processes.
@@ -255,22 +266,40 @@ const PASSED: [&str; 10] = [
 ];
 const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
 
+/// Variables of an image that no rank gets, because every launch has its own.
+const OF_A_LAUNCH: [&str; 9] = [
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "CUDA_VISIBLE_DEVICES",
+];
+const OF_A_LAUNCH_PREFIXES: [&str; 5] =
+    ["PET_", "MASTER_", "MUSTER_", "TORCHELASTIC_", "PYTHON_EXEC"];
+
+/// Whether a launch takes this variable of its site's environment.
+fn passes(name: &str, env_is: EnvIs) -> bool {
+    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    match env_is {
+        EnvIs::Agents => PASSED.contains(&name) || begins(&PASSED_PREFIXES),
+        EnvIs::Images => !OF_A_LAUNCH.contains(&name) && !begins(&OF_A_LAUNCH_PREFIXES),
+    }
+}
+
 fn environment(
     assignment: &Assignment,
     meeting: Meeting<'_>,
     site: &Site,
     shim: Shim<'_>,
 ) -> BTreeMap<String, String> {
-    let passed = |name: &str| {
-        PASSED.contains(&name)
-            || PASSED_PREFIXES
-                .iter()
-                .any(|prefix| name.starts_with(prefix))
-    };
     let mut env: BTreeMap<String, String> = site
         .env
         .iter()
-        .filter(|(name, _)| passed(name))
+        .filter(|(name, _)| passes(name, site.env_is))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     // The values that a job may change, and its own variables. The number of threads is one of
@@ -502,7 +531,29 @@ mod tests {
             report: at("127.0.0.1"),
             run_dir: "/runs/a-g1".into(),
             env,
+            env_is: EnvIs::Agents,
         }
+    }
+
+    #[test]
+    fn of_an_image_all_passes_that_is_not_a_launchs_own() {
+        let image = Site {
+            env_is: EnvIs::Images,
+            ..site()
+        };
+        let meeting = meeting();
+        let with = |site| {
+            launch(&job("python3", "t.py"), Meeting::Served(&meeting), site)
+                .unwrap()
+                .env
+        };
+        let (own, all) = (with(&site()), with(&image));
+        assert_eq!(all.get("SECRET").map(String::as_str), Some("s"));
+        for name in ["PET_NNODES", "RANK", "SECRET"] {
+            assert!(!own.contains_key(name), "{name}");
+        }
+        let more: Vec<&String> = all.keys().filter(|name| !own.contains_key(*name)).collect();
+        assert_eq!(more, ["SECRET"]);
     }
 
     fn job(command: &str, args: &str) -> Assignment {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     node::{
-        torchrun::{Meeting, Site, launch},
+        torchrun::{EnvIs, Meeting, Site, launch},
         turn::tests::assignment,
     },
     node_report::NodeReport,
@@ -45,6 +45,7 @@ fn started(assignment: &Assignment, agents: &[(&str, &str)]) -> Launch {
         report,
         run_dir: format!("/runs/{}", assignment.run.job),
         env,
+        env_is: EnvIs::Agents,
     };
     launch(
         assignment,

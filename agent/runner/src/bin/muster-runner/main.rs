@@ -1,5 +1,6 @@
 //! The runner's binary. `muster-runner hold --dir DIR` holds one worker group. Called as
 //! `muster-shim`, it wraps one rank; called as `muster-ranks`, it starts all ranks of a node.
+//! `muster-runner pod --dir DIR` is the init process of a container that holds such groups.
 
 /// Writes a line to standard error, which is the runner's log from the moment it holds a directory.
 /// A write that fails, as on a full disk, is ignored. `eprintln!` would panic, and the runner's end
@@ -23,6 +24,7 @@ mod lines;
 mod logs;
 mod output;
 mod parked;
+mod pod;
 mod poll;
 mod rank_env;
 mod rank_link;
@@ -46,9 +48,14 @@ stops it and proves that nothing of it lives.
 
 Usage:
   muster-runner hold --dir DIR [--foreground] [--no-cgroup] [--launcher PID --keeper PID]
+  muster-runner pod --dir DIR
+
+`pod` is the first process of a container that workers live in. It starts the runners that an agent in another container of the
+same pod asks for. SIGTERM ends the workers with their grace, then it ends.
 
 Options:
-  --dir DIR      Directory with hold.json; sockets, records and logs are made in it
+  --dir DIR      hold: directory with hold.json; sockets, records and logs are made in it
+                 pod: the volume that the agent's container mounts at the same path
   --foreground   Stay in the foreground (the default as PID 1)
   --no-cgroup    Hold the group by its process tree alone, as where no cgroup can be made
   --launcher PID Take over this launcher, a child of this process, and the descriptors 3 to 6 (only launchers use this)
@@ -81,6 +88,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Invocation::Hold(options)) => hold::run(&options),
+        Ok(Invocation::Pod(dir)) => pod::run(&dir),
         Err(wrong) => {
             say!("muster-runner: {wrong}\nSee muster-runner --help.");
             ExitCode::from(2)
@@ -99,6 +107,8 @@ enum Invocation {
     Help,
     Version,
     Hold(Options),
+    /// The volume.
+    Pod(PathBuf),
 }
 
 /// The options of `hold`.
@@ -115,21 +125,22 @@ pub(crate) struct Options {
 
 fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
     let mut args = args.into_iter();
-    match args.next().as_ref().and_then(|a| a.to_str()) {
+    let pod = match args.next().as_ref().and_then(|a| a.to_str()) {
         None => return Err("a command is missing".into()),
         Some("--help" | "-h" | "help") => return Ok(Invocation::Help),
         Some("--version" | "-V") => return Ok(Invocation::Version),
-        Some("hold") => {}
+        Some("hold") => false,
+        Some("pod") => true,
         Some(other) => return Err(format!("unknown command {other:?}")),
-    }
+    };
     let (mut dir, mut foreground, mut cgroup) = (None, false, true);
     let (mut launcher, mut keeper) = (None, None);
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--help" | "-h") => return Ok(Invocation::Help),
-            Some("--foreground") => foreground = true,
-            Some("--no-cgroup") => cgroup = false,
-            Some(flag @ ("--launcher" | "--keeper")) => {
+            Some("--foreground") if !pod => foreground = true,
+            Some("--no-cgroup") if !pod => cgroup = false,
+            Some(flag @ ("--launcher" | "--keeper")) if !pod => {
                 let pid = args.next().and_then(|pid| pid.to_str()?.parse().ok());
                 let pid = pid.ok_or_else(|| format!("{flag} needs the pid of a process"))?;
                 *(if flag == "--keeper" {
@@ -147,8 +158,12 @@ fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
             _ => return Err(format!("unknown argument {arg:?}")),
         }
     }
+    let dir = dir.ok_or("--dir is missing")?;
+    if pod {
+        return Ok(Invocation::Pod(dir));
+    }
     Ok(Invocation::Hold(Options {
-        dir: dir.ok_or("--dir is missing")?,
+        dir,
         foreground,
         cgroup,
         launcher,
@@ -201,6 +216,14 @@ mod tests {
             Err("--dir needs a directory".into())
         );
         assert_eq!(parsed(&["hold", "x"]), Err("unknown argument \"x\"".into()));
+        assert_eq!(
+            parsed(&["pod", "--dir", "/v"]),
+            Ok(Invocation::Pod("/v".into()))
+        );
+        assert_eq!(
+            parsed(&["pod", "--dir", "/v", "--no-cgroup"]),
+            Err("unknown argument \"--no-cgroup\"".into())
+        );
         assert_eq!(parsed(&["run"]), Err("unknown command \"run\"".into()));
     }
 }

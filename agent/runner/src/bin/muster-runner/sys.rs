@@ -55,6 +55,16 @@ pub(crate) fn signal_fd(signals: &[i32]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Lets all signals through again, in a child that has left the loop of its parent.
+pub(crate) fn unblock_signals() -> io::Result<()> {
+    let none = signal_set(&[]);
+    // SAFETY: `none` is initialised; the old mask is not asked for.
+    match unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn signal_set(signals: &[i32]) -> libc::sigset_t {
     // SAFETY: all zeroes is a valid sigset_t, and the calls only write into it.
     unsafe {

@@ -16,23 +16,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_core::node::torchrun::RUN_DIR;
-use muster_runner::{
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::{
     Descendants, ReadError, RunnerIdentity, kept,
     leftovers::{self, Leftovers},
     procfs::{self, Stat},
     record::{self, Swept},
 };
-use muster_runtime::chain::chain;
-use rustix::process::Signal;
+
+/// The variable in which every process of a run finds the run's directory.
+pub const RUN_DIR: &str = "MUSTER_RUN_DIR";
 
 /// How many looks there are, at most. Each finds processes that were forked during the previous
 /// look. All processes found are stopped and fork no more.
 const LOOKS: usize = 10;
 
 /// What is left of a run whose runner is gone.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Left {
     /// Its death is proven.
     Nothing,
     /// Some processes lived and were killed. These are those that can be named.
@@ -43,18 +47,18 @@ pub(crate) enum Left {
 
 /// A run's directory, and how its processes are recognised.
 #[derive(Debug)]
-pub(crate) struct Remains<'a> {
-    pub(crate) dir: &'a Path,
+pub struct Remains<'a> {
+    pub dir: &'a Path,
     /// The directory that its first processes were started with.
-    pub(crate) was: Option<PathBuf>,
+    pub was: Option<PathBuf>,
     /// None: there never was a runner, or its record cannot be read.
-    pub(crate) runner: Option<&'a RunnerIdentity>,
+    pub runner: Option<&'a RunnerIdentity>,
 }
 
 impl Remains<'_> {
     /// Kills everything of the run, and says what was left. Call it until it returns
     /// [`Left::Nothing`].
-    pub(crate) fn kill_all(&self) -> io::Result<Left> {
+    pub fn kill_all(&self) -> io::Result<Left> {
         let in_cgroup = match self.runner.map(leftovers::clear).transpose()? {
             None | Some(Leftovers::Unknown | Leftovers::Empty) => false,
             Some(Leftovers::Killed | Leftovers::Held) => true,
@@ -152,13 +156,23 @@ impl Remains<'_> {
     }
 }
 
+/// The error and what it comes from, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, process::Command};
 
-    use muster_runner::descendants::Descendant;
-
     use super::*;
+    use crate::descendants::Descendant;
 
     fn remains<'a>(dir: &'a Path, runner: Option<&'a RunnerIdentity>) -> Remains<'a> {
         Remains {

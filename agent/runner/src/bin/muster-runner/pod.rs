@@ -1,0 +1,281 @@
+//! `muster-runner pod`: the init process of a container that workers live in. It answers the
+//! agent's questions from inside ([`muster_runner::pod`]), reaps what loses its parent, and turns
+//! the end of its container into an end of the workers with their grace. It starts nothing by
+//! itself.
+//!
+//! Each connection is answered by a process of its own. So this process never waits: not for a
+//! file system that hangs, nor for an interpreter that imports.
+//!
+//! *Serving* → SIGTERM → *leaving*: the agent finds the file `leaving` and tells the coordinator,
+//! which ends the job's generation on all nodes together → after [`COORDINATED`] every run that
+//! still lives is stopped with its own grace → *ended*, once nothing lives. Kubernetes kills the
+//! container if that takes longer than the pod's own grace.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use muster_runner::place::{self, Left, Remains};
+use muster_runner::pod::{Answer, LEAVING, LINE_MAX, Look, Question, RUNS, SOCKET, Written};
+use muster_runner::wire::{Command, Hold, Request};
+use muster_runner::{RunnerIdentity, alive, connect, kept, procfs, record, socket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+
+use crate::sys::{self, Fork};
+use crate::tree::{self, Reaped};
+use crate::{limits, time, version};
+
+/// How long the coordinator has to end a generation on all of its nodes together, before this node
+/// ends its part alone. It takes a round trip and a commit.
+const COORDINATED: Duration = Duration::from_secs(2);
+/// Time between two looks at what still lives, while leaving.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a connection may stay without a question, and how long an answer may wait to be read.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// Serves the volume until SIGTERM, and until nothing lives then.
+pub(crate) fn run(volume: &Path) -> ExitCode {
+    sys::close_inherited(3);
+    limits::raise();
+    match serve(volume) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            say!("muster-runner: {}: {e}", volume.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(volume: &Path) -> io::Result<()> {
+    let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT])?;
+    // Outside a PID namespace of its own, it must ask for the orphans that PID 1 gets.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    std::env::set_current_dir(volume)?;
+    fs::create_dir_all(RUNS)?;
+    // An earlier container of this pod was told to end and has ended.
+    match fs::remove_file(LEAVING) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = socket::listen(SOCKET)?;
+    listener.set_nonblocking(true)?;
+    say!(
+        "{} muster-runner {} serves {}",
+        time::stamp(),
+        version(),
+        volume.display()
+    );
+    let mut leaving: Option<Leaving> = None;
+    loop {
+        wait(&signals, &listener, leaving.is_some())?;
+        while let Some(signal) = sys::next_signal(&signals) {
+            if signal != libc::SIGCHLD && leaving.is_none() {
+                leaving = Some(Leaving::begin()?);
+            }
+        }
+        while let Reaped::Ended(..) = tree::reap() {}
+        if let Some(stream) = accept(&listener) {
+            answer_apart(stream);
+        }
+        if let Some(leaving) = &mut leaving
+            && leaving.go_on()
+        {
+            say!("{} nothing lives any more", time::stamp());
+            return Ok(());
+        }
+    }
+}
+
+fn wait(signals: &OwnedFd, listener: &UnixListener, leaving: bool) -> io::Result<()> {
+    let mut fds =
+        [signals.as_fd(), listener.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let timeout = Timespec::try_from(LOOK).ok().filter(|_| leaving);
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// One connection, if one waits. Only this container's user and root may ask.
+fn accept(listener: &UnixListener) -> Option<UnixStream> {
+    let (stream, _) = listener.accept().ok()?;
+    let peer = sys::peer(&stream).ok()?;
+    if peer.uid != rustix::process::geteuid().as_raw() && peer.uid != 0 {
+        let refused = Err(format!("uid {} may not ask this container", peer.uid));
+        let _ = tell(&stream, refused);
+        return None;
+    }
+    Some(stream)
+}
+
+/// Answers everything that is asked on one connection, in a process of its own.
+fn answer_apart(stream: UnixStream) {
+    match sys::fork() {
+        Ok(Fork::Parent) => {}
+        Ok(Fork::Child) => {
+            // What this process starts is its own to wait for, and must be killed like any other.
+            let _ = sys::unblock_signals();
+            let _ = answer_all(stream);
+            std::process::exit(0);
+        }
+        Err(e) => {
+            let _ = tell(&stream, Err(format!("fork: {e}")));
+        }
+    }
+}
+
+fn answer_all(stream: UnixStream) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(IDLE))?;
+    stream.set_write_timeout(Some(IDLE))?;
+    let mut lines = BufReader::new(&stream);
+    loop {
+        let mut line = String::new();
+        (&mut lines).take(LINE_MAX).read_line(&mut line)?;
+        if !line.ends_with('\n') {
+            return Ok(());
+        }
+        let answered = match serde_json::from_str(&line) {
+            Ok(question) => answer(question),
+            Err(e) => Err(format!("not a question that this container knows: {e}")),
+        };
+        tell(&stream, answered)?;
+    }
+}
+
+fn tell(mut stream: &UnixStream, answered: Result<Value, String>) -> io::Result<()> {
+    let (ok, error) = match answered {
+        Ok(value) => (Some(value), None),
+        Err(error) => (None, Some(error)),
+    };
+    let mut line = serde_json::to_vec(&Answer { ok, error })?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+fn answer(question: Question) -> Result<Value, String> {
+    match question {
+        Question::Look => value(Look {
+            env: std::env::vars_os()
+                .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+                .collect(),
+            version: version(),
+        }),
+        Question::Start { dir } => {
+            let own = std::env::current_exe().map_err(|e| format!("own program: {e}"))?;
+            value(place::start(&own, &dir)?)
+        }
+        Question::Lives { dir, runner } => value(lives(&dir, runner.as_ref())),
+        Question::Sweep { dir, was, runner } => value(sweep(&dir, was, runner.as_ref())?),
+        Question::Memory { dir } => value(place::memory(&dir)),
+        Question::Find { wanted } => value(place::find(&wanted)?),
+        Question::Run { program } => value(place::run(&program)?),
+        Question::Modified { files } => {
+            let times: Vec<Written> = files.iter().map(|file| place::modified(file)).collect();
+            value(times)
+        }
+        Question::Saved { dir, pattern } => value(place::saved(&dir, &pattern)),
+    }
+}
+
+fn value(answer: impl serde::Serialize) -> Result<Value, String> {
+    serde_json::to_value(answer).map_err(|e| e.to_string())
+}
+
+fn lives(dir: &Path, runner: Option<&RunnerIdentity>) -> bool {
+    runner.map_or_else(|| muster_runner::held(dir), alive)
+}
+
+fn sweep(
+    dir: &Path,
+    was: Option<PathBuf>,
+    runner: Option<&RunnerIdentity>,
+) -> Result<Left, String> {
+    if runner.is_some_and(is_of_another_namespace) {
+        return Ok(Left::Nothing);
+    }
+    let remains = Remains { dir, was, runner };
+    remains.kill_all().map_err(|e| e.to_string())
+}
+
+/// Whether the runner was in a PID namespace whose init process is gone. The kernel has killed
+/// everything in it then. This holds only here: the init process of the container that both were
+/// started in is the one that is asked.
+fn is_of_another_namespace(runner: &RunnerIdentity) -> bool {
+    let init = procfs::Stat::of(1).map(|init| init.start_time).ok();
+    let is_init =
+        std::process::id() == 1 || rustix::process::getppid().is_some_and(|p| p.is_init());
+    is_init && runner.init_start.is_some() && init.is_some() && runner.init_start != init
+}
+
+/// The way out.
+struct Leaving {
+    since: Instant,
+    stopped: bool,
+}
+
+impl Leaving {
+    fn begin() -> io::Result<Self> {
+        say!("{} told to end", time::stamp());
+        fs::write(LEAVING, "the pod is being deleted or evicted\n")?;
+        Ok(Self {
+            since: Instant::now(),
+            stopped: false,
+        })
+    }
+
+    /// True: nothing lives any more.
+    fn go_on(&mut self) -> bool {
+        let living = living();
+        if living.is_empty() {
+            return true;
+        }
+        if !self.stopped && self.since.elapsed() >= COORDINATED {
+            self.stopped = true;
+            for dir in &living {
+                if let Err(e) = stop(dir) {
+                    say!("{} {}: stop: {e}", time::stamp(), dir.display());
+                }
+            }
+        }
+        false
+    }
+}
+
+/// The directories of all runners that live, or whose keepers still end what they have left.
+fn living() -> Vec<PathBuf> {
+    let dirs = fs::read_dir(RUNS).into_iter().flatten().flatten();
+    dirs.map(|entry| entry.path())
+        .filter(|dir| match RunnerIdentity::read(dir) {
+            Ok(Some(runner)) => alive(&runner) || kept(&runner),
+            Ok(None) | Err(_) => muster_runner::held(dir),
+        })
+        .collect()
+}
+
+/// Asks a runner to stop its worker group with the job's own grace.
+fn stop(dir: &Path) -> io::Result<()> {
+    let hold: Hold =
+        record::parse(&fs::read(dir.join(record::HOLD))?).map_err(|(_, e)| io::Error::other(e))?;
+    let request = Request::new(
+        0,
+        Command::Stop {
+            grace_ms: hold.term_grace_ms,
+            reason: "the pod is being deleted or evicted".into(),
+        },
+    );
+    let mut line = serde_json::to_vec(&request)?;
+    line.push(b'\n');
+    let mut stream = connect(dir)?;
+    stream.set_write_timeout(Some(IDLE))?;
+    stream.set_read_timeout(Some(IDLE))?;
+    stream.write_all(&line)?;
+    // The runner has obeyed once it has answered.
+    BufReader::new(stream).read_line(&mut String::new())?;
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! What an agent asks of the place where workers live: the machine, or the container, whose
+//! processes and files the workers see. Everything here blocks, and nothing here decides.
+//!
+//! On a machine the agent is in that place itself and calls these functions. In a pod the workers
+//! are in another container, and its init process calls them for the agent (see
+//! [`pod`](crate::pod)).
+
+mod files;
+mod memory;
+mod program;
+mod saved;
+mod sweep;
+
+pub use files::{Wanted, find, modified};
+pub use memory::memory;
+pub use program::{Output, Program, READY_TIMEOUT, TAKEN, run, start, started};
+pub use saved::saved;
+pub use sweep::{Left, RUN_DIR, Remains};

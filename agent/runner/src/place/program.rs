@@ -1,0 +1,255 @@
+//! Short programs: the question to a job's interpreter, and the start of a runner.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+
+/// How long a runner may take to become ready. It needs milliseconds; a disk that takes this long
+/// to sync two small files is broken.
+pub const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// The runner's exit status when its directory is taken.
+pub const TAKEN: i32 = 3;
+
+/// The most that is kept of each of a program's two streams.
+const OUTPUT_MAX: usize = 64 << 10;
+
+/// A program that ends by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub program: PathBuf,
+    pub args: Vec<String>,
+    /// All variables that it gets.
+    pub env: BTreeMap<String, String>,
+    pub dir: PathBuf,
+    pub timeout_ms: u64,
+}
+
+/// What a program has said until its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    pub stdout: String,
+    pub stderr: String,
+    /// None: it was ended by a signal.
+    pub code: Option<i32>,
+}
+
+impl Program {
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.args)
+            .env_clear()
+            .envs(&self.env)
+            .current_dir(&self.dir)
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+
+    /// The error of a program that could not be started.
+    pub fn not_started(&self, e: &io::Error) -> String {
+        format!("{} cannot be started: {e}", self.program.display())
+    }
+
+    /// The error of a program that has not ended in time.
+    pub fn too_slow(&self) -> String {
+        format!(
+            "{} did not answer within {} s",
+            self.program.display(),
+            self.timeout().as_secs()
+        )
+    }
+
+    /// The start of a runner for `dir`. It ends as soon as the runner, which goes on in the
+    /// background, can be talked to.
+    pub fn runner(runner: &Path, dir: &Path) -> Self {
+        Self {
+            program: runner.to_owned(),
+            args: vec![
+                "hold".to_owned(),
+                "--dir".to_owned(),
+                dir.to_string_lossy().into_owned(),
+            ],
+            env: BTreeMap::new(),
+            dir: "/".into(),
+            timeout_ms: u64::try_from(READY_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Runs a program until it and all that it has started have closed their output.
+pub fn run(program: &Program) -> Result<Output, String> {
+    let until = Instant::now() + program.timeout();
+    let mut child = program
+        .command()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| program.not_started(&e))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let mut heard = [Vec::new(), Vec::new()];
+    let read = match (stdout, stderr) {
+        (Some(stdout), Some(stderr)) => read_both(stdout, stderr, &mut heard, until),
+        _ => unreachable!("both streams are pipes"),
+    };
+    if !matches!(read, Ok(true)) {
+        let _ = child.kill();
+    }
+    let status = child.wait();
+    match read {
+        Ok(true) => {}
+        Ok(false) => return Err(program.too_slow()),
+        Err(e) => return Err(format!("{}: {e}", program.program.display())),
+    }
+    let status = status.map_err(|e| format!("{}: {e}", program.program.display()))?;
+    let [stdout, stderr] = heard.map(|text| String::from_utf8_lossy(&text).into_owned());
+    Ok(Output {
+        stdout,
+        stderr,
+        code: status.code(),
+    })
+}
+
+/// Reads both streams to their ends. False: the time was over before that.
+fn read_both(
+    stdout: impl Read + AsFd,
+    stderr: impl Read + AsFd,
+    heard: &mut [Vec<u8>; 2],
+    until: Instant,
+) -> io::Result<bool> {
+    let (mut out, mut err) = (Some(stdout), Some(stderr));
+    let [heard_out, heard_err] = heard;
+    while out.is_some() || err.is_some() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let fds = [out.as_ref().map(AsFd::as_fd), err.as_ref().map(AsFd::as_fd)];
+        let mut polled: Vec<PollFd<'_>> = fds
+            .iter()
+            .flatten()
+            .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+            .collect();
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut polled, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) | Ok(0) => continue,
+            result => result?,
+        };
+        let mut ready = polled.iter().map(|fd| !fd.revents().is_empty());
+        let out_ready = out.is_some() && ready.next().unwrap_or_default();
+        let err_ready = err.is_some() && ready.next().unwrap_or_default();
+        drop(polled);
+        if out_ready {
+            read_some(&mut out, heard_out)?;
+        }
+        if err_ready {
+            read_some(&mut err, heard_err)?;
+        }
+    }
+    Ok(true)
+}
+
+fn read_some(stream: &mut Option<impl Read>, heard: &mut Vec<u8>) -> io::Result<()> {
+    let mut buffer = [0; 4_096];
+    let Some(open) = stream else {
+        return Ok(());
+    };
+    match open.read(&mut buffer)? {
+        0 => *stream = None,
+        read => {
+            let room = OUTPUT_MAX.saturating_sub(heard.len()).min(read);
+            heard.extend_from_slice(&buffer[..room]);
+        }
+    }
+    Ok(())
+}
+
+/// Starts a runner for `dir`, and returns once it can be talked to.
+pub fn start(runner: &Path, dir: &Path) -> Result<(), String> {
+    started(&run(&Program::runner(runner, dir))?)
+}
+
+/// What a runner's start has said. "Taken" is as good as started: an earlier agent started this
+/// runner just before it was killed.
+pub fn started(output: &Output) -> Result<(), String> {
+    if matches!(output.code, Some(0 | TAKEN)) {
+        return Ok(());
+    }
+    let said = output.stderr.trim();
+    let said = said.strip_prefix("muster-runner: ").unwrap_or(said);
+    Err(if !said.is_empty() {
+        said.to_owned()
+    } else if let Some(code) = output.code {
+        format!("the runner ended with exit status {code}")
+    } else {
+        "the runner was ended by a signal".to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, timeout_ms: u64) -> Program {
+        Program {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: BTreeMap::from([("A".to_owned(), "1".to_owned())]),
+            dir: "/".into(),
+            timeout_ms,
+        }
+    }
+
+    #[test]
+    fn both_streams_are_heard_to_their_ends() {
+        let output = run(&shell("echo $A; pwd >&2; exit 4", 60_000)).unwrap();
+        let expected = Output {
+            stdout: "1\n".into(),
+            stderr: "/\n".into(),
+            code: Some(4),
+        };
+        assert_eq!(output, expected);
+        // More than a pipe holds, on either stream.
+        let flood = run(&shell(
+            "head -c 300000 /dev/zero; head -c 300000 /dev/zero >&2",
+            60_000,
+        ))
+        .unwrap();
+        assert_eq!(
+            (flood.stdout.len(), flood.stderr.len(), flood.code),
+            (OUTPUT_MAX, OUTPUT_MAX, Some(0))
+        );
+    }
+
+    #[test]
+    fn what_hangs_or_is_missing_is_told() {
+        let slow = run(&shell("exec sleep 600", 50)).unwrap_err();
+        assert_eq!(slow, "/bin/sh did not answer within 0 s");
+        let gone = Program {
+            program: "/no/such".into(),
+            ..shell("", 1_000)
+        };
+        let gone = run(&gone).unwrap_err();
+        assert!(
+            gone.starts_with("/no/such cannot be started: No such file"),
+            "{gone}"
+        );
+        let refused = Output {
+            stdout: String::new(),
+            stderr: "muster-runner: no\n".into(),
+            code: Some(1),
+        };
+        assert_eq!(started(&refused), Err("no".into()));
+    }
+}

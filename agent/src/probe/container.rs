@@ -1,0 +1,68 @@
+//! The container that workers live in, where that is not the agent's own.
+//!
+//! Each look asks its init process. Its environment, of which the environment of every worker is
+//! made, is known before the finding that keeps work away goes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use muster_core::health::{Reading, Subject, Value};
+use muster_runner::pod::{self, Look, Question, SOCKET};
+use muster_runtime::chain::chain;
+use tokio::sync::watch;
+
+/// The environment of which the workers' environment is made.
+pub(crate) type BaseEnv = BTreeMap<String, String>;
+
+/// The volume that the container shares with the agent's, and where its environment is told.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) volume: PathBuf,
+    pub(super) env: watch::Sender<BaseEnv>,
+}
+
+impl Container {
+    /// Whether the container is missing.
+    pub(super) fn look(&self) -> Reading {
+        let answer = pod::ask::<Look>(&self.volume, &Question::Look);
+        let (missing, words) = match answer {
+            Ok(look) => {
+                let words = format!(
+                    "the workers' container is up: muster-runner {}",
+                    look.version
+                );
+                self.env.send_if_modified(|known| {
+                    let changed = *known != look.env;
+                    *known = look.env;
+                    changed
+                });
+                (false, words)
+            }
+            Err(e) => (true, chain(&e)),
+        };
+        Reading {
+            check: "workers-container",
+            subject: Subject::Node,
+            value: Value::Flag(missing),
+            words,
+            runs: Vec::new(),
+        }
+    }
+
+    /// Differs after another container has come up, since each binds a socket of its own.
+    pub(super) fn glance(&self) -> Option<String> {
+        let socket = fs::metadata(Path::new(&self.volume).join(SOCKET)).ok()?;
+        Some(socket.ino().to_string())
+    }
+}
+
+/// The environment of this process, as far as it is UTF-8.
+pub(super) fn own_environment() -> BaseEnv {
+    std::env::vars_os()
+        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+        .collect()
+}

@@ -14,6 +14,10 @@ use crate::{
     run::{Assignment, Endpoint},
 };
 
+mod base;
+
+pub use base::EnvIs;
+
 /// The process that starts one node's workers. Its environment is complete: nothing else reaches
 /// the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,15 +40,6 @@ pub struct Site {
     pub env: BTreeMap<String, String>,
     /// What `env` is, which decides how much of it a launch takes.
     pub env_is: EnvIs,
-}
-
-/// What a site's environment is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EnvIs {
-    /// The agent's own. Ranks get only what concerns the user, the locale and places.
-    Agents,
-    /// That of the image that workers live in. Ranks get all that is not a launch's own.
-    Images,
 }
 
 /// The variable that names the run's directory in all its processes.
@@ -249,47 +244,6 @@ struct Shim<'a> {
     options: &'a [String],
 }
 
-/// Variables of the agent's own environment that ranks get: the user, the locale, and the places of
-/// programs and libraries. Every other variable is the agent's own or does harm: torchrun reads
-/// every flag from `PET_<FLAG>`, and a stale RANK or MASTER_ADDR changes what a script does.
-const PASSED: [&str; 10] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "TZ",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "PYTHONPATH",
-    "VIRTUAL_ENV",
-];
-const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
-
-/// Variables of an image that no rank gets, because every launch has its own.
-const OF_A_LAUNCH: [&str; 9] = [
-    "RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "ROLE_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE",
-    "CUDA_VISIBLE_DEVICES",
-];
-const OF_A_LAUNCH_PREFIXES: [&str; 5] =
-    ["PET_", "MASTER_", "MUSTER_", "TORCHELASTIC_", "PYTHON_EXEC"];
-
-/// Whether a launch takes this variable of its site's environment.
-fn passes(name: &str, env_is: EnvIs) -> bool {
-    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    match env_is {
-        EnvIs::Agents => PASSED.contains(&name) || begins(&PASSED_PREFIXES),
-        EnvIs::Images => !OF_A_LAUNCH.contains(&name) && !begins(&OF_A_LAUNCH_PREFIXES),
-    }
-}
-
 fn environment(
     assignment: &Assignment,
     meeting: Meeting<'_>,
@@ -299,7 +253,7 @@ fn environment(
     let mut env: BTreeMap<String, String> = site
         .env
         .iter()
-        .filter(|(name, _)| passes(name, site.env_is))
+        .filter(|(name, _)| base::passes(name, site.env_is))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     // The values that a job may change, and its own variables. The number of threads is one of
@@ -533,27 +487,6 @@ mod tests {
             env,
             env_is: EnvIs::Agents,
         }
-    }
-
-    #[test]
-    fn of_an_image_all_passes_that_is_not_a_launchs_own() {
-        let image = Site {
-            env_is: EnvIs::Images,
-            ..site()
-        };
-        let meeting = meeting();
-        let with = |site| {
-            launch(&job("python3", "t.py"), Meeting::Served(&meeting), site)
-                .unwrap()
-                .env
-        };
-        let (own, all) = (with(&site()), with(&image));
-        assert_eq!(all.get("SECRET").map(String::as_str), Some("s"));
-        for name in ["PET_NNODES", "RANK", "SECRET"] {
-            assert!(!own.contains_key(name), "{name}");
-        }
-        let more: Vec<&String> = all.keys().filter(|name| !own.contains_key(*name)).collect();
-        assert_eq!(more, ["SECRET"]);
     }
 
     fn job(command: &str, args: &str) -> Assignment {

@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -20,6 +21,8 @@ pub(crate) struct Here {
     pub(crate) step_formats: Option<String>,
     /// The ports that a TCPStore may have.
     pub(crate) ports: Option<PortRange>,
+    /// The standard output of the container that workers live in.
+    pub(crate) echo: Option<PathBuf>,
 }
 
 pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wire::Hold {
@@ -48,6 +51,7 @@ pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wir
         term_grace_ms: millis(assignment.stop_grace),
         fence_after_ms: assignment.fence_after.map(millis),
         launcher: false,
+        echo: None,
     }
 }
 

@@ -71,6 +71,7 @@ pub(crate) async fn prepare(
         .map_err(|e| trouble("read its own address", &e))?;
     let mut hold = wire::Hold {
         step_formats: here.step_formats.clone(),
+        echo: here.echo.clone(),
         ..hold(assignment, site, address)
     };
     if let Some(store) = &mut hold.store {

@@ -417,6 +417,8 @@ impl Supervisor {
             site: self.site(&assignment.run),
             step_formats: self.config.step_formats.clone(),
             ports: self.config.port_range,
+            // The standard output of the first process that the workers see.
+            echo: self.config.pod.as_ref().map(|_| "/proc/1/fd/1".into()),
         };
         let (runs, host, preflight) =
             (self.runs.clone(), self.host.clone(), self.preflight.clone());

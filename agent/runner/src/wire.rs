@@ -74,6 +74,10 @@ pub struct Hold {
     /// the job's generations are forked from it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub launcher: bool,
+    /// A file to which the ranks' output goes as well as into their logs: the standard output of
+    /// the container that they are in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub echo: Option<PathBuf>,
 }
 
 fn default_log_bytes() -> u64 {

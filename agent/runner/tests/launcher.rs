@@ -71,6 +71,7 @@ impl Warm {
             generation: number,
             world_size: 2,
             launcher: false,
+            echo: None,
             ..self.rig.hold.clone()
         };
         muster_runner::record::write_atomic(&dir, muster_runner::record::HOLD, &hold).unwrap();

@@ -22,9 +22,10 @@ struct Container {
 impl Container {
     fn start(mut command: Command, log: &Path) -> Container {
         let log = File::options().create(true).append(true).open(log).unwrap();
-        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stdin(Stdio::null());
+        command.stdout(log.try_clone().unwrap()).stderr(log);
         Container {
-            unshare: command.stderr(log).spawn().unwrap(),
+            unshare: command.spawn().unwrap(),
         }
     }
 
@@ -266,6 +267,15 @@ fn workers_live_in_the_other_container_through_everything() {
     assert_eq!(namespace(rank), namespace(init as u32));
     let own = environment(rank);
     assert!(own.contains("IMAGE=of-the-workers"), "{own}");
+
+    // What `kubectl logs` shows.
+    let said = first.home.join("workers.log");
+    let shown = || {
+        fs::read_to_string(&said)
+            .unwrap()
+            .contains("[learn rank 0] ")
+    };
+    until(|| shown().then_some(())).expect("the ranks' output is the container's");
 
     // A rank that dies costs a generation, and no container.
     kill_process(Pid::from_raw(rank as i32).unwrap(), Signal::KILL).unwrap();

@@ -79,6 +79,7 @@ impl Rig {
             term_grace_ms: 10_000,
             fence_after_ms: None,
             launcher: false,
+            echo: None,
         };
         Rig {
             _root: root,

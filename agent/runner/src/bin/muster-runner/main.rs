@@ -22,6 +22,7 @@ mod keeper;
 mod limits;
 mod lines;
 mod logs;
+mod mouth;
 mod output;
 mod parked;
 mod pod;

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::lines::{Lines, Seen};
 use crate::logs::Log;
+use crate::mouth::Mouth;
 
 /// How many lines of stderr are kept for a failed rank, and how many bytes of each.
 const TAIL_LINES: usize = 20;
@@ -39,6 +40,7 @@ pub(crate) struct Output {
     log: Log,
     streams: [Option<Stream>; 2],
     tail: VecDeque<Vec<u8>>,
+    mouth: Option<Mouth>,
     pub(crate) bytes: u64,
     pub(crate) steps: Steps,
 }
@@ -64,7 +66,12 @@ pub(crate) enum Read {
 
 impl Output {
     /// Takes over the read ends of a process's stdout and stderr.
-    pub(crate) fn new(log: Log, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(
+        log: Log,
+        mouth: Option<Mouth>,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    ) -> io::Result<Self> {
         for fd in [&stdout, &stderr] {
             rustix::io::ioctl_fionbio(fd, true)?;
         }
@@ -78,6 +85,7 @@ impl Output {
             log,
             streams: [stream(stdout, "stdout"), stream(stderr, "stderr")],
             tail: VecDeque::new(),
+            mouth,
             bytes: 0,
             steps: Steps::default(),
         })
@@ -114,6 +122,7 @@ impl Output {
         };
         let mut known = Known {
             tail: &mut self.tail,
+            mouth: self.mouth.as_mut(),
             steps: &mut self.steps,
         };
         let see = |seen: Seen| known.learn(side, seen, formats, now);
@@ -148,6 +157,7 @@ impl Output {
             let Some(stream) = stream else { continue };
             let mut known = Known {
                 tail: &mut self.tail,
+                mouth: self.mouth.as_mut(),
                 steps: &mut self.steps,
             };
             let see = |seen: Seen| known.learn(side, seen, formats, now);
@@ -210,6 +220,7 @@ impl Output {
 /// What is learned from an output while it passes.
 struct Known<'a> {
     tail: &'a mut VecDeque<Vec<u8>>,
+    mouth: Option<&'a mut Mouth>,
     steps: &'a mut Steps,
 }
 
@@ -217,6 +228,9 @@ impl Known<'_> {
     fn learn(&mut self, side: u8, seen: Seen, formats: &Formats, now: Duration) {
         let text = match seen {
             Seen::Line(line) => {
+                if let Some(mouth) = &mut self.mouth {
+                    mouth.say(line);
+                }
                 if side == 1 {
                     if self.tail.len() == TAIL_LINES {
                         self.tail.pop_front();

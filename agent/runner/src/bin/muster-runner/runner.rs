@@ -23,6 +23,7 @@ use crate::control::Control;
 use crate::fence::{CLOSED, Fence};
 use crate::group::{Group, Process, Rank};
 use crate::logs::Log;
+use crate::mouth::Mouth;
 use crate::output::{CHUNK, Output, Read};
 use crate::poll::{Interest, Poll, Source};
 use crate::ranks::{Event, Hear, Ranks};
@@ -324,7 +325,13 @@ impl Runner {
         stderr: OwnedFd,
     ) -> io::Result<Output> {
         let log = Log::open(&self.logs, name, self.hold.log_bytes)?;
-        let output = Output::new(log, stdout, stderr)?;
+        let mouth = self.hold.echo.as_deref().filter(|_| id != LAUNCHER);
+        let mouth = mouth.and_then(|path| {
+            Mouth::open(path, &self.hold.name, id - 1)
+                .inspect_err(|e| say!("{} {}: {e}", time::stamp(), path.display()))
+                .ok()
+        });
+        let output = Output::new(log, mouth, stdout, stderr)?;
         for (side, fd) in output.open() {
             self.poll
                 .add(fd, Source::Stream(id, side), Interest::Read)?;

@@ -50,13 +50,16 @@ stops it and proves that nothing of it lives.
 Usage:
   muster-runner hold --dir DIR [--foreground] [--no-cgroup] [--launcher PID --keeper PID]
   muster-runner pod --dir DIR
+  muster-runner install --dir DIR
 
 `pod` is the first process of a container that workers live in. It starts the runners that an agent in another container of the
-same pod asks for. SIGTERM ends the workers with their grace, then it ends.
+same pod asks for. SIGTERM ends the workers with their grace, then it ends. `install` puts this program into a volume, for a
+container whose image does not have it.
 
 Options:
   --dir DIR      hold: directory with hold.json; sockets, records and logs are made in it
                  pod: the volume that the agent's container mounts at the same path
+                 install: where muster-runner is put; an older one is replaced as a whole
   --foreground   Stay in the foreground (the default as PID 1)
   --no-cgroup    Hold the group by its process tree alone, as where no cgroup can be made
   --launcher PID Take over this launcher, a child of this process, and the descriptors 3 to 6 (only launchers use this)
@@ -90,11 +93,25 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::Hold(options)) => hold::run(&options),
         Ok(Invocation::Pod(dir)) => pod::run(&dir),
+        Ok(Invocation::Install(dir)) => match install(&dir) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                say!("muster-runner: {}: {e}", dir.display());
+                ExitCode::FAILURE
+            }
+        },
         Err(wrong) => {
             say!("muster-runner: {wrong}\nSee muster-runner --help.");
             ExitCode::from(2)
         }
     }
+}
+
+/// Copies this program. Whoever executes the copy at that moment has the old one or the new one.
+fn install(dir: &Path) -> std::io::Result<()> {
+    let (new, name) = (dir.join(".muster-runner.new"), dir.join("muster-runner"));
+    std::fs::copy(std::env::current_exe()?, &new)?;
+    std::fs::rename(new, name)
 }
 
 /// Version and commit, as in `runner.json`.
@@ -110,6 +127,16 @@ enum Invocation {
     Hold(Options),
     /// The volume.
     Pod(PathBuf),
+    /// Where to.
+    Install(PathBuf),
+}
+
+/// The commands that take a directory.
+#[derive(PartialEq)]
+enum Role {
+    Hold,
+    Pod,
+    Install,
 }
 
 /// The options of `hold`.
@@ -126,12 +153,13 @@ pub(crate) struct Options {
 
 fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
     let mut args = args.into_iter();
-    let pod = match args.next().as_ref().and_then(|a| a.to_str()) {
+    let role = match args.next().as_ref().and_then(|a| a.to_str()) {
         None => return Err("a command is missing".into()),
         Some("--help" | "-h" | "help") => return Ok(Invocation::Help),
         Some("--version" | "-V") => return Ok(Invocation::Version),
-        Some("hold") => false,
-        Some("pod") => true,
+        Some("hold") => Role::Hold,
+        Some("pod") => Role::Pod,
+        Some("install") => Role::Install,
         Some(other) => return Err(format!("unknown command {other:?}")),
     };
     let (mut dir, mut foreground, mut cgroup) = (None, false, true);
@@ -139,9 +167,9 @@ fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--help" | "-h") => return Ok(Invocation::Help),
-            Some("--foreground") if !pod => foreground = true,
-            Some("--no-cgroup") if !pod => cgroup = false,
-            Some(flag @ ("--launcher" | "--keeper")) if !pod => {
+            Some("--foreground") if role == Role::Hold => foreground = true,
+            Some("--no-cgroup") if role == Role::Hold => cgroup = false,
+            Some(flag @ ("--launcher" | "--keeper")) if role == Role::Hold => {
                 let pid = args.next().and_then(|pid| pid.to_str()?.parse().ok());
                 let pid = pid.ok_or_else(|| format!("{flag} needs the pid of a process"))?;
                 *(if flag == "--keeper" {
@@ -160,16 +188,17 @@ fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
         }
     }
     let dir = dir.ok_or("--dir is missing")?;
-    if pod {
-        return Ok(Invocation::Pod(dir));
-    }
-    Ok(Invocation::Hold(Options {
-        dir,
-        foreground,
-        cgroup,
-        launcher,
-        keeper,
-    }))
+    Ok(match role {
+        Role::Pod => Invocation::Pod(dir),
+        Role::Install => Invocation::Install(dir),
+        Role::Hold => Invocation::Hold(Options {
+            dir,
+            foreground,
+            cgroup,
+            launcher,
+            keeper,
+        }),
+    })
 }
 
 #[cfg(test)]

@@ -247,10 +247,13 @@ impl Leaving {
     }
 }
 
-/// The directories of all runners that live, or whose keepers still end what they have left.
+/// The directories of all runners that hold something that lives, or whose keepers still end what
+/// they have left. A runner that has written down the end of its group only waits for an agent,
+/// which needs nothing but what it has written.
 fn living() -> Vec<PathBuf> {
     let dirs = fs::read_dir(RUNS).into_iter().flatten().flatten();
     dirs.map(|entry| entry.path())
+        .filter(|dir| !dir.join(record::OUTCOME).exists())
         .filter(|dir| match RunnerIdentity::read(dir) {
             Ok(Some(runner)) => alive(&runner) || kept(&runner),
             Ok(None) | Err(_) => muster_runner::held(dir),

@@ -34,6 +34,7 @@ use crate::{
     api::{authorize::Guard, context::Context},
     audit::{Files, Trail},
     handle::Handle,
+    kubernetes::Reviews,
     trust::Trust,
 };
 
@@ -58,16 +59,30 @@ mod usages;
 mod wait;
 mod watch;
 
+/// What a caller meets before any service.
+pub(crate) struct Door {
+    /// `None`: everybody is a user of this machine.
+    pub(crate) trust: Option<Arc<Trust>>,
+    /// `None`: no tokens of Kubernetes are taken.
+    pub(crate) reviews: Option<Arc<Reviews>>,
+    pub(crate) trail: Trail,
+}
+
 /// All services, what decides who may call them, and the reporter that takes them out of service.
 pub(crate) async fn routes(
     handle: Handle,
     scope: Scope,
-    trust: Option<Arc<Trust>>,
-    trail: Trail,
+    door: Door,
     entries: Files,
 ) -> (Routes, Guard, Health) {
+    let Door {
+        trust,
+        reviews,
+        trail,
+    } = door;
     let guard = Guard {
         trust: trust.clone(),
+        reviews,
         trail: trail.clone(),
     };
     let context = Context {

@@ -8,7 +8,6 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use muster_coordinator::{
     audit,
     commands::Command,
-    kubernetes,
     options::Options,
     serve::{Coordinator, Settings},
     store::{Store, redb::RedbStore},
@@ -41,7 +40,7 @@ fn run() -> anyhow::Result<()> {
         ready_file,
         turn_stats,
         min_term,
-        kubernetes_nodes,
+        kubernetes,
         log_format,
         log_filter,
         policy,
@@ -70,11 +69,7 @@ fn run() -> anyhow::Result<()> {
         .build()
         .context("start the runtime")?;
     runtime.block_on(async {
-        let kubernetes = if kubernetes_nodes {
-            Some(kubernetes::configuration().await?)
-        } else {
-            None
-        };
+        let kubernetes = kubernetes.settings().await?;
         let settings = Settings {
             trust: Trust::open(&state_dir)?,
             audit: audit::Options::of(&state_dir),

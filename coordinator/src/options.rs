@@ -1,5 +1,7 @@
 //! The command line of `muster-coordinator`. Every flag can also be set in the environment.
 
+mod kubernetes;
+
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser};
@@ -9,6 +11,8 @@ use muster_runtime::{
     telemetry::{DEFAULT_FILTER, LogFormat},
     version::version,
 };
+
+pub use kubernetes::KubernetesOptions;
 
 /// Central daemon of Muster: hears the agents, decides, serves users.
 ///
@@ -52,12 +56,6 @@ pub struct Options {
     #[arg(long, env = "MUSTER_MIN_TERM", value_name = "N", default_value = "0", hide_default_value = true, value_parser = parse_term)]
     pub min_term: Term,
 
-    /// Also read the labels of the nodes from the Node objects of a Kubernetes cluster. A node gets
-    /// the labels of the object that has its name. The cluster is that of $KUBECONFIG or
-    /// ~/.kube/config, else the one this runs in. Needs the verbs get, list and watch on nodes.
-    #[arg(long, env = "MUSTER_KUBERNETES_NODES")]
-    pub kubernetes_nodes: bool,
-
     /// How logs are written to standard error.
     #[arg(
         long,
@@ -71,6 +69,9 @@ pub struct Options {
     /// What is logged: a level, or a list as "muster_coordinator=debug,info".
     #[arg(long, env = "MUSTER_LOG_FILTER", value_name = "FILTER", default_value = DEFAULT_FILTER)]
     pub log_filter: String,
+
+    #[command(flatten)]
+    pub kubernetes: KubernetesOptions,
 
     #[command(flatten)]
     pub policy: PolicyOptions,

@@ -6,11 +6,16 @@
 
 use std::sync::Arc;
 
-use muster_rpc::{Identity, gate::Gate, listen::Caller};
+use muster_rpc::{
+    Identity,
+    gate::{Admitted, Asked, Gate, Refused},
+    listen::Caller,
+};
 use tonic::{Code, Request, Status};
 
 use crate::{
     audit::{Call, Trail},
+    kubernetes::Reviews,
     trust::{self, Rights, Role, Trust},
 };
 
@@ -86,10 +91,11 @@ fn is_audited(method: &str, rule: Rule) -> bool {
     }
 }
 
-/// Asks the table about every call, and tells the audit trail.
+/// Finds out who calls, asks the table about every call, and tells the audit trail.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     pub(crate) trust: Option<Arc<Trust>>,
+    pub(crate) reviews: Option<Arc<Reviews>>,
     pub(crate) trail: Trail,
 }
 
@@ -97,24 +103,56 @@ impl Guard {
     pub(crate) fn rights(&self, identity: &Identity) -> Result<Rights, Status> {
         Rights::of(identity, self.trust.as_deref().map(Trust::grants))
     }
+
+    /// Who calls. A token counts only where the connection proves nothing.
+    async fn caller(&self, asked: Asked) -> Result<Caller, Refused> {
+        let Asked { caller, bearer, .. } = asked;
+        let Some(bearer) = bearer else {
+            return Ok(caller);
+        };
+        let identity = match (caller.identity(), &self.reviews) {
+            (Identity::Certified(_) | Identity::Reviewed(_), _) => return Ok(caller),
+            (Identity::Local { .. } | Identity::Unknown, _) => Err(Status::unauthenticated(
+                "a token is taken over TLS only, and others may have seen this one: call with https://",
+            )),
+            (Identity::Anonymous, None) => Err(Status::unauthenticated(
+                "this coordinator takes no tokens of Kubernetes (--kubernetes-agents); show a certificate of `muster login` or `muster-agent \
+                 join`",
+            )),
+            (Identity::Anonymous, Some(reviews)) => reviews.identity(&bearer).await,
+        };
+        identity
+            .and_then(|identity| caller.clone().proven(identity))
+            .map_err(|status| Refused { caller, status })
+    }
+
+    fn begin(&self, caller: &Caller, method: &str) -> Result<(Call, Rights), Status> {
+        let rights = self.rights(caller.identity())?;
+        let (rule, what) = allow(&rights, method)?;
+        let always = is_audited(method, rule);
+        let call = self.trail.begin(caller, what, always, &rights.note);
+        Ok((call, rights))
+    }
 }
 
 impl Gate for Guard {
     type Call = Call;
 
-    fn admit(
-        &self,
-        caller: &Caller,
-        method: &str,
-        extensions: &mut http::Extensions,
-    ) -> Result<Call, Status> {
-        let rights = self.rights(caller.identity())?;
-        let method = method.trim_start_matches('/');
-        let (rule, what) = allow(&rights, method)?;
-        let always = is_audited(method, rule);
-        let call = self.trail.begin(caller, what, always, &rights.note);
-        extensions.insert(rights);
-        Ok(call)
+    async fn admit(&self, asked: Asked) -> Result<Admitted<Call>, Refused> {
+        let method = asked.method.clone();
+        let caller = self.caller(asked).await?;
+        match self.begin(&caller, method.trim_start_matches('/')) {
+            Ok((call, rights)) => {
+                let mut extensions = http::Extensions::new();
+                extensions.insert(rights);
+                Ok(Admitted {
+                    call,
+                    caller,
+                    extensions,
+                })
+            }
+            Err(status) => Err(Refused { caller, status }),
+        }
     }
 
     fn refused(&self, caller: &Caller, method: &str, code: Code) {

@@ -72,10 +72,13 @@ impl Rights {
                 });
             }
             Identity::Anonymous => return Ok(nothing),
-            Identity::Certified(principal) => principal,
+            Identity::Certified(_) | Identity::Reviewed(_) => identity.principal(),
         };
         let Some(grants) = grants else {
             return Err(Status::internal("a certificate without an authority"));
+        };
+        let Some(principal) = principal else {
+            return Ok(nothing);
         };
         refuse_denied(principal, grants)?;
         Ok(match principal.kind {
@@ -120,9 +123,15 @@ impl Rights {
         match &self.host {
             Host::Any => Ok(()),
             Host::Only(own) if own == node => Ok(()),
-            Host::Only(own) => Err(Status::permission_denied(format!(
-                "the certificate is for node {own}, and the agent says that it is {node}"
-            ))),
+            Host::Only(own) => {
+                let proof = match &self.identity {
+                    Identity::Reviewed(_) => "token is of a pod on",
+                    _ => "certificate is for",
+                };
+                Err(Status::permission_denied(format!(
+                    "the {proof} node {own}, and the agent says that it is {node}"
+                )))
+            }
             Host::No => Err(Status::permission_denied(format!(
                 "{} is no host",
                 self.identity
@@ -164,12 +173,15 @@ impl Rights {
     pub(crate) fn actor(&self, claimed: &str) -> Actor {
         match &self.identity {
             Identity::Local { uid } => Actor::Local { uid: *uid },
-            Identity::Certified(principal) => match principal.kind {
-                Kind::User => Actor::User {
+            Identity::Certified(_) | Identity::Reviewed(_) => match self.identity.principal() {
+                Some(principal) if principal.kind == Kind::Host => Actor::Host {
                     name: principal.name().to_owned(),
                 },
-                Kind::Host => Actor::Host {
+                Some(principal) => Actor::User {
                     name: principal.name().to_owned(),
+                },
+                None => Actor::User {
+                    name: self.identity.to_string(),
                 },
             },
             Identity::Unknown | Identity::Anonymous => Actor::Unknown {

@@ -11,7 +11,8 @@ use muster_coordinator::{
 use muster_core::{fleet::Policy, id::Term};
 use muster_proto::v1::{self, agent_message::Message as FromAgent};
 use muster_rpc::{
-    Address, Channel, Clients,
+    Address, Bearer, Channel, Clients,
+    channel::Tokens,
     credentials::Credentials,
     dial,
     dial::Options,
@@ -119,6 +120,16 @@ impl Secure {
 
     pub(crate) async fn as_whom(&self, own: &Credentials) -> Clients {
         self.clients(own.tls().unwrap()).await
+    }
+
+    /// Whoever shows this token with every call.
+    pub(crate) async fn with_token(&self, token: &str) -> Clients {
+        let options = Options {
+            tls: Some(ClientTls::new(&self.pin, None).unwrap()),
+            tokens: Some(Tokens::one(Bearer::parse(token).unwrap())),
+            ..Options::default()
+        };
+        within(dial(&self.address, options)).await.unwrap()
     }
 
     pub(crate) async fn anonymous(&self) -> Clients {

@@ -17,4 +17,5 @@ mod process;
 mod reflection;
 mod server;
 mod sessions;
+mod tokens;
 mod wait;

@@ -49,7 +49,7 @@ Examples:
 
   # In a pod of a coordinator with --kubernetes-agents: show the pod's token
   muster-agent --coordinator https://muster-coordinator.muster-system:7070 --state-dir /var/lib/muster/agent \\
-    --token-file /var/run/secrets/muster/token --ca-file /etc/muster/ca/ca.pem
+    --token-file /var/run/secrets/muster/token --ca-file /etc/muster/ca.crt
 
   # Take two worker groups at a time, with a label for placement
   muster-agent --node-name node-1 --state-dir /var/lib/muster/agent --slots 2 --label rack=r7")]

@@ -8,10 +8,12 @@
 //! | `account` | the service account of the agents, and the audience of tokens |
 //! | `verdict` | what the review of a token proves |
 //! | `answers` | what is remembered of reviews, and for how long |
+//! | `bundle` | the certificate authorities, in a ConfigMap for the agents |
 //! | `reviews` | asking about tokens: so many at a time, each token once |
 
 mod account;
 mod answers;
+mod bundle;
 mod nodes;
 mod reviews;
 mod server;
@@ -22,6 +24,7 @@ use std::time::Duration;
 use kube::{Config, Error, config::InferConfigError};
 
 pub use account::{Account, BadAccount};
+pub(crate) use bundle::Bundle;
 pub(crate) use nodes::Nodes;
 pub(crate) use reviews::Reviews;
 pub(crate) use server::Server;
@@ -37,8 +40,8 @@ pub enum KubernetesError {
     )]
     Insecure(String),
     #[error(
-        "--kubernetes-agents, --kubernetes-users: tokens are taken over TLS only, and there is no certificate authority; run \
-         `muster-coordinator init` first"
+        "--kubernetes-agents, --kubernetes-users: tokens are taken over TLS only, and there is no certificate authority; give \
+         --server-names, or run `muster-coordinator init` first"
     )]
     NoTls,
 }

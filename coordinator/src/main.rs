@@ -11,7 +11,7 @@ use muster_coordinator::{
     options::Options,
     serve::{Coordinator, Settings},
     store::{Store, redb::RedbStore},
-    trust::Trust,
+    trust::{self, Trust},
 };
 use muster_rpc::listen;
 use muster_runtime::{telemetry, version::version};
@@ -35,6 +35,7 @@ fn run() -> anyhow::Result<()> {
     }
     let Options {
         listen: address,
+        server_names,
         accept_unknown_peers,
         state_dir,
         ready_file,
@@ -70,6 +71,12 @@ fn run() -> anyhow::Result<()> {
         .context("start the runtime")?;
     runtime.block_on(async {
         let kubernetes = kubernetes.settings().await?;
+        if !server_names.is_empty() {
+            let (authority, new) = trust::init(&state_dir, None, &server_names)?;
+            if new {
+                info!(pin = %authority.pin(), "a certificate authority was made");
+            }
+        }
         let settings = Settings {
             trust: Trust::open(&state_dir)?,
             audit: audit::Options::of(&state_dir),

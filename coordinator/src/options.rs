@@ -14,6 +14,8 @@ use muster_runtime::{
 
 pub use kubernetes::KubernetesOptions;
 
+use crate::trust;
+
 /// Central daemon of Muster: hears the agents, decides, serves users.
 ///
 /// Runs until SIGTERM or SIGINT; a second signal ends it at once. Workers never notice whether it
@@ -32,6 +34,11 @@ pub struct Options {
     /// loopback addresses are allowed, and only this coordinator's own user and root are served.
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = listen::parse_address)]
     pub listen: SocketAddr,
+
+    /// Names and IP addresses at which agents and users call this coordinator. Makes the certificate
+    /// authority if there is none, as `muster-coordinator init` does, or adds the names.
+    #[arg(long, env = "MUSTER_SERVER_NAMES", value_name = "NAME,...", value_delimiter = ',', value_parser = parse_server_name)]
+    pub server_names: Vec<String>,
 
     /// Serve also callers whose user the kernel cannot tell, for example those in another network
     /// namespace. Insecure: anybody can become such a caller.
@@ -253,6 +260,13 @@ impl PolicyOptions {
             ..Policy::default()
         })
     }
+}
+
+fn parse_server_name(text: &str) -> Result<String, String> {
+    if trust::is_server_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err("is neither a DNS name nor an IP address".into())
 }
 
 fn parse_term(text: &str) -> Result<Term, std::num::ParseIntError> {

@@ -130,6 +130,9 @@ impl Coordinator {
         if reviews.is_some() && trust.is_none() {
             return Err(KubernetesError::NoTls.into());
         }
+        let bundle = asked.filter(|asked| asked.tokens.is_some());
+        let bundle = bundle.map(|asked| kubernetes::Bundle::of(&asked.configuration));
+        let bundle = bundle.transpose()?;
         let policy = Policy {
             reads_objects: nodes.is_some(),
             ..settings.policy
@@ -186,6 +189,11 @@ impl Coordinator {
             None => format!("http://{address}"),
         };
         if let Some(trust) = trust {
+            if let Some(bundle) = bundle {
+                let trust = trust.clone();
+                let publish = bundle.follow(move || trust.bundle(), shutdown.clone());
+                tasks.spawn(Ordinary, "authorities", publish);
+            }
             let follow = follow_grants(trust.clone(), shutdown.clone());
             tasks.spawn(Ordinary, "roles", follow);
             tasks.spawn(Ordinary, "certificate", renew(trust, shutdown.clone()));

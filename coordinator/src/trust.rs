@@ -111,6 +111,11 @@ impl Trust {
         &self.grants
     }
 
+    /// All authorities that may vouch for this coordinator, PEM.
+    pub(crate) fn bundle(&self) -> String {
+        self.authority.certificate().to_owned()
+    }
+
     /// Gives the server another certificate if two thirds of its certificate's life are over.
     pub fn renew_server(&self) -> Result<(), TrustError> {
         let own = self.authority.server_pair(&self.folder, now_us())?;
@@ -177,6 +182,16 @@ pub fn init(
     names: &[String],
 ) -> Result<(Authority, bool), TrustError> {
     Authority::init(&folder(state_dir), domain, names, now_us())
+}
+
+/// What may stand in a certificate as a server's name.
+pub fn is_server_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    name.parse::<std::net::IpAddr>().is_ok()
+        || !name.is_empty()
+            && name.len() <= 253
+            && name.chars().all(plain)
+            && !name.starts_with(['-', '.'])
 }
 
 /// The authority of this state directory, for commands beside the coordinator.

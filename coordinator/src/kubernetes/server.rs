@@ -84,6 +84,18 @@ impl Server {
             .await
     }
 
+    /// Makes or changes an object by server-side apply.
+    pub(super) async fn apply<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        object: &impl serde::Serialize,
+    ) -> Result<T, Unanswered> {
+        // JSON is YAML.
+        let content = Some("application/apply-patch+yaml");
+        let body = serde_json::to_vec(object).expect("objects have a JSON form");
+        self.ask(Method::PATCH, path, content, body).await
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,

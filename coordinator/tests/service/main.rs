@@ -8,6 +8,7 @@ mod access;
 mod agent;
 mod audit;
 mod bad_messages;
+mod bundle;
 mod cluster;
 mod jobs;
 mod kubernetes;

@@ -34,7 +34,7 @@ use crate::{
     api::{authorize::Guard, context::Context},
     audit::{Files, Trail},
     handle::Handle,
-    kubernetes::Reviews,
+    kubernetes::{Access, Reviews},
     trust::Trust,
 };
 
@@ -65,6 +65,8 @@ pub(crate) struct Door {
     pub(crate) trust: Option<Arc<Trust>>,
     /// `None`: no tokens of Kubernetes are taken.
     pub(crate) reviews: Option<Arc<Reviews>>,
+    /// `None`: no users of Kubernetes are served.
+    pub(crate) access: Option<Arc<Access>>,
     pub(crate) trail: Trail,
 }
 
@@ -78,11 +80,13 @@ pub(crate) async fn routes(
     let Door {
         trust,
         reviews,
+        access,
         trail,
     } = door;
     let guard = Guard {
         trust: trust.clone(),
         reviews,
+        access: access.clone(),
         trail: trail.clone(),
     };
     let context = Context {
@@ -113,7 +117,7 @@ pub(crate) async fn routes(
     let audit = audit::Audit::new(context.clone(), entries);
     add!(AuditServiceServer, audit);
     add!(AgentServiceServer, agents::Agents(context));
-    add!(AccessServiceServer, access::Access { trust });
+    add!(AccessServiceServer, access::Rights { trust, access });
     routes.add_service(health);
     reflection::add(&mut routes);
     (routes.routes(), guard, health_handle)

@@ -5,12 +5,14 @@
 //! |---|---|
 //! | `nodes` | the labels of the Node objects, listed and followed |
 //! | `server` | one question and its answer, within seconds or not at all |
+//! | `access` | what a user of Kubernetes may do |
 //! | `account` | the service account of the agents, and the audience of tokens |
 //! | `verdict` | what the review of a token proves |
 //! | `answers` | what is remembered of reviews, and for how long |
 //! | `bundle` | the certificate authorities, in a ConfigMap for the agents |
 //! | `reviews` | asking about tokens: so many at a time, each token once |
 
+mod access;
 mod account;
 mod answers;
 mod bundle;
@@ -23,6 +25,7 @@ use std::time::Duration;
 
 use kube::{Config, Error, config::InferConfigError};
 
+pub(crate) use access::{Access, Deed, JOBS, Question};
 pub use account::{Account, BadAccount};
 pub(crate) use bundle::Bundle;
 pub(crate) use nodes::Nodes;
@@ -63,6 +66,8 @@ pub struct Tokens {
     pub audience: String,
     /// The pods of this service account are the agents of their nodes.
     pub agents: Option<Account>,
+    /// All other holders of a token are users, and the cluster's rules say what they may do.
+    pub users: bool,
     /// How long the API server's yes counts before it is asked again.
     pub again_after: Duration,
 }

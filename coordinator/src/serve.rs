@@ -130,6 +130,7 @@ impl Coordinator {
         if reviews.is_some() && trust.is_none() {
             return Err(KubernetesError::NoTls.into());
         }
+        let access = asked.as_ref().map(kubernetes::Access::of).transpose()?;
         let bundle = asked.filter(|asked| asked.tokens.is_some());
         let bundle = bundle.map(|asked| kubernetes::Bundle::of(&asked.configuration));
         let bundle = bundle.transpose()?;
@@ -176,6 +177,7 @@ impl Coordinator {
         let door = api::Door {
             trust: trust.clone(),
             reviews,
+            access: access.flatten(),
             trail,
         };
         let (routes, guard, health) =

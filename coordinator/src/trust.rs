@@ -47,7 +47,7 @@ use files::{lock, write};
 pub use authority::{Authority, Issued, LEAF_LIFE};
 pub use files::{TrustError, now_us};
 pub use grants::{Grant, Grants, Role};
-pub(crate) use rights::{Host, Rights, Scope, refuse_denied};
+pub(crate) use rights::{Asking, Host, Rights, Scope, refuse_denied};
 pub use tokens::{Listed, Token, TokenError};
 
 /// The trust folder's name in the state directory.

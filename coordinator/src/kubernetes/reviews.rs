@@ -165,7 +165,7 @@ impl Reviews {
             Known::Nothing => None,
         };
         let permit = self.at_once.acquire().await;
-        let answer = self.review(bearer).await;
+        let answer = self.review(bearer, claims).await;
         drop(permit.expect("the semaphore is never closed"));
         match answer {
             Ok(verdict) => {
@@ -191,7 +191,11 @@ impl Reviews {
         }
     }
 
-    async fn review(&self, bearer: &Bearer) -> Result<Result<Reviewed, Refused>, Unanswered> {
+    async fn review(
+        &self,
+        bearer: &Bearer,
+        claims: &Claims,
+    ) -> Result<Result<Reviewed, Refused>, Unanswered> {
         let question = TokenReview {
             spec: TokenReviewSpec {
                 audiences: Some(vec![self.tokens.audience.clone()]),
@@ -201,7 +205,7 @@ impl Reviews {
         };
         let answer: TokenReview = self.server.create(REVIEWS, &question).await?;
         let status = answer.status.unwrap_or_default();
-        let proof = match self.tokens.judge(status) {
+        let proof = match self.tokens.judge(status, claims.expires_us) {
             Ok(proof) => proof,
             Err(refused) => return Ok(Err(refused)),
         };

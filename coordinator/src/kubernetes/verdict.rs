@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
 use muster_core::id::node_name_error;
-use muster_rpc::identity::{BadIdentity, Kind, Principal, Reviewed};
+use muster_rpc::identity::{BadIdentity, Kind, KubernetesUser, Principal, Reviewed};
 use tonic::Status;
 
 use super::{Tokens, server::cut};
@@ -19,6 +19,9 @@ const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const NODE_UID: &str = "authentication.kubernetes.io/node-uid";
+
+/// Bytes of the longest name of a user. It stands in events and in the audit trail.
+const USER_NAME_MAX: usize = 256;
 
 /// Why a token is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +59,8 @@ pub(crate) enum Refused {
     NodeName(String, String),
     #[error(transparent)]
     Name(#[from] BadIdentity),
+    #[error("the token's user has a name that cannot be written down")]
+    UserName,
 }
 
 fn because(error: &str) -> String {
@@ -91,8 +96,12 @@ pub(super) enum Proof {
 }
 
 impl Tokens {
-    /// Judges the server's answer about a token.
-    pub(super) fn judge(&self, status: TokenReviewStatus) -> Result<Proof, Refused> {
+    /// Judges the server's answer about a token that ends at `expires_us`.
+    pub(super) fn judge(
+        &self,
+        status: TokenReviewStatus,
+        expires_us: u64,
+    ) -> Result<Proof, Refused> {
         let error = status.error.unwrap_or_default();
         if status.authenticated != Some(true) || !error.is_empty() {
             return Err(Refused::NotAuthentic(error));
@@ -109,6 +118,7 @@ impl Tokens {
         let name = user.username.clone().unwrap_or_default();
         match &self.agents {
             Some(account) if name == account.user_name() => agent(user),
+            _ if self.users => user_of(name, user, expires_us),
             Some(agents) => Err(Refused::OtherAccount {
                 user: name,
                 agents: agents.to_string(),
@@ -116,6 +126,19 @@ impl Tokens {
             None => Err(Refused::NoAgents),
         }
     }
+}
+
+fn user_of(name: String, user: UserInfo, expires_us: u64) -> Result<Proof, Refused> {
+    if name.is_empty() || name.len() > USER_NAME_MAX || name.chars().any(char::is_control) {
+        return Err(Refused::UserName);
+    }
+    Ok(Proof::Whole(Reviewed::User(KubernetesUser {
+        name,
+        uid: user.uid.unwrap_or_default(),
+        groups: user.groups.unwrap_or_default(),
+        extra: user.extra.unwrap_or_default(),
+        expires_us,
+    })))
 }
 
 fn agent(user: UserInfo) -> Result<Proof, Refused> {

@@ -24,6 +24,11 @@ pub struct KubernetesOptions {
     )]
     pub kubernetes_agents: Option<Account>,
 
+    /// Take the tokens of all others, as users: what they may do, the cluster's rules (RBAC) say for
+    /// the resources musterjobs and musternodes of the group muster.dev.
+    #[arg(long, env = "MUSTER_KUBERNETES_USERS")]
+    pub kubernetes_users: bool,
+
     /// For whom a token must be [default: muster-coordinator.NAMESPACE, with the namespace of the
     /// pod or kubeconfig]
     #[arg(long, env = "MUSTER_AUDIENCE", value_name = "AUDIENCE")]
@@ -33,7 +38,8 @@ pub struct KubernetesOptions {
 impl KubernetesOptions {
     /// What is asked of the cluster. `None`: nothing.
     pub async fn settings(self) -> Result<Option<Settings>, KubernetesError> {
-        if !self.kubernetes_nodes && self.kubernetes_agents.is_none() {
+        let takes_tokens = self.kubernetes_agents.is_some() || self.kubernetes_users;
+        if !self.kubernetes_nodes && !takes_tokens {
             return Ok(None);
         }
         let configuration = kubernetes::configuration().await?;
@@ -41,9 +47,10 @@ impl KubernetesOptions {
             let namespace = &configuration.default_namespace;
             format!("muster-coordinator.{namespace}")
         });
-        let tokens = self.kubernetes_agents.map(|agents| Tokens {
+        let tokens = takes_tokens.then_some(Tokens {
             audience,
-            agents: Some(agents),
+            agents: self.kubernetes_agents,
+            users: self.kubernetes_users,
             again_after: AGAIN_AFTER,
         });
         Ok(Some(Settings {

@@ -69,6 +69,8 @@ pub(crate) struct State {
     pub no_audiences: bool,
     tokens: BTreeMap<String, Minted>,
     pub grants: Vec<Grant>,
+    /// What was asked last about the rights of a user.
+    pub decided: Value,
     /// By namespace and name.
     pub pods: BTreeMap<(String, String), Value>,
     pub config_maps: BTreeMap<(String, String), Value>,
@@ -133,9 +135,17 @@ impl Cluster {
             tokens: Some(Tokens {
                 audience: access::AUDIENCE.into(),
                 agents: Some(access::AGENTS.parse().unwrap()),
+                users: false,
                 again_after: AGAIN_AFTER,
             }),
         }
+    }
+
+    /// A coordinator that takes tokens of users too.
+    pub(crate) fn users(&self) -> Settings {
+        let mut settings = self.tokens();
+        settings.tokens.as_mut().unwrap().users = true;
+        settings
     }
 
     /// The configuration as a user has it in a file.

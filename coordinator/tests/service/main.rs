@@ -19,4 +19,5 @@ mod reflection;
 mod server;
 mod sessions;
 mod tokens;
+mod users;
 mod wait;

@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use crate::{
-    access::Secure,
+    access::{METHODS, May, Secure, call},
     agent::{hello, say},
     cluster::{Cluster, Fault, Holder, Minted},
     process::{Running, program, refused},
@@ -37,7 +37,7 @@ async fn asks_always(cluster: &Cluster) -> Secure {
     .await
 }
 
-async fn changed(cluster: &Cluster, change: impl FnOnce(&mut Settings)) -> Secure {
+pub(crate) async fn changed(cluster: &Cluster, change: impl FnOnce(&mut Settings)) -> Secure {
     let mut asked = cluster.tokens();
     change(&mut asked);
     Secure::start_with(|settings| settings.kubernetes = Some(asked)).await
@@ -184,6 +184,50 @@ async fn whatever_is_wrong_with_a_token_it_is_refused_with_its_reason() {
     }
     // What its claims refuse already, the API server is not asked about; the rest once each.
     assert_eq!(asked(&cluster, "tokenreviews"), 4);
+}
+
+#[tokio::test]
+async fn every_method_refuses_every_bad_token_and_gives_an_agent_its_session_only() {
+    let cluster = Cluster::start().await;
+    let secure = beside(&cluster).await;
+    let mint = |change: &dyn Fn(&mut Minted)| {
+        let mut minted = Minted::ours(Holder::agent("n1"));
+        change(&mut minted);
+        cluster.change(|state| state.mint(minted))
+    };
+    let revoked = mint(&|_| {});
+    cluster.change(|state| state.revoke(&revoked));
+    let bad = [
+        revoked,
+        mint(&|minted| minted.expires_us = trust::now_us() - 1_000_000),
+        mint(&|minted| minted.audiences = vec!["other".into()]),
+        mint(&|minted| minted.holder = Holder::pod("team-a/muster-agent", "n1")),
+        mint(&|minted| minted.holder = Holder::user("ann", &["system:masters"])),
+    ];
+    let agent = secure.with_token(&mint(&|_| {})).await;
+    let mut wrong = Vec::new();
+    let is_refused = |answer: &Result<(), Status>| {
+        let code = answer.as_ref().err().map(Status::code);
+        matches!(code, Some(Code::PermissionDenied | Code::Unauthenticated))
+    };
+    for token in &bad {
+        let clients = secure.with_token(token).await;
+        for (method, _) in METHODS {
+            let answer = call(clients.channel(), method).await;
+            if !is_refused(&answer) {
+                wrong.push(format!("a bad token calls {method}: {answer:?}"));
+            }
+        }
+    }
+    for (method, least) in METHODS {
+        let answer = call(agent.channel(), method).await;
+        // An empty Join shows no join token.
+        let may = method == "AgentService/Session" || least == Some(May::Ask);
+        if is_refused(&answer) == may && method != "AccessService/Join" {
+            wrong.push(format!("an agent calls {method}: {answer:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ fn rules() -> Tokens {
     Tokens {
         audience: "muster".into(),
         agents: Some("muster-system/muster-agent".parse().unwrap()),
+        users: false,
         again_after: std::time::Duration::ZERO,
     }
 }
@@ -36,7 +37,7 @@ fn judged(change: impl FnOnce(&mut Value)) -> Result<Proof, Refused> {
         "user": { "username": AGENT, "uid": "u0", "extra": extra(&BOUND) },
     });
     change(&mut status);
-    rules().judge(serde_json::from_value(status).unwrap())
+    rules().judge(serde_json::from_value(status).unwrap(), 7)
 }
 
 /// The claims with this one's values in place of its own.
@@ -187,4 +188,39 @@ fn a_good_token_of_somebody_else_is_not_allowed_and_a_bad_one_proves_nothing() {
     let long = |s: &mut Value| s["error"] = json!(format!("a\nb{}", "x".repeat(900)));
     let said = judged(|s| (bad(s), long(s)).1).unwrap_err().to_string();
     assert!(said.len() < 400 && !said.contains('\n'), "{said}");
+}
+
+#[test]
+fn everybody_else_is_a_user_where_users_are_served() {
+    let judge = |name: String, extra: Value| {
+        let status = json!({
+            "authenticated": true,
+            "audiences": ["muster"],
+            "user": { "username": name, "uid": "u", "groups": ["g"], "extra": extra },
+        });
+        let rules = Tokens {
+            users: true,
+            ..rules()
+        };
+        rules.judge(serde_json::from_value(status).unwrap(), 7)
+    };
+    let expected = KubernetesUser {
+        name: "ann".into(),
+        uid: "u".into(),
+        groups: vec!["g".into()],
+        extra: BTreeMap::from([("k".to_owned(), vec!["v".to_owned()])]),
+        expires_us: 7,
+    };
+    assert_eq!(
+        judge("ann".into(), json!({ "k": ["v"] })),
+        Ok(Proof::Whole(Reviewed::User(expected)))
+    );
+    // The agents' account is never a user, however its token was made.
+    assert_eq!(
+        judge(AGENT.into(), json!({})),
+        Err(Refused::Claim(POD_NAME))
+    );
+    for bad in [String::new(), "a\nb".into(), "x".repeat(USER_NAME_MAX + 1)] {
+        assert_eq!(judge(bad, json!({})), Err(Refused::UserName));
+    }
 }

@@ -68,7 +68,6 @@ impl Holder {
         }
     }
 
-    #[expect(dead_code, reason = "the next commit has users")]
     pub(crate) fn user(name: &str, groups: &[&str]) -> Self {
         Self {
             user: name.to_owned(),
@@ -162,7 +161,8 @@ impl State {
         status
     }
 
-    pub(super) fn decide(&self, question: &Value) -> Answer {
+    pub(super) fn decide(&mut self, question: &Value) -> Answer {
+        self.decided = question["spec"].clone();
         let (spec, mut answer) = (&question["spec"], question.clone());
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let about = &spec["resourceAttributes"];

@@ -17,11 +17,13 @@ use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 
 use crate::{
     probe::{Pace, Probes, settings},
+    proof::Proof,
     step_formats,
 };
 
 mod awaited;
 mod place;
+mod proof;
 
 use awaited::{interfaces, peers};
 pub use place::credentials_path;
@@ -45,12 +47,28 @@ Examples:
   MUSTER_TOKEN=... muster-agent join https://train.example.org:7070 --ca-pin sha256:... --state-dir /var/lib/muster/agent
   muster-agent --state-dir /var/lib/muster/agent
 
+  # In a pod of a coordinator with --kubernetes-agents: show the pod's token
+  muster-agent --coordinator https://muster-coordinator.muster-system:7070 --state-dir /var/lib/muster/agent \\
+    --token-file /var/run/secrets/muster/token --ca-file /etc/muster/ca.crt
+
   # Take two worker groups at a time, with a label for placement
   muster-agent --node-name node-1 --state-dir /var/lib/muster/agent --slots 2 --label rack=r7")]
 pub struct Flags {
     /// The coordinator's address [default: the one that was joined, else http://127.0.0.1:7070]
     #[arg(long, env = "MUSTER_COORDINATOR", value_name = "URL")]
     pub coordinator: Option<String>,
+    /// Show the token in this file to the coordinator instead of a certificate: that of a pod's
+    /// projected volume, for a coordinator with --kubernetes-agents. It is read at every dial. Needs
+    /// --ca-file
+    #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// With --token-file: the certificate authorities that vouch for the coordinator, PEM. Read at
+    /// every dial
+    #[arg(long, env = "MUSTER_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// The name that must stand in the coordinator's certificate [default: the one in its address]
+    #[arg(long, env = "MUSTER_SERVER_NAME", value_name = "NAME")]
+    pub server_name: Option<String>,
     /// This node's name, unique in the fleet; the one that was joined with, or the host name, if not
     /// given
     #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
@@ -208,7 +226,9 @@ pub struct Flags {
 pub struct Config {
     pub coordinator: Address,
     /// What this node shows to a coordinator that speaks TLS.
-    pub identity: Option<PathBuf>,
+    pub identity: Option<Proof>,
+    /// The name that must stand in the coordinator's certificate, if not the one in its address.
+    pub server_name: Option<String>,
     /// Talk to the coordinator even if the kernel cannot tell which user runs it.
     pub accept_unknown: bool,
     pub node: NodeName,
@@ -277,17 +297,12 @@ impl Flags {
     pub fn check(self) -> Result<Config, WrongFlag> {
         let state_dir =
             std::path::absolute(&self.state_dir).map_err(|e| wrong("state-dir", e.to_string()))?;
-        let joined = joined(&state_dir)?;
+        let token = self.token_file.is_some();
+        let joined = if token { None } else { joined(&state_dir)? };
         let node = node_name(self.node_name, joined.as_ref())?;
         let coordinator = coordinator(self.coordinator, joined.as_ref())?;
         let own = joined.map(|_| credentials_path(&state_dir));
-        if coordinator.is_tls() && own.is_none() {
-            let message = format!(
-                "{coordinator} speaks TLS, and this node has no certificate; get a token from whoever runs the coordinator, and run \
-                 MUSTER_TOKEN=... muster-agent join {coordinator} --ca-pin PIN and the same --state-dir"
-            );
-            return Err(wrong("coordinator", message));
-        }
+        let identity = proof::checked(&coordinator, own, self.token_file, self.ca_file)?;
         if self.slots > SLOTS_MAX {
             return Err(wrong(
                 "slots",
@@ -318,7 +333,8 @@ impl Flags {
         Ok(Config {
             address: address(self.address.as_deref(), &coordinator)?,
             port_range: self.port_range,
-            identity: own.filter(|_| coordinator.is_tls()),
+            identity,
+            server_name: self.server_name,
             coordinator,
             accept_unknown: self.accept_unknown_peers,
             node: NodeName::from(node),

@@ -27,6 +27,7 @@ use crate::{
     ledger_file, lock,
     logs::Logs,
     probe::Facts,
+    proof::Proof,
     renewal,
     run_dir::Runs,
     session::Session,
@@ -82,7 +83,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     tasks.spawn(Essential, "supervisor", supervisor.run());
     tasks.spawn(Essential, "session", session.run());
-    if let Some(path) = &config.identity {
+    if let Some(Proof::Certificate(path)) = &config.identity {
         let renewal = renewal::run(path.clone(), config.coordinator.clone(), shutdown.clone());
         tasks.spawn(Ordinary, "certificate", renewal);
     }

@@ -7,6 +7,7 @@
 //! | `config` | flags, checked |
 //! | `lock`, `ledger_file` | one agent per state directory; its ledger |
 //! | `probe` | the node's facts |
+//! | `proof` | what the node shows to a coordinator that speaks TLS |
 //! | `join`, `renewal` | getting this node's certificate, and renewing it |
 //! | `session` | the one connection to the coordinator |
 //! | `state_disk` | the threads that write what the agent must not forget |
@@ -37,6 +38,7 @@ mod logs;
 mod preflight;
 mod prepare;
 pub mod probe;
+mod proof;
 mod renewal;
 mod run_dir;
 mod runner_link;

@@ -6,7 +6,6 @@
 //! nothing for the workers.
 
 use std::{
-    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -32,7 +31,6 @@ use muster_proto::{
     },
 };
 use muster_rpc::{
-    credentials::{Credentials, CredentialsError},
     dial::{self, DialError, dial},
     tls::explain,
 };
@@ -55,6 +53,7 @@ use crate::{
     config::Config,
     logs::Logs,
     probe::Facts,
+    proof::{Proof, ProofError},
     supervisor::{Handle, Order},
 };
 
@@ -95,8 +94,8 @@ pub(crate) struct Session {
 enum End {
     #[error("cannot reach the coordinator at {0}")]
     Unreachable(String, #[source] DialError),
-    #[error("this node's certificate cannot be used")]
-    NoIdentity(#[source] CredentialsError),
+    #[error("this node cannot show who it is")]
+    NoIdentity(#[source] ProofError),
     #[error("the coordinator ended the session: {}", why(.0))]
     Ended(Status),
     #[error("the coordinator closed the session")]
@@ -206,11 +205,14 @@ impl Session {
     }
 
     async fn open(&mut self) -> Result<(Wire, Streaming<CoordinatorMessage>, News), End> {
-        let own = |path: &PathBuf| Ok(Credentials::read(path)?.tls()?);
-        let tls = self.config.identity.as_ref().map(own);
+        let own = self.config.identity.as_ref().map(Proof::options);
         let options = dial::Options {
             accept_unknown: self.config.accept_unknown,
-            tls: tls.transpose().map_err(End::NoIdentity)?,
+            server_name: self.config.server_name.clone(),
+            ..own
+                .transpose()
+                .map_err(End::NoIdentity)?
+                .unwrap_or_default()
         };
         let mut client = dial(&self.config.coordinator, options)
             .await

@@ -21,6 +21,7 @@ use crate::{
     config::Config,
     logs::Logs,
     probe::{Facts, Probes},
+    proof::Proof,
     run_dir::Runs,
     session::Session,
     supervisor::{Handle, ORDERS_MAX, Order, Reports},
@@ -56,7 +57,8 @@ impl SimulatedAgent {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let config = Arc::new(Config {
             accept_unknown: false,
-            identity,
+            identity: identity.map(Proof::Certificate),
+            server_name: None,
             coordinator,
             node: node.clone(),
             state_dir: PathBuf::new(),

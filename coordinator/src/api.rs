@@ -34,6 +34,7 @@ use crate::{
     api::{authorize::Guard, context::Context},
     audit::{Files, Trail},
     handle::Handle,
+    kubernetes::{Access, Reviews},
     trust::Trust,
 };
 
@@ -58,16 +59,34 @@ mod usages;
 mod wait;
 mod watch;
 
+/// What a caller meets before any service.
+pub(crate) struct Door {
+    /// `None`: everybody is a user of this machine.
+    pub(crate) trust: Option<Arc<Trust>>,
+    /// `None`: no tokens of Kubernetes are taken.
+    pub(crate) reviews: Option<Arc<Reviews>>,
+    /// `None`: no users of Kubernetes are served.
+    pub(crate) access: Option<Arc<Access>>,
+    pub(crate) trail: Trail,
+}
+
 /// All services, what decides who may call them, and the reporter that takes them out of service.
 pub(crate) async fn routes(
     handle: Handle,
     scope: Scope,
-    trust: Option<Arc<Trust>>,
-    trail: Trail,
+    door: Door,
     entries: Files,
 ) -> (Routes, Guard, Health) {
+    let Door {
+        trust,
+        reviews,
+        access,
+        trail,
+    } = door;
     let guard = Guard {
         trust: trust.clone(),
+        reviews,
+        access: access.clone(),
         trail: trail.clone(),
     };
     let context = Context {
@@ -98,7 +117,7 @@ pub(crate) async fn routes(
     let audit = audit::Audit::new(context.clone(), entries);
     add!(AuditServiceServer, audit);
     add!(AgentServiceServer, agents::Agents(context));
-    add!(AccessServiceServer, access::Access { trust });
+    add!(AccessServiceServer, access::Rights { trust, access });
     routes.add_service(health);
     reflection::add(&mut routes);
     (routes.routes(), guard, health_handle)

@@ -8,11 +8,10 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use muster_coordinator::{
     audit,
     commands::Command,
-    kubernetes,
     options::Options,
     serve::{Coordinator, Settings},
     store::{Store, redb::RedbStore},
-    trust::Trust,
+    trust::{self, Trust},
 };
 use muster_rpc::listen;
 use muster_runtime::{telemetry, version::version};
@@ -36,12 +35,13 @@ fn run() -> anyhow::Result<()> {
     }
     let Options {
         listen: address,
+        server_names,
         accept_unknown_peers,
         state_dir,
         ready_file,
         turn_stats,
         min_term,
-        kubernetes_nodes,
+        kubernetes,
         log_format,
         log_filter,
         policy,
@@ -70,11 +70,13 @@ fn run() -> anyhow::Result<()> {
         .build()
         .context("start the runtime")?;
     runtime.block_on(async {
-        let kubernetes = if kubernetes_nodes {
-            Some(kubernetes::configuration().await?)
-        } else {
-            None
-        };
+        let kubernetes = kubernetes.settings().await?;
+        if !server_names.is_empty() {
+            let (authority, new) = trust::init(&state_dir, None, &server_names)?;
+            if new {
+                info!(pin = %authority.pin(), "a certificate authority was made");
+            }
+        }
         let settings = Settings {
             trust: Trust::open(&state_dir)?,
             audit: audit::Options::of(&state_dir),

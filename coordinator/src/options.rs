@@ -1,5 +1,7 @@
 //! The command line of `muster-coordinator`. Every flag can also be set in the environment.
 
+mod kubernetes;
+
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser};
@@ -9,6 +11,10 @@ use muster_runtime::{
     telemetry::{DEFAULT_FILTER, LogFormat},
     version::version,
 };
+
+pub use kubernetes::KubernetesOptions;
+
+use crate::trust;
 
 /// Central daemon of Muster: hears the agents, decides, serves users.
 ///
@@ -28,6 +34,11 @@ pub struct Options {
     /// loopback addresses are allowed, and only this coordinator's own user and root are served.
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = listen::parse_address)]
     pub listen: SocketAddr,
+
+    /// Names and IP addresses at which agents and users call this coordinator. Makes the certificate
+    /// authority if there is none, as `muster-coordinator init` does, or adds the names.
+    #[arg(long, env = "MUSTER_SERVER_NAMES", value_name = "NAME,...", value_delimiter = ',', value_parser = parse_server_name)]
+    pub server_names: Vec<String>,
 
     /// Serve also callers whose user the kernel cannot tell, for example those in another network
     /// namespace. Insecure: anybody can become such a caller.
@@ -52,12 +63,6 @@ pub struct Options {
     #[arg(long, env = "MUSTER_MIN_TERM", value_name = "N", default_value = "0", hide_default_value = true, value_parser = parse_term)]
     pub min_term: Term,
 
-    /// Also read the labels of the nodes from the Node objects of a Kubernetes cluster. A node gets
-    /// the labels of the object that has its name. The cluster is that of $KUBECONFIG or
-    /// ~/.kube/config, else the one this runs in. Needs the verbs get, list and watch on nodes.
-    #[arg(long, env = "MUSTER_KUBERNETES_NODES")]
-    pub kubernetes_nodes: bool,
-
     /// How logs are written to standard error.
     #[arg(
         long,
@@ -71,6 +76,9 @@ pub struct Options {
     /// What is logged: a level, or a list as "muster_coordinator=debug,info".
     #[arg(long, env = "MUSTER_LOG_FILTER", value_name = "FILTER", default_value = DEFAULT_FILTER)]
     pub log_filter: String,
+
+    #[command(flatten)]
+    pub kubernetes: KubernetesOptions,
 
     #[command(flatten)]
     pub policy: PolicyOptions,
@@ -252,6 +260,13 @@ impl PolicyOptions {
             ..Policy::default()
         })
     }
+}
+
+fn parse_server_name(text: &str) -> Result<String, String> {
+    if trust::is_server_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err("is neither a DNS name nor an IP address".into())
 }
 
 fn parse_term(text: &str) -> Result<Term, std::num::ParseIntError> {

@@ -89,8 +89,8 @@ pub struct Settings {
     pub trust: Option<Trust>,
     pub policy: Policy,
     pub min_term: Term,
-    /// The API server whose Node objects have labels for the fleet's nodes, if any.
-    pub kubernetes: Option<kube::Config>,
+    /// What is asked of a Kubernetes API server, if there is one.
+    pub kubernetes: Option<kubernetes::Settings>,
     pub ready_file: Option<PathBuf>,
     /// The audit trail.
     pub audit: audit::Options,
@@ -121,7 +121,19 @@ impl Coordinator {
         let trust = settings.trust.map(Arc::new);
         let listener = Listener::open(settings.listen, trust.is_some())?;
         let address = listener.address();
-        let nodes = settings.kubernetes.map(kubernetes::Nodes::of).transpose()?;
+        let asked = settings.kubernetes;
+        let nodes = asked.clone().filter(|asked| asked.nodes);
+        let nodes = nodes.map(|asked| kubernetes::Nodes::of(asked.configuration));
+        let nodes = nodes.transpose()?;
+        let reviews = asked.as_ref().map(kubernetes::Reviews::of).transpose()?;
+        let reviews = reviews.flatten().map(Arc::new);
+        if reviews.is_some() && trust.is_none() {
+            return Err(KubernetesError::NoTls.into());
+        }
+        let access = asked.as_ref().map(kubernetes::Access::of).transpose()?;
+        let bundle = asked.filter(|asked| asked.tokens.is_some());
+        let bundle = bundle.map(|asked| kubernetes::Bundle::of(&asked.configuration));
+        let bundle = bundle.transpose()?;
         let policy = Policy {
             reads_objects: nodes.is_some(),
             ..settings.policy
@@ -162,8 +174,14 @@ impl Coordinator {
         let scope = Scope::new(shutdown.clone());
         let (trail, writer) = Writer::start(&settings.audit).map_err(ServeError::Audit)?;
         let entries = audit::Files::new(&settings.audit);
+        let door = api::Door {
+            trust: trust.clone(),
+            reviews,
+            access: access.flatten(),
+            trail,
+        };
         let (routes, guard, health) =
-            api::routes(handle.clone(), scope.clone(), trust.clone(), trail, entries).await;
+            api::routes(handle.clone(), scope.clone(), door, entries).await;
         let options = listen::Options {
             accept_unknown: settings.accept_unknown,
             tls: trust.as_ref().map(|trust| trust.tls().clone()),
@@ -173,6 +191,11 @@ impl Coordinator {
             None => format!("http://{address}"),
         };
         if let Some(trust) = trust {
+            if let Some(bundle) = bundle {
+                let trust = trust.clone();
+                let publish = bundle.follow(move || trust.bundle(), shutdown.clone());
+                tasks.spawn(Ordinary, "authorities", publish);
+            }
             let follow = follow_grants(trust.clone(), shutdown.clone());
             tasks.spawn(Ordinary, "roles", follow);
             tasks.spawn(Ordinary, "certificate", renew(trust, shutdown.clone()));

@@ -47,7 +47,7 @@ use files::{lock, write};
 pub use authority::{Authority, Issued, LEAF_LIFE};
 pub use files::{TrustError, now_us};
 pub use grants::{Grant, Grants, Role};
-pub(crate) use rights::{Host, Rights, Scope, refuse_denied};
+pub(crate) use rights::{Asking, Host, Rights, Scope, refuse_denied};
 pub use tokens::{Listed, Token, TokenError};
 
 /// The trust folder's name in the state directory.
@@ -109,6 +109,11 @@ impl Trust {
 
     pub fn grants(&self) -> &Grants {
         &self.grants
+    }
+
+    /// All authorities that may vouch for this coordinator, PEM.
+    pub(crate) fn bundle(&self) -> String {
+        self.authority.certificate().to_owned()
     }
 
     /// Gives the server another certificate if two thirds of its certificate's life are over.
@@ -177,6 +182,16 @@ pub fn init(
     names: &[String],
 ) -> Result<(Authority, bool), TrustError> {
     Authority::init(&folder(state_dir), domain, names, now_us())
+}
+
+/// What may stand in a certificate as a server's name.
+pub fn is_server_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    name.parse::<std::net::IpAddr>().is_ok()
+        || !name.is_empty()
+            && name.len() <= 253
+            && name.chars().all(plain)
+            && !name.starts_with(['-', '.'])
 }
 
 /// The authority of this state directory, for commands beside the coordinator.

@@ -28,12 +28,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsConnector;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 use tower_service::Service;
 
 use crate::{
     KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
     address::{Address, bare_host},
+    channel::{Channel, Tokens},
     peer::{self, Peer},
     tls::{self, ClientTls},
 };
@@ -74,6 +75,10 @@ enum Refused {
 pub struct Options {
     /// With what a coordinator that speaks TLS is called.
     pub tls: Option<ClientTls>,
+    /// The name that must stand in the coordinator's certificate, if it is called by another one.
+    pub server_name: Option<String>,
+    /// What every call shows to a coordinator that speaks TLS. Without TLS no token is ever sent.
+    pub tokens: Option<Tokens>,
     /// Talk also to a coordinator whose user the kernel cannot tell. This is insecure, because
     /// anybody can arrange that.
     pub accept_unknown: bool,
@@ -92,7 +97,8 @@ impl DialError {
 }
 
 /// Connects to a coordinator.
-pub async fn dial(address: &Address, options: Options) -> Result<Clients, DialError> {
+pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, DialError> {
+    let tokens = options.tokens.take().filter(|_| address.is_tls());
     let channel = Endpoint::from(address.uri())
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
@@ -103,7 +109,9 @@ pub async fn dial(address: &Address, options: Options) -> Result<Clients, DialEr
             options: Arc::new(options),
         })
         .await?;
-    Ok(Clients { channel })
+    Ok(Clients {
+        channel: Channel::new(channel, tokens),
+    })
 }
 
 /// A connection to a coordinator. Cheap to clone; every call of every clone goes over it.
@@ -200,7 +208,8 @@ async fn authenticate(
         .tls
         .as_ref()
         .ok_or_else(|| refused(Refused::NoAuthority))?;
-    let name = ServerName::try_from(host.to_owned())
+    let name = options.server_name.as_deref().unwrap_or(host);
+    let name = ServerName::try_from(name.to_owned())
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
     let connector = TlsConnector::from(tls.config.clone());
     Ok(Box::new(connector.connect(name, stream).await?))

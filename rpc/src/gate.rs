@@ -1,36 +1,66 @@
 //! Asks the listener's owner about every call, before any service sees it, and tells it how the call
 //! was answered.
 
-use std::task::{Context, Poll};
-
-use futures::{
-    FutureExt,
-    future::{Either, Map, Ready, ready},
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll},
 };
-use http::{Request, Response};
+
+use http::{Request, Response, header::AUTHORIZATION};
 use tonic::{Code, Status};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::listen::Caller;
+use crate::{
+    bearer::{BadBearer, Bearer},
+    listen::Caller,
+};
 
 /// Decides which calls go on.
 pub trait Gate: Clone + Send + Sync + 'static {
     /// What is kept of a call that goes on, until it is answered.
     type Call: Call;
 
-    /// `method` is the call's path, as `/muster.v1.JobService/Submit`. What the services shall know
-    /// of the caller is put into `extensions`.
+    /// May take its time, as long as somebody else is asked about the caller.
     fn admit(
         &self,
-        caller: &Caller,
-        method: &str,
-        extensions: &mut http::Extensions,
-    ) -> Result<Self::Call, Status>;
+        asked: Asked,
+    ) -> impl Future<Output = Result<Admitted<Self::Call>, Refused>> + Send;
 
     /// Is told of every call that does not go on: those that `admit` refuses, and those of callers
     /// whom the listener does not serve.
     fn refused(&self, caller: &Caller, method: &str, code: Code);
+}
+
+/// A call that asks to be let in.
+#[derive(Debug)]
+pub struct Asked {
+    /// Who calls, as the connection proves it.
+    pub caller: Caller,
+    /// The call's path, as `/muster.v1.JobService/Submit`.
+    pub method: String,
+    /// The token that the call shows. No service sees it.
+    pub bearer: Option<Bearer>,
+}
+
+/// A call that goes on.
+#[derive(Debug)]
+pub struct Admitted<C> {
+    pub call: C,
+    /// Who calls, as the connection or the token proves it.
+    pub caller: Caller,
+    /// What the services shall know of the caller.
+    pub extensions: http::Extensions,
+}
+
+/// A call that does not go on.
+#[derive(Debug)]
+pub struct Refused {
+    /// Who called, as far as it is known.
+    pub caller: Caller,
+    pub status: Status,
 }
 
 /// A call that goes on. It is dropped without an answer if the caller leaves before.
@@ -50,8 +80,12 @@ pub struct Open;
 impl Gate for Open {
     type Call = ();
 
-    fn admit(&self, _: &Caller, _: &str, _: &mut http::Extensions) -> Result<(), Status> {
-        Ok(())
+    async fn admit(&self, asked: Asked) -> Result<Admitted<()>, Refused> {
+        Ok(Admitted {
+            call: (),
+            caller: asked.caller,
+            extensions: http::Extensions::new(),
+        })
     }
 
     fn refused(&self, _: &Caller, _: &str, _: Code) {}
@@ -81,46 +115,77 @@ type Answer<R, E> = Result<Response<R>, E>;
 
 impl<S, G, B, R> Service<Request<B>> for Gated<S, G>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
     G: Gate,
-    R: Default,
+    B: Send + 'static,
+    R: Default + Send,
 {
     type Response = Response<R>;
     type Error = S::Error;
-    type Future = Either<
-        Ready<Answer<R, S::Error>>,
-        Map<S::Future, Box<dyn FnOnce(Answer<R, S::Error>) -> Answer<R, S::Error> + Send>>,
-    >;
+    type Future = Pin<Box<dyn Future<Output = Answer<R, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        match self.admit(&mut request) {
-            Ok(call) => Either::Right(self.inner.call(request).map(Box::new(|answer| {
-                call.answered(code(&answer));
-                answer
-            }))),
-            Err(status) => Either::Left(ready(Ok(status.into_http()))),
+        let gate = self.gate.clone();
+        // The one that was ready is used, and its clone waits for the next call.
+        let clone = self.inner.clone();
+        let mut inner = mem::replace(&mut self.inner, clone);
+        Box::pin(async move {
+            match admit(&gate, &mut request).await {
+                Ok(call) => {
+                    let answer = inner.call(request).await;
+                    call.answered(code(&answer));
+                    answer
+                }
+                Err(status) => Ok(status.into_http()),
+            }
+        })
+    }
+}
+
+async fn admit<G: Gate, B>(gate: &G, request: &mut Request<B>) -> Result<G::Call, Status> {
+    let Some(caller) = request.extensions().get::<Caller>().cloned() else {
+        return Err(Status::internal("a request without a caller"));
+    };
+    let method = request.uri().path().to_owned();
+    let bearer = Bearer::of_headers(request.headers());
+    request.headers_mut().remove(AUTHORIZATION);
+    let admitted = match asked(caller.clone(), &method, bearer) {
+        Ok(asked) => gate.admit(asked).await,
+        Err(status) => Err(Refused { caller, status }),
+    };
+    match admitted {
+        Ok(admitted) => {
+            let extensions = request.extensions_mut();
+            extensions.extend(admitted.extensions);
+            extensions.insert(admitted.caller);
+            Ok(admitted.call)
+        }
+        Err(Refused { caller, status }) => {
+            gate.refused(&caller, &method, status.code());
+            Err(status)
         }
     }
 }
 
-impl<S, G: Gate> Gated<S, G> {
-    fn admit<B>(&self, request: &mut Request<B>) -> Result<G::Call, Status> {
-        let Some(caller) = request.extensions().get::<Caller>().cloned() else {
-            return Err(Status::internal("a request without a caller"));
-        };
-        let method = request.uri().path().to_owned();
-        let admitted = caller
-            .refuse_stranger()
-            .and_then(|()| self.gate.admit(&caller, &method, request.extensions_mut()));
-        if let Err(status) = &admitted {
-            self.gate.refused(&caller, &method, status.code());
-        }
-        admitted
-    }
+fn asked(
+    caller: Caller,
+    method: &str,
+    bearer: Result<Option<Bearer>, BadBearer>,
+) -> Result<Asked, Status> {
+    caller.refuse_stranger()?;
+    let bearer =
+        bearer.map_err(|e| Status::unauthenticated(format!("the token of the call: {e}")))?;
+    Ok(Asked {
+        caller,
+        method: method.to_owned(),
+        bearer,
+    })
 }
 
 /// A call that has failed says so in the head of its answer. Any other head begins messages.
@@ -137,10 +202,11 @@ fn code<R, E>(answer: &Answer<R, E>) -> Code {
 #[cfg(test)]
 mod tests {
     use std::{
-        future::{Future, pending},
-        pin::Pin,
+        future::{pending, ready},
         sync::{Arc, Mutex},
     };
+
+    use futures::FutureExt;
 
     use super::*;
     use crate::Identity;
@@ -162,14 +228,20 @@ mod tests {
 
         fn admit(
             &self,
-            _: &Caller,
-            method: &str,
-            _: &mut http::Extensions,
-        ) -> Result<Noted, Status> {
-            match method {
-                "/no" => Err(Status::permission_denied("no")),
-                _ => Ok(Noted(self.clone())),
-            }
+            asked: Asked,
+        ) -> impl Future<Output = Result<Admitted<Noted>, Refused>> + Send {
+            let notes = self.clone();
+            ready(match asked.method.as_str() {
+                "/no" => Err(Refused {
+                    caller: asked.caller,
+                    status: Status::permission_denied("no"),
+                }),
+                _ => Ok(Admitted {
+                    call: Noted(notes),
+                    caller: asked.caller,
+                    extensions: http::Extensions::new(),
+                }),
+            })
         }
 
         fn refused(&self, _: &Caller, method: &str, code: Code) {
@@ -206,6 +278,11 @@ mod tests {
             match request.uri().path() {
                 "/hang" => Box::pin(pending()),
                 "/lost" => Box::pin(ready(Ok(Status::not_found("lost").into_http()))),
+                "/token" => {
+                    let sees_it = request.headers().contains_key(AUTHORIZATION);
+                    assert!(!sees_it, "no service sees a token");
+                    Box::pin(ready(Ok(Response::new(()))))
+                }
                 _ => Box::pin(ready(Ok(Response::new(())))),
             }
         }
@@ -215,6 +292,9 @@ mod tests {
         let mut gated = GateLayer(notes.clone()).layer(Answers);
         let mut request = Request::new(());
         *request.uri_mut() = path.parse().unwrap();
+        let scheme = if path == "/basic" { "Basic" } else { "Bearer" };
+        let token = format!("{scheme} a.b.c").parse().unwrap();
+        request.headers_mut().insert(AUTHORIZATION, token);
         let caller = Caller::new(
             Identity::Local { uid: 7 },
             "127.0.0.1:1".parse().unwrap(),
@@ -227,7 +307,7 @@ mod tests {
     #[test]
     fn the_gate_learns_how_every_call_was_answered() {
         let notes = Notes::default();
-        for path in ["/yes", "/lost", "/no", "/hang"] {
+        for path in ["/yes", "/lost", "/no", "/hang", "/token", "/basic"] {
             call(&notes, path, true);
         }
         let answer = call(&notes, "/yes", false).unwrap();
@@ -241,6 +321,9 @@ mod tests {
                 "dropped",
                 "/no refused PermissionDenied",
                 "dropped",
+                "answered Ok",
+                "dropped",
+                "/basic refused Unauthenticated",
                 "/yes refused PermissionDenied"
             ]
         );

@@ -1,10 +1,10 @@
-//! Who is at the other end of a connection, as far as the connection proves it: a user of this
-//! machine by the kernel's word, or a host or user by a certificate of this cluster.
+//! Who calls, as far as it is proven: a user of this machine by the kernel's word, a host or user by a
+//! certificate of this cluster, or a host or user by a token that a Kubernetes API server knows.
 //!
 //! A certificate carries its identity as one URI name, `spiffe://DOMAIN/host/NAME` or
 //! `spiffe://DOMAIN/user/NAME`. What an identity may do is not decided here.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
 /// The kinds of identity that a certificate can prove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,6 +119,36 @@ pub enum BadIdentity {
     Domain(String),
 }
 
+/// Whom a token proves, by the word of the Kubernetes API server that has reviewed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reviewed {
+    /// A pod of the agents' service account: the agent of the node on which the pod is.
+    Agent(Principal),
+    /// Any other holder of a token.
+    User(KubernetesUser),
+}
+
+/// A user as Kubernetes knows it. Only that cluster's rules say what it may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubernetesUser {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+    /// When the token ends, in microseconds since the Unix epoch.
+    pub expires_us: u64,
+}
+
+impl fmt::Display for Reviewed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reviewed::Agent(host) => host.fmt(f),
+            // The name of a certificate's user has no slash, so nobody can be taken for another.
+            Reviewed::User(user) => write!(f, "kubernetes/{}", user.name),
+        }
+    }
+}
+
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
@@ -128,8 +158,24 @@ pub enum Identity {
     Unknown,
     /// The other end holds the key of a valid certificate.
     Certified(Principal),
-    /// TLS without a certificate. Such a caller can show a join token.
+    /// TLS without a certificate, and a token of Kubernetes.
+    Reviewed(Arc<Reviewed>),
+    /// TLS without a certificate. Such a caller can show a token.
     Anonymous,
+}
+
+impl Identity {
+    /// The host or user of this cluster's own names.
+    pub fn principal(&self) -> Option<&Principal> {
+        match self {
+            Identity::Certified(principal) => Some(principal),
+            Identity::Reviewed(reviewed) => match &**reviewed {
+                Reviewed::Agent(host) => Some(host),
+                Reviewed::User(_) => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Identity {
@@ -139,6 +185,7 @@ impl fmt::Display for Identity {
             Identity::Local { uid } => write!(f, "user {uid}"),
             Identity::Unknown => f.write_str("unknown user"),
             Identity::Certified(principal) => principal.fmt(f),
+            Identity::Reviewed(reviewed) => reviewed.fmt(f),
             Identity::Anonymous => f.write_str("anonymous"),
         }
     }

@@ -15,11 +15,15 @@
 //! | `identity` | who can be at the other end |
 //! | `peer` | which user is at the other end of a loopback connection |
 //! | `tls` | certificates and keys for both sides |
+//! | `bearer` | a token that a call shows |
+//! | `channel` | a connection whose calls show a token |
 //! | `credentials` | an identity in a folder: certificate, key and authorities |
 //! | `enroll` | getting such an identity for a join token, and renewing it |
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod bearer;
+pub mod channel;
 mod connection;
 pub mod credentials;
 pub mod dial;
@@ -36,10 +40,11 @@ pub mod tls;
 use std::time::Duration;
 
 pub use address::{Address, BadAddress};
+pub use bearer::Bearer;
+pub use channel::Channel;
 pub use dial::{Clients, dial};
 pub use identity::Identity;
 pub use listen::Caller;
-pub use tonic::transport::Channel;
 
 /// HTTP/2 ping interval on both ends of every connection. tonic has keepalive off by default, and
 /// nobody would notice a cut cable. An answered ping proves the socket; a heartbeat proves the

@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 
 use crate::{
     KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
-    connection::{Connection, Stream},
+    connection::{Connection, Stay, Stream},
     gate::{Gate, GateLayer},
     handshake::Handshakes,
     identity::Identity,
@@ -44,8 +44,8 @@ const STREAMS_MAX: u32 = 64;
 /// connections above.
 const STRANGERS_MAX: usize = 16;
 
-/// Connections with TLS but without a certificate. They can show join tokens, and each ends after
-/// half a minute.
+/// Connections with TLS but without a certificate. They can show tokens. Each ends after half a
+/// minute, unless a call on it has shown a token of Kubernetes; then it counts as all others.
 const ANONYMOUS_MAX: usize = 512;
 
 /// Connections whose handshake is not done. Beyond that new ones are closed at once, so that
@@ -187,6 +187,8 @@ pub struct Caller {
     identity: Identity,
     address: SocketAddr,
     is_served: bool,
+    /// Of a connection that has proven nothing.
+    stay: Option<Arc<Stay>>,
 }
 
 impl Caller {
@@ -195,7 +197,16 @@ impl Caller {
             identity,
             address,
             is_served,
+            stay: None,
         }
+    }
+
+    /// The same caller after its call has proven who it is. Its connection may stay from now on.
+    pub fn proven(self, identity: Identity) -> Result<Self, Status> {
+        if let Some(stay) = &self.stay {
+            stay.extend()?;
+        }
+        Ok(Self { identity, ..self })
     }
 
     pub fn identity(&self) -> &Identity {
@@ -235,7 +246,7 @@ fn accept(
     let (accepted, connections) = mpsc::channel(ACCEPTED);
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let accepting = async move {
-        let mut door = Door::new(options, accepted.clone());
+        let mut door = Door::new(options, accepted.clone(), room.clone());
         loop {
             let permit = room
                 .clone()
@@ -268,6 +279,8 @@ struct Door {
     accepted: mpsc::Sender<io::Result<Connection>>,
     accept_unknown: bool,
     handshakes: Option<Handshakes>,
+    /// All connections but those that have proven nothing.
+    room: Arc<Semaphore>,
     shaking: Arc<Semaphore>,
     anonymous: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
@@ -277,9 +290,14 @@ struct Door {
 }
 
 impl Door {
-    fn new(options: Options, accepted: mpsc::Sender<io::Result<Connection>>) -> Self {
+    fn new(
+        options: Options,
+        accepted: mpsc::Sender<io::Result<Connection>>,
+        room: Arc<Semaphore>,
+    ) -> Self {
         Self {
             accepted,
+            room,
             accept_unknown: options.accept_unknown,
             handshakes: options.tls.map(Handshakes::new),
             shaking: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
@@ -305,9 +323,10 @@ impl Door {
             return Err(io::Error::other("too many handshakes"));
         };
         // The loop that accepts must not wait for a handshake.
-        let (handshakes, anonymous, accepted) = (
+        let (handshakes, anonymous, room, accepted) = (
             handshakes.clone(),
             self.anonymous.clone(),
+            self.room.clone(),
             self.accepted.clone(),
         );
         tokio::spawn(async move {
@@ -318,15 +337,18 @@ impl Door {
             drop((shaking, waiting));
             let chain = stream.get_ref().1.peer_certificates();
             let identity = handshakes.tls().identity(chain);
-            let permit = match identity {
-                Identity::Anonymous => anonymous.try_acquire_owned(),
-                _ => Ok(permit),
-            };
-            let Ok(permit) = permit else {
-                return debug!(%address, "too many callers without a certificate");
-            };
-            let caller = Caller::new(identity, address, true);
-            let connection = Connection::new(Stream::Tls(Box::new(stream)), permit, caller);
+            let mut caller = Caller::new(identity, address, true);
+            let mut permit = Some(permit);
+            if *caller.identity() == Identity::Anonymous {
+                let Ok(other) = anonymous.try_acquire_owned() else {
+                    return debug!(%address, "too many callers without a certificate");
+                };
+                permit = None;
+                caller.stay = Some(Arc::new(Stay::new(other, room)));
+            }
+            let stay = caller.stay.clone();
+            let stream = Stream::Tls(Box::new(stream));
+            let connection = Connection::new(stream, permit, caller, stay);
             // An error means that the server has ended.
             let _ = accepted.send(Ok(connection)).await;
         });
@@ -360,7 +382,7 @@ impl Door {
                 .try_acquire_owned()
                 .map_err(too_many)?
         };
-        let connection = Connection::new(Stream::Plain(stream), permit, caller);
+        let connection = Connection::new(Stream::Plain(stream), Some(permit), caller, None);
         // An error means that the server has ended.
         let _ = self.accepted.send(Ok(connection)).await;
         Ok(())
@@ -463,7 +485,7 @@ mod tests {
             uid: peer::own_user(),
         };
         let caller = Caller::new(own, listener.address(), true);
-        let mut connection = Connection::new(Stream::Plain(stream), permit, caller);
+        let mut connection = Connection::new(Stream::Plain(stream), Some(permit), caller, None);
         let error = connection.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

@@ -14,6 +14,7 @@ mod obedience;
 mod refusals;
 mod rig;
 mod strays;
+mod tokens;
 mod torchrun;
 mod unkillable;
 mod usage;

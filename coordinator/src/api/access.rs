@@ -5,22 +5,26 @@ use std::sync::Arc;
 use muster_core::id::label_error;
 use muster_proto::v1;
 use muster_rpc::{Identity, identity::Kind};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tracing::error;
 
 use super::{
-    authorize::{self, allow},
+    authorize::{self, Kubernetes, allow},
     status,
 };
-use crate::trust::{Host, Issued, JoinError, Scope, TokenError, Trust};
+use crate::{
+    kubernetes::Access,
+    trust::{self, Host, Issued, JoinError, Scope, TokenError, Trust},
+};
 
 #[derive(Clone, Debug)]
-pub(crate) struct Access {
+pub(crate) struct Rights {
     pub(crate) trust: Option<Arc<Trust>>,
+    pub(crate) access: Option<Arc<Access>>,
 }
 
 #[tonic::async_trait]
-impl v1::access_service_server::AccessService for Access {
+impl v1::access_service_server::AccessService for Rights {
     async fn join(
         &self,
         request: Request<v1::JoinRequest>,
@@ -75,6 +79,7 @@ impl v1::access_service_server::AccessService for Access {
         Ok(Response::new(v1::WhoAmIResponse {
             identity: rights.identity.to_string(),
             role: role.to_owned(),
+            proof: proof(&rights.identity).to_owned(),
             namespaces: match rights.scope {
                 Scope::All => Vec::new(),
                 Scope::Only(names) => names.into_iter().collect(),
@@ -86,7 +91,7 @@ impl v1::access_service_server::AccessService for Access {
         &self,
         request: Request<v1::CanIRequest>,
     ) -> Result<Response<v1::CanIResponse>, Status> {
-        let rights = authorize::rights(&request)?;
+        let mut rights = authorize::rights(&request)?;
         let v1::CanIRequest { method, namespace } = request.into_inner();
         if let Some(why) = Some(&namespace)
             .filter(|name| !name.is_empty())
@@ -94,13 +99,13 @@ impl v1::access_service_server::AccessService for Access {
         {
             return Err(status::invalid("namespace", why));
         }
-        let answer = allow(&rights, &format!("muster.v1.{method}")).and_then(|_| {
-            if namespace.is_empty() {
-                Ok(())
-            } else {
-                rights.may_touch(&namespace)
-            }
-        });
+        let answer = self.may(&mut rights, &method, &namespace).await;
+        // Without an answer of the API server nobody can say yes or no.
+        if let Err(status) = &answer
+            && status.code() == Code::Unavailable
+        {
+            return Err(status.clone());
+        }
         Ok(Response::new(v1::CanIResponse {
             allowed: answer.is_ok(),
             reason: answer
@@ -111,13 +116,39 @@ impl v1::access_service_server::AccessService for Access {
     }
 }
 
-impl Access {
+impl Rights {
+    async fn may(
+        &self,
+        rights: &mut trust::Rights,
+        method: &str,
+        namespace: &str,
+    ) -> Result<(), Status> {
+        let method = format!("muster.v1.{method}");
+        let (_, _, kubernetes, _) = allow(rights, &method, self.access.as_ref()).await?;
+        match (kubernetes, namespace) {
+            // It was asked already.
+            (Kubernetes::Once(_), _) if rights.asking.is_some() => Ok(()),
+            (_, "") => rights.may_touch(None).await,
+            (_, namespace) => rights.may_touch(Some(namespace)).await,
+        }
+    }
+
     fn trust(&self) -> Result<&Arc<Trust>, Status> {
         self.trust.as_ref().ok_or_else(|| {
             Status::failed_precondition(
                 "this coordinator has no certificate authority; on its machine run `muster-coordinator init`",
             )
         })
+    }
+}
+
+/// How the caller has proven who it is.
+fn proof(identity: &Identity) -> &'static str {
+    match identity {
+        Identity::Local { .. } => "kernel",
+        Identity::Certified(_) => "certificate",
+        Identity::Reviewed(_) => "kubernetes-token",
+        Identity::Unknown | Identity::Anonymous => "",
     }
 }
 

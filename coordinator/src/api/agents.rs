@@ -287,10 +287,8 @@ impl Session<'_> {
 
     /// Ends the session of a host that was denied since it began.
     fn refuse_denied(&self) -> Result<(), Status> {
-        match (&self.identity, &self.context.trust) {
-            (Identity::Certified(principal), Some(trust)) => {
-                trust::refuse_denied(principal, trust.grants())
-            }
+        match (self.identity.principal(), &self.context.trust) {
+            (Some(principal), Some(trust)) => trust::refuse_denied(principal, trust.grants()),
             _ => Ok(()),
         }
     }

@@ -31,9 +31,10 @@ impl v1::event_service_server::EventService for Events {
         &self,
         request: Request<v1::ListEventsRequest>,
     ) -> Result<Response<v1::ListEventsResponse>, Status> {
-        let rights = rights(&request)?;
+        let mut rights = rights(&request)?;
         let request = request.into_inner();
-        let about = About::read(&rights, &request.namespace, &request.job, &request.node)?;
+        let about =
+            About::read(&mut rights, &request.namespace, &request.job, &request.node).await?;
         let after = match request.page_token.as_str() {
             "" => 0,
             token => token.parse().map_err(|_| page::bad_token())?,
@@ -60,9 +61,10 @@ impl v1::event_service_server::EventService for Events {
         &self,
         request: Request<v1::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let rights = rights(&request)?;
+        let mut rights = rights(&request)?;
         let request = request.into_inner();
-        let about = About::read(&rights, &request.namespace, &request.job, &request.node)?;
+        let about =
+            About::read(&mut rights, &request.namespace, &request.job, &request.node).await?;
         let events = self.0.handle.events();
         Ok(Response::new(self.0.feed(rights, "watch events", |out| {
             follow(events, about, request.after, out)
@@ -81,7 +83,12 @@ struct About {
 }
 
 impl About {
-    fn read(rights: &Rights, namespace: &str, job: &str, node: &str) -> Result<Self, Status> {
+    async fn read(
+        rights: &mut Rights,
+        namespace: &str,
+        job: &str,
+        node: &str,
+    ) -> Result<Self, Status> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         if let Some(message) = given(namespace).and_then(|text| label_error(&text)) {
             return Err(status::invalid("namespace", message));
@@ -101,9 +108,8 @@ impl About {
             .map(|name| node_name("node", &name))
             .transpose()?;
         let named = job.as_ref().map(|name| name.namespace.as_str());
-        if let Some(namespace) = named.or((!namespace.is_empty()).then_some(namespace)) {
-            rights.may_touch(namespace)?;
-        }
+        let namespace_of = named.or((!namespace.is_empty()).then_some(namespace));
+        rights.may_touch(namespace_of).await?;
         Ok(Self {
             scope: rights.scope.clone(),
             namespace: given(namespace),

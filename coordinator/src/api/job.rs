@@ -43,9 +43,12 @@ pub(crate) fn shown(rights: &Rights, view: &JobView) -> v1::Job {
 }
 
 /// The job that a request names, if the caller's role is for its namespace.
-pub(crate) fn job_name(rights: &Rights, reference: Option<v1::JobRef>) -> Result<JobName, Status> {
+pub(crate) async fn job_name(
+    rights: &mut Rights,
+    reference: Option<v1::JobRef>,
+) -> Result<JobName, Status> {
     let name = wire::job_name("ref", reference).map_err(status::malformed)?;
-    rights.may_touch_job(&name)?;
+    rights.may_touch_job(&name).await?;
     Ok(name)
 }
 

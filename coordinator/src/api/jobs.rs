@@ -32,7 +32,7 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::SubmitRequest>,
     ) -> Result<Response<v1::SubmitResponse>, Status> {
-        let rights = rights(&request)?;
+        let mut rights = rights(&request)?;
         let v1::SubmitRequest {
             r#ref,
             spec,
@@ -48,7 +48,7 @@ impl v1::job_service_server::JobService for Jobs {
         let (name, spec) = wire::document(r#ref, spec)
             .check()
             .map_err(|errors| status::fields(&errors))?;
-        rights.may_touch_job(&name)?;
+        rights.may_touch_job(&name).await?;
         if validate_only {
             rights.note.set_what("submit --dry-run=server");
         }
@@ -75,8 +75,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::GetJobRequest>,
     ) -> Result<Response<v1::GetJobResponse>, Status> {
-        let rights = rights(&request)?;
-        let name = job_name(&rights, request.into_inner().r#ref)?;
+        let mut rights = rights(&request)?;
+        let name = job_name(&mut rights, request.into_inner().r#ref).await?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
         Ok(Response::new(v1::GetJobResponse {
             job: Some(self.0.usages.of_job(shown(&rights, &view))),
@@ -87,9 +87,9 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::ListJobsRequest>,
     ) -> Result<Response<v1::ListJobsResponse>, Status> {
-        let rights = rights(&request)?;
+        let mut rights = rights(&request)?;
         let request = request.into_inner();
-        let namespace = namespace(&rights, &request.namespace)?;
+        let namespace = namespace(&mut rights, &request.namespace).await?;
         let after = match request.page_token.as_str() {
             "" => None,
             token => Some(read_token(token).ok_or_else(page::bad_token)?),
@@ -118,13 +118,14 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::WatchJobsRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let rights = rights(&request)?;
+        let mut rights = rights(&request)?;
         let v1::WatchJobsRequest {
             namespace: space,
             name,
         } = request.into_inner();
         let wanted: Box<dyn Fn(&JobName) -> bool + Send + Sync> = if name.is_empty() {
-            let (space, scope) = (namespace(&rights, &space)?, rights.scope.clone());
+            let space = namespace(&mut rights, &space).await?;
+            let scope = rights.scope.clone();
             Box::new(move |key| {
                 scope.has(&key.namespace)
                     && space.as_ref().is_none_or(|space| key.namespace == *space)
@@ -141,7 +142,7 @@ impl v1::job_service_server::JobService for Jobs {
                 // The request has the two fields of a reference, but not the reference itself.
                 status::invalid(error.field.trim_start_matches('.'), error.message)
             })?;
-            rights.may_touch_job(&name)?;
+            rights.may_touch_job(&name).await?;
             if self.0.handle.job(&name).is_none() {
                 return Err(no_such(&name));
             }
@@ -176,9 +177,9 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::ScaleRequest>,
     ) -> Result<Response<v1::ScaleResponse>, Status> {
-        let rights = rights(&request)?;
+        let mut rights = rights(&request)?;
         let v1::ScaleRequest { r#ref, nodes } = request.into_inner();
-        let name = job_name(&rights, r#ref)?;
+        let name = job_name(&mut rights, r#ref).await?;
         let (view, _) = self
             .ask(rights.actor(""), FleetRequest::Scale { name, nodes })
             .await?;
@@ -191,8 +192,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelResponse>, Status> {
-        let rights = rights(&request)?;
-        let name = job_name(&rights, request.into_inner().r#ref)?;
+        let mut rights = rights(&request)?;
+        let name = job_name(&mut rights, request.into_inner().r#ref).await?;
         let (view, _) = self
             .ask(rights.actor(""), FleetRequest::Cancel { name })
             .await?;
@@ -205,8 +206,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        let rights = rights(&request)?;
-        let name = job_name(&rights, request.into_inner().r#ref)?;
+        let mut rights = rights(&request)?;
+        let name = job_name(&mut rights, request.into_inner().r#ref).await?;
         let answer = self
             .0
             .handle
@@ -223,8 +224,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::LogsRequest>,
     ) -> Result<Response<Self::LogsStream>, Status> {
-        let rights = rights(&request)?;
-        let logs = logs::Logs::open(&self.0, &rights, request.into_inner())?;
+        let mut rights = rights(&request)?;
+        let logs = logs::Logs::open(&self.0, &mut rights, request.into_inner()).await?;
         let feed = self.0.feed(rights, "logs", |out| logs.run(out));
         Ok(Response::new(feed))
     }
@@ -233,8 +234,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::ExplainResponse>, Status> {
-        let rights = rights(&request)?;
-        let name = job_name(&rights, request.into_inner().r#ref)?;
+        let mut rights = rights(&request)?;
+        let name = job_name(&mut rights, request.into_inner().r#ref).await?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
         let events = self.0.handle.events();
         let response = explain::explain(&rights, &view, &events.borrow(), self.0.handle.now());
@@ -245,8 +246,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::EnvironmentRequest>,
     ) -> Result<Response<v1::EnvironmentResponse>, Status> {
-        let rights = rights(&request)?;
-        let name = job_name(&rights, request.into_inner().r#ref)?;
+        let mut rights = rights(&request)?;
+        let name = job_name(&mut rights, request.into_inner().r#ref).await?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
         let answer = environment::answer(&view, |node| self.0.handle.node(node));
         answer.map(Response::new).ok_or_else(|| {
@@ -260,8 +261,8 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::WaitRequest>,
     ) -> Result<Response<v1::WaitResponse>, Status> {
-        let rights = rights(&request)?;
-        let job = wait::wait(&self.0, &rights, request.into_inner()).await?;
+        let mut rights = rights(&request)?;
+        let job = wait::wait(&self.0, &mut rights, request.into_inner()).await?;
         Ok(Response::new(v1::WaitResponse { job: Some(job) }))
     }
 }
@@ -284,13 +285,16 @@ impl Jobs {
 
 /// The namespace that a list is limited to, if the caller's role is for it. `None`: all that the
 /// role is for.
-fn namespace(rights: &Rights, text: &str) -> Result<Option<String>, Status> {
+async fn namespace(rights: &mut Rights, text: &str) -> Result<Option<String>, Status> {
     match text {
-        "" => Ok(None),
+        "" => {
+            rights.may_touch(None).await?;
+            Ok(None)
+        }
         text => match label_error(text) {
             Some(message) => Err(status::invalid("namespace", message)),
             None => {
-                rights.may_touch(text)?;
+                rights.may_touch(Some(text)).await?;
                 Ok(Some(text.to_owned()))
             }
         },

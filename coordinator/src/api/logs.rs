@@ -83,12 +83,12 @@ pub(crate) struct Logs {
 
 impl Logs {
     /// Checks the request against the job's present state.
-    pub(crate) fn open(
+    pub(crate) async fn open(
         context: &Context,
-        rights: &Rights,
+        rights: &mut Rights,
         request: v1::LogsRequest,
     ) -> Result<Self, Status> {
-        let name = job_name(rights, request.r#ref.clone())?;
+        let name = job_name(rights, request.r#ref.clone()).await?;
         let view = context.handle.job(&name).ok_or_else(|| no_such(&name))?;
         let record = &view.record;
         if request.previous && request.generation != 0 {

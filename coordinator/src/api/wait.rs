@@ -22,7 +22,7 @@ const TIMEOUT_MAX: Duration = muster_core::period::LONGEST;
 
 pub(crate) async fn wait(
     context: &Context,
-    rights: &Rights,
+    rights: &mut Rights,
     request: v1::WaitRequest,
 ) -> Result<v1::Job, Status> {
     let target = request.wait_for();
@@ -31,7 +31,7 @@ pub(crate) async fn wait(
         timeout_ms,
         wait_for,
     } = request;
-    let name = job_name(rights, r#ref)?;
+    let name = job_name(rights, r#ref).await?;
     if target == v1::WaitFor::Unspecified {
         return Err(status::invalid(
             "wait_for",

@@ -36,7 +36,7 @@ impl Init {
 
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let dir = &self.state.state_dir;
-        if let Some(bad) = self.names.iter().find(|name| !is_server_name(name)) {
+        if let Some(bad) = self.names.iter().find(|name| !trust::is_server_name(name)) {
             anyhow::bail!("--name: {bad:?} is neither a DNS name nor an IP address");
         }
         let (authority, new) = trust::init(dir, self.trust_domain.as_deref(), &self.names)?;
@@ -91,14 +91,4 @@ impl Pin {
         println!("{}", trust::authority(&self.state.state_dir)?.pin());
         Ok(())
     }
-}
-
-/// What may stand in a certificate as a server's name.
-fn is_server_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
-    name.parse::<std::net::IpAddr>().is_ok()
-        || !name.is_empty()
-            && name.len() <= 253
-            && name.chars().all(plain)
-            && !name.starts_with(['-', '.'])
 }

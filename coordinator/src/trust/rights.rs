@@ -1,6 +1,7 @@
-//! What an identity may do: its role, and for which jobs.
+//! What an identity may do: its role, and for which jobs. Of users of Kubernetes the cluster's rules
+//! say it, and are asked where a request's namespace is read.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_core::{
     fleet::Actor,
@@ -8,12 +9,15 @@ use muster_core::{
 };
 use muster_rpc::{
     Identity,
-    identity::{Kind, Principal},
+    identity::{Kind, KubernetesUser, Principal, Reviewed},
 };
 use tonic::Status;
 
 use super::grants::{Grants, Role};
-use crate::audit::Note;
+use crate::{
+    audit::Note,
+    kubernetes::{Access, Deed, JOBS, Question},
+};
 
 /// The namespaces whose jobs a caller may touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +45,67 @@ pub(crate) struct Rights {
     pub(crate) host: Host,
     /// What the audit trail shall say of the call.
     pub(crate) note: Note,
+    /// Of a user of Kubernetes: nothing is allowed before it was asked about.
+    pub(crate) asking: Option<Asking>,
+}
+
+/// The rights of a user of Kubernetes, as far as its call has asked about them.
+#[derive(Clone, Debug)]
+pub(crate) struct Asking {
+    access: Arc<Access>,
+    /// What the call does.
+    deed: Deed,
+    /// What was allowed.
+    allowed: Vec<Question>,
+    sees_environment: bool,
+}
+
+/// Sees the values of jobs' environment variables.
+const ENVIRONMENT: Deed = Deed {
+    verb: "get",
+    resource: JOBS,
+    subresource: "environment",
+};
+
+/// Sees the names of jobs, for example of those that run on a node.
+const LIST: Deed = Deed {
+    verb: "list",
+    resource: JOBS,
+    subresource: "",
+};
+
+impl Asking {
+    pub(crate) fn new(access: Arc<Access>, deed: Deed) -> Self {
+        Self {
+            access,
+            deed,
+            allowed: Vec::new(),
+            sees_environment: false,
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        user: &KubernetesUser,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), Status> {
+        let of = |deed| Question {
+            deed,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let question = of(self.deed);
+        self.access.ask(user, &question).await?;
+        self.allowed.push(question);
+        let only_looks = ["get", "list", "watch"].contains(&self.deed.verb);
+        self.sees_environment = match self.deed.resource {
+            // Whoever may submit or change a job knows what is in it.
+            JOBS if only_looks => self.access.ask(user, &of(ENVIRONMENT)).await.is_ok(),
+            _ => true,
+        };
+        Ok(())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +125,7 @@ impl Rights {
             scope: Scope::Only(BTreeSet::new()),
             host: Host::No,
             note: Note::default(),
+            asking: None,
         };
         let principal = match identity {
             Identity::Local { .. } | Identity::Unknown if grants.is_some() => return Ok(nothing),
@@ -72,10 +138,13 @@ impl Rights {
                 });
             }
             Identity::Anonymous => return Ok(nothing),
-            Identity::Certified(principal) => principal,
+            Identity::Certified(_) | Identity::Reviewed(_) => identity.principal(),
         };
         let Some(grants) = grants else {
             return Err(Status::internal("a certificate without an authority"));
+        };
+        let Some(principal) = principal else {
+            return Ok(nothing);
         };
         refuse_denied(principal, grants)?;
         Ok(match principal.kind {
@@ -98,21 +167,68 @@ impl Rights {
         })
     }
 
-    /// Refuses a job of a namespace that the role is not for. The call is about this job.
-    pub(crate) fn may_touch_job(&self, job: &JobName) -> Result<(), Status> {
+    /// Refuses a job that the caller has no right to. The call is about this job.
+    pub(crate) async fn may_touch_job(&mut self, job: &JobName) -> Result<(), Status> {
         self.note.set_object(format!("job/{job}"));
-        self.may_touch(&job.namespace)
+        self.reach(Some(&job.namespace), &job.name).await
     }
 
-    /// Refuses a namespace that the role is not for.
-    pub(crate) fn may_touch(&self, namespace: &str) -> Result<(), Status> {
-        if self.scope.has(namespace) {
+    /// Refuses a namespace that the caller has no right in. `None`: all that it has a right in.
+    pub(crate) async fn may_touch(&mut self, namespace: Option<&str>) -> Result<(), Status> {
+        self.reach(namespace, "").await
+    }
+
+    async fn reach(&mut self, namespace: Option<&str>, name: &str) -> Result<(), Status> {
+        let user = self.user().cloned();
+        if let (Some(user), Some(asking)) = (user, &mut self.asking) {
+            asking
+                .ask(&user, namespace.unwrap_or_default(), name)
+                .await?;
+            self.scope = match namespace {
+                None => Scope::All,
+                Some(namespace) => Scope::Only([namespace.to_owned()].into()),
+            };
             return Ok(());
         }
-        Err(Status::permission_denied(format!(
-            "{} has no role in namespace {namespace:?}; ask whoever runs the coordinator (muster-coordinator user set)",
-            self.identity
-        )))
+        match namespace {
+            Some(namespace) if !self.scope.has(namespace) => {
+                Err(Status::permission_denied(format!(
+                    "{} has no role in namespace {namespace:?}; ask whoever runs the coordinator (muster-coordinator user set)",
+                    self.identity
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a user of Kubernetes what is in no namespace, such as nodes. Of the jobs there it sees
+    /// the names if it may list all jobs.
+    pub(crate) async fn may_do(&mut self) -> Result<(), Status> {
+        let user = self.user().cloned();
+        if let (Some(user), Some(asking)) = (user, &mut self.asking) {
+            asking.ask(&user, "", "").await?;
+            let jobs = Question {
+                deed: LIST,
+                namespace: String::new(),
+                name: String::new(),
+            };
+            if asking.access.ask(&user, &jobs).await.is_ok() {
+                asking.allowed.push(jobs);
+                self.scope = Scope::All;
+            }
+        }
+        Ok(())
+    }
+
+    /// The user of Kubernetes that this is.
+    pub(crate) fn user(&self) -> Option<&KubernetesUser> {
+        match &self.identity {
+            Identity::Reviewed(reviewed) => match &**reviewed {
+                Reviewed::User(user) => Some(user),
+                Reviewed::Agent(_) => None,
+            },
+            _ => None,
+        }
     }
 
     /// Refuses a session for another node than the certificate's.
@@ -120,9 +236,15 @@ impl Rights {
         match &self.host {
             Host::Any => Ok(()),
             Host::Only(own) if own == node => Ok(()),
-            Host::Only(own) => Err(Status::permission_denied(format!(
-                "the certificate is for node {own}, and the agent says that it is {node}"
-            ))),
+            Host::Only(own) => {
+                let proof = match &self.identity {
+                    Identity::Reviewed(_) => "token is of a pod on",
+                    _ => "certificate is for",
+                };
+                Err(Status::permission_denied(format!(
+                    "the {proof} node {own}, and the agent says that it is {node}"
+                )))
+            }
             Host::No => Err(Status::permission_denied(format!(
                 "{} is no host",
                 self.identity
@@ -133,6 +255,9 @@ impl Rights {
     /// Waits until the caller may do less than these rights say, and says why. Never returns if the
     /// coordinator has no certificate authority.
     pub(crate) async fn end(self, grants: Option<&Grants>) -> Status {
+        if let (Some(user), Some(asking)) = (self.user(), &self.asking) {
+            return asking.access.end(user, &asking.allowed).await;
+        }
         let Some(grants) = grants else {
             return std::future::pending().await;
         };
@@ -156,7 +281,10 @@ impl Rights {
 
     /// Whether the caller may see the values of jobs' environment variables.
     pub(crate) fn sees_environment(&self) -> bool {
-        self.role >= Some(Role::Submitter)
+        match &self.asking {
+            Some(asking) => asking.sees_environment,
+            None => self.role >= Some(Role::Submitter),
+        }
     }
 
     /// Who asks. `claimed` is the name that the message gives; it counts only where the connection
@@ -164,12 +292,15 @@ impl Rights {
     pub(crate) fn actor(&self, claimed: &str) -> Actor {
         match &self.identity {
             Identity::Local { uid } => Actor::Local { uid: *uid },
-            Identity::Certified(principal) => match principal.kind {
-                Kind::User => Actor::User {
+            Identity::Certified(_) | Identity::Reviewed(_) => match self.identity.principal() {
+                Some(principal) if principal.kind == Kind::Host => Actor::Host {
                     name: principal.name().to_owned(),
                 },
-                Kind::Host => Actor::Host {
+                Some(principal) => Actor::User {
                     name: principal.name().to_owned(),
+                },
+                None => Actor::User {
+                    name: self.identity.to_string(),
                 },
             },
             Identity::Unknown | Identity::Anonymous => Actor::Unknown {

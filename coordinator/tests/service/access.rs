@@ -11,7 +11,8 @@ use muster_coordinator::{
 use muster_core::{fleet::Policy, id::Term};
 use muster_proto::v1::{self, agent_message::Message as FromAgent};
 use muster_rpc::{
-    Address, Channel, Clients,
+    Address, Bearer, Channel, Clients,
+    channel::Tokens,
     credentials::Credentials,
     dial,
     dial::Options,
@@ -121,6 +122,16 @@ impl Secure {
         self.clients(own.tls().unwrap()).await
     }
 
+    /// Whoever shows this token with every call.
+    pub(crate) async fn with_token(&self, token: &str) -> Clients {
+        let options = Options {
+            tls: Some(ClientTls::new(&self.pin, None).unwrap()),
+            tokens: Some(Tokens::one(Bearer::parse(token).unwrap())),
+            ..Options::default()
+        };
+        within(dial(&self.address, options)).await.unwrap()
+    }
+
     pub(crate) async fn anonymous(&self) -> Clients {
         self.clients(ClientTls::new(&self.pin, None).unwrap()).await
     }
@@ -206,7 +217,7 @@ async fn a_coordinator_of_another_authority_gets_no_token() {
 
 /// What the identities of the matrix may do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum May {
+pub(crate) enum May {
     /// Nothing but ask who they are, and join.
     Ask,
     /// That, and renew.
@@ -218,7 +229,7 @@ enum May {
 
 /// Every method, of our package if no other is named, and the least that its caller must be
 /// allowed. `None`: only hosts. Written down apart from the table that it checks.
-const METHODS: [(&str, Option<May>); 30] = [
+pub(crate) const METHODS: [(&str, Option<May>); 30] = [
     ("AccessService/CanI", Some(May::Ask)),
     ("AccessService/Join", Some(May::Ask)),
     ("AccessService/WhoAmI", Some(May::Ask)),
@@ -258,7 +269,15 @@ const METHODS: [(&str, Option<May>); 30] = [
 ];
 
 /// Calls a method with an empty message, and returns what comes first.
-async fn call(channel: Channel, method: &str) -> Result<(), Status> {
+pub(crate) async fn call(channel: Channel, method: &str) -> Result<(), Status> {
+    call_with(channel, method, ()).await
+}
+
+pub(crate) async fn call_with<M: prost::Message + Default + 'static>(
+    channel: Channel,
+    method: &str,
+    message: M,
+) -> Result<(), Status> {
     let mut grpc = Grpc::new(channel);
     within(grpc.ready()).await.unwrap();
     let package = if method.starts_with("grpc.") {
@@ -267,8 +286,8 @@ async fn call(channel: Channel, method: &str) -> Result<(), Status> {
         "muster.v1."
     };
     let path: PathAndQuery = format!("/{package}{method}").parse().unwrap();
-    let codec = ProstCodec::<(), ()>::default();
-    let mut answer = within(grpc.server_streaming(Request::new(()), path, codec))
+    let codec = ProstCodec::<M, ()>::default();
+    let mut answer = within(grpc.server_streaming(Request::new(message), path, codec))
         .await?
         .into_inner();
     // A watch may have nothing to say for as long as it lasts.

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use muster_coordinator::kubernetes::Settings;
 use muster_core::fleet::Policy;
 use muster_proto::v1::{
     self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent,
@@ -20,7 +21,7 @@ async fn beside(cluster: &Cluster) -> Server {
     Server::start_beside(
         tempfile::tempdir().unwrap(),
         Policy::default(),
-        Some(cluster.configuration()),
+        Some(cluster.nodes()),
     )
     .await
 }
@@ -241,8 +242,7 @@ async fn a_coordinator_without_an_api_server_goes_on_with_the_labels_it_has() {
 
     // The coordinator starts again while the API server is still away. The stored labels count, for
     // users and for the ranks.
-    let server =
-        Server::start_beside(state, Policy::default(), Some(cluster.configuration())).await;
+    let server = Server::start_beside(state, Policy::default(), Some(cluster.nodes())).await;
     let _agent = FakeAgent::start(&server, "node-a", &[], true).await;
     let stale =
         |node: &v1::Node| node.state() == v1::NodeState::Ready && !node.conditions.is_empty();
@@ -314,7 +314,10 @@ async fn a_server_that_hangs_up_is_an_outage() {
     let server = Server::start_beside(
         tempfile::tempdir().unwrap(),
         Policy::default(),
-        Some(configuration),
+        Some(Settings {
+            configuration,
+            ..cluster.nodes()
+        }),
     )
     .await;
     let _agent = FakeAgent::start(&server, "node-a", &[], true).await;
@@ -341,7 +344,7 @@ fn without_a_cluster_the_flag_is_refused() {
         .env_remove("KUBERNETES_SERVICE_PORT");
     let text = refused(command);
     assert!(
-        text.starts_with("muster-coordinator: --kubernetes-nodes: find the API server: "),
+        text.starts_with("muster-coordinator: --kubernetes-...: find the API server: "),
         "{text}"
     );
 }

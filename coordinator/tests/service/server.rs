@@ -3,7 +3,7 @@
 use std::{future::Future, time::Duration};
 
 use muster_coordinator::{
-    audit,
+    audit, kubernetes,
     serve::{Coordinator, ServeError, Settings},
     store::{Store, redb::RedbStore},
 };
@@ -22,6 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
     pub clients: Clients,
+    pub endpoint: String,
     pub shutdown: CancellationToken,
     running: JoinHandle<Result<(), ServeError>>,
     state: Option<TempDir>,
@@ -44,7 +45,7 @@ impl Server {
     pub(crate) async fn start_beside(
         state: TempDir,
         policy: Policy,
-        kubernetes: Option<kube::Config>,
+        kubernetes: Option<kubernetes::Settings>,
     ) -> Self {
         Self::start_changed(state, policy, |settings| settings.kubernetes = kubernetes).await
     }
@@ -83,6 +84,7 @@ impl Server {
         let clients = clients(&endpoint).await;
         Self {
             clients,
+            endpoint,
             shutdown,
             running,
             state: Some(state),
@@ -94,6 +96,7 @@ impl Server {
         let clients = clients(endpoint).await;
         Self {
             clients,
+            endpoint: endpoint.to_owned(),
             shutdown: CancellationToken::new(),
             running: tokio::spawn(async { Ok(()) }),
             state: None,

@@ -31,7 +31,7 @@ use muster_proto::{
     },
 };
 use muster_rpc::{
-    gate::Open,
+    gate::{Gate, Open},
     listen::{Listener, Options},
 };
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
@@ -53,6 +53,12 @@ impl Coordinator {
     }
 
     pub async fn start_at(addr: SocketAddr) -> Self {
+        Self::serve(addr, Options::default(), Open)
+    }
+
+    /// It speaks TLS, and its gate decides who may call.
+    pub fn serve(addr: SocketAddr, options: Options, gate: impl Gate) -> Self {
+        let with_tls = options.tls.is_some();
         let (say, sessions) = mpsc::channel(16);
         let service = AgentServiceServer::new(Service { sessions: say });
         let server = tokio::runtime::Builder::new_multi_thread()
@@ -63,12 +69,11 @@ impl Coordinator {
         // A listener belongs to the runtime that it was registered with.
         let listener = {
             let _entered = server.enter();
-            Listener::open(addr, false).unwrap()
+            Listener::open(addr, with_tls).unwrap()
         };
         let addr = listener.address();
         let services = Routes::new(service);
-        let (accepting, serving) =
-            listener.serve(Options::default(), Open, services, std::future::pending());
+        let (accepting, serving) = listener.serve(options, gate, services, std::future::pending());
         server.spawn(accepting);
         server.spawn(serving);
         Self {

@@ -1,0 +1,153 @@
+//! One question to the API server and its answer, within seconds or not at all. Nothing is tried
+//! again here: whoever waits for the answer tries again, and an API server that is overloaded is not
+//! helped by more questions.
+
+use std::time::Duration;
+
+use http::{Method, Request, header::CONTENT_TYPE};
+use kube::{Client, Config, Error};
+use muster_runtime::chain::chain;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::KubernetesError;
+
+/// How long an answer may take. An agent waits for it, and comes again if there is none.
+const ANSWER: Duration = Duration::from_secs(4);
+
+/// Bytes of a text of the API server that is passed on.
+const TEXT_MAX: usize = 300;
+
+/// An API server, for questions that somebody waits for.
+#[derive(Clone)]
+pub(crate) struct Server {
+    client: Client,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+/// Why there is no answer. Never holds what was asked, because that may be a secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unanswered {
+    #[error("it did not answer within {} s", ANSWER.as_secs())]
+    Silent,
+    #[error("it does not know who asks (401)")]
+    Unknown,
+    #[error("the coordinator may not ask: {0}")]
+    Forbidden(String),
+    #[error("it is overloaded (429)")]
+    Busy,
+    #[error("{text} ({code})")]
+    Refused { code: u16, text: String },
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("its answer cannot be read (line {line}, column {column})")]
+    Malformed { line: usize, column: usize },
+}
+
+impl Server {
+    /// `configuration` must not send tokens in clear text to another machine.
+    pub(crate) fn of(configuration: &Config) -> Result<Self, KubernetesError> {
+        let url = &configuration.cluster_url;
+        let host = url.host().unwrap_or_default();
+        let is_here = host == "localhost"
+            || (host.trim_matches(['[', ']']).parse::<std::net::IpAddr>())
+                .is_ok_and(|address| address.is_loopback());
+        if url.scheme_str() != Some("https") && !is_here {
+            return Err(KubernetesError::Insecure(url.to_string()));
+        }
+        let mut configuration = configuration.clone();
+        // kube waits for minutes between its attempts, and here somebody waits.
+        configuration.default_retry = false;
+        configuration.connect_timeout = Some(ANSWER);
+        let client = Client::try_from(configuration)
+            .map_err(|source| KubernetesError::Client(Box::new(source)))?;
+        Ok(Self { client })
+    }
+
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Unanswered> {
+        self.ask(Method::GET, path, None, Vec::new()).await
+    }
+
+    /// Creates an object and returns what the server made of it.
+    pub(super) async fn create<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        object: &impl serde::Serialize,
+    ) -> Result<T, Unanswered> {
+        let body = serde_json::to_vec(object).expect("objects have a JSON form");
+        self.ask(Method::POST, path, Some("application/json"), body)
+            .await
+    }
+
+    /// Makes or changes an object by server-side apply.
+    pub(super) async fn apply<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        object: &impl serde::Serialize,
+    ) -> Result<T, Unanswered> {
+        // JSON is YAML.
+        let content = Some("application/apply-patch+yaml");
+        let body = serde_json::to_vec(object).expect("objects have a JSON form");
+        self.ask(Method::PATCH, path, content, body).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        content: Option<&str>,
+        body: Vec<u8>,
+    ) -> Result<T, Unanswered> {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(content) = content {
+            request = request.header(CONTENT_TYPE, content);
+        }
+        let request = request.body(body).expect("paths are made of checked names");
+        // As text: kube would log an answer that it cannot read, and answers repeat the question.
+        let answer = timeout(ANSWER, Box::pin(self.client.request_text(request))).await;
+        let text = answer
+            .map_err(|_| Unanswered::Silent)?
+            .map_err(unanswered)?;
+        serde_json::from_str(&text).map_err(|e| Unanswered::Malformed {
+            line: e.line(),
+            column: e.column(),
+        })
+    }
+}
+
+impl Unanswered {
+    /// There is no such object.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Refused { code: 404, .. })
+    }
+}
+
+fn unanswered(error: Error) -> Unanswered {
+    match error {
+        Error::Api(status) => match status.code {
+            401 => Unanswered::Unknown,
+            403 => Unanswered::Forbidden(cut(&status.message)),
+            429 => Unanswered::Busy,
+            code => Unanswered::Refused {
+                code,
+                text: cut(&status.message),
+            },
+        },
+        other => Unanswered::Unreachable(cut(&chain(&other))),
+    }
+}
+
+/// A text of somebody else, fit for a log line and a status.
+pub(super) fn cut(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let mut cut: String = text.chars().take(TEXT_MAX).map(plain).collect();
+    if text.chars().nth(TEXT_MAX).is_some() {
+        cut.push_str("...");
+    }
+    cut
+}

@@ -1,0 +1,62 @@
+//! What the flags ask of a Kubernetes cluster.
+
+use clap::Args;
+
+use crate::kubernetes::{self, AGAIN_AFTER, Account, KubernetesError, Settings, Tokens};
+
+/// The cluster is that of $KUBECONFIG or ~/.kube/config, else the one this runs in.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Kubernetes")]
+pub struct KubernetesOptions {
+    /// Also read the labels of the nodes from the Node objects of a Kubernetes cluster. A node gets
+    /// the labels of the object that has its name. The cluster is that of $KUBECONFIG or
+    /// ~/.kube/config, else the one this runs in. Needs the verbs get, list and watch on nodes.
+    #[arg(long, env = "MUSTER_KUBERNETES_NODES")]
+    pub kubernetes_nodes: bool,
+
+    /// Take the tokens of the pods of this service account: each is the agent of the node on which
+    /// it is, and needs no certificate. The cluster's API server reviews the tokens; needs the
+    /// ClusterRole system:auth-delegator.
+    #[arg(
+        long,
+        env = "MUSTER_KUBERNETES_AGENTS",
+        value_name = "NAMESPACE/SERVICEACCOUNT"
+    )]
+    pub kubernetes_agents: Option<Account>,
+
+    /// Take the tokens of all others, as users: what they may do, the cluster's rules (RBAC) say for
+    /// the resources musterjobs and musternodes of the group muster.dev.
+    #[arg(long, env = "MUSTER_KUBERNETES_USERS")]
+    pub kubernetes_users: bool,
+
+    /// For whom a token must be [default: muster-coordinator.NAMESPACE, with the namespace of the
+    /// pod or kubeconfig]
+    #[arg(long, env = "MUSTER_AUDIENCE", value_name = "AUDIENCE")]
+    pub audience: Option<String>,
+}
+
+impl KubernetesOptions {
+    /// What is asked of the cluster. `None`: nothing.
+    pub async fn settings(self) -> Result<Option<Settings>, KubernetesError> {
+        let takes_tokens = self.kubernetes_agents.is_some() || self.kubernetes_users;
+        if !self.kubernetes_nodes && !takes_tokens {
+            return Ok(None);
+        }
+        let configuration = kubernetes::configuration().await?;
+        let audience = self.audience.unwrap_or_else(|| {
+            let namespace = &configuration.default_namespace;
+            format!("muster-coordinator.{namespace}")
+        });
+        let tokens = takes_tokens.then_some(Tokens {
+            audience,
+            agents: self.kubernetes_agents,
+            users: self.kubernetes_users,
+            again_after: AGAIN_AFTER,
+        });
+        Ok(Some(Settings {
+            configuration,
+            nodes: self.kubernetes_nodes,
+            tokens,
+        }))
+    }
+}

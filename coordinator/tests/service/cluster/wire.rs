@@ -1,0 +1,175 @@
+//! One request and its answer, and how requests fail.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::watch,
+};
+
+use super::{State, nodes};
+
+/// How the requests for a resource fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// 429, with a time to wait.
+    Busy,
+    /// 503.
+    Away,
+    /// Nothing is answered for as long as the fault lasts.
+    Hangs,
+    /// The connection ends within the answer.
+    Cut,
+    /// The answer is not what it should be, and repeats what was asked.
+    Nonsense,
+}
+
+pub(super) struct Asked {
+    pub(super) head: String,
+    pub(super) method: String,
+    pub(super) path: String,
+    pub(super) query: BTreeMap<String, String>,
+    pub(super) text: String,
+}
+
+impl Asked {
+    pub(super) fn body(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {}", self.head))
+    }
+}
+
+pub(super) enum Answer {
+    Whole(u16, Value),
+    Watch { from: u64, cuts: u64 },
+}
+
+pub(super) fn failure(code: u16, reason: &str, message: &str) -> Answer {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message });
+    Answer::Whole(code, status)
+}
+
+/// The resource of a path, as faults and counts call it.
+fn resource(path: &str) -> &'static str {
+    let known = [
+        "tokenreviews",
+        "subjectaccessreviews",
+        "configmaps",
+        "pods",
+        "nodes",
+    ];
+    let found = known.into_iter().find(|name| path.contains(name));
+    found.unwrap_or_else(|| panic!("this server has no {path}"))
+}
+
+pub(super) async fn serve(
+    mut stream: TcpStream,
+    state: Arc<Mutex<State>>,
+    changed: watch::Sender<u64>,
+) -> Option<()> {
+    if state.lock().unwrap().down {
+        return None;
+    }
+    let asked = read(&mut stream).await?;
+    let what = resource(&asked.path);
+    let mut changes = changed.subscribe();
+    let (answer, fault) = {
+        let mut state = state.lock().unwrap();
+        let fault = state.faults.get(what).copied();
+        if what != "nodes" {
+            *state.asked.entry(what).or_default() += 1;
+        }
+        let answer = match fault {
+            Some(Fault::Busy) => failure(429, "TooManyRequests", "too many requests"),
+            Some(Fault::Away) => failure(503, "ServiceUnavailable", "away"),
+            _ => state.answer(what, &asked),
+        };
+        (answer, fault)
+    };
+    changed.send_modify(|count| *count += 1);
+    if fault == Some(Fault::Hangs) {
+        let still = |state: &State| state.faults.get(what) == Some(&Fault::Hangs);
+        while still(&state.lock().unwrap()) {
+            changes.changed().await.ok()?;
+        }
+        return None;
+    }
+    match answer {
+        Answer::Watch { from, cuts } => {
+            nodes::follow(&mut stream, &state, &mut changes, (from, cuts)).await
+        }
+        Answer::Whole(code, body) => {
+            let body = match fault {
+                Some(Fault::Nonsense) => format!("[{}]", asked.text),
+                _ => body.to_string(),
+            };
+            let wait = match code {
+                429 => "Retry-After: 30\r\n",
+                _ => "",
+            };
+            let head = format!(
+                "HTTP/1.1 {code} x\r\nContent-Type: application/json\r\n{wait}Content-Length: {}\r\nConnection: close\r\n\r\n",
+                body.len()
+            );
+            let sent = match fault {
+                Some(Fault::Cut) => &body[..body.len() / 2],
+                _ => &body,
+            };
+            stream.write_all((head + sent).as_bytes()).await.ok()
+        }
+    }
+}
+
+async fn read(stream: &mut TcpStream) -> Option<Asked> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let mut words = head.split(' ');
+    let (method, target) = (words.next().unwrap(), words.next().unwrap());
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.eq_ignore_ascii_case("content-length")).then(|| value.trim().parse().unwrap())
+    });
+    let mut text = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut text).await.ok()?;
+    Some(Asked {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        query: query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .collect(),
+        text: String::from_utf8(text).unwrap(),
+        head,
+    })
+}
+
+impl State {
+    fn answer(&mut self, what: &'static str, asked: &Asked) -> Answer {
+        let verb = match asked.method.as_str() {
+            "POST" => "create",
+            "PATCH" => "patch",
+            _ => "get",
+        };
+        let right = format!("{verb} {what}");
+        if self.forbidden.contains(right.as_str()) {
+            let why = format!("{what} is forbidden: User \"muster\" cannot {right}");
+            return failure(403, "Forbidden", &why);
+        }
+        match what {
+            "nodes" => self.nodes(asked),
+            "tokenreviews" => self.review(&asked.body()),
+            "subjectaccessreviews" => self.decide(&asked.body()),
+            "pods" => self.pod(&asked.path),
+            _ => self.config_map(asked),
+        }
+    }
+}

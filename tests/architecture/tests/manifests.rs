@@ -1,0 +1,220 @@
+//! The manifests ask for nothing that a stranger would not grant, and name only what exists: flags,
+//! images, the service account and the audience that the coordinator expects.
+
+use std::{collections::BTreeSet, fs};
+
+use muster_architecture::root;
+use serde_json::{Value, json};
+
+/// The objects of a file.
+fn objects(file: &str) -> Vec<Value> {
+    let path = root().join("manifests").join(file);
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn of_kind(kind: &str) -> Value {
+    let mut found = ["base/agent.yaml", "base/coordinator.yaml"]
+        .into_iter()
+        .flat_map(objects)
+        .filter(|object| object["kind"] == kind);
+    found.next().unwrap_or_else(|| panic!("there is no {kind}"))
+}
+
+fn pod(workload: &Value) -> &Value {
+    &workload["spec"]["template"]["spec"]
+}
+
+fn containers(pod: &Value) -> Vec<&Value> {
+    let of = |list: &str| pod[list].as_array().map(Vec::as_slice).unwrap_or_default();
+    of("initContainers")
+        .iter()
+        .chain(of("containers"))
+        .collect()
+}
+
+fn source(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+#[test]
+fn no_pod_asks_for_a_privilege() {
+    for kind in ["DaemonSet", "StatefulSet"] {
+        let workload = of_kind(kind);
+        let pod = pod(&workload);
+        for field in ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"] {
+            assert!(pod[field].is_null(), "{kind}: {field}");
+        }
+        assert_eq!(
+            pod["enableServiceLinks"], false,
+            "{kind}: a Service would set MUSTER_ variables"
+        );
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{kind}");
+        assert_eq!(
+            pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",
+            "{kind}"
+        );
+        for volume in pod["volumes"].as_array().into_iter().flatten() {
+            assert!(volume["hostPath"].is_null(), "{kind}: {volume}");
+        }
+        for container in containers(pod) {
+            let context = &container["securityContext"];
+            assert_eq!(context["allowPrivilegeEscalation"], false, "{container}");
+            assert_eq!(
+                context["capabilities"],
+                json!({"drop": ["ALL"]}),
+                "{container}"
+            );
+            assert!(
+                context["privileged"].is_null() && context["runAsUser"].is_null(),
+                "{container}"
+            );
+            assert!(
+                container["ports"]
+                    .as_array()
+                    .is_none_or(|_| kind == "StatefulSet"),
+                "{container}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_agents_pods_have_no_right_and_one_token() {
+    let workload = of_kind("DaemonSet");
+    let pod = pod(&workload);
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    let account = pod["serviceAccountName"].as_str().expect("it has one");
+    let bound: Vec<Value> = objects("base/coordinator.yaml")
+        .into_iter()
+        .chain(objects("base/agent.yaml"))
+        .filter(|object| object["subjects"].to_string().contains(account))
+        .collect();
+    assert!(bound.is_empty(), "{bound:#?}");
+    let coordinator = source("manifests/base/coordinator.yaml");
+    assert!(coordinator.contains(&format!("--kubernetes-agents=muster-system/{account}")));
+    // Only the agent's container sees the token; the code of users runs in the other.
+    let tokens = |container: &&Value| container["volumeMounts"].to_string().contains("\"token\"");
+    let with: Vec<&Value> = containers(pod).into_iter().filter(tokens).collect();
+    assert!(with.len() == 1 && with[0]["name"] == "agent", "{with:#?}");
+    let volumes = pod["volumes"].to_string();
+    assert!(
+        volumes.contains("\"audience\":\"muster-coordinator.muster-system\""),
+        "{volumes}"
+    );
+    let bundle = source("coordinator/src/kubernetes/bundle.rs");
+    assert!(volumes.contains("muster-ca-bundle") && bundle.contains("\"muster-ca-bundle\""));
+    assert!(
+        bundle.contains("\"ca.crt\"")
+            && source("manifests/base/agent.yaml").contains("/muster/ca/ca.crt")
+    );
+}
+
+#[test]
+fn the_containers_share_what_they_must() {
+    let workload = of_kind("DaemonSet");
+    let pod = pod(&workload);
+    let at = |name: &str, volume: &str| {
+        let container = containers(pod).into_iter().find(|c| c["name"] == name);
+        let mounts = container.expect("it is there")["volumeMounts"].clone();
+        let mount = mounts
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|m| m["name"] == volume)
+            .cloned();
+        mount.map(|mount| mount["mountPath"].as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(
+        at("agent", "run"),
+        at("workers", "run"),
+        "paths of runs are the same in both"
+    );
+    assert_eq!(at("install", "bin"), at("workers", "bin"));
+    assert_eq!(
+        at("workers", "state"),
+        None,
+        "the agent's ledger is its own"
+    );
+    let agent = containers(pod)
+        .into_iter()
+        .find(|c| c["name"] == "agent")
+        .cloned()
+        .expect("it is there");
+    let pod_dir = agent["env"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|v| v["name"] == "MUSTER_POD");
+    assert_eq!(
+        pod_dir.and_then(|v| v["value"].as_str()).map(str::to_owned),
+        at("agent", "run")
+    );
+    assert_eq!(
+        agent["restartPolicy"], "Always",
+        "it ends after the workers"
+    );
+}
+
+#[test]
+fn every_flag_and_variable_exists() {
+    let agent = source("agent/src/config.rs");
+    let coordinator: String = [
+        "coordinator/src/options.rs",
+        "coordinator/src/options/kubernetes.rs",
+    ]
+    .map(source)
+    .concat();
+    let mut named = BTreeSet::new();
+    for (kind, flags) in [("DaemonSet", &agent), ("StatefulSet", &coordinator)] {
+        let workload = of_kind(kind);
+        for container in containers(pod(&workload)) {
+            for variable in container["env"].as_array().into_iter().flatten() {
+                let name = variable["name"].as_str().unwrap_or_default();
+                let known =
+                    !name.starts_with("MUSTER_") || flags.contains(&format!("env = \"{name}\""));
+                assert!(known, "{kind}: no flag takes {name}");
+                named.insert(name.to_owned());
+            }
+            for argument in container["args"].as_array().into_iter().flatten() {
+                let flag = argument
+                    .as_str()
+                    .unwrap_or_default()
+                    .split('=')
+                    .next()
+                    .unwrap_or_default();
+                let field = flag.trim_start_matches("--").replace('-', "_");
+                let known = flags.contains(&format!("pub {field}:"));
+                assert!(known, "{kind}: there is no flag {flag}");
+                named.insert(flag.to_owned());
+            }
+        }
+    }
+    assert!(named.len() > 10, "{named:?}");
+}
+
+#[test]
+fn the_coordinator_asks_for_these_rights_and_no_others() {
+    let mut rights = BTreeSet::new();
+    for object in objects("base/coordinator.yaml") {
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            for resource in rule["resources"].as_array().into_iter().flatten() {
+                for verb in rule["verbs"].as_array().into_iter().flatten() {
+                    let words = [&object["kind"], verb, resource]
+                        .map(|w| w.as_str().unwrap_or_default().to_owned());
+                    rights.insert(words.join(" "));
+                }
+            }
+        }
+    }
+    let expected = [
+        "ClusterRole get nodes",
+        "ClusterRole list nodes",
+        "ClusterRole watch nodes",
+        "Role create configmaps",
+        "Role get configmaps",
+        "Role get pods",
+        "Role patch configmaps",
+    ];
+    assert_eq!(rights, expected.map(str::to_owned).into());
+}

@@ -34,6 +34,8 @@ pub const LINE_MAX: u64 = 4 << 20;
 
 /// How long an answer may take that needs no program and no other file system than the kernel's.
 const ANSWER: Duration = Duration::from_secs(20);
+/// How long the init process may take to look at itself. It is asked every few seconds.
+const LOOK: Duration = Duration::from_secs(2);
 /// How much later than the end of a program its answer may come.
 const SPARE: Duration = Duration::from_secs(10);
 
@@ -114,6 +116,7 @@ fn exchange(volume: &Path, question: &Question) -> io::Result<Answer> {
     let patience = match question {
         Question::Run { program } => program.timeout() + SPARE,
         Question::Start { .. } => READY_TIMEOUT + SPARE,
+        Question::Look => LOOK,
         _ => ANSWER,
     };
     let mut stream = socket::connect_to(volume, SOCKET)?;

@@ -75,7 +75,7 @@ fn serve(volume: &Path) -> io::Result<()> {
         wait(&signals, &listener, leaving.is_some())?;
         while let Some(signal) = sys::next_signal(&signals) {
             if signal != libc::SIGCHLD && leaving.is_none() {
-                leaving = Some(Leaving::begin()?);
+                leaving = Some(Leaving::begin());
             }
         }
         while let Reaped::Ended(..) = tree::reap() {}
@@ -220,13 +220,16 @@ struct Leaving {
 }
 
 impl Leaving {
-    fn begin() -> io::Result<Self> {
+    fn begin() -> Self {
         say!("{} told to end", time::stamp());
-        fs::write(LEAVING, "the pod is being deleted or evicted\n")?;
-        Ok(Self {
+        // On a full disk nobody is told, and the workers here still get their grace.
+        if let Err(e) = fs::write(LEAVING, "the pod is being deleted or evicted\n") {
+            say!("{} {LEAVING}: {e}", time::stamp());
+        }
+        Self {
             since: Instant::now(),
             stopped: false,
-        })
+        }
     }
 
     /// True: nothing lives any more.

@@ -49,8 +49,8 @@ pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// until the answer is [`Left::Nothing`], which is a proof. After an error nothing is known.
     fn sweep<'a>(&'a self, remains: &'a Remains<'a>) -> Asked<'a, io::Result<Left>>;
 
-    /// The memory in bytes that the launcher below the runner in `dir` takes with its copies, as
-    /// proportional set size (Pss), because ranks share its pages. None if it is gone.
+    /// The memory in bytes that the launcher of `dir` takes with all its copies, as proportional set
+    /// size (Pss), because ranks share its pages. None if it is gone.
     fn memory(&self, dir: &Path) -> Option<u64>;
 
     /// The path of the program that starts the ranks, or what is missing, for the user.

@@ -1,7 +1,7 @@
 """Muster's launcher: an interpreter that has imported torch, and from which ranks are forked.
 
-The runner's binary joins three files into one program: this one (messages and forks), `preload.py` (imports before they are needed) and
-`rank.py` (what a forked rank becomes). The program uses only the standard library and torch.
+The runner's binary joins four files into one program: this one (messages), `chain.py` (keeper, runner and copy of a generation), `preload.py`
+(imports before they are needed) and `rank.py` (what a forked rank becomes). The program uses only the standard library and torch.
 
     python [options] -u launcher.py DIR CONTROL [stay] [background]
 
@@ -11,8 +11,8 @@ file descriptor, which holds a JSON object.
 With `stay` it lives as long as its job is on this node, and is never a member of a world itself. It answers each message with a line of JSON
 that repeats the message's token. The token 0 belongs to its own start.
 
-- {"do": "fork", "token": T, "dir": D, "runner": [program, arguments...]}: forks a runner for the folder D, and a copy of itself as that
-  runner's child. The copy waits for its order as described below.
+- {"do": "fork", "token": T, "dir": D, "runner": [program, arguments...]}: makes a runner for the folder D, and a copy of itself as that
+  runner's child. The copy waits for its order as described below. Both were forked ahead if the launcher had time since the last message.
 - {"do": "preload", "token": T}: imports what the job's ranks have imported (`preload.txt` in DIR). A copy of this process does that, and serves
   the next forks. A package that would change what a rank sees spoils only the copy, and another copy is made without that package.
 - {"do": "adopt", "token": T, "cwd": C, "env": E}: gives a launcher that belongs to no job to a job. The launcher goes on as if it had been
@@ -50,8 +50,11 @@ import time  # noqa: E402
 import types  # noqa: E402
 
 PROTOCOL = 1
-# Seconds before the launcher frees its memory. Freeing 500 MB takes 20 to 60 ms of processor time, so it waits until the ranks have started.
+# Seconds before a copy that has forked ranks frees its memory. Freeing 500 MB takes 20 to 60 ms of processor time, so it waits until the ranks have
+# started.
 REST = 3.0
+# Seconds without a message before the next chain is forked. The ranks of the last generation have started by then, so it takes no time from them.
+REST_BEFORE_CHAIN = 1.0
 # Seconds that a forked runner may take to answer. It needs milliseconds; a disk that takes this long to sync two small files is broken.
 RUNNER_TIMEOUT = 15.0
 # The most copies that are made, each with fewer packages, before the launcher imports nothing ahead. Real jobs need one to four.
@@ -89,6 +92,8 @@ class Launcher:
         self.copy_to_be = None  # the copy that is still importing
         self.without = set()  # packages that must not be imported ahead
         self.copies = 0
+        self.chain = None  # forked ahead for the next generation
+        self.fork_at = None  # when to fork a chain ahead
         self.token = 0  # of the request to import
         self.afresh = False  # ranks start a new interpreter
         self.set_at_import = {}  # variables that this process's imports have set
@@ -122,7 +127,10 @@ class Launcher:
         """Returns only in the copy that a forked runner gets. That copy then has another folder and another control socket."""
         while True:
             listened = [self.control, *(copy.socket for copy in (self.copy, self.copy_to_be) if copy)]
-            ready = select.select(listened, [], [])[0]
+            timeout = None if self.fork_at is None else max(0, self.fork_at - time.monotonic())
+            ready = select.select(listened, [], [], timeout)[0]
+            if not ready and self.fork_ahead():
+                return
             self.hear_copies(ready)
             if self.control not in ready:
                 continue
@@ -144,6 +152,7 @@ class Launcher:
 
     def adopt(self, message):
         """Makes this the launcher of a job. The agent has already compared what it can compare; this is the last check."""
+        self.end_chain()  # it has the former folder and environment
         before = dict(os.environ)
         replace_environment(message["env"])
         prepare_environment()
@@ -175,6 +184,7 @@ class Launcher:
             if self.copy:
                 self.copy.end()
             self.copy, self.copy_to_be = self.copy_to_be, None
+            self.end_chain()  # the copy makes one that has imported more
             with open(os.path.join(self.folder, "preloaded.txt"), "w") as file:
                 file.writelines(f"{name}\n" for name in said["names"])
             self.answer(token=self.token)
@@ -185,6 +195,7 @@ class Launcher:
             self.without.update(said["without"])
             self.make_copy()
         else:
+            self.rest()
             self.answer(token=self.token, error="no copy could import what the job's ranks have imported: launcher.log says why")
 
     def make_copy(self):
@@ -209,11 +220,7 @@ class Launcher:
             return
         die_with(launcher)
         ours.close()
-        self.control.close()
-        for copy in (self.copy, self.copy_to_be):
-            if copy:
-                copy.socket.close()
-        self.copy = self.copy_to_be = None
+        self.close()
         self.control = theirs
         with self.low_priority(True):
             recorded = Recorded(self.folder)
@@ -226,62 +233,62 @@ class Launcher:
         self.afresh = bool(recorded.changed & self.torch_reads)
         self.settle()
         self.answer(ok=True, names=sorted(located(self.base)))
+        self.rest()
 
     def fork_runner(self, message):
-        """Forks a runner, and a copy of this process as that runner's child. True in that copy.
-
-        The process in between ends at once, so its child is no child of this process and outlives it. That child forks the runner and becomes
-        the runner's keeper."""
+        """Gives the chain that stands by to a generation, or a new one. True in the copy that belongs to the chain."""
         if self.crowd:
             self.answer(token=message["token"], error=f"{self.crowd} threads of the launcher would be lost in a fork")
             return False
-        told, tell = os.pipe()
-        (out, stdout), (err, stderr) = os.pipe(), os.pipe()
-        runners, copys = socket.socketpair()
-        try:
-            between = os.fork()
-        except OSError as error:  # as at a limit of processes
-            for fd in (told, tell, out, stdout, err, stderr):
-                os.close(fd)
-            runners.close()
-            copys.close()
-            self.answer(token=message["token"], error=f"fork: {error}")
-            return False
-        if between == 0:
-            if os.fork() != 0:
-                os._exit(0)
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # before the fork, so that the runner is never without it
-            keeper = os.getpid()
-            if os.fork() != 0:
-                become_keeper(message["runner"][0], message["dir"])
-            runner = os.getpid()
-            pid = os.fork()
-            if pid != 0:
-                become_runner(message["runner"], pid, keeper, [runners.fileno(), out, err, tell])
-            die_with(runner)
-            os.setsid()
-            os.dup2(stdout, 1)
-            os.dup2(stderr, 2)
-            for fd in (told, tell, out, stdout, err, stderr):
-                os.close(fd)
-            for old in (runners, self.control, *(copy.socket for copy in (self.copy, self.copy_to_be) if copy)):
-                old.close()
-            self.copy = self.copy_to_be = None
-            self.control, self.folder = copys, message["dir"]
-            mark_environment(self.folder)
-            return True
-        for fd in (tell, out, stdout, err, stderr):
-            os.close(fd)
-        runners.close()
-        copys.close()
-        os.waitpid(between, 0)
-        status = read_all(told, RUNNER_TIMEOUT)
+        chain, self.chain = self.chain, None
+        status = chain.begin(message) if chain else None
+        if status is None:
+            try:
+                chain = fork_chain(self, ahead=False)
+            except OSError as error:
+                self.answer(token=message["token"], error=f"fork: {error}")
+                return False
+            if chain is None:
+                return True
+            status = chain.begin(message) or b""
         if status[:1] == b"\0":
             self.answer(token=message["token"])
+            self.rest()
         else:
             why = status[1:].decode(errors="replace") or "the forked runner has ended before it was ready, or is not ready in time"
             self.answer(token=message["token"], error=why)
         return False
+
+    def rest(self):
+        """Makes this process fork the next chain when it has had no message for a while."""
+        self.fork_at = time.monotonic() + REST_BEFORE_CHAIN
+
+    def fork_ahead(self):
+        """Forks the chain of the next generation. True in the copy that belongs to it. A chain that cannot be forked is not tried again before
+        the next generation, which then needs one."""
+        self.fork_at = None
+        if self.crowd or self.chain or self.copy or self.copy_to_be:
+            return False
+        try:
+            self.chain = fork_chain(self, ahead=True)
+        except OSError as error:
+            print(f"nothing is forked ahead: fork: {error}", file=sys.stderr)
+            return False
+        return self.chain is None
+
+    def end_chain(self):
+        if self.chain:
+            self.chain.end()
+        self.chain = self.fork_at = None
+
+    def close(self):
+        """Closes, in a forked process, what belongs to the process that forked it."""
+        self.control.close()
+        for copy in (self.copy, self.copy_to_be):
+            if copy:
+                copy.socket.close()
+        self.copy = self.copy_to_be = None
+        self.end_chain()
 
     def obey_order(self):
         """Waits for the one order of this process."""
@@ -306,15 +313,11 @@ class Copy:
 
     def ask(self, message):
         """Passes a message on and waits for the answer. It comes within the time that a forked runner may take. None if the copy has ended."""
-        memory = os.memfd_create("muster-order")
-        os.write(memory, json.dumps(message).encode())
         try:
-            socket.send_fds(self.socket, [b"o"], [memory])
+            send(self.socket, message)
             return self.read()
         except OSError:
             return None
-        finally:
-            os.close(memory)
 
     def read(self):
         """One line; None if the copy has ended."""
@@ -370,35 +373,6 @@ def leave_coerced_locale(control):
     if os.environb.get(b"LC_CTYPE") != given.get(b"LC_CTYPE"):
         control.set_inheritable(True)
         os.execv(sys.executable, sys.orig_argv)
-
-
-def become_runner(program, launcher, keeper, kept):
-    """Executes the runner's binary with the descriptors 3 to 6, as `hold.rs` takes them over."""
-    high = []
-    try:
-        for fd in kept:
-            high.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64))
-        for place, fd in enumerate(high, start=3):
-            os.dup2(fd, place)
-        os.execve(program[0], [*program, "--launcher", str(launcher), "--keeper", str(keeper)], {})
-    except BaseException as error:
-        os.write(high[3] if len(high) > 3 else kept[3], b"\1" + f"{program[0]}: {error}".encode())
-        os._exit(1)
-
-
-def become_keeper(program, folder):
-    """Executes the runner's binary as `keeper.rs` describes it."""
-    try:
-        os.execve(program, ["muster-keeper", folder], {})
-    finally:
-        os._exit(1)  # without a keeper, the runner has only its list of descendants
-
-
-def die_with(parent):
-    """Makes the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def end_threads():

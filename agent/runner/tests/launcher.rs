@@ -7,13 +7,17 @@ mod rig;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Instant;
 
 use muster_runner::procfs::Stat;
 use muster_runner::wire::{
     AdoptSpec, Command, Exit, Hold, Lane, Order, ParkSpec, Phase, RefusalKind, StartSpec,
 };
-use rig::{Client, Living, Rig, lives, until_written};
+use rig::{Client, Living, PATIENCE, Rig, lives, until_written};
 
 fn python() -> String {
     std::env::var("MUSTER_TEST_PYTHON")
@@ -81,11 +85,69 @@ impl Warm {
         self.generations.last_mut().unwrap()
     }
 
+    /// Waits until a chain stands by for the next generation.
+    fn standing(&self) -> Chain {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(chain) = Chain::of(&self.rig.dir) {
+                return chain;
+            }
+            assert!(Instant::now() < until, "no chain was forked ahead");
+            std::thread::yield_now();
+        }
+    }
+
     fn script(&self, text: &str) -> PathBuf {
         let path = self.rig.dir.join("train.py");
         fs::write(&path, text).unwrap();
         path
     }
+}
+
+/// What stands by below a launcher.
+struct Chain {
+    keeper: Living,
+    runner: Living,
+    copy: Living,
+}
+
+impl Chain {
+    /// None while it is incomplete.
+    fn of(launcher: &Path) -> Option<Chain> {
+        let all = muster_runner::procfs::all().unwrap();
+        let child = |parent: &Stat| all.iter().find(|stat| stat.ppid == parent.pid);
+        let stands_by = |stat: &&Stat| {
+            let line = fs::read(format!("/proc/{}/cmdline", stat.pid)).unwrap_or_default();
+            line.starts_with(format!("muster-standby\0{}\0", launcher.display()).as_bytes())
+        };
+        // A chain that is just ending may have lost its runner.
+        let keeper = all
+            .iter()
+            .filter(stands_by)
+            .find(|stat| child(stat).is_some_and(|runner| stands_by(&runner)))?;
+        let runner = child(keeper)?;
+        let copy = child(runner)?;
+        Some(Chain {
+            keeper: Living::find(keeper.pid)?,
+            runner: Living::find(runner.pid)?,
+            copy: Living::find(copy.pid)?,
+        })
+    }
+
+    fn gone(&self) {
+        for part in [&self.keeper, &self.runner, &self.copy] {
+            part.gone();
+        }
+    }
+}
+
+fn nice(pid: i32) -> i32 {
+    rustix::process::getpriority_process(rustix::process::Pid::from_raw(pid)).unwrap()
+}
+
+/// What a generation's runner has recorded of itself.
+fn runner_of(dir: &Path) -> muster_runner::RunnerIdentity {
+    muster_runner::Record::read(dir).unwrap().runner.unwrap()
 }
 
 impl Drop for Warm {
@@ -214,6 +276,131 @@ fn the_ranks_of_every_generation_are_forked_from_one_launcher_that_is_none_of_th
         assert!(lives(launcher), "it is there for the next");
     }
     assert_eq!(warm.pid(), launcher);
+}
+
+#[test]
+fn the_next_generations_runner_stands_by_and_is_kept_like_any_other() {
+    let mut warm = Warm::new();
+    let script = warm.script("import time\nprint('step 1', flush=True)\ntime.sleep(1000)\n");
+    warm.fork();
+    let chain = warm.standing();
+    let generation = warm.fork();
+    let (dir, runner) = (generation.dir.clone(), runner_of(&generation.dir));
+    assert_eq!(runner.pid, chain.runner.pid);
+    assert_eq!(runner.keeper.unwrap().pid, chain.keeper.pid);
+    generation.start(&script);
+    let status = generation.client.until_stepping(2);
+    assert!(!status.fell_back);
+    assert_eq!(status.launcher.unwrap().pid, chain.copy.pid);
+    let mark = format!("MUSTER_RUN_DIR={}\0", dir.display());
+    // Workers do not inherit the low priority of what is forked ahead.
+    let own = nice(std::process::id() as i32);
+    assert_eq!(nice(chain.runner.pid), own);
+    for pid in status
+        .ranks
+        .iter()
+        .map(|rank| rank.pid)
+        .chain([chain.copy.pid])
+    {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap();
+        let shown = String::from_utf8_lossy(&environ).into_owned();
+        assert!(shown.contains(&mark), "{shown}");
+        assert_eq!((nice(pid), Stat::of(pid).unwrap().session), (own, pid));
+    }
+    // The keeper proves the worker group of a killed runner dead.
+    let ranks = status.ranks.iter().map(|rank| Living::of(rank.pid));
+    let ranks: Vec<Living> = ranks.collect();
+    chain.runner.kill();
+    ranks.iter().for_each(Living::gone);
+    chain.gone();
+    assert!(dir.join(muster_runner::record::SWEPT).exists());
+}
+
+#[test]
+fn what_stands_by_ends_with_its_launcher() {
+    let mut warm = Warm::new();
+    warm.fork();
+    let chain = warm.standing();
+    Living::of(warm.pid()).kill();
+    chain.gone();
+}
+
+#[test]
+fn a_chain_that_lost_a_part_is_replaced_when_it_is_needed() {
+    let mut warm = Warm::new();
+    warm.fork();
+    let parts: [fn(&Chain) -> &Living; 3] = [
+        |chain| &chain.keeper,
+        |chain| &chain.runner,
+        |chain| &chain.copy,
+    ];
+    for part in parts {
+        let chain = warm.standing();
+        part(&chain).kill();
+        let generation = warm.fork();
+        let runner = runner_of(&generation.dir);
+        assert_ne!(runner.pid, chain.runner.pid);
+        assert_ne!(runner.keeper.unwrap().pid, chain.keeper.pid);
+        assert!(generation.client.status().phase == Phase::Holding);
+        chain.gone();
+    }
+}
+
+#[test]
+fn a_chain_from_before_an_adoption_or_an_import_is_not_used() {
+    let mut warm = Warm::new();
+    let cwd = warm.rig.dir.join("elsewhere");
+    fs::create_dir(&cwd).unwrap();
+    warm.fork();
+    let chain = warm.standing();
+    let mut env = environment(warm.rig.dir.to_str().unwrap());
+    env.insert("WANDB_PROJECT".into(), "another".into());
+    warm.client.ok(Command::Adopt(AdoptSpec { env, cwd }));
+    chain.gone();
+    let adopted = runner_of(&warm.fork().dir).pid;
+    assert_ne!(adopted, chain.runner.pid);
+
+    let chain = warm.standing();
+    fs::write(warm.rig.dir.join("preload.txt"), "").unwrap();
+    warm.client.ok(Command::Preload);
+    chain.gone();
+    // The copy with the imports has one of its own, which also ends with the launcher.
+    let chain = warm.standing();
+    assert_eq!(runner_of(&warm.fork().dir).pid, chain.runner.pid);
+    let chain = warm.standing();
+    Living::of(warm.pid()).kill();
+    chain.gone();
+}
+
+#[test]
+fn what_stands_by_executes_its_one_command_or_ends() {
+    let stand_by = |said: &str| {
+        let mut process = std::process::Command::new(rig::RUNNER)
+            .arg0("muster-standby")
+            .args(["/a/launcher", "0", &nice(0).to_string(), "--help"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = process.stdin.take().unwrap();
+        stdin.write_all(said.as_bytes()).unwrap();
+        drop(stdin);
+        let output = process.wait_with_output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+        )
+    };
+    let nothing = |code| (Some(code), String::new());
+    assert_eq!(stand_by(""), nothing(0));
+    assert_eq!(stand_by("[\"muster-runner\"]"), nothing(0), "half a line");
+    assert_eq!(stand_by("[]\n"), nothing(1));
+    let (code, text) = stand_by("[\"muster-runner\"]\n");
+    assert!(
+        code == Some(0) && text.contains("Usage:"),
+        "{code:?} {text}"
+    );
 }
 
 #[test]

@@ -184,8 +184,8 @@ impl Cluster {
         )
     }
 
-    /// Pids of the launchers from which generations are forked, on all nodes. Copies of them that
-    /// have more imports do not count.
+    /// Pids of the launchers from which generations are forked, on all nodes. Copies of them do not
+    /// count.
     pub fn launchers(&self) -> BTreeSet<u32> {
         let read = |pid: u32, file: &str| {
             String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default())
@@ -197,20 +197,21 @@ impl Cluster {
             };
             read(pid, "environ").split('\0').any(run)
         };
-        let all: BTreeSet<u32> = processes_of(&self.dir)
-            .into_iter()
-            .map(|(pid, _)| pid)
-            .filter(|pid| is_one(*pid))
-            .collect();
         let parent = |pid: u32| {
             read(pid, "stat")
                 .rsplit(')')
                 .next()
                 .and_then(|fields| fields.split_whitespace().nth(1)?.parse::<u32>().ok())
         };
-        all.iter()
-            .filter(|pid| parent(**pid).is_none_or(|parent| !all.contains(&parent)))
-            .copied()
+        // Only a launcher has its own runner as its parent.
+        let has_runner = |pid: u32| {
+            let line = parent(pid).map(|parent| read(parent, "cmdline"));
+            line.is_some_and(|line| line.contains("\0hold\0") && line.contains("-launcher-"))
+        };
+        processes_of(&self.dir)
+            .into_iter()
+            .map(|(pid, _)| pid)
+            .filter(|pid| is_one(*pid) && has_runner(*pid))
             .collect()
     }
 

@@ -306,8 +306,13 @@ pub struct Living {
 
 impl Living {
     pub fn of(pid: i32) -> Living {
-        let fd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).expect("it lives");
-        Living { fd, pid }
+        Living::find(pid).expect("it lives")
+    }
+
+    /// None if the process is gone already.
+    pub fn find(pid: i32) -> Option<Living> {
+        let fd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).ok()?;
+        Some(Living { fd, pid })
     }
 
     pub fn signal(&self, signal: Signal) {

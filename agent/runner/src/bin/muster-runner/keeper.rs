@@ -27,8 +27,7 @@ use crate::{shim, time};
 /// spares the keepers.
 const NAME: &std::ffi::CStr = c"muster-keeper";
 
-/// The name under which a launcher executes this binary as the keeper of a runner that it has
-/// forked.
+/// The name under which the keeper of a runner executes this binary, if a launcher has forked both.
 pub(crate) const PROGRAM: &str = "muster-keeper";
 
 /// The gap between two rounds of killing. The runner uses the same.

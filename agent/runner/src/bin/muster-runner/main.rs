@@ -1,5 +1,6 @@
 //! The runner's binary. `muster-runner hold --dir DIR` holds one worker group. Called as
-//! `muster-shim`, it wraps one rank; called as `muster-ranks`, it starts all ranks of a node.
+//! `muster-shim`, it wraps one rank; called as `muster-ranks`, it starts all ranks of a node; called
+//! as `muster-standby`, it waits for a generation to be the runner or the keeper of.
 //! `muster-runner pod --dir DIR` is the init process of a container that holds such groups.
 
 /// Writes a line to standard error, which is the runner's log from the moment it holds a directory.
@@ -34,6 +35,7 @@ mod register;
 mod runner;
 mod served;
 mod shim;
+mod standby;
 mod sys;
 mod time;
 mod tree;
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
     match Path::new(&name).file_name().and_then(|name| name.to_str()) {
         Some(shim::NAME) => return shim::run(args.collect()),
         Some(attend::NAME) => return attend::run(args.collect()),
+        Some(standby::PROGRAM) => return standby::run(args.collect()),
         Some(keeper::PROGRAM) => {
             return hold::keep_forked(args.next().unwrap_or_default().as_ref());
         }

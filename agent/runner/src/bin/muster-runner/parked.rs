@@ -25,9 +25,11 @@ use crate::affinity;
 /// The launcher's file, in the runner's directory.
 pub(crate) const FILE: &str = "launcher.py";
 
-/// The three parts use each other's names and form one program.
+/// The four parts use each other's names and form one program.
 const PROGRAM: &str = concat!(
     include_str!("../../../launcher/launcher.py"),
+    "\n\n",
+    include_str!("../../../launcher/chain.py"),
     "\n\n",
     include_str!("../../../launcher/preload.py"),
     "\n\n",

@@ -15,7 +15,7 @@ use muster_runtime::{
     tasks::{Essential, Ordinary, Tasks},
     version::version,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -73,18 +73,22 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         shutdown.clone(),
     );
     let logs = Logs::new(runs, handle.reports.clone(), shutdown.clone());
+    let sayings = watch::Sender::new(None);
+    let heard = sayings.subscribe();
     let session = Session::new(
         config.clone(),
         handle.clone(),
         facts,
         logs,
         boot,
+        sayings,
         shutdown.clone(),
     );
     tasks.spawn(Essential, "supervisor", supervisor.run());
     tasks.spawn(Essential, "session", session.run());
     if let Some(Proof::Certificate(path)) = &config.identity {
-        let renewal = renewal::run(path.clone(), config.coordinator.clone(), shutdown.clone());
+        let (path, coordinator) = (path.clone(), config.coordinator.clone());
+        let renewal = renewal::run(path, coordinator, heard, shutdown.clone());
         tasks.spawn(Ordinary, "certificate", renewal);
     }
     let orders = handle.orders.clone();

@@ -54,6 +54,7 @@ use crate::{
     logs::Logs,
     probe::Facts,
     proof::{Proof, ProofError},
+    renewal::{Sayings, said},
     supervisor::{Handle, Order},
 };
 
@@ -87,6 +88,8 @@ pub(crate) struct Session {
     /// Identifies this process among all agents that this node ever had.
     incarnation: u64,
     skew: Skew,
+    /// What the coordinator says of the authorities.
+    sayings: Sayings,
 }
 
 /// Why a session ended.
@@ -137,6 +140,7 @@ impl Session {
         facts: Facts,
         logs: Logs,
         boot: Boot,
+        sayings: Sayings,
         shutdown: CancellationToken,
     ) -> Self {
         Self {
@@ -148,6 +152,7 @@ impl Session {
             shutdown,
             incarnation: entropy(),
             skew: Skew::default(),
+            sayings,
         }
     }
 
@@ -381,6 +386,15 @@ impl Session {
             Some(Down::LogCancel(cancel)) => self.logs.cancel(cancel.id),
             Some(Down::Welcome(_)) => return Err(End::Unwelcome),
             Some(Down::Heartbeat(reply)) => self.heard(reply.sequence, reply.unix_us, wire).await,
+            Some(Down::Authorities(authorities)) => {
+                if let Some(new) = said(&authorities) {
+                    self.sayings.send_if_modified(|old| {
+                        let other = old.as_ref() != Some(&new);
+                        *old = Some(new);
+                        other
+                    });
+                }
+            }
             // A newer coordinator may send messages that this agent does not know.
             None => {}
         }

@@ -124,6 +124,7 @@ impl SimulatedAgent {
             Facts::unprobed(fixed),
             logs,
             Boot::of_machine(),
+            watch::Sender::new(None),
             shutdown,
         );
         (

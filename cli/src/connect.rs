@@ -41,7 +41,7 @@ impl Client {
         let server = server
             .parse::<Address>()
             .map_err(|why| Failure::usage(format!("--server {server:?} is not a URL: {why}")))?;
-        let mut options = Options::default();
+        let (mut options, mut known) = (Options::default(), None);
         if server.is_tls() {
             let Some(path) = credentials else {
                 return Err(Failure::Unreachable(format!(
@@ -50,18 +50,25 @@ impl Client {
             };
             let own = fresh(path, &server).await?;
             options.tls = Some(own.tls().map_err(Failure::request)?);
+            known = Some((path, own));
         }
-        match dial(&server, options).await {
-            Ok(clients) => Ok(Client {
-                server,
-                clients,
-                timeout,
-            }),
-            Err(error) => match error.explain() {
-                Some(why) => Err(Failure::Unreachable(format!("{server}: {why}"))),
-                None => Err(unreachable(&server, &innermost(&error))),
-            },
+        let mut clients = dial(&server, options)
+            .await
+            .map_err(|error| match error.explain() {
+                Some(why) => Failure::Unreachable(format!("{server}: {why}")),
+                None => unreachable(&server, &innermost(&error)),
+            })?;
+        if let Some((path, own)) = known
+            && own.pins() != clients.authorities()
+            && let Some(with_new) = renewed(path, &own, &server).await
+        {
+            clients = with_new;
         }
+        Ok(Client {
+            server,
+            clients,
+            timeout,
+        })
     }
 
     pub(crate) fn access(&self) -> AccessServiceClient<Channel> {
@@ -166,6 +173,19 @@ async fn fresh(path: &Path, server: &Address) -> Result<Credentials, Failure> {
         }
         Err(_) => Ok(own),
     }
+}
+
+/// The authority of the cluster changes: gets credentials that know all authorities, and connects
+/// with them. `None`: that has failed, and the old ones are still good.
+async fn renewed(path: &Path, old: &Credentials, server: &Address) -> Option<Clients> {
+    let new = enroll::renew(old, server).await.ok()?;
+    // What cannot be kept is not shown either: the coordinator would think that it is in use.
+    new.write(path).ok()?;
+    let options = Options {
+        tls: Some(new.tls().ok()?),
+        ..Options::default()
+    };
+    dial(server, options).await.ok()
 }
 
 /// Whether the connection broke, so that nobody refused the request.

@@ -1,14 +1,17 @@
-//! The commands beside the daemon: `init`, `token`, `user`, `deny`, `allow`, `pin`. They work on the
-//! state directory, whether or not the coordinator runs. What they change goes into its audit trail.
+//! The commands beside the daemon: `init`, `authority`, `token`, `user`, `deny`, `allow`, `pin`. They
+//! work on the state directory, whether or not the coordinator runs. What they change goes into its
+//! audit trail.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `init` | making the certificate authority, and its pin |
+//! | `authority` | changing the authority |
 //! | `token` | join tokens |
 //! | `user` | roles of users |
 //! | `deny` | denials |
 //! | `table` | lists on stdout |
 
+mod authority;
 mod deny;
 mod init;
 mod table;
@@ -30,7 +33,7 @@ use tonic::Code;
 use crate::audit::{self, Entry};
 
 /// The commands, as `muster-coordinator COMMAND`.
-const NAMES: [&str; 6] = ["init", "token", "user", "deny", "allow", "pin"];
+const NAMES: [&str; 7] = ["init", "authority", "token", "user", "deny", "allow", "pin"];
 const PORT: u16 = 7070;
 
 /// The kernel's word for a process that began without a login, as services do.
@@ -47,6 +50,7 @@ pub struct Command {
 #[derive(Debug, Subcommand)]
 enum Commands {
     Init(init::Init),
+    Authority(authority::AuthorityCommand),
     Token(token::TokenCommand),
     User(user::User),
     Deny(deny::Deny),
@@ -80,6 +84,7 @@ impl Command {
     fn state_dir(&self) -> &Path {
         let state = match &self.command {
             Commands::Init(args) => &args.state,
+            Commands::Authority(args) => args.state(),
             Commands::Token(args) => args.state(),
             Commands::User(args) => args.state(),
             Commands::Deny(args) => &args.state,
@@ -92,6 +97,7 @@ impl Command {
     fn changes(&self) -> Vec<Change> {
         match &self.command {
             Commands::Init(args) => vec![args.change()],
+            Commands::Authority(args) => args.change().into_iter().collect(),
             Commands::Token(args) => args.changes(),
             Commands::User(args) => args.change().into_iter().collect(),
             Commands::Deny(args) => vec![args.change()],
@@ -112,6 +118,7 @@ impl Command {
         let changes = self.changes();
         let done = match self.command {
             Commands::Init(args) => args.run(),
+            Commands::Authority(args) => args.run(),
             Commands::Token(args) => args.run(),
             Commands::User(args) => args.run(),
             Commands::Deny(args) => args.run(),

@@ -40,6 +40,7 @@ fn run() -> anyhow::Result<()> {
         state_dir,
         ready_file,
         turn_stats,
+        certificate_life,
         min_term,
         kubernetes,
         log_format,
@@ -78,7 +79,7 @@ fn run() -> anyhow::Result<()> {
             }
         }
         let settings = Settings {
-            trust: Trust::open(&state_dir)?,
+            trust: Trust::open(&state_dir)?.map(|trust| trust.with_life(certificate_life)),
             audit: audit::Options::of(&state_dir),
             listen: address,
             accept_unknown: accept_unknown_peers,

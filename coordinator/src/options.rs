@@ -23,11 +23,12 @@ use crate::trust;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-coordinator", version = version(), max_term_width = 120, after_help = "\
 Commands, each with its own --help:
-  init    make the certificate authority, so that other machines can be served
-  token   create join tokens for nodes and users, list and delete them
-  user    give users roles, list them, take them away
-  deny    deny a node or user everything; allow takes it back
-  pin     print the pin by which other machines know this coordinator")]
+  init       make the certificate authority, so that other machines can be served
+  authority  change the authority while everything runs
+  token      create join tokens for nodes and users, list and delete them
+  user       give users roles, list them, take them away
+  deny       deny a node or user everything; allow takes it back
+  pin        print the pin by which other machines know this coordinator")]
 pub struct Options {
     /// Address and port to listen on; port 0 takes a free one. After `muster-coordinator init`
     /// everything here is TLS, and any address may be given, as 0.0.0.0:7070. Without it only
@@ -57,6 +58,10 @@ pub struct Options {
     /// File to append the statistics of every turn to, one JSON object in a line. For benchmarks.
     #[arg(long, env = "MUSTER_TURN_STATS", value_name = "FILE", hide = true)]
     pub turn_stats: Option<PathBuf>,
+
+    /// For how long the certificates of nodes and users are valid. For tests.
+    #[arg(long, env = "MUSTER_CERTIFICATE_LIFE", value_name = "PERIOD", default_value = "30d", value_parser = period::parse, hide = true)]
+    pub certificate_life: Duration,
 
     /// Lowest term to start with. Needed only after an old copy of the state was restored; the
     /// agents' errors then ask for it.

@@ -35,8 +35,8 @@ use crate::{
     turn_stats::Recording,
 };
 
-/// How often to look whether an operator has changed roles or denials.
-const GRANTS_LOOK: Duration = Duration::from_secs(1);
+/// How often to look whether an operator has changed roles, denials or the authority.
+const TRUST_LOOK: Duration = Duration::from_secs(1);
 
 /// How often to look whether the server's certificate should be renewed. It lasts for months.
 const RENEW_LOOK: Duration = Duration::from_secs(60 * 60);
@@ -196,8 +196,8 @@ impl Coordinator {
                 let publish = bundle.follow(move || trust.bundle(), shutdown.clone());
                 tasks.spawn(Ordinary, "authorities", publish);
             }
-            let follow = follow_grants(trust.clone(), shutdown.clone());
-            tasks.spawn(Ordinary, "roles", follow);
+            let follow = follow_trust(trust.clone(), shutdown.clone());
+            tasks.spawn(Ordinary, "trust", follow);
             tasks.spawn(Ordinary, "certificate", renew(trust, shutdown.clone()));
         }
         let (accepting, server) = listener.serve(options, guard, routes, {
@@ -274,18 +274,18 @@ impl Coordinator {
     }
 }
 
-/// Looks whether `access.json` has changed, until the shutdown. At most one look is under way, and
+/// Looks whether the trust folder has changed, until the shutdown. At most one look is under way, and
 /// it may hang with its disk.
-async fn follow_grants(trust: Arc<Trust>, shutdown: CancellationToken) {
+async fn follow_trust(trust: Arc<Trust>, shutdown: CancellationToken) {
     while shutdown
-        .run_until_cancelled(tokio::time::sleep(GRANTS_LOOK))
+        .run_until_cancelled(tokio::time::sleep(TRUST_LOOK))
         .await
         .is_some()
     {
         let trust = trust.clone();
-        let looked = tokio::task::spawn_blocking(move || trust.grants().look());
+        let looked = tokio::task::spawn_blocking(move || trust.look());
         if let Some(Err(e)) = shutdown.run_until_cancelled(looked).await {
-            error!("look at the roles of users: {e}");
+            error!("look at the trust folder: {e}");
         }
     }
 }

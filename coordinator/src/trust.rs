@@ -3,7 +3,10 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `authority` | the authority's key, the server's certificate, issuing others |
+//! | `authority` | one authority: its key, and the certificates that it issues |
+//! | `authorities` | those that are trusted, their change, the server's certificate |
+//! | `issued` | who was given which certificate, and who still needs the old authority |
+//! | `live` | the open folder of a coordinator that serves |
 //! | `tokens` | join tokens, each for so many uses and so long |
 //! | `grants` | which user has which role; who is denied |
 //! | `rights` | what an identity may do |
@@ -13,40 +16,44 @@
 //!
 //! | path | holds |
 //! |---|---|
-//! | `settings.json` | trust domain, names of the server, when the authority was made |
-//! | `authority.key`, `authority.pem` | its key and certificate, PEM |
+//! | `settings.json` | trust domain, names of the server, which authorities there are |
+//! | `authority.key`, `authority.pem` | its key and certificate, PEM; `authority-N` for the Nth authority |
 //! | `server.json` | the server's certificate and key |
 //! | `tokens/ID.json` | a join token's hash and what it is for |
-//! | `tokens.lock`, `access.lock` | held by whoever changes a token, or `access.json` |
-//! | `issued/` | the names that were given out |
+//! | `tokens.lock`, `access.lock`, `settings.lock` | held by whoever changes a token, or that file |
+//! | `issued/` | the names that were given out, and the certificates of each |
 //! | `access.json` | users' roles and denied names; may be edited by hand |
 //! | `endpoint` | the URL at which the coordinator served last |
 //!
 //! Commands on the coordinator's machine write there while the coordinator runs, so everything is
 //! read when it is needed.
 
+mod authorities;
 mod authority;
 mod files;
 mod grants;
+mod issued;
+mod live;
 mod rights;
 mod tokens;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
 
-use muster_core::id::node_name_error;
-use muster_rpc::{
-    identity::{BadIdentity, Kind, Principal},
-    tls::ServerTls,
-};
+use muster_rpc::identity::{BadIdentity, Principal};
 
-use files::{lock, write};
+use files::lock;
+use issued::{Change, Issued};
 
-pub use authority::{Authority, Issued, LEAF_LIFE};
+pub use authorities::Authorities;
+pub use authority::{Authority, LEAF_LIFE};
 pub use files::{TrustError, now_us};
 pub use grants::{Grant, Grants, Role};
+pub(crate) use live::Certified;
+pub use live::Trust;
 pub(crate) use rights::{Asking, Host, Rights, Scope, refuse_denied};
 pub use tokens::{Listed, Token, TokenError};
 
@@ -77,111 +84,13 @@ pub enum JoinError {
     Trust(#[from] TrustError),
 }
 
-/// The open trust folder of a coordinator that serves.
-#[derive(Debug)]
-pub struct Trust {
-    folder: PathBuf,
-    authority: Authority,
-    tls: ServerTls,
-    grants: Grants,
-}
-
-impl Trust {
-    /// Opens the authority in this state directory. `None`: `init` never ran there.
-    pub fn open(state_dir: &Path) -> Result<Option<Self>, TrustError> {
-        let folder = folder(state_dir);
-        let Some(authority) = Authority::open(&folder)? else {
-            return Ok(None);
-        };
-        let own = authority.server_pair(&folder, now_us())?;
-        let tls = ServerTls::new(authority.domain().clone(), &own, authority.certificate())?;
-        Ok(Some(Self {
-            grants: Grants::new(&folder)?,
-            authority,
-            tls,
-            folder,
-        }))
-    }
-
-    pub fn tls(&self) -> &ServerTls {
-        &self.tls
-    }
-
-    pub fn grants(&self) -> &Grants {
-        &self.grants
-    }
-
-    /// All authorities that may vouch for this coordinator, PEM.
-    pub(crate) fn bundle(&self) -> String {
-        self.authority.certificate().to_owned()
-    }
-
-    /// Gives the server another certificate if two thirds of its certificate's life are over.
-    pub fn renew_server(&self) -> Result<(), TrustError> {
-        let own = self.authority.server_pair(&self.folder, now_us())?;
-        Ok(self.tls.replace(&own, self.authority.certificate())?)
-    }
-
-    /// Exchanges a token for a certificate. The token is used up before anything else is done.
-    pub(crate) fn join(
-        &self,
-        token: &str,
-        name: &str,
-        public_key: &[u8],
-    ) -> Result<Issued, JoinError> {
-        // One join at a time, so that a token is never used more often than it may be, and none of a
-        // token that is being deleted.
-        let _one = lock_tokens(&self.folder)?;
-        let key = authority::point(public_key).ok_or(JoinError::Key)?;
-        let token = tokens::look(&self.folder, token, now_us())?;
-        let name = match (&token.name, name) {
-            (Some(of), "") => of,
-            (Some(of), name) if of == name => of,
-            (Some(of), name) => return Err(JoinError::OtherName(of.clone(), name.to_owned())),
-            (None, _) if token.kind == Kind::User => return Err(TokenError::Unknown.into()),
-            (None, "") => return Err(JoinError::NoName),
-            (None, name) => name,
-        };
-        if let Some(why) = node_name_error(name).filter(|_| token.kind == Kind::Host) {
-            return Err(JoinError::NodeName(name.to_owned(), why));
-        }
-        let principal = Principal::new(token.kind, name)?;
-        let mark = self
-            .folder
-            .join("issued")
-            .join(format!("{principal}").replace('/', "-"));
-        if token.name.is_none() && mark.exists() {
-            return Err(JoinError::Taken(principal));
-        }
-        tokens::use_up(&self.folder, &token)?;
-        let at = now_us();
-        write(&mark, &format!("{at}\n"))?;
-        // Whoever made the token may have given a role just before.
-        self.grants.look();
-        Ok(self.authority.issue(&principal, key, at)?)
-    }
-
-    /// A new certificate for somebody who has one.
-    pub(crate) fn renew(&self, principal: &Principal, key: &[u8]) -> Result<Issued, JoinError> {
-        let key = authority::point(key).ok_or(JoinError::Key)?;
-        Ok(self.authority.issue(principal, key, now_us())?)
-    }
-
-    /// Notes where the coordinator serves, for the commands that print it.
-    pub fn note_endpoint(&self, port: u16) -> Result<String, TrustError> {
-        let endpoint = self.authority.endpoint(port);
-        write(&self.folder.join("endpoint"), &format!("{endpoint}\n"))?;
-        Ok(endpoint)
-    }
-}
-
 /// Makes the authority, or gives an existing one more names. Says whether it is new.
 pub fn init(
     state_dir: &Path,
     domain: Option<&str>,
     names: &[String],
-) -> Result<(Authority, bool), TrustError> {
-    Authority::init(&folder(state_dir), domain, names, now_us())
+) -> Result<(Authorities, bool), TrustError> {
+    Authorities::init(&folder(state_dir), domain, names, now_us())
 }
 
 /// What may stand in a certificate as a server's name.
@@ -194,9 +103,64 @@ pub fn is_server_name(name: &str) -> bool {
             && !name.starts_with(['-', '.'])
 }
 
-/// The authority of this state directory, for commands beside the coordinator.
-pub fn authority(state_dir: &Path) -> Result<Authority, TrustError> {
-    Authority::open(&folder(state_dir))?.ok_or_else(|| TrustError::NotThere(state_dir.to_owned()))
+/// The authorities of this state directory, for commands beside the coordinator.
+pub fn authorities(state_dir: &Path) -> Result<Authorities, TrustError> {
+    Authorities::open(&folder(state_dir))?.ok_or_else(|| TrustError::NotThere(state_dir.to_owned()))
+}
+
+/// Begins a change of the authority.
+pub fn rotate(state_dir: &Path) -> Result<Authorities, TrustError> {
+    Authorities::rotate(&folder(state_dir), now_us())
+}
+
+/// Who may be able to show only a certificate of the old authority, and until when, in microseconds
+/// since the Unix epoch. Names that are denied do not count. Empty if there is no change.
+pub fn needs_old(state_dir: &Path) -> Result<BTreeMap<Principal, u64>, TrustError> {
+    let authorities = authorities(state_dir)?;
+    who_needs_old(&folder(state_dir), &authorities, now_us())
+}
+
+/// Ends the change of the authority. `forced`: although somebody needs the old one. Returns also who
+/// does.
+pub fn finish(
+    state_dir: &Path,
+    forced: bool,
+) -> Result<(Authorities, BTreeMap<Principal, u64>), TrustError> {
+    let folder = folder(state_dir);
+    let mut left = BTreeMap::new();
+    let done = Authorities::finish(&folder, |authorities| {
+        left = who_needs_old(&folder, authorities, now_us())?;
+        match left.is_empty() || forced {
+            true => Ok(()),
+            false => Err(TrustError::OldNeeded(left.clone())),
+        }
+    })?;
+    Ok((done, left))
+}
+
+fn who_needs_old(
+    folder: &Path,
+    authorities: &Authorities,
+    now_us: u64,
+) -> Result<BTreeMap<Principal, u64>, TrustError> {
+    let Some(next) = authorities.next() else {
+        return Ok(BTreeMap::new());
+    };
+    let unrecorded_until_us = match authorities.is_first() {
+        true => next.made_us() + LEAF_LIFE.as_micros() as u64,
+        false => 0,
+    };
+    let change = Change {
+        next: next.pin(),
+        unrecorded_until_us,
+    };
+    let grants = Grants::new(folder)?;
+    let all = Issued::new(folder).all()?.into_iter();
+    Ok(all
+        .filter_map(|(principal, record)| Some((record.needs_old(change, now_us)?, principal)))
+        .filter(|(_, principal)| !grants.is_denied(principal))
+        .map(|(until_us, principal)| (principal, until_us))
+        .collect())
 }
 
 /// Creates a join token and returns its text, which is kept nowhere.

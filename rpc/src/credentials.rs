@@ -4,6 +4,7 @@
 //! renewal needs no restart.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     io::Write,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
@@ -14,7 +15,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::tls::{ClientTls, Pair, TlsError, Trust};
+use crate::tls::{ClientTls, Pair, Pin, TlsError, Trust};
 
 /// What [`enroll`](crate::enroll) got for a token.
 #[derive(Clone, Serialize, Deserialize)]
@@ -81,6 +82,11 @@ impl Credentials {
 
     pub fn is_expired(&self, now_us: u64) -> bool {
         now_us >= self.not_after_us
+    }
+
+    /// The authorities that may vouch for the coordinator.
+    pub fn pins(&self) -> BTreeSet<Pin> {
+        Pin::all_of_pem(&self.authorities)
     }
 
     pub fn tls(&self) -> Result<ClientTls, TlsError> {

@@ -3,10 +3,11 @@
 //! other end before a byte is sent, because anybody may take a port that a coordinator has left.
 
 use std::{
+    collections::BTreeSet,
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -99,6 +100,7 @@ impl DialError {
 /// Connects to a coordinator.
 pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, DialError> {
     let tokens = options.tokens.take().filter(|_| address.is_tls());
+    let authorities = Arc::default();
     let channel = Endpoint::from(address.uri())
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
@@ -107,10 +109,12 @@ pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, Di
         .keep_alive_while_idle(true)
         .connect_with_connector(Dialer {
             options: Arc::new(options),
+            authorities: Arc::clone(&authorities),
         })
         .await?;
     Ok(Clients {
         channel: Channel::new(channel, tokens),
+        authorities,
     })
 }
 
@@ -118,9 +122,19 @@ pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, Di
 #[derive(Clone, Debug)]
 pub struct Clients {
     channel: Channel,
+    authorities: Authorities,
 }
 
+/// What a coordinator shows after its own certificate. Filled by each handshake.
+type Authorities = Arc<Mutex<BTreeSet<tls::Pin>>>;
+
 impl Clients {
+    /// The authorities of the cluster, as the coordinator has shown them. Empty without TLS.
+    pub fn authorities(&self) -> BTreeSet<tls::Pin> {
+        let authorities = self.authorities.lock();
+        authorities.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub fn agents(&self) -> AgentServiceClient<Channel> {
         AgentServiceClient::new(self.channel())
             .max_decoding_message_size(MESSAGE_MAX)
@@ -169,6 +183,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 #[derive(Clone, Debug, Default)]
 struct Dialer {
     options: Arc<Options>,
+    authorities: Authorities,
 }
 
 impl Service<Uri> for Dialer {
@@ -181,38 +196,41 @@ impl Service<Uri> for Dialer {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let options = self.options.clone();
-        Box::pin(async move { connect(&uri, &options).await.map(TokioIo::new) })
+        let dialer = self.clone();
+        Box::pin(async move { dialer.connect(&uri).await.map(TokioIo::new) })
     }
 }
 
-async fn connect(uri: &Uri, options: &Options) -> io::Result<Box<dyn Wire>> {
-    let tls = uri.scheme_str() == Some("https");
-    let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-    let stream = TcpStream::connect((bare_host(uri), port)).await?;
-    stream.set_nodelay(true)?;
-    if tls {
-        return authenticate(stream, bare_host(uri), options).await;
+impl Dialer {
+    async fn connect(&self, uri: &Uri) -> io::Result<Box<dyn Wire>> {
+        let tls = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let stream = TcpStream::connect((bare_host(uri), port)).await?;
+        stream.set_nodelay(true)?;
+        if tls {
+            return self.authenticate(stream, bare_host(uri)).await;
+        }
+        Ok(Box::new(know_local(stream, &self.options).await?))
     }
-    Ok(Box::new(know_local(stream, options).await?))
-}
 
-/// Makes sure by its certificate that the right coordinator is at the other end.
-async fn authenticate(
-    stream: TcpStream,
-    host: &str,
-    options: &Options,
-) -> io::Result<Box<dyn Wire>> {
-    let refused = |why| io::Error::new(io::ErrorKind::PermissionDenied, why);
-    let tls = options
-        .tls
-        .as_ref()
-        .ok_or_else(|| refused(Refused::NoAuthority))?;
-    let name = options.server_name.as_deref().unwrap_or(host);
-    let name = ServerName::try_from(name.to_owned())
-        .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-    let connector = TlsConnector::from(tls.config.clone());
-    Ok(Box::new(connector.connect(name, stream).await?))
+    /// Makes sure by its certificate that the right coordinator is at the other end.
+    async fn authenticate(&self, stream: TcpStream, host: &str) -> io::Result<Box<dyn Wire>> {
+        let refused = |why| io::Error::new(io::ErrorKind::PermissionDenied, why);
+        let own = self.options.tls.as_ref();
+        let own = own.ok_or_else(|| refused(Refused::NoAuthority))?;
+        let name = self.options.server_name.as_deref().unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned())
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let connector = TlsConnector::from(own.config.clone());
+        let stream = connector.connect(name, stream).await?;
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let shown = chain.iter().skip(1).filter_map(tls::Pin::of).collect();
+        *self
+            .authorities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = shown;
+        Ok(Box::new(stream))
+    }
 }
 
 /// Makes sure by the kernel's word that a trusted user is at the other end, before a byte of gRPC
@@ -298,6 +316,7 @@ mod tests {
                 accept_unknown: true,
                 ..Options::default()
             }),
+            ..Dialer::default()
         }
         .call(uri(port))
         .await

@@ -91,6 +91,19 @@ pub async fn renew(old: &Credentials, address: &Address) -> Result<Credentials, 
     credentials(&address.to_string(), answer.into_inner().certificate, &key)
 }
 
+/// Shows these credentials to the coordinator once, so that it knows that they are in use.
+pub async fn show(own: &Credentials, address: &Address) -> Result<(), EnrollError> {
+    let options = Options {
+        tls: Some(own.tls()?),
+        ..Options::default()
+    };
+    let clients = dial(address, options)
+        .await
+        .map_err(|e| EnrollError::Unreachable(address.to_string(), e))?;
+    let answer = clients.access().who_am_i(v1::WhoAmIRequest {}).await;
+    answer.map(drop).map_err(EnrollError::Refused)
+}
+
 fn credentials(
     server: &str,
     certificate: Option<v1::Certificate>,

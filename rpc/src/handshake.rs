@@ -93,7 +93,7 @@ impl Handshakes {
             let closed = "semaphores here are never closed";
             let _of_address = of_address.acquire().await.expect(closed);
             let _turn = self.turns.acquire().await.expect(closed);
-            timeout(HANDSHAKE_TIMEOUT, begun.into_stream(self.tls.current())).await?
+            timeout(HANDSHAKE_TIMEOUT, begun.into_stream(self.tls.config())).await?
         });
         let done = done.await;
         drop(of_address);

@@ -30,7 +30,7 @@ use crate::{
     handshake::Handshakes,
     identity::Identity,
     peer::{self, Peer},
-    tls::ServerTls,
+    tls::{ServerTls, Shown},
 };
 
 /// Connections held at a time: 10,000 agents, some thousand users, and dead ones that nobody has
@@ -185,6 +185,7 @@ pub fn raise_open_files() {
 #[derive(Clone, Debug)]
 pub struct Caller {
     identity: Identity,
+    shown: Option<Shown>,
     address: SocketAddr,
     is_served: bool,
     /// Of a connection that has proven nothing.
@@ -195,6 +196,7 @@ impl Caller {
     pub(crate) fn new(identity: Identity, address: SocketAddr, is_served: bool) -> Self {
         Self {
             identity,
+            shown: None,
             address,
             is_served,
             stay: None,
@@ -207,6 +209,15 @@ impl Caller {
             stay.extend()?;
         }
         Ok(Self { identity, ..self })
+    }
+
+    fn showing(self, shown: Option<Shown>) -> Self {
+        Self { shown, ..self }
+    }
+
+    /// The certificate that the connection began with.
+    pub fn shown(&self) -> Option<&Shown> {
+        self.shown.as_ref()
     }
 
     pub fn identity(&self) -> &Identity {
@@ -337,7 +348,8 @@ impl Door {
             drop((shaking, waiting));
             let chain = stream.get_ref().1.peer_certificates();
             let identity = handshakes.tls().identity(chain);
-            let mut caller = Caller::new(identity, address, true);
+            let shown = handshakes.tls().shown(chain);
+            let mut caller = Caller::new(identity, address, true).showing(shown);
             let mut permit = Some(permit);
             if *caller.identity() == Identity::Anonymous {
                 let Ok(other) = anonymous.try_acquire_owned() else {

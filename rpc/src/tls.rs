@@ -24,7 +24,7 @@ use rustls::{
 pub use client::{ClientTls, Trust};
 pub use explain::explain;
 pub use pin::{BadPin, Pin};
-pub use server::ServerTls;
+pub use server::{ServerTls, Shown};
 
 const ALPN: &[u8] = b"h2";
 

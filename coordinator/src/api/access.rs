@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muster_core::id::label_error;
 use muster_proto::v1;
-use muster_rpc::{Identity, identity::Kind};
+use muster_rpc::{Caller, Identity, identity::Kind};
 use tonic::{Code, Request, Response, Status};
 use tracing::error;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     kubernetes::Access,
-    trust::{self, Host, Issued, JoinError, Scope, TokenError, Trust},
+    trust::{self, Certified, Host, JoinError, Scope, TokenError, Trust},
 };
 
 #[derive(Clone, Debug)]
@@ -52,15 +52,20 @@ impl v1::access_service_server::AccessService for Rights {
         request: Request<v1::RenewRequest>,
     ) -> Result<Response<v1::RenewResponse>, Status> {
         let rights = authorize::rights(&request)?;
-        let Identity::Certified(principal) = &rights.identity else {
+        let Identity::Certified(principal) = rights.identity else {
             return Err(Status::permission_denied(
                 "there is no certificate to renew",
             ));
         };
-        let issued = self
-            .trust()?
-            .renew(principal, &request.get_ref().public_key)
-            .map_err(refused)?;
+        let shown = request.extensions().get::<Caller>().and_then(Caller::shown);
+        let instead = shown.map(|shown| shown.key);
+        let (trust, key) = (self.trust()?.clone(), request.into_inner().public_key);
+        // It is recorded on disk.
+        let renew = move || trust.renew(&principal, &key, instead);
+        let renewed = tokio::task::spawn_blocking(renew)
+            .await
+            .map_err(|e| Status::internal(format!("issue a certificate: {e}")))?;
+        let issued = renewed.map_err(refused)?;
         Ok(Response::new(v1::RenewResponse {
             certificate: Some(certificate(issued)),
         }))
@@ -152,7 +157,7 @@ fn proof(identity: &Identity) -> &'static str {
     }
 }
 
-fn certificate(issued: Issued) -> v1::Certificate {
+fn certificate(issued: Certified) -> v1::Certificate {
     v1::Certificate {
         chain_pem: issued.chain,
         authorities_pem: issued.authorities,

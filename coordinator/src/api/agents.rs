@@ -47,6 +47,11 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 /// than a stuck one.
 const SEND_DEADLINE: Duration = Duration::from_secs(10);
 
+/// How far apart the renewals of two nodes are on average after a change of the authority. One costs
+/// the coordinator two handshakes and two small files, so ten thousand nodes take 200 s of its time
+/// at most a quarter.
+const RENEWALS_APART: Duration = Duration::from_millis(20);
+
 /// Log reads through one session at a time: enough for `logs -f` of all 256 ranks of a node, twice.
 const READS_MAX: usize = 512;
 
@@ -107,6 +112,7 @@ async fn serve(
         out,
         reads: BTreeMap::new(),
         published: None,
+        trust_told: 0,
     };
     let announced = context.connections.announce(node, id, commands);
     let ended = session.run().await;
@@ -180,6 +186,8 @@ struct Session<'a> {
     reads: BTreeMap<u64, mpsc::Sender<v1::LogChunk>>,
     /// The desired state sent last.
     published: Option<Arc<Desired>>,
+    /// Which change of the authorities the agent was told last.
+    trust_told: u64,
 }
 
 impl Session<'_> {
@@ -254,9 +262,9 @@ impl Session<'_> {
                 let unix_us = SystemTime::now()
                     .duration_since(UNIX_EPOCH)
                     .map_or(0, |since| since.as_micros() as u64);
-                return self
-                    .send(ToAgent::Heartbeat(v1::HeartbeatReply { sequence, unix_us }))
-                    .await;
+                self.send(ToAgent::Heartbeat(v1::HeartbeatReply { sequence, unix_us }))
+                    .await?;
+                return self.tell_authorities().await;
             }
             Some(FromAgent::Log(chunk)) => return self.chunk(chunk).await,
             Some(FromAgent::Report(report)) => Input::Report {
@@ -283,6 +291,25 @@ impl Session<'_> {
             None => return Ok(()),
         };
         self.tell(input).await
+    }
+
+    /// Tells the agent the authorities, if it does not know them as they are now.
+    async fn tell_authorities(&mut self) -> Result<(), Status> {
+        let Some(trust) = &self.context.trust else {
+            return Ok(());
+        };
+        let changes = trust.changes();
+        if changes == self.trust_told {
+            return Ok(());
+        }
+        self.trust_told = changes;
+        let pins = trust.authorities().pins();
+        let spread = RENEWALS_APART * self.context.connections.count();
+        self.send(ToAgent::Authorities(v1::Authorities {
+            pins: pins.iter().map(|pin| pin.as_bytes().to_vec()).collect(),
+            spread_us: spread.as_micros() as u64,
+        }))
+        .await
     }
 
     /// Ends the session of a host that was denied since it began.

@@ -165,6 +165,11 @@ impl Guard {
     async fn begin(&self, caller: &Caller, method: &str) -> Result<(Call, Rights), Status> {
         let mut rights = self.rights(caller.identity())?;
         let (_, rule, _, what) = allow(&mut rights, method, self.access.as_ref()).await?;
+        if let (Identity::Certified(principal), Some(shown), Some(trust)) =
+            (caller.identity(), caller.shown(), &self.trust)
+        {
+            trust.hear(principal, shown);
+        }
         let always = is_audited(method, rule);
         let call = self.trail.begin(caller, what, always, &rights.note);
         Ok((call, rights))

@@ -70,6 +70,10 @@ impl Connections {
         }
     }
 
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.by_node.borrow().len()).unwrap_or(u32::MAX)
+    }
+
     pub(crate) fn follow(&self) -> watch::Receiver<BTreeMap<NodeName, Connection>> {
         self.by_node.subscribe()
     }

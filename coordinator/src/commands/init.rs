@@ -8,7 +8,7 @@ use crate::trust;
 /// Make the certificate authority, so that the coordinator can serve other machines
 ///
 /// From then on everything that the coordinator listens on is TLS, and its callers need a
-/// certificate. May be run again, to add names; the running coordinator takes them at its next start.
+/// certificate. May be run again, to add names; a running coordinator takes them within two seconds.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -88,7 +88,7 @@ pub(super) struct Pin {
 
 impl Pin {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        println!("{}", trust::authority(&self.state.state_dir)?.pin());
+        println!("{}", trust::authorities(&self.state.state_dir)?.pin());
         Ok(())
     }
 }

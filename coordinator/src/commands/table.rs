@@ -24,6 +24,12 @@ enum Format {
     Json,
 }
 
+impl Output {
+    pub(super) fn is_json(&self) -> bool {
+        matches!(self.format, Format::Json)
+    }
+}
+
 /// Prints rows; `line` gives the cells of one. `none` is told to the person if there is no row.
 pub(super) fn print<T: Serialize, const N: usize>(
     output: &Output,
@@ -44,6 +50,10 @@ pub(super) fn print<T: Serialize, const N: usize>(
             render(&lines)
         }
     };
+    print_text(&text)
+}
+
+pub(super) fn print_text(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         // The reader has seen enough, as `head` has.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),

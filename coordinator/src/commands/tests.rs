@@ -54,7 +54,7 @@ fn every_command_says_what_it_is_and_shows_how() {
             }
         },
     );
-    assert!(count >= 12, "only {count} commands were found");
+    assert!(count >= 16, "only {count} commands were found");
 }
 
 #[test]
@@ -93,7 +93,12 @@ fn the_trail_says_who_and_what_but_no_secret() {
     assert_eq!(changes("user delete ann"), ["user delete | user/ann"]);
     assert_eq!(changes("deny host/n1"), ["deny | host/n1"]);
     assert_eq!(changes("init --name a.org"), ["init --name a.org | "]);
-    for silent in ["user list", "token list", "pin"] {
+    assert_eq!(changes("authority rotate"), ["authority rotate | "]);
+    assert_eq!(
+        changes("authority finish --force"),
+        ["authority finish --force | "]
+    );
+    for silent in ["user list", "token list", "pin", "authority status"] {
         assert_eq!(changes(silent), [""; 0], "{silent}");
     }
     let own = who(None);

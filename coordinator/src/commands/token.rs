@@ -159,7 +159,7 @@ impl Create {
 
 fn create(args: Create) -> anyhow::Result<()> {
     let dir = &args.state.state_dir;
-    let authority = trust::authority(dir)?;
+    let authority = trust::authorities(dir)?;
     let (kind, name) = match (args.host, args.user) {
         (_, Some(user)) => (Kind::User, Some(user)),
         (host, None) => (Kind::Host, host.filter(|name| !name.is_empty())),
@@ -222,7 +222,7 @@ struct Row {
 
 fn list(args: &List) -> anyhow::Result<()> {
     let dir = &args.state.state_dir;
-    trust::authority(dir)?;
+    trust::authorities(dir)?;
     let now_us = trust::now_us();
     let rows: Vec<Row> = (trust::tokens(dir)?.iter())
         .map(|token| row(token, now_us))
@@ -280,7 +280,7 @@ fn public(token: &str) -> String {
 
 fn delete(args: &Delete) -> anyhow::Result<()> {
     let dir = &args.state.state_dir;
-    trust::authority(dir)?;
+    trust::authorities(dir)?;
     let wanted = args.id.split('.').next().unwrap_or_default();
     let found: Vec<Listed> = (trust::tokens(dir)?.into_iter())
         .filter(|token| !wanted.is_empty() && token.id.starts_with(wanted))

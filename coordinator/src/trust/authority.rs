@@ -1,4 +1,4 @@
-//! The authority's key, and the certificates that it issues: the server's own, hosts' and users'.
+//! One authority: its key, and the certificates that it issues to the server, hosts and users.
 //!
 //! Lives are short, and renewal is automatic, so there is no list of revoked certificates: a name
 //! that is denied is denied by name.
@@ -13,10 +13,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SignatureAlgorithm,
 };
-use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-use super::files::{TrustError, read, read_json, write, write_json};
+use super::files::{TrustError, read, remove, write};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(3_650);
@@ -26,39 +25,55 @@ pub const LEAF_LIFE: Duration = DAY.saturating_mul(30);
 /// A certificate is valid from this long before it was issued, because clocks differ.
 const BACKDATED: Duration = Duration::from_secs(60 * 60);
 
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Settings {
-    trust_domain: String,
-    /// DNS names and IP addresses at which agents and users call the coordinator.
-    names: Vec<String>,
-    made_us: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Server {
-    chain: String,
-    key: String,
-    names: Vec<String>,
-    not_before_us: u64,
-    not_after_us: u64,
-}
-
-/// A certificate that was issued.
+/// A certificate that was issued to a host or user.
 #[derive(Debug)]
-pub struct Issued {
-    pub principal: Principal,
-    pub chain: String,
-    pub authorities: String,
-    pub not_before_us: u64,
-    pub not_after_us: u64,
+pub(super) struct Leaf {
+    pub(super) chain: String,
+    pub(super) not_before_us: u64,
+    pub(super) not_after_us: u64,
+}
+
+/// What distinguishes an authority from the others of its cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Description<'a> {
+    pub(super) domain: &'a TrustDomain,
+    /// Counts the authorities that this cluster has had, from 1.
+    pub(super) number: u32,
+    pub(super) made_us: u64,
+}
+
+impl Description<'_> {
+    /// The files of its key and its certificate. The first ones have no number.
+    fn files(&self) -> [String; 2] {
+        let number = match self.number {
+            1 => String::new(),
+            number => format!("-{number}"),
+        };
+        ["key", "pem"].map(|kind| format!("authority{number}.{kind}"))
+    }
+
+    fn params(&self) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        // Each has a name of its own, because a certificate names its authority.
+        let mut name = format!("Muster CA of {}", self.domain);
+        if self.number > 1 {
+            name += &format!(" {}", self.number);
+        }
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        valid(&mut params, self.made_us, AUTHORITY_LIFE);
+        params
+    }
 }
 
 pub struct Authority {
-    domain: TrustDomain,
-    settings: Settings,
+    made_us: u64,
     certificate: String,
+    pin: Pin,
+    /// With the authority's name and key it can vouch, and be vouched for.
+    params: CertificateParams,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -66,87 +81,56 @@ pub struct Authority {
 impl std::fmt::Debug for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Authority")
-            .field("domain", &self.domain)
+            .field("pin", &self.pin)
             .finish_non_exhaustive()
     }
 }
 
 impl Authority {
-    /// Makes an authority there, or opens the one that is there and adds names.
-    pub(super) fn init(
-        folder: &Path,
-        domain: Option<&str>,
-        names: &[String],
-        now_us: u64,
-    ) -> Result<(Self, bool), TrustError> {
-        let settings_path = folder.join("settings.json");
-        if let Some(mut there) = Self::open(folder)? {
-            let own = there.domain.to_string();
-            if domain.is_some_and(|domain| domain != own) {
-                return Err(TrustError::OtherDomain(own));
-            }
-            for name in names {
-                if !there.settings.names.contains(name) {
-                    there.settings.names.push(name.clone());
-                }
-            }
-            write_json(&settings_path, &there.settings)?;
-            return Ok((there, false));
-        }
-        let settings = Settings {
-            trust_domain: domain.unwrap_or("muster").to_owned(),
-            names: names.to_vec(),
-            made_us: now_us,
-        };
-        // Before anything is written: an authority with a wrong domain could never be opened.
-        settings
-            .trust_domain
-            .parse::<TrustDomain>()
-            .map_err(TrustError::Domain)?;
+    /// Writes the files of a new one, in place of any that are there.
+    pub(super) fn make(folder: &Path, of: Description<'_>) -> Result<Self, TrustError> {
         let key = KeyPair::generate()?;
-        let certificate = params_of(&settings).self_signed(&key)?.pem();
-        write(&folder.join("authority.key"), &key.serialize_pem())?;
-        write(&folder.join("authority.pem"), &certificate)?;
-        // Written last: without it nothing was made.
-        write_json(&settings_path, &settings)?;
-        let made = Self::open(folder)?.ok_or_else(|| TrustError::NotThere(folder.to_owned()))?;
-        Ok((made, true))
+        let certificate = of.params().self_signed(&key)?.pem();
+        let [key_file, certificate_file] = of.files();
+        write(&folder.join(key_file), &key.serialize_pem())?;
+        write(&folder.join(certificate_file), &certificate)?;
+        Self::open(folder, of)
     }
 
-    pub(super) fn open(folder: &Path) -> Result<Option<Self>, TrustError> {
-        let path = folder.join("settings.json");
-        let Some(settings) = read_json::<Settings>(&path)? else {
-            return Ok(None);
+    pub(super) fn open(folder: &Path, of: Description<'_>) -> Result<Self, TrustError> {
+        let [key_file, certificate_file] = of.files().map(|name| folder.join(name));
+        let malformed = |path: &Path, why: String| TrustError::Malformed {
+            path: path.to_owned(),
+            why,
         };
-        let domain = settings
-            .trust_domain
-            .parse()
-            .map_err(|e| TrustError::Malformed {
-                path,
-                why: format!("{e}"),
-            })?;
-        let must = |name: &str| {
-            let path = folder.join(name);
-            read(&path)?.ok_or_else(|| TrustError::Malformed {
-                path,
-                why: "is missing".into(),
-            })
-        };
-        let key = KeyPair::from_pem(&must("authority.key")?)?;
-        Ok(Some(Self {
-            domain,
-            certificate: must("authority.pem")?,
-            issuer: Issuer::new(params_of(&settings), key),
-            settings,
-        }))
+        let must = |path| read(path)?.ok_or_else(|| malformed(path, "is missing".into()));
+        let key = KeyPair::from_pem(&must(&key_file)?)
+            .map_err(|e| malformed(&key_file, format!("holds no private key: {e}")))?;
+        let certificate = must(&certificate_file)?;
+        let pin = Pin::of_pem(&certificate)
+            .ok_or_else(|| malformed(&certificate_file, "holds no certificate".into()))?;
+        if pin != Pin::of_key(&key.subject_public_key_info()) {
+            let why = format!("is not the key of {}", certificate_file.display());
+            return Err(malformed(&key_file, why));
+        }
+        Ok(Self {
+            made_us: of.made_us,
+            certificate,
+            pin,
+            params: of.params(),
+            issuer: Issuer::new(of.params(), key),
+        })
     }
 
-    pub fn domain(&self) -> &TrustDomain {
-        &self.domain
+    /// Removes its files.
+    pub(super) fn remove(folder: &Path, of: Description<'_>) -> Result<(), TrustError> {
+        let mut files = of.files().into_iter();
+        files.try_for_each(|file| remove(&folder.join(file)))
     }
 
-    pub fn names(&self) -> &[String] {
-        &self.settings.names
+    /// Microseconds since the Unix epoch.
+    pub fn made_us(&self) -> u64 {
+        self.made_us
     }
 
     /// The authority's own certificate, PEM.
@@ -156,90 +140,58 @@ impl Authority {
 
     /// What a machine without a certificate knows the coordinator by.
     pub fn pin(&self) -> Pin {
-        Pin::of_pem(&self.certificate).expect("the authority's certificate was read")
+        self.pin
     }
 
-    pub fn endpoint(&self, port: u16) -> String {
-        let name = self.settings.names.first().map_or("localhost", |name| name);
-        if name.contains(':') {
-            format!("https://[{name}]:{port}")
-        } else {
-            format!("https://{name}:{port}")
-        }
+    /// Certifies another authority's key: who trusts this one, trusts what that one issues.
+    pub(super) fn vouch_for(&self, other: &Authority) -> Result<String, TrustError> {
+        let key = other.issuer.key();
+        Ok(other.params.signed_by(key, &self.issuer)?.pem())
     }
 
-    /// The server's certificate on disk. A new one is made if there is none, if two thirds of its
-    /// life are over, or if it is for other names.
-    pub(super) fn server_pair(&self, folder: &Path, now_us: u64) -> Result<Pair, TrustError> {
-        let path = folder.join("server.json");
-        let names = &self.settings.names;
-        if let Some(server) = read_json::<Server>(&path)? {
-            let due = server.not_before_us + (server.not_after_us - server.not_before_us) / 3 * 2;
-            if server.names == *names && now_us < due && now_us >= server.not_before_us {
-                return Ok(Pair {
-                    chain: server.chain,
-                    key: server.key,
-                });
-            }
-        }
+    /// A new key with a certificate for a server of these names, and from when until when it is
+    /// valid.
+    pub(super) fn serve(
+        &self,
+        names: &[String],
+        now_us: u64,
+    ) -> Result<(Pair, (u64, u64)), TrustError> {
         let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(names.clone())?;
+        let mut params = CertificateParams::new(names)?;
         params
             .distinguished_name
             .push(DnType::CommonName, "muster-coordinator");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let (not_before_us, not_after_us) = valid(&mut params, now_us, SERVER_LIFE);
-        let leaf = params.signed_by(&key, &self.issuer)?.pem();
-        let server = Server {
-            // Callers that know only the pin need the authority's certificate.
-            chain: format!("{leaf}{}", self.certificate),
+        let valid = valid(&mut params, now_us, SERVER_LIFE);
+        let pair = Pair {
+            chain: params.signed_by(&key, &self.issuer)?.pem(),
             key: key.serialize_pem(),
-            names: names.clone(),
-            not_before_us,
-            not_after_us,
         };
-        write_json(&path, &server)?;
-        Ok(Pair {
-            chain: server.chain,
-            key: server.key,
-        })
+        Ok((pair, valid))
     }
 
     /// Certifies that the holder of this key is this principal.
     pub(super) fn issue(
         &self,
-        principal: &Principal,
-        key: Point,
-        now_us: u64,
-    ) -> Result<Issued, TrustError> {
+        (principal, domain): (&Principal, &TrustDomain),
+        key: &Point,
+        (now_us, life): (u64, Duration),
+    ) -> Result<Leaf, TrustError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params
             .distinguished_name
             .push(DnType::CommonName, principal.to_string());
-        let uri = principal.uri(&self.domain).as_str().try_into()?;
+        let uri = principal.uri(domain).as_str().try_into()?;
         params.subject_alt_names = vec![SanType::URI(uri)];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let (not_before_us, not_after_us) = valid(&mut params, now_us, LEAF_LIFE);
-        Ok(Issued {
-            principal: principal.clone(),
-            chain: params.signed_by(&key, &self.issuer)?.pem(),
-            authorities: self.certificate.clone(),
+        let (not_before_us, not_after_us) = valid(&mut params, now_us, life);
+        Ok(Leaf {
+            chain: params.signed_by(key, &self.issuer)?.pem(),
             not_before_us,
             not_after_us,
         })
     }
-}
-
-fn params_of(settings: &Settings) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    let name = format!("Muster CA of {}", settings.trust_domain);
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    valid(&mut params, settings.made_us, AUTHORITY_LIFE);
-    params
 }
 
 /// Sets from when until when a certificate is valid, and returns both in microseconds.
@@ -295,32 +247,5 @@ mod tests {
         assert!(point(&info[1..]).is_none() && point(&[]).is_none());
         let other = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         assert!(point(&other.subject_public_key_info()).is_none());
-    }
-
-    #[test]
-    fn the_servers_certificate_lasts_until_two_thirds_are_over_or_names_change() {
-        let folder = tempfile::tempdir().unwrap();
-        let now = super::super::files::now_us();
-        let names = ["a.example".to_owned(), "10.0.0.1".to_owned()];
-        let (authority, new) = Authority::init(folder.path(), None, &names, now).unwrap();
-        assert!(new);
-        let at = |authority: &Authority, day: u64| {
-            authority
-                .server_pair(folder.path(), now + day * DAY.as_micros() as u64)
-                .unwrap()
-                .chain
-        };
-        let first = at(&authority, 0);
-        assert_eq!(at(&authority, 59), first);
-        let second = at(&authority, 61);
-        assert_ne!(second, first);
-        let more = ["b.example".to_owned()];
-        let (authority, new) = Authority::init(folder.path(), Some("muster"), &more, now).unwrap();
-        assert!(!new);
-        assert_eq!(authority.names(), ["a.example", "10.0.0.1", "b.example"]);
-        assert_ne!(at(&authority, 61), second);
-        assert_eq!(authority.endpoint(7), "https://a.example:7");
-        let error = Authority::init(folder.path(), Some("other"), &[], now).unwrap_err();
-        assert!(matches!(error, TrustError::OtherDomain(_)));
     }
 }

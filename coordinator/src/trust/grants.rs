@@ -4,11 +4,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
 };
 
 use muster_rpc::identity::Principal;
@@ -16,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::files::{TrustError, lock, read_json, write_json};
+use super::files::{TrustError, Version, lock, read_json, version, write_json};
 
 /// What a user may do. Each role may also do what the ones before it may.
 #[derive(
@@ -76,12 +73,10 @@ pub struct Grants {
     read: Mutex<Option<Version>>,
 }
 
-type Version = (SystemTime, u64, u64);
-
 impl Grants {
     pub(super) fn new(folder: &Path) -> Result<Self, TrustError> {
         let path = folder.join("access.json");
-        let changed = changed(&path);
+        let changed = version(&path);
         let content = read_json(&path)?.unwrap_or_default();
         Ok(Self {
             path,
@@ -119,7 +114,7 @@ impl Grants {
     /// that answers calls.
     pub fn look(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = changed(&self.path);
+        let changed = version(&self.path);
         if changed == *read {
             return;
         }
@@ -174,15 +169,10 @@ impl Grants {
     }
 }
 
-/// Differs for each version of the file: every writer of ours replaces it, which makes another
-/// inode.
-fn changed(path: &Path) -> Option<Version> {
-    let data = fs::metadata(path).ok()?;
-    Some((data.modified().ok()?, data.ino(), data.len()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn grant(namespaces: &[&str]) -> Grant {

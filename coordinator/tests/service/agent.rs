@@ -278,7 +278,7 @@ impl Node {
                 self.pump().await;
             }
             ToAgent::LogCancel(cancel) => self.reads.retain(|read| read.request.id != cancel.id),
-            ToAgent::Welcome(_) | ToAgent::Heartbeat(_) => {}
+            ToAgent::Welcome(_) | ToAgent::Heartbeat(_) | ToAgent::Authorities(_) => {}
         }
     }
 

@@ -81,8 +81,8 @@ async fn the_program_makes_its_authority_and_agents_find_it_in_a_config_map() {
     // At the next start it is the same authority, with one name more.
     let before = fs::read_to_string(directory.path().join("state/trust/authority.pem"));
     let _running = start("127.0.0.1,another.example").await;
-    let authority = trust::authority(&directory.path().join("state")).unwrap();
-    assert_eq!(authority.certificate(), before.unwrap());
+    let authority = trust::authorities(&directory.path().join("state")).unwrap();
+    assert_eq!(authority.bundle(), before.unwrap());
     let names = [
         "muster-coordinator.muster-system.svc",
         "127.0.0.1",

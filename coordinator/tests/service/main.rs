@@ -16,6 +16,7 @@ mod logs;
 mod nodes;
 mod process;
 mod reflection;
+mod rotation;
 mod server;
 mod sessions;
 mod tokens;

@@ -2,13 +2,15 @@
 //! written `sha256:HEX`, as kubeadm writes it. It is short enough to copy by hand, and lets a
 //! machine that has no certificate yet know whom it talks to.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use ring::digest::{SHA256, digest};
 use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
 use webpki::EndEntityCert;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Pin([u8; 32]);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,10 +23,44 @@ impl Pin {
         Self::of(super::certificates(pem, "").ok()?.first()?)
     }
 
-    pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+    /// The pins of all certificates of this PEM text. Empty: it cannot be read.
+    pub fn all_of_pem(pem: &str) -> BTreeSet<Self> {
+        let all = super::certificates(pem, "").unwrap_or_default();
+        all.iter().filter_map(Self::of).collect()
+    }
+
+    /// The pin of a public key, given as SubjectPublicKeyInfo (DER).
+    pub fn of_key(info: &[u8]) -> Self {
+        let hash = digest(&SHA256, info);
+        Self(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let parsed = EndEntityCert::try_from(certificate).ok()?;
-        let hash = digest(&SHA256, parsed.subject_public_key_info().as_ref());
-        Some(Self(hash.as_ref().try_into().ok()?))
+        Some(Self::of_key(parsed.subject_public_key_info().as_ref()))
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// `None`: these are not 32 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+impl TryFrom<String> for Pin {
+    type Error = BadPin;
+
+    fn try_from(text: String) -> Result<Self, BadPin> {
+        text.parse()
+    }
+}
+
+impl From<Pin> for String {
+    fn from(pin: Pin) -> Self {
+        pin.to_string()
     }
 }
 

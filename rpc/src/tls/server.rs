@@ -14,7 +14,7 @@ use rustls::{
 };
 use webpki::EndEntityCert;
 
-use super::{ALPN, Pair, TlsError, certificates, provider, roots};
+use super::{ALPN, Pair, Pin, TlsError, certificates, provider, roots};
 use crate::identity::{Identity, Principal, TrustDomain};
 
 /// The configuration with which connections are accepted. Cheap to clone; a change holds for every
@@ -22,7 +22,23 @@ use crate::identity::{Identity, Principal, TrustDomain};
 #[derive(Clone)]
 pub struct ServerTls {
     domain: TrustDomain,
-    config: Arc<RwLock<Arc<ServerConfig>>>,
+    current: Arc<RwLock<Current>>,
+}
+
+#[derive(Clone)]
+struct Current {
+    config: Arc<ServerConfig>,
+    /// The authorities of callers: the name under which each issues, and its pin.
+    authorities: Arc<Vec<(Vec<u8>, Pin)>>,
+}
+
+/// The certificate that a caller has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The hash of its key. No two certificates have the same.
+    pub key: Pin,
+    /// The authority that has issued it.
+    pub authority: Pin,
 }
 
 impl fmt::Debug for ServerTls {
@@ -39,23 +55,39 @@ impl ServerTls {
     pub fn new(domain: TrustDomain, own: &Pair, callers: &str) -> Result<Self, TlsError> {
         Ok(Self {
             domain,
-            config: Arc::new(RwLock::new(Arc::new(config(own, callers)?))),
+            current: Arc::new(RwLock::new(current(own, callers)?)),
         })
     }
 
     /// Takes another certificate or other authorities from now on. After an error everything is as
     /// before.
     pub fn replace(&self, own: &Pair, callers: &str) -> Result<(), TlsError> {
-        let new = Arc::new(config(own, callers)?);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = new;
+        let new = current(own, callers)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 
-    pub(crate) fn current(&self) -> Arc<ServerConfig> {
-        self.config
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.current().config
+    }
+
+    fn current(&self) -> Current {
+        let current = self.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The certificate that a caller with this chain has shown. `None`: it has shown none, or one of
+    /// an authority that is trusted no more.
+    pub(crate) fn shown(&self, chain: Option<&[CertificateDer<'_>]>) -> Option<Shown> {
+        let leaf = chain?.first()?;
+        let issuer = EndEntityCert::try_from(leaf).ok()?.issuer().to_vec();
+        let current = self.current();
+        let mut authorities = current.authorities.iter();
+        let (_, authority) = authorities.find(|(name, _)| *name == issuer)?;
+        Some(Shown {
+            key: Pin::of(leaf)?,
+            authority: *authority,
+        })
     }
 
     /// Who a caller with this chain is. The handshake has already checked the chain. A certificate
@@ -72,10 +104,16 @@ impl ServerTls {
     }
 }
 
-fn config(own: &Pair, callers: &str) -> Result<ServerConfig, TlsError> {
+fn current(own: &Pair, callers: &str) -> Result<Current, TlsError> {
     let (chain, key) = own.parse("the server's certificate")?;
     let what = "the certificate authority";
-    let roots = roots(certificates(callers, what)?, what)?;
+    let callers = certificates(callers, what)?;
+    let named = |certificate: &CertificateDer<'_>| {
+        let parsed = EndEntityCert::try_from(certificate).ok()?;
+        Some((parsed.subject().to_vec(), Pin::of(certificate)?))
+    };
+    let authorities = Arc::new(callers.iter().filter_map(named).collect());
+    let roots = roots(callers, what)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
         .allow_unauthenticated()
         .build()
@@ -97,5 +135,8 @@ fn config(own: &Pair, callers: &str) -> Result<ServerConfig, TlsError> {
     // A session that is taken up again would not look at the caller's certificate again.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    Ok(config)
+    Ok(Current {
+        config: Arc::new(config),
+        authorities,
+    })
 }

@@ -33,7 +33,7 @@ const fn target(
 }
 
 /// All targets. `fuzz/fuzz_targets/NAME.rs` is the same one for cargo-fuzz.
-pub const ALL: [Target; 14] = [
+pub const ALL: [Target; 15] = [
     target(
         "agent_message",
         session::agent_message,
@@ -68,6 +68,12 @@ pub const ALL: [Target; 14] = [
         true,
     ),
     target("exits", files::exits, files::exits_seeds, false),
+    target(
+        "pod_question",
+        files::pod_question,
+        files::question_seeds,
+        false,
+    ),
     target(
         "runner_request",
         files::runner_request,

@@ -1,6 +1,6 @@
 //! Files and lines of agent and runner: the ledger, a runner's records, and its control socket.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use muster_core::{
     id::{Generation, JobUid, NodeEpoch, Term},
@@ -12,6 +12,8 @@ use muster_runner::{
     descendants::Descendant,
     identity::Keeper,
     journal,
+    place::{Program, Wanted},
+    pod::Question,
     procfs::Stat,
     record::{self, Swept},
     wire::{
@@ -127,6 +129,7 @@ fn a_hold() -> Hold {
         term_grace_ms: 10_000,
         fence_after_ms: Some(60_000),
         launcher: false,
+        echo: Some("/proc/1/fd/1".into()),
     }
 }
 
@@ -195,6 +198,7 @@ pub(super) fn runner_seeds() -> Vec<Vec<u8>> {
             start_time: 98,
         }),
         lists_descendants: true,
+        init_start: Some(3),
     };
     let process = |pid, session| Descendant {
         pid,
@@ -271,6 +275,54 @@ pub(super) fn exits_seeds() -> Vec<Vec<u8>> {
         text.clone().into_bytes(),
         text.as_bytes()[..text.len() - 5].to_vec(),
     ]
+}
+
+/// What an agent asks the init process of another container.
+pub(super) fn pod_question(input: &[u8]) {
+    if let Ok(question) = serde_json::from_slice::<Question>(input) {
+        let line = serde_json::to_vec(&question).expect("what was read can be written");
+        let again: Question = serde_json::from_slice(&line).expect("what was written can be read");
+        assert_eq!(again, question);
+        assert!(!line.contains(&b'\n'), "a question is one line");
+    }
+}
+
+pub(super) fn question_seeds() -> Vec<Vec<u8>> {
+    let (dir, env) = (
+        PathBuf::from("/muster/run/runs/a-g1"),
+        [("PATH".to_owned(), "/bin".to_owned())],
+    );
+    let questions = [
+        Question::Look,
+        Question::Start { dir: dir.clone() },
+        Question::Lives {
+            dir: dir.clone(),
+            runner: RunnerIdentity::own("0.1.0".into()).ok(),
+        },
+        Question::Find {
+            wanted: Wanted {
+                dir: dir.clone(),
+                env_files: env.clone().into(),
+                path: Some("/bin".into()),
+                program: "python3".into(),
+                script: Some("train.py".into()),
+                ranks: None,
+            },
+        },
+        Question::Run {
+            program: Program {
+                program: "/bin/sh".into(),
+                args: vec!["-c".into()],
+                env: env.into(),
+                dir,
+                timeout_ms: 60_000,
+            },
+        },
+    ];
+    questions
+        .iter()
+        .map(|question| serde_json::to_vec(question).expect("a question is JSON"))
+        .collect()
 }
 
 pub(super) fn runner_request(input: &[u8]) {

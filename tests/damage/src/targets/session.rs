@@ -179,7 +179,11 @@ pub(super) fn coordinator_message(input: &[u8]) {
                 );
             }
         }
-        Down::Heartbeat(_) | Down::LogRead(_) | Down::LogCancel(_) | Down::LogCredit(_) => {}
+        Down::Authorities(_)
+        | Down::Heartbeat(_)
+        | Down::LogRead(_)
+        | Down::LogCancel(_)
+        | Down::LogCredit(_) => {}
     }
 }
 

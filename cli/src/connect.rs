@@ -17,7 +17,10 @@ use muster_rpc::{
 };
 use tonic::{Code, Request, Status};
 
-use crate::fail::Failure;
+use crate::{
+    fail::Failure,
+    token::{self, Shown},
+};
 
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -27,10 +30,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// `credentials`: the file of what this user shows to a coordinator that speaks TLS.
+    /// `shown`: what this user shows to a coordinator that speaks TLS.
     pub(crate) async fn connect(
         server: &str,
-        credentials: Option<&Path>,
+        shown: Option<&Shown>,
         timeout: Option<Duration>,
     ) -> Result<Client, Failure> {
         let server = if server.contains("://") {
@@ -43,14 +46,21 @@ impl Client {
             .map_err(|why| Failure::usage(format!("--server {server:?} is not a URL: {why}")))?;
         let (mut options, mut known) = (Options::default(), None);
         if server.is_tls() {
-            let Some(path) = credentials else {
-                return Err(Failure::Unreachable(format!(
-                    "there are no credentials for {server}; get a token from whoever runs it, and run: muster login {server} --ca-pin PIN"
-                )));
+            options = match shown {
+                Some(Shown::Credentials(path)) => {
+                    let own = fresh(path, &server).await?;
+                    let tls = Some(own.tls().map_err(Failure::request)?);
+                    known = Some((path, own));
+                    Options { tls, ..options }
+                }
+                Some(Shown::Token(entry)) => token::options(entry)?,
+                None => {
+                    return Err(Failure::Unreachable(format!(
+                        "there are no credentials for {server}; get a token from whoever runs it, and run: muster login {server} --ca-pin PIN; \
+                         or, for a coordinator that takes tokens of Kubernetes: muster config set-context"
+                    )));
+                }
             };
-            let own = fresh(path, &server).await?;
-            options.tls = Some(own.tls().map_err(Failure::request)?);
-            known = Some((path, own));
         }
         let mut clients = dial(&server, options)
             .await

@@ -15,6 +15,7 @@ use crate::{
     contexts::{self, Contexts, Entry},
     fail::Failure,
     local,
+    token::Shown,
 };
 
 pub(crate) struct Context {
@@ -28,7 +29,7 @@ pub(crate) struct Context {
 #[derive(Debug)]
 struct Target {
     server: String,
-    credentials: Option<PathBuf>,
+    shown: Option<Shown>,
     namespace: Option<String>,
 }
 
@@ -124,12 +125,12 @@ impl Context {
         let contexts = Contexts::load()?;
         let of = |entry: &Entry| Target {
             server: entry.server.clone(),
-            credentials: Some(contexts.credentials_path(entry)),
+            shown: contexts.shown(entry),
             namespace: entry.namespace.clone(),
         };
         let plain = |server: String| Target {
             server,
-            credentials: None,
+            shown: None,
             namespace: None,
         };
         if let Some(server) = &self.globals.server {
@@ -142,7 +143,7 @@ impl Context {
             _ => Ok(match local::endpoint_of(&self.local_dir()) {
                 None => plain(DEFAULT_SERVER.into()),
                 Some((server, credentials)) => Target {
-                    credentials,
+                    shown: credentials.map(Shown::Credentials),
                     ..plain(server)
                 },
             }),
@@ -155,8 +156,12 @@ impl Context {
 
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
         let target = self.target()?;
-        let credentials = target.credentials.as_deref();
-        Client::connect(&target.server, credentials, self.request_timeout()).await
+        Client::connect(
+            &target.server,
+            target.shown.as_ref(),
+            self.request_timeout(),
+        )
+        .await
     }
 
     /// `None`: no limit.

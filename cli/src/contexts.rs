@@ -10,7 +10,7 @@ use std::{
 use muster_rpc::credentials::{Credentials, write_secret};
 use serde::{Deserialize, Serialize};
 
-use crate::fail::Failure;
+use crate::{fail::Failure, token::Shown};
 
 /// Names the file, in place of the one in the user's configuration directory.
 const FILE: &str = "MUSTER_CONFIG";
@@ -27,7 +27,27 @@ pub(crate) struct Entry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
     /// File of credentials; relative to the folder of this file.
-    pub(crate) credentials: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) credentials: Option<PathBuf>,
+    /// What is shown in place of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<TokenEntry>,
+}
+
+/// Where a token comes from, for a coordinator that takes those of a Kubernetes cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct TokenEntry {
+    /// File of the certificate authorities that vouch for the coordinator.
+    pub(crate) ca_file: PathBuf,
+    /// The name in the coordinator's certificate, if not the one in its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) server_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<PathBuf>,
+    /// A program and its arguments that print a token. No shell is involved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) command: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,8 +109,15 @@ impl Contexts {
         entries.find(|entry| entry.server == server)
     }
 
-    pub(crate) fn credentials_path(&self, entry: &Entry) -> PathBuf {
-        self.folder().join(&entry.credentials)
+    fn credentials_path(&self, entry: &Entry) -> Option<PathBuf> {
+        let file = entry.credentials.as_ref()?;
+        Some(self.folder().join(file))
+    }
+
+    /// What this user shows to the coordinator of a context.
+    pub(crate) fn shown(&self, entry: &Entry) -> Option<Shown> {
+        let token = entry.token.clone().map(Shown::Token);
+        token.or_else(|| self.credentials_path(entry).map(Shown::Credentials))
     }
 
     /// Chooses the context that commands use from now on.
@@ -117,8 +144,15 @@ impl Contexts {
         let entry = Entry {
             server: credentials.server.clone(),
             namespace,
-            credentials: file,
+            credentials: Some(file),
+            token: None,
         };
+        self.set(name, entry)
+    }
+
+    /// Adds a context without credentials of its own, or replaces the one of this name, and chooses
+    /// it.
+    pub(crate) fn set(&mut self, name: &str, entry: Entry) -> Result<(), Failure> {
         self.content.contexts.insert(name.to_owned(), entry);
         self.content.current_context = Some(name.to_owned());
         self.save()
@@ -132,6 +166,7 @@ impl Contexts {
             self.content.current_context = None;
         }
         self.save()?;
+        let Some(path) = path else { return Ok(()) };
         match fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 Err(Failure::request(format!("{}: {e}", path.display())))

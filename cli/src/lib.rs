@@ -21,6 +21,7 @@ mod help;
 pub mod jobfile;
 mod local;
 mod output;
+mod token;
 
 pub use fail::Failure;
 

@@ -8,8 +8,8 @@ use crate::{args::Format, context::Context, fail::Failure, output};
 
 /// Print who you are for the coordinator, and your role.
 ///
-/// Over TLS you are the name in your certificate. Without TLS you are the user of this machine that
-/// the kernel reports.
+/// Over TLS you are the name in your certificate, or the user of Kubernetes whose token you show.
+/// Without TLS you are the user of this machine that the kernel reports.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -17,11 +17,16 @@ EXAMPLES:
   muster whoami -o json")]
 pub(crate) struct WhoAmI {}
 
+/// How a user of Kubernetes proves who it is.
+const KUBERNETES: &str = "kubernetes-token";
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Who {
     identity: String,
     role: String,
+    /// certificate, kubernetes-token or kernel; empty: nothing is proven.
+    proof: String,
     /// None: all.
     namespaces: Option<Vec<String>>,
 }
@@ -37,11 +42,16 @@ pub(crate) async fn whoami(cx: &Context, _: WhoAmI) -> Result<(), Failure> {
     let who = Who {
         identity: answer.identity,
         role: answer.role,
+        proof: answer.proof,
         namespaces: Some(answer.namespaces).filter(|names| !names.is_empty()),
     };
     match cx.format() {
         Format::Json => cx.print(&output::json(&who)),
         Format::Yaml => cx.print(&output::yaml(&who)),
+        _ if who.proof == KUBERNETES && who.role.is_empty() => cx.print(&format!(
+            "{}, by a token of Kubernetes: that cluster's rules say what you may do (muster auth can-i)\n",
+            who.identity
+        )),
         _ if who.role.is_empty() => cx.print(&format!("{}, without a role\n", who.identity)),
         _ if who.role == "host" => cx.print(&format!("{}\n", who.identity)),
         _ => {

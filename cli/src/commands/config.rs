@@ -1,5 +1,7 @@
 //! `muster config`: the user's contexts.
 
+mod set_context;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -30,6 +32,7 @@ enum ConfigCommand {
     GetContexts(GetContexts),
     CurrentContext(CurrentContext),
     UseContext(UseContext),
+    SetContext(set_context::SetContext),
     DeleteContext(DeleteContext),
 }
 
@@ -103,6 +106,7 @@ pub(crate) fn config(cx: &Context, args: Config) -> Result<(), Failure> {
             cx.say(format!("the context is {name} now"));
             Ok(())
         }
+        ConfigCommand::SetContext(args) => set_context::set_context(cx, contexts, args),
         ConfigCommand::DeleteContext(DeleteContext { name }) => {
             contexts.remove(&name)?;
             cx.say(format!("context {name} is forgotten"));

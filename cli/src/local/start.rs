@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     args::Format, commands::get, connect::Client, context::Context, fail::Failure, output::words,
+    token::Shown,
 };
 
 pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure> {
@@ -335,9 +336,9 @@ async fn nodes_ready(
     mut names: Vec<String>,
     until: Instant,
 ) -> Result<(), Failure> {
-    let credentials = secure::credentials(dir, server);
+    let shown = secure::credentials(dir, server).map(Shown::Credentials);
     let patience = Some(Duration::from_secs(5));
-    let client = Client::connect(server, credentials.as_deref(), patience).await?;
+    let client = Client::connect(server, shown.as_ref(), patience).await?;
     loop {
         let nodes = get::all_nodes(&client).await?;
         let is_ready = |name: &String| {

@@ -16,6 +16,7 @@ use crate::{
     context::Context,
     fail::Failure,
     output::{self, table::Table, words},
+    token::Shown,
 };
 
 #[derive(Debug, Serialize)]
@@ -143,9 +144,9 @@ fn part(name: &str, home: &Path, daemon: Option<&Identity>, state: String) -> Pa
 }
 
 async fn node_states(dir: &Path, server: &str) -> Result<BTreeMap<String, &'static str>, Failure> {
-    let credentials = secure::credentials(dir, server);
+    let shown = secure::credentials(dir, server).map(Shown::Credentials);
     let patience = Some(Duration::from_secs(2));
-    let client = Client::connect(server, credentials.as_deref(), patience).await?;
+    let client = Client::connect(server, shown.as_ref(), patience).await?;
     let nodes = get::all_nodes(&client).await?;
     Ok(nodes
         .into_iter()

@@ -24,7 +24,7 @@ use muster_coordinator::kubernetes::{AGAIN_AFTER, Settings, Tokens};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
-pub(crate) use access::{Grant, Holder, Minted};
+pub(crate) use access::{AUDIENCE, Grant, Holder, Minted};
 pub(crate) use wire::Fault;
 
 pub(crate) struct Cluster {
@@ -115,7 +115,10 @@ impl Cluster {
     }
 
     pub(crate) fn configuration(&self) -> kube::Config {
-        kube::Config::new(format!("http://{}", self.address).parse().unwrap())
+        let address = format!("http://{}", self.address);
+        let mut configuration = kube::Config::new(address.parse().unwrap());
+        configuration.default_namespace = "muster-system".into();
+        configuration
     }
 
     /// A coordinator that reads the Node objects.
@@ -129,8 +132,12 @@ impl Cluster {
 
     /// A coordinator that takes tokens for [`access::AUDIENCE`].
     pub(crate) fn tokens(&self) -> Settings {
+        Self::asks(self.configuration())
+    }
+
+    pub(crate) fn asks(configuration: kube::Config) -> Settings {
         Settings {
-            configuration: self.configuration(),
+            configuration,
             nodes: false,
             tokens: Some(Tokens {
                 audience: access::AUDIENCE.into(),

@@ -17,6 +17,7 @@ mod nodes;
 mod process;
 mod reflection;
 mod rotation;
+mod semantics;
 mod server;
 mod sessions;
 mod tokens;

@@ -116,13 +116,13 @@ impl World {
 
 #[tokio::test]
 async fn the_api_server_that_is_not_there() {
-    suite(World::Fake(Cluster::start().await)).await;
+    Box::pin(suite(World::Fake(Cluster::start().await))).await;
 }
 
 #[tokio::test]
 async fn a_real_api_server() {
     match real::Server::start().await {
-        Some(server) => suite(World::Real(server)).await,
+        Some(server) => Box::pin(suite(World::Real(server))).await,
         None => eprintln!(
             "!!! no kube-apiserver (KUBEBUILDER_ASSETS, or TEST_ASSET_KUBE_APISERVER and TEST_ASSET_ETCD): what a REAL API server answers \
              is NOT SHOWN"
@@ -134,7 +134,7 @@ async fn suite(world: World) {
     reviews(&world).await;
     let secure = Secure::start_with(|settings| settings.kubernetes = Some(world.settings())).await;
     agents(&world, &secure).await;
-    users(&world, &secure).await;
+    Box::pin(users(&world, &secure)).await;
     let published = within(async {
         loop {
             if let Some(object) = world.config_map().await {
@@ -281,5 +281,6 @@ async fn submit(clients: &Clients, namespace: &str) -> Result<(), Status> {
         request_id: "once".into(),
         ..v1::SubmitRequest::default()
     };
-    within(clients.jobs().submit(request)).await.map(drop)
+    let mut jobs = clients.jobs();
+    within(Box::pin(jobs.submit(request))).await.map(drop)
 }

@@ -270,6 +270,23 @@ async fn an_older_api_server_is_asked_for_the_pod() {
     );
 }
 
+/// Their connections prove nothing by themselves, and of such there may be 512.
+#[tokio::test]
+async fn agents_with_tokens_do_not_count_as_strangers() {
+    let cluster = Cluster::start().await;
+    let secure = beside(&cluster).await;
+    let token = mint(&cluster, Holder::agent("n1"));
+    let mut agents = Vec::new();
+    for _ in 0..520 {
+        let clients = secure.with_token(&token).await;
+        whoami(&clients).await.unwrap();
+        agents.push(clients);
+    }
+    for clients in &agents {
+        whoami(clients).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_token_is_asked_about_once_however_often_it_is_shown() {
     let cluster = Cluster::start().await;

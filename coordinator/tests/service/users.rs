@@ -106,7 +106,6 @@ async fn ask(clients: &Clients, method: &str) -> Result<(), Status> {
                 r#ref: reference(""),
                 wait_for: v1::WaitFor::Running.into(),
                 timeout_ms: 1,
-                ..v1::WaitRequest::default()
             };
             call_with(channel, method, request).await
         }

@@ -186,7 +186,7 @@ def block(race):
         "rendezvous store in a process of its own, which nothing touches, and restarts without end. The floor is a bare static launch "
         "of as many nodes,\n"
         "with nothing to find out or to stop; the lowest floor forks them from an interpreter that has torch. "
-        "Events come as soon as the\nworld trains: nothing is waited for that would make a later failure cheaper. A planned resize is `muster scale`; for torchrun, which has no such "
+        "Events come two seconds after the\nworld trains, or as `--settle` says. A planned resize is `muster scale`; for torchrun, which has no such "
         "request, SIGTERM to one launcher. All else imports torch\n"
         f"on the same {meta['machine'].split()[0]} cores, so orders of magnitude carry over and seconds do not. Other\n"
         f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "

@@ -1,9 +1,8 @@
-//! Which boot this agent is on. The coordinator takes another boot as proof that nothing of the one
-//! before lives.
+//! Which boot this agent is on. The coordinator takes a new boot id as proof that all processes of
+//! the earlier boot are dead.
 //!
-//! In a pod the place of the workers is younger than the machine: a pod that was deleted and made
-//! again is another boot, and so is a reboot under the same pod. The shared volume lives exactly as
-//! long as its pod, so what it remembers is its boot.
+//! In a pod, both a new pod and a reboot of the machine give a new id. The id is in the shared
+//! volume, which lives as long as the pod.
 
 use std::{
     fs, io,

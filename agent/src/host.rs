@@ -29,8 +29,8 @@ pub(crate) use pod::PodHost;
 pub(crate) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The place where this node's runners live. [`LocalHost`] is the machine that the agent itself is
-/// on, [`PodHost`] another container of its pod. The methods that give no future may wait for a disk,
-/// so they are called on threads of their own.
+/// on, [`PodHost`] another container of its pod. Methods that return no future may block on a disk.
+/// Call them on a separate thread.
 pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// Starts a runner for `dir`, which holds its `hold.json`, and returns once it can be reached.
     /// The runner outlives the agent. It is no error if a runner has taken `dir` already: an
@@ -41,8 +41,8 @@ pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// runner is gone.
     fn reach(&self, dir: &Path) -> io::Result<UnixStream>;
 
-    /// Whether the runner of `dir` lives, or may live. Without its identity, which may be damaged:
-    /// whether any runner lives there. Once the answer was no for an identity, it stays no.
+    /// Whether the runner of `dir` lives, or may live. If `runner` is None, because its record may be
+    /// damaged, this asks whether any runner lives in `dir`. For a known runner a no is final.
     fn lives<'a>(&'a self, dir: &'a Path, runner: Option<&'a RunnerIdentity>) -> Asked<'a, bool>;
 
     /// Kills what a runner that is gone has left, and says what that was. The caller asks again

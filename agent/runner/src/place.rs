@@ -1,5 +1,5 @@
-//! What an agent asks of the place where workers live: the machine, or the container, whose
-//! processes and files the workers see. Everything here blocks, and nothing here decides.
+//! Functions that start processes, find them and look at files in the place where workers live: on
+//! the machine, or in the workers' container. Everything here blocks, and nothing here decides.
 //!
 //! On a machine the agent is in that place itself and calls these functions. In a pod the workers
 //! are in another container, and its init process calls them for the agent (see

@@ -24,7 +24,7 @@ use crate::{
 /// The socket, in the shared volume.
 pub const SOCKET: &str = "pod.sock";
 /// This file exists from the moment the workers' container is told to end, as when its pod is
-/// deleted. Its content says why, for the user.
+/// deleted. Its content says why, for the user. The next container removes it.
 pub const LEAVING: &str = "leaving";
 /// The directory of all runs, in the shared volume.
 pub const RUNS: &str = "runs";

@@ -1,7 +1,8 @@
 //! The container that workers live in, where that is not the agent's own.
 //!
-//! Each look asks its init process. Its environment, of which the environment of every worker is
-//! made, is known before the finding that keeps work away goes.
+//! Each look asks its init process. The workers' environment is made from this container's
+//! environment. The agent learns it before it clears the finding that keeps work away, so no work
+//! starts without it.
 
 use std::{
     collections::BTreeMap,

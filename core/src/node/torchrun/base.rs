@@ -1,4 +1,4 @@
-//! What a launch takes of the environment that its site has.
+//! Which variables of the base environment the ranks get.
 
 /// What a site's environment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The output of ranks on the standard output of their container, for `kubectl logs`.
 //!
-//! It never waits: while nobody reads, lines are dropped and counted. The rank's log has them all.
+//! It never waits: while nobody reads, lines are dropped and counted. The rank's log has them.
 
 use std::fs::File;
 use std::io::{self, Write};

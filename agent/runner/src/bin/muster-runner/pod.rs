@@ -1,7 +1,6 @@
 //! `muster-runner pod`: the init process of a container that workers live in. It answers the
-//! agent's questions from inside ([`muster_runner::pod`]), reaps what loses its parent, and turns
-//! the end of its container into an end of the workers with their grace. It starts nothing by
-//! itself.
+//! agent's questions from inside ([`muster_runner::pod`]) and reaps what loses its parent. On SIGTERM
+//! it stops the workers, each with its job's grace. It starts nothing by itself.
 //!
 //! Each connection is answered by a process of its own. So this process never waits: not for a
 //! file system that hangs, nor for an interpreter that imports.
@@ -204,8 +203,8 @@ fn sweep(
 }
 
 /// Whether the runner was in a PID namespace whose init process is gone. The kernel has killed
-/// everything in it then. This holds only here: the init process of the container that both were
-/// started in is the one that is asked.
+/// everything in it then. This check is valid only in this process, because it is the init process
+/// of the workers' container.
 fn is_of_another_namespace(runner: &RunnerIdentity) -> bool {
     let init = procfs::Stat::of(1).map(|init| init.start_time).ok();
     let is_init =
@@ -241,9 +240,7 @@ impl Leaving {
         if !self.stopped && self.since.elapsed() >= COORDINATED {
             self.stopped = true;
             for dir in &living {
-                if let Err(e) = stop(dir) {
-                    say!("{} {}: stop: {e}", time::stamp(), dir.display());
-                }
+                stop_apart(dir);
             }
         }
         false
@@ -251,8 +248,8 @@ impl Leaving {
 }
 
 /// The directories of all runners that hold something that lives, or whose keepers still end what
-/// they have left. A runner that has written down the end of its group only waits for an agent,
-/// which needs nothing but what it has written.
+/// they have left. A runner that has written its outcome is not counted: the agent needs only that
+/// file.
 fn living() -> Vec<PathBuf> {
     let dirs = fs::read_dir(RUNS).into_iter().flatten().flatten();
     dirs.map(|entry| entry.path())
@@ -262,6 +259,20 @@ fn living() -> Vec<PathBuf> {
             Ok(None) | Err(_) => muster_runner::held(dir),
         })
         .collect()
+}
+
+/// Asks in a process of its own, because a runner that is stuck must not take the time of the others.
+fn stop_apart(dir: &Path) {
+    match sys::fork() {
+        Ok(Fork::Parent) => {}
+        Ok(Fork::Child) => {
+            if let Err(e) = stop(dir) {
+                say!("{} {}: stop: {e}", time::stamp(), dir.display());
+            }
+            std::process::exit(0);
+        }
+        Err(e) => say!("{} {}: stop: fork: {e}", time::stamp(), dir.display()),
+    }
 }
 
 /// Asks a runner to stop its worker group with the job's own grace.

@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub watches: u32,
     /// Requests by resource, without those of nodes.
     pub asked: BTreeMap<&'static str, u32>,
+    /// Requests without an answer whose client has left.
+    pub abandoned: u32,
     /// A server before 1.32 says nothing of nodes in a review.
     pub no_node_claims: bool,
     /// An authenticator that knows no audiences takes every token and says none.

@@ -93,8 +93,16 @@ pub(super) async fn serve(
     changed.send_modify(|count| *count += 1);
     if fault == Some(Fault::Hangs) {
         let still = |state: &State| state.faults.get(what) == Some(&Fault::Hangs);
+        let mut byte = [0];
         while still(&state.lock().unwrap()) {
-            changes.changed().await.ok()?;
+            tokio::select! {
+                changed = changes.changed() => changed.ok()?,
+                // The client does not wait any longer.
+                _ = stream.read(&mut byte) => {
+                    state.lock().unwrap().abandoned += 1;
+                    return None;
+                }
+            }
         }
         return None;
     }

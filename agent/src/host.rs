@@ -80,6 +80,12 @@ pub(crate) mod tests {
         pub(crate) sweep: Sweep,
     }
 
+    #[test]
+    fn processes_are_looked_for_by_the_mark_that_they_are_given() {
+        let given = muster_core::node::torchrun::RUN_DIR;
+        assert_eq!(muster_runner::place::RUN_DIR, given);
+    }
+
     impl Default for Elsewhere {
         fn default() -> Self {
             Self {

@@ -23,6 +23,7 @@ mod variables;
 
 pub use choices::{Launch, NodeMix, Progress};
 pub use limits::*;
+pub(crate) use variables::is_of_a_launch;
 pub use variables::{EnvVar, ValueFrom};
 use variables::{check_value_from, env_error};
 

@@ -77,24 +77,31 @@ pub(super) fn check_value_from(i: usize, var: &EnvVar, file: &str, errors: &mut 
     }
 }
 
+const OURS: [&str; 12] = [
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PYTHON_EXEC",
+    "CUDA_VISIBLE_DEVICES",
+];
+const OUR_PREFIXES: [&str; 4] = ["MUSTER_", "TORCHELASTIC_", "TORCH_ELASTIC_", "PET_"];
+
+/// Whether Muster or torchrun sets this variable for every rank. No job may set it, and no rank gets
+/// it from an image.
+pub(crate) fn is_of_a_launch(name: &str) -> bool {
+    OURS.contains(&name) || OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Why a job may not set this variable to this value: the name is not well-formed, or Muster or
 /// torchrun sets the variable. `None`: it may.
 pub(super) fn env_error(name: &str, value: &str) -> Option<String> {
-    const OURS: [&str; 12] = [
-        "RANK",
-        "LOCAL_RANK",
-        "GROUP_RANK",
-        "ROLE_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_WORLD_SIZE",
-        "ROLE_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "PYTHON_EXEC",
-        "CUDA_VISIBLE_DEVICES",
-    ];
-    const OUR_PREFIXES: [&str; 4] = ["MUSTER_", "TORCHELASTIC_", "TORCH_ELASTIC_", "PET_"];
     let well_formed = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && name.len() <= 256;
@@ -109,7 +116,7 @@ pub(super) fn env_error(name: &str, value: &str) -> Option<String> {
                 affinity::OFF
             )
         })
-    } else if OURS.contains(&name) || OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+    } else if is_of_a_launch(name) {
         Some(format!(
             "{name} is set by Muster for every rank and cannot be set by a job"
         ))

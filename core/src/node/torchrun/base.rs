@@ -1,5 +1,7 @@
 //! Which variables of the base environment the ranks get.
 
+use crate::spec::is_of_a_launch;
+
 /// What a site's environment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnvIs {
@@ -26,27 +28,12 @@ const PASSED: [&str; 10] = [
 ];
 const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
 
-/// Variables of an image that no rank gets, because every launch has its own.
-const OF_A_LAUNCH: [&str; 9] = [
-    "RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "ROLE_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE",
-    "CUDA_VISIBLE_DEVICES",
-];
-const OF_A_LAUNCH_PREFIXES: [&str; 5] =
-    ["PET_", "MASTER_", "MUSTER_", "TORCHELASTIC_", "PYTHON_EXEC"];
-
 /// Whether a launch takes this variable of its site's environment.
 pub(super) fn passes(name: &str, env_is: EnvIs) -> bool {
     let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     match env_is {
         EnvIs::Agents => PASSED.contains(&name) || begins(&PASSED_PREFIXES),
-        EnvIs::Images => !OF_A_LAUNCH.contains(&name) && !begins(&OF_A_LAUNCH_PREFIXES),
+        EnvIs::Images => !is_of_a_launch(name),
     }
 }
 
@@ -64,6 +51,7 @@ mod tests {
                 "PET_NNODES",
                 "RANK",
                 "MASTER_PORT",
+                "TORCH_ELASTIC_WORKER_IDENTICAL",
             ];
             names
                 .into_iter()

@@ -14,6 +14,8 @@ SHARE = {
     "tuned": (ROUNDS, ()),
     # Only its first start differs from that of `fork`, and every start is measured.
     "pool": (ROUNDS, ("worker",)),
+    # It differs from `fork` in what the coordinator and the agents say to each other only.
+    "tls": (ROUNDS, ("worker", "node")),
     # It uses the same machinery as `fork` on every path except the launch.
     "direct": (3, ("worker", "node", "resize")),
     "parked": (3, ("worker", "node", "join")),

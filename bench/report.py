@@ -10,7 +10,7 @@ MEASURED = ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 PLOT_LINE = "\n![The same as bars, with the phases of each](../bench/results/race.svg)\n"
 # Muster's lanes, the fastest first. The ratios refer to the first one that took part.
-OURS = ("fork", "pool", "direct", "parked", "cold")
+OURS = ("fork", "tls", "pool", "direct", "parked", "cold")
 # The event of a bare start. The floors have no other event.
 FLOOR = "floor"
 FLOORS = ("static", "forks")
@@ -238,6 +238,7 @@ def rewrite_block(begin, end, text, page=MEASURED):
 SHADES = {
     "fork": ("#1b5e20", "#cdebcf"),
     "pool": ("#4e6b00", "#e3efb8"),
+    "tls": ("#006064", "#c8ecee"),
     "direct": ("#33691e", "#e1edbf"),
     "parked": ("#0b5d5d", "#bfe6e6"),
     "cold": ("#0b3d91", "#c4daf8"),

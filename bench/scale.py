@@ -1,6 +1,7 @@
 """How Muster scales, measured beside its peers in one run, and how much its daemons use.
 
     make bench                             the race, then this; writes bench/results/scale.json, scale.md and its table in docs/measured.md
+    python bench/scale.py --only tls       what TLS costs; --only flood: 20,000 connections of strangers
     python bench/scale.py --quick          fewer repetitions; --from bench/results/scale.json --write   only write the pages again
 
 - the coordinator with 1,000 and 10,000 agents: real sessions over loopback from one process (bench/fleet), one real coordinator;
@@ -34,43 +35,55 @@ RESULTS = HERE / "results"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 # The runner as it is shipped, which is static. `make bench` has built it.
 RUNNER = ROOT / "target" / "muster" / "bin" / "muster-runner"
-BEGIN, END = "<!-- scale:begin -->", "<!-- scale:end -->"
 JOIN_RANKS = 1_024
+STRANGERS = 20_000
 # The limit for the join that waits for the name server. Five seconds for every client would be hours.
 JOIN_SECONDS = 300
 
 
 def main():
     options = arguments()
+    name = f"scale-{options.only}" if options.only else "scale"
     if options.read:
         found = json.loads(options.read.read_text())
     else:
         found = measure(options)
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "scale.json").write_text(json.dumps(found, indent=1) + "\n")
+        (options.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     page = block(found)
-    (options.out / "scale.md").write_text(f"# Scale, as measured\n\nWritten by `bench/scale.py`; do not edit.\n\n{page}")
+    (options.out / f"{name}.md").write_text(f"# Scale, as measured\n\nWritten by `bench/scale.py`; do not edit.\n\n{page}")
     print("\n" + page)
     if options.write:
-        report.rewrite_block(BEGIN, END, page)
+        report.rewrite_block(f"<!-- {name}:begin -->", f"<!-- {name}:end -->", page)
 
 
 def measure(options):
-    build()
+    if options.build:
+        build()
     began = datetime.datetime.now(datetime.timezone.utc)
     found = {"meta": describe(began), "fleet": [], "peers": [], "store": []}
     exits = 40 if options.quick else 100
     rest = 10 if options.quick else 20
     with tempfile.TemporaryDirectory(prefix="muster-scale-") as folder:
-        runs = [(10_000, None)] if options.quick else [(1_000, None), (10_000, None), (10_000, 1)]
-        for agents, code in runs:
-            found["fleet"].append(fleet(pathlib.Path(folder, f"fleet-{len(found['fleet'])}"), agents, code, exits, rest))
+        runs = [(10_000, None, False)] if options.quick else [(1_000, None, False), (10_000, None, False), (10_000, 1, False)]
+        if options.only:
+            runs = {"tls": [(10_000, None, False), (10_000, None, True)], "flood": []}[options.only]
+        for agents, code, tls in runs:
+            found["fleet"].append(fleet(pathlib.Path(folder, f"fleet-{len(found['fleet'])}"), agents, code, tls, exits, rest))
+        if options.only == "flood":
+            found["flood"] = flood(pathlib.Path(folder, "flood"))
+        if options.only:
+            return timed(found, began)
         for kind, members, rounds in [("c10d", 128, 1 if options.quick else 3), ("torchft", 1_000, 3)]:
             found["peers"] += [peer(kind, members) for _ in range(rounds)]
         for number in range(2 if options.quick else 5):
             for whose in ("ours", "torch")[:: 1 if number % 2 else -1]:
                 found["store"].append(join(whose))
         found["store"].append(join("torch, names"))
+    return timed(found, began)
+
+
+def timed(found, began):
     found["meta"]["minutes"] = round((datetime.datetime.now(datetime.timezone.utc) - began).total_seconds() / 60, 1)
     return found
 
@@ -80,19 +93,31 @@ def build():
     subprocess.run(["cargo", "build", "--release", "--locked", "--workspace", "--bins", "--examples"], cwd=ROOT, check=True)
 
 
-def fleet(folder, agents, code, exits, rest):
-    """`code`: the exit code of its dying workers. Without it they are killed."""
-    say(f"fleet: {agents} agents{f', exit code {code}' if code else ''}")
+def fleet(folder, agents, code, tls, exits, rest):
+    """`code`: the exit code of its dying workers. Without it they are killed. `tls`: each agent has a certificate of its own."""
+    say(f"fleet: {agents} agents{f', exit code {code}' if code else ''}{', TLS' if tls else ''}")
     varied = code is not None  # only its decisions are of interest
     command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder]
     command += [f"--agents={agents}", f"--exits={exits}", f"--rest={1 if varied else rest}", f"--progress={0 if varied else 10}"]
-    command += [f"--restarts={0 if varied else 1}", *([f"--exit-code={code}"] if varied else [])]
+    command += [f"--restarts={0 if varied else 1}", *([f"--exit-code={code}"] if varied else []), *(["--tls"] if tls else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     print(done.stderr, file=sys.stderr)
     if done.returncode:
         # On a machine that other programs load, agents fall silent. The remaining measurements are kept.
-        return {"agents": agents, "code": code, "failed": next((line for line in done.stderr.splitlines() if "Error" in line), "?")}
-    return {**json.loads(done.stdout), "code": code}
+        return {"agents": agents, "code": code, "tls": tls, "failed": next((line for line in done.stderr.splitlines() if "Error" in line), "?")}
+    return {**json.loads(done.stdout), "code": code, "tls": tls}
+
+
+def flood(folder):
+    """1,000 agents and 20,000 connections of strangers."""
+    say(f"flood: {STRANGERS} connections beside 1,000 agents")
+    command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder, "--tls", "--agents=1000"]
+    command += ["--members=100", "--exits=5", "--rest=20", "--progress=0", "--restarts=0", f"--strangers={STRANGERS}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    print(done.stderr, file=sys.stderr)
+    if done.returncode:
+        return {"failed": next((line for line in done.stderr.splitlines() if "Error" in line), "?")}
+    return json.loads(done.stdout)
 
 
 def peer(kind, members):
@@ -195,8 +220,8 @@ def describe(began):
 def block(found):
     rows = [("what", "measured", "target"), ("---", "---", "---")]
     for one in found["fleet"]:
-        rows += fleet_rows(one)
-    rows += peer_rows(found["peers"]) + store_rows(found["store"])
+        rows += fleet_rows(one, plain(found["fleet"], one["agents"]))
+    rows += flood_rows(found.get("flood")) + peer_rows(found["peers"]) + store_rows(found["store"])
     meta = found["meta"]
     words = (
         f"\nMeasured by `{meta['command']}` on {meta['date']}, commit {meta['commit']}: {meta['machine']}; load before it "
@@ -205,15 +230,24 @@ def block(found):
         "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nWho was killed "
         "fell to nobody of its world and is replaced at once; who ended by itself may be another's victim, and the coalesce\nwindow of "
         "50 ms, in which other evidence of the same burst is gathered, is part of its figure.\n"
-        "The peers answer another question than Muster's whole decision, and a smaller one: who is in the round.\n"
     )
+    if found["peers"]:
+        words += "The peers answer another question than Muster's whole decision, and a smaller one: who is in the round.\n"
     words += names(found["store"])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n" + words
 
 
-def fleet_rows(one):
+def plain(fleet, agents):
+    """The run of as many agents without TLS, whose figures are the measure of the one with it."""
+    return next((one for one in fleet if one["agents"] == agents and one["code"] is None and not one.get("tls") and "failed" not in one), None)
+
+
+def fleet_rows(one, base):
+    tls = one.get("tls", False)
     if "failed" in one:
-        return [(f"{one['agents']:,} agents", f"failed: {one['failed']}", "")]
+        return [(f"{one['agents']:,} agents{' with TLS' if tls else ''}", f"failed: {one['failed']}", "")]
+    if tls:
+        return tls_rows(one, base)
     agents, members = f"{one['agents']:,}", f"{one['members']:,}"
     spread = lambda name: "p50 {p50:.0f}, p99 {p99:.0f} ms ({samples} times)".format(**one["exit"][name])  # noqa: E731
     decided = spread("decided, stored and handed to all sessions")
@@ -242,6 +276,51 @@ def fleet_rows(one):
             "30 s, nobody lost" if large else "",
         ))
     return rows
+
+
+def tls_rows(one, base):
+    """What TLS adds: every agent shows a certificate of its own."""
+    name = f"{one['agents']:,} agents with TLS"
+    decided = one["exit"]["decided, stored and handed to all sessions"]
+    more = lambda now, before: f" ({now / before:.2f} times as without)" if base else ""  # noqa: E731
+    idle, before = one["idle"], base and base["idle"]
+    rows = [
+        (f"{name}: a certificate for each, for a token, 64 at a time", f"{one['join_s']:.1f} s, {one['join_cpu_s']:.1f} s of processor time", ""),
+        (
+            f"{name}: all dial at once, until all are welcomed",
+            f"{one['first_connect_s']:.1f} s, {one['first_connect_cpu_s']:.1f} s of processor time"
+            + (f" (without {base['first_connect_s']:.1f} and {base['first_connect_cpu_s']:.1f})" if base else ""),
+            "5 s of processor time more",
+        ),
+        (
+            f"{name} at rest: coordinator",
+            f"{idle['rss_mib']:.0f} MiB{more(idle['rss_mib'], before and before['rss_mib'])}, {idle['cores']:.2f} cores", "1.25 times",
+        ),
+        (f"{name}: a member is killed, decide for {one['members']:,} nodes", "p50 {p50:.0f}, p99 {p99:.0f} ms ({samples} times)".format(**decided), "p99 50 ms"),
+    ]
+    for restart in one["restarts"]:
+        lost = restart["declared_lost"] + restart["declared_suspect"] + restart["generations_broken"]
+        fate = "nobody lost" if not lost else f"{restart['declared_lost']} lost, {restart['declared_suspect']} suspect"
+        rows.append((f"{name}: coordinator killed and started, until all are welcomed", f"{restart['all_welcomed_s']:.1f} s, {fate}", "30 s, nobody lost"))
+    return rows
+
+
+def flood_rows(one):
+    if not one:
+        return []
+    if "failed" in one:
+        return [("a flood of connections", f"failed: {one['failed']}", "")]
+    flooded, before = one["flooded"], one["training"]
+    what = f"{one['agents']:,} agents with TLS, {flooded['strangers']:,} connections that say nothing"
+    lost = flooded["declared_lost"] + flooded["declared_suspect"] + flooded["generations_broken"] + flooded["welcomed_again"]
+    fate = "nobody lost, no session ended" if not lost else (
+        f"{flooded['declared_lost']} lost, {flooded['declared_suspect']} suspect, {flooded['welcomed_again']} sessions anew"
+    )
+    held = f"{flooded['rest']['rss_mib']:.0f} MiB (before {before['rss_mib']:.0f}), {flooded['rest']['cores']:.2f} cores (before {before['cores']:.2f})"
+    return [
+        (what, f"{fate}; {held}", "nobody lost"),
+        (f"{what}: a user's call, newly dialled", "p50 {p50:.0f}, max {max:.0f} ms ({samples} times)".format(**flooded["call"]), ""),
+    ]
 
 
 def peer_rows(peers):
@@ -294,6 +373,8 @@ def say(what):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="10,000 agents only, and fewer repetitions")
+    parser.add_argument("--only", choices=["tls", "flood"], help="only what TLS costs with 10,000 agents, or a flood of connections; a table of its own for each")
+    parser.add_argument("--no-build", dest="build", action="store_false", help="the programs in target/release are built already")
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of scale.json and scale.md [bench/results]")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this scale.json")
     parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")

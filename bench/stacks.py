@@ -291,6 +291,13 @@ class MusterFork(MusterParked):
     lane = "fork"
 
 
+class MusterTls(MusterFork):
+    """Agents and the command line speak TLS with the coordinator, each with a certificate of its own."""
+
+    def prepare(self, nodes):
+        self.muster("local", "up", "--nodes", str(nodes), "--tls")
+
+
 class MusterPool(MusterFork):
     """The second job with this interpreter, on nodes whose operator allows one launcher that belongs to no job."""
 
@@ -341,6 +348,7 @@ def free_port():
 COMPETITORS = {
     "fork": (MusterFork, "Muster, fork"),
     "pool": (MusterPool, "Muster, fork from a warm pool"),
+    "tls": (MusterTls, "Muster, fork, TLS"),
     "direct": (MusterDirect, "Muster, direct"),
     "parked": (MusterParked, "Muster, parked"),
     "cold": (Muster, "Muster, cold"),

@@ -39,6 +39,10 @@ impl Fleet {
         self.take_numbers(&hello, ahead.as_deref(), scratch);
         scratch.touch_node(&self.nodes, &name);
         let returns = self.returns(&hello);
+        if self.nodes.is_unheard(&name) {
+            self.presence
+                .came_back(scratch.now, &self.policy, &self.nodes);
+        }
         self.bind_session(session, &name, scratch);
         let before = self.take_in(hello, scratch.now);
         if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {

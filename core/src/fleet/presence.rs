@@ -3,7 +3,8 @@
 //!
 //! If something did not happen before that, the coordinator itself may be the cause. So it listens
 //! after a start. It also listens after it stood still for so long that agents may have given it
-//! up. It listens until all nodes that it knows are back, or until the hold is over (R8).
+//! up. It listens until all nodes that it knows are back, or until the hold is over (R8). The hold
+//! does not end while nodes still come back one after the other.
 
 use crate::{
     fleet::{
@@ -18,6 +19,11 @@ use crate::{
 /// A pause longer than this many ticks is the coordinator's own stall, and not silence of the
 /// nodes. Four default ticks are one second.
 const STALL_TICKS: u32 = 4;
+
+/// The hold ends when no node has come back for this many heartbeats.
+const STILL_COMING: u32 = 2;
+/// The hold is at most this many times as long as it would be if no node came.
+const HOLD_MAX: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Presence {
@@ -65,6 +71,16 @@ impl Presence {
             };
         }
         self.last_turn = now;
+    }
+
+    /// A node that had not been heard since the start is back. If all agents dial at once and each
+    /// handshake takes its time, the last of them come long after the first.
+    pub(crate) fn came_back(&mut self, now: Timestamp, policy: &Policy, nodes: &Registry) {
+        let longest = self.since + policy.listen_for(nodes.present()) * HOLD_MAX;
+        let until = (now + nodes.heartbeat(policy) * STILL_COMING).min(longest);
+        if now < self.listen_until {
+            self.listen_until = self.listen_until.max(until);
+        }
     }
 
     /// Whether the coordinator still listens. It waits for a node that was gone before only if a

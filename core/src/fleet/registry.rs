@@ -245,6 +245,10 @@ impl Registry {
         self.unknown.iter().filter_map(|name| self.nodes.get(name))
     }
 
+    pub(crate) fn is_unheard(&self, name: &NodeName) -> bool {
+        self.unknown.contains(name)
+    }
+
     /// Files a node where its liveness belongs. `due` is not later than its next verdict.
     fn file(&mut self, name: &NodeName, due: Timestamp) {
         let Some(node) = self.nodes.get_mut(name) else {

@@ -251,6 +251,7 @@ fn watch(
     if roots.is_real() {
         usage::start(usage::Watch {
             state_dir: state_dir.to_owned(),
+            pod: probes.pod.clone(),
             every: probes.pace.usage,
             count_kills: !told,
             runs,

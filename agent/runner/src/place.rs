@@ -10,9 +10,11 @@ mod memory;
 mod program;
 mod saved;
 mod sweep;
+mod usage;
 
 pub use files::{Wanted, find, modified};
 pub use memory::memory;
 pub use program::{Output, Program, READY_TIMEOUT, TAKEN, run, start, started};
 pub use saved::saved;
 pub use sweep::{Left, RUN_DIR, Remains};
+pub use usage::{TreeUsage, usage};

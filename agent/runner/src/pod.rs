@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     RunnerIdentity,
-    place::{Program, READY_TIMEOUT, Wanted},
+    place::{Program, READY_TIMEOUT, TreeUsage, Wanted},
     socket,
 };
 
@@ -66,6 +66,8 @@ pub enum Question {
     Run { program: Program },
     /// When each of these files was written, or null.
     Modified { files: Vec<PathBuf> },
+    /// What each of these processes uses, with all that descends from it; answered by [`Used`].
+    Usage { pids: Vec<i32> },
     /// The files that match a pattern, each with a number that changes when it is written.
     Saved { dir: PathBuf, pattern: String },
 }
@@ -86,6 +88,15 @@ pub struct Answer {
     pub ok: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// What processes of the workers' container use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// Those that were asked about and live.
+    pub trees: Vec<TreeUsage>,
+    /// The init process, with everything in its container.
+    pub all: TreeUsage,
 }
 
 /// When a file was written, as it travels.

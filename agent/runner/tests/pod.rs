@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use muster_runner::place::{Left, Output, Program, Wanted};
-use muster_runner::pod::{self, AskError, LEAVING, Look, Question, RUNS, SOCKET};
+use muster_runner::pod::{self, AskError, LEAVING, Look, Question, RUNS, SOCKET, Used};
 use muster_runner::socket::connect_to;
 use muster_runner::wire::Phase;
 use rig::{PATIENCE, RUNNER, Rig};
@@ -176,7 +176,16 @@ fn a_runner_is_started_and_found_and_swept_up() {
     assert!(pod.ask::<bool>(&lives));
     let mut client = rig.client();
     client.start(rig.ranks(2, "echo $$ > $DIR/pid$RANK; exec sleep 600"));
-    until(|| rig.dir.join("pid1").exists());
+    let told = |file| fs::read_to_string(rig.dir.join(file)).is_ok_and(|pid| pid.ends_with('\n'));
+    until(|| told("pid0") && told("pid1"));
+    let pids = [rig.pid_in("pid0"), rig.pid_in("pid1"), i32::MAX];
+    let used: Used = pod.ask(&Question::Usage {
+        pids: pids.to_vec(),
+    });
+    let trees: Vec<i32> = used.trees.iter().map(|tree| tree.pid).collect();
+    assert_eq!(trees, pids[..2]);
+    let ranks: u64 = used.trees.iter().map(|tree| tree.memory_bytes).sum();
+    assert!(ranks > 0 && used.all.memory_bytes > ranks, "{used:?}");
     kill_process(Pid::from_raw(runner.pid).unwrap(), Signal::KILL).unwrap();
     until(|| !pod.ask::<bool>(&lives));
     let sweep = Question::Sweep {
@@ -208,6 +217,18 @@ fn told_to_end_it_says_so_and_ends_the_workers_with_their_grace() {
     until(|| rig.dir.join("up").exists());
     pod.signal(Signal::TERM);
     until(|| volume.join(LEAVING).exists());
+    // Nothing new begins. What lives may be asked for again.
+    let late = volume.join(RUNS).join("b-g1");
+    fs::create_dir(&late).unwrap();
+    let refused = pod.asked::<()>(&Question::Start { dir: late.clone() });
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "the workers' container was told to end"
+    );
+    fs::remove_dir(&late).unwrap();
+    let () = pod.ask(&Question::Start {
+        dir: rig.dir.clone(),
+    });
     assert!(pod.init.wait().unwrap().success());
     assert_eq!(
         fs::read_to_string(rig.dir.join("saved")).unwrap(),

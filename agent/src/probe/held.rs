@@ -37,7 +37,7 @@ pub struct HeldRun {
 }
 
 impl HeldRun {
-    fn id(&self) -> RunId {
+    pub(super) fn id(&self) -> RunId {
         RunId {
             job: self.uid.as_str().into(),
             generation: Generation(self.generation),

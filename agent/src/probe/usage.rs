@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `patient` | a question to something that may never answer |
 //! | `processes` | CPU and memory of process trees |
+//! | `pod` | the same of ranks in another container |
 //! | `cgroup` | the limits of the agent's own cgroup |
 
 use std::{
@@ -38,10 +39,12 @@ use tracing::warn;
 
 use super::{held::HeldRun, sense::Sense};
 use patient::Patient;
-use processes::Processes;
+use pod::Pod;
+use processes::{Processes, Seen};
 
 mod cgroup;
 mod patient;
+mod pod;
 mod processes;
 
 /// The time between the first two looks. Only from the second look on is the CPUs' use known.
@@ -53,6 +56,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What the thread needs to know.
 pub(super) struct Watch {
     pub(super) state_dir: PathBuf,
+    /// The volume that the workers' container shares with the agent's, where there is one.
+    pub(super) pod: Option<PathBuf>,
     /// Time between looks.
     pub(super) every: Duration,
     /// The kernel log is not read, so kills for a cgroup's limit are counted here.
@@ -72,8 +77,12 @@ pub(super) fn start(watch: Watch) {
 }
 
 fn look_for_ever(watch: &Watch) {
+    let pod = watch.pod.clone();
     let mut eyes = match Eyes::open(&watch.state_dir) {
-        Ok(eyes) => eyes,
+        Ok(eyes) => Eyes {
+            pod: pod.map(|volume| Pod::open(volume, watch.runs.clone())),
+            ..eyes
+        },
         Err(e) => return warn!("the machine's usage is not watched: {e}"),
     };
     let mut pause = SECOND.min(watch.every);
@@ -113,6 +122,8 @@ struct Eyes {
     system: System,
     /// Set only while runs are held: a look at all processes is the most expensive part.
     processes: Option<Processes>,
+    /// Where ranks are, if they are not among the processes that are seen here.
+    pod: Option<Pod>,
     state_dir: PathBuf,
     disks: BTreeMap<PathBuf, Patient<Space>>,
     network: Patient<Traffic>,
@@ -126,6 +137,7 @@ impl Eyes {
         Ok(Self {
             system,
             processes: None,
+            pod: None,
             state_dir: state_dir.to_owned(),
             disks: BTreeMap::new(),
             network,
@@ -146,7 +158,12 @@ impl Eyes {
             available: self.system.free_swap(),
             total: self.system.total_swap(),
         });
-        self.look_at_processes(runs, &mut usage);
+        self.look_at_cpus(&mut usage);
+        let seen = self.look_at_processes(runs, until);
+        if let (Some(cpu), Some(ours)) = (&mut usage.cpu, seen.muster_milli) {
+            cpu.others_milli = Some(cpu.all_milli.saturating_sub(ours));
+        }
+        usage.ranks = seen.ranks;
         for (role, path) in places {
             let space = self
                 .disks
@@ -188,10 +205,15 @@ impl Eyes {
             disk.ask();
         }
         self.network.ask();
+        if let Some(pod) = &mut self.pod
+            && !runs.is_empty()
+        {
+            pod.ask();
+        }
         places
     }
 
-    fn look_at_processes(&mut self, runs: &[HeldRun], usage: &mut Usage) {
+    fn look_at_cpus(&mut self, usage: &mut Usage) {
         self.system.refresh_cpu_usage();
         let cpus = u32::try_from(self.system.cpus().len()).unwrap_or(u32::MAX);
         let all_milli = (self.system.global_cpu_usage() * 10.0 * cpus as f32).max(0.0) as u32;
@@ -202,23 +224,23 @@ impl Eyes {
             others_milli: None,
         });
         self.looked = true;
+    }
+
+    fn look_at_processes(&mut self, runs: &[HeldRun], until: Instant) -> Seen {
         if runs.is_empty() {
             self.processes = None;
-            return;
+            return Seen::default();
+        }
+        if let Some(pod) = &mut self.pod {
+            return pod.look(runs, until);
         }
         if self.processes.is_none() {
             self.processes = Processes::open()
                 .inspect_err(|e| warn!("the processes of runs are not looked at: {e}"))
                 .ok();
         }
-        let Some(processes) = &mut self.processes else {
-            return;
-        };
-        let seen = processes.look(runs);
-        if let (Some(cpu), Some(ours)) = (&mut usage.cpu, seen.muster_milli) {
-            cpu.others_milli = Some(cpu.all_milli.saturating_sub(ours));
-        }
-        usage.ranks = seen.ranks;
+        let look = |processes: &mut Processes| processes.look(runs);
+        self.processes.as_mut().map(look).unwrap_or_default()
     }
 }
 

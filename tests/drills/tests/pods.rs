@@ -325,6 +325,16 @@ fn workers_live_in_the_other_container_through_everything() {
     let status = site.trains("learn", 2, 2);
     assert_eq!(status["generation"], 2);
     assert_eq!(site.pods[0].ranks(), before);
+    // What a rank uses is told from inside.
+    let used = |rank: &Value| {
+        let memory = rank["memoryBytes"].as_u64().unwrap_or_default();
+        memory > 10 << 20 && rank["cpuMilli"].as_u64().is_some_and(|cpu| cpu < 100_000)
+    };
+    until(|| {
+        let status = site.json(&["get", "job", "learn"])?["status"].take();
+        status["ranks"].as_array()?.iter().all(used).then_some(())
+    })
+    .expect("the usage of each rank is known");
 
     // All of the workers' container is killed, as for its memory limit, and restarted in place: the
     // agent proves by it that nothing lives, and the node is in the next worlds again.

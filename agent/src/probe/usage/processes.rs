@@ -9,11 +9,7 @@ use std::{
     time::Instant,
 };
 
-use muster_core::{
-    id::{Generation, JobUid},
-    run::RunId,
-    usage::RankUsage,
-};
+use muster_core::usage::RankUsage;
 use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use crate::probe::held::HeldRun;
@@ -72,10 +68,7 @@ impl Processes {
         }
         let mut ranks = Vec::new();
         for run in runs {
-            let id = RunId {
-                job: JobUid::from(run.uid.as_str()),
-                generation: Generation(run.generation),
-            };
+            let id = run.id();
             for rank in run.ranks.iter().filter(|rank| rank.alive) {
                 let top = Pid::from_u32(rank.pid);
                 let Some(key) = self.key(top) else { continue };

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use muster_runner::place::{self, Left, Remains};
-use muster_runner::pod::{Answer, LEAVING, LINE_MAX, Look, Question, RUNS, SOCKET, Written};
+use muster_runner::pod::{Answer, LEAVING, LINE_MAX, Look, Question, RUNS, SOCKET, Used, Written};
 use muster_runner::wire::{Command, Hold, Request};
 use muster_runner::{RunnerIdentity, alive, connect, kept, procfs, record, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -166,6 +166,9 @@ fn answer(question: Question) -> Result<Value, String> {
             version: version(),
         }),
         Question::Start { dir } => {
+            if Path::new(LEAVING).exists() && !muster_runner::held(&dir) {
+                return Err("the workers' container was told to end".into());
+            }
             let own = std::env::current_exe().map_err(|e| format!("own program: {e}"))?;
             value(place::start(&own, &dir)?)
         }
@@ -178,12 +181,22 @@ fn answer(question: Question) -> Result<Value, String> {
             let times: Vec<Written> = files.iter().map(|file| place::modified(file)).collect();
             value(times)
         }
+        Question::Usage { pids } => value(used(pids)?),
         Question::Saved { dir, pattern } => value(place::saved(&dir, &pattern)),
     }
 }
 
 fn value(answer: impl serde::Serialize) -> Result<Value, String> {
     serde_json::to_value(answer).map_err(|e| e.to_string())
+}
+
+/// This process was forked by the init process for one connection.
+fn used(mut pids: Vec<i32>) -> Result<Used, String> {
+    let init = rustix::process::getppid().ok_or("the init process is gone")?;
+    pids.push(init.as_raw_nonzero().get());
+    let mut trees = place::usage(&pids).map_err(|e| format!("/proc: {e}"))?;
+    let all = trees.pop().ok_or("the init process is gone")?;
+    Ok(Used { trees, all })
 }
 
 fn lives(dir: &Path, runner: Option<&RunnerIdentity>) -> bool {

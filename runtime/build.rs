@@ -1,12 +1,16 @@
-//! Puts the commit into the build. A tree without git (a source archive, a container build) still
-//! builds.
+//! Puts the commit into the build. A tree without git (a source archive, a container build) names it
+//! in `MUSTER_COMMIT`, or builds without.
 
-use std::{path::Path, process::Command};
+use std::{env, path::Path, process::Command};
 
 #[allow(unreachable_pub, reason = "the runner's build script runs this one")]
 pub fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    let commit = git(&["rev-parse", "--short=12", "HEAD"]);
+    println!("cargo:rerun-if-env-changed=MUSTER_COMMIT");
+    let named = env::var("MUSTER_COMMIT")
+        .ok()
+        .filter(|name| !name.is_empty());
+    let commit = named.or_else(|| git(&["rev-parse", "--short=12", "HEAD"]));
     println!(
         "cargo:rustc-env=MUSTER_COMMIT={}",
         commit.as_deref().unwrap_or("unknown")

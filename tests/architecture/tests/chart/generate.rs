@@ -1,0 +1,348 @@
+//! Makes the templates of the Helm chart from the files of `manifests/base`: the same text, with
+//! places for values in it. An edit names the text that it replaces. If the base no longer has that
+//! text, the edit says so, so a change of the base cannot pass by the chart.
+
+use std::fs;
+
+use muster_architecture::root;
+use serde_json::Value;
+
+/// The namespace that the base is for. A release has one of its own.
+pub(crate) const NAMESPACE: &str = "muster-system";
+const RELEASE_NAMESPACE: &str = "{{ .Release.Namespace }}";
+
+/// Kinds of the base whose objects belong to no namespace.
+const CLUSTER_SCOPED: [&str; 6] = [
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
+
+pub(crate) fn is_namespaced(kind: &str) -> bool {
+    !CLUSTER_SCOPED.contains(&kind)
+}
+
+/// A text of a file in the base, how often it is there, and what the template has in its place.
+struct Edit {
+    file: &'static str,
+    times: usize,
+    find: &'static str,
+    put: &'static str,
+}
+
+const fn edit(file: &'static str, find: &'static str, put: &'static str) -> Edit {
+    Edit {
+        file,
+        times: 1,
+        find,
+        put,
+    }
+}
+
+const EDITS: &[Edit] = &[
+    edit(
+        "coordinator.yaml",
+        "image: muster-coordinator\n",
+        "image: {{ toJson .Values.images.coordinator }}\n",
+    ),
+    edit(
+        "coordinator.yaml",
+        "      enableServiceLinks: false
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        runAsGroup: 65532
+        fsGroup: 65532
+        fsGroupChangePolicy: OnRootMismatch
+        seccompProfile:
+          type: RuntimeDefault
+",
+        "      enableServiceLinks: false
+      {{- with .Values.imagePullSecrets }}
+      imagePullSecrets: {{ toJson . }}
+      {{- end }}
+      {{- with .Values.coordinator.nodeSelector }}
+      nodeSelector: {{ toJson . }}
+      {{- end }}
+      {{- with .Values.coordinator.tolerations }}
+      tolerations: {{ toJson . }}
+      {{- end }}
+      {{- with .Values.coordinator.affinity }}
+      affinity: {{ toJson . }}
+      {{- end }}
+      {{- with .Values.coordinator.priorityClassName }}
+      priorityClassName: {{ toJson . }}
+      {{- end }}
+      securityContext: {{ toJson .Values.coordinator.podSecurityContext }}
+      {{- if not .Values.coordinator.storage.persistent }}
+      volumes:
+      - name: state
+        emptyDir: {}
+      {{- end }}
+",
+    ),
+    edit(
+        "coordinator.yaml",
+        "muster-coordinator,localhost\n",
+        "muster-coordinator,localhost{{ range .Values.coordinator.serverNames }},{{ . }}{{ end }}
+        {{- range .Values.coordinator.extraArgs }}
+        - {{ toJson . }}
+        {{- end }}
+",
+    ),
+    edit(
+        "coordinator.yaml",
+        "          value: /var/lib/muster/coordinator\n",
+        "          value: /var/lib/muster/coordinator
+        {{- range .Values.coordinator.env }}
+        - {{ toJson . }}
+        {{- end }}
+",
+    ),
+    edit(
+        "coordinator.yaml",
+        "        resources:
+          requests:
+            cpu: 200m
+            memory: 256Mi
+          limits:
+            memory: 2Gi
+",
+        "        resources: {{ toJson .Values.coordinator.resources }}\n",
+    ),
+    edit(
+        "coordinator.yaml",
+        "  volumeClaimTemplates:
+  - metadata:
+      name: state
+    spec:
+      accessModes: [ReadWriteOncePod]
+      resources:
+        requests:
+          storage: 2Gi
+",
+        "  {{- if .Values.coordinator.storage.persistent }}
+  volumeClaimTemplates:
+  - metadata:
+      name: state
+    spec:
+      accessModes: {{ toJson .Values.coordinator.storage.accessModes }}
+      {{- with .Values.coordinator.storage.className }}
+      storageClassName: {{ toJson . }}
+      {{- end }}
+      resources:
+        requests:
+          storage: {{ toJson .Values.coordinator.storage.size }}
+  {{- end }}
+",
+    ),
+    edit(
+        "coordinator.yaml",
+        "    app.kubernetes.io/name: muster-coordinator
+spec:
+  selector:
+    app.kubernetes.io/name: muster-coordinator
+  ports:
+",
+        "    app.kubernetes.io/name: muster-coordinator
+  {{- with .Values.service.annotations }}
+  annotations: {{ toJson . }}
+  {{- end }}
+spec:
+  {{- with .Values.service.type }}
+  type: {{ toJson . }}
+  {{- end }}
+  selector:
+    app.kubernetes.io/name: muster-coordinator
+  ports:
+",
+    ),
+    Edit {
+        times: 2,
+        ..edit(
+            "agent.yaml",
+            "image: muster-agent\n",
+            "image: {{ toJson .Values.images.agent }}\n",
+        )
+    },
+    edit(
+        "agent.yaml",
+        "image: muster-workers\n",
+        "image: {{ toJson .Values.images.workers }}\n",
+    ),
+    edit(
+        "agent.yaml",
+        "      maxUnavailable: 1\n",
+        "      maxUnavailable: {{ toJson .Values.agent.maxUnavailable }}\n",
+    ),
+    edit(
+        "agent.yaml",
+        "      enableServiceLinks: false\n",
+        "      enableServiceLinks: false
+      {{- with .Values.imagePullSecrets }}
+      imagePullSecrets: {{ toJson . }}
+      {{- end }}
+      {{- with .Values.agent.nodeSelector }}
+      nodeSelector: {{ toJson . }}
+      {{- end }}
+      {{- with .Values.agent.runtimeClassName }}
+      runtimeClassName: {{ toJson . }}
+      {{- end }}
+      {{- with .Values.agent.priorityClassName }}
+      priorityClassName: {{ toJson . }}
+      {{- end }}
+      {{- if .Values.agent.hostNetwork }}
+      hostNetwork: true
+      dnsPolicy: ClusterFirstWithHostNet
+      {{- end }}
+",
+    ),
+    edit(
+        "agent.yaml",
+        "      - key: node.kubernetes.io/unreachable
+        operator: Exists
+        effect: NoExecute
+",
+        "      - key: node.kubernetes.io/unreachable
+        operator: Exists
+        effect: NoExecute
+      {{- range .Values.agent.tolerations }}
+      - {{ toJson . }}
+      {{- end }}
+",
+    ),
+    edit(
+        "agent.yaml",
+        "      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        runAsGroup: 65532
+        fsGroup: 65532
+        seccompProfile:
+          type: RuntimeDefault
+",
+        "      securityContext: {{ toJson .Values.agent.podSecurityContext }}\n",
+    ),
+    edit(
+        "agent.yaml",
+        "          value: utility\n",
+        "          value: utility
+        {{- range .Values.agent.env }}
+        - {{ toJson . }}
+        {{- end }}
+",
+    ),
+    edit(
+        "agent.yaml",
+        "        resources:
+          requests:
+            cpu: 100m
+            memory: 128Mi
+          limits:
+            memory: 512Mi
+",
+        "        resources: {{ toJson .Values.agent.resources }}\n",
+    ),
+    edit(
+        "agent.yaml",
+        "        command: [/muster/bin/muster-runner, pod, --dir, /muster/run]\n",
+        "        command: [/muster/bin/muster-runner, pod, --dir, /muster/run]
+        {{- with .Values.workers.env }}
+        env: {{ toJson . }}
+        {{- end }}
+        {{- with .Values.workers.resources }}
+        resources: {{ toJson . }}
+        {{- end }}
+",
+    ),
+    edit(
+        "agent.yaml",
+        "          mountPath: /dev/shm\n",
+        "          mountPath: /dev/shm
+        {{- range .Values.workers.volumeMounts }}
+        - {{ toJson . }}
+        {{- end }}
+",
+    ),
+    edit(
+        "agent.yaml",
+        "        configMap:
+          name: muster-ca-bundle
+",
+        "        configMap:
+          name: muster-ca-bundle
+      {{- range .Values.workers.volumes }}
+      - {{ toJson . }}
+      {{- end }}
+",
+    ),
+];
+
+/// The files of the base, in the order of its kustomization.
+pub(crate) fn base() -> Vec<(String, String)> {
+    let folder = root().join("manifests/base");
+    let read = |name: &str| {
+        let path = folder.join(name);
+        fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    let kustomization: Value =
+        serde_saphyr::from_str(&read("kustomization.yaml")).expect("it is YAML");
+    let names = kustomization["resources"].as_array().expect("it has files");
+    names
+        .iter()
+        .map(|name| name.as_str().expect("a name").to_owned())
+        .map(|name| (name.clone(), read(&name)))
+        .collect()
+}
+
+/// The templates of the chart, or the edits that found no place.
+pub(crate) fn templates(base: &[(String, String)]) -> Result<Vec<(String, String)>, Vec<String>> {
+    let mut lost: Vec<String> = EDITS
+        .iter()
+        .filter(|edit| base.iter().all(|(name, _)| name != edit.file))
+        .map(|edit| format!("manifests/base has no file {}", edit.file))
+        .collect();
+    let mut made = Vec::new();
+    // Helm makes the release's namespace before it applies anything.
+    for (name, text) in base.iter().filter(|(name, _)| name != "namespace.yaml") {
+        let mut text = text.replace("{{", "{{ \"{{\" }}");
+        for edit in EDITS.iter().filter(|edit| edit.file == name) {
+            let there = text.matches(edit.find).count();
+            if there != edit.times {
+                let Edit { times, find, .. } = edit;
+                lost.push(format!(
+                    "{name} has this {there} times in place of {times}:\n{find}"
+                ));
+            }
+            text = text.replace(edit.find, edit.put);
+        }
+        let documents: Vec<String> = text.split("---\n").map(document).collect();
+        let head = format!(
+            "# Made from manifests/base/{name}: change that file, or tests/architecture/tests/chart/generate.rs, not this one.\n"
+        );
+        made.push((name.clone(), head + &documents.join("---\n")));
+    }
+    if lost.is_empty() { Ok(made) } else { Err(lost) }
+}
+
+/// One object: in the release's namespace if it is in any, and kept if it is a definition.
+fn document(text: &str) -> String {
+    let kind = text.lines().find_map(|line| line.strip_prefix("kind: "));
+    let text = text.replace(NAMESPACE, RELEASE_NAMESPACE);
+    match kind {
+        // To delete it would delete all objects of its kind.
+        Some("CustomResourceDefinition") => {
+            let keep = "\nmetadata:\n  annotations:\n    helm.sh/resource-policy: keep\n";
+            let kept = text.replacen("\nmetadata:\n", keep, 1);
+            format!("{{{{- if .Values.crds.enabled }}}}\n{kept}{{{{- end }}}}\n")
+        }
+        Some(kind) if is_namespaced(kind) => {
+            let own = format!("\nmetadata:\n  namespace: {RELEASE_NAMESPACE}\n");
+            text.replacen("\nmetadata:\n", &own, 1)
+        }
+        _ => text,
+    }
+}

@@ -1,0 +1,501 @@
+//! The Helm chart says what `manifests/base` says. Its templates are made from the base
+//! (`MUSTER_BLESS=1` writes them), and with the chart's own values they render to the same objects.
+//! Where there is a Helm, `helm` on PATH or `$MUSTER_HELM`, it renders them too.
+#![allow(clippy::unwrap_used, reason = "all of this file is a test")]
+
+mod generate;
+mod template;
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::{self, Write},
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use muster_architecture::root;
+use serde_json::{Value, json};
+
+use generate::{NAMESPACE, base, is_namespaced, templates};
+
+fn chart() -> PathBuf {
+    root().join("manifests/chart/muster")
+}
+
+fn values() -> Value {
+    let text = fs::read_to_string(chart().join("values.yaml")).unwrap();
+    serde_saphyr::from_str(&text).unwrap()
+}
+
+/// The objects by their kind and name.
+fn by_name(text: &str) -> BTreeMap<String, Value> {
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let named = |object: Value| {
+        let word = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or("?");
+        let name = format!("{} {}", word("/kind"), word("/metadata/name"));
+        (name, object)
+    };
+    let objects = objects.into_iter().filter(|object| !object.is_null());
+    objects.map(named).collect()
+}
+
+/// What kustomize makes of the base: its objects, in its namespace. The namespace itself is left
+/// out, because Helm makes it.
+fn of_the_base() -> BTreeMap<String, Value> {
+    let mut objects = BTreeMap::new();
+    for (_, text) in base() {
+        objects.append(&mut by_name(&text));
+    }
+    objects.retain(|_, object| object["kind"] != "Namespace");
+    for object in objects.values_mut() {
+        if is_namespaced(object["kind"].as_str().unwrap()) {
+            object["metadata"]["namespace"] = json!(NAMESPACE);
+        }
+        if object["kind"] == "CustomResourceDefinition" {
+            object["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
+        }
+    }
+    objects
+}
+
+/// What our own reader makes of the chart.
+fn rendered(values: &Value, namespace: &str) -> BTreeMap<String, Value> {
+    let root = json!({"Values": values, "Release": {"Namespace": namespace}});
+    let mut objects = BTreeMap::new();
+    for (name, template) in templates(&base()).unwrap() {
+        let text = template::render(&template, &root).unwrap_or_else(|e| panic!("{name}: {e}"));
+        objects.append(&mut by_name(&text));
+    }
+    objects
+}
+
+fn expect_equal(left: &BTreeMap<String, Value>, right: &BTreeMap<String, Value>) {
+    let names = |objects: &BTreeMap<String, Value>| objects.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(left), names(right));
+    for (name, object) in left {
+        assert_eq!(object, &right[name], "{name}");
+    }
+}
+
+/// Sets `path`, as `--set-json` of Helm does.
+fn with(path: &str, value: Value) -> Value {
+    let mut values = values();
+    let pointer = format!("/{}", path.replace('.', "/"));
+    *values.pointer_mut(&pointer).expect("values.yaml has it") = value;
+    values
+}
+
+#[test]
+fn the_templates_are_made_from_the_base() {
+    let made = templates(&base()).unwrap_or_else(|lost| {
+        panic!(
+            "the base has changed. Change the edits in tests/architecture/tests/chart/generate.rs:\n\n{}",
+            lost.join("\n")
+        )
+    });
+    let folder = chart().join("templates");
+    if env::var_os("MUSTER_BLESS").is_some() {
+        for (name, text) in &made {
+            fs::write(folder.join(name), text).unwrap();
+        }
+    }
+    let there = fs::read_dir(&folder).unwrap();
+    let there = there.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut there: Vec<String> = there.filter(|name| name.ends_with(".yaml")).collect();
+    there.sort();
+    let mut names: Vec<String> = made.iter().map(|(name, _)| name.clone()).collect();
+    names.sort();
+    assert_eq!(there, names, "files in {}", folder.display());
+    for (name, text) in made {
+        let committed = fs::read_to_string(folder.join(&name)).unwrap();
+        assert_eq!(
+            committed, text,
+            "templates/{name} is older than the base: MUSTER_BLESS=1 cargo test -p muster-architecture --test chart"
+        );
+    }
+}
+
+#[test]
+fn a_base_that_has_lost_what_an_edit_replaces_is_noticed() {
+    let mut base = base();
+    let agent = base.iter_mut().find(|(name, _)| name == "agent.yaml");
+    let (_, text) = agent.unwrap();
+    *text = text.replace("image: muster-workers\n", "image: other\n");
+    let lost = templates(&base).unwrap_err();
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    assert!(lost[0].contains("agent.yaml has this 0 times in place of 1:\nimage: muster-workers"));
+    base.retain(|(name, _)| name != "coordinator.yaml");
+    assert!(
+        templates(&base)
+            .unwrap_err()
+            .contains(&"manifests/base has no file coordinator.yaml".to_owned())
+    );
+}
+
+#[test]
+fn with_its_own_values_the_chart_is_the_base() {
+    expect_equal(&rendered(&values(), NAMESPACE), &of_the_base());
+}
+
+#[test]
+fn helm_renders_the_same() {
+    let named = env::var("MUSTER_HELM").ok();
+    let helm = named.clone().unwrap_or_else(|| "helm".into());
+    let mut command = Command::new(&helm);
+    command
+        .args(["template", "muster"])
+        .arg(chart())
+        .args(["--namespace", NAMESPACE])
+        .stdin(Stdio::null());
+    let output = match command.output() {
+        Err(_) if named.is_none() => {
+            // Not `eprintln!`, which the test runner hides.
+            let _ = writeln!(
+                io::stderr(),
+                "!!! NOT CHECKED: the chart by Helm itself (there is no helm on PATH, and no $MUSTER_HELM)"
+            );
+            return;
+        }
+        result => result.unwrap_or_else(|e| panic!("{helm}: {e}")),
+    };
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{why}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    expect_equal(&by_name(&text), &of_the_base());
+}
+
+#[test]
+fn each_value_changes_what_it_names() {
+    let set = |path: &str, value: Value, object: &str, pointer: &str, expected: Value| {
+        let objects = rendered(&with(path, value), NAMESPACE);
+        let found = objects[object].pointer(pointer).cloned();
+        assert_eq!(found, Some(expected), "{path} in {object}");
+    };
+    let agent = "DaemonSet muster-agent";
+    let coordinator = "StatefulSet muster-coordinator";
+    let pod = |field: &str| format!("/spec/template/spec/{field}");
+    let gpus = json!({"limits": {"nvidia.com/gpu": 8}});
+    let disk = json!({"name": "data", "hostPath": {"path": "/data"}});
+    let mount = json!({"name": "data", "mountPath": "/data"});
+    let variable = json!({"name": "A", "value": "b: \"c\""});
+    let gpu_nodes = json!({"nvidia.com/gpu.present": "true"});
+    let taint = json!({"key": "a", "operator": "Exists"});
+    let user = json!({"runAsNonRoot": true});
+    let secret = json!([{"name": "pull"}]);
+    for (path, value, object, at, expected) in [
+        (
+            "images.agent",
+            json!("r/a:1"),
+            agent,
+            "initContainers/0/image",
+            None,
+        ),
+        (
+            "images.agent",
+            json!("r/a:1"),
+            agent,
+            "initContainers/1/image",
+            None,
+        ),
+        (
+            "images.workers",
+            json!("r/w:1"),
+            agent,
+            "containers/0/image",
+            None,
+        ),
+        (
+            "images.coordinator",
+            json!("r/c:1"),
+            coordinator,
+            "containers/0/image",
+            None,
+        ),
+        (
+            "imagePullSecrets",
+            secret.clone(),
+            agent,
+            "imagePullSecrets",
+            None,
+        ),
+        (
+            "imagePullSecrets",
+            secret,
+            coordinator,
+            "imagePullSecrets",
+            None,
+        ),
+        (
+            "workers.resources",
+            gpus,
+            agent,
+            "containers/0/resources",
+            None,
+        ),
+        (
+            "workers.env",
+            json!([variable]),
+            agent,
+            "containers/0/env/0",
+            Some(variable.clone()),
+        ),
+        (
+            "workers.volumes",
+            json!([disk]),
+            agent,
+            "volumes/6",
+            Some(disk.clone()),
+        ),
+        (
+            "workers.volumeMounts",
+            json!([mount]),
+            agent,
+            "containers/0/volumeMounts/3",
+            Some(mount.clone()),
+        ),
+        (
+            "agent.nodeSelector",
+            gpu_nodes.clone(),
+            agent,
+            "nodeSelector",
+            None,
+        ),
+        (
+            "agent.runtimeClassName",
+            json!("nvidia"),
+            agent,
+            "runtimeClassName",
+            None,
+        ),
+        (
+            "agent.priorityClassName",
+            json!("high"),
+            agent,
+            "priorityClassName",
+            None,
+        ),
+        ("agent.hostNetwork", json!(true), agent, "hostNetwork", None),
+        (
+            "agent.tolerations",
+            json!([taint]),
+            agent,
+            "tolerations/3",
+            Some(taint.clone()),
+        ),
+        (
+            "agent.podSecurityContext",
+            user.clone(),
+            agent,
+            "securityContext",
+            None,
+        ),
+        (
+            "agent.env",
+            json!([variable]),
+            agent,
+            "initContainers/1/env/9",
+            Some(variable.clone()),
+        ),
+        (
+            "agent.resources",
+            json!({"limits": {"memory": "1Gi"}}),
+            agent,
+            "initContainers/1/resources",
+            None,
+        ),
+        (
+            "coordinator.nodeSelector",
+            gpu_nodes,
+            coordinator,
+            "nodeSelector",
+            None,
+        ),
+        (
+            "coordinator.tolerations",
+            json!([taint]),
+            coordinator,
+            "tolerations/0",
+            Some(taint.clone()),
+        ),
+        (
+            "coordinator.affinity",
+            json!({"nodeAffinity": {}}),
+            coordinator,
+            "affinity",
+            None,
+        ),
+        (
+            "coordinator.priorityClassName",
+            json!("high"),
+            coordinator,
+            "priorityClassName",
+            None,
+        ),
+        (
+            "coordinator.podSecurityContext",
+            user,
+            coordinator,
+            "securityContext",
+            None,
+        ),
+        (
+            "coordinator.env",
+            json!([variable]),
+            coordinator,
+            "containers/0/env/1",
+            Some(variable.clone()),
+        ),
+        (
+            "coordinator.resources",
+            json!({}),
+            coordinator,
+            "containers/0/resources",
+            None,
+        ),
+    ] {
+        let expected = expected.unwrap_or_else(|| value.clone());
+        set(path, value, object, &pod(at), expected);
+    }
+    let rolling = "/spec/updateStrategy/rollingUpdate/maxUnavailable";
+    set(
+        "agent.maxUnavailable",
+        json!("10%"),
+        agent,
+        rolling,
+        json!("10%"),
+    );
+    let claim = "/spec/volumeClaimTemplates/0/spec";
+    let of_claim = |field: &str| format!("{claim}/{field}");
+    set(
+        "coordinator.storage.className",
+        json!("fast"),
+        coordinator,
+        &of_claim("storageClassName"),
+        json!("fast"),
+    );
+    set(
+        "coordinator.storage.accessModes",
+        json!(["ReadWriteOnce"]),
+        coordinator,
+        &of_claim("accessModes/0"),
+        json!("ReadWriteOnce"),
+    );
+    set(
+        "coordinator.storage.size",
+        json!("9Gi"),
+        coordinator,
+        &of_claim("resources/requests/storage"),
+        json!("9Gi"),
+    );
+    let service = "Service muster-coordinator";
+    set(
+        "service.type",
+        json!("LoadBalancer"),
+        service,
+        "/spec/type",
+        json!("LoadBalancer"),
+    );
+    set(
+        "service.annotations",
+        json!({"a": "b"}),
+        service,
+        "/metadata/annotations",
+        json!({"a": "b"}),
+    );
+}
+
+#[test]
+fn every_value_is_used() {
+    fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
+        // Deeper down are Kubernetes' own names.
+        let deep = path.matches('.').count() == 2 && !path.ends_with(".storage");
+        match value
+            .as_object()
+            .filter(|fields| !deep && !fields.is_empty())
+        {
+            Some(fields) => {
+                for (name, value) in fields {
+                    leaves(value, &format!("{path}.{name}"), found);
+                }
+            }
+            None => found.push(path.to_owned()),
+        }
+    }
+    let mut paths = Vec::new();
+    leaves(&values(), "", &mut paths);
+    let used: String = templates(&base())
+        .unwrap()
+        .into_iter()
+        .map(|(_, text)| text)
+        .collect();
+    let is_used = |path: &String| used.contains(&format!(".Values{path} }}}}"));
+    let unused: Vec<&String> = paths.iter().filter(|path| !is_used(path)).collect();
+    assert!(paths.len() > 25 && unused.is_empty(), "{unused:?}");
+}
+
+#[test]
+fn flags_names_and_storage_of_the_coordinator() {
+    let name = "StatefulSet muster-coordinator";
+    let args = |values: &Value| {
+        let objects = rendered(values, NAMESPACE);
+        let args = &objects[name]["spec"]["template"]["spec"]["containers"][0]["args"];
+        args.as_array().unwrap().clone()
+    };
+    let flags = args(&with(
+        "coordinator.extraArgs",
+        json!(["--jobs-max=5", "--heartbeat=2s"]),
+    ));
+    let expected = [
+        args(&values()),
+        vec![json!("--jobs-max=5"), json!("--heartbeat=2s")],
+    ]
+    .concat();
+    assert_eq!(flags, expected);
+    let names = args(&with(
+        "coordinator.serverNames",
+        json!(["train.example.org", "10.0.0.1"]),
+    ));
+    let names = names.iter().filter_map(Value::as_str);
+    let named: Vec<&str> = names
+        .filter(|flag| flag.starts_with("--server-names="))
+        .collect();
+    assert!(
+        named.len() == 1 && named[0].ends_with(",localhost,train.example.org,10.0.0.1"),
+        "{named:?}"
+    );
+
+    let objects = rendered(
+        &with("coordinator.storage.persistent", json!(false)),
+        NAMESPACE,
+    );
+    let without = &objects[name]["spec"];
+    assert!(without["volumeClaimTemplates"].is_null(), "{without}");
+    let volumes = &without["template"]["spec"]["volumes"];
+    assert_eq!(volumes, &json!([{"name": "state", "emptyDir": {}}]));
+}
+
+#[test]
+fn another_namespace_is_named_wherever_the_base_names_its_own() {
+    let objects = rendered(&values(), "training");
+    let here = serde_json::to_string(&of_the_base()).unwrap();
+    let there = serde_json::to_string(&objects).unwrap();
+    assert!(here.matches(NAMESPACE).count() > 10 && !there.contains(NAMESPACE));
+    assert_eq!(
+        here.matches(NAMESPACE).count(),
+        there.matches("training").count()
+    );
+}
+
+#[test]
+fn a_template_that_our_reader_does_not_know_is_refused() {
+    let root = json!({"Values": {"a": [], "b": "x"}, "Release": {}});
+    let refused = |template: &str| template::render(template, &root).unwrap_err();
+    assert!(refused("{{ include \"x\" . }}").contains("is not known here"));
+    assert!(refused("{{ toJson .Values.c }}").contains("there is no value .Values.c"));
+    assert!(refused("{{ if .Values.a }}").contains("no end"));
+    assert!(refused("x {{ end }}").contains("an end without a beginning"));
+    let so = "a\n  {{- if not .Values.a }}\nb: {{ .Values.b }}\n  {{- end }}\nc {{ \"{{\" }}\n";
+    assert_eq!(template::render(so, &root).unwrap(), "a\nb: x\nc {{\n");
+}

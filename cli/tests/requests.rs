@@ -18,6 +18,7 @@ fn job(phase: JobPhase, reason: &str) -> Job {
             namespace: "default".into(),
             name: "digits".into(),
         }),
+        owner: String::new(),
         uid: "u1".into(),
         spec: Some(JobSpec {
             min_replicas: Some(2),

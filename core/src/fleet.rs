@@ -46,6 +46,7 @@
 //! | `open` | its next generation: opened, started |
 //! | `prewarm` | nodes that are to join get a launcher ready first |
 //! | `capacity` | what nodes have left for it |
+//! | `store_clients` | who may connect to a generation's TCPStore |
 //! | `unhealthy`, `software_mismatch` | members that should leave, or do not go together |
 //! | `fence`, `ends`, `fill_receipt` | what is taken down about its members |
 //! | `describe` | its phase, reason and sentence |
@@ -112,6 +113,7 @@ mod rollback;
 mod scratch;
 mod settle;
 mod software_mismatch;
+pub mod store_clients;
 #[cfg(test)]
 mod tests;
 mod tombstone;

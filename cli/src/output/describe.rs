@@ -59,6 +59,9 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     page.field("Namespace", &named.namespace);
     page.field("UID", &job.uid);
     page.field("Submitted", words::utc_seconds(job.created_unix_us));
+    if !job.owner.is_empty() {
+        page.field("Owner", &job.owner);
+    }
     if status.finished_unix_us != 0 {
         page.field("Finished", words::utc_seconds(status.finished_unix_us));
     }
@@ -84,6 +87,12 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
             "Store",
             format!("{} on {}", status.store_address, status.store_node),
         );
+        if !status.store_open.is_empty() {
+            page.field(
+                "Store access",
+                format!("anyone in its network: {}", status.store_open),
+            );
+        }
     }
     job_spec(&mut page, &spec, show_env);
     let lanes: BTreeSet<_> = status

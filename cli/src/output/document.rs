@@ -46,6 +46,8 @@ struct Metadata {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Status {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
     phase: &'static str,
     reason: String,
     message: String,
@@ -79,6 +81,8 @@ struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     saved_at: Option<String>,
     store_node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store_open: Option<String>,
     finished_at: Option<String>,
     members: Vec<Member>,
     ranks: Vec<Rank>,
@@ -109,6 +113,7 @@ impl From<v1::Job> for Job {
             },
             spec: jobs::spec_document(job.spec.unwrap_or_default()),
             status: Status {
+                owner: some(job.owner),
                 phase: words::phase(status.phase),
                 reason: status.reason,
                 message: status.message,
@@ -127,6 +132,7 @@ impl From<v1::Job> for Job {
                 stepless_lines: status.stepless_lines,
                 saved_at: time(status.saved_unix_us),
                 store_node: some(status.store_node),
+                store_open: some(status.store_open),
                 finished_at: time(status.finished_unix_us),
                 members: status.members.into_iter().map(Member::from).collect(),
                 ranks: status.ranks.into_iter().map(Rank::from).collect(),

@@ -52,7 +52,7 @@ impl Listed for v1::Job {
             "NAME", "STATE", "NODES", "RANGE", "RESTARTS", "STEP", "AGE", "REASON",
         ]);
         if wide {
-            heads.extend(["GENERATION", "WORLD", "STORE", "UID", "MESSAGE"]);
+            heads.extend(["GENERATION", "WORLD", "STORE", "OWNER", "UID", "MESSAGE"]);
         }
         heads
     }
@@ -83,6 +83,7 @@ impl Listed for v1::Job {
                 status.generation.to_string(),
                 status.world_size.to_string(),
                 status.store_node,
+                or_dash(Some(&self.owner).filter(|owner| !owner.is_empty())),
                 self.uid.clone(),
                 status.message,
             ]);

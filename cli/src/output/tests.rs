@@ -42,6 +42,7 @@ fn job() -> Job {
             name: "digits".into(),
         }),
         uid: "0190f0a0-0000-7000-8000-000000000001".into(),
+        owner: "ann".into(),
         spec: Some(JobSpec {
             replicas: Some(3),
             min_replicas: Some(2),
@@ -89,6 +90,7 @@ fn job() -> Job {
             replicas: 3,
             store_node: "node-3".into(),
             store_address: "127.0.0.1:4242".into(),
+            store_open: "node node-2 does not tell all its addresses".into(),
             total_steps: Some(1_000),
             loss: "2.310".into(),
             rate: "4.6 it/s".into(),

@@ -19,7 +19,7 @@ const HIDDEN: &str = "<hidden>";
 /// never its status. Values of its environment are hidden from callers who may not see them.
 pub(crate) fn shown(rights: &Rights, view: &JobView) -> v1::Job {
     let mut job = wire::job(view);
-    if !rights.sees_environment()
+    if !rights.sees_environment(view.record.owner.as_ref())
         && let Some(spec) = &mut job.spec
     {
         let values = spec.env.iter_mut().filter(|var| var.file.is_empty());

@@ -279,11 +279,16 @@ impl Rights {
         }
     }
 
-    /// Whether the caller may see the values of jobs' environment variables.
-    pub(crate) fn sees_environment(&self) -> bool {
+    /// Whether the caller may see the values of the environment variables of a job that `owner`
+    /// submitted. They may be secrets, so they are its owner's and the admins' alone. Of a job without
+    /// an owner, which an earlier coordinator took, every submitter sees them, as then. For a user of
+    /// Kubernetes the cluster's rules say it.
+    pub(crate) fn sees_environment(&self, owner: Option<&Actor>) -> bool {
         match &self.asking {
             Some(asking) => asking.sees_environment,
-            None => self.role >= Some(Role::Submitter),
+            None if self.role >= Some(Role::Admin) => true,
+            None if self.role < Some(Role::Submitter) => false,
+            None => owner.is_none_or(|owner| *owner == self.actor("")),
         }
     }
 

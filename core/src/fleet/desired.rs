@@ -1,23 +1,20 @@
 //! Each node's whole desired state, made from the stored decisions and from the runs that the node
 //! reports.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord},
         members::Member,
         registry::{Node, Prewarm},
+        store_clients::StoreClients,
         tombstone::Tombstone,
     },
     id::{JobUid, NodeName, Term},
     nccl::environment,
     planted::{self, Mistake},
-    run::{Assignment, Desired, DesiredRun, RunId, STORE_CLIENTS_MAX, Target},
+    run::{Assignment, Desired, DesiredRun, RunId, Target},
 };
 
 pub(crate) fn of_node(
@@ -184,7 +181,7 @@ fn assignment(
         store_host: generation.store_host.clone(),
         hosts_store: &generation.store_host == name,
         store_clients: match &generation.store_host == name {
-            true => store_clients(generation),
+            true => StoreClients::of(&generation.members).addresses(),
             false => Vec::new(),
         },
         command: spec.command.clone(),
@@ -202,19 +199,4 @@ fn assignment(
         profile_hash: generation.profile.hash(),
         fence_after: spec.fence_after,
     })
-}
-
-/// The addresses of all members. Empty if one of them does not tell its own, or if they are too many.
-fn store_clients(generation: &GenerationRecord) -> Vec<IpAddr> {
-    let members = || generation.members.iter();
-    if members().any(|member| member.addresses.is_empty()) {
-        return Vec::new();
-    }
-    let all: BTreeSet<IpAddr> = members()
-        .flat_map(|m| m.addresses.iter().copied())
-        .collect();
-    match all.len() > STORE_CLIENTS_MAX {
-        true => Vec::new(),
-        false => all.into_iter().collect(),
-    }
 }

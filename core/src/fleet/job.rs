@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fleet::{
+        actor::Actor,
         member_end::MemberEnd,
         members::Members,
         receipt::{Cause, Incident, Lost},
@@ -96,6 +97,9 @@ pub struct JobRecord {
     pub spec: JobSpec,
     /// The submission's idempotency key; empty if the client gave none.
     pub request_id: String,
+    /// Who submitted it. `None`: a coordinator that did not keep this took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Actor>,
     pub created: Timestamp,
     /// The number of nodes wanted now. It is `spec.replicas` until a user scales the job.
     pub replicas: u32,
@@ -260,6 +264,7 @@ impl JobRecord {
             replicas: spec.replicas,
             spec,
             request_id,
+            owner: None,
             created: now,
             phase: Phase::Pending,
             reason: Reason::Submitted,

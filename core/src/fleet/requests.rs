@@ -38,7 +38,7 @@ impl Fleet {
                 uid,
                 request_id,
                 validate_only,
-            } => self.submit(name, spec, uid, request_id, validate_only, scratch),
+            } => self.submit(name, spec, uid, request_id, validate_only, actor, scratch),
             Request::Scale { name, nodes } => self.scale(&name, nodes, scratch),
             Request::Cancel { name } => self.cancel(&name, scratch),
             Request::Delete { name } => self.delete(&name, scratch),
@@ -64,6 +64,7 @@ impl Fleet {
         uid: JobUid,
         request_id: String,
         validate_only: bool,
+        actor: &Actor,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
         let now = scratch.now;
@@ -79,7 +80,10 @@ impl Fleet {
                 limit: self.policy.jobs_max,
             });
         }
-        let record = JobRecord::submitted(uid.clone(), name.clone(), spec, request_id, now);
+        let record = JobRecord {
+            owner: Some(actor.clone()),
+            ..JobRecord::submitted(uid.clone(), name.clone(), spec, request_id, now)
+        };
         if validate_only {
             let view = crate::fleet::view::job(&record, &self.nodes);
             return Ok(Reply::Ready(Answer::Job {

@@ -8,8 +8,10 @@ use crate::{
         generation,
         job::JobRecord,
         member_end::{MemberEnd, RankEnd},
+        members::Member,
         node_record::NodeRecord,
         registry::{Node, Registry},
+        store_clients::{StoreClients, Why},
     },
     id::{JobName, JobUid, NodeName},
     nccl::stack::Stack,
@@ -31,6 +33,8 @@ pub struct JobView {
     pub saved_at: Option<Timestamp>,
     pub nodes_running: u32,
     pub store_address: Option<Endpoint>,
+    /// Why everyone who reaches the TCPStore may connect to it. `None`: its members only.
+    pub store_open: Option<Why>,
 }
 
 /// The steps of the shown generation.
@@ -79,6 +83,13 @@ pub struct NodeView {
     pub conditions: Vec<String>,
 }
 
+fn store_open(members: &[Member]) -> Option<Why> {
+    match StoreClients::of(members) {
+        StoreClients::Members(_) => None,
+        StoreClients::Anyone(why) => Some(why),
+    }
+}
+
 pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
     let mut view = JobView {
         record: record.clone(),
@@ -91,6 +102,10 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         store_address: record
             .shown()
             .and_then(|generation| generation.store.clone()),
+        store_open: record
+            .current
+            .as_ref()
+            .and_then(|generation| store_open(&generation.members)),
     };
     let Some(generation) = record.shown() else {
         return view;

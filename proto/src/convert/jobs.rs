@@ -200,6 +200,11 @@ pub fn job(view: &JobView) -> v1::Job {
         spec: Some(spec_to_wire(checked_document(&record.spec))),
         status: Some(status(view)),
         created_unix_us: record.created.0,
+        owner: record
+            .owner
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
     }
 }
 
@@ -230,6 +235,11 @@ fn status(view: &JobView) -> v1::JobStatus {
             .map(|generation| generation.store_host.to_string())
             .unwrap_or_default(),
         store_address: view.store_address.as_ref().map(address).unwrap_or_default(),
+        store_open: view
+            .store_open
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         total_steps: view.steps.shown.total,
         loss: view.steps.shown.loss.clone().unwrap_or_default(),
         rate: view.steps.shown.rate.clone().unwrap_or_default(),

@@ -71,6 +71,9 @@ fn the_host_of_a_store_is_told_every_address_of_every_member() {
         assert_eq!(assignment.store_clients, told);
     }
 
+    let uid = bench.job("digits").uid.clone();
+    assert_eq!(bench.fleet.job_view(&uid).unwrap().store_open, None);
+
     // A generation keeps the addresses that it began with.
     reports(&mut bench, "a", "10.0.0.77", &["10.0.0.77"]);
     let members = &bench.job("digits").current.as_ref().unwrap().members;
@@ -85,4 +88,10 @@ fn without_the_addresses_of_a_member_anyone_may_connect() {
     let assigned = assignments(&bench);
     assert_eq!(assigned.len(), 2);
     assert!(assigned.iter().all(|a| a.store_clients.is_empty()));
+    let uid = bench.job("digits").uid.clone();
+    let open = bench.fleet.job_view(&uid).unwrap().store_open;
+    assert_eq!(
+        open.unwrap().to_string(),
+        "node b does not tell all its addresses"
+    );
 }

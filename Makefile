@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world drill planted strangers lanes bench build lint env completions clean-env
+.PHONY: help demo test world drill planted strangers upgrade lanes bench build lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ planted: ## put 64 mistakes into the rules, one by one, see the world find each,
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --hunt --threads $$(nproc)
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --report
 
+upgrade: ## build an earlier commit (FROM=COMMIT), and replace each of its daemons by this build under a job that trains
+	@exec tools/upgrade "$(FROM)"
+
 strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB)
 	@exec tools/strangers $(STRANGERS)
 
@@ -31,6 +34,8 @@ lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTE
 bench: ## the race beside stock torchrun, goodput, scale, the senses, the search for steps; more than two hours; writes docs/measured.md (BENCH=--quick: a quarter of it, writes nothing)
 	@python="$$(tools/python-env)" && tools/build --release && "$$python" bench/race.py $(or $(BENCH),--write) \
 		&& "$$python" bench/goodput.py $(or $(BENCH),--write) && "$$python" bench/scale.py $(or $(BENCH),--write) \
+		&& "$$python" bench/scale.py --only tls $(or $(BENCH),--write) \
+		&& "$$python" bench/scale.py --only flood $(or $(BENCH),--write) \
 		&& "$$python" bench/senses.py $(or $(BENCH),--write) \
 		&& exec "$$python" bench/steps.py $(or $(BENCH),--write)
 

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -95,6 +96,10 @@ impl Coordinator {
         let address = endpoint.rsplit('/').next();
         self.address = address.context("an endpoint is a URL")?.to_owned();
         Ok(())
+    }
+
+    pub(crate) fn socket(&self) -> Result<SocketAddr> {
+        Ok(self.address.parse()?)
     }
 
     pub(crate) fn url(&self) -> Result<Address> {

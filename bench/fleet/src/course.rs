@@ -4,15 +4,16 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use muster_proto::v1::{JobRef, JobSpec, RestartPolicy, SubmitRequest};
+use muster_proto::v1::{JobRef, JobSpec, ListNodesRequest, RestartPolicy, SubmitRequest};
 use muster_rpc::{Address, dial, dial::Options as DialOptions};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Options,
     coordinator::{Coordinator, Taken},
-    figures::{Document, Rest, Restart, Spread},
+    figures::{Document, Flooded, Rest, Restart, Spread},
     fleet::Fleet,
+    flood::Flood,
     identities,
     node::{Do, What},
     turns::{Turn, Turns},
@@ -88,7 +89,7 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
     say(&format!("idle: {:?}", found.idle));
 
     let began = Instant::now();
-    submit(&coordinator.url()?, user, options.members).await?;
+    submit(&coordinator.url()?, user.clone(), options.members).await?;
     let mut members = fleet
         .all(What::Running(1), options.members, PATIENCE)
         .await?;
@@ -105,6 +106,11 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
     if options.progress > 0 {
         found.progress = Some(progress(&coordinator, &fleet, &members, options.progress).await?);
         say(&format!("progress: {:?}", found.progress));
+    }
+    if options.strangers > 0 {
+        let flooded = flood(&coordinator, &mut fleet, &mut turns, user, options).await?;
+        say(&format!("flooded: {flooded:?}"));
+        found.flooded = Some(flooded);
     }
     tokio::time::sleep(SETTLE).await;
     let broken = exits(
@@ -191,6 +197,51 @@ async fn rest(coordinator: &Coordinator, seconds: u64) -> Result<Rest> {
     let before = coordinator.taken()?;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     Ok(between(before, coordinator.taken()?))
+}
+
+/// Strangers come, and the agents, the job and users go on beside them.
+async fn flood(
+    coordinator: &Coordinator,
+    fleet: &mut Fleet,
+    turns: &mut Turns,
+    user: DialOptions,
+    options: &Options,
+) -> Result<Flooded> {
+    turns.read()?;
+    fleet.drain();
+    let url = coordinator.url()?;
+    let flood = Flood::start(coordinator.socket()?, options.strangers);
+    let calls = async {
+        let mut times = Vec::new();
+        for _ in 0..options.rest {
+            let began = Instant::now();
+            let mut nodes = dial(&url, user.clone()).await?.nodes();
+            let request = ListNodesRequest {
+                page_size: 1,
+                ..ListNodesRequest::default()
+            };
+            nodes.list(request).await.context("a user's call")?;
+            times.push(began.elapsed().as_secs_f64());
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        anyhow::Ok(times)
+    };
+    let (rest, times) = tokio::join!(rest(coordinator, options.rest), calls);
+    let (open, opened) = flood.count();
+    drop(flood);
+    tokio::time::sleep(SETTLE).await;
+    let said = turns.read()?;
+    Ok(Flooded {
+        strangers: options.strangers,
+        open,
+        opened,
+        rest: rest?,
+        call: Spread::of(times?),
+        declared_suspect: said.suspects,
+        declared_lost: said.lost,
+        generations_broken: said.broken,
+        welcomed_again: fleet.drain(),
+    })
 }
 
 async fn progress(

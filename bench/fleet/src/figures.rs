@@ -69,6 +69,8 @@ pub(crate) struct Document {
     pub(crate) training: Option<Rest>,
     /// The load while every member reports a step five times a second.
     pub(crate) progress: Option<Rest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) flooded: Option<Flooded>,
     /// Milliseconds since a member's exit report was handed to its session, for each thing reached.
     pub(crate) exit: BTreeMap<&'static str, Spread>,
     pub(crate) exit_cpu_ms: f64,
@@ -76,6 +78,22 @@ pub(crate) struct Document {
     pub(crate) rss_after_exits_mib: f64,
     pub(crate) store_mib: f64,
     pub(crate) restarts: Vec<Restart>,
+}
+
+/// While strangers hold connections open.
+#[derive(Debug, Serialize)]
+pub(crate) struct Flooded {
+    pub(crate) strangers: usize,
+    /// Their connections that the coordinator held at the end, and all that they opened.
+    pub(crate) open: usize,
+    pub(crate) opened: usize,
+    pub(crate) rest: Rest,
+    /// Milliseconds of a user's call, with a new connection for each.
+    pub(crate) call: Option<Spread>,
+    pub(crate) declared_suspect: usize,
+    pub(crate) declared_lost: usize,
+    pub(crate) generations_broken: usize,
+    pub(crate) welcomed_again: usize,
 }
 
 #[derive(Debug, Serialize)]

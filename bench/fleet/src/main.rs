@@ -12,6 +12,7 @@
 //! | `node` | one simulated node, and what it has seen when |
 //! | `fleet` | all of them, and waiting for what they see |
 //! | `identities` | a certificate for every node, for a coordinator that speaks TLS |
+//! | `flood` | strangers who open connections and say nothing |
 //! | `course` | what is measured, in order |
 //! | `turns` | what the coordinator counts of its turns |
 //! | `figures` | medians, percentiles, the document |
@@ -19,6 +20,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Parser;
 use muster_core::exit::Exit;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -27,6 +29,7 @@ mod coordinator;
 mod course;
 mod figures;
 mod fleet;
+mod flood;
 mod identities;
 mod node;
 mod turns;
@@ -69,6 +72,9 @@ struct Options {
     /// Speak TLS, with a certificate for every agent
     #[arg(long)]
     tls: bool,
+    /// Connections that strangers keep open beside the agents, each without a word
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    strangers: usize,
     /// More flags for the coordinator, as --flag=--coalesce=0ms
     #[arg(long = "flag", value_name = "FLAG", allow_hyphen_values = true)]
     flags: Vec<String>,
@@ -82,10 +88,13 @@ impl Options {
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    // Every agent needs a socket, and the usual soft limit is 1,024.
+    // Every agent and every stranger needs a socket. The usual soft limit is 1,024. Only root may
+    // raise the hard one.
     let mut files = getrlimit(Resource::Nofile);
+    let wanted = (options.agents + options.strangers + 1_000) as u64;
+    files.maximum = files.maximum.map(|maximum| maximum.max(wanted));
     files.current = files.maximum;
-    setrlimit(Resource::Nofile, files)?;
+    setrlimit(Resource::Nofile, files).context("room for all connections (ulimit -Hn)")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

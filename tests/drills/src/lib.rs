@@ -38,6 +38,8 @@ const LOOK: Duration = Duration::from_millis(100);
 
 pub struct Cluster {
     pub dir: PathBuf,
+    /// Where the programs lie that it uses now.
+    programs: PathBuf,
     folder: tempfile::TempDir,
     _turn: MutexGuard<'static, ()>,
 }
@@ -50,6 +52,11 @@ impl Cluster {
 
     /// The same with more flags, and with variables for the daemons.
     pub fn up_with(nodes: usize, flags: &[&str], env: &[(&str, &str)]) -> Cluster {
+        Self::up_of(programs(), nodes, flags, env)
+    }
+
+    /// The same with the programs of another build.
+    pub fn up_of(programs: PathBuf, nodes: usize, flags: &[&str], env: &[(&str, &str)]) -> Cluster {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::Builder::new()
             .prefix("muster-drill-")
@@ -58,10 +65,11 @@ impl Cluster {
         let dir = folder.path().join("cluster");
         let cluster = Cluster {
             dir,
+            programs,
             folder,
             _turn: turn,
         };
-        let mut command = Command::new(program("muster"));
+        let mut command = Command::new(cluster.programs.join("muster"));
         command
             .args(["local", "up", "--nodes", &nodes.to_string()])
             .args(flags)
@@ -78,6 +86,11 @@ impl Cluster {
             text(&output)
         );
         cluster
+    }
+
+    /// From now on `muster`, and each daemon that it starts, is of this build.
+    pub fn switch(&mut self, programs: PathBuf) {
+        self.programs = programs;
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -97,7 +110,16 @@ impl Cluster {
     }
 
     pub fn try_muster<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
-        let mut command = Command::new(program("muster"));
+        self.try_muster_of(&self.programs, args)
+    }
+
+    /// Runs the `muster` of another build.
+    pub fn try_muster_of<S: AsRef<OsStr>>(
+        &self,
+        programs: &Path,
+        args: impl IntoIterator<Item = S>,
+    ) -> Output {
+        let mut command = Command::new(programs.join("muster"));
         command
             .args(args)
             .env("MUSTER_LOCAL_DIR", &self.dir)
@@ -354,8 +376,8 @@ pub fn processes_of(dir: &Path) -> Vec<(u32, String)> {
 
 /// Where the programs under test are: in `MUSTER_BIN_DIR`, which `make test` sets, or in the target
 /// folder of this test.
-pub fn program(name: &str) -> PathBuf {
-    let dir = env::var_os("MUSTER_BIN_DIR")
+pub fn programs() -> PathBuf {
+    env::var_os("MUSTER_BIN_DIR")
         .map(PathBuf::from)
         .unwrap_or_else(|| {
             let test = env::current_exe().expect("a test has a path");
@@ -363,8 +385,11 @@ pub fn program(name: &str) -> PathBuf {
                 .nth(2)
                 .expect("tests lie in target/PROFILE/deps")
                 .to_owned()
-        });
-    let path = dir.join(name);
+        })
+}
+
+pub fn program(name: &str) -> PathBuf {
+    let path = programs().join(name);
     assert!(
         path.exists(),
         "{} is not there: run `make build`, or `make test`, which also sets MUSTER_BIN_DIR",

@@ -167,6 +167,18 @@ impl Wires {
         }
     }
 
+    /// The end loses its address and gets another one, as from a DHCP server that has forgotten it.
+    /// Returns the new one. For [`Family::V4`].
+    pub fn move_to_another_address(&self, end: u32) -> String {
+        let (name, address) = (self.name(end), format!("10.77.0.{}", 100 + end));
+        let new = format!("{address}/24");
+        assert!(
+            ip(&["-n", &name, "addr", "flush", "dev", "eth0"])
+                && ip(&["-n", &name, "addr", "add", &new, "dev", "eth0"])
+        );
+        address
+    }
+
     /// Isolated ends reach those that are not isolated, but not each other.
     pub fn isolate(&self, end: u32, isolated: bool) {
         let state = if isolated { "on" } else { "off" };

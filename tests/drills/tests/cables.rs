@@ -360,6 +360,38 @@ fn a_network_that_loses_one_packet_in_twenty_costs_time_and_nothing_else() {
 }
 
 #[test]
+#[ignore = "more than a minute: make drill"]
+fn a_host_that_gets_another_address_is_the_same_node_there() {
+    let Some(wires) = Wires::lay(COORDINATOR, Family::V4) else {
+        return;
+    };
+    let site = Site::build(wires);
+    site.submit(3, 2);
+    let first = site.trains(0, 3);
+    // The TCPStore moves, too.
+    let store = first["storeNode"].as_str().unwrap().to_owned();
+    let moved: u32 = store.strip_prefix("node-").unwrap().parse().unwrap();
+    let address = site.wires.move_to_another_address(moved);
+    let without = site.trains(first["generation"].as_u64().unwrap(), 2);
+    let whole = site.wait("whole again", |status| {
+        let ranks = status["ranks"].as_array().map_or(&[][..], Vec::as_slice);
+        status["generation"].as_u64() > without["generation"].as_u64()
+            && status["nodesRunning"] == 3
+            && ranks.len() == 3
+            && ranks.iter().all(|rank| !rank["lastStep"].is_null())
+    });
+    let node = site.muster(&["describe", "node", &store]).1;
+    assert!(node.contains(&address), "{node}");
+    let explain: Value =
+        serde_json::from_str(&site.muster(&["explain", "job", "-o", "json"]).1).unwrap();
+    let incidents = explain["incidents"].as_array().unwrap();
+    let broke = |one: &&Value| one["fromGeneration"] == first["generation"];
+    let incident = incidents.iter().find(broke).unwrap();
+    assert_eq!(incident["charged"], "node", "{incident:#}");
+    site.cancel(&whole);
+}
+
+#[test]
 #[ignore = "a minute and a half: make drill"]
 fn pulled_cables_cost_the_node_behind_them_and_a_short_cut_between_ranks_costs_nothing() {
     let Some(wires) = Wires::lay(COORDINATOR, Family::V4) else {

@@ -1,9 +1,9 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world drill planted strangers upgrade lanes bench build lint env completions clean-env
+.PHONY: help demo test world drill planted strangers upgrade lanes e2e bench build release sbom lint env completions clean-env
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## set up, build, and run the whole story on this machine: train, break things, recover, explain
 	@python="$$(tools/python-env)" && tools/build && exec "$$python" examples/demo.py
@@ -31,6 +31,9 @@ strangers: ## public packages in every lane beside plain torchrun: losses, modul
 lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B (three minutes each; PyTorch for each from the index)
 	@exec tools/lanes
 
+e2e: ## the whole life in the Kubernetes cluster of KUBECONFIG: install, train, break things, upgrade, uninstall (E2E="--overlay DIR ..."; E2E=--help)
+	@exec tools/e2e $(E2E)
+
 bench: ## the race beside stock torchrun, goodput, scale, the senses, the search for steps; more than two hours; writes docs/measured.md (BENCH=--quick: a quarter of it, writes nothing)
 	@python="$$(tools/python-env)" && tools/build --release && "$$python" bench/race.py $(or $(BENCH),--write) \
 		&& "$$python" bench/goodput.py $(or $(BENCH),--write) && "$$python" bench/scale.py $(or $(BENCH),--write) \
@@ -41,6 +44,12 @@ bench: ## the race beside stock torchrun, goodput, scale, the senses, the search
 
 build: ## all programs, side by side in target/muster/bin
 	@exec tools/build
+
+release: ## what is shipped, and nothing else, in target/muster/release; TARGET=aarch64-unknown-linux-gnu for arm64
+	@exec tools/release target/muster/release $(if $(TARGET),--target $(TARGET))
+
+sbom: ## what the shipped programs are made of, as CycloneDX, in target/muster/sbom (needs cargo-cyclonedx)
+	@exec tools/sbom
 
 lint: ## formatting, clippy, licences and sources of the dependencies
 	@exec tools/lint

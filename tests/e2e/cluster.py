@@ -180,7 +180,7 @@ class Cluster:
         return self.kubectl("-n", NAMESPACE, "exec", pod, "-c", "workers", "--", "sh", "-c", script).strip()
 
     def beside(self, pod, container, image, script):
-        """Runs a shell among the processes of a container whose own image has none, and returns what it prints."""
+        """Runs a shell among the processes of a container whose own image has none. Returns a question: has it ended, and how?"""
         self.looked += 1
         name = f"muster-e2e-{self.looked}"
         self.kubectl(
@@ -188,19 +188,16 @@ class Cluster:
             *(f"--target={container}", f"--container={name}", "--", "sh", "-c", script),
         )  # fmt: skip
 
-        def over():
+        def ended():
             found = self.kubectl.json("get", "pod", pod, "-n", NAMESPACE)["status"].get("ephemeralContainerStatuses", [])
-            state = next((status["state"] for status in found if status["name"] == name), {})
-            return state.get("terminated")
+            return next((status["state"] for status in found if status["name"] == name), {}).get("terminated")
 
-        ended = wait_until(over, 240, f"the debug container of {pod} ends")
-        said = self.kubectl("-n", NAMESPACE, "logs", pod, "-c", name).strip()
-        check(ended["exitCode"] == 0, f"the shell beside {container} of {pod} ends well: {said}")
-        return said
+        return ended
 
     def restart_container(self, pod, container, image):
         """Asks its first process to end. The kubelet starts the container again, in the same pod."""
         before = self.restarts(pod, container)
+        # With the first process the kernel ends the shell, too, so how that ended says nothing.
         self.beside(pod, container, image, "kill -TERM 1")
         wait_until(lambda: self.restarts(pod, container) > before, 120, f"{container} of {pod} is started again")
 

@@ -232,8 +232,9 @@ class Story:
         # The kubelet writes a changed ConfigMap into the pods within a minute or two.
         look = 'until [ "$(grep -c "BEGIN CERT" /proc/1/root/muster/ca/ca.crt)" = 2 ]; do sleep 1; done'
         pods = self.cluster.pods()
-        for pod in pods.values():
-            self.cluster.beside(name_of(pod), "agent", self.workers_image(), look)
+        looks = [self.cluster.beside(name_of(pod), "agent", self.workers_image(), look) for pod in pods.values()]
+        ended = wait_until(lambda: all(ended := [over() for over in looks]) and ended, 240, "all pods have both authorities")
+        check(all(state["exitCode"] == 0 for state in ended), f"each shell could look into its pod ({ended})")
         known = time.monotonic() - began
 
         def nobody_needs_the_old():
@@ -317,6 +318,7 @@ class Story:
         vic.refusal("cancel", "by-sue", "-n", TEAM)
         sue.refusal("get", "job", "digits", "-n", "default")
         sue.refusal("nodes")
+        check(sue.json("get", "job", "by-sue", "-n", TEAM)["spec"]["replicas"] == self.nodes, "a submitter sees the job")
         check(len(opal.json("get", "nodes")["items"]) == self.nodes, "an operator sees the nodes")
         node = next(iter(self.cluster.pods()))
         opal("cordon", node)
@@ -325,7 +327,7 @@ class Story:
         sue("cancel", "by-sue", "-n", TEAM, "--wait", timeout=90)
         began = time.monotonic()
         self.kubectl("delete", "rolebinding", "sue", "-n", TEAM)
-        wait_until(lambda: sue("auth", "can-i", "submit", "-n", TEAM, may_fail=True) is None, 30, "a right that was taken away is gone")
+        wait_until(lambda: sue("get", "job", "by-sue", "-n", TEAM, may_fail=True) is None, 30, "a right that was taken away is gone")
         took = time.monotonic() - began
         return f"{who.split(',')[0]}; each may do what its role says and nothing else; a right that was taken away was gone after {took:.1f} s"
 
@@ -494,4 +496,5 @@ def processes(status):
 
 
 def told(status):
-    return f"generation {status['generation']}, world {status['worldSize']}"
+    lanes = sorted({member["lane"] for member in status["members"]})
+    return f"generation {status['generation']}, world {status['worldSize']}, lane {' and '.join(lanes)}"

@@ -47,9 +47,12 @@ class Overlay:
     """What is installed: the site's overlay, the example's script beside the workers, and the images that were asked for."""
 
     def __init__(self, kubectl, folder, below, images):
-        self.kubectl, self.folder = kubectl, folder / "overlay"
+        self.kubectl, self.folder, self.below = kubectl, folder / "overlay", pathlib.Path(below)
         self.folder.mkdir()
         shutil.copy(ROOT / "examples/digits/train.py", self.folder)
+        self.write(images)
+
+    def write(self, images):
         workers = {"name": "workers", "volumeMounts": [{"name": "muster-e2e", "mountPath": str(pathlib.Path(SCRIPT).parent)}]}
         install, agent = {"name": "install"}, {"name": "agent"}
         if images.agent:
@@ -61,18 +64,16 @@ class Overlay:
         if images.coordinator:
             coordinator = {"name": "coordinator", "image": images.coordinator}
             patches.append(workload("StatefulSet", "muster-coordinator", {"containers": [coordinator]}))
-        self.write("kustomization.yaml", {
+        document = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "namespace": NAMESPACE,
             # kustomize takes no absolute path.
-            "resources": [os.path.relpath(pathlib.Path(below).resolve(), self.folder.resolve())],
+            "resources": [os.path.relpath(self.below.resolve(), self.folder.resolve())],
             "configMapGenerator": [{"name": "muster-e2e", "files": ["train.py"], "options": {"disableNameSuffixHash": True}}],
             "patches": [{"patch": json.dumps(patch), "target": target(patch)} for patch in patches],
-        })  # fmt: skip
-
-    def write(self, name, document):
-        (self.folder / name).write_text(json.dumps(document, indent=2))
+        }
+        (self.folder / "kustomization.yaml").write_text(json.dumps(document, indent=2))
 
     def objects(self):
         """What will be there, as (kind, namespace, name). kustomize always writes YAML of this form."""

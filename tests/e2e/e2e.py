@@ -70,6 +70,8 @@ def parse_options():
     for name in ("agent", "coordinator", "workers"):
         variable = f"MUSTER_IMAGE_{name.upper()}"
         add(f"--image-{name}", default=os.environ.get(variable), metavar="IMAGE", help=f"in place of the overlay's [${variable}]")
+    for name in ("agent", "coordinator"):
+        add(f"--new-image-{name}", metavar="IMAGE", help="what the upgrade installs [the same again]")
     add("--python", default="python3", help="the interpreter with torch, numpy and scikit-learn in the workers' image [python3]")
     add("--checkpoints", default="/tmp/muster-e2e", metavar="DIR", help="where workers keep them; shared or not [/tmp/muster-e2e]")
     add("--gpus-per-node", type=int, default=0, metavar="N", help="GPUs that the jobs ask for [0: train with the processors]")
@@ -80,6 +82,7 @@ def parse_options():
     add("--patience", type=int, default=300, metavar="SECONDS", help="the longest wait for one thing, as images that are pulled [300]")
     add("--kubectl", default=os.environ.get("KUBECTL", "kubectl"), metavar="COMMAND", help="[$KUBECTL, else kubectl]")
     add("--muster", default=str(ROOT / "target/muster/bin/muster"), metavar="PROGRAM", help="[target/muster/bin/muster]")
+    add("--only", default="", metavar="PATTERN", help="besides those that all need, only the steps whose names match")
     add("--keep", action="store_true", help="leave everything as it is at the end")
     options = parser.parse_args()
     if not os.access(options.muster, os.X_OK):

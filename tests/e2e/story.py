@@ -22,29 +22,31 @@ class NotTested(Exception):
 
 
 class Images:
-    def __init__(self, options):
-        self.agent, self.coordinator, self.workers = options.image_agent, options.image_coordinator, options.image_workers
+    """None: that of the overlay."""
+
+    def __init__(self, agent, coordinator, workers):
+        self.agent, self.coordinator, self.workers = agent, coordinator, workers
 
 
 class Story:
     def __init__(self, options, kubectl, folder):
         self.options, self.kubectl, self.folder = options, kubectl, folder
         self.cluster = Cluster(kubectl)
-        self.overlay = Overlay(kubectl, folder, options.overlay, Images(options))
+        images = Images(options.image_agent, options.image_coordinator, options.image_workers)
+        self.overlay = Overlay(kubectl, folder, options.overlay, images)
         self.forward = Forward(kubectl)
         self.admin = self.user("admin")
         self.installed = False
         self.nodes = 0
 
     def steps(self):
+        first = [("look at the cluster", self.look), ("install", self.install), ("log in with a join token", self.log_in)]
         last = [] if self.options.keep else [("uninstall under a running job", self.uninstall)]
-        return [
-            ("look at the cluster", self.look),
-            ("install", self.install),
-            ("log in with a join token", self.log_in),
+        long = self.start_long_job
+        between = [
             ("train digits on all nodes, to the end", self.train),
             ("users of Kubernetes, by their tokens", self.users),
-            ("a job without an end", self.start_long_job),
+            ("a job without an end", long),
             ("kill a rank", self.kill_rank),
             ("restart an agent's container", self.restart_agent),
             ("delete an agent's pod", self.delete_pod),
@@ -57,8 +59,9 @@ class Story:
             ("upgrade the coordinator", self.upgrade_coordinator),
             ("upgrade the agents", self.upgrade_agents),
             ("explain what happened", self.explain),
-            *last,
         ]
+        asked = [(name, step) for name, step in between if step == long or re.search(self.options.only, name)]
+        return [*first, *asked, *last]
 
     # Before anything runs
 
@@ -259,16 +262,24 @@ class Story:
         pod = self.kubectl.json("get", "pod", COORDINATOR, "-n", NAMESPACE)
         if any(volume["name"] == "state" and "emptyDir" in volume for volume in pod["spec"]["volumes"]):
             raise NotTested("its volume would not outlive the pod")
-        before, began = self.status("story"), time.monotonic()
-        self.kubectl("-n", NAMESPACE, "rollout", "restart", "statefulset/muster-coordinator")
+        before, began, image = self.status("story"), time.monotonic(), self.options.new_image_coordinator
+        if image:
+            self.kubectl("-n", NAMESPACE, "set", "image", "statefulset/muster-coordinator", f"coordinator={image}")
+        else:
+            self.kubectl("-n", NAMESPACE, "rollout", "restart", "statefulset/muster-coordinator")
         self.cluster.rolled_out("statefulset/muster-coordinator", timeout=self.options.patience)
         self.forward.close()
         self.goes_on_untouched(before)
-        return f"status right after {time.monotonic() - began:.1f} s; same generation and workers"
+        return f"{image or 'its image again'}: status right after {time.monotonic() - began:.1f} s; same generation and workers"
 
     def upgrade_agents(self):
-        before, began, pods = self.status("story"), time.monotonic(), self.cluster.pods()
-        self.kubectl("-n", NAMESPACE, "rollout", "restart", "daemonset/muster-agent")
+        before, began, pods, options = self.status("story"), time.monotonic(), self.cluster.pods(), self.options
+        if options.new_image_agent:
+            coordinator = options.new_image_coordinator or options.image_coordinator
+            self.overlay.write(Images(options.new_image_agent, coordinator, options.image_workers))
+            self.overlay.apply()
+        else:
+            self.kubectl("-n", NAMESPACE, "rollout", "restart", "daemonset/muster-agent")
         self.cluster.rolled_out("daemonset/muster-agent", timeout=self.options.patience + 60 * self.nodes)
         now = self.cluster.pods()
         check(all(uid(now[node]) != uid(pod) for node, pod in pods.items()), "every pod is new")
@@ -279,7 +290,7 @@ class Story:
     def explain(self):
         incidents = self.admin.json("explain", "story")["incidents"]
         causes = [incident["cause"] for incident in incidents]
-        for cause in ("FirstStart", "WorkerKilled", "Scaled"):
+        for cause in ("FirstStart",) if self.options.only else ("FirstStart", "WorkerKilled", "NodeLeaving", "NodeJoined", "Scaled"):
             check(cause in causes, f"there is a receipt for {cause} (there are {causes})")
         return ", ".join(causes)
 

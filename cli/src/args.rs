@@ -120,6 +120,7 @@ pub(crate) enum Command {
     Config(commands::config::Config),
     Events(commands::get::Events),
     Validate(commands::validate::Validate),
+    Convert(commands::convert::Convert),
     Replay(commands::replay::Replay),
     Local(local::Local),
     Completion(commands::completion::Completion),

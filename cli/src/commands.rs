@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod cancel;
 pub(crate) mod completion;
 pub(crate) mod config;
+pub(crate) mod convert;
 pub(crate) mod cordon;
 pub(crate) mod delete;
 pub(crate) mod describe;

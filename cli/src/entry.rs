@@ -7,8 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{
     args::{Cli, Command},
     commands::{
-        access, cancel, completion, config, cordon, delete, describe, explain, get, login, logs,
-        replay, run, scale, submit, topology, validate, version, wait,
+        access, cancel, completion, config, convert, cordon, delete, describe, explain, get, login,
+        logs, replay, run, scale, submit, topology, validate, version, wait,
     },
     context::Context,
     fail::Failure,
@@ -61,6 +61,7 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Topology(args) => topology::topology(cx, args).await,
         Command::Events(args) => get::events(cx, args).await,
         Command::Validate(args) => validate::validate(cx, args),
+        Command::Convert(args) => convert::convert(cx, &args),
         Command::Replay(args) => replay::replay(cx, args),
         Command::Local(args) => local::run(cx, args).await,
         Command::Completion(args) => completion::completion(cx, args),

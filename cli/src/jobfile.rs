@@ -1,67 +1,55 @@
-//! Reads a YAML or JSON text into a checked [`JobDocument`], or into a list of everything that is
+//! Reads a YAML or JSON text into checked [`JobDocument`]s, or into a list of everything that is
 //! wrong with it, each with its line.
 //!
-//! `tree` owns the syntax, `shape` the names and types of fields, and `JobDocument::check` in core
-//! the meaning. A relative path becomes absolute here, because only the command line knows the
-//! current directory: [`read`] resolves `workingDir` against it, as torchrun would, and uses the
-//! current directory itself if the file names none.
+//! The syntax, and the job files of other systems, are `muster_foreign`'s. `shape` owns the names and
+//! types of a MusterJob's fields, and `JobDocument::check` in core the meaning. A relative path
+//! becomes absolute here, because only the command line knows the current directory: [`read`]
+//! resolves `workingDir` against it, as torchrun would, and uses the current directory itself if the
+//! file names none.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Component, Path, PathBuf},
 };
 
-use muster_core::spec::JobDocument;
+use muster_core::spec::{DEFAULT_NAMESPACE, JobDocument};
+use muster_foreign::{
+    Options, Remark, Verdict,
+    tree::{self, Node, Place, Value},
+};
 
 mod shape;
-mod spelling;
-mod tree;
-
-use tree::{Node, Place, Value};
 
 /// Bytes of the largest job file. Arguments and environment of a job have at most 96 KiB; the rest
-/// is room for comments.
+/// is room for comments, and for more jobs.
 pub const FILE_MAX: u64 = 1 << 20;
 
-/// One thing wrong with a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    line: u64,
-    column: u64,
-    path: String,
-    message: String,
+/// How files are read.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    /// The absolute current directory.
+    pub here: PathBuf,
+    /// What other systems' files need to be told. `namespace` is that of the command line, and holds
+    /// for MusterJobs as well.
+    pub options: Options,
+    /// Whether a warning about another system's file refuses it.
+    pub strict: bool,
 }
 
-impl Problem {
-    fn new(place: Place, path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            line: place.line,
-            column: place.column,
-            path: path.into(),
-            message: message.into(),
-        }
-    }
-
-    /// `job.yaml:9:16: spec.minReplicas: message`
-    fn show(&self, file: &str) -> String {
-        let Self {
-            line,
-            column,
-            path,
-            message,
-        } = self;
-        match path.as_str() {
-            "" => format!("{file}:{line}:{column}: {message}"),
-            _ => format!("{file}:{line}:{column}: {path}: {message}"),
-        }
-    }
+/// The jobs of a file, in its order.
+#[derive(Clone, Debug)]
+pub struct Jobs {
+    pub documents: Vec<JobDocument>,
+    /// The verdicts about fields of other systems' files.
+    pub remarks: Vec<Remark>,
 }
 
-/// Everything that is wrong with a job file, in the order of its lines.
+/// Everything that is wrong with a job file, in the order of its lines, and the warnings about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadJobFile {
     pub file: String,
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Remark>,
 }
 
 impl std::error::Error for BadJobFile {}
@@ -71,7 +59,7 @@ impl fmt::Display for BadJobFile {
         let lines: Vec<String> = self
             .problems
             .iter()
-            .map(|problem| problem.show(&self.file))
+            .map(|problem| format!("{}:{problem}", self.file))
             .collect();
         f.write_str(&lines.join("\n"))
     }
@@ -80,7 +68,7 @@ impl fmt::Display for BadJobFile {
 /// The problems that reading has found so far.
 #[derive(Default)]
 struct Findings {
-    problems: Vec<Problem>,
+    problems: Vec<Remark>,
     /// Paths of fields that are wrong, or that a misspelt field probably means. If such a field is
     /// missing, that is no second mistake.
     covered: Vec<String>,
@@ -88,7 +76,7 @@ struct Findings {
 
 impl Findings {
     fn add(&mut self, place: Place, path: &str, message: impl Into<String>) {
-        self.problems.push(Problem::new(place, path, message));
+        self.problems.push(Remark::refusal(place, path, message));
         self.covered.push(path.to_owned());
     }
 
@@ -101,65 +89,106 @@ impl Findings {
     }
 }
 
-/// Reads and checks a job file. `file` is its name for errors, `here` is the absolute current
-/// directory, and `namespace` is the one from the command line.
-pub fn read(
-    file: &str,
-    text: &[u8],
-    here: &Path,
-    namespace: Option<&str>,
-) -> Result<JobDocument, BadJobFile> {
+/// Reads and checks a job file. `file` is its name for errors.
+pub fn read(file: &str, text: &[u8], reader: &Reader) -> Result<Jobs, BadJobFile> {
     let mut findings = Findings::default();
-    match judge(text, here, namespace, &mut findings) {
-        Some(document) if findings.problems.is_empty() => Ok(document),
-        _ => {
-            findings
-                .problems
-                .sort_by_key(|problem| (problem.line, problem.column));
-            Err(BadJobFile {
-                file: file.to_owned(),
-                problems: findings.problems,
-            })
+    let mut remarks = Vec::new();
+    let documents = judge_all(text, reader, &mut findings, &mut remarks);
+    let is_bad = |remark: &Remark| match remark.verdict {
+        Verdict::Refusal => true,
+        Verdict::Warning => reader.strict,
+        Verdict::Note | Verdict::Taken => false,
+    };
+    if findings.problems.is_empty() && !remarks.iter().any(is_bad) {
+        return Ok(Jobs { documents, remarks });
+    }
+    remarks.retain(|remark| remark.verdict >= Verdict::Warning);
+    let mut problems = [findings.problems, remarks].concat();
+    problems.sort_by_key(|problem| problem.place);
+    Err(BadJobFile {
+        file: file.to_owned(),
+        problems,
+    })
+}
+
+fn judge_all(
+    text: &[u8],
+    reader: &Reader,
+    findings: &mut Findings,
+    remarks: &mut Vec<Remark>,
+) -> Vec<JobDocument> {
+    let parsed = utf8(text).and_then(|text| {
+        tree::parse_all(text).map_err(|(place, message)| Remark::refusal(place, "", message))
+    });
+    let trees = match parsed {
+        Ok(trees) => trees,
+        Err(problem) => {
+            findings.problems.push(problem);
+            return Vec::new();
+        }
+    };
+    if trees.is_empty() {
+        findings.add(Place::START, "", "is empty; a MusterJob document is needed");
+        return Vec::new();
+    }
+    let (ours, others): (Vec<&Node>, Vec<&Node>) =
+        trees.iter().partition(|tree| muster_foreign::is_ours(tree));
+    let mut jobs: Vec<(Place, JobDocument)> = Vec::new();
+    for tree in &ours {
+        // A field that is wrong in one document says nothing about the next one.
+        findings.covered.clear();
+        jobs.extend(judge(tree, reader, findings).map(|document| (tree.place, document)));
+    }
+    let reading = muster_foreign::read(&others, ours.len(), &reader.options);
+    *remarks = reading.remarks;
+    for job in reading.jobs {
+        let mut document = job.document;
+        make_absolute(&mut document, &reader.here);
+        jobs.push((job.place, document));
+    }
+    jobs.sort_by_key(|(place, _)| *place);
+    refuse_twins(&jobs, findings);
+    jobs.into_iter().map(|(_, document)| document).collect()
+}
+
+/// Two jobs of one name would be in each other's way.
+fn refuse_twins(jobs: &[(Place, JobDocument)], findings: &mut Findings) {
+    let mut seen = BTreeMap::new();
+    for (place, document) in jobs {
+        let metadata = &document.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
+        if let Some(first) = seen.insert((namespace, metadata.name.as_str()), *place) {
+            let message = format!(
+                "is {:?}, which is also the name of the job in line {}",
+                metadata.name, first.line
+            );
+            findings.add(*place, "metadata.name", message);
         }
     }
 }
 
-fn judge(
-    text: &[u8],
-    here: &Path,
-    namespace: Option<&str>,
-    findings: &mut Findings,
-) -> Option<JobDocument> {
-    let tree = match utf8(text).and_then(|text| {
-        tree::parse(text).map_err(|(place, message)| Problem::new(place, "", message))
-    }) {
-        Ok(tree) => tree,
-        Err(problem) => {
-            findings.problems.push(problem);
-            return None;
-        }
-    };
-    if tree.value == Value::Null {
-        findings.add(Place::START, "", "is empty; a MusterJob document is needed");
-        return None;
-    }
-    let json = shape::read(&tree, &shape::DOCUMENT, "", findings)?;
+fn make_absolute(document: &mut JobDocument, here: &Path) {
+    let dir = document.spec.working_dir.as_deref().unwrap_or(".");
+    document.spec.working_dir = Some(absolute(dir, here));
+}
+
+/// Reads and checks a MusterJob.
+fn judge(tree: &Node, reader: &Reader, findings: &mut Findings) -> Option<JobDocument> {
+    let json = shape::read(tree, &shape::DOCUMENT, "", findings)?;
     let mut document: JobDocument = match serde_json::from_value(json) {
         Ok(document) => document,
         Err(error) => {
-            findings.add(Place::START, "", error.to_string());
+            findings.add(tree.place, "", error.to_string());
             return None;
         }
     };
-    document.spec.working_dir = Some(absolute(
-        document.spec.working_dir.as_deref().unwrap_or("."),
-        here,
-    ));
-    match (&document.metadata.namespace, namespace) {
+    make_absolute(&mut document, &reader.here);
+    let asked = reader.options.namespace.as_deref();
+    match (&document.metadata.namespace, asked) {
         (Some(in_file), Some(asked)) if in_file != asked => {
             let message = format!("is {in_file:?}, but --namespace asks for {asked:?}");
             findings.add(
-                place_of(&tree, "metadata.namespace"),
+                place_of(tree, "metadata.namespace"),
                 "metadata.namespace",
                 message,
             );
@@ -169,8 +198,8 @@ fn judge(
     }
     for error in document.check().err().unwrap_or_default() {
         if !findings.covers(&error.path) {
-            findings.problems.push(Problem::new(
-                place_of(&tree, &error.path),
+            findings.problems.push(Remark::refusal(
+                place_of(tree, &error.path),
                 error.path,
                 error.message,
             ));
@@ -179,7 +208,7 @@ fn judge(
     Some(document)
 }
 
-fn utf8(text: &[u8]) -> Result<&str, Problem> {
+fn utf8(text: &[u8]) -> Result<&str, Remark> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     std::str::from_utf8(text).map_err(|error| {
         let before = &text[..error.valid_up_to()];
@@ -190,7 +219,7 @@ fn utf8(text: &[u8]) -> Result<&str, Problem> {
             .take_while(|byte| **byte != b'\n')
             .count() as u64
             + 1;
-        Problem::new(Place { line, column }, "", "is not UTF-8 text")
+        Remark::refusal(Place { line, column }, "", "is not UTF-8 text")
     })
 }
 
@@ -257,11 +286,11 @@ mod tests {
 
     #[test]
     fn a_missing_field_is_shown_where_it_should_be() {
-        let tree = tree::parse(
+        let trees = tree::parse_all(
             "apiVersion: x\nmetadata:\n  namespace: a\nspec:\n  env:\n    - value: b\n",
         )
         .expect("is YAML");
-        let place = |path| place_of(&tree, path);
+        let place = |path| place_of(&trees[0], path);
         assert_eq!(place("metadata.name"), Place { line: 2, column: 1 });
         assert_eq!(place("kind"), Place { line: 1, column: 1 });
         assert_eq!(place("spec.env[0].name"), Place { line: 6, column: 7 });

@@ -2,14 +2,31 @@
 //! with what to do.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::path::Path;
+use muster_cli::jobfile::{FILE_MAX, Jobs, Reader, read};
+use muster_core::spec::JobDocument;
+use muster_foreign::Options;
 
-use muster_cli::jobfile::{FILE_MAX, read};
+fn read_at(text: &[u8], here: &str, namespace: Option<&str>) -> Result<Jobs, String> {
+    let reader = Reader {
+        here: here.into(),
+        options: Options {
+            namespace: namespace.map(str::to_owned),
+            ..Options::default()
+        },
+        ..Reader::default()
+    };
+    read("job.yaml", text, &reader).map_err(|bad| bad.to_string())
+}
+
+/// The one job of a file.
+fn accepted(text: &[u8], here: &str, namespace: Option<&str>) -> JobDocument {
+    let mut jobs = read_at(text, here, namespace).unwrap();
+    assert_eq!(jobs.documents.len(), 1);
+    jobs.documents.remove(0)
+}
 
 fn refused(text: &[u8]) -> String {
-    read("job.yaml", text, Path::new("/here"), None)
-        .expect_err("must be refused")
-        .to_string()
+    read_at(text, "/here", None).expect_err("must be refused")
 }
 
 /// A correct file. The wrong part of a case replaces one line, or is added to `spec`.
@@ -26,20 +43,14 @@ spec:
 
 #[test]
 fn a_good_file_is_read() {
-    let document = read("job.yaml", GOOD.as_bytes(), Path::new("/here"), None).unwrap();
+    let document = accepted(GOOD.as_bytes(), "/here", None);
     assert_eq!(
         document.spec.working_dir.as_deref(),
         Some("/here"),
         "torchrun's users expect the current directory"
     );
     let relative = GOOD.to_owned() + "  workingDir: ../data\n";
-    let document = read(
-        "job.yaml",
-        relative.as_bytes(),
-        Path::new("/here/there"),
-        Some("team"),
-    )
-    .unwrap();
+    let document = accepted(relative.as_bytes(), "/here/there", Some("team"));
     assert_eq!(document.spec.working_dir.as_deref(), Some("/here/data"));
     assert_eq!(document.metadata.namespace.as_deref(), Some("team"));
 }
@@ -48,28 +59,52 @@ fn a_good_file_is_read() {
 fn json_is_read_like_yaml() {
     let json = r#"{"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": "digits"},
         "spec": {"args": ["train.py", "\u00e9\ud83d\ude00"]}}"#;
-    let document = read("job.json", json.as_bytes(), Path::new("/here"), None).unwrap();
+    let document = accepted(json.as_bytes(), "/here", None);
     assert_eq!(document.spec.args, ["train.py", "é😀"]);
 }
 
 #[test]
 fn byte_order_mark_and_null_mean_nothing() {
     let text = format!("\u{feff}{GOOD}  minReplicas:\n  env: ~\n");
-    let document = read("job.yaml", text.as_bytes(), Path::new("/here"), None).unwrap();
+    let document = accepted(text.as_bytes(), "/here", None);
     assert_eq!(document.spec.min_replicas, None);
 }
 
 #[test]
 fn the_namespace_asked_for_must_be_the_file_s() {
     let text = GOOD.replace("  name: digits\n", "  name: digits\n  namespace: a\n");
-    let error = read("job.yaml", text.as_bytes(), Path::new("/here"), Some("b"))
-        .unwrap_err()
-        .to_string();
+    let error = read_at(text.as_bytes(), "/here", Some("b")).unwrap_err();
     assert_eq!(
         error,
         "job.yaml:5:14: metadata.namespace: is \"a\", but --namespace asks for \"b\""
     );
-    assert!(read("job.yaml", text.as_bytes(), Path::new("/here"), Some("a")).is_ok());
+    assert!(read_at(text.as_bytes(), "/here", Some("a")).is_ok());
+}
+
+#[test]
+fn a_file_may_have_several_jobs() {
+    let other = GOOD.replace("name: digits", "name: letters");
+    let text = format!("{GOOD}---\n{other}---\n# nothing\n---\napiVersion: v1\nkind: Service\n");
+    let jobs = read_at(text.as_bytes(), "/here", None).unwrap();
+    let names: Vec<&str> = jobs
+        .documents
+        .iter()
+        .map(|job| job.metadata.name.as_str())
+        .collect();
+    assert_eq!(names, ["digits", "letters"]);
+    assert_eq!(
+        jobs.remarks[0].to_string(),
+        "21:1: note: Service: is not needed: Muster tells ranks their addresses"
+    );
+    // What is wrong in one is told beside what is wrong in the other.
+    let text = format!("{GOOD}---\n{}", GOOD.replace("replicas: 2", "replicas: 0"));
+    assert_eq!(
+        refused(text.as_bytes()),
+        "job.yaml:10:1: metadata.name: is \"digits\", which is also the name of the job in line 1\n\
+         job.yaml:15:13: spec.replicas: is 0, must be between 1 and 4096"
+    );
+    let text = "a: 1\n---\na: 2\n".as_bytes();
+    assert!(refused(text).contains("job.yaml:3:1: a: unknown field"));
 }
 
 #[test]
@@ -123,10 +158,6 @@ fn files_that_are_no_document() {
         (
             b"a: .nan\n",
             "job.yaml:1:4: is not valid YAML: non-finite float `.nan` rejected by the configured policy",
-        ),
-        (
-            b"a: 1\n---\na: 2\n",
-            "job.yaml:3:1: has more than one document; put each job into its own file",
         ),
         (
             b"[a]: 1\n",

@@ -23,8 +23,7 @@ mod variables;
 
 pub use choices::{Launch, NodeMix, Progress};
 pub use limits::*;
-pub(crate) use variables::is_of_a_launch;
-pub use variables::{EnvVar, ValueFrom};
+pub use variables::{EnvVar, ValueFrom, is_of_a_launch};
 use variables::{check_value_from, env_error};
 
 pub const API_VERSION: &str = "muster.dev/v1alpha1";

@@ -1,9 +1,10 @@
 //! `muster submit`
 
-use std::{fs, io::Read, path::Path, time::Duration};
+use std::{fs, io::Read, time::Duration};
 
 use clap::{Args, ValueEnum};
 use muster_core::{nccl::lint, period, spec::JobDocument};
+use muster_foreign::{Options, Remark, Site, Verdict, split_words, tree::parse_all};
 use muster_proto::{
     convert::jobs,
     v1::{self, JobRef, SubmitRequest},
@@ -12,18 +13,20 @@ use muster_proto::{
 use super::{follow, get};
 use crate::{
     args::Format,
+    connect::Client,
     context::Context,
     fail::Failure,
-    jobfile::{self, FILE_MAX},
+    jobfile::{self, FILE_MAX, Jobs, Reader},
     output::listing::HIDDEN,
 };
 
-/// Submit a job from a file.
+/// Submit the jobs of a file.
 ///
-/// The file is a MusterJob document in YAML or JSON, the same that Kubernetes takes. It is checked
-/// here first; everything that is wrong is reported at once with file, line and field. A workingDir
-/// that is relative, or not given, is taken from the current directory of this command, as torchrun
-/// would.
+/// The file has MusterJob documents in YAML or JSON, or jobs of other systems as they are:
+/// PyTorchJob, ElasticJob, TrainJob and more (muster convert shows what becomes of them). It is
+/// checked here first; everything that is wrong is reported at once with file, line and field, and
+/// then no job of the file is submitted. A workingDir that is relative, or not given, is taken from
+/// the current directory of this command, as torchrun would.
 ///
 /// A job that exists already with the same content is not an error, so a script may be run again.
 #[derive(Debug, Args)]
@@ -39,7 +42,10 @@ EXAMPLES:
   sed 's/replicas: 2/replicas: 4/' job.yaml | muster submit -f -
 
   # Let the coordinator check the job without running it
-  muster submit -f job.yaml --dry-run=server")]
+  muster submit -f job.yaml --dry-run=server
+
+  # A PyTorchJob of a cluster; the map says what its images and claims are on these nodes
+  muster submit -f pytorchjob.yaml --site site.yaml")]
 pub(crate) struct Submit {
     /// Job file; - is standard input
     #[arg(short, long, value_name = "FILE")]
@@ -50,7 +56,26 @@ pub(crate) struct Submit {
     dry_run: Option<DryRun>,
 
     #[command(flatten)]
+    foreign: Foreign,
+
+    #[command(flatten)]
     end: Ending,
+}
+
+/// How to read the job files of other systems.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Foreign {
+    /// Site map: what the images, claims and classes of a cluster are on these nodes
+    #[arg(long, value_name = "FILE")]
+    site: Option<String>,
+
+    /// What to run where a file only names an image, as 'python3 /opt/train.py'
+    #[arg(long, value_name = "COMMAND")]
+    command: Option<String>,
+
+    /// Refuse a file of another system if any of its fields has no effect here
+    #[arg(long)]
+    strict: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -60,7 +85,7 @@ pub(crate) enum DryRun {
 }
 
 /// What to do after a job was accepted.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Ending {
     /// Wait until the job is over; exit 0, 3 (failed) or 6 (cancelled)
     #[arg(long)]
@@ -76,22 +101,94 @@ pub(crate) struct Ending {
 }
 
 pub(crate) async fn submit(cx: &Context, args: Submit) -> Result<(), Failure> {
-    let document = read_job(cx, &args.file)?;
-    send(cx, document, args.dry_run, &args.end).await
+    let jobs = read_jobs(cx, &args.file, &args.foreign)?;
+    warn_of_fields(cx, &args.file, &jobs, Verdict::Warning);
+    let mut documents = jobs.documents;
+    if documents.len() == 1 {
+        return send(cx, documents.remove(0), args.dry_run, &args.end).await;
+    }
+    if args.dry_run.is_none() {
+        // All or none: what the coordinator would refuse is refused before the first is submitted.
+        let client = cx.connect().await?;
+        for document in &documents {
+            ask(cx, &client, document.clone(), true).await?;
+        }
+    }
+    let mut named = Vec::new();
+    for document in documents {
+        named.push(reference(cx, &document));
+        send(cx, document, args.dry_run, &Ending::default()).await?;
+    }
+    if args.dry_run.is_none() && args.end.wait {
+        let client = cx.connect().await?;
+        for job in &named {
+            follow::until_over(cx, &client, job, &args.end).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads and checks a job file. The failure tells everything that is wrong with it.
-pub(crate) fn read_job(cx: &Context, file: &str) -> Result<JobDocument, Failure> {
+pub(crate) fn read_jobs(cx: &Context, file: &str, foreign: &Foreign) -> Result<Jobs, Failure> {
     let text = read_file(file).map_err(|error| Failure::usage(format!("{file}: {error}")))?;
-    let here = here()?;
-    let name = if file == "-" { "<stdin>" } else { file };
-    jobfile::read(
-        name,
-        &text,
-        Path::new(&here),
-        cx.globals.namespace.as_deref(),
-    )
-    .map_err(|bad| Failure::BadJob(bad.to_string()))
+    let options = Options {
+        site: foreign
+            .site
+            .as_deref()
+            .map_or(Ok(Site::default()), read_site)?,
+        namespace: cx.globals.namespace.clone(),
+        command: foreign.command.as_deref().map_or(Ok(Vec::new()), split)?,
+        suffix: suffix(),
+    };
+    let reader = Reader {
+        here: here()?.into(),
+        options,
+        strict: foreign.strict,
+    };
+    jobfile::read(shown(file), &text, &reader).map_err(|bad| Failure::BadJob(bad.to_string()))
+}
+
+/// Tells the verdicts about fields of other systems' files, from this one on.
+pub(crate) fn warn_of_fields(cx: &Context, file: &str, jobs: &Jobs, from: Verdict) {
+    let told = jobs.remarks.iter().filter(|remark| remark.verdict >= from);
+    told.for_each(|remark| cx.warn(format!("{}:{remark}", shown(file))));
+}
+
+fn shown(file: &str) -> &str {
+    if file == "-" { "<stdin>" } else { file }
+}
+
+fn read_site(file: &str) -> Result<Site, Failure> {
+    let wrong = |lines: Vec<Remark>| {
+        let lines = lines.iter().map(|remark| format!("{file}:{remark}"));
+        Failure::BadJob(lines.collect::<Vec<_>>().join("\n"))
+    };
+    let text = read_file(file).map_err(|error| Failure::usage(format!("{file}: {error}")))?;
+    let text = String::from_utf8(text)
+        .map_err(|_| Failure::usage(format!("{file}: is not UTF-8 text")))?;
+    let trees = parse_all(&text)
+        .map_err(|(place, message)| wrong(vec![Remark::refusal(place, "", message)]))?;
+    match &trees[..] {
+        [tree] => Site::read(tree).map_err(wrong),
+        _ => Err(Failure::usage(format!(
+            "{file}: must have one document, the site map"
+        ))),
+    }
+}
+
+fn split(command: &str) -> Result<Vec<String>, Failure> {
+    split_words(command)
+        .filter(|words| !words.is_empty())
+        .ok_or_else(|| {
+            Failure::usage("--command: must be one plain command, without variables and pipes")
+        })
+}
+
+/// Five letters that a cluster would put behind a `generateName`.
+fn suffix() -> String {
+    let unique = uuid::Uuid::now_v7().simple().to_string();
+    // The end of a version 7 UUID is random.
+    unique[unique.len() - 5..].to_owned()
 }
 
 /// The absolute current directory.
@@ -164,27 +261,9 @@ pub(crate) async fn send(
         };
     }
     let validate_only = dry_run == Some(DryRun::Server);
-    let named = JobRef {
-        namespace: document
-            .metadata
-            .namespace
-            .unwrap_or_else(|| cx.namespace()),
-        name: name.clone(),
-    };
-    let request = SubmitRequest {
-        r#ref: Some(named.clone()),
-        spec: Some(jobs::spec_to_wire(document.spec)),
-        // The second attempt uses the same id, so that a lost answer cannot make two jobs.
-        request_id: uuid::Uuid::now_v7().to_string(),
-        validate_only,
-    };
+    let named = reference(cx, &document);
     let client = cx.connect().await?;
-    let answer = client
-        .twice(|| {
-            let (mut jobs, request) = (client.jobs(), client.ask(request.clone()));
-            async move { jobs.submit(request).await }
-        })
-        .await?;
+    let answer = ask(cx, &client, document, validate_only).await?;
     let outcome = match (validate_only, answer.existed) {
         (true, _) => "is valid (checked by the coordinator, not submitted)",
         (false, true) => "exists already with the same content",
@@ -202,4 +281,34 @@ pub(crate) async fn send(
         return Ok(());
     }
     follow::until_over(cx, &client, &named, end).await
+}
+
+/// The name under which the coordinator knows a job.
+fn reference(cx: &Context, document: &JobDocument) -> JobRef {
+    let metadata = document.metadata.clone();
+    JobRef {
+        namespace: metadata.namespace.unwrap_or_else(|| cx.namespace()),
+        name: metadata.name,
+    }
+}
+
+async fn ask(
+    cx: &Context,
+    client: &Client,
+    document: JobDocument,
+    validate_only: bool,
+) -> Result<v1::SubmitResponse, Failure> {
+    let request = SubmitRequest {
+        r#ref: Some(reference(cx, &document)),
+        spec: Some(jobs::spec_to_wire(document.spec)),
+        // The second attempt uses the same id, so that a lost answer cannot make two jobs.
+        request_id: uuid::Uuid::now_v7().to_string(),
+        validate_only,
+    };
+    client
+        .twice(|| {
+            let (mut jobs, request) = (client.jobs(), client.ask(request.clone()));
+            async move { jobs.submit(request).await }
+        })
+        .await
 }

@@ -1,14 +1,15 @@
 //! `muster validate`
 
 use clap::Args;
+use muster_foreign::Verdict;
 
-use super::submit;
+use super::submit::{self, Foreign};
 use crate::{context::Context, fail::Failure};
 
 /// Check a job file without a coordinator.
 ///
 /// Reports everything that is wrong at once, as FILE:LINE:COLUMN: field: message, and exits 2.
-/// Several files may be given.
+/// Several files may be given, MusterJobs and jobs of other systems.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -25,16 +26,22 @@ pub(crate) struct Validate {
     /// More job files
     #[arg(value_name = "FILE", required_unless_present = "file")]
     files: Vec<String>,
+
+    #[command(flatten)]
+    foreign: Foreign,
 }
 
 pub(crate) fn validate(cx: &Context, args: Validate) -> Result<(), Failure> {
     let mut wrong = Vec::new();
     for file in args.file.iter().chain(&args.files) {
-        match submit::read_job(cx, file) {
-            Ok(document) => cx.print(&format!(
-                "{file}: job/{} is valid\n",
-                document.metadata.name
-            ))?,
+        match submit::read_jobs(cx, file, &args.foreign) {
+            Ok(jobs) => {
+                submit::warn_of_fields(cx, file, &jobs, Verdict::Warning);
+                for document in &jobs.documents {
+                    let name = &document.metadata.name;
+                    cx.print(&format!("{file}: job/{name} is valid\n"))?;
+                }
+            }
             Err(Failure::BadJob(text)) => wrong.push(text),
             Err(other) => return Err(other),
         }

@@ -4,13 +4,13 @@
 //! exists because serde stops at the first error and knows no lines, but a user with three mistakes
 //! wants to see three lines.
 
-use serde_json::{Map, Value as Json};
-
-use super::{
-    Findings,
+use muster_foreign::{
     spelling::nearest,
     tree::{Node, Value},
 };
+use serde_json::{Map, Value as Json};
+
+use super::Findings;
 
 pub(super) enum Shape {
     Text,
@@ -166,34 +166,12 @@ fn unknown(meant: Option<&str>, names: &[&str]) -> String {
 }
 
 fn mismatch(shape: &Shape, value: &Value) -> String {
-    let is = match value {
-        Value::Null => "is empty".into(),
-        Value::Bool(value) => format!("is the boolean {value}"),
-        Value::Whole(value) => format!("is the number {value}"),
-        Value::Number(value) => format!("is the number {value}"),
-        Value::Text(value) => format!("is the text {value:?}"),
-        Value::List(_) => "is a list".into(),
-        Value::Object(_) => "is a mapping".into(),
-    };
-    let must = match (shape, value) {
-        (Shape::Text | Shape::NeededText, Value::Whole(number)) => {
-            format!("must be a text; write \"{number}\"")
-        }
-        (Shape::Text | Shape::NeededText, Value::Number(number)) => {
-            format!("must be a text; write \"{number}\"")
-        }
-        (Shape::Text | Shape::NeededText, Value::Bool(_)) => {
-            "must be a text; put it in quotes".into()
-        }
-        (Shape::Text | Shape::NeededText, _) => "must be a text".into(),
-        (Shape::Whole, Value::Text(text)) if text.parse::<i64>().is_ok() => {
-            "must be a whole number; leave out the quotes".into()
-        }
-        (Shape::Whole, _) => "must be a whole number".into(),
-        (Shape::List(_), _) => "must be a list".into(),
-        (Shape::Object(_), _) => "must be a mapping of fields".into(),
-    };
-    format!("{is}, {must}")
+    match shape {
+        Shape::Text | Shape::NeededText => value.must_be_text(),
+        Shape::Whole => value.must_be_whole(),
+        Shape::List(_) => format!("{}, must be a list", value.is()),
+        Shape::Object(_) => format!("{}, must be a mapping of fields", value.is()),
+    }
 }
 
 #[cfg(test)]

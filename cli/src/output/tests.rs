@@ -481,10 +481,13 @@ fn what_is_printed_can_be_submitted_again() {
         .filter(|line| !is_the_server_s(line))
         .map(|line| format!("{line}\n"))
         .collect();
-    let document =
-        crate::jobfile::read("job.yaml", submitted.as_bytes(), "/".as_ref(), None).unwrap();
+    let reader = crate::jobfile::Reader {
+        here: "/".into(),
+        ..Default::default()
+    };
+    let jobs = crate::jobfile::read("job.yaml", submitted.as_bytes(), &reader).unwrap();
     assert_eq!(
-        document.spec,
+        jobs.documents[0].spec,
         muster_proto::convert::jobs::spec_document(job().spec.unwrap())
     );
 }

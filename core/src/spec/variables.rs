@@ -95,7 +95,7 @@ const OUR_PREFIXES: [&str; 4] = ["MUSTER_", "TORCHELASTIC_", "TORCH_ELASTIC_", "
 
 /// Whether Muster or torchrun sets this variable for every rank. No job may set it, and no rank gets
 /// it from an image.
-pub(crate) fn is_of_a_launch(name: &str) -> bool {
+pub fn is_of_a_launch(name: &str) -> bool {
     OURS.contains(&name) || OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 

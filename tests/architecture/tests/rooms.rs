@@ -8,7 +8,7 @@ use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in a line, is a
 /// decision: write it in ARCHITECTURE.md too.
-const ROOMS: [(&str, &[&str]); 18] = [
+const ROOMS: [(&str, &[&str]); 19] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
@@ -19,6 +19,8 @@ const ROOMS: [(&str, &[&str]); 18] = [
     ("muster-tcpstore", &[]),
     // What runners look for in logs, and what the command line shows of it.
     ("muster-steps", &[]),
+    // Job files of other systems become jobs.
+    ("muster-foreign", &["muster-core"]),
     (
         "muster-runner",
         &["muster-sealed", "muster-steps", "muster-tcpstore"],
@@ -49,6 +51,7 @@ const ROOMS: [(&str, &[&str]); 18] = [
         "muster-cli",
         &[
             "muster-core",
+            "muster-foreign",
             "muster-proto",
             "muster-rpc",
             "muster-runtime",
@@ -81,6 +84,7 @@ const ROOMS: [(&str, &[&str]); 18] = [
         &[
             "muster-cli",
             "muster-core",
+            "muster-foreign",
             "muster-proto",
             "muster-rpc",
             "muster-runner",
@@ -93,13 +97,27 @@ const ROOMS: [(&str, &[&str]); 18] = [
 ];
 
 /// Crates that a room must never pull in, directly or through others, and why.
-const NEVER: [(&str, &[&str], &str); 6] = [
+const NEVER: [(&str, &[&str], &str); 7] = [
     (
         "muster-core",
         &[
             "tokio", "tonic", "prost", "tracing", "rustix", "libc", "redb",
         ],
         "decisions are pure: no I/O, clock or log",
+    ),
+    (
+        "muster-foreign",
+        &[
+            "tokio",
+            "tonic",
+            "prost",
+            "tracing",
+            "rustix",
+            "libc",
+            "kube",
+            "k8s-openapi",
+        ],
+        "a file is read from its text alone, in the command line and in the coordinator",
     ),
     (
         "muster-runner",

@@ -33,7 +33,7 @@ const fn target(
 }
 
 /// All targets. `fuzz/fuzz_targets/NAME.rs` is the same one for cargo-fuzz.
-pub const ALL: [Target; 15] = [
+pub const ALL: [Target; 16] = [
     target(
         "agent_message",
         session::agent_message,
@@ -53,6 +53,12 @@ pub const ALL: [Target; 15] = [
         false,
     ),
     target("job_file", jobs::job_file, jobs::file_seeds, false),
+    target(
+        "foreign_file",
+        jobs::foreign_file,
+        jobs::foreign_seeds,
+        false,
+    ),
     target(
         "store_record",
         jobs::store_record,

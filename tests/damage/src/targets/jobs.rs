@@ -1,14 +1,15 @@
 //! Jobs in three forms: a user's file, a request, and the store's record.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
-use muster_cli::jobfile;
+use muster_cli::jobfile::{self, Reader};
 use muster_core::{
     fleet::{Actor, Cordon, Event, NodeRecord, job::JobRecord},
     id::JobUid,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
     time::Timestamp,
 };
+use muster_foreign::Options;
 use muster_proto::{
     convert::jobs,
     v1::{JobRef, JobSpec, SubmitRequest},
@@ -96,12 +97,61 @@ pub(super) fn submit_seeds() -> Vec<Vec<u8>> {
 
 /// A refusal names lines that the file has.
 pub(super) fn job_file(input: &[u8]) {
-    match jobfile::read("job.yaml", input, Path::new("/here"), None) {
-        Ok(document) => checked(&document),
+    let reader = Reader {
+        here: "/here".into(),
+        ..Reader::default()
+    };
+    match jobfile::read("job.yaml", input, &reader) {
+        Ok(jobs) => {
+            assert!(!jobs.documents.is_empty());
+            jobs.documents.iter().for_each(checked);
+        }
         Err(bad) => assert!(
             !bad.problems.is_empty() && bad.to_string().lines().all(|line| !line.is_empty())
         ),
     }
+}
+
+/// Another system's job file. What is accepted is a job, and reads the same once it is written down.
+pub(super) fn foreign_file(input: &[u8]) {
+    let reader = Reader {
+        here: "/here".into(),
+        options: Options {
+            command: vec!["python3".into(), "/opt/train.py".into()],
+            suffix: "abcde".into(),
+            ..Options::default()
+        },
+        strict: false,
+    };
+    let Ok(jobs) = jobfile::read("job.yaml", input, &reader) else {
+        job_file(input);
+        return;
+    };
+    for document in &jobs.documents {
+        checked(document);
+        let text = serde_json::to_vec(document).expect("a document can be written");
+        let again = jobfile::read("job.json", &text, &reader).expect("what was converted is a job");
+        assert_eq!(&again.documents, std::slice::from_ref(document));
+        assert!(again.remarks.is_empty());
+    }
+    assert!(jobs.remarks.iter().all(|remark| !remark.message.is_empty()));
+}
+
+/// Files of the reader's own tests. Short ones, because every cut of each is tried.
+pub(super) fn foreign_seeds() -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../foreign/tests/files");
+    let read = |name: &str| {
+        fs::read(folder.join(name).with_extension("yaml")).expect("a file of the reader is there")
+    };
+    [
+        "elastic-job",
+        "pytorch-unequal",
+        "pods-by-hand-fetched",
+        "train-job-refused",
+        "paddle-alone",
+    ]
+    .map(read)
+    .into()
 }
 
 pub(super) fn file_seeds() -> Vec<Vec<u8>> {

@@ -19,7 +19,7 @@ const HABITS: [(&str, &str); 14] = [
 ];
 
 /// The known name that is most likely meant. `None`: none is near enough.
-pub(super) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     let folded = fold(written);
     if let Some(same) = known.iter().find(|name| fold(name) == folded) {
         return Some(same);

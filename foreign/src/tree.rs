@@ -1,7 +1,7 @@
 //! A YAML or JSON text as a tree in which every value knows its line and column.
 //!
 //! Reading stops at the first syntax error. All other checks work on the tree, so all errors of a
-//! file are found at once and each has its place.
+//! file are found at once and each has its place. This file knows no field of any document.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use serde_saphyr::{Location, Spanned};
 
 /// Line and column, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) line: u64,
-    pub(crate) column: u64,
+pub struct Place {
+    pub line: u64,
+    pub column: u64,
 }
 
 impl Place {
-    pub(crate) const START: Place = Place { line: 1, column: 1 };
+    pub const START: Place = Place { line: 1, column: 1 };
 
     fn of(location: Location) -> Place {
         // The parser gives 0 if it does not know the place.
@@ -28,13 +28,13 @@ impl Place {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
-    pub(crate) place: Place,
-    pub(crate) value: Value,
+pub struct Node {
+    pub place: Place,
+    pub value: Value,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub enum Value {
     Null,
     Bool(bool),
     Whole(i64),
@@ -46,25 +46,28 @@ pub(crate) enum Value {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) key_place: Place,
-    pub(crate) node: Node,
+pub struct Entry {
+    pub key: String,
+    pub key_place: Place,
+    pub node: Node,
 }
 
-/// Reads exactly one document. An error is a syntax error.
-pub(crate) fn parse(text: &str) -> Result<Node, (Place, String)> {
+/// Documents of one file. An export of a whole namespace has fewer.
+pub const DOCUMENTS_MAX: usize = 256;
+
+/// Reads all documents of a text, without the empty ones. An error is a syntax error.
+pub fn parse_all(text: &str) -> Result<Vec<Node>, (Place, String)> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         // `yes` and `no` are booleans, as for kubectl, so that the same file works for both.
         strict_booleans: false,
         // The largest legal job has 256 commands, 256 arguments and 256 variables of 4 nodes each,
-        // and 30 other nodes.
-        budget: serde_saphyr::budget! { max_nodes: 4_096, max_depth: 64 },
+        // and 30 other nodes. A file may hold several, with what Kubernetes adds to each.
+        budget: serde_saphyr::budget! { max_nodes: 65_536, max_depth: 64, max_documents: DOCUMENTS_MAX },
     };
-    let spanned: Spanned<Value> =
-        serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
-    Ok(Node::from(spanned))
+    let spanned: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| syntax_error(&error))?;
+    Ok(spanned.into_iter().map(Node::from).collect())
 }
 
 fn syntax_error(error: &serde_saphyr::Error) -> (Place, String) {
@@ -72,9 +75,6 @@ fn syntax_error(error: &serde_saphyr::Error) -> (Place, String) {
     let place = error.location().map_or(Place::START, Place::of);
     let message = match error.without_snippet() {
         Error::AliasError { error, .. } => return (place, syntax_error(error).1),
-        Error::MultipleDocuments { .. } => {
-            "has more than one document; put each job into its own file".into()
-        }
         Error::DuplicateMappingKey { key: Some(key), .. } => {
             format!("{key:?} is set twice in the same mapping")
         }
@@ -100,6 +100,90 @@ fn without_place(text: &str) -> &str {
         _ => text,
     };
     text.split(" at line ").next().unwrap_or_default()
+}
+
+impl Node {
+    /// The entry of a mapping. `None`: it has no such entry, or the node is no mapping.
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
+        let Value::Object(entries) = &self.value else {
+            return None;
+        };
+        entries.iter().find(|entry| entry.key == key)
+    }
+
+    /// The text at the end of these keys.
+    pub fn text_at(&self, keys: &[&str]) -> Option<&str> {
+        let mut node = self;
+        for key in keys {
+            node = &node.entry(key)?.node;
+        }
+        match &node.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether both say the same, wherever they stand. The order of a mapping says nothing.
+    pub fn says_the_same(&self, other: &Node) -> bool {
+        match (&self.value, &other.value) {
+            (Value::List(ours), Value::List(theirs)) => {
+                ours.len() == theirs.len()
+                    && ours
+                        .iter()
+                        .zip(theirs)
+                        .all(|(one, two)| one.says_the_same(two))
+            }
+            (Value::Object(ours), Value::Object(theirs)) => {
+                let sorted = |entries: &[Entry]| {
+                    let mut sorted: Vec<usize> = (0..entries.len()).collect();
+                    sorted.sort_by(|one, two| entries[*one].key.cmp(&entries[*two].key));
+                    sorted
+                };
+                ours.len() == theirs.len()
+                    && sorted(ours).into_iter().zip(sorted(theirs)).all(|(i, j)| {
+                        ours[i].key == theirs[j].key && ours[i].node.says_the_same(&theirs[j].node)
+                    })
+            }
+            (one, two) => one == two,
+        }
+    }
+}
+
+impl Value {
+    /// What a wrong value is, for the user: `is the text "two"`.
+    pub fn is(&self) -> String {
+        match self {
+            Value::Null => "is empty".into(),
+            Value::Bool(value) => format!("is the boolean {value}"),
+            Value::Whole(value) => format!("is the number {value}"),
+            Value::Number(value) => format!("is the number {value}"),
+            Value::Text(value) => format!("is the text {value:?}"),
+            Value::List(_) => "is a list".into(),
+            Value::Object(_) => "is a mapping".into(),
+        }
+    }
+
+    /// Why the value is no text, and what to write instead.
+    pub fn must_be_text(&self) -> String {
+        let must = match self {
+            Value::Whole(number) => format!("must be a text; write \"{number}\""),
+            Value::Number(number) => format!("must be a text; write \"{number}\""),
+            Value::Bool(_) => "must be a text; put it in quotes".into(),
+            _ => "must be a text".into(),
+        };
+        format!("{}, {must}", self.is())
+    }
+
+    /// Why the value is no whole number, and what to write instead.
+    pub fn must_be_whole(&self) -> String {
+        let must = match self {
+            Value::Text(text) if text.parse::<i64>().is_ok() => {
+                "must be a whole number; leave out the quotes"
+            }
+            _ => "must be a whole number",
+        };
+        format!("{}, {must}", self.is())
+    }
 }
 
 impl From<Spanned<Value>> for Node {

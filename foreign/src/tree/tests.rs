@@ -1,5 +1,9 @@
 use super::*;
 
+fn parse(text: &str) -> Result<Node, (Place, String)> {
+    parse_all(text).map(|mut documents| documents.remove(0))
+}
+
 fn at(line: u64, column: u64, value: Value) -> Node {
     Node {
         place: Place { line, column },
@@ -74,4 +78,37 @@ fn a_hostile_file_is_refused_quickly() {
         parse(&laughs).unwrap_err().1,
         "is too large or too deeply nested for a job"
     );
+}
+
+#[test]
+fn each_document_knows_its_lines_and_empty_ones_are_left_out() {
+    let documents = parse_all("---\na: 1\n---\n# nothing\n---\nb: &x 2\n---\nc: 3\n---\n").unwrap();
+    let keys: Vec<(String, u64)> = documents
+        .into_iter()
+        .map(|node| {
+            let entry = entries(node).remove(0);
+            (entry.0, entry.1.line)
+        })
+        .collect();
+    assert_eq!(keys, [("a".into(), 2), ("b".into(), 6), ("c".into(), 8)]);
+    assert!(parse_all("").unwrap().is_empty());
+    assert!(
+        parse_all("a: &x 1\n---\nb: *x\n").is_err(),
+        "an anchor ends with its document"
+    );
+    assert_eq!(
+        parse_all(&"---\na: 1\n".repeat(DOCUMENTS_MAX + 1))
+            .unwrap_err()
+            .1,
+        "is too large or too deeply nested for a job"
+    );
+}
+
+#[test]
+fn nodes_are_compared_without_their_places() {
+    let both = |one, two| parse(one).unwrap().says_the_same(&parse(two).unwrap());
+    assert!(both("{a: 1, b: [x]}", "b:\n- x\na: 1\n"));
+    assert!(!both("{a: 1}", "{a: 1, b: 2}"));
+    assert!(!both("a: [1, 2]", "a: [2, 1]"));
+    assert!(!both("a: 1", "a: \"1\""));
 }

@@ -1,0 +1,191 @@
+//! The documents of a file: which are jobs, which belong to one, and which are something else.
+//!
+//! A kind is known by group and kind together: an ElasticJob of `elastic.pytorch.org` and one of
+//! `elastic.iml.github.io` are two things.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Cluster, Options, Reading,
+    draft::Meta,
+    fields::{Field, Object, Rule, Rules},
+    kinds::{self, Job, Known},
+    tree::{Node, Value},
+    verdict::Verdicts,
+};
+
+const JOB: Rules = &[
+    ("apiVersion", Rule::Note("says which kind it is")),
+    ("kind", Rule::Note("says which kind it is")),
+    ("metadata", Rule::Read),
+    ("spec", Rule::Read),
+    ("status", Rule::Note("is the operator's, and is not kept")),
+];
+
+/// What a document says it is.
+struct Named<'t> {
+    group: &'t str,
+    version: &'t str,
+    kind: &'t str,
+}
+
+fn named(node: &Node) -> Option<Named<'_>> {
+    let api = node.text_at(&["apiVersion"])?;
+    let kind = node.text_at(&["kind"])?;
+    let (group, version) = api.split_once('/').unwrap_or(("", api));
+    Some(Named {
+        group,
+        version,
+        kind,
+    })
+}
+
+/// Whether a document is a MusterJob, or was meant to be one: everything that does not say to be
+/// something else.
+pub fn is_ours(node: &Node) -> bool {
+    named(node)
+        .is_none_or(|named| named.group == "muster.dev" || named.kind == muster_core::spec::KIND)
+}
+
+/// Reads all documents of a file but the MusterJobs, of which there are `beside`.
+pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
+    let mut log = Verdicts::default();
+    let mut jobs = Vec::new();
+    let documents = unpacked(documents);
+    let is_job = |node: &&&Node| {
+        kinds::pods::job_of(node).is_some()
+            || named(node).is_some_and(|named| {
+                let known = kinds::find(named.group, named.kind, named.version);
+                !matches!(known, Known::Unknown)
+            })
+    };
+    let others = beside + documents.iter().filter(is_job).count() > 0;
+    let workers = workers(&documents);
+    for pods in &workers {
+        jobs.extend(kinds::pods::read(pods, options, &mut log));
+    }
+    for node in &documents {
+        if kinds::pods::job_of(node).is_some() {
+            continue;
+        }
+        let root = Field::root(node);
+        let Some(named) = named(node) else {
+            log.refuse(&root, "names no apiVersion and kind");
+            continue;
+        };
+        match kinds::find(named.group, named.kind, named.version) {
+            Known::Reads(kind) => {
+                let document = Object::walk(&root, JOB, &mut log);
+                let meta = Meta::read(document.get("metadata"), &root, options, &mut log);
+                let Some(spec) = document.get("spec") else {
+                    log.refuse(&root, "has no spec");
+                    continue;
+                };
+                let cluster = Cluster {
+                    site: &options.site,
+                    namespace: meta
+                        .namespace
+                        .as_deref()
+                        .unwrap_or(muster_core::spec::DEFAULT_NAMESPACE),
+                    command: &options.command,
+                };
+                let job = Job {
+                    kind: kind.kind,
+                    version: named.version,
+                    meta: &meta,
+                    spec: spec.clone(),
+                    documents: &documents,
+                };
+                let before = log.refused();
+                let converted = (kind.read)(&job, &cluster, &mut log);
+                if log.refused() == before {
+                    jobs.extend(converted);
+                }
+            }
+            Known::Refused(why) => log.refuse(&root, why),
+            Known::Unknown => match around(&named) {
+                Some(why) if others => log.note(&root, format!("{}: {why}", named.kind)),
+                Some(_) => log.refuse(&root, format!("is a {}, not a job", named.kind)),
+                None if others => log.warn(
+                    &root,
+                    format!("{} of {} is left out", named.kind, shown(&named)),
+                ),
+                None => log.refuse(
+                    &root,
+                    format!(
+                        "{} of {} is not read; the kinds are {}",
+                        named.kind,
+                        shown(&named),
+                        kinds::names()
+                    ),
+                ),
+            },
+        }
+    }
+    log.remarks.sort_by_key(|remark| remark.place);
+    let mut reading = Reading {
+        jobs,
+        remarks: log.remarks,
+    };
+    if reading.is_refused() {
+        reading.jobs.clear();
+    }
+    reading
+}
+
+/// The items of lists (`kubectl get -o yaml` prints one) in place of the lists.
+fn unpacked<'t>(documents: &[&'t Node]) -> Vec<&'t Node> {
+    let mut all = Vec::new();
+    for node in documents {
+        let items = node.entry("items").map(|entry| &entry.node.value);
+        match (named(node), items) {
+            (Some(named), Some(Value::List(items))) if named.kind == "List" => all.extend(items),
+            _ => all.push(*node),
+        }
+    }
+    all
+}
+
+/// Pods that are workers of torchelastic by hand, those of one job together.
+fn workers<'t>(documents: &[&'t Node]) -> Vec<Vec<&'t Node>> {
+    let mut jobs: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
+    for node in documents {
+        if let Some(job) = kinds::pods::job_of(node) {
+            jobs.entry(job).or_default().push(node);
+        }
+    }
+    jobs.into_values().collect()
+}
+
+fn shown<'t>(named: &Named<'t>) -> &'t str {
+    match named.group {
+        "" => named.version,
+        group => group,
+    }
+}
+
+/// Why a document beside a job is not needed.
+fn around(named: &Named<'_>) -> Option<&'static str> {
+    const RIGHTS: &str = "is not needed: jobs have no rights in a cluster";
+    let why = match (named.group, named.kind) {
+        ("", "Service" | "Endpoints") => "is not needed: Muster tells ranks their addresses",
+        ("", "Pod") => {
+            "is not started; an etcd is not needed, because Muster brings the nodes together"
+        }
+        ("apps", "Deployment" | "StatefulSet" | "DaemonSet") | ("batch", "Job" | "CronJob") => {
+            "is not started; an etcd is not needed, because Muster brings the nodes together"
+        }
+        ("", "PersistentVolumeClaim" | "PersistentVolume") | ("storage.k8s.io", "StorageClass") => {
+            "is not needed: say with `claims` in the site map where the nodes have the data"
+        }
+        ("", "ConfigMap" | "Secret") => "is not read: put its files on the nodes",
+        ("", "ServiceAccount") => RIGHTS,
+        ("rbac.authorization.k8s.io", _) => RIGHTS,
+        ("", "Namespace") => "is not needed: a namespace is there as soon as a job names it",
+        ("trainer.kubeflow.org", "TrainingRuntime" | "ClusterTrainingRuntime") => {
+            "is read for the TrainJob that names it"
+        }
+        _ => return None,
+    };
+    Some(why)
+}

@@ -1,0 +1,252 @@
+//! Puts a MusterJob together, and remembers which field of the foreign file each of its parts is
+//! from. What core finds wrong with the job is so told at a place that the user knows.
+
+use muster_core::spec::{
+    API_VERSION, JobDocument, KIND, Metadata, RestartPolicyDocument, SpecDocument,
+};
+
+use crate::{
+    Options,
+    fields::{Field, Object, Rule, Rules},
+    launch::Launch,
+    pod::Pod,
+    run_policy::RunPolicy,
+    tree::Place,
+    verdict::Verdicts,
+};
+
+/// A job that was read from another system's file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Converted {
+    /// Where its document begins.
+    pub place: Place,
+    /// What it was, as `PyTorchJob`.
+    pub kind: &'static str,
+    /// A `workingDir` that is relative is still so.
+    pub document: JobDocument,
+}
+
+/// Name and namespace of a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Meta<'t> {
+    pub(crate) name: String,
+    pub(crate) name_at: Field<'t>,
+    pub(crate) namespace: Option<String>,
+    namespace_at: Field<'t>,
+    /// Where the document begins.
+    place: Place,
+}
+
+const KEPT: Rule = Rule::Note("is the cluster's, and is not kept");
+
+const METADATA: Rules = &[
+    ("name", Rule::Read),
+    ("generateName", Rule::Read),
+    ("namespace", Rule::Read),
+    ("labels", Rule::Read),
+    ("annotations", Rule::Note("are not kept")),
+    ("creationTimestamp", KEPT),
+    ("deletionTimestamp", KEPT),
+    ("deletionGracePeriodSeconds", KEPT),
+    ("finalizers", KEPT),
+    ("generation", KEPT),
+    ("managedFields", KEPT),
+    ("ownerReferences", KEPT),
+    ("resourceVersion", KEPT),
+    ("selfLink", KEPT),
+    ("uid", KEPT),
+];
+
+/// The label with which Kueue takes a job.
+const KUEUE: &str = "kueue.x-k8s.io/queue-name";
+
+impl<'t> Meta<'t> {
+    /// A job whose name is not in its metadata.
+    pub(crate) fn named(
+        name: &str,
+        namespace: Option<&str>,
+        at: &Field<'t>,
+        options: &Options,
+    ) -> Meta<'t> {
+        Meta {
+            name: name.to_owned(),
+            name_at: at.clone(),
+            namespace: namespace
+                .map(str::to_owned)
+                .or_else(|| options.namespace.clone()),
+            namespace_at: at.clone(),
+            place: at.place,
+        }
+    }
+
+    pub(crate) fn read(
+        field: Option<&Field<'t>>,
+        document: &Field<'t>,
+        options: &Options,
+        log: &mut Verdicts,
+    ) -> Meta<'t> {
+        let at = field.unwrap_or(document);
+        let mut meta = Meta {
+            name: String::new(),
+            name_at: at.clone(),
+            namespace: options.namespace.clone(),
+            namespace_at: at.clone(),
+            place: document.place,
+        };
+        let Some(field) = field else { return meta };
+        let object = Object::walk(field, METADATA, log);
+        if let Some((at, prefix)) = object.text("generateName", log) {
+            match object.get("name") {
+                Some(_) => log.note(at, "is not used: there is a name"),
+                None => {
+                    meta.name = format!("{prefix}{}", options.suffix);
+                    meta.name_at = at.clone();
+                    log.taken(at, format!("metadata.name: {}", meta.name));
+                }
+            }
+        }
+        if let Some((at, name)) = object.text("name", log) {
+            meta.name = name.to_owned();
+            meta.name_at = at.clone();
+            log.taken(at, "metadata.name");
+        }
+        if let Some((at, namespace)) = object.text("namespace", log) {
+            match options.namespace.as_deref() {
+                Some(asked) if asked != namespace => log.refuse(
+                    at,
+                    format!("is {namespace:?}, but --namespace asks for {asked:?}"),
+                ),
+                _ => log.taken(at, "metadata.namespace"),
+            }
+            meta.namespace = Some(namespace.to_owned());
+            meta.namespace_at = at.clone();
+        }
+        if let Some(labels) = object.get("labels") {
+            for (label, at) in labels.entries(log) {
+                match label {
+                    KUEUE => log.warn(&at, "has no effect: Muster has no queues yet"),
+                    _ => log.note(&at, "is not kept"),
+                }
+            }
+        }
+        meta
+    }
+}
+
+/// A number of nodes, and the field that says it.
+pub(crate) type Size<'t> = (i64, Field<'t>);
+
+/// A job with one world, before it is checked.
+#[derive(Debug)]
+pub(crate) struct Draft<'a, 't> {
+    pub(crate) kind: &'static str,
+    pub(crate) meta: &'a Meta<'t>,
+    pub(crate) pod: &'a Pod<'t>,
+    pub(crate) launch: &'a Launch,
+    pub(crate) replicas: Size<'t>,
+    pub(crate) min: Option<Size<'t>>,
+    pub(crate) max: Option<Size<'t>>,
+    pub(crate) procs: i64,
+    pub(crate) restarts: Option<RestartPolicyDocument>,
+    pub(crate) run: &'a RunPolicy<'t>,
+}
+
+impl Draft<'_, '_> {
+    /// The job, if core takes it. What core says against it is said at the field that it is from.
+    pub(crate) fn finish(self, log: &mut Verdicts) -> Option<Converted> {
+        let Draft {
+            kind,
+            meta,
+            pod,
+            launch,
+            ..
+        } = self;
+        let container = pod.container.clone();
+        // Variables that the command's own shell would set come last.
+        let mut variables = pod.variables.clone();
+        for (name, value) in &launch.env {
+            variables.set(name, value, &container);
+        }
+        let before = pod.working_dir.as_ref();
+        let working_dir = match (&launch.dir, before) {
+            (Some(dir), Some((before, _))) if !dir.starts_with('/') => {
+                Some(format!("{before}/{dir}"))
+            }
+            (Some(dir), _) => Some(dir.clone()),
+            (None, before) => before.map(|(dir, _)| dir.clone()),
+        };
+        let priority = pod.priority.as_ref().or(self.run.priority.as_ref());
+        let document = JobDocument {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            metadata: Metadata {
+                name: meta.name.clone(),
+                namespace: meta.namespace.clone(),
+            },
+            spec: SpecDocument {
+                replicas: Some(self.replicas.0),
+                min_replicas: self.min.as_ref().map(|(min, _)| *min),
+                max_replicas: self.max.as_ref().map(|(max, _)| *max),
+                // Always said: a GPU is not a process.
+                proc_per_node: Some(self.procs),
+                gpus_per_node: (pod.gpus != 0).then_some(pod.gpus),
+                command: launch.command.clone(),
+                args: launch.args.clone(),
+                env: variables.list.iter().map(|(var, _)| var.clone()).collect(),
+                working_dir,
+                priority: priority.map(|(priority, _)| *priority),
+                restart_policy: self.restarts,
+                stop_grace_period: pod.grace.as_ref().map(|(grace, _)| grace.clone()),
+                launch: launch.lane.map(str::to_owned),
+                ..SpecDocument::default()
+            },
+        };
+        let mut checked = document.clone();
+        // The caller makes a relative directory absolute.
+        checked.spec.working_dir = None;
+        let errors = checked.check().err().unwrap_or_default();
+        let clean = errors.is_empty();
+        for error in errors {
+            let path = error.path.as_str();
+            let is = |part: &str| {
+                path.strip_prefix(part)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+            };
+            let variable = path
+                .strip_prefix("spec.env[")
+                .and_then(|rest| rest.split(']').next()?.parse::<usize>().ok())
+                .and_then(|i| variables.list.get(i)?.1.as_ref());
+            let size = |size: &Option<Size<'_>>| size.as_ref().map(|(_, at)| at.path.clone());
+            let at = match path {
+                "metadata.name" => &meta.name_at,
+                "metadata.namespace" => &meta.namespace_at,
+                "spec.minReplicas" if size(&self.min).is_some() => {
+                    self.min.as_ref().map_or(&container, |(_, at)| at)
+                }
+                "spec.maxReplicas" if size(&self.max).is_some() => {
+                    self.max.as_ref().map_or(&container, |(_, at)| at)
+                }
+                "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => &self.replicas.1,
+                "spec.priority" => priority.map_or(&container, |(_, at)| at),
+                "spec.stopGracePeriod" => pod.grace.as_ref().map_or(&container, |(_, at)| at),
+                _ if is("spec.restartPolicy") => self
+                    .run
+                    .backoff_limit
+                    .as_ref()
+                    .map_or(&container, |(_, at)| at),
+                _ => variable.unwrap_or(&container),
+            };
+            // A field of the file says it in its own words, a part of a command in ours.
+            let message = match at.path == container.path {
+                true => format!("{path}: {}", error.message),
+                false => error.message,
+            };
+            log.refuse(at, message);
+        }
+        clean.then_some(Converted {
+            place: meta.place,
+            kind,
+            document,
+        })
+    }
+}

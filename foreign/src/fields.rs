@@ -1,0 +1,228 @@
+//! Walks a mapping by a table of its fields, so that no field is left without a verdict.
+//!
+//! The tables say what is done about a field whatever its value is. What depends on the value is
+//! [`Rule::Read`], and the code that reads it gives the verdict.
+
+use crate::{
+    spelling::nearest,
+    tree::{Node, Place, Value},
+    verdict::Verdicts,
+};
+
+/// A value, where it stands, and the name of its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Field<'t> {
+    pub(crate) place: Place,
+    pub(crate) path: String,
+    pub(crate) node: &'t Node,
+}
+
+/// What is done about a field that is set to anything but nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rule {
+    /// The code that walks the mapping decides.
+    Read,
+    Note(&'static str),
+    Warn(&'static str),
+    Refuse(&'static str),
+}
+
+/// The fields that a mapping may have.
+pub(crate) type Rules = &'static [(&'static str, Rule)];
+
+/// "Did you mean" costs a comparison with every known name. Nobody reads more of them.
+const SUGGESTIONS_MAX: usize = 50;
+
+impl<'t> Field<'t> {
+    /// The root of a document.
+    pub(crate) fn root(node: &'t Node) -> Field<'t> {
+        Field {
+            place: node.place,
+            path: String::new(),
+            node,
+        }
+    }
+
+    fn below(&self, key: &str) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        match (self.path.as_str(), key.chars().all(plain)) {
+            ("", _) => key.to_owned(),
+            (path, true) => format!("{path}.{key}"),
+            (path, false) => format!("{path}[{key:?}]"),
+        }
+    }
+
+    /// All entries of a mapping with free keys, without those that are empty.
+    pub(crate) fn entries(&self, log: &mut Verdicts) -> Vec<(&'t str, Field<'t>)> {
+        let entries = match &self.node.value {
+            Value::Object(entries) => entries,
+            Value::Null => return Vec::new(),
+            value => {
+                log.refuse(self, format!("{}, must be a mapping", value.is()));
+                return Vec::new();
+            }
+        };
+        let set = entries
+            .iter()
+            .filter(|entry| entry.node.value != Value::Null);
+        set.map(|entry| {
+            // A block that is wrong as a whole begins a line after its name. The name is the
+            // place to look at.
+            let place = match entry.node.value {
+                Value::Object(_) | Value::List(_) => entry.key_place,
+                _ => entry.node.place,
+            };
+            let field = Field {
+                place,
+                path: self.below(&entry.key),
+                node: &entry.node,
+            };
+            (entry.key.as_str(), field)
+        })
+        .collect()
+    }
+
+    /// The items of a list.
+    pub(crate) fn items(&self, log: &mut Verdicts) -> Vec<Field<'t>> {
+        match &self.node.value {
+            Value::List(items) => items
+                .iter()
+                .enumerate()
+                .map(|(i, node)| Field {
+                    place: node.place,
+                    path: format!("{}[{i}]", self.path),
+                    node,
+                })
+                .collect(),
+            Value::Null => Vec::new(),
+            value => {
+                log.refuse(self, format!("{}, must be a list", value.is()));
+                Vec::new()
+            }
+        }
+    }
+
+    pub(crate) fn text(&self, log: &mut Verdicts) -> Option<&'t str> {
+        match &self.node.value {
+            Value::Text(text) => Some(text),
+            value => {
+                log.refuse(self, value.must_be_text());
+                None
+            }
+        }
+    }
+
+    pub(crate) fn whole(&self, log: &mut Verdicts) -> Option<i64> {
+        match &self.node.value {
+            Value::Whole(number) => Some(*number),
+            value => {
+                log.refuse(self, value.must_be_whole());
+                None
+            }
+        }
+    }
+
+    pub(crate) fn flag(&self, log: &mut Verdicts) -> Option<bool> {
+        match &self.node.value {
+            Value::Bool(flag) => Some(*flag),
+            value => {
+                log.refuse(self, format!("{}, must be true or false", value.is()));
+                None
+            }
+        }
+    }
+
+    /// Whether there is nothing in it, as in `{}` and `[]`.
+    fn is_bare(&self) -> bool {
+        match &self.node.value {
+            Value::Object(entries) => entries.is_empty(),
+            Value::List(items) => items.is_empty(),
+            Value::Text(text) => text.is_empty(),
+            value => *value == Value::Null,
+        }
+    }
+}
+
+/// A mapping that was walked. It holds what is still to be read.
+#[derive(Debug)]
+pub(crate) struct Object<'t> {
+    fields: Vec<(&'static str, Field<'t>)>,
+}
+
+impl<'t> Object<'t> {
+    /// Gives each field its verdict, and keeps those that are to be read.
+    pub(crate) fn walk(field: &Field<'t>, rules: Rules, log: &mut Verdicts) -> Object<'t> {
+        let mut fields = Vec::new();
+        let mut suggestions = 0;
+        // The entries leave out what is null. A misspelt name is a mistake with and without a value.
+        if let Value::Object(entries) = &field.node.value {
+            let unknown = entries.iter().filter(|entry| {
+                entry.node.value == Value::Null && !rules.iter().any(|(name, _)| *name == entry.key)
+            });
+            for entry in unknown {
+                let at = Field {
+                    place: entry.key_place,
+                    path: field.below(&entry.key),
+                    node: &entry.node,
+                };
+                suggestions += 1;
+                log.refuse(&at, unknown_field(&entry.key, rules, suggestions));
+            }
+        }
+        for (key, at) in field.entries(log) {
+            match rules.iter().find(|(name, _)| *name == key) {
+                Some((name, Rule::Read)) => fields.push((*name, at)),
+                Some((_, _)) if at.is_bare() => {}
+                Some((_, Rule::Note(message))) => log.note(&at, *message),
+                Some((_, Rule::Warn(message))) => log.warn(&at, *message),
+                Some((_, Rule::Refuse(message))) => log.refuse(&at, *message),
+                None => {
+                    suggestions += 1;
+                    let name = match suggestions <= SUGGESTIONS_MAX {
+                        true => field.node.entry(key).map(|entry| entry.key_place),
+                        false => None,
+                    };
+                    let at = Field {
+                        place: name.unwrap_or(at.place),
+                        ..at
+                    };
+                    log.refuse(&at, unknown_field(key, rules, suggestions));
+                }
+            }
+        }
+        Object { fields }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Field<'t>> {
+        self.fields
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, field)| field)
+    }
+
+    pub(crate) fn text(&self, name: &str, log: &mut Verdicts) -> Option<(&Field<'t>, &'t str)> {
+        let field = self.get(name)?;
+        Some((field, field.text(log)?))
+    }
+
+    pub(crate) fn whole(&self, name: &str, log: &mut Verdicts) -> Option<(&Field<'t>, i64)> {
+        let field = self.get(name)?;
+        Some((field, field.whole(log)?))
+    }
+
+    pub(crate) fn flag(&self, name: &str, log: &mut Verdicts) -> Option<(&Field<'t>, bool)> {
+        let field = self.get(name)?;
+        Some((field, field.flag(log)?))
+    }
+}
+
+fn unknown_field(key: &str, rules: Rules, suggestions: usize) -> String {
+    if suggestions > SUGGESTIONS_MAX {
+        return "unknown field".into();
+    }
+    let names: Vec<&str> = rules.iter().map(|(name, _)| *name).collect();
+    match nearest(key, &names) {
+        Some(name) => format!("unknown field; did you mean {name}?"),
+        None => format!("unknown field; the fields here are {}", names.join(", ")),
+    }
+}

@@ -1,0 +1,389 @@
+//! `PyTorchJob` of `kubeflow.org/v1`.
+//!
+//! Master and workers are one world; the master is rank 0 of it and nothing else. Sources: the types,
+//! webhook and controller of training-operator 1.9.
+
+use super::Job;
+use crate::{
+    Cluster,
+    draft::{Converted, Draft, Size},
+    fields::{Field, Object, Rule, Rules},
+    launch::{By, Procs},
+    pod::Main,
+    procs,
+    roles::{self, Policy, Role, Style},
+    run_policy,
+    variables::Told,
+    verdict::Verdicts,
+};
+
+const SPEC: Rules = &[
+    ("pytorchReplicaSpecs", Rule::Read),
+    ("elasticPolicy", Rule::Read),
+    ("nprocPerNode", Rule::Read),
+    ("runPolicy", Rule::Read),
+    // Before runPolicy these were here.
+    ("cleanPodPolicy", Rule::Read),
+    ("ttlSecondsAfterFinished", Rule::Read),
+    ("activeDeadlineSeconds", Rule::Read),
+    ("backoffLimit", Rule::Read),
+];
+
+const MEETS: Rule = Rule::Note("is not needed: Muster brings the nodes together");
+
+const ELASTIC: Rules = &[
+    ("minReplicas", Rule::Read),
+    ("maxReplicas", Rule::Read),
+    ("maxRestarts", Rule::Read),
+    ("rdzvBackend", Rule::Read),
+    ("rdzvHost", MEETS),
+    ("rdzvPort", MEETS),
+    ("rdzvId", MEETS),
+    ("rdzvConf", MEETS),
+    ("standalone", Rule::Read),
+    ("nProcPerNode", Rule::Read),
+    (
+        "metrics",
+        Rule::Warn("have no effect: the job grows to maxReplicas when there is room"),
+    ),
+];
+
+/// What the operator sets in every container if there is a master.
+const WITH_MASTER: Told = Told {
+    names: &[
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "WORLD_SIZE",
+        "RANK",
+        "PYTHONUNBUFFERED",
+        "PET_MASTER_ADDR",
+        "PET_MASTER_PORT",
+        "PET_NODE_RANK",
+        "PET_NNODES",
+        "PET_NPROC_PER_NODE",
+    ],
+    prefixes: &["PET_"],
+};
+
+/// What it sets without one. Such workers find each other by torchrun alone.
+const WITHOUT_MASTER: Told = Told {
+    names: &[
+        "PYTHONUNBUFFERED",
+        "PET_NNODES",
+        "PET_NPROC_PER_NODE",
+        "PET_RDZV_ENDPOINT",
+        "PET_RDZV_BACKEND",
+        "PET_RDZV_ID",
+        "PET_RDZV_CONF",
+        "PET_MAX_RESTARTS",
+    ],
+    prefixes: &["PET_"],
+};
+
+pub(crate) fn read(
+    job: &Job<'_, '_>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Converted> {
+    let spec = Object::walk(&job.spec, SPEC, log);
+    let run = run_policy::read(&spec, &["kubeflow.org/training-operator"], cluster, log);
+    let Some(specs) = spec.get("pytorchReplicaSpecs") else {
+        log.refuse(&job.spec, "has no pytorchReplicaSpecs");
+        return None;
+    };
+    let has_master = specs
+        .entries(log)
+        .iter()
+        .any(|(key, _)| key.eq_ignore_ascii_case("master"));
+    let style = Style {
+        main: Main::Named("pytorch"),
+        told: match has_master {
+            true => WITH_MASTER,
+            false => WITHOUT_MASTER,
+        },
+        entrypoint: None,
+        as_is: false,
+    };
+    let elastic = elastic(spec.get("elasticPolicy"), log);
+    let said = procs_of(&spec, &elastic, log);
+    let before = log.refused();
+    let roles = roles::read(specs, &["Master", "Worker"], 1, style, cluster, log);
+    let role = |name: &str| roles.iter().find(|role| role.name == name);
+    let (master, worker) = (role("Master"), role("Worker"));
+    let main = master.or(worker);
+    if let Some(master) = master
+        && master.replicas != 1
+    {
+        log.refuse(
+            &master.replicas_at,
+            format!("is {}, must be 1", master.replicas),
+        );
+    }
+    if let (Some(master), Some(worker)) = (master, worker) {
+        one_world(master, worker, log);
+    }
+    if log.refused() > before {
+        return None;
+    }
+    let Some(main) = main else {
+        log.refuse(specs, "has neither Master nor Worker");
+        return None;
+    };
+    let replicas = total(master, worker, main, log);
+    let (min, max) = range(&elastic, worker, master.is_some(), &replicas, log);
+    let procs = procs::count(
+        &main.launch,
+        said,
+        Procs::Auto,
+        main.pod.gpus,
+        &main.pod.container,
+        log,
+    )?;
+    nodes_agree(main, &replicas, min.as_ref(), max.as_ref(), log);
+    let own = elastic
+        .max_restarts
+        .as_ref()
+        .map(|(max, _)| *max)
+        .or(main.launch.max_restarts);
+    let policy = main
+        .policy
+        .as_ref()
+        .or(worker.and_then(|worker| worker.policy.as_ref()));
+    let restarts = roles::restarts(policy, Policy::OnFailure, &run, own, "128 to 255", log);
+    other_policy(main, worker, log);
+    Draft {
+        kind: job.kind,
+        meta: job.meta,
+        pod: &main.pod,
+        launch: &main.launch,
+        replicas,
+        min,
+        max,
+        procs,
+        restarts,
+        run: &run,
+    }
+    .finish(log)
+}
+
+/// `elasticPolicy`, as far as it is more than a verdict.
+#[derive(Debug, Default)]
+struct Elastic<'t> {
+    field: Option<Field<'t>>,
+    min: Option<Size<'t>>,
+    max: Option<Size<'t>>,
+    max_restarts: Option<Size<'t>>,
+    standalone: Option<Field<'t>>,
+    procs: Option<(i64, Field<'t>)>,
+}
+
+fn elastic<'t>(field: Option<&Field<'t>>, log: &mut Verdicts) -> Elastic<'t> {
+    let Some(field) = field else {
+        return Elastic::default();
+    };
+    let object = Object::walk(field, ELASTIC, log);
+    let number =
+        |name: &str, log: &mut Verdicts| object.whole(name, log).map(|(at, n)| (n, at.clone()));
+    let elastic = Elastic {
+        field: Some(field.clone()),
+        min: number("minReplicas", log),
+        max: number("maxReplicas", log),
+        max_restarts: number("maxRestarts", log),
+        procs: number("nProcPerNode", log),
+        standalone: object
+            .flag("standalone", log)
+            .filter(|(_, on)| *on)
+            .map(|(at, _)| at.clone()),
+    };
+    if let Some((_, at)) = &elastic.max_restarts {
+        log.taken(at, "part of spec.restartPolicy.maxRestarts");
+    }
+    if let Some((at, backend)) = object.text("rdzvBackend", log) {
+        match backend {
+            "c10d" | "etcd" | "etcd-v2" => {
+                log.note(at, "is not needed: Muster brings the nodes together");
+            }
+            other => log.refuse(at, format!("is {other:?}, must be c10d, etcd or etcd-v2")),
+        }
+    }
+    elastic
+}
+
+/// What the job says about ranks beside the command. The operator gives it to torchrun, and says
+/// `auto` itself.
+fn procs_of<'t>(
+    spec: &Object<'t>,
+    elastic: &Elastic<'t>,
+    log: &mut Verdicts,
+) -> Option<(Procs, Field<'t>)> {
+    let said = spec
+        .text("nprocPerNode", log)
+        .and_then(|(at, text)| match Procs::read(text) {
+            Ok(procs) => Some((procs, at.clone())),
+            Err(message) => {
+                log.refuse(at, message);
+                None
+            }
+        });
+    match (said, &elastic.procs) {
+        (Some(_), Some((_, old))) => {
+            log.refuse(old, "is given beside nprocPerNode; give one of them");
+            None
+        }
+        (Some(said), None) => Some(said),
+        (None, Some((count, old))) => Some((Procs::Count(*count), old.clone())),
+        (None, None) => None,
+    }
+}
+
+/// Master and workers must run the same: Muster's world has one kind of member.
+fn one_world(master: &Role<'_>, worker: &Role<'_>, log: &mut Verdicts) {
+    let differs = |what: &str| {
+        format!(
+            "{what} differs from that of the master, and Muster has no roles yet: all nodes of a job run the same"
+        )
+    };
+    let at = &worker.pod.container;
+    let variables = |role: &Role<'_>| {
+        let list = role.pod.variables.list.iter();
+        list.map(|(var, _)| var.clone()).collect::<Vec<_>>()
+    };
+    let dir = |role: &Role<'_>| role.pod.working_dir.as_ref().map(|(dir, _)| dir.clone());
+    // Where a flag stands says nothing.
+    let flags = |role: &Role<'_>| {
+        let launch = &role.launch;
+        (
+            launch.by,
+            launch.procs.as_ref().map(|given| given.value),
+            launch.nodes.as_ref().map(|given| given.value),
+            launch.max_restarts,
+        )
+    };
+    let launch = (&master.launch, &worker.launch);
+    if launch.0.command != launch.1.command
+        || launch.0.args != launch.1.args
+        || flags(master) != flags(worker)
+    {
+        log.refuse(at, differs("the command"));
+    }
+    if variables(master) != variables(worker) || launch.0.env != launch.1.env {
+        log.refuse(at, differs("the environment"));
+    }
+    if dir(master) != dir(worker) || launch.0.dir != launch.1.dir {
+        log.refuse(at, differs("the working directory"));
+    }
+    if master.pod.gpus != worker.pod.gpus {
+        log.refuse(
+            at,
+            format!(
+                "the number of GPUs, {}, differs from that of the master, {}, and Muster has no roles yet: all nodes of a job are equal",
+                worker.pod.gpus, master.pod.gpus
+            ),
+        );
+    }
+}
+
+/// How many nodes the job wants.
+fn total<'t>(
+    master: Option<&Role<'t>>,
+    worker: Option<&Role<'t>>,
+    main: &Role<'t>,
+    log: &mut Verdicts,
+) -> Size<'t> {
+    let count = |role: Option<&Role<'t>>| role.map_or(0, |role| role.replicas);
+    let counted = worker.unwrap_or(main);
+    for role in [master, worker].into_iter().flatten() {
+        log.taken(&role.replicas_at, "part of spec.replicas");
+    }
+    let sum = count(master).saturating_add(count(worker));
+    (sum, counted.replicas_at.clone())
+}
+
+/// The least and the most nodes.
+fn range<'t>(
+    elastic: &Elastic<'t>,
+    worker: Option<&Role<'t>>,
+    has_master: bool,
+    replicas: &Size<'t>,
+    log: &mut Verdicts,
+) -> (Option<Size<'t>>, Option<Size<'t>>) {
+    let Some(field) = &elastic.field else {
+        return (None, None);
+    };
+    if worker.is_none() {
+        log.refuse(field, "needs a Worker, upstream as well");
+        return (None, None);
+    }
+    if has_master {
+        log.warn(
+            field,
+            "counts the master as one of the nodes; upstream a master beside it gets ranks that contradict torchrun's",
+        );
+    }
+    if let Some(at) = &elastic.standalone {
+        match replicas.0 {
+            1 => log.note(at, "is not needed: Muster brings the nodes together"),
+            _ => log.refuse(
+                at,
+                "makes each node a world of its own; submit one job for each",
+            ),
+        }
+    }
+    for (size, name) in [
+        (&elastic.min, "spec.minReplicas"),
+        (&elastic.max, "spec.maxReplicas"),
+    ] {
+        if let Some((_, at)) = size {
+            log.taken(at, name);
+        }
+    }
+    // The operator's defaults: one that is missing is as the other.
+    let min = elastic.min.clone().or_else(|| elastic.max.clone());
+    let max = elastic.max.clone().or_else(|| elastic.min.clone());
+    (min, max)
+}
+
+/// torchrun's flags win over what the operator tells it.
+fn nodes_agree(
+    main: &Role<'_>,
+    replicas: &Size<'_>,
+    min: Option<&Size<'_>>,
+    max: Option<&Size<'_>>,
+    log: &mut Verdicts,
+) {
+    super::nodes_agree(
+        &main.launch,
+        (
+            min.map_or(replicas.0, |(min, _)| *min),
+            max.map_or(replicas.0, |(max, _)| *max),
+        ),
+        replicas.0,
+        log,
+    );
+    if main.launch.by == By::Itself && (min.is_some() || max.is_some()) {
+        log.note(
+            &main.pod.container,
+            "starts no torchrun: Muster starts each new world by itself",
+        );
+    }
+}
+
+/// One world has one policy.
+fn other_policy(main: &Role<'_>, worker: Option<&Role<'_>>, log: &mut Verdicts) {
+    let (Some((first, _)), Some(worker)) = (&main.policy, worker) else {
+        return;
+    };
+    let Some((policy, at)) = worker.policy.as_ref().filter(|_| worker.name != main.name) else {
+        return;
+    };
+    match policy == first {
+        true => log.note(at, format!("says the same as {}", main.name)),
+        false => log.warn(
+            at,
+            format!(
+                "has no effect: the policy of {} holds for all nodes, which restart together",
+                main.name
+            ),
+        ),
+    }
+}

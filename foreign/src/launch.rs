@@ -1,0 +1,584 @@
+//! From the words of a container to what each rank runs: takes off the shell and torchrun.
+//!
+//! Muster starts ranks itself, so a torchrun in the command must go: its script becomes the job's,
+//! its flags get verdicts. A command that starts ranks in a way that cannot be taken off is refused,
+//! because it would start a world on every node.
+
+use crate::{
+    flags::{self, Flags, Takes, Use},
+    shell,
+    spelling::nearest,
+    tree::Place,
+    verdict::Verdicts,
+    words::{Known, Word, on_node},
+};
+
+/// How many ranks a node has, as the command or the job says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Procs {
+    Count(i64),
+    Gpu,
+    Cpu,
+    /// One for each GPU, else one for each CPU.
+    Auto,
+}
+
+impl Procs {
+    /// The words of torchrun's `--nproc-per-node`.
+    pub(crate) fn read(text: &str) -> Result<Procs, String> {
+        match text {
+            "auto" => Ok(Procs::Auto),
+            "gpu" => Ok(Procs::Gpu),
+            "cpu" => Ok(Procs::Cpu),
+            number => match number.parse() {
+                Ok(count) => Ok(Procs::Count(count)),
+                Err(_) => Err(format!("is {text:?}, must be auto, gpu, cpu or a number")),
+            },
+        }
+    }
+}
+
+/// Which program would have started the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Torchrun,
+    /// The launcher of the package torchelastic: one rank for each GPU, and three restarts.
+    Torchelastic,
+    Deepspeed,
+    /// Nobody: the command is one process.
+    Itself,
+}
+
+/// A value of a flag, with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Given<T> {
+    pub(crate) value: T,
+    pub(crate) place: Place,
+    pub(crate) path: String,
+}
+
+/// What a command starts, without its launcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Launch {
+    pub(crate) by: By,
+    /// The interpreter and its options, or a program.
+    pub(crate) command: Vec<String>,
+    pub(crate) args: Vec<String>,
+    pub(crate) procs: Option<Given<Procs>>,
+    /// At least and at most so many nodes.
+    pub(crate) nodes: Option<Given<(i64, i64)>>,
+    pub(crate) max_restarts: Option<i64>,
+    /// A world of one node.
+    pub(crate) standalone: Option<Given<()>>,
+    /// What a shell would have set, in its order.
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) dir: Option<String>,
+    /// The lane that the arguments need.
+    pub(crate) lane: Option<&'static str>,
+}
+
+/// Names of programs and modules that start ranks. A script for the shell that has one of them
+/// cannot be run on each node as it is.
+const LAUNCHERS: [&str; 7] = [
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torchelastic.distributed.launch",
+    "horovodrun",
+    "mpirun",
+    "mpiexec",
+];
+
+/// What torchrun puts for the local rank into an argument (torch.distributed.elastic `macros`).
+const LOCAL_RANK: &str = "${local_rank}";
+
+/// Reads a command. `None`: it was refused.
+pub(crate) fn read(words: &[Word], known: &Known, log: &mut Verdicts) -> Option<Launch> {
+    let (mut env, mut dir) = (Vec::new(), None);
+    let mut words = words.to_vec();
+    loop {
+        let first = words.first()?;
+        match stem(&first.text) {
+            "env" => {
+                let pairs: Vec<_> = words[1..]
+                    .iter()
+                    .map_while(|word| shell::assignment(&word.text))
+                    .collect();
+                let next = words.get(pairs.len() + 1);
+                if pairs.is_empty() || next.is_none_or(|word| word.text.starts_with('-')) {
+                    break;
+                }
+                words.drain(..=pairs.len());
+                env.extend(pairs);
+            }
+            "sh" | "bash" | "dash" | "zsh" | "ash" => {
+                let Some(text) = shell_text(&words) else {
+                    warn_of_script(&words, log);
+                    break;
+                };
+                let Some(simple) = shell::simple(&text.text, known) else {
+                    if let Some(launcher) = launcher_in(&text.text) {
+                        log.refuse(
+                            &text.field(),
+                            format!(
+                                "starts {launcher} in a script for the shell; Muster starts the ranks itself and can only take \
+                                 the launcher off one plain command: put the rest into the image or into a script"
+                            ),
+                        );
+                        return None;
+                    }
+                    break;
+                };
+                env.extend(simple.env);
+                dir = simple.dir.or(dir);
+                let place = text.clone();
+                words = simple
+                    .words
+                    .into_iter()
+                    .map(|piece| Word {
+                        text: piece.text,
+                        on_node: piece.on_node,
+                        ..place.clone()
+                    })
+                    .collect();
+            }
+            _ => break,
+        }
+    }
+    let mut launch = taken_off(&words, log)?;
+    launch.env = env;
+    launch.dir = dir;
+    Some(launch)
+}
+
+/// A command that is left as it is.
+pub(crate) fn program(words: &[Word]) -> Launch {
+    plain(
+        words.iter().map(|word| word.text.clone()).collect(),
+        By::Itself,
+    )
+}
+
+impl Launch {
+    /// Runs the command without torchrun beside it, so that its interpreter needs no torch.
+    pub(crate) fn without_torch(&mut self) {
+        let program = self
+            .command
+            .first()
+            .is_some_and(|word| is_python(stem(word)));
+        if program {
+            self.args.splice(0..0, self.command.drain(..));
+            self.command = vec!["env".into()];
+        }
+        self.lane = Some("direct");
+    }
+
+    /// Puts the site's interpreter in place of the image's.
+    pub(crate) fn use_python(&mut self, python: &str) {
+        let words = self.command.iter_mut().chain(self.args.first_mut());
+        let first = words.take(2).find(|word| word.as_str() != "env");
+        if let Some(word) = first.filter(|word| is_python(stem(word))) {
+            python.clone_into(word);
+        }
+    }
+
+    /// Whether a word of the command has this text in it.
+    pub(crate) fn mentions(&self, text: &str) -> bool {
+        let mut words = self.command.iter().chain(&self.args);
+        words.any(|word| word.contains(text))
+    }
+}
+
+/// Takes torchrun, or what is like it, off the words.
+fn taken_off(words: &[Word], log: &mut Verdicts) -> Option<Launch> {
+    let first = words.first()?;
+    let name = stem(&first.text);
+    let beside = |program: &str| match first.text.rsplit_once('/') {
+        Some((folder, _)) => format!("{folder}/{program}"),
+        None => program.to_owned(),
+    };
+    match name {
+        "torchrun" => {
+            let python = beside("python3");
+            return with_flags(By::Torchrun, python, first, &words[1..], log);
+        }
+        "deepspeed" => {
+            let python = beside("python3");
+            return with_flags(By::Deepspeed, python, first, &words[1..], log);
+        }
+        "accelerate" | "horovodrun" | "mpirun" | "mpiexec" => {
+            log.refuse(&first.field(), starts_its_own(name));
+            return None;
+        }
+        _ => {}
+    }
+    if is_python(name)
+        && let Some(at) = module_of(words)
+        && let Some(module) = words.get(at + 1)
+    {
+        let by = match module.text.as_str() {
+            "torch.distributed.run" | "torch.distributed.launch" | "torch.distributed.elastic" => {
+                Some(By::Torchrun)
+            }
+            "torchelastic.distributed.launch" => Some(By::Torchelastic),
+            "deepspeed" | "deepspeed.launcher.runner" => Some(By::Deepspeed),
+            "accelerate.commands.launch" | "accelerate" => {
+                log.refuse(&module.field(), starts_its_own("accelerate"));
+                return None;
+            }
+            _ => None,
+        };
+        if let Some(by) = by {
+            if at > 1 {
+                log.note(
+                    &words[1].field(),
+                    "the interpreter's options are for the launcher; ranks write without a buffer anyway",
+                );
+            }
+            return with_flags(by, first.text.clone(), module, &words[at + 2..], log);
+        }
+    }
+    Some(plain(texts(words, log)?, By::Itself))
+}
+
+/// The words as they are. `None`: one of them means something else on each node.
+fn texts(words: &[Word], log: &mut Verdicts) -> Option<Vec<String>> {
+    let before = log.refused();
+    for word in words {
+        if let Some(name) = &word.on_node {
+            log.refuse(&word.field(), on_node(name));
+        }
+    }
+    let texts = words.iter().map(|word| word.text.clone()).collect();
+    (log.refused() == before).then_some(texts)
+}
+
+fn starts_its_own(name: &str) -> String {
+    format!(
+        "{name} starts processes on other nodes by itself, which Muster cannot tell its place yet; start the script with torchrun, or plainly"
+    )
+}
+
+/// A command that is one process of the world, without a launcher.
+fn plain(mut words: Vec<String>, by: By) -> Launch {
+    let python = words.first().is_some_and(|word| is_python(stem(word)));
+    let mut lane = None;
+    // Muster takes what follows an interpreter for a script. Code on the command line is a program
+    // of its own.
+    if python && has_code(&words) {
+        words.insert(0, "env".into());
+    }
+    let python = words.first().is_some_and(|word| is_python(stem(word)));
+    if !python {
+        // A program needs no torchrun beside it.
+        lane = Some("direct");
+    }
+    let at = usize::from(!words.is_empty());
+    Launch {
+        by,
+        args: words.split_off(at),
+        command: words,
+        procs: None,
+        nodes: None,
+        max_restarts: None,
+        standalone: None,
+        env: Vec::new(),
+        dir: None,
+        lane,
+    }
+}
+
+/// Whether the first word that is not an option of the interpreter is `-c CODE` or `-`.
+fn has_code(words: &[String]) -> bool {
+    let mut words = words[1..].iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "-c" | "-" => return true,
+            "-W" | "-X" | "--check-hash-based-pycs" => drop(words.next()),
+            "-m" => return false,
+            option if option.starts_with('-') => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn with_flags(
+    by: By,
+    python: String,
+    launcher: &Word,
+    words: &[Word],
+    log: &mut Verdicts,
+) -> Option<Launch> {
+    let flags: Flags = match by {
+        By::Deepspeed => flags::DEEPSPEED,
+        _ => flags::TORCHRUN,
+    };
+    let mut launch = plain(Vec::new(), by);
+    launch.lane = None;
+    let (mut module, mut no_python) = (false, false);
+    let mut local_rank = match (by, launcher.text.as_str()) {
+        (_, "torch.distributed.launch") => Some("--local-rank"),
+        (By::Deepspeed, _) => Some("--local_rank"),
+        _ => None,
+    };
+    let before = log.refused();
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let ((name, takes, meaning), own) = match flags::look(&word.text, flags) {
+            flags::Word::NoFlag => break,
+            flags::Word::Flag(entry, own) => (entry, own),
+            flags::Word::Unknown => {
+                log.refuse(&word.field(), unknown_flag(&word.text, by, flags));
+                return None;
+            }
+        };
+        at += 1;
+        let mut unknown = word.on_node.as_ref();
+        let value = match (takes, own) {
+            (Takes::Nothing, _) => "",
+            (Takes::Value, Some(own)) => own,
+            (Takes::Value, None) => {
+                at += 1;
+                match words.get(at - 1) {
+                    Some(next) => {
+                        unknown = unknown.or(next.on_node.as_ref());
+                        next.text.as_str()
+                    }
+                    None => {
+                        log.refuse(&word.field(), format!("{} has no value", word.text));
+                        return None;
+                    }
+                }
+            }
+        };
+        if let Some(variable) = unknown {
+            match meaning {
+                // Muster decides these, whatever the node would say.
+                Use::Note(_) | Use::Warn(_) => {}
+                // The operator sets these to the number of nodes.
+                Use::Nodes if matches!(variable.as_str(), "PET_NNODES" | "WORLD_SIZE") => {
+                    log.note(
+                        &word.field(),
+                        format!("--{name} is the number of nodes anyway"),
+                    );
+                    continue;
+                }
+                Use::Procs if variable == "PET_NPROC_PER_NODE" => {
+                    log.note(
+                        &word.field(),
+                        format!("--{name} is what the job says anyway"),
+                    );
+                    continue;
+                }
+                _ => {
+                    log.refuse(&word.field(), format!("--{name} {}", on_node(variable)));
+                    continue;
+                }
+            }
+        }
+        let given = |at: &Word| Given {
+            value: (),
+            place: at.place,
+            path: at.path.clone(),
+        };
+        match meaning {
+            Use::Procs => match Procs::read(value) {
+                Ok(procs) => launch.procs = Some(given(word).with(procs)),
+                Err(message) => log.refuse(&word.field(), format!("--{name} {message}")),
+            },
+            Use::Nodes => match range(value) {
+                Some(nodes) => launch.nodes = Some(given(word).with(nodes)),
+                None => log.refuse(
+                    &word.field(),
+                    format!("--{name} is {value:?}, must be N or MIN:MAX"),
+                ),
+            },
+            Use::Restarts => match value.parse() {
+                Ok(count) => {
+                    launch.max_restarts = Some(count);
+                    log.taken(&word.field(), "part of spec.restartPolicy.maxRestarts");
+                }
+                Err(_) => log.refuse(
+                    &word.field(),
+                    format!("--{name} is {value:?}, must be a number"),
+                ),
+            },
+            Use::Module => module = true,
+            Use::NoPython => no_python = true,
+            Use::Standalone => launch.standalone = Some(given(word)),
+            Use::LocalRank(wanted) => {
+                if !wanted {
+                    local_rank = None;
+                }
+            }
+            Use::Note(message) => log.note(&word.field(), format!("--{name} {message}")),
+            Use::Warn(message) => log.warn(&word.field(), format!("--{name} {message}")),
+            Use::Refuse(message) => log.refuse(&word.field(), format!("--{name} {message}")),
+        }
+    }
+    let rest = texts(words.get(at..).unwrap_or_default(), log)?;
+    if log.refused() > before {
+        return None;
+    }
+    let Some((script, args)) = rest.split_first() else {
+        log.refuse(&launcher.field(), "names no script after its flags");
+        return None;
+    };
+    let args = match local_rank {
+        Some(flag) => {
+            launch.lane = Some("cold");
+            log.note(
+                &launcher.field(),
+                format!("the script gets {flag} as before, for which ranks are started by torchrun itself"),
+            );
+            [&[format!("{flag}={LOCAL_RANK}")], args].concat()
+        }
+        None => args.to_vec(),
+    };
+    match (no_python, module) {
+        (true, _) => {
+            let program = plain([std::slice::from_ref(script), &args[..]].concat(), by);
+            // torchrun itself replaces the local rank.
+            launch.lane = launch.lane.or(program.lane);
+            (launch.command, launch.args) = (program.command, program.args);
+        }
+        (false, true) => {
+            launch.command = vec![python];
+            launch.args = [&["-m".to_owned(), script.clone()], &args[..]].concat();
+        }
+        (false, false) => {
+            launch.command = vec![python];
+            launch.args = [std::slice::from_ref(script), &args[..]].concat();
+        }
+    }
+    Some(launch)
+}
+
+impl Given<()> {
+    fn with<T>(self, value: T) -> Given<T> {
+        Given {
+            value,
+            place: self.place,
+            path: self.path,
+        }
+    }
+}
+
+/// The arguments of a launcher that an image starts by itself.
+pub(crate) fn arguments(
+    by: By,
+    python: &str,
+    words: &[Word],
+    log: &mut Verdicts,
+) -> Option<Launch> {
+    let launcher = Word {
+        text: String::new(),
+        ..words.first()?.clone()
+    };
+    with_flags(by, python.to_owned(), &launcher, words, log)
+}
+
+fn unknown_flag(word: &str, by: By, flags: Flags) -> String {
+    let program = match by {
+        By::Deepspeed => "deepspeed",
+        _ => "torchrun",
+    };
+    let bare = word.trim_start_matches('-');
+    let name = bare.split('=').next().unwrap_or_default().replace('_', "-");
+    let names: Vec<&str> = flags.iter().map(|(name, ..)| *name).collect();
+    match nearest(&name, &names) {
+        Some(meant) => format!("{word} is no flag of {program}; did you mean --{meant}?"),
+        None => format!("{word} is no flag of {program} that Muster knows"),
+    }
+}
+
+/// `N` or `MIN:MAX`
+fn range(text: &str) -> Option<(i64, i64)> {
+    match text.split_once(':') {
+        Some((min, max)) => Some((min.parse().ok()?, max.parse().ok()?)),
+        None => text.parse().ok().map(|n| (n, n)),
+    }
+}
+
+/// The text of `sh -c TEXT`. Options may stand before, and together with, `-c`.
+fn shell_text(words: &[Word]) -> Option<&Word> {
+    for (at, word) in words.iter().enumerate().skip(1) {
+        match word.text.strip_prefix('-') {
+            Some("-login" | "-noprofile" | "-norc" | "-posix") => {}
+            Some(letters) if letters.starts_with('-') || letters.is_empty() => return None,
+            Some(letters) if letters.ends_with('c') => return words.get(at + 1),
+            Some(_) => {}
+            // The value of -o.
+            None if word.text == "pipefail" => {}
+            None => return None,
+        }
+    }
+    None
+}
+
+/// A script of the shell may start torchrun, which nobody sees here.
+fn warn_of_script(words: &[Word], log: &mut Verdicts) {
+    if let Some(script) = words.get(1) {
+        log.warn(
+            &script.field(),
+            "is a script whose content is not seen here; it must start one process of the world, not torchrun",
+        );
+    }
+}
+
+/// The launcher that a text names, if any. Two names are also those of modules that a script in the
+/// text may import, so what follows them counts.
+fn launcher_in(text: &str) -> Option<&'static str> {
+    let part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let after = |name: &'static str| {
+        text.match_indices(name).filter_map(move |(at, _)| {
+            let before = text[..at].chars().next_back();
+            let rest = &text[at + name.len()..];
+            let whole = before.is_none_or(|c| !part(c)) && !rest.starts_with(part);
+            whole.then(|| rest.split_whitespace().next().unwrap_or_default())
+        })
+    };
+    if let Some(found) = LAUNCHERS
+        .into_iter()
+        .find(|name| after(name).next().is_some())
+    {
+        return Some(found);
+    }
+    if after("accelerate").any(|next| next == "launch") {
+        return Some("accelerate");
+    }
+    let starts = |next: &str| next.starts_with('-') || next.ends_with(".py");
+    after("deepspeed").any(starts).then_some("deepspeed")
+}
+
+/// Where `-m` is, if it comes before any script.
+fn module_of(words: &[Word]) -> Option<usize> {
+    let mut at = 1;
+    while let Some(word) = words.get(at) {
+        match word.text.as_str() {
+            "-m" => return Some(at),
+            "-W" | "-X" | "--check-hash-based-pycs" => at += 2,
+            "-c" | "-" => return None,
+            option if option.starts_with('-') => at += 1,
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// The name of a program without its folder.
+pub(crate) fn stem(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
+}
+
+/// `python`, `python3`, `python3.11`, `pypy3`.
+pub(crate) fn is_python(name: &str) -> bool {
+    ["python", "pypy"].iter().any(|stem| {
+        name.strip_prefix(stem)
+            .is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! What stands around the container that is run: other containers, the choice of nodes, the user.
+
+use crate::{
+    Cluster,
+    fields::{Field, Object, Rule, Rules},
+    tree::Value,
+    verdict::Verdicts,
+};
+
+/// Judges init containers and sidecars.
+pub(super) fn others(
+    containers: &[Field<'_>],
+    run: &Field<'_>,
+    pod: &Object<'_>,
+    log: &mut Verdicts,
+) {
+    let init = pod.get("initContainers").map(|field| field.items(log));
+    for container in init.iter().flatten() {
+        let name = container.node.text_at(&["name"]).unwrap_or_default();
+        match waits(container) {
+            true => log.note(
+                container,
+                format!("{name} only waits, which is not needed: all ranks start when all nodes are ready"),
+            ),
+            false => log.refuse(
+                container,
+                format!("{name} runs before the training, and Muster runs nothing before it; do its work in the script, or on the nodes"),
+            ),
+        }
+    }
+    let ours = mounted(run);
+    for container in containers.iter().filter(|other| other.path != run.path) {
+        let name = container.node.text_at(&["name"]).unwrap_or_default();
+        match mounted(container).into_iter().find(|volume| ours.contains(volume)) {
+            Some(volume) => log.refuse(
+                container,
+                format!("{name} shares the volume {volume} with the training, and Muster runs one container only"),
+            ),
+            None => log.warn(container, format!("{name} is not started: Muster runs one container only")),
+        }
+    }
+}
+
+/// Whether a container does nothing but wait for something of the cluster.
+fn waits(container: &Field<'_>) -> bool {
+    const SIGNS: [&str; 5] = ["nslookup", "getent hosts", "nc -z", "barrier", "until "];
+    const WORK: [&str; 7] = ["cp ", "curl", "wget", "git ", "aws ", "gsutil", "python"];
+    let mut text = String::new();
+    for list in ["command", "args"] {
+        if let Some(Value::List(items)) = container.node.entry(list).map(|entry| &entry.node.value)
+        {
+            for item in items {
+                if let Value::Text(word) = &item.value {
+                    text.push_str(word);
+                    text.push(' ');
+                }
+            }
+        }
+    }
+    let name = container.node.text_at(&["name"]).unwrap_or_default();
+    let says = |signs: &[&str]| signs.iter().any(|sign| text.contains(sign));
+    !says(&WORK) && (says(&SIGNS) || name.contains("barrier"))
+}
+
+/// The names of the volumes that a container mounts, without those for shared memory.
+fn mounted<'t>(container: &Field<'t>) -> Vec<&'t str> {
+    let Some(mounts) = container.node.entry("volumeMounts") else {
+        return Vec::new();
+    };
+    let Value::List(mounts) = &mounts.node.value else {
+        return Vec::new();
+    };
+    let shared = |path: Option<&str>| path.is_none_or(|path| path != "/dev/shm");
+    mounts
+        .iter()
+        .filter(|mount| shared(mount.text_at(&["mountPath"])))
+        .filter_map(|mount| mount.text_at(&["name"]))
+        .collect()
+}
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+
+/// Judges what the pod says about its nodes.
+pub(super) fn placing(pod: &Object<'_>, cluster: &Cluster<'_>, log: &mut Verdicts) {
+    if let Some(selector) = pod.get("nodeSelector") {
+        for (label, at) in selector.entries(log) {
+            let wanted = at.text(log);
+            match (wanted, cluster.site.node_labels.get(label)) {
+                (Some(wanted), Some(has)) if wanted == has => {
+                    log.note(&at, "every node has this label, says the site map");
+                }
+                (Some(_), _) => log.refuse(
+                    &at,
+                    format!("asks for nodes with this label, and Muster does not choose nodes by label yet; if every node has it, say so with `nodeLabels: {{{label}: ...}}` in the site map"),
+                ),
+                (None, _) => {}
+            }
+        }
+    }
+    let Some(affinity) = pod.get("affinity") else {
+        return;
+    };
+    for (kind, rules) in affinity.entries(log) {
+        for (when, at) in rules.entries(log) {
+            match (kind, when) {
+                ("nodeAffinity", REQUIRED) => log.refuse(
+                    &at,
+                    "asks for certain nodes, and Muster does not choose nodes by label yet",
+                ),
+                ("podAntiAffinity", _) => {
+                    log.note(&at, "a node has at most one worker group of a job");
+                }
+                _ => log.warn(
+                    &at,
+                    "has no effect: Muster does not choose nodes by label yet",
+                ),
+            }
+        }
+    }
+}
+
+const NO_CONTAINER: Rule = Rule::Note("has no effect: there are no containers here");
+
+const SECURITY: Rules = &[
+    ("runAsUser", Rule::Read),
+    (
+        "runAsGroup",
+        Rule::Warn("has no effect: processes have the groups of the agents' user"),
+    ),
+    (
+        "fsGroup",
+        Rule::Warn("has no effect: processes have the groups of the agents' user"),
+    ),
+    ("fsGroupChangePolicy", NO_CONTAINER),
+    (
+        "supplementalGroups",
+        Rule::Warn("has no effect: processes have the groups of the agents' user"),
+    ),
+    ("supplementalGroupsPolicy", NO_CONTAINER),
+    ("runAsNonRoot", NO_CONTAINER),
+    ("allowPrivilegeEscalation", NO_CONTAINER),
+    ("readOnlyRootFilesystem", NO_CONTAINER),
+    ("seccompProfile", NO_CONTAINER),
+    ("appArmorProfile", NO_CONTAINER),
+    ("seLinuxOptions", NO_CONTAINER),
+    ("seLinuxChangePolicy", NO_CONTAINER),
+    ("procMount", NO_CONTAINER),
+    ("windowsOptions", NO_CONTAINER),
+    (
+        "capabilities",
+        Rule::Warn("are not given: processes have the rights of the agents' user"),
+    ),
+    ("privileged", Rule::Read),
+    (
+        "sysctls",
+        Rule::Warn("are not set: they are the nodes' own"),
+    ),
+];
+
+/// Judges as whom the processes run.
+pub(super) fn user(security: Option<&Field<'_>>, cluster: &Cluster<'_>, log: &mut Verdicts) {
+    let Some(security) = security else { return };
+    let security = Object::walk(security, SECURITY, log);
+    if let Some((at, user)) = security.whole("runAsUser", log) {
+        match cluster.site.user {
+            Some(ours) if ours == user => log.note(at, "is the agents' user, says the site map"),
+            Some(ours) => log.refuse(
+                at,
+                format!("is {user}, but all jobs run as the agents' user, which is {ours}"),
+            ),
+            None => log.warn(at, "has no effect: processes run as the agents' user"),
+        }
+    }
+    if let Some((at, privileged)) = security.flag("privileged", log) {
+        match privileged {
+            true => log.warn(
+                at,
+                "is not given: processes have the rights of the agents' user",
+            ),
+            false => log.note(at, "is so here"),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The replica groups of a job: how many, from which template, restarted when.
+//!
+//! Muster's job has one kind of member today. So groups are read one by one, and a kind's file puts
+//! together those that are one world.
+
+use muster_core::spec::{RESTARTS_MAX, RestartPolicyDocument};
+
+use crate::{
+    Cluster,
+    fields::{Field, Object, Rule, Rules},
+    launch::{self, By, Launch},
+    pod::{Main, Pod},
+    run_policy::RunPolicy,
+    variables::Told,
+    verdict::Verdicts,
+};
+
+/// One replica group.
+#[derive(Clone, Debug)]
+pub(crate) struct Role<'t> {
+    /// The name as its kind writes it, as `Worker`.
+    pub(crate) name: &'static str,
+    pub(crate) replicas: i64,
+    pub(crate) replicas_at: Field<'t>,
+    pub(crate) policy: Option<(Policy, Field<'t>)>,
+    pub(crate) template: Field<'t>,
+    pub(crate) pod: Pod<'t>,
+    pub(crate) launch: Launch,
+}
+
+/// When a process that ended is started again, in the words of Kubernetes and Kubeflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    Never,
+    OnFailure,
+    Always,
+    ExitCode,
+}
+
+impl Policy {
+    const ALL: [(&str, Policy); 4] = [
+        ("Never", Policy::Never),
+        ("OnFailure", Policy::OnFailure),
+        ("Always", Policy::Always),
+        ("ExitCode", Policy::ExitCode),
+    ];
+
+    pub(crate) fn read<'t>(field: &Field<'t>, log: &mut Verdicts) -> Option<(Policy, Field<'t>)> {
+        let text = field.text(log)?;
+        match Policy::ALL.iter().find(|(name, _)| *name == text) {
+            Some((_, policy)) => Some((*policy, field.clone())),
+            // As if it were not there.
+            None if text.is_empty() => None,
+            None => {
+                log.refuse(
+                    field,
+                    format!("is {text:?}, must be one of Never, OnFailure, Always, ExitCode"),
+                );
+                None
+            }
+        }
+    }
+}
+
+/// How a kind's containers start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    pub(crate) main: Main,
+    pub(crate) told: Told,
+    /// What an image of this kind starts by itself, so that a template may have arguments only.
+    pub(crate) entrypoint: Option<By>,
+    /// Whether a command is left as it is.
+    pub(crate) as_is: bool,
+}
+
+const REPLICA: Rules = &[
+    ("replicas", Rule::Read),
+    ("restartPolicy", Rule::Read),
+    ("template", Rule::Read),
+];
+
+/// Reads the groups of a job. The keys are `names`, in any case.
+pub(crate) fn read<'t>(
+    specs: &Field<'t>,
+    names: &[&'static str],
+    default_replicas: i64,
+    style: Style,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Vec<Role<'t>> {
+    let mut roles: Vec<Role<'t>> = Vec::new();
+    for (key, field) in specs.entries(log) {
+        let Some(name) = names.iter().find(|name| name.eq_ignore_ascii_case(key)) else {
+            log.refuse(
+                &field,
+                format!(
+                    "is no role of this kind; its roles are {}",
+                    names.join(", ")
+                ),
+            );
+            continue;
+        };
+        if roles.iter().any(|role| role.name == *name) {
+            log.refuse(&field, format!("{name} is there twice"));
+            continue;
+        }
+        let same = roles
+            .iter()
+            .find(|other| {
+                let template = field.node.entry("template");
+                template.is_some_and(|entry| entry.node.says_the_same(other.template.node))
+            })
+            .cloned();
+        let role = match same {
+            Some(other) => like(&field, name, default_replicas, &other, log),
+            None => read_one(&field, name, default_replicas, style, cluster, log),
+        };
+        roles.extend(role);
+    }
+    roles
+}
+
+/// Reads one group. `None`: it was refused.
+pub(crate) fn read_one<'t>(
+    field: &Field<'t>,
+    name: &'static str,
+    default_replicas: i64,
+    style: Style,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Role<'t>> {
+    let spec = Object::walk(field, REPLICA, log);
+    let Some(template) = spec.get("template") else {
+        log.refuse(field, "has no template");
+        return None;
+    };
+    let (replicas, replicas_at, policy) = counted(&spec, field, default_replicas, log);
+    let pod = Pod::read(template, style.main, style.told, cluster, log)?;
+    let launch = start(&pod, style, log)?;
+    Some(Role {
+        name,
+        replicas,
+        replicas_at,
+        policy,
+        template: template.clone(),
+        pod,
+        launch,
+    })
+}
+
+/// A group whose template is that of another one, which has the verdicts.
+fn like<'t>(
+    field: &Field<'t>,
+    name: &'static str,
+    default_replicas: i64,
+    other: &Role<'t>,
+    log: &mut Verdicts,
+) -> Option<Role<'t>> {
+    let spec = Object::walk(field, REPLICA, log);
+    let template = spec.get("template")?;
+    log.note(template, format!("is the same as that of {}", other.name));
+    let (replicas, replicas_at, policy) = counted(&spec, field, default_replicas, log);
+    Some(Role {
+        name,
+        replicas,
+        replicas_at,
+        policy,
+        template: template.clone(),
+        ..other.clone()
+    })
+}
+
+/// How many replicas, where that stands, and the restart policy.
+#[allow(clippy::type_complexity, reason = "it is taken apart at once")]
+fn counted<'t>(
+    spec: &Object<'t>,
+    field: &Field<'t>,
+    default: i64,
+    log: &mut Verdicts,
+) -> (i64, Field<'t>, Option<(Policy, Field<'t>)>) {
+    let (replicas, at) = match spec.whole("replicas", log) {
+        Some((at, count)) => (count, at.clone()),
+        None => (default, field.clone()),
+    };
+    let policy = spec
+        .get("restartPolicy")
+        .and_then(|field| Policy::read(field, log));
+    (replicas, at, policy)
+}
+
+/// What a pod's container starts. `None`: it was refused.
+pub(crate) fn start(pod: &Pod<'_>, style: Style, log: &mut Verdicts) -> Option<Launch> {
+    let python = pod.python.as_deref().unwrap_or("python3");
+    let launch = match (pod.names_program, style.entrypoint) {
+        (false, Some(by)) if !pod.words.is_empty() => {
+            launch::arguments(by, python, &pod.words, log)
+        }
+        (false, _) => {
+            log.refuse(
+                &pod.container,
+                "runs what its image starts, which is not known here; name it with --command, or with `images` in the site map",
+            );
+            None
+        }
+        (true, _) if style.as_is => Some(launch::program(&pod.words)),
+        (true, _) => launch::read(&pod.words, &pod.variables.known, log),
+    };
+    let mut launch = launch?;
+    if let Some(python) = &pod.python {
+        launch.use_python(python);
+    }
+    // Muster gives every rank torchrun's variables, but not those that torchrun itself reads.
+    if launch.by == By::Itself && style.told.prefixes.contains(&"PET_") && launch.mentions("PET_") {
+        log.refuse(
+            &pod.container,
+            "reads PET_ variables in its command, which Muster does not set; RANK and WORLD_SIZE are there",
+        );
+        return None;
+    }
+    Some(launch)
+}
+
+/// The budget of restarts that policy and limits mean together. `own` is how many failures the
+/// launcher in the pods survives by itself; `codes` are the exit codes that `ExitCode` restarts for.
+pub(crate) fn restarts(
+    policy: Option<&(Policy, Field<'_>)>,
+    default: Policy,
+    run: &RunPolicy<'_>,
+    own: Option<i64>,
+    codes: &str,
+    log: &mut Verdicts,
+) -> Option<RestartPolicyDocument> {
+    let kind = policy.map_or(default, |(policy, _)| *policy);
+    let limit = run.backoff_limit.as_ref();
+    if let Some((_, at)) = limit {
+        match kind {
+            Policy::Never => log.note(at, "is not counted under Never, as upstream"),
+            Policy::ExitCode => log.note(at, "is not counted under ExitCode, as upstream"),
+            _ => log.taken(
+                at,
+                "spec.restartPolicy.maxRestarts; an incident counts once, however many pods it stops",
+            ),
+        }
+    }
+    let limit = limit.map(|(limit, _)| *limit);
+    let max = match kind {
+        Policy::Never => Some(own.unwrap_or(0)),
+        Policy::OnFailure | Policy::Always => Some(limit.or(own).unwrap_or(RESTARTS_MAX)),
+        Policy::ExitCode => own,
+    };
+    if let Some((kind, at)) = policy {
+        match kind {
+            Policy::Never => log.taken(
+                at,
+                "spec.restartPolicy; a node that is lost is replaced all the same",
+            ),
+            Policy::OnFailure => log.taken(at, "spec.restartPolicy"),
+            Policy::Always => log.warn(at, "restarts after failures only, not after success"),
+            Policy::ExitCode => log.warn(
+                at,
+                format!(
+                    "exit codes are not told apart yet: any failure of the job counts, not only {codes}, {}",
+                    match max {
+                        Some(max) => format!("and it survives {max}"),
+                        None => "and it survives 3 within an hour".into(),
+                    }
+                ),
+            ),
+        }
+    }
+    max.map(|max| RestartPolicyDocument {
+        max_restarts: Some(max.min(RESTARTS_MAX)),
+        // Upstream counts without a window. This is the longest one.
+        window: Some("720h".into()),
+    })
+}

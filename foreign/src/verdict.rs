@@ -1,0 +1,116 @@
+//! What becomes of one field of a foreign file: the verdict, its reason and its place.
+//!
+//! Every field gets exactly one verdict, or stands inside of one that has. `Verdicts` collects them
+//! and knows no field.
+
+use std::{collections::BTreeSet, fmt};
+
+use crate::{fields::Field, tree::Place};
+
+/// How much of a field survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// A field of the MusterJob says it.
+    Taken,
+    /// The same effect by other means, or none was meant.
+    Note,
+    /// A part has no effect here. `--strict` refuses it.
+    Warning,
+    /// The job would mean something else. Nothing of the file is submitted.
+    Refusal,
+}
+
+impl Verdict {
+    /// The word before the reason. A refusal has none, like every other mistake in a job file.
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Taken => "taken: ",
+            Verdict::Note => "note: ",
+            Verdict::Warning => "warning: ",
+            Verdict::Refusal => "",
+        }
+    }
+}
+
+/// The verdict about one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    pub place: Place,
+    /// The field in its document, as `spec.replicaSpecs.Worker.replicas`. Empty: the document.
+    pub path: String,
+    pub verdict: Verdict,
+    /// What is done, or why not.
+    pub message: String,
+}
+
+impl Remark {
+    pub fn refusal(place: Place, path: impl Into<String>, message: impl Into<String>) -> Remark {
+        Remark {
+            place,
+            path: path.into(),
+            verdict: Verdict::Refusal,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Remark {
+    /// Everything after the name of the file: `9:16: warning: spec.x: message`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { line, column } = self.place;
+        write!(f, "{line}:{column}: {}", self.verdict.word())?;
+        match self.path.as_str() {
+            "" => f.write_str(&self.message),
+            path => write!(f, "{path}: {}", self.message),
+        }
+    }
+}
+
+/// The verdicts so far.
+#[derive(Debug, Default)]
+pub(crate) struct Verdicts {
+    pub(crate) remarks: Vec<Remark>,
+    said: BTreeSet<String>,
+}
+
+impl Verdicts {
+    pub(crate) fn taken(&mut self, field: &Field<'_>, as_what: impl fmt::Display) {
+        self.add(field, Verdict::Taken, format!("is {as_what}"));
+    }
+
+    pub(crate) fn note(&mut self, field: &Field<'_>, message: impl Into<String>) {
+        self.add(field, Verdict::Note, message);
+    }
+
+    pub(crate) fn warn(&mut self, field: &Field<'_>, message: impl Into<String>) {
+        self.add(field, Verdict::Warning, message);
+    }
+
+    /// Warns of something once for each `subject`, and notes it after that.
+    pub(crate) fn warn_once(&mut self, field: &Field<'_>, subject: &str, message: &str) {
+        match self.said.insert(subject.to_owned()) {
+            true => self.warn(field, message),
+            false => self.note(field, message),
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, field: &Field<'_>, message: impl Into<String>) {
+        self.add(field, Verdict::Refusal, message);
+    }
+
+    pub(crate) fn add(&mut self, field: &Field<'_>, verdict: Verdict, message: impl Into<String>) {
+        self.remarks.push(Remark {
+            place: field.place,
+            path: field.path.clone(),
+            verdict,
+            message: message.into(),
+        });
+    }
+
+    pub(crate) fn refused(&self) -> usize {
+        let refusals = self.remarks.iter();
+        refusals
+            .filter(|remark| remark.verdict == Verdict::Refusal)
+            .count()
+    }
+}

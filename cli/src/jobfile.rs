@@ -13,7 +13,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use muster_core::spec::{DEFAULT_NAMESPACE, JobDocument};
+use muster_core::spec::{DEFAULT_NAMESPACE, JobDocument, shape::DOCUMENT};
 use muster_foreign::{
     Options, Remark, Verdict,
     tree::{self, Node, Place, Value},
@@ -174,7 +174,7 @@ fn make_absolute(document: &mut JobDocument, here: &Path) {
 
 /// Reads and checks a MusterJob.
 fn judge(tree: &Node, reader: &Reader, findings: &mut Findings) -> Option<JobDocument> {
-    let json = shape::read(tree, &shape::DOCUMENT, "", findings)?;
+    let json = shape::read(tree, &DOCUMENT, "", findings)?;
     let mut document: JobDocument = match serde_json::from_value(json) {
         Ok(document) => document,
         Err(error) => {

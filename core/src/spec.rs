@@ -16,6 +16,7 @@ use crate::{
 
 mod choices;
 mod limits;
+pub mod shape;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,405 @@
+//! The fields of a `MusterJob` document as a table: their names, types, bounds and meaning. The
+//! command line reads files by it, and the schema of the Kubernetes object is made from it.
+//!
+//! The table checks nothing itself. [`super::JobDocument::check`] decides, and it knows more rules
+//! than a table can say. A test compares the table with the types.
+
+use super::{
+    API_VERSION, KIND, Launch, NodeMix, Progress,
+    limits::{
+        ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, ENV_BYTES_MAX, ENV_MAX, NODES_MAX,
+        PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, STEP_PATTERN_MAX,
+    },
+};
+use crate::id::LABEL_MAX;
+
+/// The longest path that Linux takes.
+const PATH_MAX: usize = 4_096;
+/// The longest name of an environment variable.
+const VARIABLE_NAME_MAX: usize = 256;
+/// The longest text of a period. Nobody writes as many units.
+const PERIOD_MAX: usize = 32;
+
+/// The type of a field.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    Text(Text),
+    /// A whole number between these bounds.
+    Whole(i64, i64),
+    /// true or false.
+    Choice,
+    /// A list of so many items at most.
+    List(&'static Shape, usize),
+    Object(&'static [Field]),
+}
+
+/// What a text is.
+#[derive(Clone, Copy, Debug)]
+pub enum Text {
+    /// Any text of so many bytes at most.
+    Any(usize),
+    /// One of these words.
+    OneOf(fn() -> Vec<&'static str>),
+    /// A length of time, as `10s` or `1m30s`.
+    Period,
+    /// An absolute path. The command line makes a relative one absolute.
+    Path,
+}
+
+/// One field of an object.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    pub name: &'static str,
+    pub shape: Shape,
+    /// It must not be missing.
+    pub needed: bool,
+    /// What it means, for people.
+    pub about: &'static str,
+}
+
+impl Text {
+    /// The most bytes of such a text.
+    pub fn bytes_max(self) -> usize {
+        match self {
+            Text::Any(most) => most,
+            Text::OneOf(words) => words().iter().map(|word| word.len()).max().unwrap_or(0),
+            Text::Period => PERIOD_MAX,
+            Text::Path => PATH_MAX,
+        }
+    }
+}
+
+const fn field(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field {
+        name,
+        shape,
+        needed: false,
+        about,
+    }
+}
+
+const fn needed(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field {
+        name,
+        shape,
+        needed: true,
+        about,
+    }
+}
+
+const LABEL: Shape = Shape::Text(Text::Any(LABEL_MAX));
+const PERIOD: Shape = Shape::Text(Text::Period);
+const NODES: Shape = Shape::Whole(1, NODES_MAX);
+const ARGUMENTS: Shape = Shape::List(&Shape::Text(Text::Any(ARG_BYTES_MAX)), ARGS_MAX);
+
+/// A whole document.
+pub const DOCUMENT: Shape = Shape::Object(&[
+    field(
+        "apiVersion",
+        Shape::Text(Text::OneOf(|| vec![API_VERSION])),
+        "The version of this form.",
+    ),
+    field(
+        "kind",
+        Shape::Text(Text::OneOf(|| vec![KIND])),
+        "The kind of object.",
+    ),
+    field(
+        "metadata",
+        Shape::Object(&[
+            field("name", LABEL, "The name of the job."),
+            field("namespace", LABEL, "The namespace of the job."),
+        ]),
+        "How the job is called.",
+    ),
+    field("spec", SPEC, "What to run, and how many nodes it gets."),
+]);
+
+/// The `spec` of a document.
+pub const SPEC: Shape = Shape::Object(SPEC_FIELDS);
+
+/// The fields of `spec`.
+pub const SPEC_FIELDS: &[Field] = &[
+    field(
+        "replicas",
+        NODES,
+        "How many nodes the job wants. 1 if left out.",
+    ),
+    field(
+        "minReplicas",
+        NODES,
+        "With fewer nodes than this the job waits. The same as replicas if left out.",
+    ),
+    field(
+        "maxReplicas",
+        NODES,
+        "The job can be scaled up to so many nodes. The same as replicas if left out.",
+    ),
+    field(
+        "procPerNode",
+        Shape::Whole(1, PROCS_MAX),
+        "Worker processes (ranks) on each node. The same as gpusPerNode if left out, and at least 1.",
+    ),
+    field(
+        "gpusPerNode",
+        Shape::Whole(0, PROCS_MAX),
+        "GPUs that each node must give to the job. 0 if left out.",
+    ),
+    field(
+        "command",
+        ARGUMENTS,
+        "The interpreter and its options, or a program. [python3] if left out.",
+    ),
+    field(
+        "args",
+        ARGUMENTS,
+        "The script and its arguments, as [train.py, --epochs, \"10\"], or [-m, package.module].",
+    ),
+    field(
+        "env",
+        Shape::List(&VARIABLE, ENV_MAX),
+        "Environment variables of the ranks.",
+    ),
+    field(
+        "workingDir",
+        Shape::Text(Text::Path),
+        "The directory in which the ranks start, on every node. An absolute path.",
+    ),
+    field(
+        "priority",
+        Shape::Whole(-PRIORITY_MAX, PRIORITY_MAX),
+        "Of jobs that wait, the one with the highest number goes first. 0 if left out.",
+    ),
+    field(
+        "restartPolicy",
+        Shape::Object(&[
+            field(
+                "maxRestarts",
+                Shape::Whole(0, RESTARTS_MAX),
+                "Failures of the job itself that it survives within the window. 3 if left out. Failures of nodes do not count.",
+            ),
+            field(
+                "window",
+                PERIOD,
+                "The length of the window. 1h if left out.",
+            ),
+        ]),
+        "How many failures of its own the job survives.",
+    ),
+    field(
+        "stopGracePeriod",
+        PERIOD,
+        "The time from SIGTERM to SIGKILL at a planned stop, as 30s, at most 5m. 10s if left out.",
+    ),
+    field(
+        "scaleUpCooldown",
+        PERIOD,
+        "How long the job trains at least before it grows by itself. 30s if left out.",
+    ),
+    field(
+        "fenceAfter",
+        PERIOD,
+        "Workers stop by themselves if nothing was heard of the coordinator for so long, from 10s to 1h. Never if left out.",
+    ),
+    field(
+        "progress",
+        Shape::Text(Text::OneOf(|| names(&Progress::ALL))),
+        "synchronous: no step is made without every member (DDP, FSDP). independent: members can go on alone. synchronous if left out.",
+    ),
+    field(
+        "launch",
+        Shape::Text(Text::OneOf(|| names(&Launch::ALL))),
+        "How ranks are started. auto if left out.",
+    ),
+    field(
+        "stepPattern",
+        Shape::Text(Text::Any(STEP_PATTERN_MAX)),
+        "A regular expression whose first group is the step in a line of output. Without it the steps of the usual trainers are found.",
+    ),
+    field(
+        "checkpointPattern",
+        Shape::Text(Text::Any(CHECKPOINT_PATTERN_MAX)),
+        "The files that the script saves, as out/*.pt. A change of one is progress for a script that shows no steps.",
+    ),
+    field(
+        "nodeMix",
+        Shape::Text(Text::OneOf(|| names(&NodeMix::ALL))),
+        "warn: take also nodes whose GPU model or software differs. refuse: wait rather than mix. warn if left out.",
+    ),
+];
+
+/// The longest time in seconds that an object may name: ten years.
+const SECONDS_MAX: i64 = 10 * 365 * 24 * 3_600;
+
+/// Fields that only the `spec` of a Kubernetes object has: they are about the object's life. Their
+/// names are those of batch/v1, and they may change at any time.
+pub const OBJECT_FIELDS: &[Field] = &[
+    field(
+        SUSPEND,
+        Shape::Choice,
+        "true: the job holds no nodes until this is false again. A job that trains is stopped with its grace. false if left out.",
+    ),
+    field(
+        ACTIVE_DEADLINE,
+        Shape::Whole(1, SECONDS_MAX),
+        "The job fails if it is not over so many seconds after it was accepted. Its workers get their grace. No limit if left out.",
+    ),
+    field(
+        TTL,
+        Shape::Whole(0, SECONDS_MAX),
+        "The object is deleted so many seconds after the end of its job, and the job is forgotten with its logs. Never if left out.",
+    ),
+];
+
+pub const SUSPEND: &str = "suspend";
+pub const ACTIVE_DEADLINE: &str = "activeDeadlineSeconds";
+pub const TTL: &str = "ttlSecondsAfterFinished";
+
+const VARIABLE: Shape = Shape::Object(&[
+    needed(
+        "name",
+        Shape::Text(Text::Any(VARIABLE_NAME_MAX)),
+        "The name of the variable.",
+    ),
+    field("value", Shape::Text(Text::Any(ENV_BYTES_MAX)), "Its value."),
+    field(
+        "valueFrom",
+        Shape::Object(&[needed(
+            "file",
+            Shape::Text(Text::Path),
+            "An absolute path on each node, read by the agent when the ranks start.",
+        )]),
+        "Where the value is, in place of value.",
+    ),
+]);
+
+fn names<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
+    choices.iter().map(|(name, _)| *name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::spec::{
+        EnvVar, JobDocument, Metadata, RestartPolicyDocument, SpecDocument, ValueFrom,
+    };
+
+    /// A document with every field set.
+    fn full() -> JobDocument {
+        let text = || Some("x".to_owned());
+        JobDocument {
+            api_version: "x".into(),
+            kind: "x".into(),
+            metadata: Metadata {
+                name: "x".into(),
+                namespace: text(),
+            },
+            spec: SpecDocument {
+                replicas: Some(1),
+                min_replicas: Some(1),
+                max_replicas: Some(1),
+                proc_per_node: Some(1),
+                gpus_per_node: Some(1),
+                command: vec!["x".into()],
+                args: vec!["x".into()],
+                env: vec![EnvVar {
+                    name: "x".into(),
+                    value: "x".into(),
+                    value_from: Some(ValueFrom { file: "x".into() }),
+                }],
+                working_dir: text(),
+                priority: Some(1),
+                restart_policy: Some(RestartPolicyDocument {
+                    max_restarts: Some(1),
+                    window: text(),
+                }),
+                stop_grace_period: text(),
+                scale_up_cooldown: text(),
+                fence_after: text(),
+                progress: text(),
+                launch: text(),
+                step_pattern: text(),
+                checkpoint_pattern: text(),
+                node_mix: text(),
+            },
+        }
+    }
+
+    fn same(shape: &Shape, value: &Value, path: &str) {
+        match (shape, value) {
+            (Shape::Text(_), Value::String(_)) | (Shape::Whole(..), Value::Number(_)) => {}
+            (Shape::List(item, _), Value::Array(items)) => same(item, &items[0], path),
+            (Shape::Object(fields), Value::Object(object)) => {
+                let mut names: Vec<&str> = fields.iter().map(|field| field.name).collect();
+                names.sort_unstable();
+                assert_eq!(
+                    names,
+                    object.keys().map(String::as_str).collect::<Vec<_>>(),
+                    "fields of {path:?}"
+                );
+                for field in *fields {
+                    let path = format!("{path}.{}", field.name);
+                    same(&field.shape, &object[field.name], &path);
+                    assert!(field.about.ends_with('.'), "{path}: {:?}", field.about);
+                }
+            }
+            _ => panic!("{path} has another type: {value}"),
+        }
+    }
+
+    #[test]
+    fn the_table_is_what_the_types_read() {
+        same(&DOCUMENT, &serde_json::to_value(full()).unwrap(), "");
+    }
+
+    /// The message of the check about one field, if that field is wrong.
+    fn refusal(field: &str, value: &Value) -> Option<String> {
+        let mut document = serde_json::json!({
+            "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": "a" },
+            "spec": { "args": ["train.py"], "minReplicas": 1, "maxReplicas": NODES_MAX },
+        });
+        document["spec"][field] = value.clone();
+        let document: JobDocument = serde_json::from_value(document).unwrap();
+        let errors = document.check().err()?;
+        let path = format!("spec.{field}");
+        errors
+            .into_iter()
+            .find(|error| error.path == path)
+            .map(|error| error.message)
+    }
+
+    #[test]
+    fn its_bounds_are_those_of_the_check() {
+        for field in SPEC_FIELDS {
+            let (good, bad) = match field.shape {
+                Shape::Whole(low, high) => (
+                    vec![low.into(), high.into()],
+                    vec![(low - 1).into(), (high + 1).into()],
+                ),
+                Shape::Text(Text::OneOf(words)) => (
+                    words().into_iter().map(Value::from).collect(),
+                    vec!["other".into()],
+                ),
+                Shape::Text(Text::Path) => (vec!["/a".into()], vec!["a".into()]),
+                Shape::Text(Text::Period) => (vec!["1m".into()], vec!["soon".into()]),
+                Shape::List(_, most) if field.name != "env" => {
+                    let of = |count: usize| Value::from(vec!["a"; count]);
+                    (vec![of(most)], vec![of(most + 1)])
+                }
+                _ => continue,
+            };
+            for value in good {
+                // The two ends of the range have rules about each other.
+                let is_end = field.name.ends_with("Replicas") || field.name == "replicas";
+                let wrong = refusal(field.name, &value).filter(|_| !is_end);
+                assert_eq!(wrong, None, "{}: {value}", field.name);
+            }
+            for value in bad {
+                let wrong = refusal(field.name, &value);
+                assert!(wrong.is_some(), "{}: {value} must be refused", field.name);
+            }
+        }
+    }
+}

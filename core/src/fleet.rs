@@ -36,6 +36,7 @@
 //! | `presence` | whether the coordinator itself was there, and whether it listens |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
+//! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
 //! | **One job's turn** | rules that change one job's record |
 //! | `scratch` | what a turn gathers on its way |
 //! | `job_turn` | one job while it is settled, and what its rules may read |
@@ -43,6 +44,7 @@
 //! | `broken`, `ending` | what a break costs; how a job ends |
 //! | `marks` | what its failures say about nodes |
 //! | `resize` | does its generation give way to another |
+//! | `suspend` | a suspended job holds no nodes |
 //! | `open` | its next generation: opened, started |
 //! | `prewarm` | nodes that are to join get a launcher ready first |
 //! | `capacity` | what nodes have left for it |
@@ -90,6 +92,8 @@ mod hello;
 mod ingest;
 mod input;
 pub mod job;
+pub mod job_object;
+pub mod job_status;
 mod job_turn;
 mod judge;
 mod live;
@@ -114,6 +118,7 @@ mod scratch;
 mod settle;
 mod software_mismatch;
 pub mod store_clients;
+mod suspend;
 #[cfg(test)]
 mod tests;
 mod tombstone;

@@ -61,6 +61,7 @@ impl v1::job_service_server::JobService for Jobs {
                     spec,
                     uid,
                     request_id,
+                    suspended: false,
                     validate_only,
                 },
             )

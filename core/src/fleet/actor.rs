@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Who made a request, as far as the coordinator could find out. It decides nothing yet; events and
-/// cordons name it.
+/// Who made a request, as far as the coordinator could find out. Events and cordons name it. A job
+/// that belongs to an object is changed by that object only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Actor {
@@ -15,6 +15,8 @@ pub enum Actor {
     User { name: String },
     /// The agent of a node, as its certificate says.
     Host { name: String },
+    /// The `MusterJob` object of the job. The API server of its cluster knows who changed it.
+    Object,
     /// Nobody can tell who it is. The name is what the client says, and proves nothing; it may be
     /// empty.
     Unknown { claimed: String },
@@ -27,6 +29,7 @@ impl fmt::Display for Actor {
             Actor::Local { uid } => write!(f, "user {uid}"),
             Actor::User { name } => f.write_str(name),
             Actor::Host { name } => write!(f, "host {name}"),
+            Actor::Object => f.write_str("its MusterJob object"),
             Actor::Unknown { claimed } if claimed.is_empty() => f.write_str("unknown user"),
             Actor::Unknown { claimed } => f.write_str(claimed),
         }

@@ -29,6 +29,8 @@ impl JobTurn<'_> {
 pub(crate) fn end(nodes: &Registry, job: &mut JobRecord, ending: Ending) {
     let grace = match ending.phase {
         Phase::Cancelled => job.spec.stop_grace_period,
+        // Nothing has failed, so there may be something to save.
+        _ if ending.reason == Reason::DeadlineExceeded => job.spec.stop_grace_period,
         // The processes that are left are torchrun's, in their exit barrier.
         Phase::Succeeded => Duration::from_secs(1),
         _ => Duration::ZERO,

@@ -52,6 +52,7 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
         | Cause::FirstStart
         | Cause::NodeJoined
         | Cause::Scaled
+        | Cause::Suspended
         | Cause::Resumed
         | Cause::StoreAccepted => None,
     }

@@ -103,7 +103,14 @@ pub enum Request {
         spec: JobSpec,
         uid: JobUid,
         request_id: String,
+        /// The job holds no nodes until it is resumed.
+        suspended: bool,
         validate_only: bool,
+    },
+    /// Holds a job back, or resumes it.
+    Suspend {
+        name: JobName,
+        suspended: bool,
     },
     Scale {
         name: JobName,
@@ -111,6 +118,11 @@ pub enum Request {
     },
     Cancel {
         name: JobName,
+    },
+    /// Ends a job as failed that has had all the time it was given.
+    Expire {
+        name: JobName,
+        after: Duration,
     },
     Delete {
         name: JobName,

@@ -63,6 +63,8 @@ pub enum Reason {
     Fencing,
     /// Members of an earlier generation cannot be asked, and nothing proves them dead.
     Unreachable,
+    /// The job is held back until somebody resumes it.
+    Suspended,
     /// Workers are being ended.
     Stopping,
     Launching,
@@ -77,6 +79,8 @@ pub enum Reason {
     StoreBehind,
     Completed,
     RestartBudgetSpent,
+    /// Its object gave it less time than it took.
+    DeadlineExceeded,
     Cancelled,
     /// A reason that a later version wrote.
     #[serde(other)]
@@ -103,6 +107,9 @@ pub struct JobRecord {
     pub created: Timestamp,
     /// The number of nodes wanted now. It is `spec.replicas` until a user scales the job.
     pub replicas: u32,
+    /// No generation is opened until the job is resumed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
     pub phase: Phase,
     /// Why the job is in this phase. `reason` is a word, `message` a sentence with the numbers.
     pub reason: Reason,
@@ -262,6 +269,7 @@ impl JobRecord {
             uid,
             name,
             replicas: spec.replicas,
+            suspended: false,
             spec,
             request_id,
             owner: None,
@@ -290,6 +298,11 @@ impl JobRecord {
             nodes_used: BTreeSet::new(),
             finished: None,
         }
+    }
+
+    /// Whether it belongs to the `MusterJob` object of its name. The object's uid is the job's.
+    pub fn is_of_object(&self) -> bool {
+        self.owner == Some(Actor::Object)
     }
 
     /// Generations that may still have a live process, oldest first.

@@ -27,6 +27,17 @@ impl JobTurn<'_> {
         if job.current.is_some() || job.ending.is_some() || job.phase.is_over() {
             return;
         }
+        if job.suspended {
+            let message = match self.unkillable() {
+                Some(message) => message,
+                None if job.unproven_generations().next().is_some() => {
+                    "suspended; its workers are being stopped".to_owned()
+                }
+                None => "suspended; it holds no nodes until it is resumed".to_owned(),
+            };
+            self.job.say(Phase::Pending, Reason::Suspended, message);
+            return account::waits(self.job, self.now);
+        }
         if let Some(at) = job.not_before.filter(|at| *at > self.now) {
             let crash_loop = job
                 .crash_loop

@@ -57,6 +57,8 @@ pub struct Policy {
     /// Kubernetes Node objects are read. If not, the labels stored from them are out of date and
     /// are forgotten.
     pub reads_objects: bool,
+    /// `MusterJob` objects are followed. If not, users may change the jobs that came from them.
+    pub follows_jobs: bool,
     pub tick: Duration,
 }
 
@@ -91,6 +93,7 @@ impl Default for Policy {
             speaks: Speaks::OURS,
             accept_store: false,
             reads_objects: false,
+            follows_jobs: false,
             tick: Duration::from_millis(250),
         }
     }

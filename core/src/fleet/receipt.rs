@@ -33,6 +33,8 @@ pub enum Cause {
     MixedNodes,
     NodeJoined,
     Scaled,
+    /// Somebody held the job back for a while.
+    Suspended,
     Resumed,
     /// A person has accepted an older copy of the store, and a member had gone on to a generation
     /// that this copy does not know.
@@ -46,8 +48,8 @@ impl Cause {
         match self {
             WorkerFailed | WorkerKilled | PeersLost | NodeLost | NodeRebooted | NodeUnhealthy
             | Fenced | StartFailed | StartTimeout => true,
-            FirstStart | NodeLeaving | NodeDeleted | MixedNodes | NodeJoined | Scaled | Resumed
-            | StoreAccepted => false,
+            FirstStart | NodeLeaving | NodeDeleted | MixedNodes | NodeJoined | Scaled
+            | Suspended | Resumed | StoreAccepted => false,
         }
     }
 }

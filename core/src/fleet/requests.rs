@@ -1,6 +1,8 @@
 //! What users ask for. A request is refused with a reason, or it changes a record. `settle` acts on
 //! the change.
 
+use std::time::Duration;
+
 use crate::{
     fleet::{
         actor::Actor,
@@ -15,6 +17,7 @@ use crate::{
         turn::Fleet,
     },
     id::{Generation, JobName, JobUid, NodeName},
+    period,
     planted::{self, Mistake},
     run::RunId,
     spec::JobSpec,
@@ -37,11 +40,21 @@ impl Fleet {
                 spec,
                 uid,
                 request_id,
+                suspended,
                 validate_only,
-            } => self.submit(name, spec, uid, request_id, validate_only, actor, scratch),
-            Request::Scale { name, nodes } => self.scale(&name, nodes, scratch),
+            } => {
+                let record = JobRecord {
+                    owner: Some(actor.clone()),
+                    suspended,
+                    ..JobRecord::submitted(uid, name, spec, request_id, scratch.now)
+                };
+                self.submit(record, validate_only, scratch)
+            }
+            Request::Suspend { name, suspended } => self.suspend(&name, suspended, scratch),
+            Request::Scale { name, nodes } => self.scale(&name, actor, nodes, scratch),
             Request::Cancel { name } => self.cancel(&name, scratch),
-            Request::Delete { name } => self.delete(&name, scratch),
+            Request::Expire { name, after } => self.expire(&name, after, scratch),
+            Request::Delete { name } => self.delete(&name, actor, scratch),
             Request::Cordon { node, reason } => self.cordon(&node, actor, reason, scratch),
             Request::Uncordon { node } => self.uncordon(&node, scratch),
             Request::DeleteNode { node } => self.delete_node(&node, scratch),
@@ -56,19 +69,14 @@ impl Fleet {
             .ok_or_else(|| Refusal::NoSuchJob(name.clone()))
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the fields of one request")]
     fn submit(
         &mut self,
-        name: JobName,
-        spec: JobSpec,
-        uid: JobUid,
-        request_id: String,
+        record: JobRecord,
         validate_only: bool,
-        actor: &Actor,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
-        let now = scratch.now;
-        if let Some(existing) = self.existing(&name, &spec, &request_id)? {
+        let (uid, name) = (record.uid.clone(), record.name.clone());
+        if let Some(existing) = self.existing(&name, &record.spec, &record.request_id)? {
             return Ok(Reply::Job {
                 uid: existing,
                 existed: true,
@@ -80,10 +88,13 @@ impl Fleet {
                 limit: self.policy.jobs_max,
             });
         }
-        let record = JobRecord {
-            owner: Some(actor.clone()),
-            ..JobRecord::submitted(uid.clone(), name.clone(), spec, request_id, now)
-        };
+        if self.tombstones.iter().any(|known| known.run.job == uid) {
+            // Only an object brings its uid along. Nodes know how far this uid came.
+            let message = format!(
+                "job {name} was deleted in Muster; delete its MusterJob object and apply it again"
+            );
+            return Err(Refusal::Precondition(message));
+        }
         if validate_only {
             let view = crate::fleet::view::job(&record, &self.nodes);
             return Ok(Reply::Ready(Answer::Job {
@@ -144,13 +155,38 @@ impl Fleet {
         Ok(Some(job.uid.clone()))
     }
 
+    /// Refuses to change a job that belongs to an object, unless the object asks. The object would
+    /// change it back. `command` is what to use instead.
+    fn refuse_owned(
+        &self,
+        uid: &JobUid,
+        actor: &Actor,
+        command: impl FnOnce(&JobName) -> String,
+    ) -> Result<(), Refusal> {
+        let job = &self.jobs[uid];
+        let owned = self.policy.follows_jobs && job.is_of_object();
+        if !owned || *actor == Actor::Object {
+            return Ok(());
+        }
+        let name = &job.name;
+        Err(Refusal::Precondition(format!(
+            "job {name} belongs to a MusterJob object, so change the object: {} -n {}",
+            command(name),
+            name.namespace
+        )))
+    }
+
     fn scale(
         &mut self,
         name: &JobName,
+        actor: &Actor,
         nodes: u32,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
+        self.refuse_owned(&uid, actor, |job| {
+            format!("kubectl scale mj/{} --replicas={nodes}", job.name)
+        })?;
         self.refuse_halted(&uid, name)?;
         let job = &self.jobs[&uid];
         let (min, max) = (job.spec.min_replicas, job.spec.max_replicas);
@@ -225,8 +261,67 @@ impl Fleet {
         Ok(Reply::Job { uid, existed: true })
     }
 
-    fn delete(&mut self, name: &JobName, scratch: &mut Scratch) -> Result<Reply, Refusal> {
+    fn suspend(
+        &mut self,
+        name: &JobName,
+        suspended: bool,
+        scratch: &mut Scratch,
+    ) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
+        self.refuse_halted(&uid, name)?;
+        let job = self.jobs.get_mut(&uid).expect("found above");
+        if job.phase.is_over() || job.ending.is_some() {
+            return Err(Refusal::Precondition(format!(
+                "job {name} is {:?} and cannot be suspended or resumed",
+                job.phase
+            )));
+        }
+        if job.suspended != suspended {
+            scratch.touch_job(job);
+            job.suspended = suspended;
+            let (reason, message) = match suspended {
+                true => ("Suspended", format!("{name} is suspended")),
+                false => ("Resumed", format!("{name} is resumed")),
+            };
+            scratch.note(reason, message).of_job(&uid, name);
+        }
+        Ok(Reply::Job { uid, existed: true })
+    }
+
+    fn expire(
+        &mut self,
+        name: &JobName,
+        after: Duration,
+        scratch: &mut Scratch,
+    ) -> Result<Reply, Refusal> {
+        let uid = self.find(name)?;
+        self.refuse_halted(&uid, name)?;
+        let job = self.jobs.get_mut(&uid).expect("found above");
+        if !job.phase.is_over() && job.ending.is_none() {
+            let after = period::format(after);
+            let message = format!("it has had the {after} of its activeDeadlineSeconds");
+            scratch.touch_job(job);
+            scratch
+                .warn("DeadlineExceeded", format!("{name}: {message}"))
+                .of_job(&uid, name);
+            let ending = Ending {
+                phase: Phase::Failed,
+                reason: Reason::DeadlineExceeded,
+                message,
+            };
+            ending::end(&self.nodes, job, ending);
+        }
+        Ok(Reply::Job { uid, existed: true })
+    }
+
+    fn delete(
+        &mut self,
+        name: &JobName,
+        actor: &Actor,
+        scratch: &mut Scratch,
+    ) -> Result<Reply, Refusal> {
+        let uid = self.find(name)?;
+        self.refuse_owned(&uid, actor, |job| format!("kubectl delete mj/{}", job.name))?;
         self.refuse_halted(&uid, name)?;
         let job = &self.jobs[&uid];
         if !job.phase.is_over() {

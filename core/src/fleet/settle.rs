@@ -99,6 +99,7 @@ impl JobTurn<'_> {
         self.note_fences();
         self.judge();
         self.compare_training();
+        self.suspend();
         self.resize();
         self.open();
         self.start();

@@ -38,6 +38,7 @@ mod requests;
 mod restarts;
 mod rollback;
 mod software_mismatch;
+mod suspend;
 mod unhealthy;
 
 use agent::{Agent, obey};
@@ -260,6 +261,7 @@ impl Bench {
             spec,
             uid,
             request_id: String::new(),
+            suspended: false,
             validate_only: false,
         })
     }

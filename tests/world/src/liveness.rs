@@ -144,6 +144,13 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
     if waits_for_a_person(world, job) {
         return Ok(());
     }
+    if job.suspended {
+        let rests = job.current.is_none() && job.reason == Reason::Suspended;
+        return match rests {
+            true => Ok(()),
+            false => Err(format!("is suspended and does not rest; {}", says())),
+        };
+    }
     let room = usable(world, &job.uid, job);
     let stepped = STEPPED.max(Duration::from_millis(SLOW_STEPS * world.plan.step_ms));
     let trains = world

@@ -172,6 +172,7 @@ impl World {
             spec: wish.spec.clone(),
             uid,
             request_id,
+            suspended: false,
             validate_only: false,
         };
         self.asks(request, Some(number), tries)
@@ -349,7 +350,13 @@ impl World {
                 let nodes = self.rng.range(min.into(), max.into()) as u32;
                 self.asks(Request::Scale { name, nodes }, Some(wish), 0)
             }
-            5 => self.asks(Request::Cancel { name }, Some(wish), 0),
+            5 if self.rng.percent(60) => self.asks(Request::Cancel { name }, Some(wish), 0),
+            5 => {
+                let mut jobs = self.store.jobs.values();
+                let known = jobs.find(|job| job.name == name);
+                let suspended = !known.is_some_and(|job| job.suspended);
+                self.asks(Request::Suspend { name, suspended }, Some(wish), 0)
+            }
             6 | 7 if over && self.rng.percent(60) => {
                 self.asks(Request::Delete { name }, Some(wish), 0)
             }

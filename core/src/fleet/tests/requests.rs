@@ -1,6 +1,7 @@
 //! What users and operators ask for, and what nodes are shown and given. Each rule is tested once.
 
 use super::*;
+use crate::spec::JobSpec;
 
 #[test]
 fn submitting_twice_makes_one_job() {
@@ -16,8 +17,8 @@ fn submitting_twice_makes_one_job() {
     assert_eq!(bench.fleet.jobs.len(), 1);
 }
 
-/// Submits with the request id `r1`.
-fn submit_as_r1(bench: &mut Bench, namespace: &str, name: &str, uid: &str) -> Answer {
+/// A job of one node.
+fn submission_in(namespace: &str, name: &str) -> (JobName, JobSpec) {
     let metadata = Metadata {
         name: name.into(),
         namespace: Some(namespace.into()),
@@ -28,12 +29,22 @@ fn submit_as_r1(bench: &mut Bench, namespace: &str, name: &str, uid: &str) -> An
         metadata,
         spec: document(1, 1, 1),
     };
-    let (name, spec) = document.check().unwrap();
+    document.check().unwrap()
+}
+
+pub(super) fn submission(name: &str) -> (JobName, JobSpec) {
+    submission_in("default", name)
+}
+
+/// Submits with the request id `r1`.
+fn submit_as_r1(bench: &mut Bench, namespace: &str, name: &str, uid: &str) -> Answer {
+    let (name, spec) = submission_in(namespace, name);
     bench.request(Request::Submit {
         name,
         spec,
         uid: uid.into(),
         request_id: "r1".into(),
+        suspended: false,
         validate_only: false,
     })
 }
@@ -277,4 +288,69 @@ fn nodes_are_shown_as_the_registry_judges_them() {
     assert_eq!(bench.fleet.node_views()[0].liveness, Liveness::Suspect);
     bench.pass(6 * SECOND);
     assert_eq!(bench.fleet.node_views()[0].liveness, Liveness::Lost);
+}
+
+#[test]
+fn a_job_of_an_object_is_changed_by_its_object_only() {
+    let (ann, object) = (Actor::Local { uid: 1000 }, Actor::Object);
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.fleet.policy.follows_jobs = true;
+    bench.actor = object.clone();
+    bench.submit("digits", document(1, 1, 2));
+    let uid = bench.job("digits").uid.clone();
+    let name = JobName {
+        namespace: "default".into(),
+        name: "digits".into(),
+    };
+    let scale = || Request::Scale {
+        name: name.clone(),
+        nodes: 2,
+    };
+    let delete = || Request::Delete { name: name.clone() };
+    let refused = |bench: &mut Bench, request: Request| {
+        bench.actor = ann.clone();
+        match bench.request(request) {
+            Answer::Refused(Refusal::Precondition(why)) => why,
+            answer => panic!("{answer:?}"),
+        }
+    };
+    assert_eq!(
+        refused(&mut bench, scale()),
+        "job default/digits belongs to a MusterJob object, so change the object: kubectl scale mj/digits --replicas=2 -n default"
+    );
+    assert_eq!(bench.job("digits").replicas, 1);
+    bench.actor = object.clone();
+    bench.request(scale());
+    assert_eq!(bench.job("digits").replicas, 2);
+    let scaled = bench.events.iter().find(|event| event.reason == "Scaled");
+    assert_eq!(scaled.unwrap().actor, Some(object.clone()));
+    // To end it contradicts nothing that the object says.
+    bench.actor = ann.clone();
+    cancel(&mut bench, "digits");
+    assert_eq!(bench.job("digits").phase, Phase::Cancelled);
+    let why = refused(&mut bench, delete());
+    assert!(
+        why.ends_with("kubectl delete mj/digits -n default"),
+        "{why}"
+    );
+    // A coordinator that follows no objects must leave its users a way.
+    bench.fleet.policy.follows_jobs = false;
+    bench.actor = ann;
+    assert_eq!(bench.request(delete()), Answer::Done);
+
+    // The same object again: nodes know how far its uid came.
+    bench.actor = object;
+    let (name, spec) = submission("digits");
+    let again = bench.request(Request::Submit {
+        name,
+        spec,
+        uid,
+        request_id: String::new(),
+        suspended: false,
+        validate_only: false,
+    });
+    assert!(
+        matches!(&again, Answer::Refused(Refusal::Precondition(why)) if why.contains("was deleted in Muster")),
+        "{again:?}"
+    );
 }

@@ -1,0 +1,351 @@
+use super::{plan as plan_at, *};
+use crate::{
+    fleet::{
+        actor::Actor,
+        job::{Ending, GenerationRecord, Member, Reason, Stopping, tests},
+    },
+    id::JobUid,
+};
+
+/// An object whose job wants two nodes, of one to four.
+fn object() -> JobObject {
+    JobObject {
+        name: JobName {
+            namespace: "team-a".into(),
+            name: "digits".into(),
+        },
+        uid: JobUid::from("u1"),
+        spec: Ok(SpecDocument {
+            replicas: Some(2),
+            min_replicas: Some(1),
+            max_replicas: Some(4),
+            args: vec!["train.py".into()],
+            ..SpecDocument::default()
+        }),
+        suspend: false,
+        deleting: false,
+        held: false,
+        over: None,
+        deadline: None,
+        ttl: None,
+    }
+}
+
+fn with(object: &JobObject, change: impl FnOnce(&mut SpecDocument)) -> JobObject {
+    let mut changed = object.clone();
+    change(changed.spec.as_mut().unwrap());
+    changed
+}
+
+fn plan(object: Option<&JobObject>, job: Option<&JobRecord>) -> Plan {
+    plan_at(object, job, Timestamp(0))
+}
+
+/// The job as the fleet accepted it from this object.
+fn job_of(object: &JobObject) -> JobRecord {
+    let Some(Step::Submit(spec)) = plan(Some(object), None).step else {
+        panic!("{:?}", plan(Some(object), None))
+    };
+    JobRecord {
+        uid: object.uid.clone(),
+        name: object.name.clone(),
+        owner: Some(Actor::Object),
+        replicas: spec.replicas,
+        spec: *spec,
+        ..tests::record()
+    }
+}
+
+fn training(mut job: JobRecord) -> JobRecord {
+    job.current = Some(GenerationRecord {
+        members: vec![Member {
+            node: "a".into(),
+            boot_id: String::new(),
+            gpus: Vec::new(),
+            addresses: Vec::new(),
+        }]
+        .into(),
+        ..tests::generation(1)
+    });
+    job.phase = Phase::Running;
+    job
+}
+
+fn cancelled(mut job: JobRecord) -> JobRecord {
+    job.ending = Some(Ending {
+        phase: Phase::Cancelled,
+        reason: Reason::Cancelled,
+        message: String::new(),
+    });
+    job.retire_current(Stopping {
+        reason: String::new(),
+        grace: std::time::Duration::ZERO,
+    });
+    job.phase = Phase::Stopping;
+    job
+}
+
+fn over(mut job: JobRecord) -> JobRecord {
+    (job.phase, job.retiring) = (Phase::Cancelled, Vec::new());
+    job
+}
+
+/// What happens until nothing is left to do.
+fn step(object: Option<&JobObject>, job: Option<&JobRecord>) -> Option<Step> {
+    plan(object, job).step
+}
+
+#[test]
+fn an_object_is_submitted_once_and_held_while_workers_may_live() {
+    let object = object();
+    let job = job_of(&object);
+    assert_eq!(plan(Some(&object), Some(&job)), Plan::NOTHING, "it waits");
+    let job = training(job);
+    assert_eq!(step(Some(&object), Some(&job)), Some(Step::Hold));
+    let held = JobObject {
+        held: true,
+        ..object
+    };
+    assert_eq!(plan(Some(&held), Some(&job)), Plan::NOTHING);
+    let job = over(cancelled(job));
+    assert_eq!(step(Some(&held), Some(&job)), Some(Step::Release));
+}
+
+#[test]
+fn a_deletion_stops_the_workers_before_it_lets_the_object_go() {
+    let object = JobObject {
+        held: true,
+        deleting: true,
+        ..object()
+    };
+    let job = training(job_of(&JobObject {
+        held: false,
+        deleting: false,
+        ..object.clone()
+    }));
+    assert_eq!(step(Some(&object), Some(&job)), Some(Step::Cancel));
+    let stopping = cancelled(job);
+    assert_eq!(step(Some(&object), Some(&stopping)), None, "it is stopping");
+    let mut silent = stopping.clone();
+    silent.phase = Phase::Cancelled;
+    assert_eq!(
+        step(Some(&object), Some(&silent)),
+        None,
+        "a node that cannot be asked may still have workers"
+    );
+    assert_eq!(step(Some(&object), Some(&over(silent))), Some(Step::Forget));
+    assert_eq!(step(Some(&object), None), Some(Step::Release));
+}
+
+#[test]
+fn a_job_without_its_object_is_ended_and_one_of_a_user_is_left_alone() {
+    let object = object();
+    let job = training(job_of(&object));
+    assert_eq!(step(None, Some(&job)), Some(Step::Cancel));
+    let stopping = cancelled(job);
+    assert_eq!(step(None, Some(&stopping)), None);
+    assert_eq!(step(None, Some(&over(stopping))), Some(Step::Forget));
+    let users = training(tests::record());
+    assert_eq!(plan(None, Some(&users)), Plan::NOTHING);
+}
+
+#[test]
+fn an_object_made_anew_waits_for_the_end_of_the_one_before() {
+    let old = training(job_of(&object()));
+    let new = JobObject {
+        uid: JobUid::from("u2"),
+        ..object()
+    };
+    let Plan {
+        step, objection, ..
+    } = plan(Some(&new), Some(&old));
+    assert_eq!(step, Some(Step::Cancel));
+    let objection = objection.unwrap();
+    assert_eq!(
+        (objection.reason(), objection.to_string().as_str()),
+        (
+            "PredecessorStopping",
+            "an earlier job team-a/digits is still being stopped"
+        )
+    );
+    assert!(objection.passes());
+    let old = over(cancelled(old));
+    assert_eq!(plan(Some(&new), Some(&old)).step, Some(Step::Forget));
+    assert!(matches!(plan(Some(&new), None).step, Some(Step::Submit(_))));
+}
+
+#[test]
+fn a_name_that_a_user_has_taken_is_said_and_nothing_is_touched() {
+    let object = object();
+    let users = JobRecord {
+        owner: Some(Actor::Local { uid: 0 }),
+        uid: JobUid::from("other"),
+        ..training(job_of(&object))
+    };
+    let Plan {
+        step, objection, ..
+    } = plan(Some(&object), Some(&users));
+    assert_eq!(
+        (step, objection.as_ref().unwrap().reason()),
+        (None, "NameTaken")
+    );
+    assert!(!objection.unwrap().passes());
+    let deleting = JobObject {
+        deleting: true,
+        held: true,
+        ..object
+    };
+    assert_eq!(
+        plan(Some(&deleting), Some(&users)),
+        Plan::step(Step::Release)
+    );
+}
+
+#[test]
+fn only_the_number_of_nodes_can_change() {
+    let object = object();
+    let job = job_of(&object);
+    let scaled = |nodes| with(&object, |spec| spec.replicas = Some(nodes));
+    assert_eq!(step(Some(&scaled(4)), Some(&job)), Some(Step::Scale(4)));
+    let plan_of = |object: &JobObject| plan(Some(object), Some(&job));
+    let refused = |object: &JobObject| plan_of(object).objection.unwrap();
+    assert_eq!(
+        refused(&scaled(5)).to_string(),
+        "spec.replicas: is 5, must be between the job's minReplicas 1 and maxReplicas 4"
+    );
+    assert_eq!(plan_of(&scaled(5)).step, None, "it keeps the size it has");
+    let other = with(&scaled(3), |spec| {
+        spec.args = vec!["other.py".into()];
+        spec.priority = Some(7);
+    });
+    assert_eq!(
+        refused(&other),
+        Objection::FixedFields(vec!["spec.args", "spec.priority"])
+    );
+    assert_eq!(plan_of(&other).step, None);
+    let wrong = with(&object, |spec| spec.working_dir = Some("here".into()));
+    assert_eq!(refused(&wrong).reason(), "InvalidSpec");
+    // A job that is over keeps its number.
+    let done = JobRecord {
+        phase: Phase::Succeeded,
+        ..job.clone()
+    };
+    assert_eq!(plan(Some(&scaled(4)), Some(&done)), Plan::NOTHING);
+}
+
+/// The bounds that are left out follow from `replicas`, but not from a later one.
+#[test]
+fn a_job_without_bounds_keeps_those_of_its_submission() {
+    let fixed = with(&object(), |spec| {
+        (spec.min_replicas, spec.max_replicas) = (None, None);
+    });
+    let job = job_of(&fixed);
+    let scaled = with(&fixed, |spec| spec.replicas = Some(3));
+    assert_eq!(
+        plan(Some(&scaled), Some(&job)).objection,
+        Some(Objection::OutOfRange {
+            wanted: 3,
+            min: 2,
+            max: 2
+        })
+    );
+    let unsaid = with(&fixed, |spec| spec.replicas = None);
+    assert_eq!(plan(Some(&unsaid), Some(&job)), Plan::NOTHING);
+}
+
+#[test]
+fn a_job_that_was_over_does_not_begin_again() {
+    let known = JobObject {
+        over: Some(Timestamp(0)),
+        ..object()
+    };
+    assert_eq!(plan(Some(&known), None), Plan::NOTHING);
+    let bad = JobObject {
+        spec: Err("spec.replicas: is a text".into()),
+        ..object()
+    };
+    let Plan {
+        step, objection, ..
+    } = plan(Some(&bad), None);
+    assert_eq!((step, objection.unwrap().reason()), (None, "InvalidSpec"));
+}
+
+const SECOND: u64 = 1_000_000;
+
+#[test]
+fn a_job_has_the_time_that_its_object_gives() {
+    let object = JobObject {
+        deadline: Some(Duration::from_secs(60)),
+        held: true,
+        ..object()
+    };
+    let job = training(job_of(&JobObject {
+        held: false,
+        ..object.clone()
+    }));
+    let at =
+        |job: &JobRecord, seconds| plan_at(Some(&object), Some(job), Timestamp(seconds * SECOND));
+    let before = at(&job, 59);
+    assert_eq!(
+        (before.step, before.again),
+        (None, Some(Timestamp(60 * SECOND)))
+    );
+    let step = Step::Expire(Duration::from_secs(60));
+    assert_eq!(at(&job, 60).step, Some(step));
+    assert_eq!(at(&cancelled(job), 60), Plan::NOTHING, "it ends already");
+}
+
+#[test]
+fn an_object_goes_some_time_after_its_job_has_ended() {
+    let object = JobObject {
+        ttl: Some(Duration::from_secs(10)),
+        ..object()
+    };
+    let done = JobRecord {
+        phase: Phase::Succeeded,
+        finished: Some(Timestamp(5 * SECOND)),
+        ..job_of(&object)
+    };
+    let at = |seconds| plan_at(Some(&object), Some(&done), Timestamp(seconds * SECOND));
+    assert_eq!(
+        (at(14).step, at(14).again),
+        (None, Some(Timestamp(15 * SECOND)))
+    );
+    assert_eq!(at(15).step, Some(Step::Delete));
+    let held = JobObject {
+        held: true,
+        ..object.clone()
+    };
+    let plan = plan_at(Some(&held), Some(&done), Timestamp(15 * SECOND));
+    assert_eq!(plan.step, Some(Step::Release), "first things first");
+    // The fleet has lost the job, and the status knows when it ended.
+    let lost = JobObject {
+        over: Some(Timestamp(5 * SECOND)),
+        ..object
+    };
+    let at = |seconds| plan_at(Some(&lost), None, Timestamp(seconds * SECOND)).step;
+    assert_eq!((at(14), at(15)), (None, Some(Step::Delete)));
+}
+
+#[test]
+fn an_object_that_is_suspended_holds_its_job_back() {
+    let object = object();
+    let job = job_of(&object);
+    let suspended = JobObject {
+        suspend: true,
+        ..object.clone()
+    };
+    assert_eq!(
+        step(Some(&suspended), Some(&job)),
+        Some(Step::Suspend(true))
+    );
+    let held_back = JobRecord {
+        suspended: true,
+        ..job
+    };
+    assert_eq!(step(Some(&suspended), Some(&held_back)), None);
+    assert_eq!(
+        step(Some(&object), Some(&held_back)),
+        Some(Step::Suspend(false))
+    );
+}

@@ -1,0 +1,333 @@
+//! What the status of a `MusterJob` object says about its job, as values. The shell gives the
+//! conditions their times and writes it. Nothing is decided here, and nothing is read back: the
+//! store has the truth.
+
+use crate::{
+    fleet::{
+        job::{Phase, Reason},
+        job_object::Objection,
+        receipt::Incident,
+        view::JobView,
+    },
+    id::Generation,
+    time::Timestamp,
+};
+
+/// How many incidents a status has, newest last. `muster explain` has all.
+pub const INCIDENTS_SHOWN: usize = 5;
+
+/// The phase of an object that was not accepted. All other phases are those of the job.
+pub const REJECTED: &str = "Rejected";
+
+/// The status of one object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobStatus {
+    pub phase: String,
+    pub reason: String,
+    pub message: String,
+    pub conditions: Vec<Condition>,
+    /// `None`: the fleet has no job of this object.
+    pub facts: Option<Facts>,
+}
+
+/// One condition, as Kubernetes' API conventions have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    pub kind: &'static str,
+    pub holds: bool,
+    pub reason: String,
+    pub message: String,
+}
+
+/// The numbers of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    pub nodes_running: u32,
+    /// Nodes of the current generation.
+    pub nodes: u32,
+    pub nodes_wanted: u32,
+    pub min: u32,
+    pub max: u32,
+    pub world_size: u32,
+    pub generation: Generation,
+    pub restarts: u32,
+    pub created: Timestamp,
+    pub finished: Option<Timestamp>,
+    pub steps: Option<Steps>,
+    /// The newest incidents, at most [`INCIDENTS_SHOWN`], newest last.
+    pub incidents: Vec<Incident>,
+}
+
+/// How far training is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Steps {
+    pub last: u64,
+    pub total: Option<u64>,
+    /// About how long the rest takes, in seconds.
+    pub seconds_left: Option<u64>,
+    pub loss: Option<String>,
+}
+
+/// The status of an object. `job` must be the object's own. `None`: there is nothing to say.
+pub fn status(job: Option<&JobView>, objection: Option<&Objection>) -> Option<JobStatus> {
+    let accepted = |message: &str| match objection {
+        Some(objection) => condition("Accepted", false, objection.reason(), objection.to_string()),
+        None => condition("Accepted", true, "Accepted", message.to_owned()),
+    };
+    let Some(view) = job else {
+        let objection = objection?;
+        return Some(JobStatus {
+            phase: match objection.passes() {
+                true => format!("{:?}", Phase::Pending),
+                false => REJECTED.to_owned(),
+            },
+            reason: objection.reason().to_owned(),
+            message: objection.to_string(),
+            conditions: vec![accepted("")],
+            facts: None,
+        });
+    };
+    let record = &view.record;
+    let mut conditions = vec![accepted("the fleet has the job as the spec says")];
+    conditions.extend(conditions_of(view));
+    Some(JobStatus {
+        phase: format!("{:?}", record.phase),
+        reason: record.reason.to_string(),
+        message: record.message.clone(),
+        conditions,
+        facts: Some(facts(view)),
+    })
+}
+
+fn condition(kind: &'static str, holds: bool, reason: &str, message: String) -> Condition {
+    Condition {
+        kind,
+        holds,
+        reason: reason.to_owned(),
+        message,
+    }
+}
+
+fn conditions_of(view: &JobView) -> Vec<Condition> {
+    let record = &view.record;
+    let reason = record.reason.to_string();
+    let all = [
+        ("Running", record.phase == Phase::Running),
+        ("Degraded", is_degraded(view)),
+        ("BelowMinimum", record.reason == Reason::BelowMinimum),
+        ("Suspended", record.suspended && !record.phase.is_over()),
+        ("Complete", record.phase == Phase::Succeeded),
+        (
+            "Failed",
+            matches!(record.phase, Phase::Failed | Phase::Cancelled),
+        ),
+    ];
+    let with_text = |(kind, holds): (&'static str, bool)| {
+        // Only what holds is told: the sentence about a job changes often.
+        let message = if holds {
+            record.message.clone()
+        } else {
+            String::new()
+        };
+        condition(kind, holds, &reason, message)
+    };
+    all.into_iter().map(with_text).collect()
+}
+
+/// It trains, but on fewer nodes than wanted, or with members that nobody hears.
+fn is_degraded(view: &JobView) -> bool {
+    let record = &view.record;
+    let nodes = record.current.as_ref().map_or(0, |g| g.members.len());
+    let unheard = matches!(record.reason, Reason::MassLoss | Reason::BelowMinimum);
+    record.phase == Phase::Running && (nodes < record.replicas as usize || unheard)
+}
+
+fn facts(view: &JobView) -> Facts {
+    let record = &view.record;
+    let current = record.current.as_ref();
+    let incidents = &record.incidents;
+    let shown = incidents.len().saturating_sub(INCIDENTS_SHOWN);
+    Facts {
+        nodes_running: view.nodes_running,
+        nodes: current.map_or(0, |generation| generation.members.len() as u32),
+        nodes_wanted: record.replicas,
+        min: record.spec.min_replicas,
+        max: record.spec.max_replicas,
+        world_size: current.map_or(0, |generation| generation.world_size()),
+        generation: record.last_generation,
+        restarts: record.restart_count,
+        created: record.created,
+        finished: record.finished,
+        steps: steps(view),
+        incidents: incidents[shown..].to_vec(),
+    }
+}
+
+fn steps(view: &JobView) -> Option<Steps> {
+    let (last, shown) = (view.last_step?, &view.steps.shown);
+    let left = shown.total.map(|total| total.saturating_sub(last));
+    let seconds_left = || {
+        let micros = view.steps.step_time?.as_micros();
+        let micros = micros.checked_mul(u128::from(left?))?;
+        u64::try_from(micros / 1_000_000).ok()
+    };
+    Some(Steps {
+        last,
+        total: shown.total,
+        seconds_left: seconds_left().filter(|_| view.record.phase == Phase::Running),
+        loss: shown.loss.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        fleet::{
+            job::{JobRecord, tests},
+            receipt::Cause,
+            view::StepsView,
+        },
+        run::StepsShown,
+    };
+
+    fn view(change: impl FnOnce(&mut JobRecord)) -> JobView {
+        let mut record = tests::record();
+        change(&mut record);
+        JobView {
+            record,
+            members: Vec::new(),
+            ranks: Vec::new(),
+            last_step: None,
+            steps: StepsView::default(),
+            saved_at: None,
+            nodes_running: 0,
+            store_address: None,
+        }
+    }
+
+    fn holding(status: &JobStatus) -> Vec<&str> {
+        let holds = status.conditions.iter().filter(|condition| condition.holds);
+        holds.map(|condition| condition.kind).collect()
+    }
+
+    fn of_phase(phase: Phase, reason: Reason) -> JobStatus {
+        let view = view(|record| record.say(phase, reason, "a sentence".into()));
+        status(Some(&view), None).unwrap()
+    }
+
+    #[test]
+    fn each_condition_says_one_thing() {
+        for (phase, reason, holds) in [
+            (Phase::Pending, Reason::Submitted, vec!["Accepted"]),
+            (
+                Phase::Pending,
+                Reason::BelowMinimum,
+                vec!["Accepted", "BelowMinimum"],
+            ),
+            (
+                Phase::Running,
+                Reason::BelowReplicas,
+                vec!["Accepted", "Running", "Degraded"],
+            ),
+            (
+                Phase::Running,
+                Reason::BelowMinimum,
+                vec!["Accepted", "Running", "Degraded", "BelowMinimum"],
+            ),
+            (Phase::Recovering, Reason::BackOff, vec!["Accepted"]),
+            (
+                Phase::Succeeded,
+                Reason::Completed,
+                vec!["Accepted", "Complete"],
+            ),
+            (
+                Phase::Failed,
+                Reason::RestartBudgetSpent,
+                vec!["Accepted", "Failed"],
+            ),
+            (
+                Phase::Cancelled,
+                Reason::Cancelled,
+                vec!["Accepted", "Failed"],
+            ),
+        ] {
+            let status = of_phase(phase, reason);
+            assert_eq!(holding(&status), holds, "{phase:?} {reason}");
+            assert_eq!(status.reason, reason.to_string());
+            let failed = status.conditions.last().unwrap();
+            assert_eq!(
+                (failed.kind, failed.reason.as_str()),
+                ("Failed", status.reason.as_str())
+            );
+        }
+        let full = view(|record| {
+            record.replicas = 0;
+            record.say(Phase::Running, Reason::Running, String::new());
+        });
+        let status = status(Some(&full), None).unwrap();
+        assert_eq!(holding(&status), ["Accepted", "Running"], "none is missing");
+    }
+
+    #[test]
+    fn an_object_that_was_not_accepted_says_why() {
+        let wrong = Objection::InvalidSpec("spec.args: names no script".into());
+        let rejected = status(None, Some(&wrong)).unwrap();
+        assert_eq!(
+            (
+                rejected.phase.as_str(),
+                rejected.reason.as_str(),
+                rejected.message.as_str()
+            ),
+            ("Rejected", "InvalidSpec", "spec.args: names no script")
+        );
+        assert_eq!((holding(&rejected).len(), rejected.facts), (0, None));
+        let waits = status(None, Some(&Objection::Refused("too many".into())));
+        assert_eq!(waits.unwrap().phase, "Pending");
+        assert_eq!(status(None, None), None);
+
+        // A job that runs keeps its phase.
+        let running = view(|record| record.say(Phase::Running, Reason::Running, String::new()));
+        let fixed = Objection::FixedFields(vec!["spec.args"]);
+        let edited = status(Some(&running), Some(&fixed)).unwrap();
+        assert_eq!(edited.phase, "Running");
+        let accepted = &edited.conditions[0];
+        assert_eq!(
+            (accepted.kind, accepted.holds, accepted.reason.as_str()),
+            ("Accepted", false, "FixedFields")
+        );
+    }
+
+    #[test]
+    fn the_rest_is_guessed_from_the_pace_and_few_incidents_are_shown() {
+        let mut view = view(|record| {
+            record.phase = Phase::Running;
+            for at in 0..9 {
+                record.incidents.push(Incident {
+                    cause: Cause::WorkerFailed,
+                    ..Incident::at(Timestamp(at))
+                });
+            }
+        });
+        view.last_step = Some(40);
+        view.steps = StepsView {
+            shown: StepsShown {
+                total: Some(100),
+                ..StepsShown::default()
+            },
+            step_time: Some(Duration::from_millis(500)),
+        };
+        let facts = status(Some(&view), None).unwrap().facts.unwrap();
+        let expected = Steps {
+            last: 40,
+            total: Some(100),
+            seconds_left: Some(30),
+            loss: None,
+        };
+        assert_eq!(facts.steps, Some(expected));
+        let shown: Vec<u64> = facts.incidents.iter().map(|i| i.event_at.0).collect();
+        assert_eq!(shown, [4, 5, 6, 7, 8]);
+    }
+}

@@ -1,0 +1,43 @@
+//! A suspended job keeps its place and holds no nodes. Its generation is stopped with the job's
+//! grace, and `open` opens none until the job is resumed.
+
+use crate::fleet::{
+    account, budget, generation,
+    job::{Phase, Stopping},
+    job_turn::JobTurn,
+    receipt::{Cause, Incident},
+};
+
+impl JobTurn<'_> {
+    /// Ends the current generation of a job that is suspended. One that is about to be judged is
+    /// judged first, because it may be done or broken.
+    pub(crate) fn suspend(&mut self) {
+        let job = &*self.job;
+        let due = job.suspended && job.ending.is_none() && !self.live.is_undecided();
+        let Some(generation) = job.current.as_ref().filter(|_| due) else {
+            return;
+        };
+        let (number, nodes) = (generation.number, generation.members.len());
+        let steps = generation::steps(self.nodes, self.uid, generation);
+        let job = &mut *self.job;
+        budget::note_progress(job, &steps, self.policy, self.now);
+        let message = "suspended as asked".to_owned();
+        job.open_incident(Incident {
+            cause: Cause::Suspended,
+            message: message.clone(),
+            from: Some(number),
+            from_nodes: nodes as u32,
+            last_step_before: steps.last,
+            ..Incident::at(self.now)
+        });
+        job.last_step = steps.last.or(job.last_step);
+        job.retire_current(Stopping {
+            reason: message.clone(),
+            grace: job.spec.stop_grace_period,
+        });
+        job.phase = Phase::Pending;
+        account::waits(job, self.now);
+        self.live.left = None;
+        self.note("Suspending", message).in_generation(number);
+    }
+}

@@ -1,6 +1,6 @@
 //! The commands beside the daemon: `init`, `authority`, `token`, `user`, `deny`, `allow`, `pin`. They
 //! work on the state directory, whether or not the coordinator runs. What they change goes into its
-//! audit trail.
+//! audit trail. `crd` prints, and needs none of that.
 //!
 //! | file | owns |
 //! |---|---|
@@ -9,9 +9,11 @@
 //! | `token` | join tokens |
 //! | `user` | roles of users |
 //! | `deny` | denials |
+//! | `crd` | the definition of `MusterJob` objects |
 //! | `table` | lists on stdout |
 
 mod authority;
+mod crd;
 mod deny;
 mod init;
 mod table;
@@ -33,7 +35,16 @@ use tonic::Code;
 use crate::audit::{self, Entry};
 
 /// The commands, as `muster-coordinator COMMAND`.
-const NAMES: [&str; 7] = ["init", "authority", "token", "user", "deny", "allow", "pin"];
+const NAMES: [&str; 8] = [
+    "init",
+    "authority",
+    "token",
+    "user",
+    "deny",
+    "allow",
+    "pin",
+    "crd",
+];
 const PORT: u16 = 7070;
 
 /// The kernel's word for a process that began without a login, as services do.
@@ -56,6 +67,7 @@ enum Commands {
     Deny(deny::Deny),
     Allow(deny::Allow),
     Pin(init::Pin),
+    Crd(crd::Crd),
 }
 
 #[derive(Debug, Args)]
@@ -81,7 +93,8 @@ impl Change {
 }
 
 impl Command {
-    fn state_dir(&self) -> &Path {
+    /// `None`: the command needs none.
+    fn state_dir(&self) -> Option<&Path> {
         let state = match &self.command {
             Commands::Init(args) => &args.state,
             Commands::Authority(args) => args.state(),
@@ -90,8 +103,9 @@ impl Command {
             Commands::Deny(args) => &args.state,
             Commands::Allow(args) => &args.state,
             Commands::Pin(args) => &args.state,
+            Commands::Crd(_) => return None,
         };
-        &state.state_dir
+        Some(&state.state_dir)
     }
 
     fn changes(&self) -> Vec<Change> {
@@ -102,7 +116,7 @@ impl Command {
             Commands::User(args) => args.change().into_iter().collect(),
             Commands::Deny(args) => vec![args.change()],
             Commands::Allow(args) => vec![args.change()],
-            Commands::Pin(_) => Vec::new(),
+            Commands::Pin(_) | Commands::Crd(_) => Vec::new(),
         }
     }
 
@@ -113,8 +127,8 @@ impl Command {
     }
 
     pub fn run(self) -> anyhow::Result<()> {
-        check_owner(self.state_dir())?;
-        let state_dir = self.state_dir().to_owned();
+        let state_dir = self.state_dir().map(Path::to_owned);
+        state_dir.as_deref().map_or(Ok(()), check_owner)?;
         let changes = self.changes();
         let done = match self.command {
             Commands::Init(args) => args.run(),
@@ -124,8 +138,11 @@ impl Command {
             Commands::Deny(args) => args.run(),
             Commands::Allow(args) => args.run(),
             Commands::Pin(args) => args.run(),
+            Commands::Crd(args) => args.run(),
         };
-        record(&state_dir, changes, done.is_ok());
+        if let Some(state_dir) = state_dir {
+            record(&state_dir, changes, done.is_ok());
+        }
         done
     }
 }

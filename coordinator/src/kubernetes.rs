@@ -3,7 +3,10 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `nodes` | the labels of the Node objects, listed and followed |
+//! | `follow` | listing and following all objects of one kind |
+//! | `nodes` | the labels of the Node objects |
+//! | `jobs` | `MusterJob` objects: they become jobs, and jobs become their status |
+//! | `crd` | the definition of `MusterJob` objects |
 //! | `server` | one question and its answer, within seconds or not at all |
 //! | `access` | what a user of Kubernetes may do |
 //! | `account` | the service account of the agents, and the audience of tokens |
@@ -16,6 +19,9 @@ mod access;
 mod account;
 mod answers;
 mod bundle;
+mod crd;
+mod follow;
+mod jobs;
 mod nodes;
 mod reviews;
 mod server;
@@ -28,6 +34,8 @@ use kube::{Config, Error, config::InferConfigError};
 pub(crate) use access::{Access, Deed, JOBS, Question};
 pub use account::{Account, BadAccount};
 pub(crate) use bundle::Bundle;
+pub use crd::yaml as definition_yaml;
+pub(crate) use jobs::Jobs;
 pub(crate) use nodes::Nodes;
 pub(crate) use reviews::Reviews;
 pub(crate) use server::Server;
@@ -55,6 +63,8 @@ pub struct Settings {
     pub configuration: Config,
     /// Read the labels of the Node objects.
     pub nodes: bool,
+    /// Follow the `MusterJob` objects.
+    pub jobs: bool,
     /// Take tokens that it knows, as the identity of a caller.
     pub tokens: Option<Tokens>,
 }

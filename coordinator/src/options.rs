@@ -28,7 +28,8 @@ Commands, each with its own --help:
   token      create join tokens for nodes and users, list and delete them
   user       give users roles, list them, take them away
   deny       deny a node or user everything; allow takes it back
-  pin        print the pin by which other machines know this coordinator")]
+  pin        print the pin by which other machines know this coordinator
+  crd        print the CustomResourceDefinition of MusterJob objects")]
 pub struct Options {
     /// Address and port to listen on; port 0 takes a free one. After `muster-coordinator init`
     /// everything here is TLS, and any address may be given, as 0.0.0.0:7070. Without it only

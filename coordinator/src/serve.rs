@@ -125,6 +125,9 @@ impl Coordinator {
         let nodes = asked.clone().filter(|asked| asked.nodes);
         let nodes = nodes.map(|asked| kubernetes::Nodes::of(asked.configuration));
         let nodes = nodes.transpose()?;
+        let jobs = asked.as_ref().filter(|asked| asked.jobs);
+        let jobs = jobs.map(|asked| kubernetes::Jobs::of(&asked.configuration));
+        let jobs = jobs.transpose()?;
         let reviews = asked.as_ref().map(kubernetes::Reviews::of).transpose()?;
         let reviews = reviews.flatten().map(Arc::new);
         if reviews.is_some() && trust.is_none() {
@@ -136,6 +139,7 @@ impl Coordinator {
         let bundle = bundle.transpose()?;
         let policy = Policy {
             reads_objects: nodes.is_some(),
+            follows_jobs: jobs.is_some(),
             ..settings.policy
         };
         let store = store().map_err(StartError::Store)?;
@@ -154,6 +158,13 @@ impl Coordinator {
                 Ordinary,
                 "node objects",
                 nodes.follow(handle.clone(), shutdown.clone()),
+            );
+        }
+        if let Some(jobs) = jobs {
+            tasks.spawn(
+                Ordinary,
+                "job objects",
+                jobs.follow(handle.clone(), shutdown.clone()),
             );
         }
         if let Some(path) = settings.turn_stats {

@@ -39,7 +39,8 @@ const ANSWERS_MAX: usize = 20_000;
 const UNKNOWN_MAX: Duration = Duration::from_secs(60);
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-const GROUP: &str = "muster.dev";
+/// The group of our kinds.
+pub(super) const GROUP: &str = "muster.dev";
 
 /// What is done to which kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -96,6 +96,28 @@ impl Server {
         self.ask(Method::PATCH, path, content, body).await
     }
 
+    /// Changes an object by a merge patch (RFC 7386).
+    pub(super) async fn merge<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        patch: &impl serde::Serialize,
+    ) -> Result<T, Unanswered> {
+        let content = Some("application/merge-patch+json");
+        let body = serde_json::to_vec(patch).expect("patches have a JSON form");
+        self.ask(Method::PATCH, path, content, body).await
+    }
+
+    /// Deletes an object, under the conditions that the options name.
+    pub(super) async fn delete<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        options: &impl serde::Serialize,
+    ) -> Result<T, Unanswered> {
+        let body = serde_json::to_vec(options).expect("options have a JSON form");
+        self.ask(Method::DELETE, path, Some("application/json"), body)
+            .await
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,

@@ -29,6 +29,13 @@ pub struct KubernetesOptions {
     #[arg(long, env = "MUSTER_KUBERNETES_USERS")]
     pub kubernetes_users: bool,
 
+    /// Follow the MusterJob objects of the cluster: each is a job of its namespace, and its status
+    /// says how the job is. Needs the CustomResourceDefinition (`muster-coordinator crd`), list,
+    /// watch, patch and delete on musterjobs, patch on musterjobs/status, and create on events of
+    /// events.k8s.io.
+    #[arg(long, env = "MUSTER_KUBERNETES_JOBS")]
+    pub kubernetes_jobs: bool,
+
     /// For whom a token must be [default: muster-coordinator.NAMESPACE, with the namespace of the
     /// pod or kubeconfig]
     #[arg(long, env = "MUSTER_AUDIENCE", value_name = "AUDIENCE")]
@@ -39,7 +46,7 @@ impl KubernetesOptions {
     /// What is asked of the cluster. `None`: nothing.
     pub async fn settings(self) -> Result<Option<Settings>, KubernetesError> {
         let takes_tokens = self.kubernetes_agents.is_some() || self.kubernetes_users;
-        if !self.kubernetes_nodes && !takes_tokens {
+        if !self.kubernetes_nodes && !self.kubernetes_jobs && !takes_tokens {
             return Ok(None);
         }
         let configuration = kubernetes::configuration().await?;
@@ -56,6 +63,7 @@ impl KubernetesOptions {
         Ok(Some(Settings {
             configuration,
             nodes: self.kubernetes_nodes,
+            jobs: self.kubernetes_jobs,
             tokens,
         }))
     }

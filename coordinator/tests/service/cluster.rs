@@ -6,11 +6,13 @@
 //! | file | owns |
 //! |---|---|
 //! | `nodes` | Node objects: pages, watches, patches |
+//! | `jobs` | `MusterJob` objects: what users and the coordinator do with them; events |
 //! | `access` | tokens and who may do what |
 //! | `objects` | pods and config maps |
 //! | `wire` | one request and its answer; faults |
 
 mod access;
+mod jobs;
 mod nodes;
 mod objects;
 mod wire;
@@ -46,7 +48,8 @@ pub(crate) struct State {
     /// Of the last change of an object.
     version: u64,
     nodes: BTreeMap<String, Value>,
-    log: Vec<(u64, Value)>,
+    /// What has changed: the version, the resource and the event of a watch.
+    log: Vec<(u64, &'static str, Value)>,
     /// A watch from an older version is answered with 410.
     oldest: u64,
     /// True: 410 is the status of the answer. False: it is an event of the watch.
@@ -73,6 +76,10 @@ pub(crate) struct State {
     pub grants: Vec<Grant>,
     /// What was asked last about the rights of a user.
     pub decided: Value,
+    /// By namespace and name.
+    pub jobs: BTreeMap<(String, String), Value>,
+    /// Events of objects, in the order in which they were created.
+    pub events: Vec<Value>,
     /// By namespace and name.
     pub pods: BTreeMap<(String, String), Value>,
     pub config_maps: BTreeMap<(String, String), Value>,
@@ -128,7 +135,17 @@ impl Cluster {
         Settings {
             configuration: self.configuration(),
             nodes: true,
+            jobs: false,
             tokens: None,
+        }
+    }
+
+    /// A coordinator that follows the MusterJob objects.
+    pub(crate) fn jobs(&self) -> Settings {
+        Settings {
+            nodes: false,
+            jobs: true,
+            ..self.nodes()
         }
     }
 
@@ -141,6 +158,7 @@ impl Cluster {
         Settings {
             configuration,
             nodes: false,
+            jobs: false,
             tokens: Some(Tokens {
                 audience: access::AUDIENCE.into(),
                 agents: Some(access::AGENTS.parse().unwrap()),

@@ -355,6 +355,22 @@ fn says_its_version_and_its_flags() {
     }
 }
 
+/// The manifests have the definition of MusterJob objects as this program prints it.
+#[test]
+fn the_definition_of_objects_is_in_the_manifests() {
+    let output = Command::new(PROGRAM).arg("crd").output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/base/crd.yaml");
+    if std::env::var_os("MUSTER_BLESS").is_some() {
+        fs::write(file, &printed).unwrap();
+    }
+    let there = fs::read_to_string(file).unwrap_or_default();
+    assert!(
+        printed == there,
+        "manifests/base/crd.yaml is not what `muster-coordinator crd` prints; MUSTER_BLESS=1 writes it"
+    );
+}
+
 #[test]
 fn json_logs_are_json() {
     let directory = tempfile::tempdir().unwrap();

@@ -3,10 +3,12 @@
 //! kube-apiserver and etcd, or TEST_ASSET_KUBE_APISERVER and TEST_ASSET_ETCD name the programs.
 //! Otherwise a loud line says that it was not asked.
 
+mod objects;
 mod real;
 
 use std::time::Duration;
 
+use http::Method;
 use muster_coordinator::kubernetes::Settings;
 use muster_proto::v1;
 use muster_rpc::Clients;
@@ -16,6 +18,7 @@ use tonic::{Code, Status};
 use crate::{
     access::Secure,
     cluster::{AUDIENCE, Cluster, Grant, Holder, Minted},
+    kubectl::Kubectl,
     server::{spec, within},
     tokens::whoami,
 };
@@ -101,6 +104,43 @@ impl World {
         });
         let path = "/apis/authentication.k8s.io/v1/tokenreviews";
         self.create(path, &question).await["status"].take()
+    }
+
+    /// A coordinator that follows the MusterJob objects.
+    fn follows_jobs(&self) -> Settings {
+        let configuration = match self {
+            World::Fake(cluster) => cluster.configuration(),
+            World::Real(server) => server.coordinators(),
+        };
+        Settings {
+            configuration,
+            nodes: false,
+            jobs: true,
+            tokens: None,
+        }
+    }
+
+    fn kubectl(&self) -> Kubectl {
+        Kubectl::new(match self {
+            World::Fake(cluster) => cluster.configuration(),
+            World::Real(server) => server.admins(),
+        })
+    }
+
+    /// The events of one object, oldest first.
+    async fn events_of(&self, namespace: &str, uid: &str) -> Vec<Value> {
+        let mut events = match self {
+            World::Fake(cluster) => cluster.change(|state| state.events.clone()),
+            World::Real(_) => {
+                let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+                let kubectl = self.kubectl();
+                let list = kubectl.ask(Method::GET, &path, None).await.unwrap();
+                list["items"].as_array().unwrap().clone()
+            }
+        };
+        events.retain(|event| event["regarding"]["uid"] == uid);
+        events.sort_by_key(|event| event["eventTime"].to_string());
+        events
     }
 
     async fn config_map(&self) -> Option<Value> {

@@ -205,6 +205,7 @@ mod tests {
             saved_at: None,
             nodes_running: 0,
             store_address: None,
+            store_open: Default::default(),
         }
     }
 

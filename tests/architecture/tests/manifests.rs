@@ -208,8 +208,14 @@ fn the_coordinator_asks_for_these_rights_and_no_others() {
         }
     }
     let expected = [
+        "ClusterRole create events",
+        "ClusterRole delete musterjobs",
         "ClusterRole get nodes",
+        "ClusterRole list musterjobs",
         "ClusterRole list nodes",
+        "ClusterRole patch musterjobs",
+        "ClusterRole patch musterjobs/status",
+        "ClusterRole watch musterjobs",
         "ClusterRole watch nodes",
         "Role create configmaps",
         "Role get configmaps",

@@ -37,16 +37,22 @@ impl State {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.nodes.insert(name.into(), object.clone());
-        self.log
-            .push((self.version, json!({ "type": change, "object": object })));
+        self.log.push((
+            self.version,
+            "nodes",
+            json!({ "type": change, "object": object }),
+        ));
     }
 
     pub(crate) fn delete(&mut self, name: &str) {
         self.version += 1;
         let mut object = self.nodes.remove(name).unwrap();
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.log
-            .push((self.version, json!({ "type": "DELETED", "object": object })));
+        self.log.push((
+            self.version,
+            "nodes",
+            json!({ "type": "DELETED", "object": object }),
+        ));
     }
 
     /// Ends all watches, and forgets every version before the present one.
@@ -88,6 +94,7 @@ impl State {
         }
         self.watches += 1;
         Answer::Watch {
+            what: "nodes",
             from,
             cuts: self.cuts,
         }
@@ -130,16 +137,17 @@ impl State {
     }
 
     /// What a watch hears next, and whether it ends after that.
-    fn news(&self, from: u64, seen: &mut u64, cuts: u64) -> (Vec<Value>, bool) {
+    fn news(&self, what: &str, from: u64, seen: &mut u64, cuts: u64) -> (Vec<Value>, bool) {
         let gone = from < self.oldest && self.cuts == cuts;
         let expired = match failure(410, "Expired", EXPIRED) {
             Answer::Whole(_, status) => json!({ "type": "ERROR", "object": status }),
             _ => unreachable!("a failure is a whole answer"),
         };
         let new = self.log.iter();
-        let new = new.filter(|(version, _)| *version > *seen && !gone);
+        let new = new.filter(|(version, of, _)| *version > *seen && *of == what && !gone);
         let lines = gone.then_some(expired).into_iter();
-        let lines: Vec<Value> = lines.chain(new.map(|(_, event)| event.clone())).collect();
+        let new = new.map(|(_, _, event)| event.clone());
+        let lines: Vec<Value> = lines.chain(new).collect();
         *seen = self.version;
         (lines, gone || self.cuts != cuts || self.down)
     }
@@ -150,14 +158,14 @@ pub(super) async fn follow(
     stream: &mut TcpStream,
     state: &std::sync::Mutex<State>,
     changes: &mut watch::Receiver<u64>,
-    (from, cuts): (u64, u64),
+    (what, from, cuts): (&str, u64, u64),
 ) -> Option<()> {
     let head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n";
     stream.write_all(head).await.ok()?;
     let mut seen = from;
     loop {
         changes.borrow_and_update();
-        let (lines, over) = state.lock().unwrap().news(from, &mut seen, cuts);
+        let (lines, over) = state.lock().unwrap().news(what, from, &mut seen, cuts);
         // The events at the end of a watch that is cut are lost.
         if over && lines.iter().all(|line| line["type"] != "ERROR") {
             return None;

@@ -45,7 +45,11 @@ impl Asked {
 
 pub(super) enum Answer {
     Whole(u16, Value),
-    Watch { from: u64, cuts: u64 },
+    Watch {
+        what: &'static str,
+        from: u64,
+        cuts: u64,
+    },
 }
 
 pub(super) fn failure(code: u16, reason: &str, message: &str) -> Answer {
@@ -56,6 +60,8 @@ pub(super) fn failure(code: u16, reason: &str, message: &str) -> Answer {
 /// The resource of a path, as faults and counts call it.
 fn resource(path: &str) -> &'static str {
     let known = [
+        "musterjobs",
+        "events",
         "tokenreviews",
         "subjectaccessreviews",
         "configmaps",
@@ -107,8 +113,8 @@ pub(super) async fn serve(
         return None;
     }
     match answer {
-        Answer::Watch { from, cuts } => {
-            nodes::follow(&mut stream, &state, &mut changes, (from, cuts)).await
+        Answer::Watch { what, from, cuts } => {
+            nodes::follow(&mut stream, &state, &mut changes, (what, from, cuts)).await
         }
         Answer::Whole(code, body) => {
             let body = match fault {
@@ -165,15 +171,21 @@ impl State {
         let verb = match asked.method.as_str() {
             "POST" => "create",
             "PATCH" => "patch",
+            "DELETE" => "delete",
+            _ if what == "musterjobs" && asked.query.contains_key("watch") => "watch",
+            _ if what == "musterjobs" && asked.path.ends_with(what) => "list",
             _ => "get",
         };
-        let right = format!("{verb} {what}");
+        let part = asked.path.ends_with("/status").then_some("/status");
+        let right = format!("{verb} {what}{}", part.unwrap_or_default());
         if self.forbidden.contains(right.as_str()) {
             let why = format!("{what} is forbidden: User \"muster\" cannot {right}");
             return failure(403, "Forbidden", &why);
         }
         match what {
             "nodes" => self.nodes(asked),
+            "musterjobs" => self.job_objects(verb, asked),
+            "events" => self.tell_event(asked),
             "tokenreviews" => self.review(&asked.body()),
             "subjectaccessreviews" => self.decide(&asked.body()),
             "pods" => self.pod(&asked.path),

@@ -180,6 +180,7 @@ impl Server {
             }),
         )
         .await;
+        self.install_jobs(&subject).await;
         let account = "muster-system/muster-coordinator";
         self.coordinator = self.token(account, "", None).await;
         // Its rules are known to the API server a moment later.
@@ -200,8 +201,51 @@ impl Server {
         .await;
     }
 
+    /// The definition of MusterJob objects, and the coordinator's rights to them, as the manifests
+    /// have them.
+    async fn install_jobs(&self, coordinator: &Value) {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/base");
+        let read = |file: &str| -> Vec<Value> {
+            let text = fs::read_to_string(root.join(file)).unwrap();
+            serde_saphyr::from_multiple(&text).unwrap()
+        };
+        for definition in read("crd.yaml") {
+            let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+            self.create(path, definition).await;
+        }
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
+        let objects = read("coordinator.yaml");
+        let role = objects
+            .iter()
+            .find(|object| object["kind"] == "ClusterRole");
+        let role = role.unwrap().clone();
+        let name = role["metadata"]["name"].clone();
+        self.create(&format!("{rbac}/clusterroles"), role).await;
+        let binding = json!({
+            "metadata": { "name": "muster-coordinator-own" },
+            "subjects": [coordinator],
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+        });
+        self.create(&format!("{rbac}/clusterrolebindings"), binding)
+            .await;
+        // The definition is served a moment later.
+        within(async {
+            let mut look = tokio::time::interval(Duration::from_millis(200));
+            let path = "/apis/muster.dev/v1alpha1/musterjobs";
+            while self.try_ask(Method::GET, path, None).await.is_err() {
+                look.tick().await;
+            }
+        })
+        .await;
+    }
+
     pub(super) fn coordinators(&self) -> kube::Config {
         configuration(&self.url, &self.coordinator)
+    }
+
+    /// A user who may do everything.
+    pub(super) fn admins(&self) -> kube::Config {
+        configuration(&self.url, ADMIN)
     }
 
     async fn try_ask(

@@ -1,0 +1,326 @@
+//! Lists and follows all objects of one kind, and hands on what it has read.
+//!
+//! It decides nothing and never gives up: if it cannot read the API server, it says so once and
+//! tries again with a back-off.
+//!
+//! *Listing* → *following* from the list's version on → again from the last version seen, or from a
+//! new list if the server has forgotten that version (410). This is the loop of kube's own watcher.
+//! It is written out here because kube's watcher does not tell when a watch has begun; without
+//! that, nobody could be told of a recovery or of a missing right to watch.
+
+use std::{collections::BTreeMap, fmt::Debug, future::Future, pin::pin, time::Duration};
+
+use kube::{
+    Api, Error, Resource,
+    api::{ListParams, WatchEvent, WatchParams},
+};
+use muster_runtime::{
+    backoff::{Backoff, USEFUL, entropy},
+    chain::chain,
+};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, error::Elapsed, sleep, timeout, timeout_at};
+use tokio_stream::StreamExt;
+use tracing::{debug, info, warn};
+
+use crate::handle::NoAnswer;
+
+/// Objects in one answer. Each has some 10 KiB of metadata, mostly about who changed which field,
+/// and is in memory until it is read.
+const PAGE: u32 = 250;
+
+/// How long an answer may take to begin, or a page to arrive.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// The server ends a watch after this time. If a watch has not ended `WATCH_ENDS` later, its
+/// connection is dead.
+const WATCH: Duration = Duration::from_secs(290);
+const WATCH_ENDS: Duration = Duration::from_secs(20);
+
+/// After this many failures in a row the log and the reader are told. A single one is usually a
+/// connection that was reset, as happens whenever an API server is upgraded.
+const FAILURES_TOLD: u32 = 2;
+
+/// Who reads the objects of one kind, and what of them.
+pub(super) trait Reader: Send {
+    type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
+    type Key: Ord + Send;
+    type Kept: Send;
+
+    /// The plural of the kind, as rules have it.
+    const PLURAL: &'static str;
+    /// The group of the kind, as rules have it.
+    const GROUP: &'static str;
+    /// The objects, in a sentence.
+    const OBJECTS: &'static str;
+    /// What goes on while they cannot be read.
+    const MEANWHILE: &'static str;
+    /// So many objects are read at most.
+    const MOST: usize;
+    /// The longest pause between two attempts.
+    const RETRY_MAX: Duration;
+
+    /// What is kept of an object. `None`: it is not for this reader.
+    fn keep(object: Self::Object) -> Option<(Self::Key, Self::Kept)>;
+
+    fn tell(
+        &mut self,
+        news: News<Self::Key, Self::Kept>,
+    ) -> impl Future<Output = Result<(), NoAnswer>> + Send;
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(super) enum News<K, V> {
+    /// All objects that exist.
+    Listed(BTreeMap<K, V>),
+    /// This object is new, or has changed.
+    Applied(K, V),
+    /// This object is gone; its last state.
+    Deleted(K, V),
+    /// The objects can be followed again, after they could not be read.
+    Followed,
+    /// The objects cannot be read, and why.
+    Unreadable(String),
+}
+
+/// Follows the objects of one kind.
+pub(super) struct Follower<R: Reader> {
+    api: Api<R::Object>,
+    reader: R,
+    /// The version to watch from. `None`: list first.
+    version: Option<String>,
+    /// Failures in a row.
+    failures: u32,
+    /// `Some`: the log and the reader were told that the objects cannot be read. The value tells
+    /// whether the server refuses.
+    told: Option<bool>,
+}
+
+impl<R: Reader> Follower<R> {
+    pub(super) fn new(api: Api<R::Object>, reader: R) -> Self {
+        Self {
+            api,
+            reader,
+            version: None,
+            failures: 0,
+            told: None,
+        }
+    }
+
+    /// Ends when the reader has ended.
+    pub(super) async fn work(&mut self) {
+        let mut backoff = Backoff::new(R::RETRY_MAX, USEFUL);
+        loop {
+            let begun = Instant::now();
+            let told = match self.round().await {
+                // The server ends every watch after a while.
+                Ok(()) => Ok(()),
+                Err(Trouble::Ended(_)) => return,
+                Err(trouble) => self.failed(&trouble).await,
+            };
+            if told.is_err() {
+                return;
+            }
+            sleep(backoff.after(begun.elapsed(), entropy())).await;
+        }
+    }
+
+    /// One watch, with a list before it if it needs one.
+    async fn round(&mut self) -> Result<(), Trouble> {
+        let from = match self.version.clone() {
+            Some(version) => version,
+            None => self.list().await?,
+        };
+        self.version = Some(from.clone());
+        let begun = Instant::now();
+        let parameters = WatchParams::default().timeout(WATCH.as_secs() as u32);
+        let watch = timeout(ANSWER, self.api.watch(&parameters, &from))
+            .await
+            .map_err(Trouble::silent::<R>("watch"))?;
+        let mut watch = pin!(watch.map_err(|e| Trouble::api::<R>("watch", e))?);
+        self.following().await?;
+        loop {
+            let Ok(next) = timeout_at(begun + WATCH + WATCH_ENDS, watch.next()).await else {
+                return Err(Trouble::Silent {
+                    verb: "watch",
+                    plural: R::PLURAL,
+                    after: WATCH + WATCH_ENDS,
+                });
+            };
+            let Some(event) = next else { return Ok(()) };
+            self.hear(event.map_err(|e| Trouble::api::<R>("watch", e))?)
+                .await?;
+        }
+    }
+
+    /// Reads all objects, and returns the version to watch from.
+    async fn list(&mut self) -> Result<String, Trouble> {
+        let (mut all, mut unnamed) = (BTreeMap::new(), 0_usize);
+        let mut parameters = ListParams::default().limit(PAGE);
+        loop {
+            let answer = timeout(ANSWER, self.api.list(&parameters))
+                .await
+                .map_err(Trouble::silent::<R>("list"))?;
+            let page = answer.map_err(|e| Trouble::api::<R>("list", e))?;
+            for object in page.items {
+                match R::keep(object) {
+                    Some((key, kept)) => drop(all.insert(key, kept)),
+                    None => unnamed += 1,
+                }
+            }
+            if all.len() > R::MOST {
+                return Err(Trouble::TooMany {
+                    plural: R::PLURAL,
+                    most: R::MOST,
+                });
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => {
+                    info!(
+                        count = all.len(),
+                        unnamed,
+                        "{} listed; unnamed: Muster cannot have their names",
+                        R::OBJECTS
+                    );
+                    self.reader.tell(News::Listed(all)).await?;
+                    return Ok(page.metadata.resource_version.unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    async fn hear(&mut self, event: WatchEvent<R::Object>) -> Result<(), Trouble> {
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                self.version = object.meta().resource_version.clone();
+                if let Some((key, kept)) = R::keep(object) {
+                    self.reader.tell(News::Applied(key, kept)).await?;
+                }
+            }
+            WatchEvent::Deleted(object) => {
+                self.version = object.meta().resource_version.clone();
+                if let Some((key, kept)) = R::keep(object) {
+                    self.reader.tell(News::Deleted(key, kept)).await?;
+                }
+            }
+            WatchEvent::Bookmark(mark) => self.version = Some(mark.metadata.resource_version),
+            WatchEvent::Error(status) => {
+                return Err(Trouble::api::<R>("watch", Error::Api(status)));
+            }
+        }
+        Ok(())
+    }
+
+    async fn following(&mut self) -> Result<(), NoAnswer> {
+        self.failures = 0;
+        if self.told.take().is_some() {
+            info!("{} are read again", R::OBJECTS);
+            self.reader.tell(News::Followed).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the log and the reader of a failure once. It tells them again only if a server that
+    /// did not answer now refuses, or the other way round.
+    async fn failed(&mut self, trouble: &Trouble) -> Result<(), NoAnswer> {
+        if let Trouble::Expired { .. } = trouble {
+            debug!("{trouble}: they are listed anew");
+            self.version = None;
+            return Ok(());
+        }
+        self.failures = self.failures.saturating_add(1);
+        let (refused, why) = (trouble.is_refusal(), trouble.sentence(R::GROUP));
+        if self.told == Some(refused) || (self.failures < FAILURES_TOLD && !refused) {
+            debug!("{why}");
+            return Ok(());
+        }
+        warn!("{} cannot be read, {}: {why}", R::OBJECTS, R::MEANWHILE);
+        self.told = Some(refused);
+        self.reader.tell(News::Unreadable(why)).await
+    }
+}
+
+/// Why the objects are not being followed.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("{verb} {plural}")]
+    Api {
+        verb: &'static str,
+        plural: &'static str,
+        #[source]
+        source: Box<Error>,
+    },
+    #[error("{verb} {plural}: no answer within {} s", after.as_secs())]
+    Silent {
+        verb: &'static str,
+        plural: &'static str,
+        after: Duration,
+    },
+    #[error("list {plural}: there are more than {most}")]
+    TooMany { plural: &'static str, most: usize },
+    /// The server has forgotten the version that the watch asked for. A new list follows, as usual.
+    #[error("{verb} {plural}: the version is too old")]
+    Expired {
+        verb: &'static str,
+        plural: &'static str,
+    },
+    #[error("the reader has ended")]
+    Ended(#[from] NoAnswer),
+}
+
+impl Trouble {
+    fn api<R: Reader>(verb: &'static str, source: Error) -> Self {
+        let plural = R::PLURAL;
+        match &source {
+            Error::Api(status) if status.code == 410 => Self::Expired { verb, plural },
+            _ => Self::Api {
+                verb,
+                plural,
+                source: Box::new(source),
+            },
+        }
+    }
+
+    fn silent<R: Reader>(verb: &'static str) -> impl FnOnce(Elapsed) -> Self {
+        move |_| Self::Silent {
+            verb,
+            plural: R::PLURAL,
+            after: ANSWER,
+        }
+    }
+
+    /// The server itself refuses, so the next attempt will fail too.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if matches!(&**source, Error::Api(status) if (400..500).contains(&status.code)))
+    }
+
+    /// A sentence for a person: what is wrong, and where to mend it.
+    fn sentence(&self, group: &str) -> String {
+        match self {
+            Self::Api {
+                verb,
+                plural,
+                source,
+            } => match &**source {
+                Error::Api(status) if status.code == 403 => format!(
+                    "the coordinator may not {verb} {plural} ({}): its user needs a ClusterRole with apiGroups [\"{group}\"], resources \
+                     [{plural}], verbs [get, list, watch]",
+                    status.message
+                ),
+                Error::Api(status) if status.code == 401 => {
+                    format!("{verb} {plural}: the API server does not know who asks (401)")
+                }
+                Error::Api(status) if status.code == 404 => format!(
+                    "{verb} {plural}: the API server has no such kind (404); install it: muster-coordinator crd | kubectl apply -f -"
+                ),
+                Error::Api(status) => {
+                    format!("{verb} {plural}: {} ({})", status.message, status.code)
+                }
+                _ => chain(self),
+            },
+            _ => chain(self),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `MusterJob` objects of a Kubernetes cluster: each is a job of its namespace.
+//!
+//! The object is the request, and its status is written from the job. The store stays the truth
+//! about what runs: while the API server is away, jobs go on, and their objects hear of it later.
+//! What an object asks for is decided in `core::fleet::job_object`; here it is read and done.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `object` | the object as it is read |
+//! | `status` | the status as it is written, and how urgent a change is |
+//! | `pace` | so many writes in a time |
+//! | `events` | the story of a job as Kubernetes Events |
+//! | `controller` | the loop: news, steps, writes |
+
+mod controller;
+mod events;
+mod object;
+mod pace;
+mod status;
+
+use std::time::Duration;
+
+use kube::{Api, Client, Config};
+use muster_core::id::JobName;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    controller::Controller,
+    events::Events,
+    object::{MusterJob, Seen},
+};
+use super::{
+    KubernetesError,
+    access::{GROUP, JOBS},
+    follow::{Follower, News, Reader},
+    server::Server,
+};
+use crate::handle::{Handle, NoAnswer};
+
+/// News that wait for the controller. While they are this many, the watch waits.
+const NEWS: usize = 64;
+
+/// The `MusterJob` objects of one cluster.
+pub(crate) struct Jobs {
+    api: Api<MusterJob>,
+    server: Server,
+}
+
+impl Jobs {
+    pub(crate) fn of(configuration: &Config) -> Result<Self, KubernetesError> {
+        let client = Client::try_from(configuration.clone())
+            .map_err(|source| KubernetesError::Client(Box::new(source)))?;
+        Ok(Self {
+            api: Api::all(client),
+            server: Server::of(configuration)?,
+        })
+    }
+
+    /// Follows the objects and the jobs until the shutdown.
+    pub(crate) async fn follow(self, handle: Handle, shutdown: CancellationToken) {
+        let (tell, news) = mpsc::channel(NEWS);
+        let mut follower = Follower::new(self.api, Telling(tell));
+        let events = Events::new(handle.clone(), self.server.clone());
+        let controller = Controller::new(handle, self.server, news);
+        let work = async {
+            // Each ends when the coordinator does.
+            tokio::join!(
+                Box::pin(follower.work()),
+                Box::pin(controller.work()),
+                Box::pin(events.work())
+            )
+        };
+        shutdown.run_until_cancelled(work).await;
+    }
+}
+
+/// Hands objects to the controller.
+struct Telling(mpsc::Sender<News<JobName, Seen>>);
+
+impl Reader for Telling {
+    type Object = MusterJob;
+    type Key = JobName;
+    type Kept = Seen;
+
+    const PLURAL: &'static str = JOBS;
+    const GROUP: &'static str = GROUP;
+    const OBJECTS: &'static str = "MusterJob objects";
+    const MEANWHILE: &'static str = "their jobs go on as they are";
+    /// Twice as many as the jobs that a coordinator keeps by default. At some 10 KiB they take
+    /// 200 MB.
+    const MOST: usize = 20_000;
+    /// Users wait for their changes.
+    const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn keep(object: MusterJob) -> Option<(JobName, Seen)> {
+        let seen = Seen::of(object)?;
+        Some((seen.object.name.clone(), seen))
+    }
+
+    async fn tell(&mut self, news: News<JobName, Seen>) -> Result<(), NoAnswer> {
+        self.0.send(news).await.map_err(|_| NoAnswer::Ended)
+    }
+}

@@ -1,0 +1,233 @@
+//! A `MusterJob` object as it is read. What is not needed is dropped here.
+
+use std::{borrow::Cow, time::Duration};
+
+use kube::{
+    Resource,
+    core::{NamespaceResourceScope, ObjectMeta},
+};
+use muster_core::{
+    fleet::job_object::JobObject,
+    id::{JobName, JobUid},
+    spec::{
+        API_VERSION, KIND, SpecDocument,
+        shape::{ACTIVE_DEADLINE, SUSPEND, TTL},
+    },
+    time::Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::kubernetes::access::{GROUP, JOBS};
+
+/// Keeps a deleted object until the workers of its job have stopped.
+pub(super) const FINALIZER: &str = "muster.dev/coordinated-stop";
+
+/// The phases of a job that is over.
+const OVER: [&str; 3] = ["Succeeded", "Failed", "Cancelled"];
+
+/// The object as the API server has it. Spec and status are read later, so that one bad object does
+/// not spoil a list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::kubernetes) struct MusterJob {
+    #[serde(default)]
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    status: Value,
+}
+
+impl Resource for MusterJob {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind(_: &()) -> Cow<'_, str> {
+        KIND.into()
+    }
+
+    fn group(_: &()) -> Cow<'_, str> {
+        GROUP.into()
+    }
+
+    fn version(_: &()) -> Cow<'_, str> {
+        let version = API_VERSION.split('/').nth(1);
+        version.unwrap_or_default().into()
+    }
+
+    fn plural(_: &()) -> Cow<'_, str> {
+        JOBS.into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// What is kept of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::kubernetes) struct Seen {
+    pub(super) object: JobObject,
+    /// Its resourceVersion.
+    pub(super) version: String,
+    /// Counts the versions of its spec.
+    pub(super) generation: i64,
+    pub(super) finalizers: Vec<String>,
+    pub(super) status: Value,
+}
+
+impl Seen {
+    /// `None`: it is no object of an API server.
+    pub(super) fn of(object: MusterJob) -> Option<Self> {
+        let MusterJob {
+            metadata,
+            mut spec,
+            status,
+        } = object;
+        // Workers' directories are named by the uid.
+        let plain = |uid: &String| {
+            let is_plain = |c: char| c.is_ascii_hexdigit() || c == '-';
+            (1..=64).contains(&uid.len()) && uid.chars().all(is_plain)
+        };
+        let finalizers = metadata.finalizers.unwrap_or_default();
+        let mut own = |field: &str| spec.as_object_mut()?.remove(field);
+        let suspend = own(SUSPEND).is_some_and(|value| value == true);
+        let mut seconds = |field: &str| own(field)?.as_u64().map(Duration::from_secs);
+        let (deadline, ttl) = (seconds(ACTIVE_DEADLINE), seconds(TTL));
+        let object = JobObject {
+            name: JobName {
+                namespace: metadata.namespace?,
+                name: metadata.name?,
+            },
+            uid: JobUid::from(metadata.uid.filter(plain)?),
+            spec: serde_json::from_value::<SpecDocument>(spec).map_err(|e| format!("spec: {e}")),
+            suspend,
+            deleting: metadata.deletion_timestamp.is_some(),
+            held: finalizers.iter().any(|name| name == FINALIZER),
+            over: over(&status),
+            deadline,
+            ttl,
+        };
+        Some(Self {
+            object,
+            version: metadata.resource_version.unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            finalizers,
+            status,
+        })
+    }
+
+    /// Whether this state is older than the other. Versions of one object are numbers that grow; a
+    /// server whose versions are none is believed in the order of its answers.
+    pub(super) fn is_older_than(&self, other: &Self) -> bool {
+        let number = |seen: &Self| seen.version.parse::<u64>();
+        match (number(self), number(other)) {
+            (Ok(own), Ok(others)) => own < others,
+            _ => false,
+        }
+    }
+
+    /// The finalizers with ours, or without it.
+    pub(super) fn finalizers_with(&self, held: bool) -> Vec<&str> {
+        let others = self.finalizers.iter().map(String::as_str);
+        let others = others.filter(|name| *name != FINALIZER);
+        others.chain(held.then_some(FINALIZER)).collect()
+    }
+}
+
+/// Since when the job is over, as the status says. `None`: it is not over.
+fn over(status: &Value) -> Option<Timestamp> {
+    let phase = status["phase"].as_str()?;
+    OVER.contains(&phase).then_some(())?;
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let ends = |condition: &&Value| {
+        let kind = &condition["type"];
+        condition["status"] == "True" && (kind == "Complete" || kind == "Failed")
+    };
+    let end = conditions.filter(ends).find_map(|condition| {
+        let time: jiff::Timestamp = condition["lastTransitionTime"].as_str()?.parse().ok()?;
+        u64::try_from(time.as_microsecond()).ok()
+    });
+    // Whoever wrote such a status did not say when, so its time never comes.
+    Some(Timestamp(end.unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(object: Value) -> Option<Seen> {
+        Seen::of(serde_json::from_value(object).unwrap())
+    }
+
+    fn metadata() -> Value {
+        json!({ "name": "digits", "namespace": "team-a", "uid": "0b4e-11", "resourceVersion": "7", "generation": 2 })
+    }
+
+    #[test]
+    fn an_object_is_read_and_a_bad_spec_spoils_only_itself() {
+        let seen = read(json!({ "metadata": metadata(), "spec": { "replicas": 2 } })).unwrap();
+        let spec = seen.object.spec.as_ref().unwrap();
+        assert_eq!(
+            (spec.replicas, seen.generation, seen.object.over),
+            (Some(2), 2, None)
+        );
+        let bad = read(json!({ "metadata": metadata(), "spec": { "replicas": "two" } })).unwrap();
+        assert!(
+            bad.object
+                .spec
+                .unwrap_err()
+                .starts_with("spec: invalid type")
+        );
+        let mut odd = metadata();
+        odd["uid"] = json!("../x");
+        assert_eq!(read(json!({ "metadata": odd })), None);
+    }
+
+    #[test]
+    fn other_finalizers_stay() {
+        let mut metadata = metadata();
+        metadata["finalizers"] = json!(["a.example/x", FINALIZER]);
+        metadata["deletionTimestamp"] = json!("2026-11-23T10:00:00Z");
+        let seen = read(json!({ "metadata": metadata, "status": { "phase": "Failed" } })).unwrap();
+        assert!(seen.object.held && seen.object.deleting && seen.object.over.is_some());
+        assert_eq!(seen.finalizers_with(false), ["a.example/x"]);
+        assert_eq!(seen.finalizers_with(true), ["a.example/x", FINALIZER]);
+    }
+
+    #[test]
+    fn an_object_s_own_fields_are_no_part_of_the_job() {
+        let spec = json!({ "replicas": 2, "suspend": true, "ttlSecondsAfterFinished": 5, "activeDeadlineSeconds": 60 });
+        let done = json!({ "type": "Complete", "status": "True", "lastTransitionTime": "1970-01-01T00:00:07Z" });
+        let status = json!({ "phase": "Succeeded", "conditions": [done] });
+        let seen = read(json!({ "metadata": metadata(), "spec": spec, "status": status })).unwrap();
+        let object = seen.object;
+        assert!(object.spec.is_ok() && object.suspend, "{:?}", object.spec);
+        assert_eq!(
+            (object.ttl, object.deadline, object.over),
+            (
+                Some(Duration::from_secs(5)),
+                Some(Duration::from_secs(60)),
+                Some(Timestamp(7_000_000))
+            )
+        );
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        let of = |version: &str| {
+            let mut metadata = metadata();
+            metadata["resourceVersion"] = json!(version);
+            read(json!({ "metadata": metadata })).unwrap()
+        };
+        assert!(of("9").is_older_than(&of("10")));
+        assert!(!of("10").is_older_than(&of("9")) && !of("9").is_older_than(&of("9")));
+        assert!(!of("a").is_older_than(&of("b")));
+    }
+}

@@ -133,6 +133,9 @@ impl<'t> Meta<'t> {
     }
 }
 
+/// Where programs are on most machines: Debian's PATH.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// A number of nodes, and the field that says it.
 pub(crate) type Size<'t> = (i64, Field<'t>);
 
@@ -162,10 +165,27 @@ impl Draft<'_, '_> {
             ..
         } = self;
         let container = pod.container.clone();
+        if !launch.is_torch {
+            log.warn(
+                &container,
+                "is no program of torch; Muster still wants a python3 with torch on the PATH of the nodes",
+            );
+        }
         // Variables that the command's own shell would set come last.
         let mut variables = pod.variables.clone();
         for (name, value) in &launch.env {
             variables.set(name, value, &container);
+        }
+        // A program finds the site's interpreter by its name. Muster, too, looks there for torch.
+        let folder = pod
+            .python
+            .as_deref()
+            .and_then(|python| python.rsplit_once('/'));
+        if let Some((folder, _)) = folder
+            && launch.is_torch
+            && launch.is_program()
+        {
+            variables.add("PATH", &format!("{folder}:{USUAL_PATH}"));
         }
         let before = pod.working_dir.as_ref();
         let working_dir = match (&launch.dir, before) {

@@ -75,6 +75,8 @@ pub(crate) struct Launch {
     pub(crate) dir: Option<String>,
     /// The lane that the arguments need.
     pub(crate) lane: Option<&'static str>,
+    /// Whether the program is one of torch.
+    pub(crate) is_torch: bool,
 }
 
 /// Names of programs and modules that start ranks. A script for the shell that has one of them
@@ -160,8 +162,9 @@ pub(crate) fn program(words: &[Word]) -> Launch {
 }
 
 impl Launch {
-    /// Runs the command without torchrun beside it, so that its interpreter needs no torch.
+    /// Runs the command as a program, so that its own interpreter needs no torch.
     pub(crate) fn without_torch(&mut self) {
+        self.is_torch = false;
         let program = self
             .command
             .first()
@@ -180,6 +183,14 @@ impl Launch {
         if let Some(word) = first.filter(|word| is_python(stem(word))) {
             python.clone_into(word);
         }
+    }
+
+    /// Whether the command is a program and not Python's script or module.
+    pub(crate) fn is_program(&self) -> bool {
+        !self
+            .command
+            .first()
+            .is_some_and(|word| is_python(stem(word)))
     }
 
     /// Whether a word of the command has this text in it.
@@ -285,6 +296,7 @@ fn plain(mut words: Vec<String>, by: By) -> Launch {
         env: Vec::new(),
         dir: None,
         lane,
+        is_torch: true,
     }
 }
 

@@ -4,9 +4,11 @@
 //! | file | owns |
 //! |---|---|
 //! | `follow` | listing and following all objects of one kind |
-//! | `nodes` | the labels of the Node objects |
 //! | `jobs` | `MusterJob` objects: they become jobs, and jobs become their status |
 //! | `crd` | the definition of `MusterJob` objects |
+//! | `nodes` | the Node objects, listed and followed |
+//! | `object` | what is kept of a Node object |
+//! | `marking` | what is written on Node objects: cordons, a condition |
 //! | `server` | one question and its answer, within seconds or not at all |
 //! | `access` | what a user of Kubernetes may do |
 //! | `account` | the service account of the agents, and the audience of tokens |
@@ -22,7 +24,9 @@ mod bundle;
 mod crd;
 mod follow;
 mod jobs;
+mod marking;
 mod nodes;
+mod object;
 mod reviews;
 mod server;
 mod verdict;
@@ -30,12 +34,14 @@ mod verdict;
 use std::time::Duration;
 
 use kube::{Config, Error, config::InferConfigError};
+use muster_core::fleet::CordonMode;
 
 pub(crate) use access::{Access, Deed, JOBS, Question};
 pub use account::{Account, BadAccount};
 pub(crate) use bundle::Bundle;
 pub use crd::yaml as definition_yaml;
 pub(crate) use jobs::Jobs;
+pub(crate) use marking::Marking;
 pub(crate) use nodes::Nodes;
 pub(crate) use reviews::Reviews;
 pub(crate) use server::Server;
@@ -47,7 +53,7 @@ pub enum KubernetesError {
     #[error("--kubernetes-...: make a client for the API server")]
     Client(#[source] Box<Error>),
     #[error(
-        "--kubernetes-agents, --kubernetes-users: tokens would go to the API server at {0} without TLS, where others can read them"
+        "--kubernetes-agents, --kubernetes-users, --kubernetes-cordon: tokens would go to the API server at {0} without TLS, where others can read them"
     )]
     Insecure(String),
     #[error(
@@ -61,10 +67,12 @@ pub enum KubernetesError {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub configuration: Config,
-    /// Read the labels of the Node objects.
+    /// Read the Node objects.
     pub nodes: bool,
     /// Follow the `MusterJob` objects.
     pub jobs: bool,
+    /// What is written on them. They are read then, too.
+    pub cordon: CordonMode,
     /// Take tokens that it knows, as the identity of a caller.
     pub tokens: Option<Tokens>,
 }

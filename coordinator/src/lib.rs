@@ -12,7 +12,7 @@
 //! | `trust` | the certificate authority, tokens, roles |
 //! | `audit` | the audit trail |
 //! | `commands` | the commands beside the daemon |
-//! | `kubernetes` | Node objects of a cluster, read for their labels |
+//! | `kubernetes` | a Kubernetes cluster: its Node objects, tokens, rights |
 //! | `failpoint` | places at which unit tests kill it; nothing in any other build |
 //! | `turn_stats` | the size and the cost of one turn, as a value |
 //! | `serve` | all of it put together, from start to a graceful end |

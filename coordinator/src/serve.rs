@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use muster_core::{fleet::Policy, id::Term};
+use muster_core::{
+    fleet::{CordonMode, Policy},
+    id::Term,
+};
 use muster_rpc::listen::{self, ListenError, Listener};
 use muster_runtime::{
     service,
@@ -122,7 +125,12 @@ impl Coordinator {
         let listener = Listener::open(settings.listen, trust.is_some())?;
         let address = listener.address();
         let asked = settings.kubernetes;
-        let nodes = asked.clone().filter(|asked| asked.nodes);
+        let cordon = asked.as_ref().map_or(CordonMode::Off, |asked| asked.cordon);
+        let marking = asked.as_ref().filter(|_| cordon != CordonMode::Off);
+        let marking = marking.map(|asked| kubernetes::Marking::of(&asked.configuration));
+        let marking = marking.transpose()?;
+        let is_read = |asked: &kubernetes::Settings| asked.nodes || marking.is_some();
+        let nodes = asked.clone().filter(is_read);
         let nodes = nodes.map(|asked| kubernetes::Nodes::of(asked.configuration));
         let nodes = nodes.transpose()?;
         let jobs = asked.as_ref().filter(|asked| asked.jobs);
@@ -140,6 +148,7 @@ impl Coordinator {
         let policy = Policy {
             reads_objects: nodes.is_some(),
             follows_jobs: jobs.is_some(),
+            kubernetes_cordon: cordon,
             ..settings.policy
         };
         let store = store().map_err(StartError::Store)?;
@@ -165,6 +174,13 @@ impl Coordinator {
                 Ordinary,
                 "job objects",
                 jobs.follow(handle.clone(), shutdown.clone()),
+            );
+        }
+        if let Some(marking) = marking {
+            tasks.spawn(
+                Ordinary,
+                "node marks",
+                marking.follow(handle.clone(), shutdown.clone()),
             );
         }
         if let Some(path) = settings.turn_stats {

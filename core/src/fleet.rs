@@ -37,6 +37,7 @@
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
+//! | `marking` | what Kubernetes Node objects should carry |
 //! | **One job's turn** | rules that change one job's record |
 //! | `scratch` | what a turn gathers on its way |
 //! | `job_turn` | one job while it is settled, and what its rules may read |
@@ -97,6 +98,7 @@ pub mod job_status;
 mod job_turn;
 mod judge;
 mod live;
+mod marking;
 mod marks;
 pub mod member_end;
 pub mod members;
@@ -131,8 +133,8 @@ pub use actor::Actor;
 pub use budget::MUSTER;
 pub use event::Event;
 pub use input::{Hello, Input, ObjectNews, Request, RequestId, Stored};
-pub use node_record::{Cordon, Halt, Mark, NodeRecord, Standing};
+pub use node_record::{Cordon, Halt, HoldOff, Mark, NodeRecord, Standing};
 pub use output::{Answer, Change, Effect, Refusal, Turn};
-pub use policy::Policy;
+pub use policy::{CordonMode, Policy};
 pub use tombstone::Tombstone;
 pub use turn::Fleet;

@@ -5,7 +5,7 @@
 //! test moves by hand, and the world simulation runs the same code as production.
 //!
 //! - the words that both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`],
-//!   [`node_report`], [`health`], [`run`], [`usage`], [`protocol`];
+//!   [`node_report`], [`node_object`], [`health`], [`run`], [`usage`], [`protocol`];
 //! - [`nccl`]: the environment of the ranks, which the coordinator decides and each agent
 //!   completes;
 //! - [`fleet`]: the coordinator's decisions, entered through [`fleet::turn`];
@@ -20,6 +20,7 @@ pub mod health;
 pub mod id;
 pub mod nccl;
 pub mod node;
+pub mod node_object;
 pub mod node_report;
 pub mod period;
 pub mod planted;

@@ -106,6 +106,10 @@ mistakes! {
     EpochFromNode,
     /// The records of a commit become durable in the wrong order.
     WritesOutOfOrder,
+    /// Muster makes a Node object schedulable that somebody else made unschedulable.
+    ForeignCordonLifted,
+    /// Muster cordons a node again at once that a person has uncordoned.
+    HoldOffIgnored,
 }
 
 #[cfg(feature = "planted")]

@@ -27,7 +27,8 @@ pub(crate) struct Cordon {
 
 /// Let a node take work again.
 ///
-/// Removes any cordon, also one that Muster itself set.
+/// Removes any cordon, also one that Muster itself set. If somebody else has cordoned the node in
+/// Kubernetes, it stays Excluded until that ends (kubectl uncordon).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:

@@ -64,7 +64,8 @@ pub(crate) struct Get {
 ///
 /// The same as `muster get nodes`. STATE is Ready, Suspect (silent for some heartbeats), Lost
 /// (silent for long) or Unknown (not heard since the coordinator started), with Cordoned added for
-/// nodes that take no new work. SLOTS counts worker groups in use.
+/// nodes that take no new work, Excluded if somebody else in Kubernetes keeps it away, and Unhealthy
+/// for faulty hardware. SLOTS counts worker groups in use.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:

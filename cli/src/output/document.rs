@@ -154,6 +154,9 @@ pub(crate) struct Node {
 #[derive(Debug, Serialize)]
 struct NodeSpec {
     cordon: Option<Cordon>,
+    /// Why others in Kubernetes keep work away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excluded: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -274,6 +277,7 @@ impl From<v1::Node> for Node {
                     reason: cordon.reason,
                     at: time(cordon.at_unix_us),
                 }),
+                excluded: some(node.excluded),
             },
             status: NodeStatus {
                 state: words::node_state(node.state),

@@ -91,8 +91,8 @@ fn withholds(finding: &&v1::Finding) -> bool {
     matches!(finding.severity.as_str(), "drain" | "fail_now")
 }
 
-/// `Ready` or `Ready,Cordoned`; `Unhealthy` is added if a finding that is not about a single GPU
-/// keeps work away.
+/// `Ready` or `Ready,Cordoned`; `Excluded` is added if somebody else keeps work away in Kubernetes,
+/// and `Unhealthy` if a finding that is not about a single GPU does.
 pub(crate) fn state(node: &v1::Node) -> String {
     let grave = node
         .hardware
@@ -106,6 +106,7 @@ pub(crate) fn state(node: &v1::Node) -> String {
     let words = [
         (true, words::node_state(node.state)),
         (node.cordon.is_some(), "Cordoned"),
+        (!node.excluded.is_empty(), "Excluded"),
         (unhealthy, "Unhealthy"),
     ];
     words

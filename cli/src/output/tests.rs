@@ -124,6 +124,17 @@ fn pending() -> Job {
     }
 }
 
+#[test]
+fn a_state_says_who_keeps_work_away() {
+    let excluded = |excluded: &str| Node {
+        excluded: excluded.into(),
+        ..node()
+    };
+    assert_eq!(super::hardware::state(&excluded("")), "Suspect,Cordoned");
+    let state = super::hardware::state(&excluded("unschedulable in Kubernetes"));
+    assert_eq!(state, "Suspect,Cordoned,Excluded");
+}
+
 fn node() -> Node {
     let run = |generation, phase: &str| NodeRun {
         job_uid: "u".into(),
@@ -178,6 +189,7 @@ fn node() -> Node {
             lasted_us: 90_000_000,
             standing: "open".into(),
         }],
+        excluded: String::new(),
         conditions: vec!["MassLoss: 3 of 10 nodes fell silent within 1m".into()],
         hardware: None,
         usage: Some(usage()),

@@ -96,7 +96,7 @@ impl Server {
         self.ask(Method::PATCH, path, content, body).await
     }
 
-    /// Changes an object by a merge patch (RFC 7386).
+    /// Changes an object by a merge patch (RFC 7386): what it does not name stays.
     pub(super) async fn merge<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -116,6 +116,17 @@ impl Server {
         let body = serde_json::to_vec(options).expect("options have a JSON form");
         self.ask(Method::DELETE, path, Some("application/json"), body)
             .await
+    }
+
+    /// The same, and lists whose items have a key are merged by it, as conditions by their type.
+    pub(super) async fn merge_by_key<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        patch: &impl serde::Serialize,
+    ) -> Result<T, Unanswered> {
+        let content = Some("application/strategic-merge-patch+json");
+        let body = serde_json::to_vec(patch).expect("objects have a JSON form");
+        self.ask(Method::PATCH, path, content, body).await
     }
 
     async fn ask<T: DeserializeOwned>(

@@ -1,6 +1,7 @@
 //! What the flags ask of a Kubernetes cluster.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use muster_core::fleet::CordonMode;
 
 use crate::kubernetes::{self, AGAIN_AFTER, Account, KubernetesError, Settings, Tokens};
 
@@ -8,11 +9,26 @@ use crate::kubernetes::{self, AGAIN_AFTER, Account, KubernetesError, Settings, T
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub struct KubernetesOptions {
-    /// Also read the labels of the nodes from the Node objects of a Kubernetes cluster. A node gets
-    /// the labels of the object that has its name. The cluster is that of $KUBECONFIG or
+    /// Also read the Node objects of a Kubernetes cluster. A node gets the labels of the object that
+    /// has its name, and no new work while the object is unschedulable or other programs say there
+    /// that the node is faulty or leaving. The cluster is that of $KUBECONFIG or
     /// ~/.kube/config, else the one this runs in. Needs the verbs get, list and watch on nodes.
     #[arg(long, env = "MUSTER_KUBERNETES_NODES")]
     pub kubernetes_nodes: bool,
+
+    /// Write on Node objects. `dry-run`: annotations that say which nodes Muster would cordon, and
+    /// the condition MusterGPUHealthy. `on`: cordons too, in spec.unschedulable, with who, when and
+    /// why. Muster takes away only what it has set, and a person who uncordons a node with kubectl
+    /// is right for 24 hours. Needs get, list, watch and patch on nodes, patch on nodes/status, and
+    /// create on events of events.k8s.io.
+    #[arg(
+        long,
+        env = "MUSTER_KUBERNETES_CORDON",
+        value_name = "MODE",
+        value_enum,
+        default_value_t
+    )]
+    pub kubernetes_cordon: Cordons,
 
     /// Take the tokens of the pods of this service account: each is the agent of the node on which
     /// it is, and needs no certificate. The cluster's API server reviews the tokens; needs the
@@ -42,11 +58,35 @@ pub struct KubernetesOptions {
     pub audience: Option<String>,
 }
 
+/// What is written on Node objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Cordons {
+    /// Nothing
+    #[default]
+    Off,
+    /// What Muster would do
+    DryRun,
+    /// Cordons
+    On,
+}
+
+impl From<Cordons> for CordonMode {
+    fn from(cordons: Cordons) -> Self {
+        match cordons {
+            Cordons::Off => Self::Off,
+            Cordons::DryRun => Self::DryRun,
+            Cordons::On => Self::On,
+        }
+    }
+}
+
 impl KubernetesOptions {
     /// What is asked of the cluster. `None`: nothing.
     pub async fn settings(self) -> Result<Option<Settings>, KubernetesError> {
         let takes_tokens = self.kubernetes_agents.is_some() || self.kubernetes_users;
-        if !self.kubernetes_nodes && !self.kubernetes_jobs && !takes_tokens {
+        let cordon = CordonMode::from(self.kubernetes_cordon);
+        let nodes = self.kubernetes_nodes || cordon != CordonMode::Off;
+        if !nodes && !self.kubernetes_jobs && !takes_tokens {
             return Ok(None);
         }
         let configuration = kubernetes::configuration().await?;
@@ -62,8 +102,9 @@ impl KubernetesOptions {
         });
         Ok(Some(Settings {
             configuration,
-            nodes: self.kubernetes_nodes,
             jobs: self.kubernetes_jobs,
+            nodes,
+            cordon,
             tokens,
         }))
     }

@@ -70,7 +70,9 @@ fn node(name: &str) -> NodeRecord {
             by: "ann".into(),
             reason: "fan".into(),
             at: Timestamp(2),
+            jobs: Vec::new(),
         }),
+        hold_off: None,
         marks: Vec::new(),
         halt: None,
     }

@@ -23,6 +23,7 @@ use std::{
 };
 
 use muster_coordinator::kubernetes::{AGAIN_AFTER, Settings, Tokens};
+use muster_core::fleet::CordonMode;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
@@ -64,6 +65,16 @@ pub(crate) struct State {
     pub forbidden: BTreeSet<&'static str>,
     pub lists: u32,
     pub watches: u32,
+    /// Patches of nodes that were asked for.
+    pub patches: u32,
+    /// Patches take place, and their answers end in the middle.
+    pub cut_patches: bool,
+    /// Somebody changes these objects right after the next one was read.
+    pub after_get: Vec<(String, Value)>,
+    /// By node: why an admission policy denies every change.
+    pub denied: BTreeMap<String, String>,
+    /// What was posted to events.k8s.io.
+    pub events: Vec<Value>,
     /// Requests by resource, without those of nodes.
     pub asked: BTreeMap<&'static str, u32>,
     /// Requests without an answer whose client has left.
@@ -136,6 +147,7 @@ impl Cluster {
             configuration: self.configuration(),
             nodes: true,
             jobs: false,
+            cordon: CordonMode::Off,
             tokens: None,
         }
     }
@@ -145,6 +157,14 @@ impl Cluster {
         Settings {
             nodes: false,
             jobs: true,
+            ..self.nodes()
+        }
+    }
+
+    /// A coordinator that writes on the Node objects.
+    pub(crate) fn cordons(&self, cordon: CordonMode) -> Settings {
+        Settings {
+            cordon,
             ..self.nodes()
         }
     }
@@ -159,6 +179,7 @@ impl Cluster {
             configuration,
             nodes: false,
             jobs: false,
+            cordon: CordonMode::Off,
             tokens: Some(Tokens {
                 audience: access::AUDIENCE.into(),
                 agents: Some(access::AGENTS.parse().unwrap()),

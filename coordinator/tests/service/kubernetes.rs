@@ -1,4 +1,4 @@
-//! Labels that come from the Node objects of a Kubernetes cluster.
+//! Labels that come from the Node objects of a Kubernetes cluster. What else they say: `cordons`.
 
 use std::fs;
 

@@ -10,6 +10,7 @@ mod audit;
 mod bad_messages;
 mod bundle;
 mod cluster;
+mod cordons;
 mod job_objects;
 mod jobs;
 mod kubectl;

@@ -3,6 +3,7 @@
 //! kube-apiserver and etcd, or TEST_ASSET_KUBE_APISERVER and TEST_ASSET_ETCD name the programs.
 //! Otherwise a loud line says that it was not asked.
 
+mod cordons;
 mod objects;
 mod real;
 
@@ -185,6 +186,8 @@ async fn suite(world: World) {
     .await;
     let authority = std::fs::read_to_string(secure.path().join("trust/authority.pem")).unwrap();
     assert_eq!(published["data"]["ca.crt"], json!(authority));
+    drop(secure);
+    Box::pin(cordons::suite(&world)).await;
 }
 
 /// The fields of a review that the coordinator reads.

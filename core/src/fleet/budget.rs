@@ -158,6 +158,7 @@ pub(super) mod tests {
             gone: false,
             gone_since: None,
             cordon: None,
+            hold_off: None,
             halt: None,
             marks: Vec::new(),
         }
@@ -179,6 +180,7 @@ pub(super) mod tests {
                 by: by.into(),
                 reason: String::new(),
                 at,
+                jobs: Vec::new(),
             })
         };
         fleet[0].cordon = cordon("alice", now);

@@ -1,7 +1,8 @@
 //! Cordons. A person sets one, or Muster does, when a restart storm counts against a node and no
-//! limit forbids it.
+//! limit forbids it. A person can also speak through Kubernetes: whoever uncordons the Node object
+//! ends the cordon here too, and Muster holds off for a day.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     fleet::{
@@ -9,16 +10,63 @@ use crate::{
         budget::{self, MUSTER},
         fault_ledger,
         job::JobRecord,
-        node_record::Cordon,
+        node_record::{Cordon, HoldOff, NodeRecord},
         policy::Policy,
-        registry::Registry,
+        registry::{Registry, Withheld},
         scratch::Scratch,
     },
     id::{JobUid, NodeName},
+    period,
+    planted::{self, Mistake},
+    time::Timestamp,
 };
+
+/// How often withheld cordons are considered again. Vetoes last for minutes.
+pub(crate) const AGAIN: Duration = Duration::from_secs(60);
 
 /// Sets a node's cordon, or removes it.
 pub(crate) fn set(
+    nodes: &mut Registry,
+    jobs: &BTreeMap<JobUid, JobRecord>,
+    name: &NodeName,
+    cordon: Option<Cordon>,
+    out: &mut Scratch,
+) {
+    match &cordon {
+        Some(Cordon { by, reason, .. }) => {
+            out.warn("NodeCordoned", format!("{name} cordoned by {by}: {reason}"))
+        }
+        None => out.note("NodeUncordoned", format!("{name} uncordoned")),
+    }
+    .on_node(name);
+    put(nodes, jobs, name, cordon, out);
+}
+
+/// A person has uncordoned the node in Kubernetes. That ends every cordon of ours, and for a while
+/// Muster does not set one itself.
+pub(crate) fn overruled(
+    nodes: &mut Registry,
+    jobs: &BTreeMap<JobUid, JobRecord>,
+    name: &NodeName,
+    policy: &Policy,
+    out: &mut Scratch,
+) {
+    let hold_off = HoldOff {
+        since: out.now,
+        until: out.now + policy.cordon_hold_off,
+    };
+    let message = format!(
+        "{name} uncordoned in Kubernetes: somebody made it schedulable again. Muster does not cordon it by itself before {}",
+        hold_off.until.rfc3339_seconds()
+    );
+    out.note("NodeUncordoned", message).on_node(name);
+    put(nodes, jobs, name, None, out);
+    if let Some(node) = nodes.nodes.get_mut(name) {
+        node.record.hold_off = Some(hold_off);
+    }
+}
+
+fn put(
     nodes: &mut Registry,
     jobs: &BTreeMap<JobUid, JobRecord>,
     name: &NodeName,
@@ -29,18 +77,11 @@ pub(crate) fn set(
     let Some(node) = nodes.nodes.get_mut(name) else {
         return;
     };
-    match &cordon {
-        Some(Cordon { by, reason, .. }) => {
-            out.warn("NodeCordoned", format!("{name} cordoned by {by}: {reason}"))
-        }
-        None => out.note("NodeUncordoned", format!("{name} uncordoned")),
-    }
-    .on_node(name);
     if cordon.is_none() {
         // A person has looked at the node, so the old evidence no longer counts.
         node.record.marks.clear();
     }
-    node.record.cordon = cordon;
+    (node.record.cordon, node.withheld) = (cordon, None);
     out.node_changed(nodes, jobs, name);
 }
 
@@ -56,22 +97,80 @@ pub(crate) fn consider(
     let Some(node) = nodes.get(name).filter(|node| node.record.cordon.is_none()) else {
         return;
     };
-    let Some(reason) = fault_ledger::storm(&node.record, policy, out.now) else {
+    let storm = fault_ledger::storm(&node.record, policy, out.now);
+    let veto = storm.as_ref().and_then(|_| {
+        let records = nodes.nodes.values().map(|node| &node.record);
+        hold_off_veto(&node.record, out.now)
+            .or_else(|| brake.map(|brake| brake.sentence(policy)))
+            .or_else(|| budget::cordon_veto(records, policy, out.now))
+    });
+    let withheld = storm.clone().zip(veto);
+    let withheld = withheld.map(|(reason, veto)| Withheld { reason, veto });
+    if node.withheld != withheld {
+        out.touch_node(nodes, name);
+        let node = nodes.nodes.get_mut(name).expect("found above");
+        node.withheld.clone_from(&withheld);
+        if let Some(Withheld { reason, veto }) = &withheld {
+            let message = format!("{name} should be cordoned ({reason}), but {veto}");
+            out.warn("CordonWithheld", message).on_node(name);
+        }
+    }
+    let (Some(reason), None) = (storm, withheld) else {
         return;
     };
-    let records = nodes.nodes.values().map(|node| &node.record);
-    let veto = brake
-        .map(|brake| brake.sentence(policy))
-        .or_else(|| budget::cordon_veto(records, policy, out.now));
-    if let Some(veto) = veto {
-        let message = format!("{name} should be cordoned ({reason}), but {veto}");
-        out.warn("CordonWithheld", message).on_node(name);
-        return;
-    }
     let cordon = Cordon {
         by: MUSTER.into(),
         reason,
         at: out.now,
+        jobs: fault_ledger::accusers(&nodes.nodes[name].record, policy, out.now),
     };
     set(nodes, jobs, name, Some(cordon), out);
+}
+
+/// Considers all nodes again that have enough marks, and forgets what is over: a veto ends with
+/// time, and so does a storm.
+pub(crate) fn consider_again(
+    nodes: &mut Registry,
+    jobs: &BTreeMap<JobUid, JobRecord>,
+    brake: Option<&Brake>,
+    policy: &Policy,
+    out: &mut Scratch,
+) {
+    let now = out.now;
+    let held_off = |record: &NodeRecord| record.hold_off.is_some();
+    let concerned = nodes.nodes.values().filter(|node| {
+        let marked = node.record.marks.len() >= policy.storm_failures;
+        node.withheld.is_some() || held_off(&node.record) || marked
+    });
+    let names: Vec<NodeName> = concerned.map(|node| node.record.name.clone()).collect();
+    for name in &names {
+        consider(nodes, jobs, name, brake, policy, out);
+        let is_over = |hold_off: &HoldOff| now >= hold_off.until;
+        if nodes.nodes[name]
+            .record
+            .hold_off
+            .as_ref()
+            .is_some_and(is_over)
+        {
+            out.touch_node(nodes, name);
+            let node = nodes.nodes.get_mut(name).expect("it is there");
+            node.record.hold_off = None;
+        }
+    }
+}
+
+fn hold_off_veto(record: &NodeRecord, now: Timestamp) -> Option<String> {
+    let hold_off = record.hold_off.as_ref();
+    let hold_off = hold_off.filter(|hold_off| now < hold_off.until)?;
+    (!planted::on(Mistake::HoldOffIgnored)).then(|| hold_off_sentence(hold_off))
+}
+
+/// Until when Muster holds off, and why.
+pub(crate) fn hold_off_sentence(hold_off: &HoldOff) -> String {
+    format!(
+        "somebody uncordoned it in Kubernetes at {}, and Muster does not cordon it by itself for {}, until {}",
+        hold_off.since.rfc3339_seconds(),
+        period::format(hold_off.until.since(hold_off.since)),
+        hold_off.until.rfc3339_seconds()
+    )
 }

@@ -18,7 +18,7 @@ use crate::{
         policy::Policy,
         receipt::Cause,
     },
-    id::JobUid,
+    id::{JobName, JobUid},
     period,
     planted::{self, Mistake},
     time::Timestamp,
@@ -130,8 +130,7 @@ pub(crate) fn shunned_by(
 /// Whether a node causes a restart storm: enough failures count against it, and they come from more
 /// than one job.
 pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Option<String> {
-    let counts = |mark: &&Mark| mark.standing.counts() && now.since(mark.at) < policy.storm_window;
-    let against: Vec<&Mark> = record.marks.iter().filter(counts).collect();
+    let against: Vec<&Mark> = against(record, policy, now).collect();
     let jobs: BTreeSet<&JobUid> = against.iter().map(|mark| &mark.job).collect();
     (against.len() >= policy.storm_failures && (jobs.len() >= 2 || planted::on(Mistake::CordonForOneJob))).then(|| {
         let window = period::format(policy.storm_window);
@@ -145,10 +144,28 @@ pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Opt
     })
 }
 
+fn against<'a>(
+    record: &'a NodeRecord,
+    policy: &Policy,
+    now: Timestamp,
+) -> impl Iterator<Item = &'a Mark> + use<'a> {
+    let window = policy.storm_window;
+    let counts = move |mark: &&Mark| mark.standing.counts() && now.since(mark.at) < window;
+    record.marks.iter().filter(counts)
+}
+
+/// The jobs whose failures count against the node, each once.
+pub(crate) fn accusers(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Vec<JobName> {
+    let names: BTreeSet<&JobName> = against(record, policy, now)
+        .map(|mark| &mark.name)
+        .collect();
+    names.into_iter().cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fleet::budget::tests::node, id::JobName};
+    use crate::fleet::budget::tests::node;
 
     fn mark(job: &str, standing: Standing) -> Mark {
         Mark {

@@ -58,6 +58,8 @@ impl Fleet {
         if let Some(node) = self.nodes.get(&name) {
             unhealthy::tell_health(node, &before.health, scratch);
         }
+        let (nodes, policy) = (&mut self.nodes, &self.policy);
+        self.objects.hear(&name, nodes, &self.jobs, policy, scratch);
         scratch.publish.insert(name.clone());
         scratch.node_changed(&self.nodes, &self.jobs, &name);
     }
@@ -107,6 +109,7 @@ impl Fleet {
             gone: false,
             gone_since: None,
             cordon: None,
+            hold_off: None,
             halt: None,
             marks: Vec::new(),
         };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        brake,
+        brake, cordon,
         registry::{Liveness, Node},
         scratch::Scratch,
         turn::Fleet,
@@ -281,7 +281,25 @@ impl Fleet {
         mass_loss
             .into_iter()
             .chain(halt)
-            .chain(self.objects.condition())
+            .chain(cordon_conditions(node))
+            .chain(self.objects.conditions())
             .collect()
     }
+}
+
+/// What is unusual about a node's cordon, and what its Node object has to do with it.
+fn cordon_conditions(node: &Node) -> impl Iterator<Item = String> {
+    let withheld = node.withheld.as_ref();
+    let withheld = withheld.map(|w| format!("CordonWithheld: {}, but {}", w.reason, w.veto));
+    let hold_off = node.record.hold_off.as_ref();
+    let hold_off = hold_off.map(|h| format!("HoldOff: {}", cordon::hold_off_sentence(h)));
+    let object = node.object.as_ref();
+    let excluded = object.and_then(|object| object.excluded.as_ref());
+    let excluded = excluded.map(|why| format!("Excluded: {why}"));
+    let left_alone = object.and_then(|object| object.left_alone.as_ref());
+    let left_alone = left_alone
+        .map(|why| format!("LeftAlone: Muster changes nothing on its Node object: {why}"));
+    [withheld, hold_off, excluded, left_alone]
+        .into_iter()
+        .flatten()
 }

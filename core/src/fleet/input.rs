@@ -1,11 +1,12 @@
 //! The input of a turn: what the coordinator learnt or was asked.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     fleet::{actor::Actor, job::JobRecord, node_record::NodeRecord, tombstone::Tombstone},
     id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
-    node_report::{NodeReport, labels::Labels},
+    node_object::NodeObject,
+    node_report::NodeReport,
     protocol::Speaks,
     run::{LauncherReport, Obeyed, RunReport},
     spec::JobSpec,
@@ -71,19 +72,23 @@ pub struct Hello {
     pub runs: Vec<RunReport>,
 }
 
-/// What the shell read about Node objects, or why it could not. An object belongs to the node of
+/// What the shell read about Node objects, or why it could not read or write them. An object belongs to the node of
 /// its name.
 #[derive(Clone, Debug)]
 pub enum ObjectNews {
     /// All objects that exist.
-    Listed(BTreeMap<NodeName, Labels>),
+    Listed(BTreeMap<NodeName, Arc<NodeObject>>),
     /// This object is new, or has changed.
-    Applied(NodeName, Labels),
+    Applied(NodeName, Arc<NodeObject>),
     Deleted(NodeName),
     /// The objects can be followed again, after they could not be read.
     Followed,
     /// The objects cannot be read, and why.
     Unreadable(String),
+    /// An object was written, after one could not be.
+    Written,
+    /// An object cannot be written, and why.
+    Unwritable(String),
 }
 
 /// Pairs an answer with the caller that waits for it. The shell gives the numbers out.

@@ -25,6 +25,9 @@ pub struct NodeRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<Timestamp>,
     pub cordon: Option<Cordon>,
+    /// Muster itself does not cordon the node for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_off: Option<HoldOff>,
     /// The node knows more than the store.
     #[serde(default)]
     pub halt: Option<Halt>,
@@ -38,6 +41,17 @@ pub struct Cordon {
     pub by: String,
     pub reason: String,
     pub at: Timestamp,
+    /// The jobs whose failures count against the node, for people. Empty: a person cordoned it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobName>,
+}
+
+/// A person has uncordoned the node in Kubernetes, and is right for so long.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldOff {
+    pub until: Timestamp,
+    /// When the person was seen to have done so.
+    pub since: Timestamp,
 }
 
 /// Why nothing is decided about a node and its jobs.

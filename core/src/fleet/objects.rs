@@ -1,74 +1,104 @@
-//! What Kubernetes Node objects say about the fleet's nodes: labels only, and nothing is decided
-//! from them.
+//! What Kubernetes Node objects say about the fleet's nodes: labels, what others think of the node,
+//! and what became of Muster's own marks.
 //!
 //! An object may be read before its agent first connects, or long after. A node whose object is
-//! gone keeps its labels until it reports anew. A coordinator that starts keeps the labels of the
-//! stored reports until it has read the objects. If they cannot be read, nothing stops: the failure
-//! is one event, and a condition of every node until they can be read again.
+//! gone keeps its labels until it reports anew; what others said of it is over at once. A
+//! coordinator that starts keeps the labels of the stored reports until it has read the objects. If
+//! they cannot be read or written, nothing stops: the failure is one event, and a condition of
+//! every node until it is over.
+//!
+//! A cordon on the object is of this coordinator's books if both have the same time. Then a person
+//! who makes the node schedulable overrules it. A cordon of Muster that the books do not know was
+//! set before they began, because the store was lost: it is taken over. One that they have ended
+//! already only waits for its annotations to go.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     fleet::{
+        cordon,
         input::ObjectNews,
         job::JobRecord,
+        marking,
+        node_record::{Cordon, NodeRecord},
+        policy::{CordonMode, Policy},
         registry::{Node, Registry},
         scratch::Scratch,
+        unhealthy,
     },
     id::{JobUid, NodeName},
+    node_object::NodeObject,
     node_report::{NodeReport, labels::Labels},
+    time::Timestamp,
 };
 
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    /// The labels by node, whether or not its agent was ever heard. Reports share them.
-    labels: BTreeMap<NodeName, Labels>,
-    /// This coordinator has read all objects once. From then on a node that is not in `labels` has
-    /// no object.
+    /// By node, whether or not its agent was ever heard. Nodes and views share them.
+    all: BTreeMap<NodeName, Arc<NodeObject>>,
+    /// This coordinator has read all objects once. From then on a node that is not in `all` has no
+    /// object.
     listed: bool,
     /// Why the objects cannot be read at present.
     unreadable: Option<String>,
+    /// Why an object cannot be written at present.
+    unwritable: Option<String>,
+}
+
+/// What an object means for the record of its node.
+enum Word {
+    /// A person has ended the cordon.
+    Overruled,
+    /// The cordon was there before the record.
+    Older(Cordon),
 }
 
 impl Objects {
     /// The labels for a new report of this node. `before` is its previous report.
     pub(crate) fn of(&self, name: &NodeName, before: &NodeReport) -> Labels {
-        match self.labels.get(name) {
-            Some(labels) => labels.clone(),
+        match self.all.get(name) {
+            Some(object) => object.labels.clone(),
             None if self.listed => Labels::default(),
             None => before.object_labels.clone(),
         }
     }
 
-    pub(crate) fn condition(&self) -> Option<String> {
-        let why = self.unreadable.as_ref()?;
-        Some(format!(
-            "LabelsStale: its labels may be old, Kubernetes Node objects cannot be read: {why}"
-        ))
+    pub(crate) fn conditions(&self) -> impl Iterator<Item = String> {
+        let unreadable = self.unreadable.as_ref().map(|why| {
+            format!(
+                "LabelsStale: its labels may be old, Kubernetes Node objects cannot be read: {why}"
+            )
+        });
+        let unwritable = self.unwritable.as_ref().map(|why| {
+            format!("MarksStale: Kubernetes Node objects cannot be written, and may lack a cordon: {why}")
+        });
+        unreadable.into_iter().chain(unwritable)
     }
-}
 
-impl Objects {
     pub(crate) fn read(
         &mut self,
         news: ObjectNews,
         nodes: &mut Registry,
         jobs: &BTreeMap<JobUid, JobRecord>,
+        policy: &Policy,
         out: &mut Scratch,
     ) {
         match news {
             ObjectNews::Listed(all) => {
-                (self.labels, self.listed) = (all, true);
+                (self.all, self.listed) = (all, true);
                 let names: Vec<NodeName> = nodes.nodes.keys().cloned().collect();
                 for name in &names {
-                    self.relabel(name, nodes, jobs, out);
+                    self.hear(name, nodes, jobs, policy, out);
                 }
             }
-            ObjectNews::Applied(name, labels) => {
-                self.labels.insert(name.clone(), labels);
-                self.relabel(&name, nodes, jobs, out);
+            ObjectNews::Applied(name, object) => {
+                self.all.insert(name.clone(), object);
+                self.hear(&name, nodes, jobs, policy, out);
             }
-            ObjectNews::Deleted(name) => drop(self.labels.remove(&name)),
+            ObjectNews::Deleted(name) => {
+                self.all.remove(&name);
+                self.hear(&name, nodes, jobs, policy, out);
+            }
             ObjectNews::Followed => {
                 if self.unreadable.take().is_some() {
                     let message = "Kubernetes Node objects are read again";
@@ -84,32 +114,98 @@ impl Objects {
                 self.unreadable = Some(why);
                 touch_all(nodes, out);
             }
+            ObjectNews::Written => {
+                if self.unwritable.take().is_some() {
+                    let message = "Kubernetes Node objects are written again";
+                    out.note("NodeMarksFresh", message.to_owned());
+                    touch_all(nodes, out);
+                }
+            }
+            ObjectNews::Unwritable(why) => {
+                let message = format!(
+                    "Kubernetes Node objects cannot be written: {why}; cordons count for Muster's jobs all the same"
+                );
+                out.warn("NodeMarksStale", message);
+                self.unwritable = Some(why);
+                touch_all(nodes, out);
+            }
         }
     }
 
-    /// Gives a node the labels of its object, if it has one.
-    fn relabel(
+    /// Gives a node what its object says, if that is new. Also called when the node itself is new.
+    pub(crate) fn hear(
         &self,
         name: &NodeName,
         nodes: &mut Registry,
         jobs: &BTreeMap<JobUid, JobRecord>,
+        policy: &Policy,
         out: &mut Scratch,
     ) {
-        let Some(labels) = self.labels.get(name) else {
+        let object = self.all.get(name).cloned();
+        let Some(node) = nodes
+            .nodes
+            .get_mut(name)
+            .filter(|node| node.object != object)
+        else {
             return;
         };
-        let differs = |node: &&mut Node| node.report.object_labels != *labels;
-        let Some(node) = nodes.nodes.get_mut(name).filter(differs) else {
-            return;
+        let before = std::mem::replace(&mut node.object, object);
+        unhealthy::tell_object(node, before.as_deref(), out);
+        let relabelled = relabel(node);
+        let work = |object: Option<&NodeObject>| {
+            object.map(|object| (object.excluded.is_some(), object.leaving.is_some()))
         };
-        node.report = NodeReport {
-            object_labels: labels.clone(),
-            ..(*node.report).clone()
+        let matters = relabelled || work(before.as_deref()) != work(node.object.as_deref());
+        out.touch_node(nodes, name);
+        if relabelled {
+            out.publish.insert(name.clone());
         }
-        .into();
-        out.publish.insert(name.clone());
-        out.node_changed(nodes, jobs, name);
+        if matters {
+            out.node_changed(nodes, jobs, name);
+        }
+        let node = &nodes.nodes[name];
+        let word = node
+            .object
+            .as_ref()
+            .and_then(|object| word(&node.record, object, policy));
+        match word {
+            Some(Word::Overruled) => cordon::overruled(nodes, jobs, name, policy, out),
+            Some(Word::Older(older)) => cordon::set(nodes, jobs, name, Some(older), out),
+            None => {}
+        }
     }
+}
+
+/// Gives a node the labels of its object, if it has one. True: they are new.
+fn relabel(node: &mut Node) -> bool {
+    let labels = node.object.as_ref().map(|object| &object.labels);
+    let Some(labels) = labels.filter(|labels| node.report.object_labels != **labels) else {
+        return false;
+    };
+    node.report = NodeReport {
+        object_labels: labels.clone(),
+        ..(*node.report).clone()
+    }
+    .into();
+    true
+}
+
+fn word(record: &NodeRecord, object: &NodeObject, policy: &Policy) -> Option<Word> {
+    let there = object.marking.cordon.as_ref()?;
+    let Some(cordon) = &record.cordon else {
+        let at = Timestamp::from_rfc3339(&there.at)?;
+        let older = at < record.first_seen && object.unschedulable;
+        let cordon = || Cordon {
+            by: there.by.clone(),
+            reason: there.reason.clone(),
+            at,
+            jobs: Vec::new(),
+        };
+        return (older && policy.kubernetes_cordon != CordonMode::Off)
+            .then(|| Word::Older(cordon()));
+    };
+    let same = there.at == marking::note(cordon).at;
+    (same && !object.unschedulable).then_some(Word::Overruled)
 }
 
 fn touch_all(nodes: &Registry, out: &mut Scratch) {

@@ -54,12 +54,28 @@ pub struct Policy {
     /// The operator's word that this store is right although nodes know more. What the store does
     /// not know is stopped.
     pub accept_store: bool,
+    /// What is done with Kubernetes Node objects.
+    pub kubernetes_cordon: CordonMode,
+    /// Muster does not cordon a node for so long after a person has uncordoned it in Kubernetes.
+    pub cordon_hold_off: Duration,
     /// Kubernetes Node objects are read. If not, the labels stored from them are out of date and
     /// are forgotten.
     pub reads_objects: bool,
     /// `MusterJob` objects are followed. If not, users may change the jobs that came from them.
     pub follows_jobs: bool,
     pub tick: Duration,
+}
+
+/// What Muster writes on Kubernetes Node objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CordonMode {
+    /// Nothing. Cordons are in Muster's own books only.
+    #[default]
+    Off,
+    /// What it would do, and its condition. No node is made unschedulable.
+    DryRun,
+    /// Cordons, with who and why.
+    On,
 }
 
 impl Default for Policy {
@@ -92,6 +108,9 @@ impl Default for Policy {
             forget_after: Duration::from_secs(48 * 3600),
             speaks: Speaks::OURS,
             accept_store: false,
+            kubernetes_cordon: CordonMode::Off,
+            // NVSentinel respects a person for as long. It is a working day and the night after.
+            cordon_hold_off: Duration::from_secs(24 * 3600),
             reads_objects: false,
             follows_jobs: false,
             tick: Duration::from_millis(250),

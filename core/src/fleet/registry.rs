@@ -18,6 +18,7 @@ use crate::{
     fleet::{job::JobRecord, node_record::NodeRecord, policy::Policy},
     id::{JobUid, NodeName, SessionId},
     nccl::profile::Profile,
+    node_object::NodeObject,
     node_report::NodeReport,
     run::{Desired, LauncherState, RunId, RunReport},
     time::Timestamp,
@@ -39,6 +40,14 @@ pub(crate) struct Prewarm {
     pub since: Timestamp,
     pub gpus: Vec<String>,
     pub profile: Profile,
+}
+
+/// A cordon that something forbids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Withheld {
+    /// Why the node should be cordoned.
+    pub reason: String,
+    pub veto: String,
 }
 
 /// A node and what this coordinator has heard of it.
@@ -69,6 +78,10 @@ pub(crate) struct Node {
     /// When this boot certainly lived, by the node's own word. `None`: this coordinator has not
     /// heard that boot yet.
     pub spoke: Option<Timestamp>,
+    /// Its Kubernetes Node object. `None`: it has none, or none was read.
+    pub object: Option<Arc<NodeObject>>,
+    /// Why Muster has not cordoned it although it should.
+    pub withheld: Option<Withheld>,
     /// All runs that the node holds, as of its last report.
     pub runs: BTreeMap<RunId, RunReport>,
     /// The desired state that its session was last given.
@@ -98,6 +111,8 @@ impl Node {
             lost_at: None,
             heard: now,
             spoke: None,
+            object: None,
+            withheld: None,
             runs: BTreeMap::new(),
             published: None,
             jobs: BTreeSet::new(),

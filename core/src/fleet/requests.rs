@@ -413,6 +413,7 @@ impl Fleet {
             by,
             reason,
             at: now,
+            jobs: Vec::new(),
         };
         cordon::set(&mut self.nodes, &self.jobs, name, Some(cordon), scratch);
         Ok(Reply::Node(name.clone()))

@@ -31,6 +31,7 @@ mod lifecycle;
 mod listening;
 mod mixture;
 mod namesakes;
+mod node_objects;
 mod objects;
 mod prewarm;
 mod regressions;

@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     fleet::{
         brake::Brake,
-        capacity,
+        capacity, cordon,
         input::{Input, Stored},
         job::JobRecord,
         live::Live,
+        marking,
         objects::Objects,
         output::Turn,
         policy::Policy,
@@ -46,6 +47,8 @@ pub struct Fleet {
     pub(crate) halted: BTreeSet<NodeName>,
     /// When to look again for nodes to forget.
     pub(crate) forget_at: Timestamp,
+    /// When to consider withheld cordons again.
+    pub(crate) consider_at: Timestamp,
     /// The brake for mass losses, while it is on.
     pub(crate) brake: Option<Brake>,
     pub(crate) objects: Objects,
@@ -91,6 +94,7 @@ impl Fleet {
         let mut fleet = Self {
             presence: Presence::started(now, &policy, &nodes),
             forget_at: now,
+            consider_at: now + cordon::AGAIN,
             policy,
             term,
             nodes,
@@ -141,8 +145,19 @@ impl Fleet {
         }
         self.forget_gone(&mut scratch);
         self.judge_brake(&mut scratch);
+        self.consider_cordons_again(&mut scratch);
         self.settle_all(&mut scratch);
         self.finish(scratch)
+    }
+
+    fn consider_cordons_again(&mut self, scratch: &mut Scratch) {
+        let now = scratch.now;
+        if now < self.consider_at || self.is_listening(now) {
+            return;
+        }
+        self.consider_at = now + cordon::AGAIN;
+        let (brake, policy) = (self.brake.as_ref(), &self.policy);
+        cordon::consider_again(&mut self.nodes, &self.jobs, brake, policy, scratch);
     }
 
     pub(crate) fn is_listening(&self, now: Timestamp) -> bool {
@@ -158,9 +173,10 @@ impl Fleet {
             Input::Launchers { session, launchers } => self.launchers(session, launchers, scratch),
             Input::Heartbeat { session } => self.heard(session, scratch),
             Input::Disconnected { session } => self.disconnected(session, scratch),
-            Input::Objects(news) => self
-                .objects
-                .read(news, &mut self.nodes, &self.jobs, scratch),
+            Input::Objects(news) => {
+                self.objects
+                    .read(news, &mut self.nodes, &self.jobs, &self.policy, scratch)
+            }
             Input::Request { id, actor, request } => {
                 scratch.actor = Some(actor.clone());
                 let reply = self.request(&actor, request, scratch);
@@ -184,6 +200,7 @@ impl Fleet {
             &self.jobs,
             capacity::slots_free(node, &self.jobs, None),
             self.conditions(node),
+            marking::due(node, self.brake.is_some(), &self.policy),
         ))
     }
 

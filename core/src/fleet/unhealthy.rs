@@ -2,12 +2,14 @@
 //! leave at a good moment, and where no new work may go.
 //!
 //! The agent makes the verdict ([`crate::health`]), and nothing is judged anew here. The verdict
-//! says nothing about a job's fault. A node that is healthy again is used again.
+//! says nothing about a job's fault. A node that is healthy again is used again. What others say on
+//! the node's Kubernetes Node object ([`crate::node_object`]) counts beside it.
 
 use crate::{
     fleet::{job_turn::JobTurn, members::Member, registry::Node, scratch::Scratch},
     health::{Finding, Health, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     id::NodeName,
+    node_object::NodeObject,
     planted::{self, Mistake},
     run::RunId,
 };
@@ -31,14 +33,20 @@ pub(crate) fn fails<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> 
     concerns(node, member).filter(|finding| finding.severity >= Severity::FailNow)
 }
 
-/// Why nothing new may be placed on the node, if that is so.
+/// Why nothing new may be placed on the node, if that is so: its own finding, or the word of others
+/// on its Node object.
 pub(crate) fn withheld(node: &Node) -> Option<String> {
-    let finding = node
-        .report
-        .health
-        .withholds_node()
-        .filter(|_| !planted::on(Mistake::UnhealthyPlaced))?;
-    Some(format!("unhealthy ({}: {})", finding.check, finding.reason))
+    let own = node.report.health.withholds_node();
+    let own = own.filter(|_| !planted::on(Mistake::UnhealthyPlaced));
+    let own = own.map(|finding| format!("unhealthy ({}: {})", finding.check, finding.reason));
+    own.or_else(|| {
+        let object = node.object.as_ref()?;
+        let leaving = object
+            .leaving
+            .as_ref()
+            .map(|why| format!("leaving ({why})"));
+        object.excluded.clone().or(leaving)
+    })
 }
 
 /// The findings that keep work away from a GPU or the node.
@@ -85,6 +93,31 @@ pub(crate) fn tell_health(node: &Node, before: &Health, out: &mut Scratch) {
     out.tell(warning, reason, message).on_node(name);
 }
 
+/// Writes one event if others now say on the Node object that work must stay away or leave, or do
+/// not say so any more.
+pub(crate) fn tell_object(node: &Node, before: Option<&NodeObject>, out: &mut Scratch) {
+    fn words(object: Option<&NodeObject>) -> Option<&String> {
+        object.and_then(|object| object.leaving.as_ref().or(object.excluded.as_ref()))
+    }
+    let (name, now) = (&node.record.name, words(node.object.as_deref()));
+    if words(before) == now {
+        return;
+    }
+    let (warning, reason, message) = match now {
+        Some(why) => (
+            true,
+            "NodeExcluded",
+            format!("{name} gets no new work: {why}"),
+        ),
+        None => (
+            false,
+            "NodeIncluded",
+            format!("{name}: nothing in Kubernetes keeps work away from it any more"),
+        ),
+    };
+    out.tell(warning, reason, message).on_node(name);
+}
+
 impl JobTurn<'_> {
     /// The sentence about workers of this job that cannot be killed, on a node that can be asked.
     pub(crate) fn unkillable(&self) -> Option<String> {
@@ -120,13 +153,16 @@ impl JobTurn<'_> {
             .members
             .iter()
             .find_map(|member| {
-                let findings = &self.nodes.get(&member.node)?.report.health.findings;
+                let node = self.nodes.get(&member.node)?;
+                let findings = &node.report.health.findings;
                 // If an operator's rules make the notice less severe, the node still takes work,
                 // and a job that left would come back.
                 let notice = findings
                     .iter()
-                    .find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain)?;
-                Some((&member.node, notice.reason.as_str()))
+                    .find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain);
+                let notice = notice.map(|finding| &finding.reason);
+                let notice = notice.or_else(|| node.object.as_ref()?.leaving.as_ref())?;
+                Some((&member.node, notice.as_str()))
             })
     }
 

@@ -15,6 +15,7 @@ use crate::{
     },
     id::{JobName, JobUid, NodeName},
     nccl::stack::Stack,
+    node_object::{Marking, NodeObject},
     node_report::NodeReport,
     run::{Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, StepsShown},
     time::Timestamp,
@@ -81,6 +82,10 @@ pub struct NodeView {
     pub runs: Vec<(RunId, Option<JobName>, RunPhase)>,
     /// What is unusual about the node's place in the fleet, one sentence each.
     pub conditions: Vec<String>,
+    /// Its Kubernetes Node object, if it has one that was read.
+    pub object: Option<Arc<NodeObject>>,
+    /// What that object should carry of Muster, and does not yet.
+    pub unmarked: Option<Marking>,
 }
 
 fn store_open(members: &[Member]) -> Option<Why> {
@@ -209,6 +214,7 @@ pub(crate) fn node(
     jobs: &BTreeMap<JobUid, JobRecord>,
     slots_free: u32,
     conditions: Vec<String>,
+    unmarked: Option<Marking>,
 ) -> NodeView {
     let name_of = |run: &RunId| jobs.get(&run.job).map(|job| job.name.clone());
     NodeView {
@@ -223,5 +229,7 @@ pub(crate) fn node(
             .map(|(id, run)| (id.clone(), name_of(id), run.phase.clone()))
             .collect(),
         conditions,
+        object: node.object.clone(),
+        unmarked,
     }
 }

@@ -145,7 +145,11 @@ fn is_itself(before: Option<&NodeRecord>, after: &NodeRecord) -> bool {
 /// Whether there is news of what jobs have said about the node, or a cordon.
 fn is_judged(before: Option<&NodeRecord>, after: &NodeRecord) -> bool {
     match before {
-        Some(before) => before.marks != after.marks || before.cordon != after.cordon,
+        Some(before) => {
+            before.marks != after.marks
+                || before.cordon != after.cordon
+                || before.hold_off != after.hold_off
+        }
         None => !after.marks.is_empty() || after.cordon.is_some(),
     }
 }
@@ -159,6 +163,7 @@ fn itself_apart(altered: &Altered) -> Option<NodeRecord> {
     (is_itself(before, after) && is_judged(before, after)).then(|| NodeRecord {
         marks: before.map_or(Vec::new(), |before| before.marks.clone()),
         cordon: before.and_then(|before| before.cordon.clone()),
+        hold_off: before.and_then(|before| before.hold_off.clone()),
         ..(**after).clone()
     })
 }

@@ -242,7 +242,7 @@ fn host_from_wire(wire: v1::Host) -> Result<Host, Malformed> {
     })
 }
 
-fn finding_to_wire(finding: &Finding) -> v1::Finding {
+pub(super) fn finding_to_wire(finding: &Finding) -> v1::Finding {
     v1::Finding {
         check: finding.check.clone(),
         subject: match &finding.subject {

@@ -24,7 +24,7 @@ use muster_core::{
 use crate::{
     convert::{
         Malformed,
-        hardware::{gpu_to_wire, hardware_to_wire, warm_pool_to_wire},
+        hardware::{finding_to_wire, gpu_to_wire, hardware_to_wire, warm_pool_to_wire},
     },
     v1,
 };
@@ -322,7 +322,7 @@ fn address(endpoint: &Endpoint) -> String {
 
 pub fn node(view: &NodeView) -> v1::Node {
     let record: &NodeRecord = &view.record;
-    let report = &view.report;
+    let (report, object) = (&view.report, view.object.as_ref());
     v1::Node {
         name: record.name.to_string(),
         state: node_state(view.liveness).into(),
@@ -347,13 +347,17 @@ pub fn node(view: &NodeView) -> v1::Node {
         first_seen_unix_us: record.first_seen.0,
         last_heard_unix_us: unix_us(view.last_heard),
         boot_id: record.boot_id.clone(),
-        hardware: Some(hardware_to_wire(report)),
+        hardware: Some(hardware(view)),
         marks: record.marks.iter().map(mark).collect(),
         conditions: view.conditions.clone(),
         // The API adds the usage: the engine does not publish it.
         usage: None,
         usage_unix_us: 0,
         warm_pool: report.warm_pool.map(warm_pool_to_wire),
+        excluded: object
+            .and_then(|object| object.leaving.as_ref().or(object.excluded.as_ref()))
+            .cloned()
+            .unwrap_or_default(),
         kubernetes_labels: report
             .object_labels
             .keys()
@@ -361,6 +365,14 @@ pub fn node(view: &NodeView) -> v1::Node {
             .cloned()
             .collect(),
     }
+}
+
+/// The node's own report, with what others say on its Kubernetes Node object.
+fn hardware(view: &NodeView) -> v1::Hardware {
+    let mut hardware = hardware_to_wire(&view.report);
+    let others = view.object.iter().flat_map(|object| &object.findings);
+    hardware.findings.extend(others.map(finding_to_wire));
+    hardware
 }
 
 fn mark(mark: &Mark) -> v1::NodeMark {

@@ -156,6 +156,23 @@ fn the_containers_share_what_they_must() {
     );
 }
 
+/// `KIND VERB RESOURCE` of every right in a file.
+fn rights(file: &str) -> BTreeSet<String> {
+    let mut rights = BTreeSet::new();
+    for object in objects(file) {
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            for resource in rule["resources"].as_array().into_iter().flatten() {
+                for verb in rule["verbs"].as_array().into_iter().flatten() {
+                    let words = [&object["kind"], verb, resource]
+                        .map(|w| w.as_str().unwrap_or_default().to_owned());
+                    rights.insert(words.join(" "));
+                }
+            }
+        }
+    }
+    rights
+}
+
 #[test]
 fn every_flag_and_variable_exists() {
     let agent = source("agent/src/config.rs");
@@ -195,18 +212,6 @@ fn every_flag_and_variable_exists() {
 
 #[test]
 fn the_coordinator_asks_for_these_rights_and_no_others() {
-    let mut rights = BTreeSet::new();
-    for object in objects("base/coordinator.yaml") {
-        for rule in object["rules"].as_array().into_iter().flatten() {
-            for resource in rule["resources"].as_array().into_iter().flatten() {
-                for verb in rule["verbs"].as_array().into_iter().flatten() {
-                    let words = [&object["kind"], verb, resource]
-                        .map(|w| w.as_str().unwrap_or_default().to_owned());
-                    rights.insert(words.join(" "));
-                }
-            }
-        }
-    }
     let expected = [
         "ClusterRole create events",
         "ClusterRole delete musterjobs",
@@ -222,5 +227,95 @@ fn the_coordinator_asks_for_these_rights_and_no_others() {
         "Role get pods",
         "Role patch configmaps",
     ];
-    assert_eq!(rights, expected.map(str::to_owned).into());
+    assert_eq!(
+        rights("base/coordinator.yaml"),
+        expected.map(str::to_owned).into()
+    );
+    let expected = [
+        "ClusterRole create events",
+        "ClusterRole patch nodes",
+        "ClusterRole patch nodes/status",
+    ];
+    assert_eq!(
+        rights("components/cordon/rights.yaml"),
+        expected.map(str::to_owned).into()
+    );
+}
+
+/// Rights to write nodes come with a policy for the same account, and a flag that exists.
+#[test]
+fn the_component_for_cordons_binds_whom_it_gives_rights() {
+    let folder = "components/cordon";
+    let policies = objects(&format!("{folder}/policy.yaml"));
+    let policy = &policies[0];
+    let rules = &policy["spec"]["matchConstraints"]["resourceRules"][0];
+    assert_eq!(rules["resources"], json!(["nodes", "nodes/status"]));
+    assert_eq!(policy["spec"]["failurePolicy"], "Fail");
+    let binding = &policies[1]["spec"];
+    assert_eq!(binding["policyName"], policy["metadata"]["name"]);
+    assert_eq!(binding["validationActions"], json!(["Deny", "Audit"]));
+    let bound = objects(&format!("{folder}/rights.yaml"));
+    let subject = &bound[1]["subjects"][0];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let user = format!(
+        "system:serviceaccount:{}:{}",
+        text(&subject["namespace"]),
+        text(&subject["name"])
+    );
+    let condition = text(&policy["spec"]["matchConditions"][0]["expression"]);
+    assert_eq!(condition, format!("request.userInfo.username == '{user}'"));
+    // What it writes begins as the policy allows.
+    let core = source("core/src/node_object.rs");
+    for key in [
+        "MUSTER_KEY: &str = \"muster.dev/\"",
+        "MUSTER_CONDITION: &str = \"Muster\"",
+    ] {
+        assert!(core.contains(key), "{key}");
+    }
+    let keys = core
+        .lines()
+        .filter(|line| line.contains(": &str = \"muster.dev/"));
+    assert!(keys.count() >= 7);
+    let kustomization = source(&format!("manifests/{folder}/kustomization.yaml"));
+    assert!(kustomization.contains("value: --kubernetes-cordon=on"));
+    let flags = source("coordinator/src/options/kubernetes.rs");
+    assert!(flags.contains("pub kubernetes_cordon:") && flags.contains("    On,"));
+}
+
+/// The guide has the table of the code, row by row.
+#[test]
+fn the_guide_names_every_sign_of_others() {
+    let code = source("core/src/node_object/signs.rs");
+    let code = code
+        .split("pub const LEFT_ALONE")
+        .next()
+        .unwrap_or_default();
+    let rows: Vec<String> = code.lines().filter_map(row).collect();
+    assert!(rows.len() > 40, "{}", rows.len());
+    let guide = source("docs/kubernetes.md");
+    let heads = ["| condition `", "| taint `", "| label `", "| annotation `"];
+    let is_row = |line: &&str| heads.iter().any(|head| line.starts_with(head));
+    let written: Vec<&str> = guide
+        .lines()
+        .filter(is_row)
+        .filter(|line| line.matches('|').count() == 5)
+        .collect();
+    assert_eq!(written, rows, "docs/kubernetes.md");
+}
+
+/// A line of the code's table as a line of the guide's.
+fn row(line: &str) -> Option<String> {
+    let fields = line.trim().strip_prefix("sign(")?.strip_suffix("),")?;
+    let texts: Vec<&str> = fields.split('"').collect();
+    let [place, key, _, value, _, by, meaning, words, ""] = texts[..] else {
+        panic!("{line}");
+    };
+    let place = place.trim_matches([',', ' ']).to_lowercase();
+    let meaning = meaning.trim_matches([',', ' ']).to_lowercase();
+    let name = match (value, value.strip_prefix('!')) {
+        ("", _) => format!("{place} `{key}`"),
+        (_, Some(not)) => format!("{place} `{key}` is not {not}"),
+        _ => format!("{place} `{key}={value}`"),
+    };
+    Some(format!("| {name} | {by} | {meaning} | {words} |"))
 }

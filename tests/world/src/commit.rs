@@ -56,7 +56,7 @@ impl World {
         self.operator_reads(&changes);
         let cordons = changes
             .iter()
-            .any(invariants::leaves_a_cordon)
+            .any(|change| invariants::leaves_a_cordon(self, change))
             .then(|| invariants::cordons(self));
         let deletes = self.undurable.is_some()
             || changes

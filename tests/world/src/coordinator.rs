@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
-    fleet::{Answer, Change, Effect, Fleet, Input, Policy, Turn, commit::Versions},
+    fleet::{Answer, Change, CordonMode, Effect, Fleet, Input, Policy, Turn, commit::Versions},
     id::{SessionId, Term},
     time::Timestamp,
 };
@@ -56,6 +56,8 @@ pub(crate) struct Process {
     next_tick: Timestamp,
     /// When the coordinator last looked for connections that had gone silent.
     swept: Timestamp,
+    /// The version of each Node object that it has heard of last. Empty: none was listed yet.
+    pub(crate) versions_heard: Vec<u64>,
 }
 
 impl World {
@@ -142,6 +144,10 @@ impl World {
         let accepts = self.store.accept;
         let policy = Policy {
             accept_store: accepts,
+            kubernetes_cordon: match self.cluster {
+                Some(_) => CordonMode::On,
+                None => CordonMode::Off,
+            },
             ..Policy::default()
         };
         let fleet = Fleet::new(policy, term, self.store.read(), clock.at(self.now));
@@ -159,6 +165,7 @@ impl World {
             next_session: 0,
             next_tick,
             swept: self.now,
+            versions_heard: Vec::new(),
         };
         self.seats[seat] = Seat {
             process: Some(process),
@@ -166,6 +173,7 @@ impl World {
             ..Seat::default()
         };
         invariants::term_goes_up(self, term);
+        self.cluster_is_listed(id);
         self.plan_tick(seat, self.now + Policy::default().tick);
     }
 

@@ -9,6 +9,7 @@ use muster_core::{
     exit::Exit,
     fleet::{Answer, Hello, RequestId},
     id::{JobUid, NodeEpoch, SessionId, Term},
+    node_object::{Correction, Raw},
     node_report::NodeReport,
     run::{Desired, Endpoint, LauncherReport, RunId, RunReport},
     time::Timestamp,
@@ -195,6 +196,29 @@ pub(crate) enum Event {
         b: usize,
         cut: u64,
     },
+
+    /// A coordinator has read all Node objects of the cluster.
+    ObjectsListed {
+        process: u64,
+    },
+    /// A coordinator hears of an object as it was then.
+    ObjectHeard {
+        process: u64,
+        machine: usize,
+        version: u64,
+        raw: Box<Raw>,
+    },
+    /// A coordinator looks which objects lack something.
+    WriterLooks {
+        process: u64,
+    },
+    /// The write on an object that was read in this version.
+    WriteArrives {
+        machine: usize,
+        version: u64,
+        correction: Box<Correction>,
+    },
+    PersonAtObjects,
 
     UserActs,
     RequestArrives {

@@ -19,6 +19,7 @@
 //! | I14 | the report of one node's agent changes another node's record |
 //! | I15 | something grows beyond its bound |
 //! | I16 | a program that cannot be sure goes on: silent nodes get work, an old store or ledger is obeyed, or a coordinator that has not listened judges silence |
+//! | I17 | Muster lifts a cordon on a Node object that it has not set, or cordons again what a person has just uncordoned |
 //! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
 //! | R4 | workers of one run are started twice |
@@ -28,7 +29,7 @@
 //! | R10 | many nodes fall silent at once and the brake is not on, or it is on and a wholly silent generation is replaced, or it stays on too long |
 //! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released without an operator |
 //!
-//! I1 to I16 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
+//! I1 to I17 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
 //! be checked directly.
 
 use std::collections::BTreeSet;

@@ -18,6 +18,7 @@
 //! | `namesake` | a second machine with the name of a node whose workers live |
 //! | `operator` | what a person does about it |
 //! | `users` | submissions and other requests |
+//! | `cluster` | a Kubernetes cluster: Node objects, and people who cordon them |
 //! | `truth`, `troubles` | what really happened, for the checks only |
 //! | `blame` | what the coordinator says of it, and how that compares |
 //! | `invariants`, `liveness` | the rules |
@@ -38,6 +39,7 @@ mod ages;
 pub mod blame;
 pub mod campaign;
 mod clock;
+mod cluster;
 mod commit;
 mod coordinator;
 mod disk;

@@ -537,6 +537,7 @@ impl World {
                 }
             }
         }
+        self.cluster_heals();
         let cuts: Vec<(usize, usize)> = self.fabric_cuts.keys().copied().collect();
         cuts.into_iter().for_each(|(a, b)| self.heal_fabric(a, b));
         self.after(Duration::from_secs(1), Event::LookAtJobs);

@@ -16,9 +16,9 @@ use muster_core::{
 };
 
 use crate::{
-    Options, Report, Violation, coordinator::Seat, event::Event, fault::Fault, invariants,
-    liveness, machine::Machine, network::Conn, plan::Plan, planted, queue::Queue, rng::Rng,
-    store::Store, trace::Trace, training::Training, truth::Truth, users::Users,
+    Options, Report, Violation, cluster::Cluster, coordinator::Seat, event::Event, fault::Fault,
+    invariants, liveness, machine::Machine, network::Conn, plan::Plan, planted, queue::Queue,
+    rng::Rng, store::Store, trace::Trace, training::Training, truth::Truth, users::Users,
 };
 
 /// More events than this at one moment mean an endless loop.
@@ -55,6 +55,8 @@ pub(crate) struct World {
     /// number of its cut.
     pub(crate) fabric_cuts: BTreeMap<(usize, usize), u64>,
     pub(crate) users: Users,
+    /// In worlds that have one.
+    pub(crate) cluster: Option<Cluster>,
     pub(crate) truth: Truth,
     /// Until then no fault strikes.
     pub(crate) lull: Timestamp,
@@ -76,6 +78,7 @@ impl World {
         plan.draw_traits(&mut traits, &options.cut);
         plan.faults.extend(Fault::later(seed, &plan, &options.cut));
         let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
+        let cluster = Cluster::drawn(seed, &plan);
         let mut world = Self {
             now: MORNING,
             queue: Queue::default(),
@@ -97,6 +100,7 @@ impl World {
             strikes: 0,
             fabric_cuts: BTreeMap::new(),
             users: Users::default(),
+            cluster,
             truth: Truth::default(),
             healed: None,
             lull: MORNING,
@@ -115,6 +119,7 @@ impl World {
             world.queue.push(at, Event::AgentStarts { machine });
         }
         world.users_begin();
+        world.cluster_begins();
         let first = world.rng.ms(2_000, 6_000);
         world.queue.push(MORNING + first, Event::FaultStrikes);
         world
@@ -183,9 +188,12 @@ impl World {
     /// Puts off an event for a process that stands still until the process goes on.
     fn later(&mut self, event: Event) -> Option<Event> {
         let until = match &event {
-            Event::Tick { process, .. } | Event::Drain { process } | Event::Deposed { process } => {
-                self.paused(*process)
-            }
+            Event::Tick { process, .. }
+            | Event::Drain { process }
+            | Event::Deposed { process }
+            | Event::ObjectsListed { process }
+            | Event::ObjectHeard { process, .. }
+            | Event::WriterLooks { process } => self.paused(*process),
             Event::Up { conn, .. } | Event::UpClosed { conn } | Event::StreamEnded { conn } => self
                 .conns
                 .get(conn)
@@ -310,6 +318,20 @@ impl World {
             Event::Step { world } => self.step(world),
             Event::PeersNotice { world, machine } => self.peers_notice(world, machine),
             Event::FabricTimeout { a, b, cut } => self.fabric_timeout(a, b, cut),
+            Event::ObjectsListed { process } => self.objects_listed(process),
+            Event::ObjectHeard {
+                process,
+                machine,
+                version,
+                raw,
+            } => self.object_heard(process, machine, version, *raw),
+            Event::WriterLooks { process } => self.writer_looks(process),
+            Event::WriteArrives {
+                machine,
+                version,
+                correction,
+            } => self.write_arrives(machine, version, *correction),
+            Event::PersonAtObjects => self.person_at_objects(),
             Event::UserActs => self.user_acts(),
             Event::RequestArrives { id } => self.request_arrives(id),
             Event::AnswerArrives { id, answer } => self.answer_arrives(id, *answer),
@@ -379,6 +401,7 @@ impl World {
                 .collect();
             self.changed.extend(changed);
         }
+        self.cluster_notes(change);
         if let Change::DeleteNode(name) = change {
             self.strike_off(name);
         }

@@ -1,4 +1,4 @@
-//! Node objects: listed in pages, watched from a version on, patched.
+//! Node objects: listed in pages, watched from a version on, read one by one, patched.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,34 @@ const PAGE: usize = 2;
 const EXPIRED: &str = "too old resource version";
 
 impl State {
+    /// Makes an object, or gives it other labels.
     pub(crate) fn put(&mut self, name: &str, labels: &[(&str, &str)]) {
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
-        // A real object carries this beside its labels; the coordinator drops it.
-        let annotations = json!({ "volumes.kubernetes.io/controller-managed-attach-detach": "true", "noise": "n".repeat(2_000) });
-        let metadata = json!({ "name": name, "labels": labels, "annotations": annotations });
-        let object = json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata });
+        let object = self.nodes.get(name).cloned();
+        let mut object = object.unwrap_or_else(|| {
+            // A real object carries this beside its labels; the coordinator drops it.
+            let annotations = json!({ "volumes.kubernetes.io/controller-managed-attach-detach": "true", "noise": "n".repeat(2_000) });
+            let ready = json!({ "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastTransitionTime": "2026-11-23T17:00:36Z" });
+            json!({
+                "kind": "Node", "apiVersion": "v1",
+                "metadata": { "name": name, "uid": format!("uid-of-{name}"), "annotations": annotations },
+                "spec": { "podCIDR": "10.0.0.0/24" },
+                "status": { "conditions": [ready], "images": [{ "names": ["i".repeat(200)] }] },
+            })
+        });
+        object["metadata"]["labels"] = json!(labels);
         self.set(name, object);
+    }
+
+    /// Somebody changes an object, by a merge patch.
+    pub(crate) fn change_node(&mut self, name: &str, patch: Value) {
+        let mut object = self.nodes[name].clone();
+        super::objects::merge(&mut object, patch);
+        self.set(name, object);
+    }
+
+    pub(crate) fn node(&self, name: &str) -> &Value {
+        &self.nodes[name]
     }
 
     fn set(&mut self, name: &str, mut object: Value) {
@@ -65,14 +86,10 @@ impl State {
     }
 
     pub(super) fn nodes(&mut self, asked: &Asked) -> Answer {
-        if let Some(name) = asked.path.strip_prefix("/api/v1/nodes/") {
-            return self.patch_node(name, asked);
+        if let Some(rest) = asked.path.strip_prefix("/api/v1/nodes/") {
+            let (name, part) = rest.split_once('/').unwrap_or((rest, ""));
+            return self.one_node(name, part, asked);
         }
-        assert!(
-            asked.head.contains("as=PartialObjectMetadata"),
-            "only metadata is asked for: {}",
-            asked.head
-        );
         let verb = match asked.query.contains_key("watch") {
             true => "watch",
             false => "list",
@@ -100,13 +117,48 @@ impl State {
         }
     }
 
-    fn patch_node(&mut self, name: &str, asked: &Asked) -> Answer {
-        assert_eq!(asked.method, "PATCH", "{}", asked.head);
-        let Some(mut object) = self.nodes.get(name).cloned() else {
+    /// `part`: the subresource, or nothing.
+    fn one_node(&mut self, name: &str, part: &str, asked: &Asked) -> Answer {
+        let Some(object) = self.nodes.get(name).cloned() else {
             return failure(404, "NotFound", &format!("nodes {name:?} not found"));
         };
-        super::objects::merge(&mut object, asked.body());
-        self.set(name, object);
+        if asked.method == "GET" {
+            for (name, patch) in std::mem::take(&mut self.after_get) {
+                self.change_node(&name, patch);
+            }
+            return Answer::Whole(200, object);
+        }
+        assert_eq!(asked.method, "PATCH", "{}", asked.head);
+        self.patches += 1;
+        if let Some(why) = self.denied.get(name) {
+            return failure(403, "Forbidden", why);
+        }
+        let patch = asked.body();
+        let version = &patch["metadata"]["resourceVersion"];
+        if version.is_string() && *version != object["metadata"]["resourceVersion"] {
+            let why = format!(
+                "Operation cannot be fulfilled on nodes {name:?}: the object has been modified"
+            );
+            return failure(409, "Conflict", &why);
+        }
+        let mut changed = object.clone();
+        let head = asked.head.to_lowercase();
+        if head.contains("application/strategic-merge-patch+json") {
+            merge_by_type(&mut changed, patch);
+        } else if head.contains("application/merge-patch+json") {
+            super::objects::merge(&mut changed, patch);
+        } else {
+            return failure(415, "UnsupportedMediaType", "this patch is not known");
+        }
+        // Each way to an object leaves the other's part as it is.
+        let kept = if part == "status" { "spec" } else { "status" };
+        changed[kept] = object[kept].clone();
+        let spec = changed["spec"].as_object_mut().unwrap();
+        // What is false or empty is not kept.
+        spec.retain(|_, value| *value != json!(false) && !value.is_null());
+        if changed != object {
+            self.set(name, changed);
+        }
         Answer::Whole(200, self.nodes[name].clone())
     }
 
@@ -129,8 +181,8 @@ impl State {
             ""
         };
         json!({
-            "kind": "PartialObjectMetadataList",
-            "apiVersion": "meta.k8s.io/v1",
+            "kind": "NodeList",
+            "apiVersion": "v1",
             "metadata": { "resourceVersion": self.version.to_string(), "continue": more },
             "items": page.iter().map(|(_, object)| object).collect::<Vec<_>>(),
         })
@@ -150,6 +202,23 @@ impl State {
         let lines: Vec<Value> = lines.chain(new).collect();
         *seen = self.version;
         (lines, gone || self.cuts != cuts || self.down)
+    }
+}
+
+/// A strategic merge patch of a node's status: conditions are merged by their type.
+fn merge_by_type(into: &mut Value, mut patch: Value) {
+    let news = patch["status"]["conditions"].take();
+    patch["status"]
+        .as_object_mut()
+        .unwrap()
+        .remove("conditions");
+    super::objects::merge(into, patch);
+    let conditions = into["status"]["conditions"].as_array_mut().unwrap();
+    for new in news.as_array().into_iter().flatten() {
+        match conditions.iter_mut().find(|old| old["type"] == new["type"]) {
+            Some(old) => super::objects::merge(old, new.clone()),
+            None => conditions.push(new.clone()),
+        }
     }
 }
 

@@ -65,6 +65,7 @@ fn resource(path: &str) -> &'static str {
         "tokenreviews",
         "subjectaccessreviews",
         "configmaps",
+        "events",
         "pods",
         "nodes",
     ];
@@ -85,7 +86,8 @@ pub(super) async fn serve(
     let mut changes = changed.subscribe();
     let (answer, fault) = {
         let mut state = state.lock().unwrap();
-        let fault = state.faults.get(what).copied();
+        let cut = (state.cut_patches && asked.method == "PATCH").then_some(Fault::Cut);
+        let fault = state.faults.get(what).copied().or(cut);
         if what != "nodes" {
             *state.asked.entry(what).or_default() += 1;
         }
@@ -177,9 +179,17 @@ impl State {
             _ => "get",
         };
         let part = asked.path.ends_with("/status").then_some("/status");
-        let right = format!("{verb} {what}{}", part.unwrap_or_default());
-        if self.forbidden.contains(right.as_str()) {
-            let why = format!("{what} is forbidden: User \"muster\" cannot {right}");
+        let part = part.unwrap_or_default();
+        let right = format!("{verb} {what}{part}");
+        // Lists and watches have names of their own.
+        let is_whole = asked.path.ends_with(what) && verb == "get";
+        if self.forbidden.contains(right.as_str()) && !is_whole {
+            let why = match what {
+                "nodes" => format!(
+                    "{what} is forbidden: User \"muster\" cannot {verb} resource \"{what}{part}\""
+                ),
+                _ => format!("{what} is forbidden: User \"muster\" cannot {right}"),
+            };
             return failure(403, "Forbidden", &why);
         }
         match what {
@@ -189,6 +199,10 @@ impl State {
             "tokenreviews" => self.review(&asked.body()),
             "subjectaccessreviews" => self.decide(&asked.body()),
             "pods" => self.pod(&asked.path),
+            "events" => {
+                self.events.push(asked.body());
+                Answer::Whole(201, asked.body())
+            }
             _ => self.config_map(asked),
         }
     }

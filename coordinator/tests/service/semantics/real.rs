@@ -15,6 +15,11 @@ use serde_json::{Value, json};
 use crate::server::within;
 
 const AGENTS: &str = "muster-system";
+/// The manifests of cordons, as they are shipped.
+const COMPONENT: [&str; 2] = [
+    include_str!("../../../../manifests/components/cordon/rights.yaml"),
+    include_str!("../../../../manifests/components/cordon/policy.yaml"),
+];
 /// The user of the test itself.
 const ADMIN: &str = "admin-of-the-test";
 
@@ -147,6 +152,7 @@ impl Server {
         }
         let node = json!({ "metadata": { "name": "n1" } });
         self.create("/api/v1/nodes", node).await;
+        self.install_cordons().await;
         let subject =
             json!({ "kind": "ServiceAccount", "name": "muster-coordinator", "namespace": AGENTS });
         let rbac = "/apis/rbac.authorization.k8s.io/v1";
@@ -237,6 +243,79 @@ impl Server {
             }
         })
         .await;
+    }
+
+    /// The rights of the base, and the component as it is shipped.
+    async fn install_cordons(&self) {
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
+        let subject =
+            json!({ "kind": "ServiceAccount", "name": "muster-coordinator", "namespace": AGENTS });
+        let name = json!({ "name": "muster-coordinator-nodes" });
+        let rules = json!([{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"] }]);
+        let role = json!({ "metadata": name, "rules": rules });
+        self.create(&format!("{rbac}/clusterroles"), role).await;
+        let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "muster-coordinator-nodes" });
+        let binding = json!({ "metadata": name, "subjects": [subject], "roleRef": role });
+        self.create(&format!("{rbac}/clusterrolebindings"), binding)
+            .await;
+        let admission = "/apis/admissionregistration.k8s.io/v1";
+        for (kind, path) in [
+            ("ClusterRole", format!("{rbac}/clusterroles")),
+            ("ClusterRoleBinding", format!("{rbac}/clusterrolebindings")),
+            (
+                "ValidatingAdmissionPolicy",
+                format!("{admission}/validatingadmissionpolicies"),
+            ),
+            (
+                "ValidatingAdmissionPolicyBinding",
+                format!("{admission}/validatingadmissionpolicybindings"),
+            ),
+        ] {
+            for object in COMPONENT.iter().flat_map(|file| file.split("\n---\n")) {
+                if object.contains(&format!("\nkind: {kind}\n")) {
+                    let made = self.send(ADMIN, Method::POST, &path, "application/yaml", object);
+                    within(made).await.unwrap_or_else(|e| panic!("{kind}: {e}"));
+                }
+            }
+        }
+    }
+
+    /// As the coordinator, or as the test itself, which may do everything.
+    pub(super) async fn patch(
+        &self,
+        is_coordinator: bool,
+        path: &str,
+        content: &str,
+        patch: &Value,
+    ) -> Result<Value, kube::Error> {
+        let token = match is_coordinator {
+            true => self.coordinator.as_str(),
+            false => ADMIN,
+        };
+        let content = format!("application/{content}");
+        self.send(token, Method::PATCH, path, &content, &patch.to_string())
+            .await
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Value {
+        within(self.try_ask(Method::GET, path, None)).await.unwrap()
+    }
+
+    async fn send(
+        &self,
+        token: &str,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: &str,
+    ) -> Result<Value, kube::Error> {
+        let client = kube::Client::try_from(configuration(&self.url, token)).unwrap();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", content);
+        let request = request.body(body.as_bytes().to_vec()).unwrap();
+        client.request(request).await
     }
 
     pub(super) fn coordinators(&self) -> kube::Config {

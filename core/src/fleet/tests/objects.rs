@@ -1,7 +1,12 @@
 //! Labels that come from Kubernetes Node objects. Objects and agents come in any order.
 
+use std::sync::Arc;
+
 use super::*;
-use crate::node_report::labels::Labels;
+use crate::{
+    node_object::{NodeObject, Raw},
+    node_report::labels::Labels,
+};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -15,10 +20,18 @@ fn labels(text: &str) -> Labels {
         .into()
 }
 
+fn object(text: &str) -> Arc<NodeObject> {
+    let labels = labels(text).into();
+    Arc::new(NodeObject::read(Raw {
+        labels,
+        ..Raw::default()
+    }))
+}
+
 fn listed(bench: &mut Bench, objects: &[(&str, &str)]) {
     let all = objects
         .iter()
-        .map(|(name, text)| ((*name).into(), labels(text)))
+        .map(|(name, text)| ((*name).into(), object(text)))
         .collect();
     bench.input(Input::Objects(ObjectNews::Listed(all)));
 }
@@ -26,7 +39,7 @@ fn listed(bench: &mut Bench, objects: &[(&str, &str)]) {
 fn applied(bench: &mut Bench, node: &str, text: &str) -> Vec<Effect> {
     bench.input(Input::Objects(ObjectNews::Applied(
         node.into(),
-        labels(text),
+        object(text),
     )))
 }
 

@@ -54,6 +54,7 @@ fn node(name: &str) -> NodeRecord {
         gone: false,
         gone_since: None,
         cordon: None,
+        hold_off: None,
         halt: None,
         marks: Vec::new(),
     }
@@ -159,6 +160,7 @@ fn a_node_comes_before_jobs_with_its_boot_or_halt_and_after_them_with_the_rest()
         by: "muster".into(),
         reason: String::new(),
         at: Timestamp(1),
+        jobs: Vec::new(),
     });
     met.epoch = NodeEpoch(2);
     let altered = vec![
@@ -194,6 +196,7 @@ fn a_node_with_a_new_boot_and_a_mark_is_written_twice() {
         by: "muster".into(),
         reason: String::new(),
         at: Timestamp(1),
+        jobs: Vec::new(),
     });
     let job = changed_job(job("a"), on(job("a"), 1, &["n"]));
     let changes = in_order(vec![job, changed_node(after.clone())]);

@@ -139,7 +139,8 @@ fn braked(world: &World, silences: &Silences, change: &Change) -> Broken {
                 .cordon
                 .as_ref()
                 .is_some_and(|cordon| cordon.by == MUSTER);
-            (free && ours).then(|| {
+            let new = !world.is_taken_over(node);
+            (free && ours && new).then(|| {
                 (
                     "R10",
                     format!("{} is cordoned while the brake is on", node.name),

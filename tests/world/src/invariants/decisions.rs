@@ -384,7 +384,16 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
     let cordon = node.cordon.as_ref().filter(|cordon| {
         cordon.by == MUSTER && before.is_none_or(|before| before.cordon.is_none())
     });
-    cordon.and_then(|_| cordon_is_earned(node))
+    let new = cordon.filter(|_| !world.is_taken_over(node));
+    let again = new.filter(|_| world.cordons_again(node));
+    if again.is_some() {
+        let what = format!(
+            "a person uncordoned {}, and Muster cordons it again",
+            node.name
+        );
+        return Some(("I17", what));
+    }
+    new.and_then(|_| cordon_is_earned(node))
 }
 
 /// I9: one job alone cordons no node, however often it fails.
@@ -483,9 +492,10 @@ pub(crate) fn cordons(world: &World) -> usize {
         .count()
 }
 
-/// Whether a change may bring a cordon of Muster. Only then are all nodes counted.
-pub(crate) fn leaves_a_cordon(change: &Change) -> bool {
-    matches!(change, Change::PutNode(node) if cordoned(node))
+/// Whether a change may bring a cordon of Muster. Only then are all nodes counted. A cordon that was
+/// there before its record is no new one.
+pub(crate) fn leaves_a_cordon(world: &World, change: &Change) -> bool {
+    matches!(change, Change::PutNode(node) if cordoned(node) && !world.is_taken_over(node))
 }
 
 fn cordoned(node: &NodeRecord) -> bool {

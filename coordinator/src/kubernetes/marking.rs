@@ -1,0 +1,367 @@
+//! Writes on Node objects what the fleet wants there: cordons, and Muster's condition.
+//!
+//! It compares and writes, and decides nothing: what an object should carry stands in the view of
+//! its node, once the decision is stored, and `core::node_object` says what is missing. Nothing is
+//! queued: while the API server is away, the latest wish of each node waits, and the engine never
+//! waits for this task.
+//!
+//! Every write names the version of the object that was read a moment before. If somebody else has
+//! written meanwhile, the object is read again, so nobody's change is lost. Cordons go first, and
+//! conditions follow at a pace that an API server does not notice.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    time::Duration,
+};
+
+use kube::Config;
+use muster_core::{
+    fleet::{Input, ObjectNews},
+    id::NodeName,
+    node_object::{Condition, Correction, NodeObject, Told, correction},
+    time::Timestamp,
+};
+use muster_runtime::backoff::{Backoff, USEFUL, entropy};
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    KubernetesError,
+    nodes::NODES,
+    object::Object,
+    server::{Server, Unanswered, cut},
+};
+use crate::handle::{Handle, NoAnswer};
+
+/// The pause after each object that was written: at most 20 objects in a second.
+const PACE: Duration = Duration::from_millis(50);
+
+/// After this time an object that should have been written is looked at again: somebody may have
+/// undone the write before anybody saw it.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// The longest pause between two attempts.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// How often in a row an object may change between reading and writing. Then it waits with the
+/// others.
+const CONFLICTS_MAX: u32 = 5;
+
+/// After this many failures in a row people are told that the API server is away. One is usually a
+/// connection that was reset.
+const FAILURES_TOLD: u32 = 2;
+
+/// Events about objects without a namespace are in this one.
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+
+/// Who changes the objects, as the API server records it.
+const MANAGER: &str = "fieldManager=muster-coordinator";
+
+pub(crate) struct Marking {
+    server: Server,
+    /// The pod or machine that this runs on, for events.
+    instance: String,
+}
+
+/// What one attempt came to.
+enum Outcome {
+    Done,
+    /// The object is gone, or nobody can be asked about it any more.
+    Gone,
+    /// The server refuses this object.
+    Refused(String),
+    /// The server gives this coordinator no right, so no object can be written.
+    Forbidden(String),
+    /// The server cannot be asked now.
+    Away(String),
+}
+
+impl Marking {
+    pub(crate) fn of(configuration: &Config) -> Result<Self, KubernetesError> {
+        let instance = env::var("HOSTNAME").unwrap_or_default();
+        Ok(Self {
+            server: Server::of(configuration)?,
+            instance: match instance.as_str() {
+                "" => "muster-coordinator".to_owned(),
+                name => cut(name).chars().take(63).collect(),
+            },
+        })
+    }
+
+    /// Writes until the shutdown.
+    pub(crate) async fn follow(self, handle: Handle, shutdown: CancellationToken) {
+        let work = Writer {
+            marking: self,
+            handle,
+            revision: 0,
+            due: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            failures: 0,
+            told: None,
+        };
+        // Boxed, because kube's requests are large and this task is spawned with others.
+        shutdown.run_until_cancelled(Box::pin(work.work())).await;
+    }
+}
+
+struct Writer {
+    marking: Marking,
+    handle: Handle,
+    /// Of the board, at the last look.
+    revision: u64,
+    /// Nodes whose object lacks something, each with the moment of the next attempt.
+    due: BTreeMap<NodeName, Instant>,
+    /// Nodes whose last write was refused, and why.
+    refused: BTreeMap<NodeName, String>,
+    /// Failures of the server in a row.
+    failures: u32,
+    /// What people were told of objects that cannot be written.
+    told: Option<String>,
+}
+
+impl Writer {
+    async fn work(mut self) {
+        let mut backoff = Backoff::new(RETRY_MAX, USEFUL);
+        let mut nodes = self.handle.nodes();
+        loop {
+            self.look();
+            let begun = Instant::now();
+            match self.round().await {
+                Ok(true) => backoff = Backoff::new(RETRY_MAX, USEFUL),
+                Ok(false) => {
+                    sleep(backoff.after(begun.elapsed(), entropy())).await;
+                    continue;
+                }
+                Err(NoAnswer::Ended | NoAnswer::Late) => return,
+            }
+            let next = self.due.values().min().copied();
+            let wait = async {
+                match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = nodes.changed() => if changed.is_err() { return },
+                () = wait => {}
+            }
+        }
+    }
+
+    /// Finds the nodes whose wish is new.
+    fn look(&mut self) {
+        let board = self.handle.nodes();
+        let board = board.borrow();
+        let now = Instant::now();
+        for (name, view) in board.since(self.revision) {
+            match &view.unmarked {
+                Some(_) if self.refused.contains_key(name) => {}
+                Some(_) => drop(self.due.insert(name.clone(), now)),
+                None => drop(self.due.remove(name)),
+            }
+        }
+        self.revision = board.revision();
+        self.due.retain(|name, _| board.get(name).is_some());
+        self.refused.retain(|name, _| self.due.contains_key(name));
+    }
+
+    /// One attempt for every object whose time has come. False: the server cannot be asked.
+    async fn round(&mut self) -> Result<bool, NoAnswer> {
+        for name in self.in_order() {
+            let attempt = Box::pin(self.marking.mark(&self.handle, &name)).await;
+            let answered = !matches!(attempt, Outcome::Away(_) | Outcome::Forbidden(_));
+            if answered {
+                self.failures = 0;
+            }
+            let now = Instant::now();
+            match attempt {
+                Outcome::Done => {
+                    self.refused.remove(&name);
+                    self.due.insert(name, now + AGAIN);
+                    sleep(PACE).await;
+                }
+                Outcome::Gone => {
+                    self.refused.remove(&name);
+                    self.due.remove(&name);
+                }
+                Outcome::Refused(why) => {
+                    self.due.insert(name.clone(), now + RETRY_MAX);
+                    self.refused.insert(name, why);
+                }
+                Outcome::Forbidden(why) => {
+                    self.tell(why).await?;
+                    return Ok(false);
+                }
+                Outcome::Away(why) => {
+                    self.failures = self.failures.saturating_add(1);
+                    debug!("Node objects cannot be written: {why}");
+                    if self.failures >= FAILURES_TOLD {
+                        self.tell(why).await?;
+                    }
+                    return Ok(false);
+                }
+            }
+            self.tell_refused().await?;
+        }
+        self.tell_refused().await?;
+        Ok(true)
+    }
+
+    /// The nodes whose time has come, those with a cordon to set or to lift first.
+    fn in_order(&self) -> Vec<NodeName> {
+        let now = Instant::now();
+        let ready = self.due.iter().filter(|(_, at)| **at <= now);
+        let (mut first, mut rest) = (Vec::new(), Vec::new());
+        for (name, _) in ready {
+            let urgent = self.handle.node(name).is_some_and(|view| {
+                let wanted = view.unmarked.as_ref().zip(view.object.as_ref());
+                wanted.is_some_and(|(wanted, object)| {
+                    correction(wanted, object, Timestamp(0)).is_urgent()
+                })
+            });
+            if urgent { &mut first } else { &mut rest }.push(name.clone());
+        }
+        first.append(&mut rest);
+        first
+    }
+
+    /// Tells of objects that are refused, or that none is any more.
+    async fn tell_refused(&mut self) -> Result<(), NoAnswer> {
+        if let Some((name, why)) = self.refused.iter().next() {
+            let why = format!("{name}: {why}");
+            return self.tell(why).await;
+        }
+        if self.failures == 0 && self.told.take().is_some() {
+            info!("Kubernetes Node objects are written again");
+            self.handle
+                .tell(Input::Objects(ObjectNews::Written))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the log and the fleet why objects cannot be written, each reason once.
+    async fn tell(&mut self, why: String) -> Result<(), NoAnswer> {
+        if self.told.as_ref() == Some(&why) {
+            return Ok(());
+        }
+        warn!("Kubernetes Node objects cannot be written: {why}");
+        self.told = Some(why.clone());
+        let news = ObjectNews::Unwritable(why);
+        self.handle.tell(Input::Objects(news)).await
+    }
+}
+
+impl Marking {
+    /// Brings one object to where it should be.
+    async fn mark(&self, handle: &Handle, name: &NodeName) -> Outcome {
+        let mut conflicts = BTreeSet::new();
+        for _ in 0..CONFLICTS_MAX {
+            match self.attempt(handle, name).await {
+                Ok(outcome) => return outcome,
+                Err(Unanswered::Refused { code: 409, text }) => drop(conflicts.insert(text)),
+                Err(why) => return outcome(why),
+            }
+        }
+        debug!(%name, ?conflicts, "the object changes all the time");
+        Outcome::Done
+    }
+
+    async fn attempt(&self, handle: &Handle, name: &NodeName) -> Result<Outcome, Unanswered> {
+        let path = format!("{NODES}/{name}");
+        let object: Object = self.server.get(&path).await?;
+        let mut version = object.version().to_owned();
+        let seen = NodeObject::read(object.raw());
+        // What was decided while it was read counts too.
+        let Some(wanted) = handle.node(name).and_then(|view| view.unmarked.clone()) else {
+            return Ok(Outcome::Done);
+        };
+        let now = handle.now();
+        let Correction {
+            unschedulable,
+            annotations,
+            condition,
+            event,
+        } = correction(&wanted, &seen, now);
+        if unschedulable.is_some() || !annotations.is_empty() {
+            let mut patch = json!({ "metadata": { "resourceVersion": version } });
+            if !annotations.is_empty() {
+                let pairs = annotations.into_iter();
+                let pairs: Map<String, Value> = pairs
+                    .map(|(key, value)| (key.to_owned(), json!(value)))
+                    .collect();
+                patch["metadata"]["annotations"] = pairs.into();
+            }
+            if let Some(unschedulable) = unschedulable {
+                patch["spec"] = json!({ "unschedulable": unschedulable });
+            }
+            let path = format!("{path}?{MANAGER}");
+            let written: Object = self.server.merge(&path, &patch).await?;
+            version = written.version().to_owned();
+        }
+        // The event tells of the first write, even if the second one fails.
+        if let Some(told) = event {
+            self.tell(name, &seen.uid, &told, now).await;
+        }
+        if let Some(condition) = condition {
+            let patch = json!({
+                "metadata": { "resourceVersion": version },
+                "status": { "conditions": [stated(&condition, now)] },
+            });
+            let path = format!("{path}/status?{MANAGER}");
+            let _: Object = self.server.merge_by_key(&path, &patch).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Events are for people, and best effort: `muster explain` reads Muster's own.
+    async fn tell(&self, name: &NodeName, uid: &str, told: &Told, now: Timestamp) {
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": { "generateName": "muster-", "namespace": "default" },
+            "eventTime": now.rfc3339(),
+            "reportingController": "muster.dev/coordinator",
+            "reportingInstance": self.instance,
+            "type": if told.warning { "Warning" } else { "Normal" },
+            "reason": told.reason,
+            "action": told.action,
+            "note": told.note,
+            "regarding": { "apiVersion": "v1", "kind": "Node", "name": name, "uid": uid },
+        });
+        if let Err(why) = self.server.create::<Value>(EVENTS, &event).await {
+            debug!(%name, "the event {} is lost: {why}", told.reason);
+        }
+    }
+}
+
+fn stated(condition: &Condition, now: Timestamp) -> Value {
+    json!({
+        "type": condition.kind,
+        "status": condition.status.word(),
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": condition.since.unwrap_or(now).rfc3339_seconds(),
+        "lastHeartbeatTime": now.rfc3339_seconds(),
+    })
+}
+
+fn outcome(why: Unanswered) -> Outcome {
+    match why {
+        _ if why.is_missing() => Outcome::Gone,
+        // RBAC says so about every object; an admission policy has its own words.
+        Unanswered::Forbidden(text) if text.contains(" cannot ") => Outcome::Forbidden(format!(
+            "the coordinator may not write nodes ({text}): its user needs a ClusterRole with apiGroups [\"\"], resources [nodes, \
+             nodes/status], verbs [get, patch]; manifests/components/cordon has it"
+        )),
+        Unanswered::Forbidden(text) => Outcome::Refused(text),
+        Unanswered::Refused {
+            code: 400..=499, ..
+        }
+        | Unanswered::Malformed { .. } => Outcome::Refused(why.to_string()),
+        _ => Outcome::Away(why.to_string()),
+    }
+}

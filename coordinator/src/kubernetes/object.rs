@@ -1,0 +1,169 @@
+//! A Node object as it comes from the API server, and what is kept of it. Everything else is dropped
+//! as it is read: images, addresses, and who changed which field.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_core::{
+    id::{NodeName, node_name_error},
+    node_object::{Condition, NodeObject, Raw, Status},
+    time::Timestamp,
+};
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Object {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: NodeStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    name: String,
+    uid: String,
+    resource_version: String,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    unschedulable: bool,
+    taints: Option<Vec<Taint>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Taint {
+    key: String,
+    value: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeStatus {
+    conditions: Option<Vec<Stated>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Stated {
+    r#type: String,
+    status: String,
+    reason: String,
+    message: String,
+    last_transition_time: Option<String>,
+}
+
+/// A page of a list.
+#[derive(Debug, Deserialize)]
+pub(super) struct Page {
+    #[serde(default)]
+    pub(super) metadata: PageMetadata,
+    #[serde(default)]
+    pub(super) items: Vec<Object>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PageMetadata {
+    pub(super) resource_version: String,
+    pub(super) r#continue: String,
+}
+
+impl Object {
+    pub(super) fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+
+    /// The node that it is of, and what is kept. `None`: no agent can have the object's name.
+    pub(super) fn kept(self) -> Option<(NodeName, Arc<NodeObject>)> {
+        let name = self.metadata.name.as_str();
+        let name: NodeName = node_name_error(name).is_none().then(|| name.into())?;
+        Some((name, Arc::new(NodeObject::read(self.raw()))))
+    }
+
+    pub(super) fn raw(self) -> Raw {
+        let taints = self.spec.taints.unwrap_or_default();
+        let conditions = self.status.conditions.unwrap_or_default();
+        Raw {
+            uid: self.metadata.uid,
+            labels: self.metadata.labels.unwrap_or_default(),
+            annotations: self.metadata.annotations.unwrap_or_default(),
+            unschedulable: self.spec.unschedulable,
+            taints: taints
+                .into_iter()
+                .map(|taint| (taint.key, taint.value))
+                .collect(),
+            conditions: conditions.into_iter().map(condition).collect(),
+        }
+    }
+}
+
+fn condition(stated: Stated) -> Condition {
+    let since = stated.last_transition_time;
+    Condition {
+        kind: stated.r#type,
+        status: match stated.status.as_str() {
+            "True" => Status::True,
+            "False" => Status::False,
+            _ => Status::Unknown,
+        },
+        reason: stated.reason,
+        message: stated.message,
+        since: since.and_then(|text| Timestamp::from_rfc3339(&text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(object: Value) -> Object {
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn what_matters_is_kept_of_an_object() {
+        let object = read(json!({
+            "metadata": { "name": "n1", "uid": "u", "resourceVersion": "7", "labels": { "zone": "a" },
+                "annotations": { "muster.dev/cordoned-by": "ann" }, "managedFields": [{ "fieldsV1": { "f:x": {} } }] },
+            "spec": { "unschedulable": true, "podCIDR": "10.0.0.0/24", "taints": [
+                { "key": "karpenter.sh/disrupted", "effect": "NoSchedule" },
+                { "key": "aiinfra/nccl-healthcheck", "value": "failed", "effect": "NoSchedule" } ] },
+            "status": { "images": [{}], "conditions": [
+                { "type": "GPUMissing", "status": "True", "reason": "R", "message": "m",
+                  "lastHeartbeatTime": "2026-11-23T17:00:36Z", "lastTransitionTime": "1970-01-01T00:00:07Z" },
+                { "type": "Ready", "status": "odd" } ] },
+        }));
+        assert_eq!(object.version(), "7");
+        let raw = object.clone().raw();
+        assert_eq!(
+            raw.taints[1],
+            ("aiinfra/nccl-healthcheck".into(), "failed".into())
+        );
+        assert_eq!(raw.conditions[0].since, Some(Timestamp(7_000_000)));
+        assert_eq!(raw.conditions[1].status, Status::Unknown);
+        let (name, kept) = object.kept().unwrap();
+        assert_eq!((name.as_str(), kept.uid.as_str()), ("n1", "u"));
+        assert!(kept.unschedulable && kept.leaving.is_some());
+        assert_eq!(kept.marking.cordon.as_ref().unwrap().by, "ann");
+    }
+
+    #[test]
+    fn an_object_may_lack_everything_but_no_agent_has_no_name() {
+        let bare = read(json!({ "metadata": { "name": "n1", "labels": null } }));
+        assert_eq!(*bare.kept().unwrap().1, NodeObject::default());
+        assert!(
+            read(json!({ "metadata": { "name": "No Name" } }))
+                .kept()
+                .is_none()
+        );
+    }
+}

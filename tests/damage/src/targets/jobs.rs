@@ -194,6 +194,7 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
         by: "ada".into(),
         reason: "fan".into(),
         at: Timestamp(2),
+        jobs: Vec::new(),
     };
     vec![
         serde_json::to_vec(&job).expect("a seed can be written"),

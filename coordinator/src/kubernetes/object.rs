@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use k8s_openapi::api::core::v1::Node;
 use muster_core::{
     id::{NodeName, node_name_error},
     node_object::{Condition, NodeObject, Raw, Status},
@@ -59,32 +60,9 @@ struct Stated {
     last_transition_time: Option<String>,
 }
 
-/// A page of a list.
-#[derive(Debug, Deserialize)]
-pub(super) struct Page {
-    #[serde(default)]
-    pub(super) metadata: PageMetadata,
-    #[serde(default)]
-    pub(super) items: Vec<Object>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct PageMetadata {
-    pub(super) resource_version: String,
-    pub(super) r#continue: String,
-}
-
 impl Object {
     pub(super) fn version(&self) -> &str {
         &self.metadata.resource_version
-    }
-
-    /// The node that it is of, and what is kept. `None`: no agent can have the object's name.
-    pub(super) fn kept(self) -> Option<(NodeName, Arc<NodeObject>)> {
-        let name = self.metadata.name.as_str();
-        let name: NodeName = node_name_error(name).is_none().then(|| name.into())?;
-        Some((name, Arc::new(NodeObject::read(self.raw()))))
     }
 
     pub(super) fn raw(self) -> Raw {
@@ -102,6 +80,27 @@ impl Object {
             conditions: conditions.into_iter().map(condition).collect(),
         }
     }
+}
+
+/// The node that an object is of, and what is kept. `None`: no agent can have the object's name.
+pub(super) fn kept(node: Node) -> Option<(NodeName, Arc<NodeObject>)> {
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let name: NodeName = node_name_error(&name)
+        .is_none()
+        .then(|| name.as_str().into())?;
+    // One form is read, whichever way an object comes.
+    let value = serde_json::to_value(slim(node)).ok()?;
+    let object: Object = serde_json::from_value(value).ok()?;
+    Some((name, Arc::new(NodeObject::read(object.raw()))))
+}
+
+/// Without what is large and not kept.
+fn slim(mut node: Node) -> Node {
+    node.metadata.managed_fields = None;
+    if let Some(status) = &mut node.status {
+        status.images = None;
+    }
+    node
 }
 
 fn condition(stated: Stated) -> Condition {
@@ -150,20 +149,19 @@ mod tests {
         );
         assert_eq!(raw.conditions[0].since, Some(Timestamp(7_000_000)));
         assert_eq!(raw.conditions[1].status, Status::Unknown);
-        let (name, kept) = object.kept().unwrap();
-        assert_eq!((name.as_str(), kept.uid.as_str()), ("n1", "u"));
+        let kept = NodeObject::read(object.raw());
+        assert_eq!(kept.uid, "u");
         assert!(kept.unschedulable && kept.leaving.is_some());
         assert_eq!(kept.marking.cordon.as_ref().unwrap().by, "ann");
     }
 
     #[test]
     fn an_object_may_lack_everything_but_no_agent_has_no_name() {
-        let bare = read(json!({ "metadata": { "name": "n1", "labels": null } }));
-        assert_eq!(*bare.kept().unwrap().1, NodeObject::default());
-        assert!(
-            read(json!({ "metadata": { "name": "No Name" } }))
-                .kept()
-                .is_none()
-        );
+        let of = |name: &str| {
+            let node = json!({ "metadata": { "name": name } });
+            kept(serde_json::from_value(node).unwrap())
+        };
+        assert_eq!(*of("n1").unwrap().1, NodeObject::default());
+        assert!(of("No Name").is_none());
     }
 }

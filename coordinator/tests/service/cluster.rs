@@ -73,8 +73,6 @@ pub(crate) struct State {
     pub after_get: Vec<(String, Value)>,
     /// By node: why an admission policy denies every change.
     pub denied: BTreeMap<String, String>,
-    /// What was posted to events.k8s.io.
-    pub events: Vec<Value>,
     /// Requests by resource, without those of nodes.
     pub asked: BTreeMap<&'static str, u32>,
     /// Requests without an answer whose client has left.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use http::Method;
 use muster_coordinator::kubernetes::Settings;
+use muster_core::fleet::CordonMode;
 use muster_proto::v1;
 use muster_rpc::Clients;
 use serde_json::{Value, json};
@@ -117,6 +118,7 @@ impl World {
             configuration,
             nodes: false,
             jobs: true,
+            cordon: CordonMode::Off,
             tokens: None,
         }
     }

@@ -199,10 +199,6 @@ impl State {
             "tokenreviews" => self.review(&asked.body()),
             "subjectaccessreviews" => self.decide(&asked.body()),
             "pods" => self.pod(&asked.path),
-            "events" => {
-                self.events.push(asked.body());
-                Answer::Whole(201, asked.body())
-            }
             _ => self.config_map(asked),
         }
     }

@@ -32,6 +32,8 @@ pub struct HeldRun {
     /// Its workers are at work. They are not being started or stopped.
     pub training: bool,
     pub ranks: Vec<HeldRank>,
+    /// Its ranks are in another container, and so are the pids and paths that it names.
+    pub elsewhere: bool,
     /// Where its workers start. As a rule they write their checkpoints there.
     pub work_dir: Option<String>,
 }
@@ -107,7 +109,8 @@ impl Held {
                 .find(|rank| Some(rank.pid) == killed)
                 .map(|rank| (rank.rank, run.job.clone()))
         };
-        match self.runs.iter().find_map(of) {
+        let mut here = self.runs.iter().filter(|run| !run.elsewhere);
+        match here.find_map(of) {
             Some((rank, job)) => format!("{line}: rank {rank} of {job}"),
             None => line.to_owned(),
         }
@@ -211,7 +214,7 @@ mod tests {
             ranks,
             ..HeldRun::default()
         }];
-        let held = Held {
+        let mut held = Held {
             runs,
             ..Held::new(watch::channel(Vec::new()).1)
         };
@@ -227,5 +230,8 @@ mod tests {
         ] {
             assert_eq!(held.with_victim(other), other);
         }
+        // The kernel's log has the machine's pids, and not those of a container.
+        held.runs[0].elsewhere = true;
+        assert_eq!(held.with_victim(line), line);
     }
 }

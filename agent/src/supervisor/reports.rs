@@ -134,9 +134,8 @@ impl Supervisor {
             let unproven = self.unproven.get(&report.run).cloned();
             let store_refused = self.store_refused.get(&report.run).cloned();
             let accepted = self.accepted(&report.run)?;
-            // The pids of another container mean nothing here.
-            let named = self.config.pod.is_none();
-            let ranks = report.ranks.iter().filter(|rank| named && rank.pid != 0);
+            let elsewhere = self.config.pod.is_some();
+            let ranks = report.ranks.iter().filter(|rank| rank.pid != 0);
             let ranks = ranks.map(|rank| HeldRank {
                 rank: rank.rank,
                 pid: rank.pid,
@@ -153,7 +152,8 @@ impl Supervisor {
                 store_refused,
                 training: report.phase == RunPhase::Running,
                 ranks: ranks.collect(),
-                work_dir: accepted.work_dir.clone().filter(|_| named),
+                elsewhere,
+                work_dir: accepted.work_dir.clone().filter(|_| !elsewhere),
             })
         });
         let held = held.collect();

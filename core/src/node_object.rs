@@ -239,9 +239,9 @@ impl Correction {
         unschedulable.is_none() && annotations.is_empty() && condition.is_none()
     }
 
-    /// Whether it sets or lifts a cordon. Those go first.
+    /// Whether it sets or lifts a cordon, or says that one is over. Those go first.
     pub fn is_urgent(&self) -> bool {
-        self.unschedulable.is_some()
+        self.unschedulable.is_some() || self.annotations.contains_key(CORDONED_BY)
     }
 
     fn annotate(&mut self, key: &'static str, seen: Option<&String>, wanted: Option<&String>) {

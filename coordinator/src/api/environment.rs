@@ -13,12 +13,16 @@ use muster_core::{
 };
 use muster_proto::v1;
 
+use super::job::HIDDEN;
+
 /// The name, the value and the source of a variable.
 type Entry = (String, Option<String>, String);
 
-/// `None`: the job has had no generation yet.
+/// `None`: the job has had no generation yet. `sees_values`: of the variables that the job itself
+/// sets; their names are told to everybody.
 pub(crate) fn answer<'a>(
     view: &JobView,
+    sees_values: bool,
     node: impl Fn(&NodeName) -> Option<std::sync::Arc<NodeView>> + 'a,
 ) -> Option<v1::EnvironmentResponse> {
     let record = &view.record;
@@ -40,7 +44,10 @@ pub(crate) fn answer<'a>(
             env: &env,
         };
         let given = environment(&generation.profile, share);
-        for variable in given.variables {
+        for mut variable in given.variables {
+            if !sees_values && env.contains_key(&variable.name) {
+                variable.value = Some(HIDDEN.to_owned());
+            }
             let from = variable.source.to_string();
             let (_, nodes) = entries
                 .entry((variable.name, variable.value, from))

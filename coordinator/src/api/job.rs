@@ -13,7 +13,7 @@ use super::status;
 use crate::trust::Rights;
 
 /// Stands for the value of an environment variable that the caller may not see.
-const HIDDEN: &str = "<hidden>";
+pub(super) const HIDDEN: &str = "<hidden>";
 
 /// A job, cut so that it fits into a message: a very large world loses its ranks, then its members,
 /// never its status. Values of its environment are hidden from callers who may not see them.

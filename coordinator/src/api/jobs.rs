@@ -250,7 +250,8 @@ impl v1::job_service_server::JobService for Jobs {
         let mut rights = rights(&request)?;
         let name = job_name(&mut rights, request.into_inner().r#ref).await?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
-        let answer = environment::answer(&view, |node| self.0.handle.node(node));
+        let sees_values = rights.sees_environment(view.record.owner.as_ref());
+        let answer = environment::answer(&view, sees_values, |node| self.0.handle.node(node));
         answer.map(Response::new).ok_or_else(|| {
             Status::failed_precondition(format!(
                 "job {name} has no generation yet, so nothing has been decided; see muster get jobs"

@@ -36,8 +36,11 @@ use super::{
 };
 use crate::handle::{Handle, NoAnswer};
 
-/// The pause after each object that was written: at most 20 objects in a second.
+/// The pause after each object that was asked about: at most 20 objects in a second.
 const PACE: Duration = Duration::from_millis(50);
+
+/// Objects in one round, so that each lasts about a second.
+const ROUND: usize = 20;
 
 /// After this time an object that should have been written is looked at again: somebody may have
 /// undone the write before anybody saw it.
@@ -170,7 +173,8 @@ impl Writer {
 
     /// One attempt for every object whose time has come. False: the server cannot be asked.
     async fn round(&mut self) -> Result<bool, NoAnswer> {
-        for name in self.in_order() {
+        // A cordon that is decided meanwhile comes first in the next round, and must not wait long.
+        for name in self.in_order().into_iter().take(ROUND) {
             let attempt = Box::pin(self.marking.mark(&self.handle, &name)).await;
             let answered = !matches!(attempt, Outcome::Away(_) | Outcome::Forbidden(_));
             if answered {
@@ -181,7 +185,6 @@ impl Writer {
                 Outcome::Done => {
                     self.refused.remove(&name);
                     self.due.insert(name, now + AGAIN);
-                    sleep(PACE).await;
                 }
                 Outcome::Gone => {
                     self.refused.remove(&name);
@@ -205,6 +208,7 @@ impl Writer {
                 }
             }
             self.tell_refused().await?;
+            sleep(PACE).await;
         }
         self.tell_refused().await?;
         Ok(true)

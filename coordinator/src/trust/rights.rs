@@ -98,10 +98,11 @@ impl Asking {
         let question = of(self.deed);
         self.access.ask(user, &question).await?;
         self.allowed.push(question);
-        let only_looks = ["get", "list", "watch"].contains(&self.deed.verb);
         self.sees_environment = match self.deed.resource {
-            // Whoever may submit or change a job knows what is in it.
-            JOBS if only_looks => self.access.ask(user, &of(ENVIRONMENT)).await.is_ok(),
+            // Whoever submits a job knows what is in it.
+            JOBS if self.deed.verb != "create" => {
+                self.access.ask(user, &of(ENVIRONMENT)).await.is_ok()
+            }
             _ => true,
         };
         Ok(())

@@ -26,6 +26,8 @@ use crate::{
 impl Fleet {
     pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, scratch: &mut Scratch) {
         let name = hello.node.clone();
+        // Before a node that was never there gets a record.
+        let comes_back = self.nodes.is_unheard(&name);
         let ahead = self.ahead_of_store(&hello);
         let refused = self
             .unwelcome(&hello, scratch.now)
@@ -39,7 +41,7 @@ impl Fleet {
         self.take_numbers(&hello, ahead.as_deref(), scratch);
         scratch.touch_node(&self.nodes, &name);
         let returns = self.returns(&hello);
-        if self.nodes.is_unheard(&name) {
+        if comes_back {
             self.presence
                 .came_back(scratch.now, &self.policy, &self.nodes);
         }

@@ -157,11 +157,17 @@ impl Plan {
         again: None,
     };
 
-    /// Takes this step at this moment, if there is no other to take.
+    /// Takes this step at this moment, if there is no other to take. The end of a job that has had all
+    /// its time does not wait for the finalizer of its object. After each step the object is looked
+    /// at again anyway.
     fn later(mut self, at: Timestamp, now: Timestamp, step: Step) -> Self {
-        match self.step {
-            None if at <= now => self.step = Some(step),
-            _ => self.again = Some(at),
+        if at > now {
+            self.again = Some(at);
+        } else if matches!(
+            (&self.step, &step),
+            (None, _) | (Some(Step::Hold), Step::Expire(_))
+        ) {
+            self.step = Some(step);
         }
         self
     }

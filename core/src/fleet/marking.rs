@@ -34,10 +34,10 @@ pub(crate) fn due(node: &Node, braked: bool, policy: &Policy) -> Option<Marking>
 fn wanted(node: &Node, object: &NodeObject, braked: bool, mode: CordonMode) -> Marking {
     let cordon = node.record.cordon.as_ref();
     let there = object.marking.cordon.as_ref();
-    let note = cordon.map(note).filter(|note| match mode {
+    let note = cordon.map(note).filter(|_| match mode {
         CordonMode::On => true,
-        // What stands already stays as long as the cordon lasts.
-        _ => there.is_some_and(|there| there.at == note.at),
+        // What stands already stays as long as a cordon lasts, also if it was set anew.
+        _ => there.is_some() && object.unschedulable,
     });
     let would = cordon.filter(|_| mode == CordonMode::DryRun && note.is_none());
     let withheld = node.withheld.as_ref();

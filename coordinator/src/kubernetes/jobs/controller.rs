@@ -392,8 +392,9 @@ impl Controller {
         if self.logged.take().is_some() {
             info!("MusterJob objects can be changed again");
         }
-        // If it is gone, the watch says so, and it must not come back by this.
-        if self.objects.contains_key(&name) {
+        // If it is gone, or another one of its name is there, the watch has said so.
+        let known = self.objects.get(&name);
+        if known.is_some_and(|known| known.object.uid == seen.object.uid) {
             self.know(&name, *seen);
         }
     }

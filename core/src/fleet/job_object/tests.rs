@@ -291,7 +291,16 @@ fn a_job_has_the_time_that_its_object_gives() {
         (None, Some(Timestamp(60 * SECOND)))
     );
     let step = Step::Expire(Duration::from_secs(60));
-    assert_eq!(at(&job, 60).step, Some(step));
+    assert_eq!(at(&job, 60).step, Some(step.clone()));
+    // Nor does the end wait for a finalizer that cannot be set.
+    let loose = JobObject {
+        held: false,
+        ..object.clone()
+    };
+    let trains = training(job.clone());
+    let of_loose = |seconds| plan_at(Some(&loose), Some(&trains), Timestamp(seconds * SECOND));
+    assert_eq!(of_loose(59).step, Some(Step::Hold));
+    assert_eq!((of_loose(60).step, of_loose(60).again), (Some(step), None));
     assert_eq!(at(&cancelled(job), 60), Plan::NOTHING, "it ends already");
 }
 
@@ -318,6 +327,7 @@ fn an_object_goes_some_time_after_its_job_has_ended() {
     };
     let plan = plan_at(Some(&held), Some(&done), Timestamp(15 * SECOND));
     assert_eq!(plan.step, Some(Step::Release), "first things first");
+    assert_eq!(plan.again, None, "a moment that is past is not waited for");
     // The fleet has lost the job, and the status knows when it ended.
     let lost = JobObject {
         over: Some(Timestamp(5 * SECOND)),

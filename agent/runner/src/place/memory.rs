@@ -66,16 +66,19 @@ mod tests {
                 break bytes;
             }
         };
-        let sum: u64 = ours.iter().map(each).sum();
-        let all = memory(dir).unwrap();
-        // Pages of the program and its libraries are shared with processes that come and go.
-        assert!(
-            all > sum * 3 / 4 && all < sum * 4 / 3,
-            "{all} bytes instead of {sum}"
-        );
+        // Pages of the program and its libraries are shared with processes that come and go, so two
+        // looks one after the other may differ.
+        let mut seen = Vec::new();
+        let agrees = (0..100).any(|_| {
+            let sum: u64 = ours.iter().map(each).sum();
+            let all = memory(dir).unwrap();
+            seen.push((all, sum));
+            all > sum * 3 / 4 && all < sum * 4 / 3
+        });
         for child in ours.iter_mut().chain([&mut other]) {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+        assert!(agrees, "bytes, and what they should be: {seen:?}");
     }
 }

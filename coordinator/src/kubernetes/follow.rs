@@ -25,10 +25,6 @@ use tracing::{debug, info, warn};
 
 use crate::handle::NoAnswer;
 
-/// Objects in one answer. Each has some 10 KiB of metadata, mostly about who changed which field,
-/// and is in memory until it is read.
-const PAGE: u32 = 250;
-
 /// How long an answer may take to begin, or a page to arrive.
 const ANSWER: Duration = Duration::from_secs(60);
 
@@ -57,6 +53,8 @@ pub(super) trait Reader: Send {
     const MEANWHILE: &'static str;
     /// So many objects are read at most.
     const MOST: usize;
+    /// Objects in one answer, which is in memory until it is read.
+    const PAGE: u32;
     /// The longest pause between two attempts.
     const RETRY_MAX: Duration;
 
@@ -157,7 +155,7 @@ impl<R: Reader> Follower<R> {
     /// Reads all objects, and returns the version to watch from.
     async fn list(&mut self) -> Result<String, Trouble> {
         let (mut all, mut unnamed) = (BTreeMap::new(), 0_usize);
-        let mut parameters = ListParams::default().limit(PAGE);
+        let mut parameters = ListParams::default().limit(R::PAGE);
         loop {
             let answer = timeout(ANSWER, self.api.list(&parameters))
                 .await

@@ -90,6 +90,8 @@ impl Reader for Telling {
     /// Twice as many as the jobs that a coordinator keeps by default. At some 10 KiB they take
     /// 200 MB.
     const MOST: usize = 20_000;
+    /// Each may be as large as the API server takes, 1.5 MiB.
+    const PAGE: u32 = 25;
     /// Users wait for their changes.
     const RETRY_MAX: Duration = Duration::from_secs(10);
 

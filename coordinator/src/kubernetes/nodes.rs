@@ -72,6 +72,8 @@ impl Reader for Kept {
     const MEANWHILE: &'static str = "nodes keep the labels they have";
     /// Kubernetes itself is built for 5,000 nodes. At some 5 KiB of labels each, 20,000 take 100 MB.
     const MOST: usize = 20_000;
+    /// Each has some 10 KiB of metadata, mostly about who changed which field.
+    const PAGE: u32 = 250;
     /// Labels are not urgent, and an API server that comes back may have many clients.
     const RETRY_MAX: Duration = Duration::from_secs(30);
 

@@ -110,6 +110,9 @@ pub struct JobRecord {
     /// No generation is opened until the job is resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
+    /// When it was last resumed. `None`: it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<Timestamp>,
     pub phase: Phase,
     /// Why the job is in this phase. `reason` is a word, `message` a sentence with the numbers.
     pub reason: Reason,
@@ -270,6 +273,7 @@ impl JobRecord {
             name,
             replicas: spec.replicas,
             suspended: false,
+            resumed: None,
             spec,
             request_id,
             owner: None,

@@ -32,7 +32,7 @@ pub struct JobObject {
     pub held: bool,
     /// Its status says that the job is over, since this moment.
     pub over: Option<Timestamp>,
-    /// The job may take so long, from its submission.
+    /// The job may take so long, from its submission or from when it was last resumed.
     pub deadline: Option<Duration>,
     /// The object is deleted so long after the end of its job.
     pub ttl: Option<Duration>,
@@ -255,10 +255,18 @@ fn of_both(object: &JobObject, job: &JobRecord, now: Timestamp) -> Plan {
     };
     plan.step = plan.step.or(hold);
     if let Some(finished) = job.finished {
-        return after_the_end(plan, object, finished, now);
+        // Whoever waits for the end must be able to read it first.
+        return match object.over {
+            Some(_) => after_the_end(plan, object, finished, now),
+            None => plan,
+        };
     }
-    match object.deadline.filter(|_| job.ending.is_none()) {
-        Some(deadline) => plan.later(job.created + deadline, now, Step::Expire(deadline)),
+    let runs = job.ending.is_none() && !job.suspended;
+    match object.deadline.filter(|_| runs) {
+        Some(deadline) => {
+            let since = job.resumed.unwrap_or(job.created);
+            plan.later(since + deadline, now, Step::Expire(deadline))
+        }
         None => plan,
     }
 }

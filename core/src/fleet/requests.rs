@@ -279,6 +279,9 @@ impl Fleet {
         if job.suspended != suspended {
             scratch.touch_job(job);
             job.suspended = suspended;
+            if !suspended {
+                job.resumed = Some(scratch.now);
+            }
             let (reason, message) = match suspended {
                 true => ("Suspended", format!("{name} is suspended")),
                 false => ("Resumed", format!("{name} is resumed")),

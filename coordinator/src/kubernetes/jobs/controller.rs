@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     time::Duration,
 };
 
@@ -50,7 +51,9 @@ const AT_ONCE: usize = 16;
 /// The longest pause before something that failed is tried again. People wait for it.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// One object's status is not written more often than this, if nobody waits for the change.
+/// One object's status is not written more often than this, however often it changes.
+const NOW: Duration = Duration::from_secs(1);
+/// The same if nobody waits for the change.
 const SOON: Duration = Duration::from_secs(5);
 /// The same if only steps have changed.
 const LATER: Duration = Duration::from_secs(30);
@@ -59,6 +62,13 @@ const LATER: Duration = Duration::from_secs(30);
 /// 100 at once.
 const WRITES_AT_ONCE: u32 = 100;
 const WRITE_EVERY: Duration = Duration::from_millis(50);
+/// Of these so many are left for changes that people wait for.
+const WRITES_RESERVED: u32 = 25;
+
+/// If a list lacks the objects of more jobs than this, and of more than half of all, the API server
+/// may be the wrong one, or an empty one. A person then has so much time.
+const MISSING_MAX: usize = 3;
+const DOUBT: Duration = Duration::from_secs(600);
 
 /// The longest wait for a moment that a plan names: clocks may be set.
 const LOOK_AGAIN: Duration = Duration::from_secs(3_600);
@@ -73,8 +83,13 @@ pub(super) struct Controller {
     objects: BTreeMap<JobName, Seen>,
     /// All objects were read once. Until then a job may have one that is not known.
     listed: bool,
+    /// Until then no job is ended because it has no object.
+    doubt: Option<Instant>,
     works: BTreeMap<JobName, Work>,
     waiting: BTreeSet<JobName>,
+    /// The object that something was begun for last. Those behind it are next, so that each has its
+    /// turn.
+    turn: Option<JobName>,
     /// When an object is waiting again.
     due: BTreeMap<JobName, Instant>,
     under_way: JoinSet<(JobName, Result<Done, Failed>)>,
@@ -170,8 +185,10 @@ impl Controller {
             revision: 0,
             objects: BTreeMap::new(),
             listed: false,
+            doubt: None,
             works: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            turn: None,
             due: BTreeMap::new(),
             under_way: JoinSet::new(),
             writes: Pace::new(WRITES_AT_ONCE, WRITE_EVERY, Instant::now()),
@@ -213,8 +230,11 @@ impl Controller {
                 let board = self.board.borrow();
                 let owned = board.after(None);
                 let owned = owned.filter(|(_, view)| view.record.is_of_object());
-                self.waiting.extend(owned.map(|(name, _)| name.clone()));
+                let owned: Vec<JobName> = owned.map(|(name, _)| name.clone()).collect();
                 drop(board);
+                let missing = owned.iter().filter(|name| !all.contains_key(*name)).count();
+                self.doubt_list(missing, owned.len(), Instant::now());
+                self.waiting.extend(owned);
                 self.waiting.extend(self.objects.keys().cloned());
                 self.waiting.extend(all.keys().cloned());
                 (self.objects, self.listed) = (all, true);
@@ -232,6 +252,20 @@ impl Controller {
             }
             // The log has it. Jobs go on, and all statuses are compared when a list has come.
             News::Followed | News::Unreadable(_) => {}
+        }
+    }
+
+    /// Waits before it believes a list that lacks most objects.
+    fn doubt_list(&mut self, missing: usize, owned: usize, now: Instant) {
+        if !is_doubtful(missing, owned) {
+            self.doubt = None;
+        } else if self.doubt.is_none() {
+            warn!(
+                "the API server has no MusterJob object for {missing} of {owned} jobs that came from objects; they are cancelled in {} \
+                 minutes, unless the objects are back: is it the right API server, and was it restored?",
+                DOUBT.as_secs() / 60
+            );
+            self.doubt = Some(now + DOUBT);
         }
     }
 
@@ -265,13 +299,17 @@ impl Controller {
             return;
         }
         while self.under_way.len() < AT_ONCE {
-            let is_free = |name: &&JobName| !self.works.get(*name).is_some_and(|work| work.busy);
-            let Some(name) = self.waiting.iter().find(is_free).cloned() else {
+            let is_busy = |name: &JobName| self.works.get(name).is_some_and(|work| work.busy);
+            let Some(name) = next(&self.waiting, self.turn.as_ref(), is_busy) else {
                 return;
             };
             self.waiting.remove(&name);
             self.due.remove(&name);
+            let before = self.under_way.len();
             self.begin_one(&name, Instant::now());
+            if self.under_way.len() > before {
+                self.turn = Some(name);
+            }
         }
     }
 
@@ -288,6 +326,10 @@ impl Controller {
         if seen.is_none() && step.is_none() {
             self.works.remove(name);
             return;
+        }
+        let doubt = self.doubt.filter(|until| *until > now);
+        if let Some(until) = doubt.filter(|_| seen.is_none() && step == Some(Step::Cancel)) {
+            return self.wake(name, until);
         }
         let work = self.works.entry(name.clone()).or_insert_with(Work::new);
         if step.is_none() {
@@ -329,15 +371,15 @@ impl Controller {
             return;
         };
         let wanted = status::wanted(&status, seen, self.handle.now());
-        let wait = match status::urgency(&seen.status, &wanted) {
+        let (wait, reserve) = match status::urgency(&seen.status, &wanted) {
             None => return,
-            Some(Urgency::Now) => Duration::ZERO,
-            Some(Urgency::Soon) => SOON,
-            Some(Urgency::Later) => LATER,
+            Some(Urgency::Now) => (NOW, 0),
+            Some(Urgency::Soon) => (SOON, WRITES_RESERVED),
+            Some(Urgency::Later) => (LATER, WRITES_RESERVED),
         };
         let rested = work.written.map(|at| at + wait).filter(|at| *at > now);
         let may = rested.map_or(Ok(()), Err).and(work.write.may(now));
-        if let Err(again) = may.and_then(|()| self.writes.take(now)) {
+        if let Err(again) = may.and_then(|()| self.writes.take(now, reserve)) {
             return self.wake(name, again);
         }
         work.busy = true;
@@ -420,6 +462,21 @@ impl Controller {
             self.logged = Some(why);
         }
     }
+}
+
+fn is_doubtful(missing: usize, owned: usize) -> bool {
+    missing > MISSING_MAX && missing * 2 > owned
+}
+
+/// The first that is not busy behind the one whose turn it was, else the first of all.
+fn next(
+    waiting: &BTreeSet<JobName>,
+    turn: Option<&JobName>,
+    is_busy: impl Fn(&JobName) -> bool,
+) -> Option<JobName> {
+    let behind = turn.map_or(Bound::Unbounded, Bound::Excluded);
+    let behind = waiting.range::<JobName, _>((behind, Bound::Unbounded));
+    behind.chain(waiting).find(|name| !is_busy(name)).cloned()
 }
 
 /// Why something failed, for the log. `None`: it is everyday life.
@@ -534,4 +591,42 @@ async fn write(
     }
     let seen = Seen::of(object).map(Box::new);
     Ok(seen.map_or(Done::Decided, Done::Written))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> JobName {
+        JobName {
+            namespace: "team-a".into(),
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn each_has_its_turn() {
+        let mut waiting: BTreeSet<JobName> = ["a", "b", "c"].map(name).into();
+        let mut turn = None;
+        let mut order = Vec::new();
+        // All wait again at once after each.
+        for _ in 0..5 {
+            let one = next(&waiting, turn.as_ref(), |_| false).unwrap();
+            order.push(one.name.clone());
+            turn = Some(one);
+        }
+        assert_eq!(order, ["a", "b", "c", "a", "b"]);
+        assert_eq!(
+            next(&waiting, turn.as_ref(), |one| *one == name("c")),
+            Some(name("a"))
+        );
+        waiting.clear();
+        assert_eq!(next(&waiting, turn.as_ref(), |_| false), None);
+    }
+
+    #[test]
+    fn a_list_without_most_of_the_objects_is_doubted() {
+        assert!(is_doubtful(4, 4) && is_doubtful(51, 100));
+        assert!(!is_doubtful(3, 3) && !is_doubtful(50, 100) && !is_doubtful(0, 0));
+    }
 }

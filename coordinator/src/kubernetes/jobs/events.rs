@@ -133,7 +133,7 @@ impl Events {
         let now = Instant::now();
         let new = || Pace::new(AT_ONCE, ONE_EVERY, now);
         let pace = self.paces.entry(uid.clone()).or_insert_with(new);
-        pace.take(now).is_ok()
+        pace.take(now, 0).is_ok()
     }
 
     fn failed(&mut self, why: &Unanswered) {

@@ -26,6 +26,10 @@ pub(super) const FINALIZER: &str = "muster.dev/coordinated-stop";
 /// The phases of a job that is over.
 const OVER: [&str; 3] = ["Succeeded", "Failed", "Cancelled"];
 
+/// Bytes of the largest spec that is kept, as JSON. Arguments and environment of a job may have
+/// 96 KiB together, and the schema bounds each of them alone.
+const SPEC_MAX: usize = 256 << 10;
+
 /// The object as the API server has it. Spec and status are read later, so that one bad object does
 /// not spoil a list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -104,7 +108,7 @@ impl Seen {
                 name: metadata.name?,
             },
             uid: JobUid::from(metadata.uid.filter(plain)?),
-            spec: serde_json::from_value::<SpecDocument>(spec).map_err(|e| format!("spec: {e}")),
+            spec: document(spec),
             suspend,
             deleting: metadata.deletion_timestamp.is_some(),
             held: finalizers.iter().any(|name| name == FINALIZER),
@@ -137,6 +141,17 @@ impl Seen {
         let others = others.filter(|name| *name != FINALIZER);
         others.chain(held.then_some(FINALIZER)).collect()
     }
+}
+
+/// The spec, or why that is no document. One that is too large is not kept.
+fn document(spec: Value) -> Result<SpecDocument, String> {
+    let bytes = spec.to_string().len();
+    if bytes > SPEC_MAX {
+        return Err(format!(
+            "spec: has {bytes} bytes; at most {SPEC_MAX} are allowed"
+        ));
+    }
+    serde_json::from_value(spec).map_err(|e| format!("spec: {e}"))
 }
 
 /// Since when the job is over, as the status says. `None`: it is not over.

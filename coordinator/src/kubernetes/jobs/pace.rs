@@ -24,8 +24,8 @@ impl Pace {
         }
     }
 
-    /// Takes one. The error is when the next one is there.
-    pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
+    /// Takes one, and leaves so many for others. The error is when to ask again.
+    pub(super) fn take(&mut self, now: Instant, reserve: u32) -> Result<(), Instant> {
         let periods =
             now.saturating_duration_since(self.since).as_micros() / self.period.as_micros();
         let new = u32::try_from(periods).unwrap_or(u32::MAX);
@@ -35,13 +35,12 @@ impl Pace {
             self.left += new;
             self.since += self.period * new;
         }
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
-            }
-            None => Err(self.since + self.period),
+        let missing = (reserve + 1).saturating_sub(self.left);
+        if missing > 0 {
+            return Err(self.since + self.period * missing);
         }
+        self.left -= 1;
+        Ok(())
     }
 }
 
@@ -54,13 +53,24 @@ mod tests {
         let second = Duration::from_secs(1);
         let start = Instant::now();
         let mut pace = Pace::new(2, second, start);
-        assert_eq!((pace.take(start), pace.take(start)), (Ok(()), Ok(())));
-        assert_eq!(pace.take(start), Err(start + second));
+        assert_eq!((pace.take(start, 0), pace.take(start, 0)), (Ok(()), Ok(())));
+        assert_eq!(pace.take(start, 0), Err(start + second));
         let later = start + second * 3 / 2;
-        assert_eq!(pace.take(later), Ok(()));
-        assert_eq!(pace.take(later), Err(start + second * 2));
+        assert_eq!(pace.take(later, 0), Ok(()));
+        assert_eq!(pace.take(later, 0), Err(start + second * 2));
         let rested = start + second * 100;
-        let taken = (0..9).filter(|_| pace.take(rested).is_ok()).count();
+        let taken = (0..9).filter(|_| pace.take(rested, 0).is_ok()).count();
         assert_eq!(taken, 2, "rest is not saved up");
+    }
+
+    #[test]
+    fn what_is_left_for_others_is_not_taken() {
+        let second = Duration::from_secs(1);
+        let start = Instant::now();
+        let mut pace = Pace::new(4, second, start);
+        assert_eq!((pace.take(start, 2), pace.take(start, 2)), (Ok(()), Ok(())));
+        assert_eq!(pace.take(start, 2), Err(start + second));
+        assert_eq!(pace.take(start, 0), Ok(()));
+        assert_eq!(pace.take(start, 2), Err(start + second * 2));
     }
 }

@@ -301,19 +301,47 @@ fn a_job_has_the_time_that_its_object_gives() {
     let of_loose = |seconds| plan_at(Some(&loose), Some(&trains), Timestamp(seconds * SECOND));
     assert_eq!(of_loose(59).step, Some(Step::Hold));
     assert_eq!((of_loose(60).step, of_loose(60).again), (Some(step), None));
-    assert_eq!(at(&cancelled(job), 60), Plan::NOTHING, "it ends already");
+    assert_eq!(
+        at(&cancelled(job.clone()), 60),
+        Plan::NOTHING,
+        "it ends already"
+    );
+    // Time in which the job was suspended does not count.
+    let waiting = JobObject {
+        suspend: true,
+        ..loose
+    };
+    let suspended = JobRecord {
+        suspended: true,
+        ..job_of(&waiting)
+    };
+    let at_last = plan_at(Some(&waiting), Some(&suspended), Timestamp(1_000 * SECOND));
+    assert_eq!(at_last, Plan::NOTHING);
+    let resumed = JobRecord {
+        resumed: Some(Timestamp(1_000 * SECOND)),
+        ..job
+    };
+    assert_eq!(at(&resumed, 1_059).step, None);
+    assert!(matches!(at(&resumed, 1_060).step, Some(Step::Expire(_))));
 }
 
 #[test]
 fn an_object_goes_some_time_after_its_job_has_ended() {
-    let object = JobObject {
+    let running = JobObject {
         ttl: Some(Duration::from_secs(10)),
         ..object()
     };
     let done = JobRecord {
         phase: Phase::Succeeded,
         finished: Some(Timestamp(5 * SECOND)),
-        ..job_of(&object)
+        ..job_of(&running)
+    };
+    // Its status says nothing of the end yet, and somebody may wait for that.
+    let unsaid = plan_at(Some(&running), Some(&done), Timestamp(15 * SECOND));
+    assert_eq!(unsaid, Plan::NOTHING);
+    let object = JobObject {
+        over: Some(Timestamp(5 * SECOND)),
+        ..running
     };
     let at = |seconds| plan_at(Some(&object), Some(&done), Timestamp(seconds * SECOND));
     assert_eq!(

@@ -393,6 +393,15 @@ impl Supervisor {
                 self.disk.run(Errand::Release(run));
             }
             Effect::Purge { run } => self.disk.run(Errand::Purge(run)),
+            Effect::Retire => {
+                info!("the job is over; the workers' container may end");
+                let host = self.host.clone();
+                self.scope.spawn("retire", async move {
+                    if let Err(why) = host.retire().await {
+                        error!("the workers' container cannot be ended: {why}");
+                    }
+                });
+            }
             Effect::EndSession(alarm) => {
                 error!("ending the session: {}", alarm.why);
                 self.end_session.send_modify(|(count, why)| {

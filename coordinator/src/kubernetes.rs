@@ -9,6 +9,8 @@
 //! | `nodes` | the Node objects, listed and followed |
 //! | `object` | what is kept of a Node object |
 //! | `marking` | what is written on Node objects: cordons, a condition |
+//! | `pods` | worker pods: they are made for jobs, and become nodes |
+//! | `pace`, `attempts` | so many writes in a time; when to try again |
 //! | `server` | one question and its answer, within seconds or not at all |
 //! | `access` | what a user of Kubernetes may do |
 //! | `account` | the service account of the agents, and the audience of tokens |
@@ -20,6 +22,7 @@
 mod access;
 mod account;
 mod answers;
+mod attempts;
 mod bundle;
 mod crd;
 mod follow;
@@ -27,6 +30,8 @@ mod jobs;
 mod marking;
 mod nodes;
 mod object;
+mod pace;
+mod pods;
 mod reviews;
 mod server;
 mod verdict;
@@ -43,6 +48,7 @@ pub use crd::yaml as definition_yaml;
 pub(crate) use jobs::Jobs;
 pub(crate) use marking::Marking;
 pub(crate) use nodes::Nodes;
+pub(crate) use pods::Pods;
 pub(crate) use reviews::Reviews;
 pub(crate) use server::Server;
 
@@ -71,6 +77,8 @@ pub struct Settings {
     pub nodes: bool,
     /// Follow the `MusterJob` objects.
     pub jobs: bool,
+    /// Make worker pods, with agents as in this DaemonSet.
+    pub pods: Option<Account>,
     /// What is written on them. They are read then, too.
     pub cordon: CordonMode,
     /// Take tokens that it knows, as the identity of a caller.
@@ -84,6 +92,8 @@ pub struct Tokens {
     pub audience: String,
     /// The pods of this service account are the agents of their nodes.
     pub agents: Option<Account>,
+    /// Worker pods are agents too, each of the node that it is.
+    pub pods: bool,
     /// All other holders of a token are users, and the cluster's rules say what they may do.
     pub users: bool,
     /// How long the API server's yes counts before it is asked again.

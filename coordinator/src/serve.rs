@@ -133,8 +133,15 @@ impl Coordinator {
         let nodes = asked.clone().filter(is_read);
         let nodes = nodes.map(|asked| kubernetes::Nodes::of(asked.configuration));
         let nodes = nodes.transpose()?;
+        let pods = asked.as_ref().and_then(|asked| {
+            let model = asked.pods.clone()?;
+            let audience = asked.tokens.as_ref()?.audience.clone();
+            Some(kubernetes::Pods::of(&asked.configuration, model, audience))
+        });
+        let pods = pods.transpose()?;
         let jobs = asked.as_ref().filter(|asked| asked.jobs);
-        let jobs = jobs.map(|asked| kubernetes::Jobs::of(&asked.configuration));
+        let makes_pods = pods.is_some();
+        let jobs = jobs.map(|asked| kubernetes::Jobs::of(&asked.configuration, makes_pods));
         let jobs = jobs.transpose()?;
         let reviews = asked.as_ref().map(kubernetes::Reviews::of).transpose()?;
         let reviews = reviews.flatten().map(Arc::new);
@@ -222,6 +229,12 @@ impl Coordinator {
                 let trust = trust.clone();
                 let publish = bundle.follow(move || trust.bundle(), shutdown.clone());
                 tasks.spawn(Ordinary, "authorities", publish);
+            }
+            if let Some(pods) = pods {
+                let bundle = trust.clone();
+                let bundle = move || bundle.bundle();
+                let follow = pods.follow(handle.clone(), bundle, shutdown.clone());
+                tasks.spawn(Ordinary, "worker pods", follow);
             }
             let follow = follow_trust(trust.clone(), shutdown.clone());
             tasks.spawn(Ordinary, "trust", follow);

@@ -17,6 +17,7 @@
 //! | `members`, `member_end` | a sealed membership; how its members ended |
 //! | `job` | a job's durable record, its generations and phases |
 //! | `node_record` | a node's durable record |
+//! | `worker_pod` | a pod that holds one job's place |
 //! | `event` | something that happened, told to people |
 //! | `tombstone` | what is remembered of a deleted job |
 //! | `live` | what is known of a job and not stored |
@@ -37,6 +38,7 @@
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
+//! | `pod_plan` | which worker pods a job lacks, and which it does not need |
 //! | `marking` | what Kubernetes Node objects should carry |
 //! | **One job's turn** | rules that change one job's record |
 //! | `scratch` | what a turn gathers on its way |
@@ -58,7 +60,7 @@
 //! | `turn` | the one door |
 //! | `hello` | an agent's session begins |
 //! | `ingest` | what agents say, and what their silence says |
-//! | `namesake`, `rollback`, `objects`, `forget` | second machines, old stores, Node objects, gone nodes |
+//! | `namesake`, `rollback`, `objects`, `worker_pods`, `forget` | second machines, old stores, Node objects, worker pods, gone nodes |
 //! | `requests` | what users ask for |
 //! | `admission` | which jobs may take room, and in which order |
 //! | `settle` | which jobs have news, and the steps of one job |
@@ -108,6 +110,7 @@ mod objects;
 mod open;
 mod output;
 mod placement;
+pub mod pod_plan;
 mod policy;
 mod presence;
 mod prewarm;
@@ -127,12 +130,14 @@ mod tombstone;
 mod turn;
 mod unhealthy;
 pub mod view;
+pub mod worker_pod;
+mod worker_pods;
 mod write_order;
 
 pub use actor::Actor;
 pub use budget::MUSTER;
 pub use event::Event;
-pub use input::{Hello, Input, ObjectNews, Request, RequestId, Stored};
+pub use input::{Hello, Input, ObjectNews, PodNews, Request, RequestId, Stored};
 pub use node_record::{Cordon, Halt, HoldOff, Mark, NodeRecord, Standing};
 pub use output::{Answer, Change, Effect, Refusal, Turn};
 pub use policy::{CordonMode, Policy};

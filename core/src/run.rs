@@ -33,6 +33,9 @@ pub struct Desired {
     /// start nothing. The generation is the one that would be next; it is not sealed yet.
     #[serde(default)]
     pub warm: Vec<Assignment>,
+    /// The node is a worker pod whose job is over. Its container of workers may end.
+    #[serde(default)]
+    pub retire: bool,
 }
 
 /// The state of a launcher that a node was asked to have ready ([`Desired::warm`]). While the

@@ -149,6 +149,10 @@ pub struct JobSpec {
     pub checkpoint_pattern: Option<String>,
     #[serde(default)]
     pub node_mix: NodeMix,
+    /// The PodTemplateSpec of the job's worker pods, as JSON. `None`: the job runs on hosts. Only a
+    /// `MusterJob` object can have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
 }
 
 /// How many failures of its own a job survives: at most `max_restarts` within any `window`.
@@ -253,6 +257,7 @@ impl JobSpec {
                 self.checkpoint_pattern != other.checkpoint_pattern,
             ),
             ("spec.nodeMix", self.node_mix != other.node_mix),
+            ("spec.template", self.template != other.template),
         ];
         fields
             .into_iter()
@@ -450,6 +455,7 @@ impl SpecDocument {
             step_pattern: self.step_pattern.clone(),
             checkpoint_pattern: self.checkpoint_pattern.clone(),
             node_mix: errors.one_of("spec.nodeMix", self.node_mix.as_deref(), &NodeMix::ALL),
+            template: None,
         }
     }
 

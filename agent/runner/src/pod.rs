@@ -68,6 +68,8 @@ pub enum Question {
     Modified { files: Vec<PathBuf> },
     /// What each of these processes uses, with all that descends from it; answered by [`Used`].
     Usage { pids: Vec<i32> },
+    /// Stops what lives, and ends the container. Its last words say why.
+    End { why: String },
     /// The files that match a pattern, each with a number that changes when it is written.
     Saved { dir: PathBuf, pattern: String },
 }

@@ -51,6 +51,11 @@ impl RunnerHost for LocalHost {
         Box::pin(async { remains.kill_all() })
     }
 
+    fn retire(&self) -> Asked<'_, Result<(), String>> {
+        // Only worker pods are told to.
+        Box::pin(async { Err("this node is no pod".to_owned()) })
+    }
+
     fn memory(&self, dir: &Path) -> Option<u64> {
         place::memory(dir)
     }

@@ -80,6 +80,12 @@ impl RunnerHost for PodHost {
         Box::pin(async { answer.await.map_err(io::Error::other) })
     }
 
+    fn retire(&self) -> Asked<'_, Result<(), String>> {
+        self.ask_apart(Question::End {
+            why: "the job is over".into(),
+        })
+    }
+
     fn memory(&self, dir: &Path) -> Option<u64> {
         self.ask(&Question::Memory { dir: dir.into() })
             .ok()

@@ -114,6 +114,8 @@ fn mismatch(shape: &Shape, value: &Value) -> String {
         Shape::Whole(..) => value.must_be_whole(),
         Shape::Choice => format!("{}, must be true or false", value.is()),
         Shape::List(..) => format!("{}, must be a list", value.is()),
-        Shape::Object(_) => format!("{}, must be a mapping of fields", value.is()),
+        Shape::Object(_) | Shape::Foreign => {
+            format!("{}, must be a mapping of fields", value.is())
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub(super) namespace: String,
-    name: String,
+    pub(super) name: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -16,7 +16,7 @@ use super::{
 };
 
 /// The ConfigMap's name, and the key in it.
-const NAME: &str = "muster-ca-bundle";
+pub(super) const NAME: &str = "muster-ca-bundle";
 const KEY: &str = "ca.crt";
 
 /// How often to look whether the authorities have changed. Nothing is asked for that.
@@ -29,18 +29,15 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Bundle {
     server: Server,
-    path: String,
+    namespace: String,
 }
 
 impl Bundle {
     /// In the namespace of the pod or of the kubeconfig.
     pub(crate) fn of(configuration: &Config) -> Result<Self, KubernetesError> {
-        let namespace = &configuration.default_namespace;
         Ok(Self {
             server: Server::of(configuration)?,
-            path: format!(
-                "/api/v1/namespaces/{namespace}/configmaps/{NAME}?fieldManager=muster-coordinator&force=true"
-            ),
+            namespace: configuration.default_namespace.clone(),
         })
     }
 
@@ -64,7 +61,7 @@ impl Bundle {
                 sleep(LOOK).await;
                 continue;
             }
-            match self.publish(&now).await {
+            match publish(&self.server, &self.namespace, &now).await {
                 Ok(()) => {
                     let is_new = published.as_ref().is_none_or(|(text, _)| *text != now);
                     if told || is_new {
@@ -86,18 +83,26 @@ impl Bundle {
             }
         }
     }
+}
 
-    /// By server-side apply, which makes or changes the object and asks for no version of it.
-    async fn publish(&self, authorities: &str) -> Result<(), Unanswered> {
-        let object = json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": { "name": NAME },
-            "data": { KEY: authorities },
-        });
-        self.server.apply::<Value>(&self.path, &object).await?;
-        Ok(())
-    }
+/// Writes the authorities to a namespace, by server-side apply, which makes or changes the object and
+/// asks for no version of it.
+pub(super) async fn publish(
+    server: &Server,
+    namespace: &str,
+    authorities: &str,
+) -> Result<(), Unanswered> {
+    let object = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": NAME },
+        "data": { KEY: authorities },
+    });
+    let path = format!(
+        "/api/v1/namespaces/{namespace}/configmaps/{NAME}?fieldManager=muster-coordinator&force=true"
+    );
+    server.apply::<Value>(&path, &object).await?;
+    Ok(())
 }
 
 fn sentence(why: &Unanswered) -> String {

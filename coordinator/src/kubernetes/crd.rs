@@ -214,6 +214,8 @@ fn schema(shape: &Shape) -> Value {
             }
             list
         }
+        // Its own types would make the definition larger than kubectl apply takes.
+        Shape::Foreign => json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true }),
         Shape::Object(fields) => {
             let property = |field: &Field| {
                 let mut property = schema(&field.shape);

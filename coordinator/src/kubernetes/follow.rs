@@ -55,6 +55,8 @@ pub(super) trait Reader: Send {
     const MOST: usize;
     /// Objects in one answer, which is in memory until it is read.
     const PAGE: u32;
+    /// The label that an object must have. `None`: all objects are read.
+    const SELECTOR: Option<&'static str> = None;
     /// The longest pause between two attempts.
     const RETRY_MAX: Duration;
 
@@ -132,7 +134,8 @@ impl<R: Reader> Follower<R> {
         };
         self.version = Some(from.clone());
         let begun = Instant::now();
-        let parameters = WatchParams::default().timeout(WATCH.as_secs() as u32);
+        let mut parameters = WatchParams::default().timeout(WATCH.as_secs() as u32);
+        parameters.label_selector = R::SELECTOR.map(str::to_owned);
         let watch = timeout(ANSWER, self.api.watch(&parameters, &from))
             .await
             .map_err(Trouble::silent::<R>("watch"))?;
@@ -156,6 +159,7 @@ impl<R: Reader> Follower<R> {
     async fn list(&mut self) -> Result<String, Trouble> {
         let (mut all, mut unnamed) = (BTreeMap::new(), 0_usize);
         let mut parameters = ListParams::default().limit(R::PAGE);
+        parameters.label_selector = R::SELECTOR.map(str::to_owned);
         loop {
             let answer = timeout(ANSWER, self.api.list(&parameters))
                 .await

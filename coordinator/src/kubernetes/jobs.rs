@@ -8,14 +8,12 @@
 //! |---|---|
 //! | `object` | the object as it is read |
 //! | `status` | the status as it is written, and how urgent a change is |
-//! | `pace` | so many writes in a time |
 //! | `events` | the story of a job as Kubernetes Events |
 //! | `controller` | the loop: news, steps, writes |
 
 mod controller;
 mod events;
 mod object;
-mod pace;
 mod status;
 
 use std::time::Duration;
@@ -45,15 +43,18 @@ const NEWS: usize = 64;
 pub(crate) struct Jobs {
     api: Api<MusterJob>,
     server: Server,
+    /// Worker pods are made.
+    makes_pods: bool,
 }
 
 impl Jobs {
-    pub(crate) fn of(configuration: &Config) -> Result<Self, KubernetesError> {
+    pub(crate) fn of(configuration: &Config, makes_pods: bool) -> Result<Self, KubernetesError> {
         let client = Client::try_from(configuration.clone())
             .map_err(|source| KubernetesError::Client(Box::new(source)))?;
         Ok(Self {
             api: Api::all(client),
             server: Server::of(configuration)?,
+            makes_pods,
         })
     }
 
@@ -62,7 +63,7 @@ impl Jobs {
         let (tell, news) = mpsc::channel(NEWS);
         let mut follower = Follower::new(self.api, Telling(tell));
         let events = Events::new(handle.clone(), self.server.clone());
-        let controller = Controller::new(handle, self.server, news);
+        let controller = Controller::new(handle, self.server, self.makes_pods, news);
         let work = async {
             // Each ends when the coordinator does.
             tokio::join!(

@@ -12,6 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use muster_core::fleet::worker_pod;
 use muster_rpc::{
     Bearer,
     bearer::Claims,
@@ -29,6 +30,7 @@ use tracing::{info, warn};
 use super::{
     KubernetesError, Server, Settings, Tokens,
     answers::{Answers, Known, Lives},
+    pods::{Belongs, is_worker},
     server::Unanswered,
     verdict::{Proof, Refused, of_node},
 };
@@ -75,6 +77,19 @@ struct Pod {
 #[derive(Deserialize)]
 struct PodMetadata {
     uid: String,
+}
+
+/// What tells a worker pod from others.
+#[derive(Deserialize)]
+struct WorkerPod {
+    metadata: WorkerMetadata,
+}
+
+#[derive(Deserialize)]
+struct WorkerMetadata {
+    uid: String,
+    #[serde(flatten)]
+    belongs: Belongs,
 }
 
 #[derive(Deserialize)]
@@ -211,10 +226,47 @@ impl Reviews {
         };
         match (proof, &self.tokens.agents) {
             (Proof::Whole(reviewed), _) => Ok(Ok(reviewed)),
+            (
+                Proof::Worker {
+                    namespace,
+                    name,
+                    uid,
+                    other,
+                },
+                _,
+            ) => self.worker(&namespace, &name, &uid, *other).await,
             (Proof::Pod { name, uid }, Some(agents)) => {
                 self.of_pod(&agents.namespace, name, &uid).await
             }
             (Proof::Pod { .. }, None) => Ok(Err(Refused::NoAgents)),
+        }
+    }
+
+    /// Asks whether a pod is a worker pod. Then its agent's node is the pod.
+    async fn worker(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        other: Result<Proof, Refused>,
+    ) -> Result<Result<Reviewed, Refused>, Unanswered> {
+        let node = worker_pod::node_of(namespace, name);
+        let is_name = muster_core::id::node_name_error(node.as_str()).is_none();
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        let pod = match is_name {
+            true => Some(self.server.get::<WorkerPod>(&path).await),
+            // It cannot be a part of a path.
+            false => None,
+        };
+        match pod {
+            Some(Ok(pod)) if pod.metadata.uid == uid && is_worker(&pod.metadata.belongs) => {
+                Ok(of_node(node.as_str()))
+            }
+            Some(Err(why)) if !why.is_missing() => Err(why),
+            _ => Ok(other.and_then(|proof| match proof {
+                Proof::Whole(reviewed) => Ok(reviewed),
+                _ => Err(Refused::NoAgents),
+            })),
         }
     }
 

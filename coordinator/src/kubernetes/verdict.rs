@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
-use muster_core::id::node_name_error;
+use muster_core::{fleet::worker_pod, id::node_name_error};
 use muster_rpc::identity::{BadIdentity, Kind, KubernetesUser, Principal, Reviewed};
 use tonic::Status;
 
@@ -93,6 +93,13 @@ pub(super) enum Proof {
         name: String,
         uid: String,
     },
+    /// A pod of some namespace, which may be a worker pod. If it is none, the answer is the other.
+    Worker {
+        namespace: String,
+        name: String,
+        uid: String,
+        other: Box<Result<Proof, Refused>>,
+    },
 }
 
 impl Tokens {
@@ -118,6 +125,22 @@ impl Tokens {
         let name = user.username.clone().unwrap_or_default();
         match &self.agents {
             Some(account) if name == account.user_name() => agent(user),
+            _ if self.pods && pod_of(&user).is_some() => {
+                let (namespace, pod, uid) = pod_of(&user).expect("asked above");
+                Ok(Proof::Worker {
+                    namespace,
+                    name: pod,
+                    uid,
+                    other: Box::new(self.other(name, user, expires_us)),
+                })
+            }
+            _ => self.other(name, user, expires_us),
+        }
+    }
+
+    /// The holder of a token is no agent.
+    fn other(&self, name: String, user: UserInfo, expires_us: u64) -> Result<Proof, Refused> {
+        match &self.agents {
             _ if self.users => user_of(name, user, expires_us),
             Some(agents) => Err(Refused::OtherAccount {
                 user: name,
@@ -126,6 +149,18 @@ impl Tokens {
             None => Err(Refused::NoAgents),
         }
     }
+}
+
+/// Namespace, name and UID of the pod that a service account's token is bound to.
+fn pod_of(user: &UserInfo) -> Option<(String, String, String)> {
+    let account = user
+        .username
+        .as_deref()?
+        .strip_prefix("system:serviceaccount:")?;
+    let (namespace, _) = account.split_once(':')?;
+    let extra = user.extra.as_ref()?;
+    let (pod, uid) = (one(extra, POD_NAME).ok()?, one(extra, POD_UID).ok()?);
+    Some((namespace.to_owned(), pod.to_owned(), uid.to_owned()))
 }
 
 fn user_of(name: String, user: UserInfo, expires_us: u64) -> Result<Proof, Refused> {
@@ -151,7 +186,12 @@ fn agent(user: UserInfo) -> Result<Proof, Refused> {
         });
     }
     one(&extra, NODE_UID)?;
-    of_node(one(&extra, NODE_NAME)?).map(Proof::Whole)
+    let node = one(&extra, NODE_NAME)?;
+    if worker_pod::is_pod(&node.into()) {
+        let why = "names of worker pods end like this".to_owned();
+        return Err(Refused::NodeName(cut(node), why));
+    }
+    of_node(node).map(Proof::Whole)
 }
 
 /// The agent of this node.

@@ -52,6 +52,18 @@ pub struct KubernetesOptions {
     #[arg(long, env = "MUSTER_KUBERNETES_JOBS")]
     pub kubernetes_jobs: bool,
 
+    /// Make worker pods for MusterJob objects that have a template: each is one node's place of the
+    /// job, in the job's own image. Their agents are as in this DaemonSet: the image of its container
+    /// `agent`, and its variable MUSTER_COORDINATOR. Needs --kubernetes-jobs, and the rights of
+    /// manifests/components/worker-pods.
+    #[arg(
+        long,
+        env = "MUSTER_KUBERNETES_PODS",
+        value_name = "NAMESPACE/DAEMONSET",
+        requires = "kubernetes_jobs"
+    )]
+    pub kubernetes_pods: Option<Account>,
+
     /// For whom a token must be [default: muster-coordinator.NAMESPACE, with the namespace of the
     /// pod or kubeconfig]
     #[arg(long, env = "MUSTER_AUDIENCE", value_name = "AUDIENCE")]
@@ -83,7 +95,8 @@ impl From<Cordons> for CordonMode {
 impl KubernetesOptions {
     /// What is asked of the cluster. `None`: nothing.
     pub async fn settings(self) -> Result<Option<Settings>, KubernetesError> {
-        let takes_tokens = self.kubernetes_agents.is_some() || self.kubernetes_users;
+        let has_agents = self.kubernetes_agents.is_some() || self.kubernetes_pods.is_some();
+        let takes_tokens = has_agents || self.kubernetes_users;
         let cordon = CordonMode::from(self.kubernetes_cordon);
         let nodes = self.kubernetes_nodes || cordon != CordonMode::Off;
         if !nodes && !self.kubernetes_jobs && !takes_tokens {
@@ -97,12 +110,14 @@ impl KubernetesOptions {
         let tokens = takes_tokens.then_some(Tokens {
             audience,
             agents: self.kubernetes_agents,
+            pods: self.kubernetes_pods.is_some(),
             users: self.kubernetes_users,
             again_after: AGAIN_AFTER,
         });
         Ok(Some(Settings {
             configuration,
             jobs: self.kubernetes_jobs,
+            pods: self.kubernetes_pods,
             nodes,
             cordon,
             tokens,

@@ -72,6 +72,7 @@ fn node(name: &str) -> NodeRecord {
             at: Timestamp(2),
             jobs: Vec::new(),
         }),
+        pod_of: None,
         hold_off: None,
         marks: Vec::new(),
         halt: None,

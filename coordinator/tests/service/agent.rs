@@ -22,6 +22,7 @@ use muster_proto::{
     convert::session::{desired_from_wire, hello_to_wire, launchers_to_wire, runs_to_wire},
     v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
 };
+use muster_rpc::Clients;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -69,11 +70,19 @@ impl RawSession {
     pub(crate) async fn open(server: &Server, first: v1::AgentMessage) -> Result<Self, Status> {
         let (up, messages) = mpsc::channel(64);
         up.send(first).await.unwrap();
-        let down = server
-            .agents()
-            .session(ReceiverStream::new(messages))
-            .await?
-            .into_inner();
+        let mut agents = server.agents();
+        let session = agents.session(ReceiverStream::new(messages));
+        let down = session.await?.into_inner();
+        Ok(Self { up, down })
+    }
+
+    /// The same over any connection.
+    async fn over(clients: &Clients, first: v1::AgentMessage) -> Result<Self, Status> {
+        let (up, messages) = mpsc::channel(64);
+        up.send(first).await.unwrap();
+        let mut agents = clients.agents();
+        let session = agents.session(ReceiverStream::new(messages));
+        let down = session.await?.into_inner();
         Ok(Self { up, down })
     }
 
@@ -171,10 +180,18 @@ impl FakeAgent {
         log: &[String],
         obeys_credit: bool,
     ) -> Self {
+        let session = RawSession::open(server, say(FromAgent::Hello(hello))).await;
+        Self::work(session.unwrap(), log, obeys_credit).await
+    }
+
+    /// The agent of a node, over a connection that has proven which node that is.
+    pub(crate) async fn over(clients: &Clients, name: &str) -> Self {
+        let session = RawSession::over(clients, say(FromAgent::Hello(hello(name)))).await;
+        Self::work(session.unwrap(), &[], true).await
+    }
+
+    async fn work(mut session: RawSession, log: &[String], obeys_credit: bool) -> Self {
         let (orders, commands) = mpsc::channel(8);
-        let mut session = RawSession::open(server, say(FromAgent::Hello(hello)))
-            .await
-            .unwrap();
         assert!(matches!(session.next().await.unwrap(), ToAgent::Welcome(_)));
         let node = Node {
             session,

@@ -91,6 +91,8 @@ pub(crate) struct State {
     pub events: Vec<Value>,
     /// By namespace and name.
     pub pods: BTreeMap<(String, String), Value>,
+    /// Why no pod can be made.
+    pub no_pods: Option<String>,
     pub config_maps: BTreeMap<(String, String), Value>,
 }
 
@@ -145,6 +147,7 @@ impl Cluster {
             configuration: self.configuration(),
             nodes: true,
             jobs: false,
+            pods: None,
             cordon: CordonMode::Off,
             tokens: None,
         }
@@ -177,14 +180,24 @@ impl Cluster {
             configuration,
             nodes: false,
             jobs: false,
+            pods: None,
             cordon: CordonMode::Off,
             tokens: Some(Tokens {
                 audience: access::AUDIENCE.into(),
                 agents: Some(access::AGENTS.parse().unwrap()),
+                pods: false,
                 users: false,
                 again_after: AGAIN_AFTER,
             }),
         }
+    }
+
+    /// A coordinator that makes worker pods.
+    pub(crate) fn pods(&self) -> Settings {
+        let mut settings = self.tokens();
+        (settings.jobs, settings.pods) = (true, Some(access::AGENTS.parse().unwrap()));
+        settings.tokens.as_mut().unwrap().pods = true;
+        settings
     }
 
     /// A coordinator that takes tokens of users too.

@@ -27,3 +27,4 @@ mod sessions;
 mod tokens;
 mod users;
 mod wait;
+mod worker_pods;

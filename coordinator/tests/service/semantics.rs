@@ -115,6 +115,7 @@ impl World {
             World::Real(server) => server.coordinators(),
         };
         Settings {
+            pods: None,
             configuration,
             nodes: false,
             jobs: true,

@@ -158,6 +158,7 @@ pub(super) mod tests {
             gone: false,
             gone_since: None,
             cordon: None,
+            pod_of: None,
             hold_off: None,
             halt: None,
             marks: Vec::new(),

@@ -13,6 +13,7 @@ use crate::{
         placement::{self, Candidate, FreeGpu, Need, Placement},
         registry::Node,
         unhealthy,
+        worker_pod::is_pod,
     },
     id::{JobUid, NodeName},
     nccl::{mixture::Kind, profile::Member},
@@ -39,29 +40,42 @@ impl JobTurn<'_> {
         };
         let before = job.latest();
         let trained = job.trained_last();
-        let gpus_per_node = job.spec.gpus_per_node as usize;
-        let alike = job.spec.node_mix == NodeMix::Refuse && job.spec.gpus_per_node > 0;
+        // A worker pod's GPUs are the kubelet's affair: its agent does not see them, and its limits
+        // hold them for the job.
+        let gpus_per_node = match job.spec.template {
+            Some(_) => 0,
+            None => job.spec.gpus_per_node,
+        };
+        let alike = job.spec.node_mix == NodeMix::Refuse && gpus_per_node > 0;
         let candidates: Vec<Candidate<'_>> = self
             .nodes
             .nodes
             .iter()
+            .filter(|(name, node)| is_for(name, node, job))
             .map(|(name, node)| (name, node, gpus_free(node, self.others, self.uid)))
             .map(|(name, node, gpus_free)| Candidate {
                 node: name.clone(),
                 boot_id: &node.record.boot_id,
                 liveness: node.liveness,
                 connected: node.session.is_some(),
-                cordoned: node.record.cordon.is_some(),
+                cordoned: self.nodes.is_cordoned(node),
                 halted: node.record.halt.is_some(),
                 avoided: avoided(name)
                     .or_else(|| unhealthy::withheld(node))
+                    .or_else(|| unhealthy::withheld(self.nodes.host_of(node)?))
+                    .or_else(|| going(node))
                     .or_else(|| unfenced(node)),
-                shunned: fault_ledger::shunned_by(&node.record, self.uid, self.policy, self.now),
+                shunned: fault_ledger::shunned_by(
+                    &self.nodes.blamed(node).record,
+                    self.uid,
+                    self.policy,
+                    self.now,
+                ),
                 slots_free: slots_free(node, self.others, Some(self.uid)),
                 node_rank: before.and_then(|g| g.members.rank_of(name)),
                 stack: job.stack_on(node),
                 trained: trained.is_some_and(|g| g.has(name)),
-                kind: if alike && gpus_free.len() >= gpus_per_node {
+                kind: if alike && gpus_free.len() >= gpus_per_node as usize {
                     kind(node, &gpus_free)
                 } else {
                     Kind::default()
@@ -72,10 +86,27 @@ impl JobTurn<'_> {
         let need = Need {
             min: job.spec.min_replicas,
             wanted: job.replicas,
-            gpus_per_node: job.spec.gpus_per_node,
+            gpus_per_node,
         };
         placement::place(&candidates, need)
     }
+}
+
+/// Whether the job may have this node: a job with a template gets its own worker pods and nothing
+/// else, and nobody else gets those.
+fn is_for(name: &NodeName, node: &Node, job: &JobRecord) -> bool {
+    match (&job.spec.template, is_pod(name)) {
+        (None, pod) => !pod,
+        (Some(_), _) => match &node.pod {
+            Some(pod) => pod.is_of(&job.name, &job.uid),
+            None => node.record.pod_of.as_ref() == Some(&job.uid),
+        },
+    }
+}
+
+fn going(node: &Node) -> Option<String> {
+    let deleting = node.pod.as_ref().is_some_and(|pod| pod.deleting);
+    deleting.then(|| "is a pod that is being deleted".to_owned())
 }
 
 /// How many more worker groups this node could take. The groups of `but` do not count: that job

@@ -83,10 +83,17 @@ pub(crate) fn of_node(
     Desired {
         term,
         epoch: node.record.epoch,
+        retire: may_retire(node, jobs),
         runs,
         labels,
         warm,
     }
+}
+
+/// Whether the node is a worker pod whose job is over, and holds nothing any more.
+fn may_retire(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>) -> bool {
+    let job = node.record.pod_of.as_ref().and_then(|uid| jobs.get(uid));
+    job.is_some_and(|job| job.phase.is_over()) && node.runs.is_empty() && node.jobs.is_empty()
 }
 
 /// All that a launcher must know to be started ahead, as if this node were the last member of a

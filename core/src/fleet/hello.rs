@@ -62,6 +62,7 @@ impl Fleet {
         }
         let (nodes, policy) = (&mut self.nodes, &self.policy);
         self.objects.hear(&name, nodes, &self.jobs, policy, scratch);
+        self.hear_pod(&name, scratch);
         scratch.publish.insert(name.clone());
         scratch.node_changed(&self.nodes, &self.jobs, &name);
     }
@@ -111,6 +112,7 @@ impl Fleet {
             gone: false,
             gone_since: None,
             cordon: None,
+            pod_of: None,
             hold_off: None,
             halt: None,
             marks: Vec::new(),

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
-    fleet::{actor::Actor, job::JobRecord, node_record::NodeRecord, tombstone::Tombstone},
+    fleet::{
+        actor::Actor, job::JobRecord, node_record::NodeRecord, tombstone::Tombstone,
+        worker_pod::WorkerPod,
+    },
     id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     node_object::NodeObject,
     node_report::NodeReport,
@@ -45,6 +48,8 @@ pub enum Input {
     },
     /// News about Kubernetes Node objects, if the coordinator reads them.
     Objects(ObjectNews),
+    /// News about worker pods, if the coordinator makes them.
+    Pods(PodNews),
     /// A user's request. It is answered exactly once, with [`Effect::Answer`].
     Request {
         id: RequestId,
@@ -89,6 +94,18 @@ pub enum ObjectNews {
     Written,
     /// An object cannot be written, and why.
     Unwritable(String),
+}
+
+/// What the shell read about worker pods, each under the name of the node that it is.
+#[derive(Clone, Debug)]
+pub enum PodNews {
+    /// All pods that exist.
+    Listed(BTreeMap<NodeName, Arc<WorkerPod>>),
+    /// This pod is new, or has changed.
+    Applied(NodeName, Arc<WorkerPod>),
+    Deleted(NodeName),
+    /// Why this job cannot have the pods that it lacks. `None`: that is over.
+    Refused(JobUid, Option<String>),
 }
 
 /// Pairs an answer with the caller that waits for it. The shell gives the numbers out.

@@ -24,6 +24,8 @@ pub struct JobObject {
     pub uid: JobUid,
     /// Its spec, or why that is no document.
     pub spec: Result<SpecDocument, String>,
+    /// The template of its worker pods, as JSON.
+    pub template: Option<String>,
     /// The job shall hold no nodes.
     pub suspend: bool,
     /// Somebody has deleted it. It stays until it has no finalizer.
@@ -289,7 +291,7 @@ fn wanted(object: &JobObject, job: &JobRecord) -> Result<u32, Objection> {
         replicas: Some(accepted),
         ..document.clone()
     };
-    let spec = check(&object.name, as_accepted)?;
+    let spec = check(object, as_accepted)?;
     let differing = job.spec.differences(&spec);
     if !differing.is_empty() {
         return Err(Objection::FixedFields(differing));
@@ -303,12 +305,13 @@ fn wanted(object: &JobObject, job: &JobRecord) -> Result<u32, Objection> {
 
 fn checked(object: &JobObject) -> Result<JobSpec, Objection> {
     match &object.spec {
-        Ok(document) => check(&object.name, document.clone()),
+        Ok(document) => check(object, document.clone()),
         Err(why) => Err(Objection::InvalidSpec(why.clone())),
     }
 }
 
-fn check(name: &JobName, spec: SpecDocument) -> Result<JobSpec, Objection> {
+fn check(object: &JobObject, spec: SpecDocument) -> Result<JobSpec, Objection> {
+    let name = &object.name;
     let document = JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),
@@ -322,7 +325,11 @@ fn check(name: &JobName, spec: SpecDocument) -> Result<JobSpec, Objection> {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Objection::InvalidSpec(errors.join("; "))
     };
-    document.check().map(|(_, spec)| spec).map_err(told)
+    let (_, spec) = document.check().map_err(told)?;
+    Ok(JobSpec {
+        template: object.template.clone(),
+        ..spec
+    })
 }
 
 #[cfg(test)]

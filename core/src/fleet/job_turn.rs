@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     fleet::{
         brake::Brake, event::Event, job::JobRecord, live::Live, policy::Policy, presence::Presence,
-        registry::Registry, scratch::Scratch,
+        registry::Registry, scratch::Scratch, worker_pods::WorkerPods,
     },
     id::{JobUid, NodeName},
     time::Timestamp,
@@ -25,6 +25,7 @@ pub(crate) struct JobTurn<'a> {
     pub others: &'a BTreeMap<JobUid, JobRecord>,
     pub presence: &'a Presence,
     pub brake: Option<&'a Brake>,
+    pub pods: &'a WorkerPods,
     /// Nodes that know more than the store.
     pub halted: &'a BTreeSet<NodeName>,
     pub policy: &'a Policy,

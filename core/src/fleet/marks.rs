@@ -8,6 +8,7 @@ use crate::{
         blame::Verdict,
         budget::{AVOID, Avoided},
         cordon, fault_ledger,
+        job::GenerationRecord,
         job_turn::JobTurn,
         node_record::{Mark, NodeRecord, Standing},
         receipt::{Cause, Charged},
@@ -107,23 +108,42 @@ impl JobTurn<'_> {
             return Vec::new();
         };
         let left = self.failed_on().into_iter();
-        left.filter(|node| !generation.has(node))
+        left.filter(|node| !self.uses(generation, node))
             .filter_map(|name| {
-                let record = &self.nodes.get(name)?.record;
+                let record = &self.nodes.blamed(self.nodes.get(name)?).record;
                 Some((name.clone(), fault_ledger::next_proof(record, self.uid)?))
             })
             .collect()
     }
 
+    /// Whether a member is this node, or on the host of this node.
+    fn uses(&self, generation: &GenerationRecord, name: &NodeName) -> bool {
+        let host = self.blamed(name);
+        generation.has(name)
+            || generation
+                .members
+                .iter()
+                .any(|member| self.blamed(&member.node) == host)
+    }
+
+    /// The node that answers for what happens on this one. A worker pod that is gone answers for
+    /// itself, and so nothing is changed.
+    fn blamed(&self, name: &NodeName) -> NodeName {
+        let node = self.nodes.get(name);
+        node.map_or(name, |node| &self.nodes.blamed(node).record.name)
+            .clone()
+    }
+
     fn change_node(&mut self, name: &NodeName, change: impl FnOnce(&mut NodeRecord)) {
-        self.out.touch_node(self.nodes, name);
-        if let Some(node) = self.nodes.nodes.get_mut(name) {
+        let name = self.blamed(name);
+        self.out.touch_node(self.nodes, &name);
+        if let Some(node) = self.nodes.nodes.get_mut(&name) {
             change(&mut node.record);
         }
     }
 
     fn consider_cordon(&mut self, name: &NodeName) {
-        let (brake, policy) = (self.brake, self.policy);
-        cordon::consider(self.nodes, self.others, name, brake, policy, self.out);
+        let (brake, policy, name) = (self.brake, self.policy, self.blamed(name));
+        cordon::consider(self.nodes, self.others, &name, brake, policy, self.out);
     }
 }

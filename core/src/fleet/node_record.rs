@@ -25,6 +25,9 @@ pub struct NodeRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<Timestamp>,
     pub cordon: Option<Cordon>,
+    /// It is a worker pod of this job, and of no use to others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_of: Option<JobUid>,
     /// Muster itself does not cordon the node for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_off: Option<HoldOff>,

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    fleet::{job::JobRecord, node_record::NodeRecord, policy::Policy},
+    fleet::{job::JobRecord, node_record::NodeRecord, policy::Policy, worker_pod::WorkerPod},
     id::{JobUid, NodeName, SessionId},
     nccl::profile::Profile,
     node_object::NodeObject,
@@ -80,6 +80,8 @@ pub(crate) struct Node {
     pub spoke: Option<Timestamp>,
     /// Its Kubernetes Node object. `None`: it has none, or none was read.
     pub object: Option<Arc<NodeObject>>,
+    /// The worker pod that it is. `None`: it is a host, or its pod was not read yet.
+    pub pod: Option<Arc<WorkerPod>>,
     /// Why Muster has not cordoned it although it should.
     pub withheld: Option<Withheld>,
     /// All runs that the node holds, as of its last report.
@@ -112,6 +114,7 @@ impl Node {
             heard: now,
             spoke: None,
             object: None,
+            pod: None,
             withheld: None,
             runs: BTreeMap::new(),
             published: None,
@@ -180,6 +183,21 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn get(&self, name: &NodeName) -> Option<&Node> {
         self.nodes.get(name)
+    }
+
+    /// The host on which a worker pod is. `None`: it is none, or nothing is known of its host.
+    pub(crate) fn host_of(&self, node: &Node) -> Option<&Node> {
+        self.nodes.get(node.pod.as_ref()?.host.as_ref()?)
+    }
+
+    /// The node that answers for what happens on this one: a worker pod's host.
+    pub(crate) fn blamed<'a>(&'a self, node: &'a Node) -> &'a Node {
+        self.host_of(node).unwrap_or(node)
+    }
+
+    /// Whether the node, or the host on which it is a pod, is cordoned.
+    pub(crate) fn is_cordoned(&self, node: &Node) -> bool {
+        node.record.cordon.is_some() || self.blamed(node).record.cordon.is_some()
     }
 
     /// The number of nodes that are connected or awaited, without those that are gone. The

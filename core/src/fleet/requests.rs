@@ -443,6 +443,14 @@ impl Fleet {
                 "{name} is connected; stop its agent first"
             )));
         }
+        self.strike_off(name, scratch);
+        let message = format!("{name} deleted by an operator: all its workers count as dead");
+        scratch.warn("NodeDeleted", message).on_node(name);
+        Ok(Reply::Ready(Answer::Done))
+    }
+
+    /// Forgets a node whose workers are all dead.
+    pub(crate) fn strike_off(&mut self, name: &NodeName, scratch: &mut Scratch) {
         scratch.node_changed(&self.nodes, &self.jobs, name);
         for uid in &self.active {
             let Some(job) = self.jobs.get_mut(uid) else {
@@ -457,8 +465,5 @@ impl Fleet {
         }
         self.nodes.forget(name);
         self.halted.remove(name);
-        let message = format!("{name} deleted by an operator: all its workers count as dead");
-        scratch.warn("NodeDeleted", message).on_node(name);
-        Ok(Reply::Ready(Answer::Done))
     }
 }

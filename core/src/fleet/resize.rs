@@ -118,8 +118,8 @@ impl JobTurn<'_> {
         let stays = |node: &NodeName| gang.iter().any(|member| &member.node == node);
         let unwanted = |node: &NodeName| {
             self.nodes.get(node).is_some_and(|node| {
-                let record = &node.record;
-                record.cordon.is_some()
+                let record = &self.nodes.blamed(node).record;
+                self.nodes.is_cordoned(node)
                     || fault_ledger::shunned_by(record, self.uid, self.policy, self.now)
             })
         };

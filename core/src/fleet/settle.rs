@@ -69,6 +69,7 @@ impl Fleet {
             others: &self.jobs,
             presence: &self.presence,
             brake: self.brake.as_ref(),
+            pods: &self.pods,
             halted: &self.halted,
             policy: &self.policy,
             now: out.now,

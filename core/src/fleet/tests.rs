@@ -41,6 +41,7 @@ mod rollback;
 mod software_mismatch;
 mod suspend;
 mod unhealthy;
+mod worker_pods;
 
 use agent::{Agent, obey};
 

@@ -21,7 +21,9 @@ use crate::{
         registry::Registry,
         scratch::Scratch,
         tombstone::{self, Tombstone},
+        unhealthy,
         view::{self, JobView, NodeView},
+        worker_pods::WorkerPods,
     },
     id::{JobName, JobUid, NodeName, Term},
     node_report::labels::Labels,
@@ -52,6 +54,7 @@ pub struct Fleet {
     /// The brake for mass losses, while it is on.
     pub(crate) brake: Option<Brake>,
     pub(crate) objects: Objects,
+    pub(crate) pods: WorkerPods,
     pub(crate) tombstones: Vec<Tombstone>,
     pub(crate) presence: Presence,
     pub(crate) last_event: u64,
@@ -109,6 +112,7 @@ impl Fleet {
             brake: None,
             halted,
             objects: Objects::default(),
+            pods: WorkerPods::default(),
             tombstones: tombstone::loaded(stored.tombstones, &jobs),
             jobs,
             last_event: stored.last_event,
@@ -177,6 +181,7 @@ impl Fleet {
                 self.objects
                     .read(news, &mut self.nodes, &self.jobs, &self.policy, scratch)
             }
+            Input::Pods(news) => self.read_pods(news, scratch),
             Input::Request { id, actor, request } => {
                 scratch.actor = Some(actor.clone());
                 let reply = self.request(&actor, request, scratch);
@@ -200,6 +205,7 @@ impl Fleet {
             &self.jobs,
             capacity::slots_free(node, &self.jobs, None),
             self.conditions(node),
+            unhealthy::withheld(node),
             marking::due(node, self.brake.is_some(), &self.policy),
         ))
     }

@@ -84,6 +84,9 @@ pub struct NodeView {
     pub conditions: Vec<String>,
     /// Its Kubernetes Node object, if it has one that was read.
     pub object: Option<Arc<NodeObject>>,
+    /// Why nothing new may be placed on it, as its own findings or the word of others on its object
+    /// have it.
+    pub withheld: Option<String>,
     /// What that object should carry of Muster, and does not yet.
     pub unmarked: Option<Marking>,
 }
@@ -214,6 +217,7 @@ pub(crate) fn node(
     jobs: &BTreeMap<JobUid, JobRecord>,
     slots_free: u32,
     conditions: Vec<String>,
+    withheld: Option<String>,
     unmarked: Option<Marking>,
 ) -> NodeView {
     let name_of = |run: &RunId| jobs.get(&run.job).map(|job| job.name.clone());
@@ -230,6 +234,7 @@ pub(crate) fn node(
             .collect(),
         conditions,
         object: node.object.clone(),
+        withheld,
         unmarked,
     }
 }

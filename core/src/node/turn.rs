@@ -79,6 +79,8 @@ pub enum Effect {
     Release { run: RunId },
     /// Remove what runs of this job, up to this generation, have left on disk.
     Purge { run: RunId },
+    /// Let the workers' container end. Its pod is of no use any more.
+    Retire,
     /// End the session: the coordinator knows less than this node has obeyed.
     EndSession(Alarm),
     /// Tell a person that something happened that must not happen. It was not obeyed.
@@ -281,6 +283,9 @@ impl Node {
                     }));
                 }
             }
+        }
+        if desired.retire && self.runs.is_empty() {
+            work.effects.push(Effect::Retire);
         }
         self.desired = Some(desired);
     }

@@ -31,6 +31,8 @@ pub enum Shape {
     /// A list of so many items at most.
     List(&'static Shape, usize),
     Object(&'static [Field]),
+    /// An object of another program, which knows its fields.
+    Foreign,
 }
 
 /// What a text is.
@@ -231,9 +233,14 @@ pub const SPEC_FIELDS: &[Field] = &[
 /// The longest time in seconds that an object may name: ten years.
 const SECONDS_MAX: i64 = 10 * 365 * 24 * 3_600;
 
-/// Fields that only the `spec` of a Kubernetes object has: they are about the object's life. Their
-/// names are those of batch/v1, and they may change at any time.
+/// Fields that only the `spec` of a Kubernetes object has: the job's pods, and the object's life. Their
+/// names are those of batch/v1. All but the template may change at any time.
 pub const OBJECT_FIELDS: &[Field] = &[
+    field(
+        TEMPLATE,
+        Shape::Foreign,
+        "The pods of the job, as the template of a batch/v1 Job: each node that the job gets is such a pod, and its first container holds the workers. Without a template the job runs in the operator's containers. It cannot change.",
+    ),
     field(
         SUSPEND,
         Shape::Choice,
@@ -251,6 +258,7 @@ pub const OBJECT_FIELDS: &[Field] = &[
     ),
 ];
 
+pub const TEMPLATE: &str = "template";
 pub const SUSPEND: &str = "suspend";
 pub const ACTIVE_DEADLINE: &str = "activeDeadlineSeconds";
 pub const TTL: &str = "ttlSecondsAfterFinished";

@@ -516,6 +516,8 @@ impl World {
                     .runs
                     .retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
             }
+            // There are no worker pods here.
+            Effect::Retire => {}
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");
                 self.befalls(machine, Kind::SessionBroke);

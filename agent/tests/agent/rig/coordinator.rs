@@ -241,6 +241,7 @@ impl Session {
             epoch: NodeEpoch(self.epoch),
             runs: Vec::new(),
             labels: Labels::default(),
+            retire: false,
             warm,
         };
         self.say(Down::Desired(desired_to_wire(&desired))).await;
@@ -256,6 +257,7 @@ impl Session {
             epoch: NodeEpoch(epoch),
             runs,
             labels: Labels::bounded(labels),
+            retire: false,
             warm: Vec::new(),
         };
         self.say(Down::Desired(desired_to_wire(&desired))).await;

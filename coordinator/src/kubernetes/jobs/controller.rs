@@ -19,7 +19,6 @@ use muster_core::{
     },
     id::JobName,
 };
-use muster_runtime::backoff::{Backoff, USEFUL, entropy};
 use serde_json::{Value, json};
 use tokio::{
     sync::{mpsc, watch},
@@ -31,7 +30,6 @@ use tracing::{debug, info, warn};
 use super::{
     events,
     object::{MusterJob, Seen},
-    pace::Pace,
     status::{self, Urgency},
 };
 use crate::{
@@ -39,7 +37,9 @@ use crate::{
     handle::{Handle, NoAnswer},
     kubernetes::{
         access::{GROUP, JOBS},
+        attempts::Attempts,
         follow::News,
+        pace::Pace,
         server::{Server, Unanswered},
     },
 };
@@ -47,9 +47,6 @@ use crate::{
 /// Things that are done at a time, each about another object. An API server that hangs holds up so
 /// many for some seconds.
 const AT_ONCE: usize = 16;
-
-/// The longest pause before something that failed is tried again. People wait for it.
-const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// One object's status is not written more often than this, however often it changes.
 const NOW: Duration = Duration::from_secs(1);
@@ -76,6 +73,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3_600);
 pub(super) struct Controller {
     handle: Handle,
     server: Server,
+    /// Worker pods are made.
+    makes_pods: bool,
     news: mpsc::Receiver<News<JobName, Seen>>,
     board: watch::Receiver<board::Jobs>,
     /// The last revision of the board that was looked at.
@@ -108,12 +107,6 @@ struct Work {
     refused: Option<String>,
 }
 
-/// One kind of work, which may have failed.
-struct Attempts {
-    backoff: Backoff,
-    not_before: Option<Instant>,
-}
-
 /// What was done.
 enum Done {
     /// A step that the fleet has taken.
@@ -135,30 +128,6 @@ enum Failed {
     NoAnswer(NoAnswer),
 }
 
-impl Default for Attempts {
-    fn default() -> Self {
-        Self {
-            backoff: Backoff::new(RETRY_MAX, USEFUL),
-            not_before: None,
-        }
-    }
-}
-
-impl Attempts {
-    fn failed(&mut self, now: Instant) -> Instant {
-        let again = now + self.backoff.after(Duration::ZERO, entropy());
-        self.not_before = Some(again);
-        again
-    }
-
-    fn may(&self, now: Instant) -> Result<(), Instant> {
-        match self.not_before.filter(|at| *at > now) {
-            Some(at) => Err(at),
-            None => Ok(()),
-        }
-    }
-}
-
 impl Work {
     fn new() -> Self {
         Self {
@@ -175,12 +144,14 @@ impl Controller {
     pub(super) fn new(
         handle: Handle,
         server: Server,
+        makes_pods: bool,
         news: mpsc::Receiver<News<JobName, Seen>>,
     ) -> Self {
         Self {
             board: handle.jobs(),
             handle,
             server,
+            makes_pods,
             news,
             revision: 0,
             objects: BTreeMap::new(),
@@ -237,7 +208,10 @@ impl Controller {
                 self.waiting.extend(owned);
                 self.waiting.extend(self.objects.keys().cloned());
                 self.waiting.extend(all.keys().cloned());
-                (self.objects, self.listed) = (all, true);
+                let all = all
+                    .into_iter()
+                    .map(|(name, seen)| (name, self.checked(seen)));
+                (self.objects, self.listed) = (all.collect(), true);
             }
             News::Applied(name, seen) => {
                 self.know(&name, seen);
@@ -269,8 +243,18 @@ impl Controller {
         }
     }
 
+    /// The object, whose spec is wrong if it asks for pods that nobody makes.
+    fn checked(&self, mut seen: Seen) -> Seen {
+        if !self.makes_pods && seen.object.template.is_some() {
+            let why = "spec.template: this coordinator makes no pods (--kubernetes-pods, manifests/components/worker-pods)";
+            seen.object.spec = Err(why.to_owned());
+        }
+        seen
+    }
+
     /// Takes what the server says of an object, unless something newer is known.
     fn know(&mut self, name: &JobName, seen: Seen) {
+        let seen = self.checked(seen);
         let known = self.objects.get(name);
         let same = known.filter(|known| known.object.uid == seen.object.uid);
         if !same.is_some_and(|known| seen.is_older_than(known)) {

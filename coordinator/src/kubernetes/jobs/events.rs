@@ -19,10 +19,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
-use super::{pace::Pace, status::precise_time};
+use super::status::precise_time;
 use crate::{
     handle::Handle,
-    kubernetes::server::{Server, Unanswered},
+    kubernetes::{
+        pace::Pace,
+        server::{Server, Unanswered},
+    },
 };
 
 const CONTROLLER: &str = "muster.dev/coordinator";

@@ -11,14 +11,17 @@ use muster_core::{
     id::{JobName, JobUid},
     spec::{
         API_VERSION, KIND, SpecDocument,
-        shape::{ACTIVE_DEADLINE, SUSPEND, TTL},
+        shape::{ACTIVE_DEADLINE, SUSPEND, TEMPLATE, TTL},
     },
     time::Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::kubernetes::access::{GROUP, JOBS};
+use crate::kubernetes::{
+    access::{GROUP, JOBS},
+    pods::check_template,
+};
 
 /// Keeps a deleted object until the workers of its job have stopped.
 pub(super) const FINALIZER: &str = "muster.dev/coordinated-stop";
@@ -100,6 +103,7 @@ impl Seen {
         let finalizers = metadata.finalizers.unwrap_or_default();
         let mut own = |field: &str| spec.as_object_mut()?.remove(field);
         let suspend = own(SUSPEND).is_some_and(|value| value == true);
+        let template = own(TEMPLATE).filter(|template| !template.is_null());
         let mut seconds = |field: &str| own(field)?.as_u64().map(Duration::from_secs);
         let (deadline, ttl) = (seconds(ACTIVE_DEADLINE), seconds(TTL));
         let object = JobObject {
@@ -108,7 +112,8 @@ impl Seen {
                 name: metadata.name?,
             },
             uid: JobUid::from(metadata.uid.filter(plain)?),
-            spec: document(spec),
+            spec: document(spec, template.as_ref()),
+            template: template.map(|template| template.to_string()),
             suspend,
             deleting: metadata.deletion_timestamp.is_some(),
             held: finalizers.iter().any(|name| name == FINALIZER),
@@ -144,14 +149,18 @@ impl Seen {
 }
 
 /// The spec, or why that is no document. One that is too large is not kept.
-fn document(spec: Value) -> Result<SpecDocument, String> {
+fn document(spec: Value, template: Option<&Value>) -> Result<SpecDocument, String> {
     let bytes = spec.to_string().len();
     if bytes > SPEC_MAX {
         return Err(format!(
             "spec: has {bytes} bytes; at most {SPEC_MAX} are allowed"
         ));
     }
-    serde_json::from_value(spec).map_err(|e| format!("spec: {e}"))
+    let document: SpecDocument = serde_json::from_value(spec).map_err(|e| format!("spec: {e}"))?;
+    if let Some(template) = template {
+        check_template(template, document.gpus_per_node.unwrap_or(0))?;
+    }
+    Ok(document)
 }
 
 /// Since when the job is over, as the status says. `None`: it is not over.

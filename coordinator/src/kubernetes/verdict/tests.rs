@@ -6,6 +6,7 @@ const AGENT: &str = "system:serviceaccount:muster-system:muster-agent";
 
 fn rules() -> Tokens {
     Tokens {
+        pods: false,
         audience: "muster".into(),
         agents: Some("muster-system/muster-agent".parse().unwrap()),
         users: false,

@@ -68,6 +68,16 @@ impl Holder {
         }
     }
 
+    /// This very pod, as it is in the cluster. Its account has no rights.
+    pub(crate) fn of_pod(pod: &Value) -> Self {
+        let metadata = &pod["metadata"];
+        let account = format!("{}/default", metadata["namespace"].as_str().unwrap());
+        let mut holder = Self::pod(&account, "some-node");
+        holder.extra["authentication.kubernetes.io/pod-name"] = json!([metadata["name"]]);
+        holder.extra["authentication.kubernetes.io/pod-uid"] = json!([metadata["uid"]]);
+        holder
+    }
+
     pub(crate) fn user(name: &str, groups: &[&str]) -> Self {
         Self {
             user: name.to_owned(),

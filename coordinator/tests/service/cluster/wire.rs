@@ -65,8 +65,8 @@ fn resource(path: &str) -> &'static str {
         "tokenreviews",
         "subjectaccessreviews",
         "configmaps",
-        "events",
         "pods",
+        "daemonsets",
         "nodes",
     ];
     let found = known.into_iter().find(|name| path.contains(name));
@@ -170,12 +170,13 @@ async fn read(stream: &mut TcpStream) -> Option<Asked> {
 
 impl State {
     fn answer(&mut self, what: &'static str, asked: &Asked) -> Answer {
+        let followed = ["musterjobs", "pods"].contains(&what);
         let verb = match asked.method.as_str() {
             "POST" => "create",
             "PATCH" => "patch",
             "DELETE" => "delete",
-            _ if what == "musterjobs" && asked.query.contains_key("watch") => "watch",
-            _ if what == "musterjobs" && asked.path.ends_with(what) => "list",
+            _ if followed && asked.query.contains_key("watch") => "watch",
+            _ if followed && asked.path.ends_with(what) => "list",
             _ => "get",
         };
         let part = asked.path.ends_with("/status").then_some("/status");
@@ -198,7 +199,8 @@ impl State {
             "events" => self.tell_event(asked),
             "tokenreviews" => self.review(&asked.body()),
             "subjectaccessreviews" => self.decide(&asked.body()),
-            "pods" => self.pod(&asked.path),
+            "pods" => self.pod(verb, asked),
+            "daemonsets" => self.agents(),
             _ => self.config_map(asked),
         }
     }

@@ -15,6 +15,7 @@ fn object() -> JobObject {
             name: "digits".into(),
         },
         uid: JobUid::from("u1"),
+        template: None,
         spec: Ok(SpecDocument {
             replicas: Some(2),
             min_replicas: Some(1),

@@ -11,6 +11,7 @@ fn registry(now: Timestamp) -> Registry {
         gone: false,
         gone_since: None,
         cordon: None,
+        pod_of: None,
         hold_off: None,
         halt: None,
         marks: Vec::new(),

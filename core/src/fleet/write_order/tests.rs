@@ -54,6 +54,7 @@ fn node(name: &str) -> NodeRecord {
         gone: false,
         gone_since: None,
         cordon: None,
+        pod_of: None,
         hold_off: None,
         halt: None,
         marks: Vec::new(),

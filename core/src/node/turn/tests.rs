@@ -108,6 +108,7 @@ fn wants(node: &mut Node, runs: Vec<DesiredRun>) -> Vec<Effect> {
         epoch: node.ledger.epoch,
         runs,
         labels: Labels::default(),
+        retire: false,
         warm: Vec::new(),
     };
     told(node, Input::Desired(desired))
@@ -322,6 +323,7 @@ fn older_stamps_end_the_session_and_are_not_obeyed() {
             epoch: NodeEpoch(epoch),
             runs,
             labels: Labels::default(),
+            retire: false,
             warm: Vec::new(),
         })
     };
@@ -679,6 +681,7 @@ impl Machine {
                     epoch: NodeEpoch(epoch),
                     runs,
                     labels: Labels::default(),
+                    retire: false,
                     warm: Vec::new(),
                 })
             }
@@ -767,6 +770,7 @@ impl Machine {
 
     fn execute(&mut self, effect: Effect) {
         match effect {
+            Effect::Retire => {}
             Effect::SaveLedger(ledger) => {
                 assert!(
                     ledger.term >= self.disk.term && ledger.epoch >= self.disk.epoch,

@@ -126,6 +126,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             launch: Launch::ALL[usize::from(rest.4) * 2].1,
             checkpoint_pattern: rest.5.clone(),
             step_pattern: rest.5,
+            template: None,
             node_mix: NodeMix::ALL[usize::from(rest.4)].1,
         },
     )

@@ -37,6 +37,7 @@ pub fn desired_to_wire(desired: &Desired) -> v1::Desired {
         runs: desired.runs.iter().map(run_to_wire).collect(),
         labels: desired.labels.clone().into(),
         warm: desired.warm.iter().map(warm_to_wire).collect(),
+        retire: desired.retire,
     }
 }
 
@@ -162,6 +163,7 @@ pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
         runs,
         labels,
         warm,
+        retire: wire.retire,
     })
 }
 

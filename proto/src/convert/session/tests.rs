@@ -361,8 +361,9 @@ fn desired() -> impl Strategy<Value = Desired> {
         collection::vec(one, 0..5),
         labels,
         warm,
+        any::<bool>(),
     )
-        .prop_map(|(term, epoch, mut runs, labels, mut warm)| {
+        .prop_map(|(term, epoch, mut runs, labels, mut warm, retire)| {
             warm.sort_by(|a, b| a.run.job.cmp(&b.run.job));
             warm.dedup_by(|a, b| a.run.job == b.run.job);
             runs.sort_by(|a, b| a.run.cmp(&b.run));
@@ -373,6 +374,7 @@ fn desired() -> impl Strategy<Value = Desired> {
                 runs,
                 labels: labels.into(),
                 warm,
+                retire,
             }
         })
 }

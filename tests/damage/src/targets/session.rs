@@ -211,6 +211,7 @@ pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
         },
     ];
     let desired = Desired {
+        retire: false,
         term: Term(4),
         epoch: NodeEpoch(5),
         runs,

@@ -32,6 +32,8 @@ use crate::{limits, time, version};
 /// How long the coordinator has to end a generation on all of its nodes together, before this node
 /// ends its part alone. It takes a round trip and a commit.
 const COORDINATED: Duration = Duration::from_secs(2);
+/// Where Kubernetes reads a container's last words.
+const LAST_WORDS: &str = "/dev/termination-log";
 /// Time between two looks at what still lives, while leaving.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a connection may stay without a question, and how long an answer may wait to be read.
@@ -182,6 +184,7 @@ fn answer(question: Question) -> Result<Value, String> {
             value(times)
         }
         Question::Usage { pids } => value(used(pids)?),
+        Question::End { why } => value(end(&why)?),
         Question::Saved { dir, pattern } => value(place::saved(&dir, &pattern)),
     }
 }
@@ -197,6 +200,17 @@ fn used(mut pids: Vec<i32>) -> Result<Used, String> {
     let mut trees = place::usage(&pids).map_err(|e| format!("/proc: {e}"))?;
     let all = trees.pop().ok_or("the init process is gone")?;
     Ok(Used { trees, all })
+}
+
+/// This process was forked by the init process for one connection. It tells that process what
+/// Kubernetes would tell it.
+fn end(why: &str) -> Result<(), String> {
+    let init = rustix::process::getppid().ok_or("the init process is gone")?;
+    // Kubernetes shows it in the container's status. Elsewhere there is no such file.
+    if let Ok(mut file) = fs::OpenOptions::new().write(true).open(LAST_WORDS) {
+        let _ = file.write_all(why.as_bytes());
+    }
+    rustix::process::kill_process(init, rustix::process::Signal::TERM).map_err(|e| e.to_string())
 }
 
 fn lives(dir: &Path, runner: Option<&RunnerIdentity>) -> bool {

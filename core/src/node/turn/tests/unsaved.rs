@@ -8,6 +8,7 @@ fn desired(node: &Node, runs: Vec<DesiredRun>) -> Input {
         epoch: node.ledger.epoch,
         runs,
         labels: Labels::default(),
+        retire: false,
         warm: Vec::new(),
     })
 }

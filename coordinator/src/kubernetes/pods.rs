@@ -1,0 +1,140 @@
+//! Worker pods: each is one node's place of a job, in the job's own image. The cluster's scheduler
+//! chooses its node, its agent dials this coordinator, and the fleet makes generations of those that
+//! are up.
+//!
+//! Which pods a job lacks is decided in `core::fleet::pod_plan`; here they are made, read and
+//! deleted. What agents need of the cluster (their image, the coordinator's address) is taken from the
+//! DaemonSet of the agents, so one upgrade changes both.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `template` | a job's template: what it may say, and the pod that is made of it |
+//! | `object` | what is kept of a Pod object |
+//! | `model` | the DaemonSet of the agents, and the authorities in a job's namespace |
+//! | `controller` | the loop: news, plans, pods made and deleted |
+
+mod controller;
+mod model;
+mod object;
+mod template;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, Config};
+use muster_core::{
+    fleet::{Input, PodNews, worker_pod::WorkerPod},
+    id::NodeName,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use self::object::JOB_UID;
+pub(super) use self::object::{Belongs, is_worker};
+pub(super) use self::template::check as check_template;
+use self::{controller::Controller, model::Model};
+use super::{
+    Account, KubernetesError,
+    follow::{Follower, News, Reader},
+    server::Server,
+};
+use crate::handle::{Handle, NoAnswer};
+
+/// News that wait for the controller. While they are this many, the watch waits.
+const NEWS: usize = 64;
+
+/// The worker pods of one cluster.
+pub(crate) struct Pods {
+    api: Api<Pod>,
+    server: Server,
+    model: Account,
+    audience: String,
+}
+
+impl Pods {
+    /// `model`: the DaemonSet of the agents.
+    pub(crate) fn of(
+        configuration: &Config,
+        model: Account,
+        audience: String,
+    ) -> Result<Self, KubernetesError> {
+        let client = Client::try_from(configuration.clone())
+            .map_err(|source| KubernetesError::Client(Box::new(source)))?;
+        Ok(Self {
+            api: Api::all(client),
+            server: Server::of(configuration)?,
+            model,
+            audience,
+        })
+    }
+
+    /// Makes and follows pods until the shutdown. `authorities`: those of this coordinator, PEM.
+    pub(crate) async fn follow(
+        self,
+        handle: Handle,
+        authorities: impl Fn() -> String + Send + Sync + 'static,
+        shutdown: CancellationToken,
+    ) {
+        let (tell, news) = mpsc::channel(NEWS);
+        let reader = Telling {
+            handle: handle.clone(),
+            tell,
+        };
+        let mut follower = Follower::new(self.api, reader);
+        let model = Model::new(
+            self.server.clone(),
+            self.model,
+            self.audience,
+            Box::new(authorities),
+        );
+        let controller = Controller::new(handle, self.server, Arc::new(model), news);
+        let work = async { tokio::join!(Box::pin(follower.work()), Box::pin(controller.work())) };
+        shutdown.run_until_cancelled(work).await;
+    }
+}
+
+/// Hands pods to the engine and to the controller.
+struct Telling {
+    handle: Handle,
+    tell: mpsc::Sender<News<NodeName, Arc<WorkerPod>>>,
+}
+
+impl Reader for Telling {
+    type Object = Pod;
+    type Key = NodeName;
+    type Kept = Arc<WorkerPod>;
+
+    const PLURAL: &'static str = "pods";
+    const GROUP: &'static str = "";
+    const OBJECTS: &'static str = "worker pods";
+    const MEANWHILE: &'static str = "those that run go on";
+    /// Twice as many as the nodes of a large cluster.
+    const MOST: usize = 20_000;
+    /// Each has its template, and some 10 KiB more.
+    const PAGE: u32 = 100;
+    const SELECTOR: Option<&'static str> = Some(JOB_UID);
+    /// Jobs wait for them.
+    const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn keep(object: Pod) -> Option<(NodeName, Arc<WorkerPod>)> {
+        let pod = object::kept(object)?;
+        Some((pod.node(), Arc::new(pod)))
+    }
+
+    async fn tell(&mut self, news: News<NodeName, Arc<WorkerPod>>) -> Result<(), NoAnswer> {
+        let for_fleet = match &news {
+            News::Listed(all) => Some(PodNews::Listed(all.clone())),
+            News::Applied(name, pod) => Some(PodNews::Applied(name.clone(), pod.clone())),
+            News::Deleted(name, _) => Some(PodNews::Deleted(name.clone())),
+            // The log has it.
+            News::Followed | News::Unreadable(_) => None,
+        };
+        if let Some(for_fleet) = for_fleet {
+            self.handle.tell(Input::Pods(for_fleet)).await?;
+        }
+        self.tell.send(news).await.map_err(|_| NoAnswer::Ended)
+    }
+}
+
+/// All that the controller knows, by node.
+type Known = BTreeMap<NodeName, Arc<WorkerPod>>;

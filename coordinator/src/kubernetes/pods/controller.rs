@@ -1,0 +1,459 @@
+//! Makes the pods that jobs lack and deletes those that they do not need, as
+//! `core::fleet::pod_plan` says. What was made or deleted counts at once, before the watch tells it,
+//! so nothing is made twice.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_core::{
+    fleet::{
+        Input, PodNews,
+        job::JobRecord,
+        pod_plan::{PodPlan, plan},
+        view::NodeView,
+        worker_pod::{WorkerPod, is_pod},
+    },
+    id::{JobName, JobUid, NodeName},
+};
+use muster_runtime::backoff::entropy;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    Known,
+    model::{Model, NoSite},
+    object::kept,
+    template,
+};
+use crate::{
+    board,
+    handle::Handle,
+    kubernetes::{
+        attempts::Attempts,
+        follow::News,
+        pace::Pace,
+        server::{Server, Unanswered},
+    },
+};
+
+/// Pods that are being made or deleted at a time.
+const AT_ONCE: usize = 16;
+/// All of them together: 20 a second, and 200 at once, so that a large job begins quickly.
+const WRITES_AT_ONCE: u32 = 200;
+const WRITE_EVERY: Duration = Duration::from_millis(50);
+/// How long a job that has given its pods back waits before it comes again, at first and at most.
+const GIVEN_BACK_MIN: Duration = Duration::from_secs(30);
+const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
+/// How often hosts are looked at again, and the authorities in the namespaces of pods.
+const LOOK: Duration = Duration::from_secs(5);
+
+pub(super) struct Controller {
+    handle: Handle,
+    server: Server,
+    model: Arc<Model>,
+    news: mpsc::Receiver<News<NodeName, Arc<WorkerPod>>>,
+    board: watch::Receiver<board::Jobs>,
+    revision: u64,
+    pods: Known,
+    /// All pods were read once. Until then a job may have some that are not known.
+    listed: bool,
+    works: BTreeMap<JobName, Work>,
+    waiting: BTreeSet<JobName>,
+    due: BTreeMap<JobName, Instant>,
+    under_way: JoinSet<(JobName, Did)>,
+    writes: Pace,
+}
+
+/// What is known of the work for one job.
+struct Work {
+    making: u32,
+    removing: BTreeSet<String>,
+    attempts: Attempts,
+    /// How often in a row the job has given its pods back.
+    given_back: u32,
+    not_before: Option<Instant>,
+    /// Why its pods cannot be made, as the fleet was told.
+    refused: Option<String>,
+}
+
+enum Did {
+    Make(Result<Box<WorkerPod>, NotMade>),
+    Remove(String, Result<(), Unanswered>),
+}
+
+#[derive(Debug, thiserror::Error)]
+enum NotMade {
+    #[error(transparent)]
+    Site(#[from] NoSite),
+    #[error("{0}")]
+    Unanswered(#[from] Unanswered),
+    #[error("the API server made something else")]
+    Strange,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self {
+            making: 0,
+            removing: BTreeSet::new(),
+            attempts: Attempts::default(),
+            given_back: 0,
+            not_before: None,
+            refused: None,
+        }
+    }
+}
+
+impl Controller {
+    pub(super) fn new(
+        handle: Handle,
+        server: Server,
+        model: Arc<Model>,
+        news: mpsc::Receiver<News<NodeName, Arc<WorkerPod>>>,
+    ) -> Self {
+        Self {
+            board: handle.jobs(),
+            handle,
+            server,
+            model,
+            news,
+            revision: 0,
+            pods: Known::new(),
+            listed: false,
+            works: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            due: BTreeMap::new(),
+            under_way: JoinSet::new(),
+            writes: Pace::new(WRITES_AT_ONCE, WRITE_EVERY, Instant::now()),
+        }
+    }
+
+    pub(super) async fn work(mut self) {
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.begin().await;
+            let due = self.due.values().min().copied();
+            tokio::select! {
+                news = self.news.recv() => match news {
+                    Some(news) => self.hear(news),
+                    None => return,
+                },
+                changed = self.board.changed() => match changed {
+                    Ok(()) => self.look(),
+                    // The engine has ended.
+                    Err(_) => return,
+                },
+                Some(ended) = self.under_way.join_next() => match ended {
+                    Ok((name, did)) => self.done(&name, did).await,
+                    // A panic was logged. The job's work stays undone, and the rest goes on.
+                    Err(e) => warn!("work on worker pods: {e}"),
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    let now = Instant::now();
+                    let ready = self.due.extract_if(.., |_, at| *at <= now);
+                    self.waiting.extend(ready.map(|(name, _)| name));
+                }
+                _ = look.tick() => self.look_around().await,
+            }
+        }
+    }
+
+    fn hear(&mut self, news: News<NodeName, Arc<WorkerPod>>) {
+        match news {
+            News::Listed(all) => {
+                self.pods = all;
+                self.listed = true;
+                self.look_at_all();
+            }
+            News::Applied(name, pod) => {
+                self.wait(&pod.job);
+                // It is being deleted, also if the watch does not say so yet.
+                let removing = |work: &Work| work.removing.contains(&pod.uid);
+                let deleting = pod.deleting || self.works.values().any(removing);
+                let pod = match deleting == pod.deleting {
+                    true => pod,
+                    false => Arc::new(WorkerPod {
+                        deleting,
+                        ..(*pod).clone()
+                    }),
+                };
+                self.pods.insert(name, pod);
+            }
+            News::Deleted(name, pod) => {
+                self.wait(&pod.job);
+                self.pods.remove(&name);
+                for work in self.works.values_mut() {
+                    work.removing.remove(&pod.uid);
+                }
+            }
+            // The log has it.
+            News::Followed | News::Unreadable(_) => {}
+        }
+    }
+
+    /// The job of this uid is looked at.
+    fn wait(&mut self, uid: &JobUid) {
+        let board = self.board.borrow();
+        let all = board.after(None);
+        let names = all.filter(|(_, view)| view.record.uid == *uid);
+        self.waiting.extend(names.map(|(name, _)| name.clone()));
+    }
+
+    fn look_at_all(&mut self) {
+        let board = self.board.borrow();
+        let all = board.after(None);
+        let own = all.filter(|(_, view)| view.record.spec.template.is_some());
+        self.waiting.extend(own.map(|(name, _)| name.clone()));
+    }
+
+    /// Looks which jobs have changed.
+    fn look(&mut self) {
+        let board = self.board.borrow_and_update();
+        for (name, view) in board.since(self.revision) {
+            if view.record.spec.template.is_some() {
+                self.waiting.insert(name.clone());
+            }
+        }
+        if board.removed_since(self.revision) {
+            self.works.retain(|name, _| board.get(name).is_some());
+        }
+        self.revision = board.revision();
+    }
+
+    /// Hosts may have become bad, and the authorities other ones.
+    async fn look_around(&mut self) {
+        self.look_at_all();
+        let namespaces: BTreeSet<&String> = self.pods.values().map(|pod| &pod.namespace).collect();
+        for namespace in namespaces {
+            if let Err(why) = self.model.publish(namespace).await {
+                debug!("{why}");
+            }
+        }
+    }
+
+    async fn begin(&mut self) {
+        if !self.listed {
+            return;
+        }
+        while self.under_way.len() < AT_ONCE
+            && let Some(name) = self.waiting.pop_first()
+        {
+            self.due.remove(&name);
+            let view = self.handle.job(&name);
+            if let Some(view) = view.filter(|view| view.record.spec.template.is_some()) {
+                self.begin_one(&name, &view.record, Instant::now()).await;
+            }
+        }
+    }
+
+    async fn begin_one(&mut self, name: &JobName, job: &JobRecord, now: Instant) {
+        let avoided = self.avoided();
+        let pods = self.pods.values().map(|pod| &**pod);
+        let PodPlan {
+            create,
+            delete,
+            gives_back,
+            again,
+        } = plan(job, pods, |host| avoided.contains(host), self.handle.now());
+        let clock = self.handle.now();
+        if let Some(at) = again {
+            self.wake(name, now + at.since(clock).min(LOOK * 720));
+        }
+        let work = self.works.entry(name.clone()).or_default();
+        if job.current.is_some() {
+            work.given_back = 0;
+        }
+        if gives_back {
+            let pause = (GIVEN_BACK_MIN * (1 << work.given_back.min(5))).min(GIVEN_BACK_MAX);
+            // Two jobs that gave way to each other do not come back together.
+            let jitter = pause.mul_f64((entropy() % 1_000) as f64 / 1_000.0);
+            work.not_before = Some(now + pause + jitter);
+            work.given_back += 1;
+            info!(job = %name, "too few worker pods could be had, so it gives all back and comes again");
+        }
+        for pod in delete {
+            let work = self.works.entry(name.clone()).or_default();
+            if work.removing.contains(&pod.uid) {
+                continue;
+            }
+            if self.under_way.len() >= AT_ONCE {
+                self.waiting.insert(name.clone());
+                return;
+            }
+            if let Err(at) = work
+                .attempts
+                .may(now)
+                .and_then(|()| self.writes.take(now, 0))
+            {
+                return self.wake(name, at);
+            }
+            info!(job = %name, pod = pod.pod, "worker pod deleted: {}", pod.why);
+            work.removing.insert(pod.uid.clone());
+            let (server, path) = (self.server.clone(), path(name, &pod.pod));
+            let key = name.clone();
+            self.under_way.spawn(async move {
+                let result = remove(&server, &path, &pod.uid).await;
+                (key, Did::Remove(pod.uid, result))
+            });
+        }
+        let work = self.works.entry(name.clone()).or_default();
+        let lacking = create.saturating_sub(work.making);
+        if lacking == 0 && create == 0 && work.refused.take().is_some() {
+            self.tell(job, None).await;
+        }
+        for _ in 0..lacking {
+            let work = self.works.entry(name.clone()).or_default();
+            if self.under_way.len() >= AT_ONCE {
+                self.waiting.insert(name.clone());
+                return;
+            }
+            let rested = work.not_before.filter(|at| *at > now).map_or(Ok(()), Err);
+            let may = rested.and_then(|()| work.attempts.may(now));
+            if let Err(at) = may.and_then(|()| self.writes.take(now, 0)) {
+                return self.wake(name, at);
+            }
+            work.making += 1;
+            let (server, model, job) = (self.server.clone(), self.model.clone(), job.clone());
+            let (avoided, key) = (avoided.iter().cloned().collect(), name.clone());
+            self.under_way.spawn(async move {
+                let made = make(&server, &model, &job, avoided).await;
+                (key, Did::Make(made.map(Box::new)))
+            });
+        }
+    }
+
+    /// Hosts that should get no new work, as the fleet sees it.
+    fn avoided(&self) -> BTreeSet<NodeName> {
+        let nodes = self.handle.nodes();
+        let nodes = nodes.borrow();
+        let bad = |view: &NodeView| view.record.cordon.is_some() || view.withheld.is_some();
+        let hosts = nodes
+            .after(None)
+            .filter(|(name, view)| !is_pod(name) && bad(view));
+        hosts.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn wake(&mut self, name: &JobName, at: Instant) {
+        let due = self.due.entry(name.clone()).or_insert(at);
+        *due = at.min(*due);
+    }
+
+    async fn done(&mut self, name: &JobName, did: Did) {
+        let now = Instant::now();
+        self.waiting.insert(name.clone());
+        let work = self.works.entry(name.clone()).or_default();
+        match did {
+            Did::Make(made) => {
+                work.making = work.making.saturating_sub(1);
+                match made {
+                    Ok(pod) => {
+                        work.attempts = Attempts::default();
+                        let told = work.refused.take().is_some();
+                        let node = pod.node();
+                        // The watch may have told more of it already.
+                        self.pods.entry(node).or_insert_with(|| Arc::new(*pod));
+                        if told && let Some(view) = self.handle.job(name) {
+                            self.tell(&view.record, None).await;
+                        }
+                    }
+                    Err(why) => {
+                        let again = work.attempts.failed(now);
+                        let why = sentence(&why);
+                        let is_new = work.refused.as_ref() != Some(&why);
+                        work.refused = Some(why.clone());
+                        self.wake(name, again);
+                        if is_new {
+                            warn!(job = %name, "its worker pods cannot be made: {why}");
+                            if let Some(view) = self.handle.job(name) {
+                                self.tell(&view.record, Some(why)).await;
+                            }
+                        }
+                    }
+                }
+            }
+            Did::Remove(uid, Ok(())) => {
+                // Until the watch says so.
+                let mut pods = self.pods.values_mut();
+                if let Some(pod) = pods.find(|pod| pod.uid == uid) {
+                    Arc::make_mut(pod).deleting = true;
+                }
+            }
+            Did::Remove(uid, Err(why)) => {
+                work.removing.remove(&uid);
+                if !why.is_missing() {
+                    let again = work.attempts.failed(now);
+                    warn!(job = %name, "a worker pod cannot be deleted: {why}");
+                    self.wake(name, again);
+                }
+            }
+        }
+    }
+
+    /// Tells the fleet why a job lacks pods.
+    async fn tell(&self, job: &JobRecord, why: Option<String>) {
+        let news = PodNews::Refused(job.uid.clone(), why);
+        // If the engine has ended, so does this.
+        let _ = self.handle.tell(Input::Pods(news)).await;
+    }
+}
+
+fn path(job: &JobName, pod: &str) -> String {
+    format!("/api/v1/namespaces/{}/pods/{pod}", job.namespace)
+}
+
+async fn make(
+    server: &Server,
+    model: &Model,
+    job: &JobRecord,
+    avoided: Vec<NodeName>,
+) -> Result<WorkerPod, NotMade> {
+    let namespace = &job.name.namespace;
+    let site = model.site(namespace).await?;
+    let text = job.spec.template.as_deref().unwrap_or_default();
+    let template: Value = serde_json::from_str(text).unwrap_or_default();
+    let name = format!("{}-{}", job.name.name, suffix());
+    let pod = template::pod(job, &template, &name, &site, &avoided);
+    // A field that this cluster does not know is a mistake, and is told as one.
+    let path = format!("/api/v1/namespaces/{namespace}/pods?fieldValidation=Strict");
+    let made: Pod = server.create(&path, &pod).await?;
+    kept(made).ok_or(NotMade::Strange)
+}
+
+/// Deletes this very pod, and none of its name that came after it.
+async fn remove(server: &Server, path: &str, uid: &str) -> Result<(), Unanswered> {
+    let options =
+        json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid } });
+    server.delete::<Value>(path, &options).await.map(drop)
+}
+
+/// Five characters that make no words, as Kubernetes gives them to its pods.
+fn suffix() -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut number = entropy();
+    let mut letter = || {
+        let letter = LETTERS[(number % LETTERS.len() as u64) as usize];
+        number /= LETTERS.len() as u64;
+        char::from(letter)
+    };
+    (0..5).map(|_| letter()).collect()
+}
+
+fn sentence(why: &NotMade) -> String {
+    match why {
+        NotMade::Unanswered(Unanswered::Forbidden(_)) => format!(
+            "{why}; a quota or a policy of the namespace may forbid it, or the coordinator lacks the verb create on pods \
+             (manifests/components/worker-pods)"
+        ),
+        _ => why.to_string(),
+    }
+}

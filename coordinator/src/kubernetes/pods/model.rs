@@ -1,0 +1,201 @@
+//! What worker pods need of the cluster: the agents' image and the coordinator's address, as the
+//! DaemonSet of the agents has them, and the certificate authorities in the job's namespace.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use crate::kubernetes::{
+    Account, bundle,
+    server::{Server, Unanswered},
+};
+
+/// The container of the agent, in the DaemonSet, and the variable with the coordinator's address.
+const CONTAINER: &str = "agent";
+const COORDINATOR: &str = "MUSTER_COORDINATOR";
+/// For so long what was read counts. An upgrade of the agents takes longer.
+const READ: Duration = Duration::from_secs(30);
+
+/// What every worker pod has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Site {
+    pub(super) image: String,
+    pub(super) pull_policy: Option<String>,
+    pub(super) coordinator: String,
+    pub(super) audience: String,
+}
+
+pub(super) struct Model {
+    server: Server,
+    /// The DaemonSet of the agents.
+    agents: Account,
+    audience: String,
+    authorities: Box<dyn Fn() -> String + Send + Sync>,
+    read: Mutex<Option<(Site, Instant)>>,
+    /// The authorities that each namespace has.
+    published: Mutex<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoSite {
+    #[error("read the DaemonSet {agents}: {source}")]
+    Read {
+        agents: String,
+        #[source]
+        source: Unanswered,
+    },
+    #[error(
+        "the DaemonSet {0} has no container `agent` with an image and the variable {COORDINATOR}"
+    )]
+    Lacks(String),
+    #[error(
+        "write the certificate authorities to the ConfigMap {} of the namespace {namespace}: {source}",
+        bundle::NAME
+    )]
+    Write {
+        namespace: String,
+        #[source]
+        source: Unanswered,
+    },
+}
+
+#[derive(Deserialize)]
+struct DaemonSet {
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Spec {
+    template: Template,
+}
+
+#[derive(Deserialize)]
+struct Template {
+    spec: PodSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    #[serde(default)]
+    containers: Vec<Container>,
+    #[serde(default)]
+    init_containers: Vec<Container>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    name: String,
+    image: Option<String>,
+    image_pull_policy: Option<String>,
+    #[serde(default)]
+    env: Vec<Variable>,
+}
+
+#[derive(Deserialize)]
+struct Variable {
+    name: String,
+    value: Option<String>,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").finish_non_exhaustive()
+    }
+}
+
+impl Model {
+    pub(super) fn new(
+        server: Server,
+        agents: Account,
+        audience: String,
+        authorities: Box<dyn Fn() -> String + Send + Sync>,
+    ) -> Self {
+        Self {
+            server,
+            agents,
+            audience,
+            authorities,
+            read: Mutex::default(),
+            published: Mutex::default(),
+        }
+    }
+
+    /// What a worker pod of this namespace has. The namespace has the authorities then.
+    pub(super) async fn site(&self, namespace: &str) -> Result<Site, NoSite> {
+        self.publish(namespace).await?;
+        let known = self
+            .read
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some((site, at)) = known
+            && at.elapsed() < READ
+        {
+            return Ok(site);
+        }
+        let site = self.read().await?;
+        let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some((site.clone(), Instant::now()));
+        Ok(site)
+    }
+
+    /// Writes the authorities to the namespace, unless it has them.
+    pub(super) async fn publish(&self, namespace: &str) -> Result<(), NoSite> {
+        let now = (self.authorities)();
+        let published = || {
+            self.published
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if published().get(namespace) == Some(&now) {
+            return Ok(());
+        }
+        let written = bundle::publish(&self.server, namespace, &now).await;
+        written.map_err(|source| NoSite::Write {
+            namespace: namespace.to_owned(),
+            source,
+        })?;
+        published().insert(namespace.to_owned(), now);
+        Ok(())
+    }
+
+    async fn read(&self) -> Result<Site, NoSite> {
+        let path = format!(
+            "/apis/apps/v1/namespaces/{}/daemonsets/{}",
+            self.agents.namespace, self.agents.name
+        );
+        let set: DaemonSet = self
+            .server
+            .get(&path)
+            .await
+            .map_err(|source| NoSite::Read {
+                agents: self.agents.to_string(),
+                source,
+            })?;
+        let PodSpec {
+            containers,
+            init_containers,
+        } = set.spec.template.spec;
+        let mut all = init_containers.into_iter().chain(containers);
+        let agent = all.find(|container| container.name == CONTAINER);
+        let site = agent.and_then(|agent| {
+            let mut variables = agent.env.into_iter();
+            let coordinator = variables.find(|one| one.name == COORDINATOR)?.value?;
+            Some(Site {
+                image: agent.image?,
+                pull_policy: agent.image_pull_policy,
+                coordinator,
+                audience: self.audience.clone(),
+            })
+        });
+        site.ok_or_else(|| NoSite::Lacks(self.agents.to_string()))
+    }
+}

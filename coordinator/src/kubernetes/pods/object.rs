@@ -1,0 +1,201 @@
+//! What is kept of a Pod object.
+
+use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
+use muster_core::{
+    fleet::worker_pod::{PodStage, PodWait, WorkerPod},
+    id::{JobUid, NodeName, node_name_error},
+    time::Timestamp,
+};
+use serde::Deserialize;
+
+use crate::kubernetes::{access::GROUP, server::cut};
+
+/// The label by which worker pods are found. It has the uid of the MusterJob object.
+pub(in crate::kubernetes) const JOB_UID: &str = "muster.dev/job-uid";
+/// The label with the job's name, for people.
+pub(super) const JOB_NAME: &str = "muster.dev/job-name";
+
+/// The labels and the owner of a Pod object, as far as they say whose it is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::kubernetes) struct Belongs {
+    #[serde(default)]
+    labels: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    owner_references: Vec<Owner>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Owner {
+    #[serde(default)]
+    api_version: String,
+    kind: String,
+    uid: String,
+    #[serde(default)]
+    controller: bool,
+}
+
+/// Whether this is the metadata of a worker pod: its label names a job, and a MusterJob object of that
+/// uid owns it.
+pub(in crate::kubernetes) fn is_worker(metadata: &Belongs) -> bool {
+    let Some(job) = metadata.labels.get(JOB_UID) else {
+        return false;
+    };
+    let owns = |owner: &Owner| {
+        owner.controller
+            && owner.kind == muster_core::spec::KIND
+            && owner.api_version.split('/').next() == Some(GROUP)
+            && owner.uid == *job
+    };
+    metadata.owner_references.iter().any(owns)
+}
+
+/// `None`: it is no worker pod, or Muster cannot have its name.
+pub(super) fn kept(object: Pod) -> Option<WorkerPod> {
+    let Pod {
+        metadata,
+        spec,
+        status,
+    } = object;
+    let job = metadata.labels?.remove(JOB_UID)?;
+    let host = spec.and_then(|spec| spec.node_name);
+    let host = host.filter(|host| node_name_error(host).is_none());
+    let status = status.unwrap_or_default();
+    let stage = match status.phase.as_deref() {
+        Some("Succeeded" | "Failed") => PodStage::Ended,
+        Some("Running") => PodStage::Running,
+        _ => PodStage::Waiting,
+    };
+    let created = metadata.creation_timestamp.map(|at| at.0.as_microsecond());
+    let pod = WorkerPod {
+        namespace: metadata.namespace?,
+        name: metadata.name?,
+        uid: metadata.uid?,
+        job: JobUid::from(job),
+        created: Timestamp(u64::try_from(created.unwrap_or_default()).unwrap_or_default()),
+        host: host.map(NodeName::from),
+        stage,
+        deleting: metadata.deletion_timestamp.is_some(),
+        waits: waits(&status, stage),
+    };
+    node_name_error(pod.node().as_str())
+        .is_none()
+        .then_some(pod)
+}
+
+/// Why it does not run: the scheduler's word, else that of the container which is furthest behind.
+fn waits(status: &PodStatus, stage: PodStage) -> Option<PodWait> {
+    let wait = |reason: Option<&str>, message: Option<&str>| {
+        Some(PodWait {
+            reason: cut(reason?),
+            message: cut(message.unwrap_or_default()),
+        })
+    };
+    if stage == PodStage::Ended {
+        return wait(status.reason.as_deref(), status.message.as_deref());
+    }
+    let conditions = status.conditions.iter().flatten();
+    let unscheduled = conditions
+        .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+        .find_map(|condition| wait(condition.reason.as_deref(), condition.message.as_deref()));
+    let containers = (status.init_container_statuses.iter().flatten())
+        .chain(status.container_statuses.iter().flatten());
+    let state = |state: &ContainerState| {
+        let waiting = state.waiting.as_ref()?;
+        wait(waiting.reason.as_deref(), waiting.message.as_deref())
+    };
+    let states: Vec<PodWait> = containers
+        .filter_map(|container| state(container.state.as_ref()?))
+        .collect();
+    // Those that only wait for others say nothing of interest.
+    let is_usual =
+        |wait: &&PodWait| ["PodInitializing", "ContainerCreating"].contains(&&*wait.reason);
+    let odd = states.iter().find(|wait| !is_usual(wait));
+    let usual = states.first().filter(|_| stage == PodStage::Waiting);
+    unscheduled.or_else(|| odd.or(usual).cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(spec: Value, status: Value) -> WorkerPod {
+        let metadata = json!({
+            "name": "digits-x7k2p", "namespace": "team-a", "uid": "u-1", "creationTimestamp": "1970-01-01T00:00:05Z",
+            "labels": { JOB_UID: "0b4e-11" },
+        });
+        let pod = json!({ "metadata": metadata, "spec": spec, "status": status });
+        kept(serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_pod_is_read() {
+        let spec = json!({ "nodeName": "gpu-1", "containers": [] });
+        let pod = read(spec.clone(), json!({ "phase": "Running" }));
+        assert_eq!(pod.node().as_str(), "digits-x7k2p.team-a.pod");
+        assert_eq!(pod.host, Some("gpu-1".into()));
+        assert_eq!(
+            (pod.stage, pod.created),
+            (PodStage::Running, Timestamp(5_000_000))
+        );
+        assert_eq!((&pod.waits, pod.job.as_str()), (&None, "0b4e-11"));
+        let evicted = json!({ "phase": "Failed", "reason": "Evicted", "message": "low on memory" });
+        let pod = read(spec, evicted);
+        assert_eq!(pod.stage, PodStage::Ended);
+        assert_eq!(pod.waits.unwrap().message, "low on memory");
+        let other: Pod = serde_json::from_value(json!({ "metadata": { "name": "x" } })).unwrap();
+        assert_eq!(kept(other), None);
+    }
+
+    #[test]
+    fn it_says_why_a_pod_waits() {
+        let reason = |status: Value| {
+            let pod = read(json!({ "containers": [] }), status);
+            pod.waits.map(|wait| wait.reason)
+        };
+        let unschedulable = json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes" });
+        let status = json!({ "phase": "Pending", "conditions": [unschedulable] });
+        assert_eq!(reason(status).as_deref(), Some("Unschedulable"));
+        let container = |reason: &str| json!({ "name": "x", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": { "waiting": { "reason": reason } } });
+        let status = |phase: &str, init: &str, own: &str| json!({ "phase": phase, "initContainerStatuses": [container(init)], "containerStatuses": [container(own)] });
+        let said = |phase, init, own| reason(status(phase, init, own));
+        assert_eq!(
+            said("Pending", "PodInitializing", "ErrImagePull").as_deref(),
+            Some("ErrImagePull")
+        );
+        assert_eq!(
+            said("Pending", "PodInitializing", "PodInitializing").as_deref(),
+            Some("PodInitializing")
+        );
+        assert_eq!(
+            said("Running", "PodInitializing", "CrashLoopBackOff").as_deref(),
+            Some("CrashLoopBackOff")
+        );
+        assert_eq!(said("Running", "PodInitializing", "PodInitializing"), None);
+        assert_eq!(reason(json!({})), None);
+    }
+
+    #[test]
+    fn only_the_pod_of_a_job_object_is_a_worker() {
+        let owner = json!({ "apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "name": "digits", "uid": "u-1", "controller": true });
+        let with = |owner: &Value, label: &str| {
+            let metadata = json!({ "labels": { JOB_UID: label }, "ownerReferences": [owner] });
+            is_worker(&serde_json::from_value(metadata).unwrap())
+        };
+        assert!(with(&owner, "u-1"));
+        assert!(!with(&owner, "u-2"));
+        for (field, value) in [
+            ("kind", json!("Job")),
+            ("apiVersion", json!("batch/v1")),
+            ("controller", json!(false)),
+        ] {
+            let mut other = owner.clone();
+            other[field] = value;
+            assert!(!with(&other, "u-1"), "{field}");
+        }
+        assert!(!is_worker(&serde_json::from_value(json!({})).unwrap()));
+    }
+}

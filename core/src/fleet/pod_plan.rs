@@ -1,0 +1,194 @@
+//! Which worker pods a job lacks, and which it does not need.
+//!
+//! The cluster's scheduler chooses the node of each pod; here is only decided how many there are. A
+//! generation is sealed over pods that are up (`placement`), so pods come and go slowly, and
+//! generations quickly inside them. No pod is deleted while a worker may live in it.
+//!
+//! A job that trains already leaves the pods that it lacks to the scheduler, for as long as that
+//! takes. A job that waits for its minimum would keep what it has from others that wait too, so
+//! after [`GANG_TIMEOUT`] it gives everything back, and comes again later.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    fleet::{
+        job::JobRecord,
+        worker_pod::{PodStage, WorkerPod},
+    },
+    id::NodeName,
+    time::Timestamp,
+};
+
+/// How long a job may hold pods of which it has too few to begin.
+pub const GANG_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+/// How long the containers of a job that is over may take to end by themselves, beyond the time
+/// that workers have to stop. Then their pods are deleted.
+const END: Duration = Duration::from_secs(60);
+
+/// What to do about the pods of one job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodPlan {
+    pub create: u32,
+    pub delete: Vec<Unneeded>,
+    /// The job gives its pods back: too few of them could be had. New ones are made after a while.
+    pub gives_back: bool,
+    /// When to ask again, if nothing changes before.
+    pub again: Option<Timestamp>,
+}
+
+/// A pod that is not needed, and why, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unneeded {
+    pub pod: String,
+    pub uid: String,
+    pub why: &'static str,
+}
+
+/// What to do about the pods of this job. `avoided` says which hosts should not have it: a pod there
+/// that no generation needs is made anew elsewhere.
+pub fn plan<'a>(
+    job: &JobRecord,
+    pods: impl IntoIterator<Item = &'a WorkerPod>,
+    avoided: impl Fn(&NodeName) -> bool,
+    now: Timestamp,
+) -> PodPlan {
+    let mut plan = PodPlan::default();
+    if job.spec.template.is_none() {
+        return plan;
+    }
+    let of_job = pods
+        .into_iter()
+        .filter(|pod| pod.is_of(&job.name, &job.uid));
+    let (gone, there): (Vec<&WorkerPod>, Vec<_>) =
+        of_job.partition(|pod| pod.stage == PodStage::Ended);
+    let standing = there.into_iter().filter(|pod| !pod.deleting);
+    let mut standing: Vec<&WorkerPod> = standing.collect();
+    if job.phase.is_over() {
+        after_the_end(job, &standing, now, &mut plan);
+        return plan;
+    }
+    // Their logs were of interest until others took their place.
+    gone.iter()
+        .filter(|pod| !pod.deleting)
+        .for_each(|pod| plan.drop_pod(pod, "has ended"));
+    if job.ending.is_some() {
+        return plan;
+    }
+    let is_idle = |pod: &WorkerPod| !may_live(job, &pod.node());
+    if job.suspended {
+        let idle = standing.iter().filter(|pod| is_idle(pod));
+        idle.for_each(|pod| plan.drop_pod(pod, "its job is suspended"));
+        return plan;
+    }
+    standing.retain(|pod| {
+        let unfit = is_idle(pod) && pod.host.as_ref().is_some_and(&avoided);
+        if unfit {
+            plan.drop_pod(pod, "its host should not have the job");
+        }
+        !unfit
+    });
+    if give_back(job, &standing, now, &mut plan) {
+        return plan;
+    }
+    let (have, wanted) = (standing.len(), job.replicas as usize);
+    if have < wanted {
+        plan.create = (wanted - have) as u32;
+        return plan;
+    }
+    let mut idle: Vec<&WorkerPod> = standing.into_iter().filter(|pod| is_idle(pod)).collect();
+    // Those that run come last, and of others the newest go first.
+    idle.sort_by_key(|pod| {
+        let runs = pod.stage == PodStage::Running;
+        (runs, std::cmp::Reverse(pod.created), pod.name.clone())
+    });
+    let surplus = idle.into_iter().take(have - wanted);
+    surplus.for_each(|pod| plan.drop_pod(pod, "the job wants fewer nodes"));
+    plan
+}
+
+/// Agents end the containers of a job that is over, so that their logs stay. What does not end is
+/// deleted, and so is what never ran: both would hold what others need.
+fn after_the_end(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mut PodPlan) {
+    let ended = job.finished.unwrap_or(now);
+    let until = ended + job.spec.stop_grace_period + END;
+    for pod in standing {
+        if may_live(job, &pod.node()) {
+            continue;
+        }
+        match pod.stage {
+            PodStage::Waiting => plan.drop_pod(pod, "its job is over"),
+            _ if until <= now => plan.drop_pod(pod, "its job is over, and it does not end"),
+            _ => plan.again = Some(until),
+        }
+    }
+}
+
+/// Whether the job gives its pods back, because for too long it had too few to begin.
+fn give_back(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mut PodPlan) -> bool {
+    let running = standing
+        .iter()
+        .filter(|pod| pod.stage == PodStage::Running)
+        .count();
+    let has_begun = job.current.is_some() || job.unproven_generations().next().is_some();
+    let lacks = running < job.spec.min_replicas as usize;
+    // A pod with a host comes up by itself, however long its image takes.
+    let in_vain = standing
+        .iter()
+        .any(|pod| pod.stage == PodStage::Waiting && pod.host.is_none());
+    if has_begun || !lacks || running == 0 || !in_vain {
+        return false;
+    }
+    // The newest decides: as long as new ones come, the job has had no time to get them.
+    let Some(newest) = standing.iter().map(|pod| pod.created).max() else {
+        return false;
+    };
+    let until = newest + GANG_TIMEOUT;
+    if now < until {
+        plan.again = Some(until);
+        return false;
+    }
+    let all = standing.iter();
+    all.for_each(|pod| plan.drop_pod(pod, "too few pods of the job could be had"));
+    plan.gives_back = true;
+    true
+}
+
+impl PodPlan {
+    fn drop_pod(&mut self, pod: &WorkerPod, why: &'static str) {
+        self.delete.push(Unneeded {
+            pod: pod.name.clone(),
+            uid: pod.uid.clone(),
+            why,
+        });
+    }
+}
+
+/// Whether a worker of the job may live on this node.
+fn may_live(job: &JobRecord, node: &NodeName) -> bool {
+    job.unproven_generations()
+        .any(|generation| generation.has(node) && !generation.dead.contains(node))
+}
+
+/// Why the job's pods do not all run yet, most frequent reason first: for a sentence.
+pub fn waits<'a>(pods: impl IntoIterator<Item = &'a WorkerPod>) -> Option<String> {
+    let mut reasons: BTreeMap<&str, (usize, &WorkerPod)> = BTreeMap::new();
+    for pod in pods {
+        if let Some(wait) = &pod.waits {
+            reasons.entry(&wait.reason).or_insert((0, pod)).0 += 1;
+        }
+    }
+    let (reason, (count, pod)) = reasons.into_iter().max_by_key(|(_, (count, _))| *count)?;
+    let message = &pod.waits.as_ref()?.message;
+    let others = match count {
+        1 => String::new(),
+        _ => format!(", as {} others", count - 1),
+    };
+    let colon = if message.is_empty() { "" } else { ": " };
+    Some(format!(
+        "pod {} waits{others}: {reason}{colon}{message}",
+        pod.name
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+use super::*;
+use crate::{
+    fleet::{job::tests, members::Member, worker_pod::PodWait},
+    id::Generation,
+};
+
+const SECOND: u64 = 1_000_000;
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp(seconds * SECOND)
+}
+
+fn job(replicas: u32) -> JobRecord {
+    let mut job = tests::record();
+    job.spec.template = Some("{}".into());
+    (job.spec.min_replicas, job.replicas) = (2, replicas);
+    job
+}
+
+fn pod(name: &str) -> WorkerPod {
+    WorkerPod {
+        namespace: "default".into(),
+        name: name.into(),
+        uid: format!("uid-of-{name}"),
+        job: "uid".into(),
+        created: at(0),
+        host: Some("h1".into()),
+        stage: PodStage::Running,
+        deleting: false,
+        waits: None,
+    }
+}
+
+fn unschedulable(name: &str) -> WorkerPod {
+    WorkerPod {
+        host: None,
+        stage: PodStage::Waiting,
+        waits: Some(PodWait {
+            reason: "Unschedulable".into(),
+            message: "no GPUs".into(),
+        }),
+        ..pod(name)
+    }
+}
+
+/// The job trains on these pods.
+fn training(mut job: JobRecord, pods: &[&str]) -> JobRecord {
+    let member = |pod: &&str| Member {
+        node: super::super::worker_pod::node_of("default", pod),
+        boot_id: String::new(),
+        gpus: Vec::new(),
+        addresses: Vec::new(),
+    };
+    let mut generation = tests::generation(1);
+    generation.members = pods.iter().map(member).collect::<Vec<_>>().into();
+    job.last_generation = Generation(1);
+    job.current = Some(generation);
+    job
+}
+
+fn planned(job: &JobRecord, pods: &[WorkerPod], seconds: u64) -> PodPlan {
+    plan(job, pods, |host| host.as_str() == "bad", at(seconds))
+}
+
+fn deleted(plan: &PodPlan) -> Vec<&str> {
+    plan.delete
+        .iter()
+        .map(|unneeded| unneeded.pod.as_str())
+        .collect()
+}
+
+#[test]
+fn a_job_gets_the_pods_that_it_lacks() {
+    assert_eq!(planned(&job(3), &[], 1).create, 3);
+    let strangers = [
+        WorkerPod {
+            job: "other".into(),
+            ..pod("x")
+        },
+        WorkerPod {
+            namespace: "team-b".into(),
+            ..pod("y")
+        },
+    ];
+    assert_eq!(
+        planned(&job(3), &strangers, 1).create,
+        3,
+        "they are not its own"
+    );
+    let going = WorkerPod {
+        deleting: true,
+        ..pod("a")
+    };
+    assert_eq!(planned(&job(3), &[going, pod("b")], 1).create, 2);
+    let ended = WorkerPod {
+        stage: PodStage::Ended,
+        ..pod("a")
+    };
+    let plan = planned(&job(2), &[ended, pod("b")], 1);
+    assert_eq!((plan.create, deleted(&plan)), (1, vec!["a"]));
+    assert_eq!(
+        planned(&job(2), &[pod("a"), unschedulable("b")], 1),
+        PodPlan {
+            again: Some(Timestamp(0) + GANG_TIMEOUT),
+            ..PodPlan::default()
+        }
+    );
+    let on_hosts = JobRecord {
+        spec: tests::record().spec,
+        ..job(3)
+    };
+    assert_eq!(planned(&on_hosts, &[], 1), PodPlan::default());
+}
+
+#[test]
+fn a_smaller_job_keeps_the_pods_that_train() {
+    let pods = [
+        pod("a"),
+        WorkerPod {
+            created: at(5),
+            ..pod("b")
+        },
+        WorkerPod {
+            created: at(9),
+            ..unschedulable("c")
+        },
+        WorkerPod {
+            created: at(7),
+            ..pod("d")
+        },
+    ];
+    let trains = training(job(2), &["b"]);
+    assert_eq!(deleted(&planned(&trains, &pods, 10)), ["c", "d"]);
+    // All of them hold workers: the next generation must be smaller first.
+    let trains = training(job(1), &["a", "b", "d"]);
+    assert_eq!(deleted(&planned(&trains, &pods, 10)), ["c"]);
+}
+
+#[test]
+fn a_pod_without_workers_leaves_a_bad_host_and_is_made_anew() {
+    let bad = WorkerPod {
+        host: Some("bad".into()),
+        ..pod("a")
+    };
+    let pods = [bad, pod("b")];
+    let plan = planned(&job(2), &pods, 1);
+    assert_eq!((plan.create, deleted(&plan)), (1, vec!["a"]));
+    let trains = training(job(2), &["a", "b"]);
+    assert_eq!(planned(&trains, &pods, 1), PodPlan::default());
+}
+
+#[test]
+fn a_job_that_cannot_begin_gives_its_pods_back() {
+    let job = job(3);
+    let pods = [pod("a"), unschedulable("b"), unschedulable("c")];
+    let early = planned(&job, &pods, 299);
+    assert_eq!((early.gives_back, early.again), (false, Some(at(300))));
+    let late = planned(&job, &pods, 300);
+    assert!(late.gives_back && late.create == 0);
+    assert_eq!(deleted(&late), ["a", "b", "c"]);
+    // A slow image is no shortage, nobody is kept from anything by pods without a host, and with its minimum a job goes on.
+    let pulling = WorkerPod {
+        stage: PodStage::Waiting,
+        ..pod("b")
+    };
+    for pods in [
+        vec![pod("a"), pulling.clone(), pulling],
+        vec![unschedulable("a"), unschedulable("b")],
+        vec![pod("a"), pod("b"), unschedulable("c")],
+    ] {
+        assert!(!planned(&job, &pods, 900).gives_back, "{pods:?}");
+    }
+    let trains = training(job, &["a"]);
+    assert!(!planned(&trains, &pods, 900).gives_back);
+}
+
+#[test]
+fn a_suspended_job_holds_no_pods_once_its_workers_are_dead() {
+    let suspended = JobRecord {
+        suspended: true,
+        ..job(2)
+    };
+    let pods = [pod("a"), pod("b")];
+    assert_eq!(deleted(&planned(&suspended, &pods, 1)), ["a", "b"]);
+    let stopping = training(suspended, &["a"]);
+    assert_eq!(deleted(&planned(&stopping, &pods, 1)), ["b"]);
+}
+
+#[test]
+fn the_pods_of_a_job_that_is_over_end_by_themselves_or_are_deleted() {
+    let mut done = job(2);
+    (done.phase, done.finished) = (crate::fleet::job::Phase::Succeeded, Some(at(100)));
+    let ended = WorkerPod {
+        stage: PodStage::Ended,
+        ..pod("a")
+    };
+    let pods = [ended, pod("b"), unschedulable("c")];
+    let until = at(100) + done.spec.stop_grace_period + END;
+    let plan = planned(&done, &pods, 101);
+    assert_eq!((deleted(&plan), plan.again), (vec!["c"], Some(until)));
+    let plan = plan_at(&done, &pods, until);
+    assert_eq!(deleted(&plan), ["b", "c"], "the logs of a stay");
+}
+
+fn plan_at(job: &JobRecord, pods: &[WorkerPod], now: Timestamp) -> PodPlan {
+    plan(job, pods, |_| false, now)
+}
+
+#[test]
+fn people_are_told_what_most_pods_wait_for() {
+    let pulling = WorkerPod {
+        waits: Some(PodWait {
+            reason: "ErrImagePull".into(),
+            message: String::new(),
+        }),
+        ..pod("a")
+    };
+    assert_eq!(waits(&[pod("x")]), None);
+    assert_eq!(
+        waits(std::slice::from_ref(&pulling)).unwrap(),
+        "pod a waits: ErrImagePull"
+    );
+    let pods = [pulling, unschedulable("b"), unschedulable("c")];
+    assert_eq!(
+        waits(&pods).unwrap(),
+        "pod b waits, as 1 others: Unschedulable: no GPUs"
+    );
+}

@@ -1,0 +1,175 @@
+//! Jobs whose workers are in pods of their own.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::{
+    fleet::{
+        PodNews,
+        worker_pod::{PodStage, WorkerPod},
+    },
+    spec::JobSpec,
+};
+
+/// The pod of a job in the namespace default.
+fn pod(name: &str, job: &JobUid, host: &str) -> WorkerPod {
+    WorkerPod {
+        namespace: "default".into(),
+        name: name.into(),
+        uid: format!("uid-of-{name}"),
+        job: job.clone(),
+        created: Timestamp(0),
+        host: Some(host.into()),
+        stage: PodStage::Running,
+        deleting: false,
+        waits: None,
+    }
+}
+
+fn tell(bench: &mut Bench, pod: WorkerPod) {
+    bench.input(Input::Pods(PodNews::Applied(pod.node(), Arc::new(pod))));
+    bench.obey();
+}
+
+/// A job with a template, and its pods on the hosts h1, h2 and so on.
+fn with_pods(bench: &mut Bench, (min, replicas): (u32, u32), pods: &[&str]) -> JobUid {
+    let (name, checked) = requests::submission("one");
+    let spec = JobSpec {
+        template: Some("{}".into()),
+        replicas,
+        min_replicas: min,
+        max_replicas: replicas,
+        ..checked
+    };
+    let uid = JobUid::from("u1");
+    bench.request(Request::Submit {
+        name,
+        spec,
+        uid: uid.clone(),
+        request_id: String::new(),
+        suspended: false,
+        validate_only: false,
+    });
+    for (i, name) in pods.iter().enumerate() {
+        tell(bench, pod(name, &uid, &format!("h{}", i + 1)));
+        bench.connect(&format!("{name}.default.pod"));
+    }
+    uid
+}
+
+#[test]
+fn a_job_with_a_template_gets_its_own_pods_and_nobody_else_does() {
+    let mut bench = Bench::new(&["h1", "h2"]);
+    let uid = with_pods(&mut bench, (2, 2), &["p1"]);
+    bench.submit("two", document(1, 2, 2));
+    assert_eq!(bench.members("two"), ["h1", "h2"]);
+    assert_eq!(bench.job("one").reason, Reason::BelowMinimum);
+    // Whoever has a namespace can make a pod with any label, but only there.
+    let forged = WorkerPod {
+        namespace: "team-b".into(),
+        ..pod("p2", &uid, "h2")
+    };
+    tell(&mut bench, forged);
+    bench.connect("p2.team-b.pod");
+    assert_eq!(bench.job("one").reason, Reason::BelowMinimum);
+    // An agent may come before the coordinator has heard of its pod.
+    bench.connect("p3.default.pod");
+    assert_eq!(bench.job("one").reason, Reason::BelowMinimum);
+    tell(&mut bench, pod("p3", &uid, "h2"));
+    assert_eq!(bench.members("one"), ["p1.default.pod", "p3.default.pod"]);
+}
+
+#[test]
+fn a_pod_that_is_gone_proves_its_workers_dead() {
+    let mut bench = Bench::new(&["h1", "h2", "h3"]);
+    with_pods(&mut bench, (1, 3), &["p1", "p2", "p3"]);
+    bench.pass(60 * SECOND);
+    assert_eq!(bench.members("one").len(), 3);
+    bench.cut("p2.default.pod");
+    bench.input(Input::Pods(PodNews::Deleted("p2.default.pod".into())));
+    bench.obey();
+    bench.pass(SECOND);
+    // Nobody waited until its silence was long enough, and nobody is to blame.
+    assert_eq!(bench.members("one"), ["p1.default.pod", "p3.default.pod"]);
+    assert!(!bench.stored_nodes.contains_key(&"p2.default.pod".into()));
+    assert!(bench.stored_nodes[&"h2".into()].marks.is_empty());
+    let last = bench.job("one").incidents.last().unwrap().cause;
+    assert_eq!(last, Cause::NodeDeleted);
+}
+
+#[test]
+fn pods_that_went_while_the_coordinator_was_away_are_struck_off() {
+    let mut bench = Bench::new(&["h1"]);
+    let uid = with_pods(&mut bench, (1, 2), &["p1", "p2"]);
+    bench.restart_coordinator();
+    bench.connect("p1.default.pod");
+    let left = pod("p1", &uid, "h1");
+    let all = BTreeMap::from([(left.node(), Arc::new(left))]);
+    bench.input(Input::Pods(PodNews::Listed(all)));
+    bench.obey();
+    assert!(!bench.stored_nodes.contains_key(&"p2.default.pod".into()));
+    bench.pass(SECOND);
+    assert_eq!(bench.members("one"), ["p1.default.pod"]);
+}
+
+#[test]
+fn what_happens_in_a_pod_speaks_of_its_host() {
+    let mut bench = Bench::new(&["h1", "h2"]);
+    with_pods(&mut bench, (1, 2), &["p1", "p2"]);
+    bench.pass(60 * SECOND);
+    bench.cut("p2.default.pod");
+    bench.pass(20 * SECOND);
+    let marks = |bench: &Bench, node: &str| bench.stored_nodes[&node.into()].marks.len();
+    assert_eq!(
+        (marks(&bench, "h2"), marks(&bench, "p2.default.pod")),
+        (1, 0)
+    );
+    assert_eq!(marks(&bench, "h1"), 0);
+}
+
+#[test]
+fn a_pod_on_a_cordoned_host_gets_no_new_work() {
+    let mut bench = Bench::new(&["h1", "h2"]);
+    let (node, reason) = ("h1".into(), "bad".into());
+    bench.request(Request::Cordon { node, reason });
+    with_pods(&mut bench, (1, 2), &["p1", "p2"]);
+    assert_eq!(bench.members("one"), ["p2.default.pod"]);
+}
+
+#[test]
+fn a_pod_that_is_being_deleted_gets_no_new_work() {
+    let mut bench = Bench::new(&[]);
+    let uid = with_pods(&mut bench, (2, 2), &["p1"]);
+    let going = WorkerPod {
+        deleting: true,
+        ..pod("p1", &uid, "h1")
+    };
+    tell(&mut bench, going);
+    tell(&mut bench, pod("p2", &uid, "h2"));
+    bench.connect("p2.default.pod");
+    assert_eq!(bench.job("one").reason, Reason::BelowMinimum);
+    assert!(bench.job("one").message.contains("being deleted"));
+}
+
+#[test]
+fn a_pod_may_end_when_its_job_is_over_and_its_workers_are_gone() {
+    let mut bench = Bench::new(&["h1"]);
+    with_pods(&mut bench, (1, 1), &["p1"]);
+    let retires = |bench: &mut Bench| {
+        let name: NodeName = "p1.default.pod".into();
+        bench
+            .fleet
+            .nodes
+            .get(&name)
+            .unwrap()
+            .published
+            .as_ref()
+            .unwrap()
+            .retire
+    };
+    assert!(!retires(&mut bench));
+    cancel(&mut bench, "one");
+    bench.pass(SECOND);
+    assert!(bench.job("one").phase.is_over());
+    assert!(retires(&mut bench));
+}

@@ -1,0 +1,68 @@
+//! A worker pod: a pod of a Kubernetes cluster that holds one job's place, in the job's own image. Its
+//! agent is a node of its own, and only its job gets that node.
+
+use crate::{
+    id::{JobName, JobUid, NodeName},
+    time::Timestamp,
+};
+
+/// Names of the nodes that worker pods are end like this, and no host's name does.
+pub const SUFFIX: &str = ".pod";
+
+/// A pod as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerPod {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    /// The job that it was made for, as its label says.
+    pub job: JobUid,
+    pub created: Timestamp,
+    /// The node on which it is, once the cluster's scheduler has chosen one.
+    pub host: Option<NodeName>,
+    pub stage: PodStage,
+    /// It was deleted, and its containers are being stopped.
+    pub deleting: bool,
+    /// Why it does not run yet, for people.
+    pub waits: Option<PodWait>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodStage {
+    /// It has no node yet, or its containers are being made.
+    Waiting,
+    Running,
+    /// All its containers have ended, and none starts again.
+    Ended,
+}
+
+/// Why a pod does not run yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodWait {
+    /// The cluster's word, as `Unschedulable` or `ImagePullBackOff`.
+    pub reason: String,
+    pub message: String,
+}
+
+impl WorkerPod {
+    /// The name of the node that the pod is.
+    pub fn node(&self) -> NodeName {
+        node_of(&self.namespace, &self.name)
+    }
+
+    /// Whether it may be a member of a job of this name and uid. Whoever may make pods in a
+    /// namespace can write any label, but only there.
+    pub fn is_of(&self, name: &JobName, uid: &JobUid) -> bool {
+        self.job == *uid && self.namespace == name.namespace
+    }
+}
+
+/// The name of the node that this pod is.
+pub fn node_of(namespace: &str, pod: &str) -> NodeName {
+    format!("{pod}.{namespace}{SUFFIX}").into()
+}
+
+/// Whether a node of this name is a worker pod.
+pub fn is_pod(node: &NodeName) -> bool {
+    node.as_str().ends_with(SUFFIX)
+}

@@ -39,6 +39,7 @@
 //! | `view` | what users see |
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
+//! | `worker_pods` | all of them, and why jobs lack more |
 //! | `marking` | what Kubernetes Node objects should carry |
 //! | **One job's turn** | rules that change one job's record |
 //! | `scratch` | what a turn gathers on its way |
@@ -60,7 +61,7 @@
 //! | `turn` | the one door |
 //! | `hello` | an agent's session begins |
 //! | `ingest` | what agents say, and what their silence says |
-//! | `namesake`, `rollback`, `objects`, `worker_pods`, `forget` | second machines, old stores, Node objects, worker pods, gone nodes |
+//! | `namesake`, `rollback`, `objects`, `pod_news`, `forget` | second machines, old stores, Node objects, worker pods, gone nodes |
 //! | `requests` | what users ask for |
 //! | `admission` | which jobs may take room, and in which order |
 //! | `settle` | which jobs have news, and the steps of one job |
@@ -110,6 +111,7 @@ mod objects;
 mod open;
 mod output;
 mod placement;
+mod pod_news;
 pub mod pod_plan;
 mod policy;
 mod presence;

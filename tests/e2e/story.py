@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import objects
 from cluster import AUDIENCE, COORDINATOR, NAMESPACE, SCRIPT, Cluster, Forward, Muster, NotSo, Overlay, check, wait_until
 
 TEAM = "muster-e2e-team"
@@ -46,6 +47,7 @@ class Story:
         between = [
             ("train digits on all nodes, to the end", self.train),
             ("users of Kubernetes, by their tokens", self.users),
+            ("objects whose workers are in pods of their own", self.objects),
             ("a job without an end", long),
             ("kill a rank", self.kill_rank),
             ("restart an agent's container", self.restart_agent),
@@ -117,6 +119,11 @@ class Story:
         shown = self.kubectl("-n", NAMESPACE, "logs", pod, "-c", "workers")
         check("[digits rank 0] step=" in shown, f"kubectl logs {pod} shows what rank 0 printed")
         return f"world {status['worldSize']}, first step after {first:.1f} s, accuracy {accuracy}"
+
+    def objects(self):
+        if not objects.are_made(self.kubectl):
+            raise NotTested("the overlay has no component worker-pods")
+        return objects.Objects(self).run()
 
     def start_long_job(self):
         began = time.monotonic()
@@ -388,12 +395,12 @@ class Story:
     def status(self, job):
         return self.admin.json("get", "job", job)["status"]
 
-    def trains(self, job, nodes, newer_than=None):
+    def trains(self, job, nodes, newer_than=None, namespace="default"):
         """Waits until so many nodes train in a newer generation, and returns the job's status then."""
         generation = newer_than["generation"] if newer_than else 0
 
         def so():
-            found = self.admin.json("get", "job", job, may_fail=True)
+            found = self.admin.json("get", "job", job, "-n", namespace, may_fail=True)
             if not found:
                 return None
             status = found["status"]

@@ -133,6 +133,9 @@ impl Fleet {
             return;
         };
         let lost = node.liveness == Liveness::Lost;
+        if !node.is_ready() {
+            self.hear_pod(name, scratch);
+        }
         let newly_lost = self.nodes.set_gone(name, lost, now) && lost;
         let Some(node) = self.nodes.nodes.get_mut(name) else {
             return;

@@ -284,7 +284,7 @@ impl Node {
                 }
             }
         }
-        if desired.retire && self.runs.is_empty() {
+        if desired.retire && desired.runs.is_empty() && self.runs.is_empty() {
             work.effects.push(Effect::Retire);
         }
         self.desired = Some(desired);

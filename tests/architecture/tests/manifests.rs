@@ -240,6 +240,39 @@ fn the_coordinator_asks_for_these_rights_and_no_others() {
         rights("components/cordon/rights.yaml"),
         expected.map(str::to_owned).into()
     );
+    let expected = [
+        "ClusterRole create configmaps",
+        "ClusterRole create pods",
+        "ClusterRole delete pods",
+        "ClusterRole get pods",
+        "ClusterRole list pods",
+        "ClusterRole patch configmaps",
+        "ClusterRole watch pods",
+        "Role get daemonsets",
+    ];
+    assert_eq!(
+        rights("components/worker-pods/rights.yaml"),
+        expected.map(str::to_owned).into()
+    );
+}
+
+/// The flag names the DaemonSet whose reading it is given, and that has what worker pods take from
+/// it.
+#[test]
+fn the_component_for_worker_pods_names_the_agents() {
+    let kustomization = source("manifests/components/worker-pods/kustomization.yaml");
+    assert!(kustomization.contains("value: --kubernetes-pods=muster-system/muster-agent"));
+    let set = objects("base/agent.yaml");
+    let set = set.iter().find(|object| object["kind"] == "DaemonSet");
+    let set = set.expect("the agents are a DaemonSet");
+    assert_eq!(set["metadata"]["name"], "muster-agent");
+    let containers = &set["spec"]["template"]["spec"]["initContainers"];
+    let mut containers = containers.as_array().into_iter().flatten();
+    let agent = containers.find(|container| container["name"] == "agent");
+    let agent = agent.expect("the agent is a container of that name");
+    assert!(agent["image"].is_string());
+    let mut variables = agent["env"].as_array().into_iter().flatten();
+    assert!(variables.any(|one| one["name"] == "MUSTER_COORDINATOR" && one["value"].is_string()));
 }
 
 /// Rights to write nodes come with a policy for the same account, and a flag that exists.

@@ -512,12 +512,10 @@ impl World {
                 let jobs_runs = |id: &RunId| id.job == run.job && id.generation <= run.generation;
                 let dir = self.machines[machine].state_dir;
                 invariants::purged_is_dead(self, machine, &run);
-                self.machines[machine]
-                    .runs
-                    .retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
+                let runs = &mut self.machines[machine].runs;
+                runs.retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
             }
-            // There are no worker pods here.
-            Effect::Retire => {}
+            Effect::Retire => unreachable!("there are no worker pods here"),
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");
                 self.befalls(machine, Kind::SessionBroke);

@@ -7,7 +7,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Bound,
     time::Duration,
 };
 
@@ -31,6 +30,7 @@ use super::{
     events,
     object::{MusterJob, Seen},
     status::{self, Urgency},
+    turns::next,
 };
 use crate::{
     board,
@@ -452,17 +452,6 @@ fn is_doubtful(missing: usize, owned: usize) -> bool {
     missing > MISSING_MAX && missing * 2 > owned
 }
 
-/// The first that is not busy behind the one whose turn it was, else the first of all.
-fn next(
-    waiting: &BTreeSet<JobName>,
-    turn: Option<&JobName>,
-    is_busy: impl Fn(&JobName) -> bool,
-) -> Option<JobName> {
-    let behind = turn.map_or(Bound::Unbounded, Bound::Excluded);
-    let behind = waiting.range::<JobName, _>((behind, Bound::Unbounded));
-    behind.chain(waiting).find(|name| !is_busy(name)).cloned()
-}
-
 /// Why something failed, for the log. `None`: it is everyday life.
 fn sentence(why: &Unanswered, part: &str) -> Option<String> {
     match why {
@@ -580,33 +569,6 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn name(name: &str) -> JobName {
-        JobName {
-            namespace: "team-a".into(),
-            name: name.into(),
-        }
-    }
-
-    #[test]
-    fn each_has_its_turn() {
-        let mut waiting: BTreeSet<JobName> = ["a", "b", "c"].map(name).into();
-        let mut turn = None;
-        let mut order = Vec::new();
-        // All wait again at once after each.
-        for _ in 0..5 {
-            let one = next(&waiting, turn.as_ref(), |_| false).unwrap();
-            order.push(one.name.clone());
-            turn = Some(one);
-        }
-        assert_eq!(order, ["a", "b", "c", "a", "b"]);
-        assert_eq!(
-            next(&waiting, turn.as_ref(), |one| *one == name("c")),
-            Some(name("a"))
-        );
-        waiting.clear();
-        assert_eq!(next(&waiting, turn.as_ref(), |_| false), None);
-    }
 
     #[test]
     fn a_list_without_most_of_the_objects_is_doubted() {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::kubernetes::{
@@ -28,6 +29,8 @@ pub(super) struct Site {
     pub(super) image: String,
     pub(super) pull_policy: Option<String>,
     pub(super) coordinator: String,
+    /// How the agents find it where no name service knows it (`hostAliases`).
+    pub(super) hosts: Vec<Value>,
     pub(super) audience: String,
 }
 
@@ -87,6 +90,8 @@ struct PodSpec {
     containers: Vec<Container>,
     #[serde(default)]
     init_containers: Vec<Container>,
+    #[serde(default)]
+    host_aliases: Vec<Value>,
 }
 
 #[derive(Deserialize)]
@@ -183,6 +188,7 @@ impl Model {
         let PodSpec {
             containers,
             init_containers,
+            host_aliases,
         } = set.spec.template.spec;
         let mut all = init_containers.into_iter().chain(containers);
         let agent = all.find(|container| container.name == CONTAINER);
@@ -193,6 +199,7 @@ impl Model {
                 image: agent.image?,
                 pull_policy: agent.image_pull_policy,
                 coordinator,
+                hosts: host_aliases,
                 audience: self.audience.clone(),
             })
         });

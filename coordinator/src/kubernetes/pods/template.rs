@@ -246,6 +246,9 @@ fn spec(job: &JobRecord, template: &Value, name: &str, site: &Site, avoided: &[N
             json!({ "key": GPU, "operator": "Exists" }),
         );
     }
+    for host in &site.hosts {
+        push(&mut spec, "hostAliases", host.clone());
+    }
     keep_from(&mut spec, avoided);
     let guaranteed = is_guaranteed(&spec);
     let user = spec["containers"][0]["securityContext"]["runAsUser"].clone();

@@ -33,6 +33,7 @@ fn tell(bench: &mut Bench, pod: WorkerPod) {
 
 /// A job with a template, and its pods on the hosts h1, h2 and so on.
 fn with_pods(bench: &mut Bench, (min, replicas): (u32, u32), pods: &[&str]) -> JobUid {
+    bench.input(Input::Pods(PodNews::Listed(BTreeMap::new())));
     let (name, checked) = requests::submission("one");
     let spec = JobSpec {
         template: Some("{}".into()),
@@ -95,6 +96,23 @@ fn a_pod_that_is_gone_proves_its_workers_dead() {
     assert!(bench.stored_nodes[&"h2".into()].marks.is_empty());
     let last = bench.job("one").incidents.last().unwrap().cause;
     assert_eq!(last, Cause::NodeDeleted);
+}
+
+/// Somebody has deleted the pod by force, or the API server was set back.
+#[test]
+fn a_pod_that_still_speaks_is_not_gone() {
+    let mut bench = Bench::new(&[]);
+    with_pods(&mut bench, (1, 2), &["p1", "p2"]);
+    bench.pass(60 * SECOND);
+    let before = bench.job("one").current.clone();
+    bench.input(Input::Pods(PodNews::Deleted("p2.default.pod".into())));
+    bench.obey();
+    bench.pass(SECOND);
+    assert_eq!(bench.job("one").current, before);
+    bench.cut("p2.default.pod");
+    bench.pass(SECOND);
+    assert_eq!(bench.members("one"), ["p1.default.pod"]);
+    assert!(!bench.stored_nodes.contains_key(&"p2.default.pod".into()));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::{
 
 mod fixture;
 mod given_up;
+mod retire;
 mod settles;
 mod unsaved;
 pub(crate) use fixture::assignment;
@@ -318,14 +319,7 @@ fn older_stamps_end_the_session_and_are_not_obeyed() {
     );
     let desired = |term, epoch| {
         let runs = vec![running("a", 1)];
-        Input::Desired(Desired {
-            term: Term(term),
-            epoch: NodeEpoch(epoch),
-            runs,
-            labels: Labels::default(),
-            retire: false,
-            warm: Vec::new(),
-        })
+        Input::Desired(fixture::desired(term, epoch, runs))
     };
     let end = |why| vec![Effect::EndSession(Alarm { run: None, why })];
     let older = Objection::OlderTerm {
@@ -676,14 +670,7 @@ impl Machine {
                     .collect();
                 runs.sort_by(|a, b| a.run.cmp(&b.run));
                 runs.dedup_by(|a, b| a.run == b.run);
-                Input::Desired(Desired {
-                    term: Term(term),
-                    epoch: NodeEpoch(epoch),
-                    runs,
-                    labels: Labels::default(),
-                    retire: false,
-                    warm: Vec::new(),
-                })
+                Input::Desired(fixture::desired(term, epoch, runs))
             }
             Event::Speak(number, generation) => {
                 match self.groups.get(&run(job(number), generation)) {

@@ -12,6 +12,7 @@ fn site() -> Site {
         image: "registry/muster-agent:1".into(),
         pull_policy: Some("IfNotPresent".into()),
         coordinator: "https://muster:7070".into(),
+        hosts: vec![json!({ "ip": "10.0.0.7", "hostnames": ["muster"] })],
         audience: "muster".into(),
     }
 }

@@ -54,3 +54,14 @@ pub(super) fn wanted(number: u8, generation: u64, kind: u8) -> DesiredRun {
         }
     }
 }
+
+pub(super) fn desired(term: u64, epoch: u64, runs: Vec<DesiredRun>) -> Desired {
+    Desired {
+        term: Term(term),
+        epoch: NodeEpoch(epoch),
+        runs,
+        labels: Labels::default(),
+        warm: Vec::new(),
+        retire: false,
+    }
+}

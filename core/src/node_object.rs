@@ -88,7 +88,7 @@ pub struct NodeObject {
     pub health_since: Option<Timestamp>,
     /// What others say, as findings. Those that only warn have the severity `warn`.
     pub findings: Vec<Finding>,
-    /// Why the node gets no new work, by the word of others.
+    /// Why the node gets no new work, by a sign of others. See also [`NodeObject::excluded`].
     pub excluded: Option<String>,
     /// Why its machine will be taken away, by the word of others.
     pub leaving: Option<String>,
@@ -100,6 +100,9 @@ pub struct NodeObject {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marking {
     pub cordon: Option<CordonNote>,
+    /// As it should be: somebody else has made the node schedulable while Muster's cordon of this
+    /// time stood there. The annotations of that cordon, and of older ones, say nothing any more.
+    pub overruled: Option<Timestamp>,
     /// Why Muster would cordon the node, if it only says so.
     pub would_cordon: Option<String>,
     /// Why Muster has not cordoned a node that it should have cordoned.
@@ -161,12 +164,8 @@ impl NodeObject {
                 .find(seen)
         };
         let marking = Marking::read(&raw);
-        let by_us = (marking.cordon.as_ref()).is_some_and(|note| !note.was_unschedulable);
-        let excluded = if raw.unschedulable && !by_us {
-            Some("unschedulable in Kubernetes, set by somebody else than Muster".to_owned())
-        } else {
-            worst(Meaning::Exclude).map(|sign| format!("excluded by {}", sign.sentence()))
-        };
+        let excluded = worst(Meaning::Exclude);
+        let excluded = excluded.map(|sign| format!("excluded by {}", sign.sentence()));
         let health = raw.conditions.iter().find(|c| c.kind == GPU_HEALTHY);
         NodeObject {
             findings: SIGNS
@@ -182,6 +181,34 @@ impl NodeObject {
             labels: Labels::bounded(raw.labels),
             uid: raw.uid,
         }
+    }
+
+    /// Why the node gets no new work, by the word of others. `overruled`: see
+    /// [`Marking::overruled`].
+    pub fn excluded(&self, overruled: Option<Timestamp>) -> Option<String> {
+        let note = self.marking.cordon.as_ref();
+        let by_us = note.is_some_and(|note| note.is_alone(overruled));
+        if self.unschedulable && !by_us {
+            return Some(
+                "unschedulable in Kubernetes, set by somebody else than Muster".to_owned(),
+            );
+        }
+        self.excluded.clone()
+    }
+}
+
+impl CordonNote {
+    /// Whether only Muster's cordon makes the node unschedulable, as long as it is. `overruled`:
+    /// see [`Marking::overruled`].
+    pub(crate) fn is_alone(&self, overruled: Option<Timestamp>) -> bool {
+        self.stands(overruled) && !self.was_unschedulable
+    }
+
+    /// Whether this cordon still stands, as long as the node is unschedulable.
+    pub(crate) fn stands(&self, overruled: Option<Timestamp>) -> bool {
+        // A time that cannot be read is not of Muster.
+        let at = Timestamp::from_rfc3339(&self.at);
+        at.is_some() && at > overruled
     }
 }
 
@@ -217,6 +244,7 @@ impl Marking {
         let health = raw.conditions.iter().find(|c| c.kind == GPU_HEALTHY);
         Marking {
             cordon: text(CORDONED_BY).map(note),
+            overruled: None,
             would_cordon: text(WOULD_CORDON),
             withheld: text(CORDON_WITHHELD),
             health: health.map(|condition| Verdict {
@@ -269,32 +297,40 @@ pub fn correction(wanted: &Marking, seen: &NodeObject, now: Timestamp) -> Correc
     if seen.left_alone.is_some() {
         return correction;
     }
-    match (&wanted.cordon, &seen.marking.cordon) {
+    let there = seen.marking.cordon.as_ref();
+    let alone = there.is_some_and(|there| there.is_alone(wanted.overruled));
+    match (&wanted.cordon, there) {
         (Some(wanted), Some(there)) if wanted.at == there.at => {}
-        (Some(wanted), there) => set_cordon(&mut correction, wanted, there.as_ref(), seen),
-        (None, Some(there)) => lift_cordon(&mut correction, there, seen),
+        (Some(wanted), there) => {
+            let before = seen.unschedulable && !alone;
+            set_cordon(&mut correction, wanted, there, before, seen);
+        }
+        (None, Some(there)) => lift_cordon(&mut correction, there, alone, seen),
         (None, None) if planted::on(Mistake::ForeignCordonLifted) && seen.unschedulable => {
             correction.unschedulable = Some(false);
         }
         (None, None) => {}
     }
     let (would, withheld) = (&wanted.would_cordon, &wanted.withheld);
-    for (key, wanted, there, reason) in [
+    for (key, wanted, there, reason, same) in [
         (
             WOULD_CORDON,
             would,
             &seen.marking.would_cordon,
             "WouldCordon",
+            str::eq as fn(&str, &str) -> bool,
         ),
         (
             CORDON_WITHHELD,
             withheld,
             &seen.marking.withheld,
             "CordonWithheld",
+            same_but_numbers,
         ),
     ] {
         correction.annotate(key, there.as_ref(), wanted.as_ref());
-        if let Some(text) = wanted.as_ref().filter(|_| wanted != there) {
+        let known = |text: &String| there.as_ref().is_some_and(|there| same(there, text));
+        if let Some(text) = wanted.as_ref().filter(|text| !known(text)) {
             correction.tell(true, reason, "Cordon", text.clone());
         }
     }
@@ -310,11 +346,9 @@ fn set_cordon(
     correction: &mut Correction,
     wanted: &CordonNote,
     there: Option<&CordonNote>,
+    before: bool,
     seen: &NodeObject,
 ) {
-    let before = there.map_or(seen.unschedulable, |older| {
-        older.was_unschedulable && seen.unschedulable
-    });
     correction.unschedulable = (!seen.unschedulable).then_some(true);
     let empty = CordonNote::default();
     let there = there.unwrap_or(&empty);
@@ -338,8 +372,8 @@ fn set_cordon(
     correction.tell(true, "Cordoned", "Cordon", note);
 }
 
-fn lift_cordon(correction: &mut Correction, there: &CordonNote, seen: &NodeObject) {
-    let ours = !there.was_unschedulable || planted::on(Mistake::ForeignCordonLifted);
+fn lift_cordon(correction: &mut Correction, there: &CordonNote, alone: bool, seen: &NodeObject) {
+    let ours = alone || planted::on(Mistake::ForeignCordonLifted);
     correction.unschedulable = (seen.unschedulable && ours).then_some(false);
     correction
         .annotations
@@ -352,7 +386,9 @@ fn lift_cordon(correction: &mut Correction, there: &CordonNote, seen: &NodeObjec
     }
     let note = match (seen.unschedulable, ours) {
         (true, true) => "uncordoned",
-        (true, false) => "Muster's cordon is over; it stays unschedulable, as it was before",
+        (true, false) => {
+            "Muster's cordon is over; it stays unschedulable, because somebody else cordoned it"
+        }
         (false, _) => "somebody uncordoned it, so Muster's cordon is over",
     };
     correction.tell(false, "Uncordoned", "Uncordon", note.to_owned());
@@ -380,6 +416,12 @@ fn correct_condition(
         (Some(Status::False), Status::True) => correction.tell(false, "GPUHealthy", "Judge", note),
         _ => {}
     }
+}
+
+/// Whether two sentences say the same, apart from their numbers.
+pub fn same_but_numbers(one: &str, other: &str) -> bool {
+    let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    words(one) == words(other)
 }
 
 /// The text, cut where it becomes longer than so many bytes.

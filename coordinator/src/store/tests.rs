@@ -74,6 +74,9 @@ fn node(name: &str) -> NodeRecord {
         }),
         pod_of: None,
         hold_off: None,
+        ended: None,
+        overruled: None,
+        told_excluded: None,
         marks: Vec::new(),
         halt: None,
     }

@@ -160,6 +160,9 @@ pub(super) mod tests {
             cordon: None,
             pod_of: None,
             hold_off: None,
+            ended: None,
+            overruled: None,
+            told_excluded: None,
             halt: None,
             marks: Vec::new(),
         }

@@ -16,6 +16,7 @@ use crate::{
         scratch::Scratch,
     },
     id::{JobUid, NodeName},
+    node_object::same_but_numbers,
     period,
     planted::{self, Mistake},
     time::Timestamp,
@@ -77,12 +78,21 @@ fn put(
     let Some(node) = nodes.nodes.get_mut(name) else {
         return;
     };
+    let over = node.record.cordon.as_ref().map(|cordon| cordon.at);
+    node.record.ended = node.record.ended.max(over);
     if cordon.is_none() {
         // A person has looked at the node, so the old evidence no longer counts.
         node.record.marks.clear();
     }
     (node.record.cordon, node.withheld) = (cordon, None);
     out.node_changed(nodes, jobs, name);
+}
+
+/// The time of a new cordon of this node. It names the cordon, so it is later than that of every
+/// cordon before it, even if clocks differ.
+pub(crate) fn moment(record: &NodeRecord, now: Timestamp) -> Timestamp {
+    let after = |last: Timestamp| last + Duration::from_micros(1);
+    now.max(record.last_cordon().map_or(now, after))
 }
 
 /// Cordons a node if enough failures count against it, unless something forbids it.
@@ -109,8 +119,11 @@ pub(crate) fn consider(
     if node.withheld != withheld {
         out.touch_node(nodes, name);
         let node = nodes.nodes.get_mut(name).expect("found above");
-        node.withheld.clone_from(&withheld);
-        if let Some(Withheld { reason, veto }) = &withheld {
+        let before = std::mem::replace(&mut node.withheld, withheld.clone());
+        // The numbers in the sentence change all the time.
+        if let Some(Withheld { reason, veto }) = &withheld
+            && before.is_none_or(|before| !same_but_numbers(&before.veto, veto))
+        {
             let message = format!("{name} should be cordoned ({reason}), but {veto}");
             out.warn("CordonWithheld", message).on_node(name);
         }
@@ -121,7 +134,7 @@ pub(crate) fn consider(
     let cordon = Cordon {
         by: MUSTER.into(),
         reason,
-        at: out.now,
+        at: moment(&nodes.nodes[name].record, out.now),
         jobs: fault_ledger::accusers(&nodes.nodes[name].record, policy, out.now),
     };
     set(nodes, jobs, name, Some(cordon), out);

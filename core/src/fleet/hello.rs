@@ -114,6 +114,9 @@ impl Fleet {
             cordon: None,
             pod_of: None,
             hold_off: None,
+            ended: None,
+            overruled: None,
+            told_excluded: None,
             halt: None,
             marks: Vec::new(),
         };

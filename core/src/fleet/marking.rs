@@ -37,7 +37,7 @@ fn wanted(node: &Node, object: &NodeObject, braked: bool, mode: CordonMode) -> M
     let note = cordon.map(note).filter(|_| match mode {
         CordonMode::On => true,
         // What stands already stays as long as a cordon lasts, also if it was set anew.
-        _ => there.is_some() && object.unschedulable,
+        _ => there.is_some_and(|there| there.stands(node.record.overruled)) && object.unschedulable,
     });
     let would = cordon.filter(|_| mode == CordonMode::DryRun && note.is_none());
     let withheld = node.withheld.as_ref();
@@ -45,6 +45,7 @@ fn wanted(node: &Node, object: &NodeObject, braked: bool, mode: CordonMode) -> M
         would_cordon: would.map(|c| cut(&format!("{}: {}", c.by, c.reason), NOTE_MAX)),
         withheld: withheld.map(|w| cut(&format!("{}, but {}", w.reason, w.veto), NOTE_MAX)),
         health: health(node, braked),
+        overruled: node.record.overruled,
         cordon: note,
     }
 }

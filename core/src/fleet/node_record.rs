@@ -31,6 +31,17 @@ pub struct NodeRecord {
     /// Muster itself does not cordon the node for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_off: Option<HoldOff>,
+    /// When the newest cordon that is over was set. A newer one on the Node object is one that this
+    /// store has lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Timestamp>,
+    /// When the newest cordon was set that somebody else ended on the Node object. Whatever makes
+    /// the node unschedulable since then, it is not that cordon, even if its annotations stand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overruled: Option<Timestamp>,
+    /// What people were told last of others who keep work away by the Node object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_excluded: Option<String>,
     /// The node knows more than the store.
     #[serde(default)]
     pub halt: Option<Halt>,
@@ -47,6 +58,14 @@ pub struct Cordon {
     /// The jobs whose failures count against the node, for people. Empty: a person cordoned it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobName>,
+}
+
+impl NodeRecord {
+    /// When the newest cordon of this node was set that the books know.
+    pub(crate) fn last_cordon(&self) -> Option<Timestamp> {
+        let present = self.cordon.as_ref().map(|cordon| cordon.at);
+        present.max(self.ended).max(self.overruled)
+    }
 }
 
 /// A person has uncordoned the node in Kubernetes, and is right for so long.

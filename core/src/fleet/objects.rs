@@ -8,9 +8,11 @@
 //! every node until it is over.
 //!
 //! A cordon on the object is of this coordinator's books if both have the same time. Then a person
-//! who makes the node schedulable overrules it. A cordon of Muster that the books do not know was
-//! set before they began, because the store was lost: it is taken over. One that they have ended
-//! already only waits for its annotations to go.
+//! who makes the node schedulable overrules it. A cordon of Muster that is newer than all that the
+//! books know of the node is one that they have lost, with the store or since an old copy of it was
+//! made: it is taken over. One that they have ended waits to be lifted. Of one that a person has
+//! ended only the annotations are left to go: what makes that node unschedulable later is the
+//! person's.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,7 +21,6 @@ use crate::{
         cordon,
         input::ObjectNews,
         job::JobRecord,
-        marking,
         node_record::{Cordon, NodeRecord},
         policy::{CordonMode, Policy},
         registry::{Node, Registry},
@@ -49,8 +50,8 @@ pub(crate) struct Objects {
 enum Word {
     /// A person has ended the cordon.
     Overruled,
-    /// The cordon was there before the record.
-    Older(Cordon),
+    /// The books have lost this cordon.
+    Lost(Cordon),
 }
 
 impl Objects {
@@ -142,38 +143,53 @@ impl Objects {
         out: &mut Scratch,
     ) {
         let object = self.all.get(name).cloned();
-        let Some(node) = nodes
-            .nodes
-            .get_mut(name)
-            .filter(|node| node.object != object)
-        else {
+        let Some(node) = nodes.get(name) else {
             return;
         };
-        let before = std::mem::replace(&mut node.object, object);
-        unhealthy::tell_object(node, before.as_deref(), out);
-        let relabelled = relabel(node);
-        let work = |object: Option<&NodeObject>| {
-            object.map(|object| (object.excluded.is_some(), object.leaving.is_some()))
+        let told = || {
+            let unknown = object.is_none() && !self.listed;
+            unknown || node.record.told_excluded == unhealthy::word_of_others(node)
         };
-        let matters = relabelled || work(before.as_deref()) != work(node.object.as_deref());
+        if node.object == object && told() {
+            return;
+        }
         out.touch_node(nodes, name);
+        let node = nodes.nodes.get_mut(name).expect("found above");
+        let before = work(node);
+        node.object = object;
+        let word = (node.object.as_ref()).and_then(|object| word(&node.record, object, policy));
+        let undone = node.object.as_ref().and_then(|object| undone(object));
+        node.record.overruled = node.record.overruled.max(undone);
+        unhealthy::tell_object(node, out);
+        let relabelled = relabel(node);
+        let matters = relabelled || before != work(node);
         if relabelled {
             out.publish.insert(name.clone());
         }
         if matters {
             out.node_changed(nodes, jobs, name);
         }
-        let node = &nodes.nodes[name];
-        let word = node
-            .object
-            .as_ref()
-            .and_then(|object| word(&node.record, object, policy));
         match word {
             Some(Word::Overruled) => cordon::overruled(nodes, jobs, name, policy, out),
-            Some(Word::Older(older)) => cordon::set(nodes, jobs, name, Some(older), out),
+            Some(Word::Lost(cordon)) => cordon::set(nodes, jobs, name, Some(cordon), out),
             None => {}
         }
     }
+}
+
+/// Whether others keep new work away, and whether they make it leave.
+fn work(node: &Node) -> (bool, bool) {
+    let object = node.object.as_ref();
+    let excluded = object.and_then(|object| object.excluded(node.record.overruled));
+    let leaving = object.is_some_and(|object| object.leaving.is_some());
+    (excluded.is_some(), leaving)
+}
+
+/// When the cordon was set whose annotations stand on the object, although somebody has made it
+/// schedulable. Muster itself changes both in one write.
+fn undone(object: &NodeObject) -> Option<Timestamp> {
+    let there = object.marking.cordon.as_ref()?;
+    Timestamp::from_rfc3339(&there.at).filter(|_| !object.unschedulable)
 }
 
 /// Gives a node the labels of its object, if it has one. True: they are new.
@@ -192,20 +208,19 @@ fn relabel(node: &mut Node) -> bool {
 
 fn word(record: &NodeRecord, object: &NodeObject, policy: &Policy) -> Option<Word> {
     let there = object.marking.cordon.as_ref()?;
-    let Some(cordon) = &record.cordon else {
-        let at = Timestamp::from_rfc3339(&there.at)?;
-        let older = at < record.first_seen && object.unschedulable;
-        let cordon = || Cordon {
-            by: there.by.clone(),
-            reason: there.reason.clone(),
-            at,
-            jobs: Vec::new(),
-        };
-        return (older && policy.kubernetes_cordon != CordonMode::Off)
-            .then(|| Word::Older(cordon()));
+    let at = Timestamp::from_rfc3339(&there.at)?;
+    let present = record.cordon.as_ref();
+    if present.is_some_and(|cordon| cordon.at == at) {
+        return (!object.unschedulable).then_some(Word::Overruled);
+    }
+    let lost = object.unschedulable && Some(at) > record.last_cordon();
+    let cordon = || Cordon {
+        by: there.by.clone(),
+        reason: there.reason.clone(),
+        at,
+        jobs: Vec::new(),
     };
-    let same = there.at == marking::note(cordon).at;
-    (same && !object.unschedulable).then_some(Word::Overruled)
+    (lost && policy.kubernetes_cordon != CordonMode::Off).then(|| Word::Lost(cordon()))
 }
 
 fn touch_all(nodes: &Registry, out: &mut Scratch) {

@@ -400,9 +400,9 @@ impl Fleet {
                 });
             }
         }
-        if self.nodes.get(name).is_none() {
+        let Some(node) = self.nodes.get(name) else {
             return Err(Refusal::NoSuchNode(name.clone()));
-        }
+        };
         // Muster's own cordons are counted by this name: a client must not claim it.
         let by = if by == MUSTER {
             Actor::Unknown {
@@ -415,7 +415,7 @@ impl Fleet {
         let cordon = Cordon {
             by,
             reason,
-            at: now,
+            at: cordon::moment(&node.record, now),
             jobs: Vec::new(),
         };
         cordon::set(&mut self.nodes, &self.jobs, name, Some(cordon), scratch);

@@ -9,7 +9,6 @@ use crate::{
     fleet::{job_turn::JobTurn, members::Member, registry::Node, scratch::Scratch},
     health::{Finding, Health, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     id::NodeName,
-    node_object::NodeObject,
     planted::{self, Mistake},
     run::RunId,
 };
@@ -45,7 +44,7 @@ pub(crate) fn withheld(node: &Node) -> Option<String> {
             .leaving
             .as_ref()
             .map(|why| format!("leaving ({why})"));
-        object.excluded.clone().or(leaving)
+        object.excluded(node.record.overruled).or(leaving)
     })
 }
 
@@ -93,17 +92,22 @@ pub(crate) fn tell_health(node: &Node, before: &Health, out: &mut Scratch) {
     out.tell(warning, reason, message).on_node(name);
 }
 
+/// What others say on the Node object to keep new work away, or to make it leave.
+pub(crate) fn word_of_others(node: &Node) -> Option<String> {
+    let object = node.object.as_ref()?;
+    let excluded = || object.excluded(node.record.overruled);
+    object.leaving.clone().or_else(excluded)
+}
+
 /// Writes one event if others now say on the Node object that work must stay away or leave, or do
-/// not say so any more.
-pub(crate) fn tell_object(node: &Node, before: Option<&NodeObject>, out: &mut Scratch) {
-    fn words(object: Option<&NodeObject>) -> Option<&String> {
-        object.and_then(|object| object.leaving.as_ref().or(object.excluded.as_ref()))
-    }
-    let (name, now) = (&node.record.name, words(node.object.as_deref()));
-    if words(before) == now {
+/// not say so any more. Also a coordinator that starts anew does not repeat it.
+pub(crate) fn tell_object(node: &mut Node, out: &mut Scratch) {
+    let now = word_of_others(node);
+    if node.record.told_excluded == now {
         return;
     }
-    let (warning, reason, message) = match now {
+    let name = &node.record.name;
+    let (warning, reason, message) = match &now {
         Some(why) => (
             true,
             "NodeExcluded",
@@ -116,6 +120,7 @@ pub(crate) fn tell_object(node: &Node, before: Option<&NodeObject>, out: &mut Sc
         ),
     };
     out.tell(warning, reason, message).on_node(name);
+    node.record.told_excluded = now;
 }
 
 impl JobTurn<'_> {

@@ -149,6 +149,8 @@ fn is_judged(before: Option<&NodeRecord>, after: &NodeRecord) -> bool {
             before.marks != after.marks
                 || before.cordon != after.cordon
                 || before.hold_off != after.hold_off
+                || before.ended != after.ended
+                || before.overruled != after.overruled
         }
         None => !after.marks.is_empty() || after.cordon.is_some(),
     }
@@ -164,6 +166,8 @@ fn itself_apart(altered: &Altered) -> Option<NodeRecord> {
         marks: before.map_or(Vec::new(), |before| before.marks.clone()),
         cordon: before.and_then(|before| before.cordon.clone()),
         hold_off: before.and_then(|before| before.hold_off.clone()),
+        ended: before.and_then(|before| before.ended),
+        overruled: before.and_then(|before| before.overruled),
         ..(**after).clone()
     })
 }

@@ -76,7 +76,7 @@ fn a_cordon_is_set_with_who_why_when_and_which_job_and_leaves_nothing_behind() {
     assert!(told.note.contains("default/a"), "{}", told.note);
     let object = NodeObject::read(raw.clone());
     assert_eq!(
-        (object.marking, object.excluded),
+        (object.marking.clone(), object.excluded(None)),
         (cordoned(), None),
         "Muster's own cordon is no news to Muster"
     );
@@ -92,7 +92,10 @@ fn what_somebody_else_made_unschedulable_stays_so() {
     let (raw, _) = correct(&unschedulable(), &cordoned());
     assert_eq!(raw.annotations[WAS_UNSCHEDULABLE], "true");
     let object = NodeObject::read(raw.clone());
-    assert!(object.excluded.is_some(), "somebody else's stands as well");
+    assert!(
+        object.excluded(None).is_some(),
+        "somebody else's stands as well"
+    );
     // A newer cordon keeps it in mind.
     let newer = Marking {
         cordon: Some(CordonNote {
@@ -107,6 +110,58 @@ fn what_somebody_else_made_unschedulable_stays_so() {
     assert_eq!(raw.annotations[WAS_UNSCHEDULABLE], "true");
     let (raw, _) = correct(&raw, &Marking::default());
     assert_eq!(raw, unschedulable());
+}
+
+#[test]
+fn of_a_cordon_that_somebody_ended_only_the_annotations_are_muster_s() {
+    let (raw, _) = correct(&Raw::default(), &cordoned());
+    let object = NodeObject::read(raw.clone());
+    let overruled = |at: u64| Marking {
+        overruled: Some(Timestamp(at)),
+        ..Marking::default()
+    };
+    assert_eq!(object.excluded(overruled(NOW.0 - 1).overruled), None);
+    assert!(object.excluded(overruled(NOW.0).overruled).is_some());
+    let (lifted, _) = correct(&raw, &overruled(NOW.0 - 1));
+    assert_eq!(lifted, Raw::default(), "an older one was ended");
+    let (kept, done) = correct(&raw, &overruled(NOW.0));
+    assert_eq!(kept, unschedulable());
+    assert!(done.event.unwrap().note.contains("stays unschedulable"));
+    // A newer cordon of Muster knows whose the node was before.
+    let newer = Marking {
+        cordon: Some(CordonNote {
+            at: "2026-11-23T18:00:00.000000Z".into(),
+            ..note()
+        }),
+        ..overruled(NOW.0)
+    };
+    let (above, _) = correct(&raw, &newer);
+    assert_eq!(above.annotations[WAS_UNSCHEDULABLE], "true");
+    let (kept, _) = correct(&above, &overruled(NOW.0));
+    assert_eq!(kept, unschedulable());
+}
+
+#[test]
+fn a_note_that_muster_did_not_write_makes_no_cordon_muster_s() {
+    let (mut raw, _) = correct(&Raw::default(), &cordoned());
+    raw.annotations.insert(CORDONED_AT.into(), "today".into());
+    assert!(NodeObject::read(raw.clone()).excluded(None).is_some());
+    assert_eq!(correct(&raw, &Marking::default()).0, unschedulable());
+}
+
+#[test]
+fn a_withheld_cordon_is_told_again_only_if_more_than_its_numbers_changes() {
+    let withheld = |text: &str| Marking {
+        withheld: Some(text.into()),
+        ..Marking::default()
+    };
+    let (raw, done) = correct(&Raw::default(), &withheld("2 of 30 nodes"));
+    assert!(done.event.is_some());
+    let (raw, done) = correct(&raw, &withheld("10 of 3 nodes"));
+    assert_eq!(raw.annotations[CORDON_WITHHELD], "10 of 3 nodes");
+    assert_eq!(done.event, None);
+    let (_, done) = correct(&raw, &withheld("somebody uncordoned it"));
+    assert_eq!(done.event.unwrap().reason, "CordonWithheld");
 }
 
 #[test]

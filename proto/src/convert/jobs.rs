@@ -355,8 +355,10 @@ pub fn node(view: &NodeView) -> v1::Node {
         usage_unix_us: 0,
         warm_pool: report.warm_pool.map(warm_pool_to_wire),
         excluded: object
-            .and_then(|object| object.leaving.as_ref().or(object.excluded.as_ref()))
-            .cloned()
+            .and_then(|object| {
+                let excluded = || object.excluded(record.overruled);
+                object.leaving.clone().or_else(excluded)
+            })
             .unwrap_or_default(),
         kubernetes_labels: report
             .object_labels

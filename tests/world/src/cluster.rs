@@ -10,7 +10,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use muster_core::{
     fleet::{Change, Input, MUSTER, NodeRecord, ObjectNews, Request},
     id::NodeName,
-    node_object::{CORDONED_AT, CORDONED_BY, Correction, NodeObject, Raw, correction},
+    node_object::{CORDONED_AT, Correction, NodeObject, Raw, correction},
+    time::Timestamp,
 };
 
 use crate::{
@@ -37,7 +38,8 @@ pub(crate) struct Cluster {
 struct Object {
     raw: Raw,
     version: u64,
-    /// A person made it unschedulable, and no cordon of Muster stood there.
+    /// A person made it unschedulable, and no cordon of Muster stood there, or the books knew that
+    /// it was over.
     foreign: bool,
 }
 
@@ -192,7 +194,11 @@ impl World {
         };
         let machine = cluster.rng.below(cluster.objects.len());
         let object = &mut cluster.objects[machine];
-        let ours = object.raw.annotations.contains_key(CORDONED_BY);
+        let at = object.raw.annotations.get(CORDONED_AT);
+        let at = at.and_then(|at| Timestamp::from_rfc3339(at));
+        let record = self.store.nodes.get(&self.machines[machine].name);
+        // Nobody can tell apart what has happened before any coordinator has seen it.
+        let ours = at.is_some() && at > record.and_then(|record| record.overruled);
         let roll = cluster.rng.below(100);
         match (object.raw.unschedulable, roll) {
             (true, 0..70) => {
@@ -259,7 +265,7 @@ impl World {
         ours && cluster.is_some_and(|cluster| cluster.overruled.contains(&node.name))
     }
 
-    /// The cordon stood on the object before the node's record began.
+    /// The cordon stands on the object already. A new one gets there only after it is stored.
     pub(crate) fn is_taken_over(&self, node: &NodeRecord) -> bool {
         let (Some(cluster), Some(cordon)) = (&self.cluster, &node.cordon) else {
             return false;
@@ -267,7 +273,7 @@ impl World {
         let machine = self.machine_named(&node.name);
         let object = machine.map(|machine| &cluster.objects[machine].raw);
         let at = object.and_then(|raw| raw.annotations.get(CORDONED_AT));
-        cordon.at < node.first_seen && at == Some(&cordon.at.rfc3339())
+        at == Some(&cordon.at.rfc3339())
     }
 }
 

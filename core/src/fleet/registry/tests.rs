@@ -13,6 +13,9 @@ fn registry(now: Timestamp) -> Registry {
         cordon: None,
         pod_of: None,
         hold_off: None,
+        ended: None,
+        overruled: None,
+        told_excluded: None,
         halt: None,
         marks: Vec::new(),
     };

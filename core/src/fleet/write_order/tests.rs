@@ -56,6 +56,9 @@ fn node(name: &str) -> NodeRecord {
         cordon: None,
         pod_of: None,
         hold_off: None,
+        ended: None,
+        overruled: None,
+        told_excluded: None,
         halt: None,
         marks: Vec::new(),
     }

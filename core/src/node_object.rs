@@ -139,9 +139,11 @@ pub struct Correction {
     pub unschedulable: Option<bool>,
     /// `None`: the annotation goes.
     pub annotations: BTreeMap<&'static str, Option<String>>,
-    pub condition: Option<Condition>,
-    /// The event that tells of it.
+    /// The event that tells of what is above.
     pub event: Option<Told>,
+    pub condition: Option<Condition>,
+    /// The event that tells of the condition, if there is no other.
+    pub judged: Option<Told>,
 }
 
 /// An event for Kubernetes.
@@ -263,6 +265,7 @@ impl Correction {
             annotations,
             condition,
             event: _,
+            judged: _,
         } = self;
         unschedulable.is_none() && annotations.is_empty() && condition.is_none()
     }
@@ -279,13 +282,19 @@ impl Correction {
     }
 
     fn tell(&mut self, warning: bool, reason: &'static str, action: &'static str, note: String) {
-        let note = cut(&note, TEXT_MAX);
-        self.event.get_or_insert(Told {
+        self.event
+            .get_or_insert_with(|| Told::of(warning, reason, action, &note));
+    }
+}
+
+impl Told {
+    fn of(warning: bool, reason: &'static str, action: &'static str, note: &str) -> Self {
+        Self {
             warning,
             reason,
             action,
-            note,
-        });
+            note: cut(note, TEXT_MAX),
+        }
     }
 }
 
@@ -410,12 +419,13 @@ fn correct_condition(
         since: seen.health_since.filter(|_| same).or(Some(now)),
     });
     let note = format!("{}: {}", health.reason, health.message);
-    match (before, health.status) {
-        (_, _) if same => {}
-        (_, Status::False) => correction.tell(true, "GPUUnhealthy", "Judge", note),
-        (Some(Status::False), Status::True) => correction.tell(false, "GPUHealthy", "Judge", note),
-        _ => {}
-    }
+    let judged = match (before, health.status) {
+        (_, _) if same => None,
+        (_, Status::False) => Some(Told::of(true, "GPUUnhealthy", "Judge", &note)),
+        (Some(Status::False), Status::True) => Some(Told::of(false, "GPUHealthy", "Judge", &note)),
+        _ => None,
+    };
+    correction.judged = judged.filter(|_| correction.event.is_none());
 }
 
 /// Whether two sentences say the same, apart from their numbers.

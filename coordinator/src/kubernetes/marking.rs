@@ -7,7 +7,14 @@
 //!
 //! Every write names the version of the object that was read a moment before. If somebody else has
 //! written meanwhile, the object is read again, so nobody's change is lost. Cordons go first, and
-//! conditions follow at a pace that an API server does not notice.
+//! conditions follow at a pace that an API server does not notice. An object whose write fails
+//! waits, and holds up no other.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `failing` | which writes fail, when they are tried again, what people are told |
+
+mod failing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,6 +42,7 @@ use super::{
     server::{Server, Unanswered, cut},
 };
 use crate::handle::{Handle, NoAnswer};
+use failing::{Failing, News, RETRY_MAX, Why};
 
 /// The pause after each object that was asked about: at most 20 objects in a second.
 const PACE: Duration = Duration::from_millis(50);
@@ -46,16 +54,13 @@ const ROUND: usize = 20;
 /// undone the write before anybody saw it.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The longest pause between two attempts.
-const RETRY_MAX: Duration = Duration::from_secs(30);
-
 /// How often in a row an object may change between reading and writing. Then it waits with the
 /// others.
 const CONFLICTS_MAX: u32 = 5;
 
-/// After this many failures in a row people are told that the API server is away. One is usually a
-/// connection that was reset.
-const FAILURES_TOLD: u32 = 2;
+/// After this many objects in a row about which the server cannot be asked, it is left alone for a
+/// while. Fewer may have something of their own, as a webhook that is away.
+const IN_VAIN: u32 = 3;
 
 /// Events about objects without a namespace are in this one.
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
@@ -74,12 +79,7 @@ enum Outcome {
     Done,
     /// The object is gone, or nobody can be asked about it any more.
     Gone,
-    /// The server refuses this object.
-    Refused(String),
-    /// The server gives this coordinator no right, so no object can be written.
-    Forbidden(String),
-    /// The server cannot be asked now.
-    Away(String),
+    Failed(Why),
 }
 
 impl Marking {
@@ -101,9 +101,7 @@ impl Marking {
             handle,
             revision: 0,
             due: BTreeMap::new(),
-            refused: BTreeMap::new(),
-            failures: 0,
-            told: None,
+            failing: Failing::default(),
         };
         // Boxed, because kube's requests are large and this task is spawned with others.
         shutdown.run_until_cancelled(Box::pin(work.work())).await;
@@ -117,12 +115,7 @@ struct Writer {
     revision: u64,
     /// Nodes whose object lacks something, each with the moment of the next attempt.
     due: BTreeMap<NodeName, Instant>,
-    /// Nodes whose last write was refused, and why.
-    refused: BTreeMap<NodeName, String>,
-    /// Failures of the server in a row.
-    failures: u32,
-    /// What people were told of objects that cannot be written.
-    told: Option<String>,
+    failing: Failing,
 }
 
 impl Writer {
@@ -154,107 +147,104 @@ impl Writer {
         }
     }
 
-    /// Finds the nodes whose wish is new.
+    /// Finds the nodes whose wish is new. Those that fail wait for their next attempt.
     fn look(&mut self) {
         let board = self.handle.nodes();
         let board = board.borrow();
         let now = Instant::now();
         for (name, view) in board.since(self.revision) {
             match &view.unmarked {
-                Some(_) if self.refused.contains_key(name) => {}
+                Some(_) if self.failing.has(name) => {}
                 Some(_) => drop(self.due.insert(name.clone(), now)),
                 None => drop(self.due.remove(name)),
             }
         }
         self.revision = board.revision();
         self.due.retain(|name, _| board.get(name).is_some());
-        self.refused.retain(|name, _| self.due.contains_key(name));
+        self.failing.retain(|name| self.due.contains_key(name));
     }
 
     /// One attempt for every object whose time has come. False: the server cannot be asked.
     async fn round(&mut self) -> Result<bool, NoAnswer> {
+        let mut in_vain = 0;
         // A cordon that is decided meanwhile comes first in the next round, and must not wait long.
         for name in self.in_order().into_iter().take(ROUND) {
             let attempt = Box::pin(self.marking.mark(&self.handle, &name)).await;
-            let answered = !matches!(attempt, Outcome::Away(_) | Outcome::Forbidden(_));
-            if answered {
-                self.failures = 0;
+            in_vain = match attempt {
+                Outcome::Failed(Why::Away(_) | Why::Forbidden(_)) => in_vain + 1,
+                _ => 0,
+            };
+            self.take_down(name, attempt);
+            if in_vain >= IN_VAIN {
+                self.tell().await?;
+                return Ok(false);
             }
-            let now = Instant::now();
-            match attempt {
-                Outcome::Done => {
-                    self.refused.remove(&name);
-                    self.due.insert(name, now + AGAIN);
-                }
-                Outcome::Gone => {
-                    self.refused.remove(&name);
-                    self.due.remove(&name);
-                }
-                Outcome::Refused(why) => {
-                    self.due.insert(name.clone(), now + RETRY_MAX);
-                    self.refused.insert(name, why);
-                }
-                Outcome::Forbidden(why) => {
-                    self.tell(why).await?;
-                    return Ok(false);
-                }
-                Outcome::Away(why) => {
-                    self.failures = self.failures.saturating_add(1);
-                    debug!("Node objects cannot be written: {why}");
-                    if self.failures >= FAILURES_TOLD {
-                        self.tell(why).await?;
-                    }
-                    return Ok(false);
-                }
-            }
-            self.tell_refused().await?;
             sleep(PACE).await;
         }
-        self.tell_refused().await?;
+        self.tell().await?;
         Ok(true)
     }
 
-    /// The nodes whose time has come, those with a cordon to set or to lift first.
+    fn take_down(&mut self, name: NodeName, attempt: Outcome) {
+        let now = Instant::now();
+        let free = match attempt {
+            Outcome::Done => {
+                self.due.insert(name.clone(), now + AGAIN);
+                self.failing.answered(&name)
+            }
+            Outcome::Gone => {
+                self.due.remove(&name);
+                self.failing.answered(&name)
+            }
+            Outcome::Failed(why) => {
+                debug!(%name, "its Node object cannot be written: {why:?}");
+                let (pause, free) = self.failing.failed(name.clone(), why);
+                self.due.insert(name, now + pause);
+                free
+            }
+        };
+        for name in free {
+            self.due.insert(name, now);
+        }
+    }
+
+    /// The nodes whose time has come: those with a cordon to set or to lift first, and of others
+    /// those that have not failed, and those that wait longest.
     fn in_order(&self) -> Vec<NodeName> {
         let now = Instant::now();
         let ready = self.due.iter().filter(|(_, at)| **at <= now);
-        let (mut first, mut rest) = (Vec::new(), Vec::new());
-        for (name, _) in ready {
-            let urgent = self.handle.node(name).is_some_and(|view| {
-                let wanted = view.unmarked.as_ref().zip(view.object.as_ref());
-                wanted.is_some_and(|(wanted, object)| {
-                    correction(wanted, object, Timestamp(0)).is_urgent()
-                })
-            });
-            if urgent { &mut first } else { &mut rest }.push(name.clone());
-        }
-        first.append(&mut rest);
-        first
+        let mut ready: Vec<_> = ready
+            .map(|(name, at)| {
+                let urgent = self.handle.node(name).is_some_and(|view| {
+                    let wanted = view.unmarked.as_ref().zip(view.object.as_ref());
+                    wanted.is_some_and(|(wanted, object)| {
+                        correction(wanted, object, Timestamp(0)).is_urgent()
+                    })
+                });
+                (!urgent, self.failing.has(name), *at, name)
+            })
+            .collect();
+        ready.sort_unstable();
+        let names = ready.into_iter().map(|(.., name)| name.clone());
+        names.collect()
     }
 
-    /// Tells of objects that are refused, or that none is any more.
-    async fn tell_refused(&mut self) -> Result<(), NoAnswer> {
-        if let Some((name, why)) = self.refused.iter().next() {
-            let why = format!("{name}: {why}");
-            return self.tell(why).await;
-        }
-        if self.failures == 0 && self.told.take().is_some() {
-            info!("Kubernetes Node objects are written again");
-            self.handle
-                .tell(Input::Objects(ObjectNews::Written))
-                .await?;
-        }
-        Ok(())
-    }
-
-    /// Tells the log and the fleet why objects cannot be written, each reason once.
-    async fn tell(&mut self, why: String) -> Result<(), NoAnswer> {
-        if self.told.as_ref() == Some(&why) {
-            return Ok(());
-        }
-        warn!("Kubernetes Node objects cannot be written: {why}");
-        self.told = Some(why.clone());
-        let news = ObjectNews::Unwritable(why);
+    /// Tells the log and the fleet that objects cannot be written, or that no write fails any more.
+    async fn tell(&mut self) -> Result<(), NoAnswer> {
+        let news = match self.failing.news() {
+            None => return Ok(()),
+            Some(News::Over) => {
+                info!("no write on a Kubernetes Node object fails any more");
+                ObjectNews::Written
+            }
+            Some(News::Fail { sentence, known }) => {
+                warn!("Kubernetes Node objects cannot be written: {sentence}");
+                ObjectNews::Unwritable {
+                    why: sentence,
+                    known,
+                }
+            }
+        };
         self.handle.tell(Input::Objects(news)).await
     }
 }
@@ -287,8 +277,9 @@ impl Marking {
         let Correction {
             unschedulable,
             annotations,
-            condition,
             event,
+            condition,
+            judged,
         } = correction(&wanted, &seen, now);
         if unschedulable.is_some() || !annotations.is_empty() {
             let mut patch = json!({ "metadata": { "resourceVersion": version } });
@@ -306,7 +297,7 @@ impl Marking {
             let written: Object = self.server.merge(&path, &patch).await?;
             version = written.version().to_owned();
         }
-        // The event tells of the first write, even if the second one fails.
+        // Each event follows its own write: an attempt that fails tells nothing, and is repeated.
         if let Some(told) = event {
             self.tell(name, &seen.uid, &told, now).await;
         }
@@ -317,6 +308,9 @@ impl Marking {
             });
             let path = format!("{path}/status?{MANAGER}");
             let _: Object = self.server.merge_by_key(&path, &patch).await?;
+        }
+        if let Some(told) = judged {
+            self.tell(name, &seen.uid, &told, now).await;
         }
         Ok(Outcome::Done)
     }
@@ -354,18 +348,26 @@ fn stated(condition: &Condition, now: Timestamp) -> Value {
 }
 
 fn outcome(why: Unanswered) -> Outcome {
-    match why {
-        _ if why.is_missing() => Outcome::Gone,
-        // RBAC says so about every object; an admission policy has its own words.
-        Unanswered::Forbidden(text) if text.contains(" cannot ") => Outcome::Forbidden(format!(
+    Outcome::Failed(match why {
+        _ if why.is_missing() => return Outcome::Gone,
+        Unanswered::Forbidden(text) if lacks_a_right(&text) => Why::Forbidden(format!(
             "the coordinator may not write nodes ({text}): its user needs a ClusterRole with apiGroups [\"\"], resources [nodes, \
              nodes/status], verbs [get, patch]; manifests/components/cordon has it"
         )),
-        Unanswered::Forbidden(text) => Outcome::Refused(text),
+        Unanswered::Forbidden(text) => Why::Refused(text),
         Unanswered::Refused {
             code: 400..=499, ..
         }
-        | Unanswered::Malformed { .. } => Outcome::Refused(why.to_string()),
-        _ => Outcome::Away(why.to_string()),
-    }
+        | Unanswered::Malformed { .. } => Why::Refused(why.to_string()),
+        _ => Why::Away(why.to_string()),
+    })
+}
+
+/// Whether RBAC says this, about every object, and not an admission policy about one. Both answer
+/// with 403, so only the words tell them apart (apiserver, `responsewriters.Forbidden`).
+fn lacks_a_right(text: &str) -> bool {
+    ["get", "patch"].iter().any(|verb| {
+        let said = format!("\" cannot {verb} resource \"nodes");
+        text.contains("User \"") && text.contains(&said)
+    })
 }

@@ -73,6 +73,10 @@ pub(crate) struct State {
     pub after_get: Vec<(String, Value)>,
     /// By node: why an admission policy denies every change.
     pub denied: BTreeMap<String, String>,
+    /// Requests for which `forbidden` names a right.
+    pub refused: u32,
+    /// By node: why every change fails within the server, as when a webhook is away.
+    pub broken: BTreeMap<String, String>,
     /// Requests by resource, without those of nodes.
     pub asked: BTreeMap<&'static str, u32>,
     /// Requests without an answer whose client has left.

@@ -90,10 +90,14 @@ pub enum ObjectNews {
     Followed,
     /// The objects cannot be read, and why.
     Unreadable(String),
-    /// An object was written, after one could not be.
+    /// No write of an object fails any more, after one did.
     Written,
-    /// An object cannot be written, and why.
-    Unwritable(String),
+    /// Objects cannot be written, and why. `known`: people were told why, and only the number of
+    /// objects is another.
+    Unwritable {
+        why: String,
+        known: bool,
+    },
 }
 
 /// What the shell read about worker pods, each under the name of the node that it is.

@@ -117,16 +117,18 @@ impl Objects {
             }
             ObjectNews::Written => {
                 if self.unwritable.take().is_some() {
-                    let message = "Kubernetes Node objects are written again";
+                    let message = "no write on a Kubernetes Node object fails any more";
                     out.note("NodeMarksFresh", message.to_owned());
                     touch_all(nodes, out);
                 }
             }
-            ObjectNews::Unwritable(why) => {
-                let message = format!(
-                    "Kubernetes Node objects cannot be written: {why}; cordons count for Muster's jobs all the same"
-                );
-                out.warn("NodeMarksStale", message);
+            ObjectNews::Unwritable { why, known } => {
+                if !known {
+                    let message = format!(
+                        "Kubernetes Node objects cannot be written: {why}; cordons count for Muster's jobs all the same"
+                    );
+                    out.warn("NodeMarksStale", message);
+                }
                 self.unwritable = Some(why);
                 touch_all(nodes, out);
             }

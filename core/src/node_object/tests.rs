@@ -199,7 +199,7 @@ fn the_condition_keeps_the_time_of_its_status() {
     others.conditions.push(condition("Ready", Status::True));
     let (raw, done) = correct(&others, &health(Status::True, "fine"));
     assert_eq!(done.condition.unwrap().since, Some(NOW));
-    assert_eq!(done.event, None, "that a node is well is no event");
+    assert_eq!(done.judged, None, "that a node is well is no event");
     assert_eq!(raw.conditions.len(), 2);
     let seen = NodeObject::read(raw.clone());
     let later = Timestamp(NOW.0 + 60_000_000);
@@ -207,7 +207,7 @@ fn the_condition_keeps_the_time_of_its_status() {
     assert_eq!(same.condition.unwrap().since, Some(NOW));
     let worse = correction(&health(Status::False, "broken"), &seen, later);
     assert_eq!(worse.condition.as_ref().unwrap().since, Some(later));
-    assert_eq!(worse.event.unwrap().reason, "GPUUnhealthy");
+    assert_eq!(worse.judged.unwrap().reason, "GPUUnhealthy");
     assert!(correction(&health(Status::True, "fine"), &seen, later).is_empty());
     let unknown = correction(&Marking::default(), &seen, later);
     assert!(unknown.is_empty(), "no verdict leaves it as it is");

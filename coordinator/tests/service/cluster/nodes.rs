@@ -133,6 +133,9 @@ impl State {
         if let Some(why) = self.denied.get(name) {
             return failure(403, "Forbidden", why);
         }
+        if let Some(why) = self.broken.get(name) {
+            return failure(500, "InternalError", why);
+        }
         let patch = asked.body();
         let version = &patch["metadata"]["resourceVersion"];
         if version.is_string() && *version != object["metadata"]["resourceVersion"] {

@@ -185,9 +185,11 @@ impl State {
         // Lists and watches have names of their own.
         let is_whole = asked.path.ends_with(what) && verb == "get";
         if self.forbidden.contains(right.as_str()) && !is_whole {
+            self.refused += 1;
             let why = match what {
+                // As a real server says it.
                 "nodes" => format!(
-                    "{what} is forbidden: User \"muster\" cannot {verb} resource \"{what}{part}\""
+                    "{what} is forbidden: User \"muster\" cannot {verb} resource \"{what}{part}\" in API group \"\" at the cluster scope"
                 ),
                 _ => format!("{what} is forbidden: User \"muster\" cannot {right}"),
             };

@@ -308,9 +308,12 @@ fn objects_that_cannot_be_written_are_one_event_and_a_condition_until_they_can()
     let mut cluster = Cluster::new(&["a"]);
     let news = |news| Input::Objects(news);
     let why = "it may not patch nodes";
-    cluster
-        .bench
-        .input(news(ObjectNews::Unwritable(why.into())));
+    for (known, why) in [(false, "n1: it may not"), (true, why)] {
+        let why = why.into();
+        cluster
+            .bench
+            .input(news(ObjectNews::Unwritable { why, known }));
+    }
     let conditions = cluster.view("a").conditions;
     assert!(conditions[0].starts_with("MarksStale") && conditions[0].ends_with(why));
     cluster.bench.input(news(ObjectNews::Written));

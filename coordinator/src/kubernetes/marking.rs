@@ -12,15 +12,13 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `queue` | which objects are looked at, when, and in which order |
 //! | `failing` | which writes fail, when they are tried again, what people are told |
 
 mod failing;
+mod queue;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    env,
-    time::Duration,
-};
+use std::{collections::BTreeSet, env, time::Duration};
 
 use kube::Config;
 use muster_core::{
@@ -42,17 +40,11 @@ use super::{
     server::{Server, Unanswered, cut},
 };
 use crate::handle::{Handle, NoAnswer};
-use failing::{Failing, News, RETRY_MAX, Why};
+use failing::{News, RETRY_MAX, Why};
+use queue::{Outcome, Queue};
 
 /// The pause after each object that was asked about: at most 20 objects in a second.
 const PACE: Duration = Duration::from_millis(50);
-
-/// Objects in one round, so that each lasts about a second.
-const ROUND: usize = 20;
-
-/// After this time an object that should have been written is looked at again: somebody may have
-/// undone the write before anybody saw it.
-const AGAIN: Duration = Duration::from_secs(10);
 
 /// How often in a row an object may change between reading and writing. Then it waits with the
 /// others.
@@ -74,14 +66,6 @@ pub(crate) struct Marking {
     instance: String,
 }
 
-/// What one attempt came to.
-enum Outcome {
-    Done,
-    /// The object is gone, or nobody can be asked about it any more.
-    Gone,
-    Failed(Why),
-}
-
 impl Marking {
     pub(crate) fn of(configuration: &Config) -> Result<Self, KubernetesError> {
         let instance = env::var("HOSTNAME").unwrap_or_default();
@@ -100,8 +84,7 @@ impl Marking {
             marking: self,
             handle,
             revision: 0,
-            due: BTreeMap::new(),
-            failing: Failing::default(),
+            queue: Queue::default(),
         };
         // Boxed, because kube's requests are large and this task is spawned with others.
         shutdown.run_until_cancelled(Box::pin(work.work())).await;
@@ -113,9 +96,7 @@ struct Writer {
     handle: Handle,
     /// Of the board, at the last look.
     revision: u64,
-    /// Nodes whose object lacks something, each with the moment of the next attempt.
-    due: BTreeMap<NodeName, Instant>,
-    failing: Failing,
+    queue: Queue,
 }
 
 impl Writer {
@@ -133,7 +114,7 @@ impl Writer {
                 }
                 Err(NoAnswer::Ended | NoAnswer::Late) => return,
             }
-            let next = self.due.values().min().copied();
+            let next = self.queue.next();
             let wait = async {
                 match next {
                     Some(at) => sleep_until(at).await,
@@ -147,34 +128,34 @@ impl Writer {
         }
     }
 
-    /// Finds the nodes whose wish is new. Those that fail wait for their next attempt.
+    /// Hears what is new of all nodes.
     fn look(&mut self) {
         let board = self.handle.nodes();
         let board = board.borrow();
         let now = Instant::now();
         for (name, view) in board.since(self.revision) {
-            match &view.unmarked {
-                Some(_) if self.failing.has(name) => {}
-                Some(_) => drop(self.due.insert(name.clone(), now)),
-                None => drop(self.due.remove(name)),
-            }
+            self.queue.hear(name, view.unmarked.is_some(), now);
         }
         self.revision = board.revision();
-        self.due.retain(|name, _| board.get(name).is_some());
-        self.failing.retain(|name| self.due.contains_key(name));
+        self.queue.retain(|name| board.get(name).is_some());
     }
 
-    /// One attempt for every object whose time has come. False: the server cannot be asked.
+    /// One attempt for objects whose time has come. False: the server cannot be asked.
     async fn round(&mut self) -> Result<bool, NoAnswer> {
         let mut in_vain = 0;
-        // A cordon that is decided meanwhile comes first in the next round, and must not wait long.
-        for name in self.in_order().into_iter().take(ROUND) {
-            let attempt = Box::pin(self.marking.mark(&self.handle, &name)).await;
-            in_vain = match attempt {
+        for name in self
+            .queue
+            .round(Instant::now(), |name| self.is_urgent(name))
+        {
+            let outcome = Box::pin(self.marking.mark(&self.handle, &name)).await;
+            if let Outcome::Failed(why) = &outcome {
+                debug!(%name, "its Node object cannot be written: {why:?}");
+            }
+            in_vain = match outcome {
                 Outcome::Failed(Why::Away(_) | Why::Forbidden(_)) => in_vain + 1,
                 _ => 0,
             };
-            self.take_down(name, attempt);
+            self.queue.take_down(name, outcome, Instant::now());
             if in_vain >= IN_VAIN {
                 self.tell().await?;
                 return Ok(false);
@@ -185,53 +166,18 @@ impl Writer {
         Ok(true)
     }
 
-    fn take_down(&mut self, name: NodeName, attempt: Outcome) {
-        let now = Instant::now();
-        let free = match attempt {
-            Outcome::Done => {
-                self.due.insert(name.clone(), now + AGAIN);
-                self.failing.answered(&name)
-            }
-            Outcome::Gone => {
-                self.due.remove(&name);
-                self.failing.answered(&name)
-            }
-            Outcome::Failed(why) => {
-                debug!(%name, "its Node object cannot be written: {why:?}");
-                let (pause, free) = self.failing.failed(name.clone(), why);
-                self.due.insert(name, now + pause);
-                free
-            }
-        };
-        for name in free {
-            self.due.insert(name, now);
-        }
-    }
-
-    /// The nodes whose time has come: those with a cordon to set or to lift first, and of others
-    /// those that have not failed, and those that wait longest.
-    fn in_order(&self) -> Vec<NodeName> {
-        let now = Instant::now();
-        let ready = self.due.iter().filter(|(_, at)| **at <= now);
-        let mut ready: Vec<_> = ready
-            .map(|(name, at)| {
-                let urgent = self.handle.node(name).is_some_and(|view| {
-                    let wanted = view.unmarked.as_ref().zip(view.object.as_ref());
-                    wanted.is_some_and(|(wanted, object)| {
-                        correction(wanted, object, Timestamp(0)).is_urgent()
-                    })
-                });
-                (!urgent, self.failing.has(name), *at, name)
+    fn is_urgent(&self, name: &NodeName) -> bool {
+        self.handle.node(name).is_some_and(|view| {
+            let wanted = view.unmarked.as_ref().zip(view.object.as_ref());
+            wanted.is_some_and(|(wanted, object)| {
+                correction(wanted, object, Timestamp(0)).is_urgent()
             })
-            .collect();
-        ready.sort_unstable();
-        let names = ready.into_iter().map(|(.., name)| name.clone());
-        names.collect()
+        })
     }
 
     /// Tells the log and the fleet that objects cannot be written, or that no write fails any more.
     async fn tell(&mut self) -> Result<(), NoAnswer> {
-        let news = match self.failing.news() {
+        let news = match self.queue.news() {
             None => return Ok(()),
             Some(News::Over) => {
                 info!("no write on a Kubernetes Node object fails any more");
@@ -370,4 +316,41 @@ fn lacks_a_right(text: &str) -> bool {
         let said = format!("\" cannot {verb} resource \"nodes");
         text.contains("User \"") && text.contains(&said)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_is_taken_for_what_it_is() {
+        let kind = |why: Unanswered| match outcome(why) {
+            Outcome::Done => "done",
+            Outcome::Gone => "gone",
+            Outcome::Failed(Why::Refused(_)) => "refused",
+            Outcome::Failed(Why::Forbidden(_)) => "forbidden",
+            Outcome::Failed(Why::Away(_)) => "away",
+        };
+        let forbidden = |text: &str| Unanswered::Forbidden(text.into());
+        let code = |code: u16| Unanswered::Refused {
+            code,
+            text: String::new(),
+        };
+        let rbac = "nodes \"n1\" is forbidden: User \"system:serviceaccount:muster-system:muster-coordinator\" cannot patch resource \
+                    \"nodes/status\" in API group \"\" at the cluster scope";
+        assert_eq!(kind(forbidden(rbac)), "forbidden");
+        for text in [
+            "ValidatingAdmissionPolicy 'theirs' denied request: a node cannot change now",
+            "admission webhook \"theirs\" denied the request: User \"muster\" cannot do this",
+        ] {
+            assert_eq!(kind(forbidden(text)), "refused", "{text}");
+        }
+        assert_eq!(kind(code(404)), "gone");
+        assert_eq!((kind(code(422)), kind(code(500))), ("refused", "away"));
+        let malformed = Unanswered::Malformed { line: 1, column: 1 };
+        assert_eq!(kind(malformed), "refused");
+        for why in [Unanswered::Silent, Unanswered::Unknown, Unanswered::Busy] {
+            assert_eq!(kind(why), "away");
+        }
+    }
 }

@@ -73,6 +73,8 @@ pub(crate) struct State {
     pub after_get: Vec<(String, Value)>,
     /// By node: why an admission policy denies every change.
     pub denied: BTreeMap<String, String>,
+    /// Changes that were denied.
+    pub denials: u32,
     /// Requests for which `forbidden` names a right.
     pub refused: u32,
     /// By node: why every change fails within the server, as when a webhook is away.

@@ -292,6 +292,44 @@ async fn a_change_of_somebody_else_between_reading_and_writing_is_not_lost() {
 }
 
 #[tokio::test]
+async fn a_write_that_comes_too_late_is_made_again_before_anything_else() {
+    let cluster = Cluster::start().await;
+    cluster.change(|state| {
+        state.put(NODE, &[]);
+        state.put("node-b", &[]);
+    });
+    let bench = Bench::beside(cluster, tempfile::tempdir().unwrap(), CordonMode::On).await;
+    let _other = FakeAgent::start(&bench.server, "node-b", &[], true).await;
+    let both = |state: &State| [NODE, "node-b"].map(|name| health(state.node(name)).is_some());
+    bench.cluster.until(|state| both(state) == [true; 2]).await;
+    bench.cluster.change(|state| {
+        let nothing = json!({ "status": { "conditions": [] } });
+        for name in [NODE, "node-b"] {
+            state.change_node(name, nothing.clone());
+        }
+        let other = json!({ "metadata": { "annotations": { "theirs": "yes" } } });
+        state.after_get.push((NODE.to_owned(), other));
+    });
+    bench.cluster.until(|state| both(state) != [false; 2]).await;
+    let both = bench.cluster.change(|state| both(state));
+    assert!(both[0], "the first one did not wait for the second");
+}
+
+#[tokio::test]
+async fn a_person_who_cordons_between_reading_and_writing_was_first() {
+    let bench = Bench::start(CordonMode::On).await;
+    bench.until(|object| health(object).is_some()).await;
+    bench.cluster.change(|state| {
+        let cordon = json!({ "spec": { "unschedulable": true } });
+        state.after_get.push((NODE.to_owned(), cordon));
+    });
+    bench.cordon("fan").await;
+    let object = bench.until(is_cordoned).await;
+    let was = &object["metadata"]["annotations"]["muster.dev/was-unschedulable"];
+    assert_eq!(was, &json!("true"));
+}
+
+#[tokio::test]
 async fn a_cordon_during_an_outage_is_written_afterwards_and_only_the_last_wish_counts() {
     let bench = Bench::start(CordonMode::On).await;
     bench.until(|object| health(object).is_some()).await;

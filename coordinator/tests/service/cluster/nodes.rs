@@ -131,6 +131,7 @@ impl State {
         assert_eq!(asked.method, "PATCH", "{}", asked.head);
         self.patches += 1;
         if let Some(why) = self.denied.get(name) {
+            self.denials += 1;
             return failure(403, "Forbidden", why);
         }
         if let Some(why) = self.broken.get(name) {
@@ -138,6 +139,11 @@ impl State {
         }
         let patch = asked.body();
         let version = &patch["metadata"]["resourceVersion"];
+        let is_coordinator = asked.query.get("fieldManager").map(String::as_str);
+        assert!(
+            is_coordinator != Some("muster-coordinator") || version.is_string(),
+            "the coordinator names the version that it has read: {patch}"
+        );
         if version.is_string() && *version != object["metadata"]["resourceVersion"] {
             let why = format!(
                 "Operation cannot be fulfilled on nodes {name:?}: the object has been modified"

@@ -152,6 +152,63 @@ async fn objects_that_are_refused_for_the_same_reason_are_counted() {
 }
 
 #[tokio::test]
+async fn a_server_that_fails_always_is_not_asked_about_all_objects() {
+    let names: Vec<String> = (0..30).map(|number| format!("n{number:02}")).collect();
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.insert(0, NODE);
+    let break_all = |state: &mut State| {
+        for name in &names {
+            state.broken.insert((*name).into(), "etcd is away".into());
+        }
+    };
+    let cluster = Cluster::start().await;
+    cluster.change(|state| {
+        break_all(state);
+        // Agents are there first, so that all objects lack something at once.
+        assert!(state.forbidden.insert("list"));
+    });
+    let bench = Bench::beside(cluster, tempfile::tempdir().unwrap(), CordonMode::On).await;
+    let mut agents = Vec::new();
+    for name in &names[1..] {
+        agents.push(FakeAgent::start(&bench.server, name, &[], true).await);
+    }
+    bench.cluster.change(|state| {
+        names.iter().for_each(|name| state.put(name, &[]));
+        state.forbidden.clear();
+    });
+    let says = |node: &v1::Node| node.conditions.iter().any(|c| c.contains("etcd is away"));
+    bench.server.until_node("n29", says).await;
+    let patches = bench.cluster.change(|state| state.patches);
+    assert!(patches < 15, "{patches}");
+}
+
+#[tokio::test]
+async fn an_object_that_is_refused_is_not_tried_again_at_each_news_of_its_node() {
+    let deny = |state: &mut State| drop(state.denied.insert(NODE.into(), "hands off".into()));
+    let (bench, _agents) = with_nodes(&[NODE, "node-b"], deny).await;
+    let says = |node: &v1::Node| node.conditions.iter().any(|c| c.contains("hands off"));
+    bench.server.until_node(NODE, says).await;
+    for round in 0..3 {
+        let pool = round.to_string();
+        bench
+            .cluster
+            .change(|state| state.put(NODE, &[("pool", &pool)]));
+        let heard = |node: &v1::Node| node.labels.get("pool") == Some(&pool);
+        bench.server.until_node(NODE, heard).await;
+        // The writer has looked since.
+        bench.cordon_node("node-b").await;
+        let is_there = |state: &State| is_cordoned(state.node("node-b"));
+        bench.cluster.until(is_there).await;
+        let request = v1::UncordonRequest {
+            name: "node-b".into(),
+        };
+        bench.server.nodes().uncordon(request).await.unwrap();
+        bench.cluster.until(|state| !is_there(state)).await;
+    }
+    assert_eq!(bench.cluster.change(|state| state.denials), 1);
+}
+
+#[tokio::test]
 async fn an_event_is_written_once_however_often_its_write_was_tried() {
     let bench = Bench::start_changed(CordonMode::On, |state| {
         let sick =

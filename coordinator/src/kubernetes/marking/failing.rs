@@ -48,6 +48,10 @@ pub(super) enum News {
 #[derive(Debug, Default)]
 pub(super) struct Failing {
     objects: BTreeMap<NodeName, Failure>,
+    /// The same objects, by what their failures have in common.
+    kinds: BTreeMap<Kind, BTreeSet<NodeName>>,
+    /// Objects about which the server could not be asked several times in a row.
+    lasting: BTreeSet<NodeName>,
     /// Attempts since the last answer about an object.
     unanswered: u32,
     /// The kinds that people know, and the number of objects that they were told.
@@ -56,7 +60,9 @@ pub(super) struct Failing {
 
 #[derive(Debug)]
 struct Failure {
-    why: Why,
+    /// In the server's words, for people.
+    text: String,
+    kind: Kind,
     /// Failures in a row.
     attempts: u32,
 }
@@ -77,7 +83,7 @@ impl Failing {
     /// The server has answered about this object: it is written, or gone. Returns the objects that
     /// need not wait any longer, if the server was away.
     pub(super) fn answered(&mut self, name: &NodeName) -> Vec<NodeName> {
-        self.objects.remove(name);
+        self.forget(name);
         self.heard()
     }
 
@@ -85,18 +91,34 @@ impl Failing {
         if std::mem::take(&mut self.unanswered) < FAILURES_TOLD {
             return Vec::new();
         }
-        let away = |failure: &Failure| matches!(failure.why, Why::Away(_));
-        let waiting = self.objects.iter().filter(|(_, failure)| away(failure));
-        waiting.map(|(name, _)| name.clone()).collect()
+        let waiting = self.kinds.get(&Kind::Away);
+        waiting.into_iter().flatten().cloned().collect()
+    }
+
+    /// Returns how often in a row the object has failed.
+    fn forget(&mut self, name: &NodeName) -> u32 {
+        let Some(failure) = self.objects.remove(name) else {
+            return 0;
+        };
+        self.lasting.remove(name);
+        if let Some(alike) = self.kinds.get_mut(&failure.kind) {
+            alike.remove(name);
+            if alike.is_empty() {
+                self.kinds.remove(&failure.kind);
+            }
+        }
+        failure.attempts
     }
 
     /// Takes a failure down. Returns when to try again, and whom not to let wait any longer.
     pub(super) fn failed(&mut self, name: NodeName, why: Why) -> (Duration, Vec<NodeName>) {
-        let refused = matches!(why, Why::Refused(_));
-        let before = self
-            .objects
-            .get(&name)
-            .map_or(0, |failure| failure.attempts);
+        let before = self.forget(&name);
+        let (kind, text) = match why {
+            Why::Forbidden(text) => (Kind::Forbidden(unnamed(&text, &name)), text),
+            Why::Refused(text) => (Kind::Refused(unnamed(&text, &name)), text),
+            Why::Away(text) => (Kind::Away, text),
+        };
+        let refused = matches!(kind, Kind::Refused(_));
         let free = if refused {
             self.heard()
         } else {
@@ -104,15 +126,32 @@ impl Failing {
             Vec::new()
         };
         let attempts = before.saturating_add(1);
-        let pause = RETRY_FIRST.saturating_mul(1 << before.min(20));
-        self.objects.insert(name, Failure { why, attempts });
-        let pause = if refused { RETRY_MAX } else { pause };
+        if kind == Kind::Away && attempts >= FAILURES_TOLD {
+            self.lasting.insert(name.clone());
+        }
+        let alike = self.kinds.entry(kind.clone()).or_default();
+        alike.insert(name.clone());
+        let failure = Failure {
+            text,
+            kind,
+            attempts,
+        };
+        self.objects.insert(name, failure);
+        let pause = match refused {
+            true => RETRY_MAX,
+            false => RETRY_FIRST.saturating_mul(1 << before.min(20)),
+        };
         (pause.min(RETRY_MAX), free)
     }
 
     /// Forgets the objects that need no write any more.
     pub(super) fn retain(&mut self, due: impl Fn(&NodeName) -> bool) {
-        self.objects.retain(|name, _| due(name));
+        let over: Vec<NodeName> = (self.objects.keys().filter(|name| !due(name)))
+            .cloned()
+            .collect();
+        for name in &over {
+            self.forget(name);
+        }
         if self.objects.is_empty() {
             self.unanswered = 0;
         }
@@ -120,45 +159,48 @@ impl Failing {
 
     /// What people are to hear now, if it is anything new.
     pub(super) fn news(&mut self) -> Option<News> {
-        let mut kinds: BTreeMap<Kind, (&NodeName, &str, usize)> = BTreeMap::new();
-        for (name, failure) in &self.objects {
-            let (kind, text) = match &failure.why {
-                Why::Forbidden(text) => (Kind::Forbidden(unnamed(text, name)), text),
-                Why::Refused(text) => (Kind::Refused(unnamed(text, name)), text),
-                Why::Away(text) if failure.attempts.max(self.unanswered) >= FAILURES_TOLD => {
-                    (Kind::Away, text)
-                }
-                Why::Away(_) => continue,
-            };
-            kinds.entry(kind).or_insert((name, text, 0)).2 += 1;
+        if self.objects.is_empty() {
+            return self.told.take().map(|_| News::Over);
         }
-        let count = kinds.values().map(|(_, _, count)| count).sum();
-        let mut sentences: Vec<String> = kinds
-            .values()
-            .take(KINDS_TOLD)
-            .map(|(name, text, count)| match count {
-                1 => format!("{name}: {text}"),
-                _ => format!("{name} and {} more: {text}", count - 1),
-            })
-            .collect();
-        if kinds.len() > KINDS_TOLD {
-            sentences.push(format!("and {} more reasons", kinds.len() - KINDS_TOLD));
+        let away = self.unanswered >= FAILURES_TOLD || !self.lasting.is_empty();
+        let is_told = |kind: &Kind| away || *kind != Kind::Away;
+        let kinds = || self.kinds.iter().filter(|(kind, _)| is_told(kind));
+        let count: usize = kinds().map(|(_, alike)| alike.len()).sum();
+        // An object that has failed once may do so again: till then nothing is over.
+        if count == 0 {
+            return None;
         }
-        let kinds: BTreeSet<Kind> = kinds.into_keys().collect();
-        if kinds.is_empty() {
-            // An object that has failed once may do so again.
-            let over = self.objects.is_empty() && self.told.take().is_some();
-            return over.then_some(News::Over);
-        }
-        let (before, told) = self.told.as_ref().map_or((None, 0), |(k, n)| (Some(k), *n));
-        let known = before.is_some_and(|before| kinds.is_subset(before));
-        let same = before == Some(&kinds) && count < 2 * told && 2 * count > told;
+        let (known, same) = self.told.as_ref().map_or((false, false), |(before, told)| {
+            let known = kinds().all(|(kind, _)| before.contains(kind));
+            let about = count < 2 * told && 2 * count > *told;
+            (known, known && about && kinds().count() == before.len())
+        });
         if same {
             return None;
         }
-        self.told = Some((kinds, count));
+        let mut sentences: Vec<String> = kinds()
+            .take(KINDS_TOLD)
+            .map(|k| self.sentence(k.1))
+            .collect();
+        let more = kinds().count() - sentences.len();
+        if more > 0 {
+            sentences.push(format!("and {more} more reasons"));
+        }
+        self.told = Some((kinds().map(|(kind, _)| kind.clone()).collect(), count));
         let sentence = sentences.join("; ");
         Some(News::Fail { sentence, known })
+    }
+
+    /// What failures that are alike come to.
+    fn sentence(&self, alike: &BTreeSet<NodeName>) -> String {
+        let Some(name) = alike.first() else {
+            return String::new();
+        };
+        let text = self.objects.get(name).map_or("", |failure| &failure.text);
+        match alike.len() {
+            1 => format!("{name}: {text}"),
+            more => format!("{name} and {} more: {text}", more - 1),
+        }
     }
 }
 

@@ -122,7 +122,7 @@ mod tests {
     fn cordons_go_first_and_failures_last_and_others_wait_their_turn() {
         let now = Instant::now();
         let mut queue = queue(&["a", "c", "d", "z"], now);
-        queue.hear(&"b".into(), true, later(now, 1));
+        queue.hear(&"b".into(), true, later(now, 300));
         queue.take_down("a".into(), away(), now);
         let urgent = |name: &NodeName| ["d", "z"].contains(&name.as_str());
         let round = |at| queue.round(at, urgent);

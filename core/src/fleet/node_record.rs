@@ -35,8 +35,8 @@ pub struct NodeRecord {
     /// store has lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
-    /// When the newest cordon was set that somebody else ended on the Node object. Whatever makes
-    /// the node unschedulable since then, it is not that cordon, even if its annotations stand.
+    /// When the cordon was set that somebody else ended on the Node object, as long as its
+    /// annotations stand there. What makes the node unschedulable since then is not that cordon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overruled: Option<Timestamp>,
     /// What people were told last of others who keep work away by the Node object.
@@ -64,7 +64,7 @@ impl NodeRecord {
     /// When the newest cordon of this node was set that the books know.
     pub(crate) fn last_cordon(&self) -> Option<Timestamp> {
         let present = self.cordon.as_ref().map(|cordon| cordon.at);
-        present.max(self.ended).max(self.overruled)
+        present.max(self.ended)
     }
 }
 

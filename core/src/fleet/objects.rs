@@ -160,8 +160,9 @@ impl Objects {
         let before = work(node);
         node.object = object;
         let word = (node.object.as_ref()).and_then(|object| word(&node.record, object, policy));
-        let undone = node.object.as_ref().and_then(|object| undone(object));
-        node.record.overruled = node.record.overruled.max(undone);
+        if let Some(object) = &node.object {
+            hear_undone(&mut node.record, object);
+        }
         unhealthy::tell_object(node, out);
         let relabelled = relabel(node);
         let matters = relabelled || before != work(node);
@@ -187,11 +188,18 @@ fn work(node: &Node) -> (bool, bool) {
     (excluded.is_some(), leaving)
 }
 
-/// When the cordon was set whose annotations stand on the object, although somebody has made it
-/// schedulable. Muster itself changes both in one write.
-fn undone(object: &NodeObject) -> Option<Timestamp> {
-    let there = object.marking.cordon.as_ref()?;
-    Timestamp::from_rfc3339(&there.at).filter(|_| !object.unschedulable)
+/// Takes down whether somebody has made the node schedulable while the annotations of a cordon stand
+/// there: Muster itself changes both in one write. Once they are gone, only a late write of a
+/// coordinator that was replaced can bring them back, and then the whole cordon is Muster's.
+fn hear_undone(record: &mut NodeRecord, object: &NodeObject) {
+    let there = object.marking.cordon.as_ref();
+    let at = there.and_then(|there| Timestamp::from_rfc3339(&there.at));
+    let undone = at.filter(|_| !object.unschedulable);
+    record.ended = record.ended.max(undone);
+    record.overruled = match at {
+        Some(_) => record.overruled.max(undone),
+        None => None,
+    };
 }
 
 /// Gives a node the labels of its object, if it has one. True: they are new.

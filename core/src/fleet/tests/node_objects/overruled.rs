@@ -97,6 +97,26 @@ fn a_person_who_uncordons_and_cordons_again_at_once_is_heard() {
 }
 
 #[test]
+fn a_late_write_of_a_deposed_coordinator_is_undone() {
+    let mut cluster = Cluster::new(&["a"]);
+    cluster.cordons("a");
+    let late = cluster.settles("a").clone();
+    cluster.changes("a", |raw| raw.unschedulable = false);
+    let raw = cluster.settles("a");
+    assert!(!raw.unschedulable && raw.annotations.is_empty(), "{raw:?}");
+    // No person writes the annotations of a cordon that is over.
+    for restart in [false, true] {
+        cluster.changes("a", |raw| *raw = late.clone());
+        if restart {
+            cluster.starts();
+        }
+        assert_eq!(cluster.record("a").cordon, None);
+        let raw = cluster.settles("a");
+        assert!(!raw.unschedulable && raw.annotations.is_empty(), "{raw:?}");
+    }
+}
+
+#[test]
 fn a_dry_run_does_not_take_a_persons_cordon_for_one_of_muster() {
     let mut cluster = overruled(|_| ());
     cluster.changes("a", |raw| raw.unschedulable = true);

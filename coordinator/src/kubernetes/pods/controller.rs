@@ -63,7 +63,9 @@ pub(super) struct Controller {
     news: mpsc::Receiver<News<NodeName, Arc<WorkerPod>>>,
     board: watch::Receiver<board::Jobs>,
     revision: u64,
-    pods: Known,
+    /// Jobs with a template.
+    names: BTreeMap<JobUid, JobName>,
+    pods: BTreeMap<JobUid, Known>,
     /// All pods were read once. Until then a job may have some that are not known.
     listed: bool,
     works: BTreeMap<JobName, Work>,
@@ -74,6 +76,7 @@ pub(super) struct Controller {
 }
 
 /// What is known of the work for one job.
+#[derive(Default)]
 struct Work {
     making: u32,
     removing: BTreeSet<String>,
@@ -100,19 +103,6 @@ enum NotMade {
     Strange,
 }
 
-impl Default for Work {
-    fn default() -> Self {
-        Self {
-            making: 0,
-            removing: BTreeSet::new(),
-            attempts: Attempts::default(),
-            given_back: 0,
-            not_before: None,
-            refused: None,
-        }
-    }
-}
-
 impl Controller {
     pub(super) fn new(
         handle: Handle,
@@ -127,7 +117,8 @@ impl Controller {
             model,
             news,
             revision: 0,
-            pods: Known::new(),
+            names: BTreeMap::new(),
+            pods: BTreeMap::new(),
             listed: false,
             works: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -140,6 +131,7 @@ impl Controller {
     pub(super) async fn work(mut self) {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.look();
         loop {
             self.begin().await;
             let due = self.due.values().min().copied();
@@ -171,28 +163,26 @@ impl Controller {
     fn hear(&mut self, news: News<NodeName, Arc<WorkerPod>>) {
         match news {
             News::Listed(all) => {
-                self.pods = all;
+                self.pods.clear();
+                for (name, pod) in all {
+                    self.know(name, pod);
+                }
                 self.listed = true;
                 self.look_at_all();
             }
             News::Applied(name, pod) => {
                 self.wait(&pod.job);
-                // It is being deleted, also if the watch does not say so yet.
-                let removing = |work: &Work| work.removing.contains(&pod.uid);
-                let deleting = pod.deleting || self.works.values().any(removing);
-                let pod = match deleting == pod.deleting {
-                    true => pod,
-                    false => Arc::new(WorkerPod {
-                        deleting,
-                        ..(*pod).clone()
-                    }),
-                };
-                self.pods.insert(name, pod);
+                self.know(name, pod);
             }
             News::Deleted(name, pod) => {
                 self.wait(&pod.job);
-                self.pods.remove(&name);
-                for work in self.works.values_mut() {
+                if let Some(pods) = self.pods.get_mut(&pod.job) {
+                    pods.remove(&name);
+                    if pods.is_empty() {
+                        self.pods.remove(&pod.job);
+                    }
+                }
+                if let Some(work) = self.work_of(&pod.job) {
                     work.removing.remove(&pod.uid);
                 }
             }
@@ -201,30 +191,45 @@ impl Controller {
         }
     }
 
+    /// Takes what is said of a pod. One that was deleted just now is being deleted, also if the watch
+    /// does not say so yet.
+    fn know(&mut self, name: NodeName, mut pod: Arc<WorkerPod>) {
+        let removing = |work: &mut Work| work.removing.contains(&pod.uid);
+        if !pod.deleting && self.work_of(&pod.job).is_some_and(removing) {
+            Arc::make_mut(&mut pod).deleting = true;
+        }
+        let pods = self.pods.entry(pod.job.clone()).or_default();
+        pods.insert(name, pod);
+    }
+
+    fn work_of(&mut self, job: &JobUid) -> Option<&mut Work> {
+        self.works.get_mut(self.names.get(job)?)
+    }
+
     /// The job of this uid is looked at.
-    fn wait(&mut self, uid: &JobUid) {
-        let board = self.board.borrow();
-        let all = board.after(None);
-        let names = all.filter(|(_, view)| view.record.uid == *uid);
-        self.waiting.extend(names.map(|(name, _)| name.clone()));
+    fn wait(&mut self, job: &JobUid) {
+        self.waiting.extend(self.names.get(job).cloned());
     }
 
     fn look_at_all(&mut self) {
-        let board = self.board.borrow();
-        let all = board.after(None);
-        let own = all.filter(|(_, view)| view.record.spec.template.is_some());
-        self.waiting.extend(own.map(|(name, _)| name.clone()));
+        self.waiting.extend(self.names.values().cloned());
     }
 
     /// Looks which jobs have changed.
     fn look(&mut self) {
         let board = self.board.borrow_and_update();
         for (name, view) in board.since(self.revision) {
-            if view.record.spec.template.is_some() {
+            let job = &view.record;
+            if job.spec.template.is_some() {
+                self.names.insert(job.uid.clone(), name.clone());
                 self.waiting.insert(name.clone());
             }
         }
         if board.removed_since(self.revision) {
+            self.names.retain(|uid, name| {
+                let view = board.get(name);
+                view.is_some_and(|view| view.record.uid == *uid)
+            });
             self.works.retain(|name, _| board.get(name).is_some());
         }
         self.revision = board.revision();
@@ -233,8 +238,9 @@ impl Controller {
     /// Hosts may have become bad, and the authorities other ones.
     async fn look_around(&mut self) {
         self.look_at_all();
-        let namespaces: BTreeSet<&String> = self.pods.values().map(|pod| &pod.namespace).collect();
-        for namespace in namespaces {
+        let pods = self.pods.values().flat_map(BTreeMap::values);
+        let namespaces: BTreeSet<String> = pods.map(|pod| pod.namespace.clone()).collect();
+        for namespace in &namespaces {
             if let Err(why) = self.model.publish(namespace).await {
                 debug!("{why}");
             }
@@ -242,23 +248,25 @@ impl Controller {
     }
 
     async fn begin(&mut self) {
-        if !self.listed {
+        if !self.listed || self.waiting.is_empty() {
             return;
         }
+        let avoided = self.avoided();
         while self.under_way.len() < AT_ONCE
             && let Some(name) = self.waiting.pop_first()
         {
             self.due.remove(&name);
             let view = self.handle.job(&name);
             if let Some(view) = view.filter(|view| view.record.spec.template.is_some()) {
-                self.begin_one(&name, &view.record, Instant::now()).await;
+                self.begin_one(&name, &view.record, &avoided).await;
             }
         }
     }
 
-    async fn begin_one(&mut self, name: &JobName, job: &JobRecord, now: Instant) {
-        let avoided = self.avoided();
-        let pods = self.pods.values().map(|pod| &**pod);
+    async fn begin_one(&mut self, name: &JobName, job: &JobRecord, avoided: &BTreeSet<NodeName>) {
+        let now = Instant::now();
+        let pods = self.pods.get(&job.uid).into_iter().flatten();
+        let pods = pods.map(|(_, pod)| &**pod);
         let PodPlan {
             create,
             delete,
@@ -361,7 +369,8 @@ impl Controller {
                         let told = work.refused.take().is_some();
                         let node = pod.node();
                         // The watch may have told more of it already.
-                        self.pods.entry(node).or_insert_with(|| Arc::new(*pod));
+                        let pods = self.pods.entry(pod.job.clone()).or_default();
+                        pods.entry(node).or_insert_with(|| Arc::new(*pod));
                         if told && let Some(view) = self.handle.job(name) {
                             self.tell(&view.record, None).await;
                         }
@@ -383,7 +392,7 @@ impl Controller {
             }
             Did::Remove(uid, Ok(())) => {
                 // Until the watch says so.
-                let mut pods = self.pods.values_mut();
+                let mut pods = self.pods.values_mut().flat_map(BTreeMap::values_mut);
                 if let Some(pod) = pods.find(|pod| pod.uid == uid) {
                     Arc::make_mut(pod).deleting = true;
                 }

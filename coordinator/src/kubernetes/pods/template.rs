@@ -73,9 +73,9 @@ pub(in crate::kubernetes) fn check(template: &Value, gpus_per_node: i64) -> Resu
     for list in ["containers", "initContainers", "volumes"] {
         for (i, item) in items(spec, list).enumerate() {
             let path = format!(".spec.{list}[{i}]");
-            if !item["name"]
+            if item["name"]
                 .as_str()
-                .is_some_and(|name| !name.starts_with(OURS))
+                .is_none_or(|name| name.starts_with(OURS))
             {
                 return wrong(
                     &format!("{path}.name"),

@@ -77,7 +77,9 @@ const POD: Rules = &[
     ("priorityClassName", Rule::Read),
     (
         "activeDeadlineSeconds",
-        Rule::Warn("has no effect: Muster has no deadlines yet, so the job runs until it ends"),
+        Rule::Warn(
+            "has no effect: only a MusterJob object in Kubernetes has a deadline (activeDeadlineSeconds), so the job runs until it ends",
+        ),
     ),
     (
         "restartPolicy",
@@ -86,7 +88,7 @@ const POD: Rules = &[
     ("schedulerName", GANG),
     (
         "schedulingGates",
-        Rule::Refuse("holds the pods back, and Muster cannot hold a job back yet"),
+        Rule::Refuse("holds the pods back, and Muster does not wait for the gates of others"),
     ),
     (
         "tolerations",

@@ -93,14 +93,14 @@ pub(crate) fn read<'t>(
     if let Some(field) = found("activeDeadlineSeconds", log) {
         log.warn(
             &field,
-            "has no effect: Muster has no deadlines yet, so the job runs until it ends",
+            "has no effect: only a MusterJob object in Kubernetes has a deadline (activeDeadlineSeconds), so the job runs until it ends",
         );
     }
     if let Some(field) = found("suspend", log) {
         match field.flag(log) {
             Some(true) => log.refuse(
                 &field,
-                "holds the job back, and Muster cannot hold a job back yet; remove it to start the job",
+                "holds the job back, and only a MusterJob object in Kubernetes can be held back (suspend); remove it to start the job",
             ),
             Some(false) => log.note(&field, "is so"),
             None => {}

@@ -77,7 +77,8 @@ pub enum Question {
 /// What only the workers' container knows of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
-    /// The environment of its init process, from which every worker's environment is made.
+    /// The environment of its init process, from which every worker's environment is made. `PWD` is the
+    /// directory in which the image's programs start.
     pub env: BTreeMap<String, String>,
     /// Version and commit of its runner.
     pub version: String,

@@ -32,6 +32,7 @@ impl Pod {
             .args(["pod", "--dir"])
             .arg(volume)
             .env("OF_THE_IMAGE", "yes")
+            .current_dir("/usr")
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -94,6 +95,8 @@ fn it_answers_from_inside_and_survives_nonsense() {
         look.env.get("OF_THE_IMAGE").map(String::as_str),
         Some("yes")
     );
+    let starts_in = look.env.get("PWD").map(String::as_str);
+    assert_eq!(starts_in, Some("/usr"), "where the image's programs start");
     let mode = fs::metadata(pod.volume.join(SOCKET))
         .unwrap()
         .permissions()
@@ -153,6 +156,17 @@ fn it_answers_from_inside_and_survives_nonsense() {
     assert!(!waits.is_finished());
     drop(fs::File::options().write(true).open(&fifo).unwrap());
     assert_eq!(waits.join().unwrap().unwrap().code, Some(0));
+}
+
+#[test]
+fn it_ends_when_its_job_is_over() {
+    let rig = Rig::below("runs/a-g1");
+    let mut pod = Pod::start(&volume(&rig));
+    let () = pod.ask(&Question::End {
+        why: "the job is over".into(),
+    });
+    // As Kubernetes sees it: the container has succeeded, and is not started again.
+    assert!(pod.init.wait().unwrap().success());
 }
 
 #[test]

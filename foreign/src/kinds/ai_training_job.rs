@@ -36,7 +36,9 @@ const SPEC: Rules = &[
     ("failPolicy", ENDS),
     (
         "timeLimit",
-        Rule::Warn("has no effect: Muster has no deadlines yet, so the job runs until it ends"),
+        Rule::Warn(
+            "has no effect: only a MusterJob object in Kubernetes has a deadline (activeDeadlineSeconds), so the job runs until it ends",
+        ),
     ),
     (
         "restartingExitCode",

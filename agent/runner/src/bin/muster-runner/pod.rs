@@ -10,12 +10,14 @@
 //! still lives is stopped with its own grace → *ended*, once nothing lives. Kubernetes kills the
 //! container if that takes longer than the pod's own grace.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use muster_runner::place::{self, Left, Remains};
@@ -39,6 +41,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long a connection may stay without a question, and how long an answer may wait to be read.
 const IDLE: Duration = Duration::from_secs(20);
 
+/// Where the image's programs start: this process did.
+static IMAGE_DIR: OnceLock<PathBuf> = OnceLock::new();
+
 /// Serves the volume until SIGTERM, and until nothing lives then.
 pub(crate) fn run(volume: &Path) -> ExitCode {
     sys::close_inherited(3);
@@ -56,6 +61,7 @@ fn serve(volume: &Path) -> io::Result<()> {
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT])?;
     // Outside a PID namespace of its own, it must ask for the orphans that PID 1 gets.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    IMAGE_DIR.get_or_init(|| std::env::current_dir().unwrap_or_default());
     std::env::set_current_dir(volume)?;
     fs::create_dir_all(RUNS)?;
     // An earlier container of this pod was told to end and has ended.
@@ -162,9 +168,7 @@ fn tell(mut stream: &UnixStream, answered: Result<Value, String>) -> io::Result<
 fn answer(question: Question) -> Result<Value, String> {
     match question {
         Question::Look => value(Look {
-            env: std::env::vars_os()
-                .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
-                .collect(),
+            env: own_env(),
             version: version(),
         }),
         Question::Start { dir } => {
@@ -187,6 +191,18 @@ fn answer(question: Question) -> Result<Value, String> {
         Question::End { why } => value(end(&why)?),
         Question::Saved { dir, pattern } => value(place::saved(&dir, &pattern)),
     }
+}
+
+/// The image's environment, and as `PWD` where its programs start.
+fn own_env() -> BTreeMap<String, String> {
+    let all = std::env::vars_os();
+    let mut env: BTreeMap<String, String> = all
+        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+        .collect();
+    if let Some(dir) = IMAGE_DIR.get().and_then(|dir| dir.to_str()) {
+        env.insert("PWD".to_owned(), dir.to_owned());
+    }
+    env
 }
 
 fn value(answer: impl serde::Serialize) -> Result<Value, String> {

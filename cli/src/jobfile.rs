@@ -15,7 +15,7 @@ use std::{
 
 use muster_core::spec::{DEFAULT_NAMESPACE, JobDocument, shape::DOCUMENT};
 use muster_foreign::{
-    Options, Remark, Verdict,
+    ObjectOnly, Options, Remark, Verdict,
     tree::{self, Node, Place, Value},
 };
 
@@ -41,6 +41,8 @@ pub struct Reader {
 #[derive(Clone, Debug)]
 pub struct Jobs {
     pub documents: Vec<JobDocument>,
+    /// For each document what only an object of a cluster has, if such objects were asked for.
+    pub objects: Vec<Option<ObjectOnly>>,
     /// The verdicts about fields of other systems' files.
     pub remarks: Vec<Remark>,
 }
@@ -93,14 +95,19 @@ impl Findings {
 pub fn read(file: &str, text: &[u8], reader: &Reader) -> Result<Jobs, BadJobFile> {
     let mut findings = Findings::default();
     let mut remarks = Vec::new();
-    let documents = judge_all(text, reader, &mut findings, &mut remarks);
+    let jobs = judge_all(text, reader, &mut findings, &mut remarks);
+    let (documents, objects) = jobs.into_iter().unzip();
     let is_bad = |remark: &Remark| match remark.verdict {
         Verdict::Refusal => true,
         Verdict::Warning => reader.strict,
         Verdict::Note | Verdict::Taken => false,
     };
     if findings.problems.is_empty() && !remarks.iter().any(is_bad) {
-        return Ok(Jobs { documents, remarks });
+        return Ok(Jobs {
+            documents,
+            objects,
+            remarks,
+        });
     }
     remarks.retain(|remark| remark.verdict >= Verdict::Warning);
     let mut problems = [findings.problems, remarks].concat();
@@ -116,7 +123,7 @@ fn judge_all(
     reader: &Reader,
     findings: &mut Findings,
     remarks: &mut Vec<Remark>,
-) -> Vec<JobDocument> {
+) -> Vec<(JobDocument, Option<ObjectOnly>)> {
     let parsed = utf8(text).and_then(|text| {
         tree::parse_all(text).map_err(|(place, message)| Remark::refusal(place, "", message))
     });
@@ -133,28 +140,34 @@ fn judge_all(
     }
     let (ours, others): (Vec<&Node>, Vec<&Node>) =
         trees.iter().partition(|tree| muster_foreign::is_ours(tree));
-    let mut jobs: Vec<(Place, JobDocument)> = Vec::new();
+    let mut jobs: Vec<(Place, JobDocument, Option<ObjectOnly>)> = Vec::new();
     for tree in &ours {
         // A field that is wrong in one document says nothing about the next one.
         findings.covered.clear();
-        jobs.extend(judge(tree, reader, findings).map(|document| (tree.place, document)));
+        let judged = judge(tree, reader, findings);
+        jobs.extend(judged.map(|document| (tree.place, document, None)));
     }
     let reading = muster_foreign::read(&others, ours.len(), &reader.options);
     *remarks = reading.remarks;
     for job in reading.jobs {
         let mut document = job.document;
-        make_absolute(&mut document, &reader.here);
-        jobs.push((job.place, document));
+        // In a pod it is the image's, unless the file says.
+        if job.object.is_none() {
+            make_absolute(&mut document, &reader.here);
+        }
+        jobs.push((job.place, document, job.object));
     }
-    jobs.sort_by_key(|(place, _)| *place);
+    jobs.sort_by_key(|(place, ..)| *place);
     refuse_twins(&jobs, findings);
-    jobs.into_iter().map(|(_, document)| document).collect()
+    let jobs = jobs.into_iter();
+    jobs.map(|(_, document, object)| (document, object))
+        .collect()
 }
 
 /// Two jobs of one name would be in each other's way.
-fn refuse_twins(jobs: &[(Place, JobDocument)], findings: &mut Findings) {
+fn refuse_twins(jobs: &[(Place, JobDocument, Option<ObjectOnly>)], findings: &mut Findings) {
     let mut seen = BTreeMap::new();
-    for (place, document) in jobs {
+    for (place, document, _) in jobs {
         let metadata = &document.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
         if let Some(first) = seen.insert((namespace, metadata.name.as_str()), *place) {

@@ -42,6 +42,10 @@ pub(crate) fn json<T: Serialize>(value: &T) -> String {
         + "\n"
 }
 
+pub(crate) fn value<T: Serialize>(value: &T) -> serde_json::Value {
+    serde_json::to_value(value).expect("our documents have text keys")
+}
+
 pub(crate) fn yaml<T: Serialize>(value: &T) -> String {
     serde_saphyr::to_string(value).expect("our documents have text keys and finite numbers")
 }

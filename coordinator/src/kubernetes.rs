@@ -10,7 +10,7 @@
 //! | `object` | what is kept of a Node object |
 //! | `marking` | what is written on Node objects: cordons, a condition |
 //! | `pods` | worker pods: they are made for jobs, and become nodes |
-//! | `pace`, `attempts` | so many writes in a time; when to try again |
+//! | `pace`, `attempts`, `turns` | so many writes in a time; when to try again; whose turn it is |
 //! | `server` | one question and its answer, within seconds or not at all |
 //! | `access` | what a user of Kubernetes may do |
 //! | `account` | the service account of the agents, and the audience of tokens |
@@ -34,6 +34,7 @@ mod pace;
 mod pods;
 mod reviews;
 mod server;
+mod turns;
 mod verdict;
 
 use std::time::Duration;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Cluster, Options, Reading,
+    Cluster, Converted, Options, Reading,
     draft::Meta,
     fields::{Field, Object, Rule, Rules},
     kinds::{self, Job, Known},
@@ -88,6 +88,7 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
                         .as_deref()
                         .unwrap_or(muster_core::spec::DEFAULT_NAMESPACE),
                     command: &options.command,
+                    pods: options.pods,
                 };
                 let job = Job {
                     kind: kind.kind,
@@ -98,8 +99,14 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
                 };
                 let before = log.refused();
                 let converted = (kind.read)(&job, &cluster, &mut log);
-                if log.refused() == before {
-                    jobs.extend(converted);
+                let has_pods = |job: &Converted| !options.pods || job.object.is_some();
+                match converted.filter(|_| log.refused() == before) {
+                    Some(job) if has_pods(&job) => jobs.push(job),
+                    Some(_) => log.refuse(
+                        &root,
+                        "has no pods of its own that could be kept; convert it without --pods",
+                    ),
+                    None => {}
                 }
             }
             Known::Refused(why) => log.refuse(&root, why),

@@ -11,7 +11,7 @@ use crate::{
     launch::Launch,
     pod::Pod,
     run_policy::RunPolicy,
-    tree::Place,
+    tree::{Node, Place},
     verdict::Verdicts,
 };
 
@@ -24,6 +24,18 @@ pub struct Converted {
     pub kind: &'static str,
     /// A `workingDir` that is relative is still so.
     pub document: JobDocument,
+    /// What only an object of a cluster has. `None`: the job is for machines.
+    pub object: Option<ObjectOnly>,
+}
+
+/// The fields of a `MusterJob` object that no job for machines has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectOnly {
+    /// The pods' template.
+    pub template: Node,
+    pub suspend: bool,
+    pub active_deadline_seconds: Option<i64>,
+    pub ttl_seconds_after_finished: Option<i64>,
 }
 
 /// Name and namespace of a job.
@@ -165,6 +177,12 @@ impl Draft<'_, '_> {
             ..
         } = self;
         let container = pod.container.clone();
+        let object = pod.template.clone().map(|template| ObjectOnly {
+            template,
+            suspend: self.run.suspend,
+            active_deadline_seconds: self.run.deadline,
+            ttl_seconds_after_finished: self.run.ttl,
+        });
         if !launch.is_torch {
             log.warn(
                 &container,
@@ -267,6 +285,7 @@ impl Draft<'_, '_> {
             place: meta.place,
             kind,
             document,
+            object,
         })
     }
 }

@@ -30,6 +30,9 @@ pub(crate) enum Rule {
 /// The fields that a mapping may have.
 pub(crate) type Rules = &'static [(&'static str, Rule)];
 
+/// What becomes of a field of the pods, if they are kept.
+pub(crate) const KEPT: &str = "is kept in the template";
+
 /// "Did you mean" costs a comparison with every known name. Nobody reads more of them.
 const SUGGESTIONS_MAX: usize = 50;
 
@@ -186,6 +189,29 @@ impl<'t> Object<'t> {
                         place: name.unwrap_or(at.place),
                         ..at
                     };
+                    log.refuse(&at, unknown_field(key, rules, suggestions));
+                }
+            }
+        }
+        Object { fields }
+    }
+
+    /// The same for a mapping that is kept as it is, except for these fields.
+    pub(crate) fn walk_kept(
+        field: &Field<'t>,
+        rules: Rules,
+        but: &[&str],
+        log: &mut Verdicts,
+    ) -> Object<'t> {
+        let mut fields = Vec::new();
+        let mut suggestions = 0;
+        for (key, at) in field.entries(log) {
+            match rules.iter().find(|(name, _)| *name == key) {
+                Some((name, _)) if but.contains(name) => fields.push((*name, at)),
+                Some(_) if at.is_bare() => {}
+                Some(_) => log.note(&at, KEPT),
+                None => {
+                    suggestions += 1;
                     log.refuse(&at, unknown_field(key, rules, suggestions));
                 }
             }

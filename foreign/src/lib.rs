@@ -31,7 +31,7 @@ mod verdict;
 mod words;
 
 pub use documents::{is_ours, read};
-pub use draft::Converted;
+pub use draft::{Converted, ObjectOnly};
 pub use shell::words as split_words;
 pub use site::Site;
 pub use verdict::{Remark, Verdict};
@@ -47,6 +47,9 @@ pub struct Options {
     pub namespace: Option<String>,
     /// What is run where a file only names an image.
     pub command: Vec<String>,
+    /// The job shall run in pods of its own, as a `MusterJob` object with a template. Then what the file
+    /// says of its pods is kept.
+    pub pods: bool,
     /// The end of names that the cluster would make up (`generateName`).
     pub suffix: String,
 }
@@ -79,6 +82,8 @@ struct Cluster<'a> {
     site: &'a Site,
     namespace: &'a str,
     command: &'a [String],
+    /// What the file says of its pods is kept.
+    pods: bool,
 }
 
 impl Cluster<'_> {

@@ -8,14 +8,15 @@ use muster_core::spec::{ARGS_MAX, STOP_GRACE_MAX};
 
 use crate::{
     Cluster,
-    fields::{Field, Object, Rule, Rules},
-    tree::Value,
+    fields::{Field, KEPT, Object, Rule, Rules},
+    tree::{Node, Value},
     variables::{Told, Variables},
     verdict::Verdicts,
     words::{NotHere, Word, expand},
 };
 
 mod around;
+mod kept;
 mod resources;
 mod volumes;
 
@@ -43,6 +44,8 @@ pub(crate) struct Pod<'t> {
     pub(crate) python: Option<String>,
     pub(crate) grace: Option<(String, Field<'t>)>,
     pub(crate) priority: Option<(i64, Field<'t>)>,
+    /// The template without what the job says itself, if it is kept.
+    pub(crate) template: Option<Node>,
 }
 
 const TEMPLATE: Rules = &[
@@ -208,14 +211,19 @@ impl<'t> Pod<'t> {
         log: &mut Verdicts,
     ) -> Option<Pod<'t>> {
         let template = Object::walk(field, TEMPLATE, log);
-        if let Some(metadata) = template.get("metadata") {
+        let metadata = template.get("metadata");
+        if let Some(metadata) = metadata.filter(|_| !cluster.pods) {
             Object::walk(metadata, METADATA, log);
         }
         let Some(spec) = template.get("spec") else {
             log.refuse(field, "has no spec");
             return None;
         };
-        Pod::of(spec, main, told, cluster, log)
+        let mut pod = Pod::of(spec, main, told, cluster, log)?;
+        if let (Some(metadata), Some(template)) = (metadata, &mut pod.template) {
+            kept::add_metadata(template, metadata, log);
+        }
+        Some(pod)
     }
 
     /// Reads the `spec` of a pod.
@@ -226,6 +234,9 @@ impl<'t> Pod<'t> {
         cluster: &Cluster<'_>,
         log: &mut Verdicts,
     ) -> Option<Pod<'t>> {
+        if cluster.pods {
+            return kept::of(spec, main, told, cluster, log);
+        }
         let pod = Object::walk(spec, POD, log);
         let containers = pod.get("containers").map(|field| field.items(log));
         let Some(container) = containers.as_deref().and_then(|all| chosen(all, main)) else {
@@ -272,9 +283,12 @@ impl<'t> Pod<'t> {
             log.note(name, "is the container that is run");
         }
         let image = container.text("image", log);
-        let known = image.and_then(|(_, name)| cluster.site.image(name));
+        // The site map says what an image is on machines.
+        let known = image.filter(|_| !cluster.pods);
+        let known = known.and_then(|(_, name)| cluster.site.image(name));
         if let Some((at, name)) = image {
             match known {
+                None if cluster.pods => log.note(at, KEPT),
                 Some(_) => log.note(at, "is what the site map says"),
                 None => log.warn_once(
                     at,
@@ -291,9 +305,14 @@ impl<'t> Pod<'t> {
         let asked = container
             .get("resources")
             .or_else(|| container.get("resourcesPerNode"))
-            .map(|field| resources::read(field, log))
+            .map(|field| match cluster.pods {
+                true => resources::kept(field, log),
+                false => resources::read(field, log),
+            })
             .unwrap_or_default();
-        around::user(container.get("securityContext"), cluster, log);
+        if !cluster.pods {
+            around::user(container.get("securityContext"), cluster, log);
+        }
         let (words, names_program) = words(container, field, known, &variables, cluster, log);
         let working_dir = match container.text("workingDir", log) {
             Some((at, dir)) => {
@@ -315,6 +334,7 @@ impl<'t> Pod<'t> {
             python: known.and_then(|image| image.python.clone()),
             grace: None,
             priority: None,
+            template: None,
         }
     }
 }

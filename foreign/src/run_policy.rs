@@ -44,6 +44,10 @@ const SCHEDULING: Rules = &[
 pub(crate) struct RunPolicy<'t> {
     pub(crate) backoff_limit: Option<(i64, Field<'t>)>,
     pub(crate) priority: Option<(i64, Field<'t>)>,
+    /// Only a `MusterJob` object has these, so they are read for one only.
+    pub(crate) deadline: Option<i64>,
+    pub(crate) ttl: Option<i64>,
+    pub(crate) suspend: bool,
 }
 
 /// Reads the policy of a job. `own` are the names under which its operator takes a job as its own.
@@ -84,13 +88,26 @@ pub(crate) fn read<'t>(
             None => {}
         }
     }
-    if let Some(field) = found("ttlSecondsAfterFinished", log) {
+    let seconds = |name: &str, log: &mut Verdicts| {
+        let field = cluster.pods.then(|| found(name, log))??;
+        let seconds = field.whole(log)?;
+        log.taken(&field, format!("spec.{name}"));
+        Some(seconds)
+    };
+    let ttl = seconds("ttlSecondsAfterFinished", log);
+    let deadline = seconds("activeDeadlineSeconds", log);
+    let mut suspend = false;
+    if !cluster.pods
+        && let Some(field) = found("ttlSecondsAfterFinished", log)
+    {
         log.warn(
             &field,
             "has no effect: a job that is over stays listed until muster delete",
         );
     }
-    if let Some(field) = found("activeDeadlineSeconds", log) {
+    if !cluster.pods
+        && let Some(field) = found("activeDeadlineSeconds", log)
+    {
         log.warn(
             &field,
             "has no effect: only a MusterJob object in Kubernetes has a deadline (activeDeadlineSeconds), so the job runs until it ends",
@@ -98,6 +115,10 @@ pub(crate) fn read<'t>(
     }
     if let Some(field) = found("suspend", log) {
         match field.flag(log) {
+            Some(true) if cluster.pods => {
+                log.taken(&field, "spec.suspend");
+                suspend = true;
+            }
             Some(true) => log.refuse(
                 &field,
                 "holds the job back, and only a MusterJob object in Kubernetes can be held back (suspend); remove it to start the job",
@@ -130,5 +151,8 @@ pub(crate) fn read<'t>(
     RunPolicy {
         backoff_limit,
         priority,
+        deadline,
+        ttl,
+        suspend,
     }
 }

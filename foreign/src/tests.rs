@@ -80,6 +80,46 @@ fn each_file_becomes_what_is_written_beside_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The same for a cluster, where the pods of the file are kept.
+#[test]
+fn each_file_becomes_an_object_with_its_pods() {
+    let (mut wrong, mut kept) = (Vec::new(), 0);
+    for (name, text) in files() {
+        let options = Options {
+            pods: true,
+            ..options(&name)
+        };
+        let reading = read_text(&text, &options);
+        let mut is = shown(&name, &reading);
+        for job in &reading.jobs {
+            let object = job.object.as_ref().expect("its pods are kept");
+            is.push_str("--- its pods\n");
+            is.push_str(&serde_saphyr::to_string(&object.template).unwrap());
+            let spec = &object.template.entry("spec").unwrap().node;
+            let containers = &spec.entry("containers").unwrap().node.value;
+            let Value::List(containers) = containers else {
+                panic!("{name} has no containers");
+            };
+            // What runs is said by the job alone, and its environment by the template alone.
+            for field in ["command", "args"] {
+                assert!(containers[0].entry(field).is_none(), "{name}: {field}");
+            }
+            kept += 1;
+        }
+        let golden = folder().join(format!("{name}.pods"));
+        if std::env::var_os("MUSTER_BLESS").is_some() {
+            fs::write(&golden, &is).unwrap();
+        }
+        let must = fs::read_to_string(&golden).unwrap_or_default();
+        if is != must {
+            let differs = is.lines().zip(must.lines()).find(|(one, two)| one != two);
+            wrong.push(format!("{name}: {differs:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(kept >= 10, "{kept}");
+}
+
 /// All leaves below a node, as the paths of their fields.
 fn leaves(node: &Node, path: &str, found: &mut Vec<String>) {
     match &node.value {

@@ -5,7 +5,10 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{
+    Serialize, Serializer,
+    de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor},
+};
 use serde_saphyr::{Location, Spanned};
 
 /// Line and column, both from 1.
@@ -183,6 +186,22 @@ impl Value {
             _ => "must be a whole number",
         };
         format!("{}, {must}", self.is())
+    }
+}
+
+impl Serialize for Node {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match &self.value {
+            Value::Null => to.serialize_unit(),
+            Value::Bool(value) => to.serialize_bool(*value),
+            Value::Whole(value) => to.serialize_i64(*value),
+            Value::Number(value) => to.serialize_f64(*value),
+            Value::Text(value) => to.serialize_str(value),
+            Value::List(items) => to.collect_seq(items),
+            Value::Object(entries) => {
+                to.collect_map(entries.iter().map(|entry| (&entry.key, &entry.node)))
+            }
+        }
     }
 }
 

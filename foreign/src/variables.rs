@@ -4,7 +4,7 @@ use muster_core::spec::{ENV_MAX, EnvVar, ValueFrom, is_of_a_launch};
 
 use crate::{
     Cluster,
-    fields::{Field, Object, Rule, Rules},
+    fields::{Field, KEPT, Object, Rule, Rules},
     verdict::Verdicts,
     words::{Known, expand},
 };
@@ -35,6 +35,8 @@ pub(crate) struct Variables<'t> {
     pub(crate) list: Vec<(EnvVar, Option<Field<'t>>)>,
     /// What `$(NAME)` means in the command.
     pub(crate) known: Known,
+    /// Those of the file that the ranks must not get.
+    pub(crate) dropped: Vec<String>,
 }
 
 const ENV: Rules = &[
@@ -101,6 +103,7 @@ impl<'t> Variables<'t> {
         let name_at = name_at.clone();
         if told.has(name) {
             self.known.insert(name.to_owned(), None);
+            self.dropped.push(name.to_owned());
             log.note(
                 item,
                 format!(
@@ -115,6 +118,13 @@ impl<'t> Variables<'t> {
                 &name_at,
                 format!("{name} is set by Muster for every rank and cannot be set by a job"),
             );
+            return;
+        }
+        if cluster.pods {
+            let text = object.text("value", log);
+            let known = text.and_then(|(_, text)| expand(text, &self.known).ok());
+            self.known.insert(name.to_owned(), known);
+            log.note(item, KEPT);
             return;
         }
         let found = match (object.get("value"), object.get("valueFrom")) {

@@ -1,8 +1,10 @@
 //! `muster convert`
 
 use clap::Args;
-use muster_core::spec::JobDocument;
-use muster_foreign::Verdict;
+use muster_core::spec::{JobDocument, shape};
+use muster_foreign::{ObjectOnly, Verdict};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::submit::{self, Foreign};
 use crate::{
@@ -27,12 +29,19 @@ EXAMPLES:
   # What becomes of every single field?
   muster convert -f pytorchjob.yaml -v
 
+  # In Kubernetes: the same job in its own image, as a MusterJob object with its template
+  muster convert -f pytorchjob.yaml --pods | kubectl apply -f -
+
   # Keep it as a MusterJob; accept no field without effect
   muster convert -f elasticjob.yaml --site site.yaml --strict > job.yaml")]
 pub(crate) struct Convert {
     /// Job file; - is standard input
     #[arg(short, long, value_name = "FILE")]
     file: String,
+
+    /// For Kubernetes: keep the file's pod template, so that the job runs in pods of its own
+    #[arg(long)]
+    pods: bool,
 
     /// Tell the verdict about every field
     #[arg(short, long)]
@@ -43,26 +52,67 @@ pub(crate) struct Convert {
 }
 
 pub(crate) fn convert(cx: &Context, args: &Convert) -> Result<(), Failure> {
-    let jobs = submit::read_jobs(cx, &args.file, &args.foreign)?;
+    let jobs = submit::read_jobs_for(cx, &args.file, &args.foreign, args.pods)?;
     let from = match args.verbose {
         true => Verdict::Taken,
         false => Verdict::Warning,
     };
     submit::warn_of_fields(cx, &args.file, &jobs, from);
-    cx.print(&shown(cx.format(), jobs.documents))
+    match args.pods {
+        false => cx.print(&shown(cx.format(), jobs.documents, name)),
+        true => {
+            let both = jobs.documents.iter().zip(&jobs.objects);
+            let objects: Vec<Value> = both.map(|(job, own)| object(job, own.as_ref())).collect();
+            let name = |object: &Value| {
+                let name = object["metadata"]["name"].as_str();
+                name.unwrap_or_default().to_owned()
+            };
+            cx.print(&shown(cx.format(), objects, name))
+        }
+    }
 }
 
-fn shown(format: Format, mut documents: Vec<JobDocument>) -> String {
+fn name(document: &JobDocument) -> String {
+    document.metadata.name.clone()
+}
+
+/// The job as an object of a cluster.
+fn object(job: &JobDocument, own: Option<&ObjectOnly>) -> Value {
+    let mut object = output::value(job);
+    if let Some(own) = own {
+        let spec = &mut object["spec"];
+        spec[shape::TEMPLATE] = output::value(&own.template);
+        if own.suspend {
+            spec[shape::SUSPEND] = true.into();
+        }
+        let seconds = [
+            (shape::ACTIVE_DEADLINE, own.active_deadline_seconds),
+            (shape::TTL, own.ttl_seconds_after_finished),
+        ];
+        for (field, seconds) in seconds {
+            if let Some(seconds) = seconds {
+                spec[field] = seconds.into();
+            }
+        }
+    }
+    object
+}
+
+fn shown<T: Serialize>(
+    format: Format,
+    mut documents: Vec<T>,
+    name: impl Fn(&T) -> String,
+) -> String {
     match format {
         Format::Table | Format::Wide | Format::Yaml => {
-            let documents: Vec<String> = documents.iter().map(output::yaml).collect();
+            let documents: Vec<String> = documents.iter().map(|job| output::yaml(job)).collect();
             documents.join("---\n")
         }
         Format::Json if documents.len() == 1 => output::json(&documents.remove(0)),
         Format::Json => output::json(&List::new(documents)),
         Format::Name => {
-            let name = |document: &JobDocument| format!("job/{}\n", document.metadata.name);
-            documents.iter().map(name).collect()
+            let names = documents.iter().map(|job| format!("job/{}\n", name(job)));
+            names.collect()
         }
     }
 }

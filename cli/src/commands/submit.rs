@@ -130,6 +130,16 @@ pub(crate) async fn submit(cx: &Context, args: Submit) -> Result<(), Failure> {
 
 /// Reads and checks a job file. The failure tells everything that is wrong with it.
 pub(crate) fn read_jobs(cx: &Context, file: &str, foreign: &Foreign) -> Result<Jobs, Failure> {
+    read_jobs_for(cx, file, foreign, false)
+}
+
+/// The same. `pods`: for a cluster, as objects whose workers are in pods of their own.
+pub(crate) fn read_jobs_for(
+    cx: &Context,
+    file: &str,
+    foreign: &Foreign,
+    pods: bool,
+) -> Result<Jobs, Failure> {
     let text = read_file(file).map_err(|error| Failure::usage(format!("{file}: {error}")))?;
     let options = Options {
         site: foreign
@@ -138,6 +148,7 @@ pub(crate) fn read_jobs(cx: &Context, file: &str, foreign: &Foreign) -> Result<J
             .map_or(Ok(Site::default()), read_site)?,
         namespace: cx.globals.namespace.clone(),
         command: foreign.command.as_deref().map_or(Ok(Vec::new()), split)?,
+        pods,
         suffix: suffix(),
     };
     let reader = Reader {

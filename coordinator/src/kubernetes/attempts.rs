@@ -30,7 +30,7 @@ impl Attempts {
         again
     }
 
-    /// The error is from when on.
+    /// The error is the time from which it may be tried again.
     pub(super) fn may(&self, now: Instant) -> Result<(), Instant> {
         match self.not_before.filter(|at| *at > now) {
             Some(at) => Err(at),

@@ -9,14 +9,12 @@
 //! | `object` | the object as it is read |
 //! | `status` | the status as it is written, and how urgent a change is |
 //! | `events` | the story of a job as Kubernetes Events |
-//! | `turns` | whose turn it is |
 //! | `controller` | the loop: news, steps, writes |
 
 mod controller;
 mod events;
 mod object;
 mod status;
-mod turns;
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::object::JOB_UID;
-pub(super) use self::object::{Belongs, is_worker};
+pub(super) use self::object::is_worker;
 pub(super) use self::template::check as check_template;
 use self::{controller::Controller, model::Model};
 use super::{
@@ -125,7 +125,7 @@ impl Reader for Telling {
         let for_fleet = match &news {
             News::Listed(all) => Some(PodNews::Listed(all.clone())),
             News::Applied(name, pod) => Some(PodNews::Applied(name.clone(), pod.clone())),
-            News::Deleted(name, _) => Some(PodNews::Deleted(name.clone())),
+            News::Deleted(name, last) => Some(PodNews::Deleted(name.clone(), last.clone())),
             // The log has it.
             News::Followed | News::Unreadable(_) => None,
         };

@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::{
+    api::authentication::v1::{TokenReview, TokenReviewSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use muster_core::fleet::worker_pod;
 use muster_rpc::{
     Bearer,
@@ -30,7 +33,7 @@ use tracing::{info, warn};
 use super::{
     KubernetesError, Server, Settings, Tokens,
     answers::{Answers, Known, Lives},
-    pods::{Belongs, is_worker},
+    pods::is_worker,
     server::Unanswered,
     verdict::{Proof, Refused, of_node},
 };
@@ -82,14 +85,7 @@ struct PodMetadata {
 /// What tells a worker pod from others.
 #[derive(Deserialize)]
 struct WorkerPod {
-    metadata: WorkerMetadata,
-}
-
-#[derive(Deserialize)]
-struct WorkerMetadata {
-    uid: String,
-    #[serde(flatten)]
-    belongs: Belongs,
+    metadata: ObjectMeta,
 }
 
 #[derive(Deserialize)]
@@ -253,16 +249,20 @@ impl Reviews {
         let node = worker_pod::node_of(namespace, name);
         let is_name = muster_core::id::node_name_error(node.as_str()).is_none();
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        let is_this = |metadata: &ObjectMeta| {
+            metadata.uid.as_deref() == Some(uid) && is_worker(metadata).is_some()
+        };
         let pod = match is_name {
             true => Some(self.server.get::<WorkerPod>(&path).await),
             // It cannot be a part of a path.
             false => None,
         };
         match pod {
-            Some(Ok(pod)) if pod.metadata.uid == uid && is_worker(&pod.metadata.belongs) => {
-                Ok(of_node(node.as_str()))
+            Some(Ok(pod)) if is_this(&pod.metadata) => Ok(of_node(node.as_str())),
+            // Where the coordinator may not read pods it makes none.
+            Some(Err(why)) if !why.is_missing() && !matches!(why, Unanswered::Forbidden(_)) => {
+                Err(why)
             }
-            Some(Err(why)) if !why.is_missing() => Err(why),
             _ => Ok(other.and_then(|proof| match proof {
                 Proof::Whole(reviewed) => Ok(reviewed),
                 _ => Err(Refused::NoAgents),

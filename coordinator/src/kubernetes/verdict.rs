@@ -93,7 +93,7 @@ pub(super) enum Proof {
         name: String,
         uid: String,
     },
-    /// A pod of some namespace, which may be a worker pod. If it is none, the answer is the other.
+    /// A pod of some namespace, which may be a worker pod. If it is none, `other` is the answer.
     Worker {
         namespace: String,
         name: String,

@@ -52,8 +52,8 @@ pub struct KubernetesOptions {
     #[arg(long, env = "MUSTER_KUBERNETES_JOBS")]
     pub kubernetes_jobs: bool,
 
-    /// Make worker pods for MusterJob objects that have a template: each is one node's place of the
-    /// job, in the job's own image. Their agents are as in this DaemonSet: the image of its container
+    /// Make worker pods for MusterJob objects that have a template: one for each node of the job, in the
+    /// job's own image. Their agents are as in this DaemonSet: the image of its container
     /// `agent`, and its variable MUSTER_COORDINATOR. Needs --kubernetes-jobs, and the rights of
     /// manifests/components/worker-pods.
     #[arg(

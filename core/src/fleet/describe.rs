@@ -80,6 +80,10 @@ impl JobTurn<'_> {
                 .filter(|(_, run)| !run.is_some_and(|run| run.ranks_started(expected)))
                 .count()
         };
+        let waits = || {
+            let waits = self.pods.waits(job, self.nodes);
+            waits.map(|why| format!("; {why}")).unwrap_or_default()
+        };
         let (phase, reason, message) = if let Some(LeftAsItIs::Frozen(why)) = &self.live.left {
             (
                 Phase::Running,
@@ -122,7 +126,7 @@ impl JobTurn<'_> {
             (
                 Phase::Running,
                 Reason::BelowReplicas,
-                format!("{have} of {wanted} wanted nodes"),
+                format!("{have} of {wanted} wanted nodes{}", waits()),
             )
         } else {
             (

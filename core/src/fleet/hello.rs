@@ -25,6 +25,7 @@ use crate::{
 
 impl Fleet {
     pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, scratch: &mut Scratch) {
+        let hello = self.own_words(hello);
         let name = hello.node.clone();
         // Before a node that was never there gets a record.
         let comes_back = self.nodes.is_unheard(&name);

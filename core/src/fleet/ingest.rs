@@ -66,6 +66,7 @@ impl Fleet {
         let Some(name) = self.nodes.speaker(session).cloned() else {
             return;
         };
+        let runs = self.own_runs(&name, runs);
         let Some(node) = self.nodes.nodes.get_mut(&name) else {
             return;
         };

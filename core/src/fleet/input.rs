@@ -107,7 +107,8 @@ pub enum PodNews {
     Listed(BTreeMap<NodeName, Arc<WorkerPod>>),
     /// This pod is new, or has changed.
     Applied(NodeName, Arc<WorkerPod>),
-    Deleted(NodeName),
+    /// This pod is gone; its last state.
+    Deleted(NodeName, Arc<WorkerPod>),
     /// Why this job cannot have the pods that it lacks. `None`: that is over.
     Refused(JobUid, Option<String>),
 }

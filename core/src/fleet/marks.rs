@@ -12,6 +12,7 @@ use crate::{
         job_turn::JobTurn,
         node_record::{Mark, NodeRecord, Standing},
         receipt::{Cause, Charged},
+        worker_pod::is_pod,
     },
     id::NodeName,
 };
@@ -41,6 +42,10 @@ impl JobTurn<'_> {
         let Some(mut standing) = fault_ledger::at_first(verdict.cause) else {
             return;
         };
+        if standing == Standing::Node && is_pod(name) {
+            // It is a pod's own word, and the host answers for it. Other jobs must confirm it.
+            standing = Standing::Open;
+        }
         if standing == Standing::Open {
             let elsewhere = self.others_failed_on(name);
             if !elsewhere.is_empty() {
@@ -126,8 +131,8 @@ impl JobTurn<'_> {
                 .any(|member| self.blamed(&member.node) == host)
     }
 
-    /// The node that answers for what happens on this one. A worker pod that is gone answers for
-    /// itself, and so nothing is changed.
+    /// The node that answers for what happens on this one. If it is a pod that is gone, its host is not
+    /// known any more, and no mark is put.
     fn blamed(&self, name: &NodeName) -> NodeName {
         let node = self.nodes.get(name);
         node.map_or(name, |node| &self.nodes.blamed(node).record.name)

@@ -171,6 +171,9 @@ impl Objects {
         }
         if matters {
             out.node_changed(nodes, jobs, name);
+            for pod in nodes.pods_on(name) {
+                out.node_changed(nodes, jobs, pod);
+            }
         }
         match word {
             Some(Word::Overruled) => cordon::overruled(nodes, jobs, name, policy, out),

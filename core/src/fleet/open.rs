@@ -61,7 +61,7 @@ impl JobTurn<'_> {
         let gang = match self.place() {
             Placement::Gang(gang) => gang,
             Placement::Short(shortfall) => {
-                let waits = self.pods.waits(self.job);
+                let waits = self.pods.waits(self.job, self.nodes);
                 let waits = waits.map(|why| format!("; {why}")).unwrap_or_default();
                 let message = format!("{shortfall}{waits}");
                 if self.job.reason != Reason::BelowMinimum {

@@ -1,21 +1,27 @@
 //! What the cluster says about worker pods, and what that means for the nodes that they are.
 //!
-//! A pod gives its node to one job. A pod that is gone, or whose containers have all ended, proves
-//! that its workers are dead: an API server removes a pod only when its kubelet has said so, or when
-//! a person forces it, who then answers for it. Such a node is struck off at once. A pod whose agent
-//! was never heard is no node yet.
+//! A pod gives its node to one job. The node is struck off, and its workers are dead, in two cases.
+//! The kubelet has said that all containers of the pod have ended, and its agent is not heard. Or the
+//! cluster has no such pod any more, and its agent is Lost. In the second case somebody has answered
+//! for the machine: a person who deleted the pod by force or the Node object, or a cloud. While an
+//! agent is heard its pod is not gone, whatever the cluster says.
 //!
-//! A coordinator that starts knows from its store whose nodes its pods are, until it has read them.
+//! A coordinator that starts knows from its store which node belongs to which job, until it has read
+//! the pods.
+
+use std::sync::Arc;
 
 use crate::{
     fleet::{
-        input::PodNews,
+        input::{Hello, PodNews},
         output::Effect,
+        registry::Liveness,
         scratch::Scratch,
         turn::Fleet,
-        worker_pod::{PodStage, is_pod},
+        worker_pod::{PodStage, WorkerPod, is_pod},
     },
     id::{JobUid, NodeName},
+    run::RunReport,
 };
 
 impl Fleet {
@@ -34,12 +40,18 @@ impl Fleet {
                 self.pods.all.insert(name.clone(), pod);
                 self.hear_pod(&name, scratch);
             }
-            PodNews::Deleted(name) => {
+            PodNews::Deleted(name, last) => {
                 self.pods.all.remove(&name);
+                if let Some(node) = self.nodes.nodes.get_mut(&name) {
+                    node.pod = Some(last);
+                }
                 self.hear_pod(&name, scratch);
             }
             PodNews::Refused(job, why) => {
                 self.look_again(&job, scratch);
+                self.pods
+                    .refused
+                    .retain(|job, _| self.jobs.contains_key(job));
                 match why {
                     Some(why) => drop(self.pods.refused.insert(job, why)),
                     None => drop(self.pods.refused.remove(&job)),
@@ -55,30 +67,33 @@ impl Fleet {
         }
     }
 
-    /// Gives a node what is known of its pod, if that is new. Also called when the node itself is new.
+    /// Gives a node what is known of its pod, if that is new, and strikes it off if it is gone. Also
+    /// called when the node itself is new, or is not heard any more.
     pub(crate) fn hear_pod(&mut self, name: &NodeName, scratch: &mut Scratch) {
         let pod = self.pods.all.get(name).cloned();
         let Some(node) = self.nodes.get(name).filter(|_| is_pod(name)) else {
             return;
         };
-        // Whoever still speaks is not gone, whatever the cluster says.
         let speaks = node.session.is_some() && node.is_ready();
-        let is_gone = match &pod {
-            Some(pod) => pod.stage == PodStage::Ended,
-            None => self.pods.listed && !speaks,
-        };
-        if is_gone {
-            return self.pod_is_gone(name, scratch);
+        let last = pod.as_ref().or(node.pod.as_ref());
+        let ended = last.is_some_and(|pod| pod.stage == PodStage::Ended);
+        let is_missing = pod.is_none() && self.pods.listed;
+        let is_lost = is_missing && node.liveness == Liveness::Lost;
+        if (ended && !speaks) || is_lost {
+            return self.pod_is_gone(name, ended, scratch);
         }
-        let Some(node) = self.nodes.nodes.get(name).filter(|node| node.pod != pod) else {
-            return;
+        let pod = match pod {
+            // Nothing new is placed on what is about to go.
+            None if is_missing => node.pod.clone().map(going),
+            other => other,
         };
-        let owner = pod.as_ref().and_then(|pod| self.jobs.get(&pod.job));
-        let owner = owner.filter(|job| {
-            pod.as_ref()
-                .is_some_and(|pod| pod.is_of(&job.name, &job.uid))
+        if node.pod == pod {
+            return;
+        }
+        let owner = pod.as_ref().and_then(|pod| {
+            let job = self.jobs.get(&pod.job)?;
+            pod.is_of(&job.name, &job.uid).then(|| job.uid.clone())
         });
-        let owner = owner.map(|job| job.uid.clone());
         let is_new_owner = owner.is_some() && node.record.pod_of != owner;
         scratch.node_changed(&self.nodes, &self.jobs, name);
         let node = self.nodes.nodes.get_mut(name).expect("found above");
@@ -88,17 +103,53 @@ impl Fleet {
         }
     }
 
-    fn pod_is_gone(&mut self, name: &NodeName, scratch: &mut Scratch) {
-        let Some(node) = self.nodes.get(name) else {
-            return;
-        };
-        if let Some(session) = node.session {
+    fn pod_is_gone(&mut self, name: &NodeName, ended: bool, scratch: &mut Scratch) {
+        if let Some(session) = self.nodes.get(name).and_then(|node| node.session) {
             let why = format!("the pod of {name} is gone");
             scratch.effects.push(Effect::Refuse { session, why });
             self.nodes.disconnect(session, scratch.now, false);
         }
         self.strike_off(name, scratch);
-        let message = format!("{name}: its pod is gone, and with it all its workers");
+        let how = match ended {
+            true => "all its containers have ended",
+            false => "it is gone, and its agent is silent",
+        };
+        let message = format!("{name} is struck off with its pod: {how}");
         scratch.note("PodGone", message).on_node(name);
     }
+
+    /// The job for which a node may speak. `None`: for all, because it is a host.
+    fn speaks_for(&self, name: &NodeName) -> Option<Option<JobUid>> {
+        let of_record = || self.nodes.get(name)?.record.pod_of.clone();
+        let of_pod = || self.pods.all.get(name).map(|pod| pod.job.clone());
+        is_pod(name).then(|| of_pod().or_else(of_record))
+    }
+
+    /// What an agent says, without what it has no business to know: whoever may make pods in a
+    /// namespace can speak as one of them.
+    pub(crate) fn own_words(&self, hello: Hello) -> Hello {
+        let Some(job) = self.speaks_for(&hello.node) else {
+            return hello;
+        };
+        let is_own = |uid: &JobUid| job.as_ref() == Some(uid);
+        let mut hello = hello;
+        hello.jobs_seen.retain(|uid, _| is_own(uid));
+        hello.runs.retain(|run| is_own(&run.run.job));
+        hello
+    }
+
+    /// The same for runs.
+    pub(crate) fn own_runs(&self, name: &NodeName, mut runs: Vec<RunReport>) -> Vec<RunReport> {
+        if let Some(job) = self.speaks_for(name) {
+            runs.retain(|run| job.as_ref() == Some(&run.run.job));
+        }
+        runs
+    }
+}
+
+fn going(mut pod: Arc<WorkerPod>) -> Arc<WorkerPod> {
+    if !pod.deleting {
+        Arc::make_mut(&mut pod).deleting = true;
+    }
+    pod
 }

@@ -42,14 +42,18 @@ pub struct Unneeded {
     pub pod: String,
     pub uid: String,
     pub why: &'static str,
+    /// It was made in vain, and another one may be so, too.
+    pub in_vain: bool,
 }
 
 /// What to do about the pods of this job. `avoided` says which hosts should not have it: a pod there
-/// that no generation needs is made anew elsewhere.
+/// that no generation needs is made anew elsewhere. `lost` says which nodes are Lost: for such a pod
+/// another one is made, and it is kept, since its workers may live.
 pub fn plan<'a>(
     job: &JobRecord,
     pods: impl IntoIterator<Item = &'a WorkerPod>,
     avoided: impl Fn(&NodeName) -> bool,
+    lost: impl Fn(&NodeName) -> bool,
     now: Timestamp,
 ) -> PodPlan {
     let mut plan = PodPlan::default();
@@ -67,10 +71,10 @@ pub fn plan<'a>(
         after_the_end(job, &standing, now, &mut plan);
         return plan;
     }
-    // Their logs were of interest until others took their place.
+    // Until others take their place their logs can be read.
     gone.iter()
         .filter(|pod| !pod.deleting)
-        .for_each(|pod| plan.drop_pod(pod, "has ended"));
+        .for_each(|pod| plan.drop_in_vain(pod, "has ended"));
     if job.ending.is_some() {
         return plan;
     }
@@ -83,10 +87,11 @@ pub fn plan<'a>(
     standing.retain(|pod| {
         let unfit = is_idle(pod) && pod.host.as_ref().is_some_and(&avoided);
         if unfit {
-            plan.drop_pod(pod, "its host should not have the job");
+            plan.drop_in_vain(pod, "its host should not have the job");
         }
         !unfit
     });
+    standing.retain(|pod| !lost(&pod.node()));
     if give_back(job, &standing, now, &mut plan) {
         return plan;
     }
@@ -125,17 +130,18 @@ fn after_the_end(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan:
 
 /// Whether the job gives its pods back, because for too long it had too few to begin.
 fn give_back(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mut PodPlan) -> bool {
+    let held = standing.iter().any(|pod| pod.host.is_some());
     let running = standing
         .iter()
         .filter(|pod| pod.stage == PodStage::Running)
         .count();
     let has_begun = job.current.is_some() || job.unproven_generations().next().is_some();
     let lacks = running < job.spec.min_replicas as usize;
-    // A pod with a host comes up by itself, however long its image takes.
+    // Pods with a host come up by themselves, however long their images take.
     let in_vain = standing
         .iter()
         .any(|pod| pod.stage == PodStage::Waiting && pod.host.is_none());
-    if has_begun || !lacks || running == 0 || !in_vain {
+    if has_begun || !lacks || !held || !in_vain {
         return false;
     }
     // The newest decides: as long as new ones come, the job has had no time to get them.
@@ -159,7 +165,15 @@ impl PodPlan {
             pod: pod.name.clone(),
             uid: pod.uid.clone(),
             why,
+            in_vain: false,
         });
+    }
+
+    fn drop_in_vain(&mut self, pod: &WorkerPod, why: &'static str) {
+        self.drop_pod(pod, why);
+        if let Some(last) = self.delete.last_mut() {
+            last.in_vain = true;
+        }
     }
 }
 
@@ -181,11 +195,11 @@ pub fn waits<'a>(pods: impl IntoIterator<Item = &'a WorkerPod>) -> Option<String
     let message = &pod.waits.as_ref()?.message;
     let others = match count {
         1 => String::new(),
-        _ => format!(", as {} others", count - 1),
+        _ => format!(" and {} more", count - 1),
     };
     let colon = if message.is_empty() { "" } else { ": " };
     Some(format!(
-        "pod {} waits{others}: {reason}{colon}{message}",
+        "pod {}{others} waits: {reason}{colon}{message}",
         pod.name
     ))
 }

@@ -190,6 +190,18 @@ impl Registry {
         self.nodes.get(node.pod.as_ref()?.host.as_ref()?)
     }
 
+    /// The worker pods on this host.
+    pub(crate) fn pods_on<'a>(&'a self, host: &'a NodeName) -> impl Iterator<Item = &'a NodeName> {
+        let is_there = move |node: &&Node| {
+            let pod = node.pod.as_ref();
+            pod.is_some_and(|pod| pod.host.as_ref() == Some(host))
+        };
+        self.nodes
+            .values()
+            .filter(is_there)
+            .map(|node| &node.record.name)
+    }
+
     /// The node that answers for what happens on this one: a worker pod's host.
     pub(crate) fn blamed<'a>(&'a self, node: &'a Node) -> &'a Node {
         self.host_of(node).unwrap_or(node)

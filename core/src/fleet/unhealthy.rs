@@ -166,7 +166,9 @@ impl JobTurn<'_> {
                     .iter()
                     .find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain);
                 let notice = notice.map(|finding| &finding.reason);
-                let notice = notice.or_else(|| node.object.as_ref()?.leaving.as_ref())?;
+                // Of a worker pod it is the host's.
+                let object = self.nodes.blamed(node).object.as_ref();
+                let notice = notice.or_else(|| object?.leaving.as_ref())?;
                 Some((&member.node, notice.as_str()))
             })
     }

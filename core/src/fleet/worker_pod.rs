@@ -6,7 +6,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Names of the nodes that worker pods are end like this, and no host's name does.
+/// The node name of a worker pod ends in this. A host of such a name is never given work.
 pub const SUFFIX: &str = ".pod";
 
 /// A pod as it was read.

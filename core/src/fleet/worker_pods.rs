@@ -3,7 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    fleet::{job::JobRecord, pod_plan, worker_pod::WorkerPod},
+    fleet::{
+        job::JobRecord,
+        pod_plan,
+        registry::Registry,
+        worker_pod::{PodStage, WorkerPod},
+    },
     id::{JobUid, NodeName},
 };
 
@@ -11,7 +16,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct WorkerPods {
     pub all: BTreeMap<NodeName, Arc<WorkerPod>>,
-    /// All were read once. From then on a node that is a pod and not in `all` is gone.
+    /// All were read once. From then on a node whose name is a pod's and that is not in `all` has no pod.
     pub listed: bool,
     /// Why jobs cannot have the pods that they lack.
     pub refused: BTreeMap<JobUid, String>,
@@ -19,7 +24,7 @@ pub(crate) struct WorkerPods {
 
 impl WorkerPods {
     /// Why this job lacks pods, or why those that it has do not run yet.
-    pub(crate) fn waits(&self, job: &JobRecord) -> Option<String> {
+    pub(crate) fn waits(&self, job: &JobRecord, nodes: &Registry) -> Option<String> {
         job.spec.template.as_ref()?;
         if let Some(why) = self.refused.get(&job.uid) {
             return Some(format!("its pods cannot be made: {why}"));
@@ -28,6 +33,18 @@ impl WorkerPods {
             .all
             .values()
             .filter(|pod| pod.is_of(&job.name, &job.uid));
-        pod_plan::waits(own.map(|pod| &**pod))
+        let own: Vec<&WorkerPod> = own.map(|pod| &**pod).collect();
+        pod_plan::waits(own.iter().copied()).or_else(|| unheard(&own, nodes))
     }
+}
+
+/// A pod that runs without its agent being heard, for a sentence.
+fn unheard(pods: &[&WorkerPod], nodes: &Registry) -> Option<String> {
+    let is_heard = |pod: &WorkerPod| nodes.get(&pod.node()).is_some_and(|node| node.is_ready());
+    let mut running = pods.iter().filter(|pod| pod.stage == PodStage::Running);
+    let pod = running.find(|pod| !is_heard(pod))?;
+    Some(format!(
+        "pod {} runs, and its agent is not heard: see `kubectl -n {} logs {} -c muster-agent`; it must reach the coordinator",
+        pod.name, pod.namespace, pod.name
+    ))
 }

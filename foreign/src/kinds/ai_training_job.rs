@@ -129,8 +129,8 @@ pub(super) fn read(
     let priority =
         priority.and_then(|(at, class)| Some((cluster.priority(class, at, log)?, at.clone())));
     let run = RunPolicy {
-        backoff_limit: None,
         priority,
+        ..RunPolicy::default()
     };
     let Some(specs) = spec.get("replicaSpecs") else {
         log.refuse(&job.spec, "has no replicaSpecs");

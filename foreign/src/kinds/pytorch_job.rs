@@ -272,6 +272,11 @@ fn one_world(master: &Role<'_>, worker: &Role<'_>, log: &mut Verdicts) {
     if dir(master) != dir(worker) || launch.0.dir != launch.1.dir {
         log.refuse(at, differs("the working directory"));
     }
+    if let (Some(ours), Some(theirs)) = (&master.pod.template, &worker.pod.template)
+        && !ours.says_the_same(theirs)
+    {
+        log.refuse(at, differs("the template"));
+    }
     if master.pod.gpus != worker.pod.gpus {
         log.refuse(
             at,

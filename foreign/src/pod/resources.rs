@@ -1,7 +1,7 @@
 //! What a container asks of its node: GPUs, which Muster hands out, and the rest, which it does not.
 
 use crate::{
-    fields::{Field, Object, Rule, Rules},
+    fields::{Field, KEPT, Object, Rule, Rules},
     tree::Value,
     verdict::Verdicts,
 };
@@ -47,6 +47,35 @@ pub(crate) struct Asked {
     pub(crate) gpus: i64,
     /// Whole CPUs, from the request, else from the limit; a part counts as one.
     pub(crate) cpus: Option<i64>,
+}
+
+/// The resource that a worker pod has as many of as `gpusPerNode` says.
+const GPU: &str = "nvidia.com/gpu";
+
+/// What a container asks for that is kept as it is.
+pub(super) fn kept(field: &Field<'_>, log: &mut Verdicts) -> Asked {
+    let limits = field.node.entry("limits").map(|entry| &entry.node);
+    let gpus = limits.and_then(|limits| limits.entry(GPU));
+    let gpus = gpus.and_then(|entry| match &entry.node.value {
+        Value::Whole(count) => Some(*count),
+        Value::Text(text) => text.parse().ok(),
+        _ => None,
+    });
+    match gpus {
+        Some(gpus) => log.taken(field, format!("spec.gpusPerNode: {gpus}, and {KEPT}")),
+        None => log.note(field, KEPT),
+    }
+    Asked {
+        gpus: gpus.unwrap_or(0),
+        cpus: cpus(field),
+    }
+}
+
+fn cpus(field: &Field<'_>) -> Option<i64> {
+    ["requests", "limits"]
+        .iter()
+        .filter_map(|list| field.node.entry(list)?.node.entry("cpu"))
+        .find_map(|entry| whole_cpus(&entry.node.value))
 }
 
 pub(super) fn read(field: &Field<'_>, log: &mut Verdicts) -> Asked {
@@ -101,13 +130,9 @@ pub(super) fn read(field: &Field<'_>, log: &mut Verdicts) -> Asked {
             ),
         );
     }
-    let cpus = ["requests", "limits"]
-        .iter()
-        .filter_map(|list| field.node.entry(list)?.node.entry("cpu"))
-        .find_map(|entry| whole_cpus(&entry.node.value));
     Asked {
         gpus: gpus.unwrap_or(0),
-        cpus,
+        cpus: cpus(field),
     }
 }
 

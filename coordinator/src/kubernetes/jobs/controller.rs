@@ -30,7 +30,6 @@ use super::{
     events,
     object::{MusterJob, Seen},
     status::{self, Urgency},
-    turns::next,
 };
 use crate::{
     board,
@@ -41,6 +40,7 @@ use crate::{
         follow::News,
         pace::Pace,
         server::{Server, Unanswered},
+        turns::next,
     },
 };
 

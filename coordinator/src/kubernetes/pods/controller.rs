@@ -12,12 +12,12 @@ use k8s_openapi::api::core::v1::Pod;
 use muster_core::{
     fleet::{
         Input, PodNews,
-        job::JobRecord,
+        job::{JobRecord, Phase},
         pod_plan::{PodPlan, plan},
         view::NodeView,
-        worker_pod::{WorkerPod, is_pod},
+        worker_pod::{WorkerPod, is_pod, node_of},
     },
-    id::{JobName, JobUid, NodeName},
+    id::{JobName, JobUid, NodeName, node_name_error},
 };
 use muster_runtime::backoff::entropy;
 use serde_json::{Value, json};
@@ -42,6 +42,7 @@ use crate::{
         follow::News,
         pace::Pace,
         server::{Server, Unanswered},
+        turns::next,
     },
 };
 
@@ -53,6 +54,11 @@ const WRITE_EVERY: Duration = Duration::from_millis(50);
 /// How long a job that has given its pods back waits before it comes again, at first and at most.
 const GIVEN_BACK_MIN: Duration = Duration::from_secs(30);
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
+/// How long a job waits after a pod that was made in vain, at first and at most.
+const IN_VAIN_MIN: Duration = Duration::from_secs(1);
+const IN_VAIN_MAX: Duration = Duration::from_secs(300);
+/// Letters of a job's name in the names of its pods: an object has no more.
+const NAME_MAX: usize = 52;
 /// How often hosts are looked at again, and the authorities in the namespaces of pods.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -70,6 +76,8 @@ pub(super) struct Controller {
     listed: bool,
     works: BTreeMap<JobName, Work>,
     waiting: BTreeSet<JobName>,
+    /// The job that something was begun for last.
+    turn: Option<JobName>,
     due: BTreeMap<JobName, Instant>,
     under_way: JoinSet<(JobName, Did)>,
     writes: Pace,
@@ -78,11 +86,14 @@ pub(super) struct Controller {
 /// What is known of the work for one job.
 #[derive(Default)]
 struct Work {
+    job: Option<JobUid>,
     making: u32,
     removing: BTreeSet<String>,
     attempts: Attempts,
     /// How often in a row the job has given its pods back.
     given_back: u32,
+    /// How many pods were made in vain since it last trained.
+    in_vain: u32,
     not_before: Option<Instant>,
     /// Why its pods cannot be made, as the fleet was told.
     refused: Option<String>,
@@ -99,6 +110,8 @@ enum NotMade {
     Site(#[from] NoSite),
     #[error("{0}")]
     Unanswered(#[from] Unanswered),
+    #[error("{0:?} cannot be a node's name: {1}")]
+    Name(String, String),
     #[error("the API server made something else")]
     Strange,
 }
@@ -122,6 +135,7 @@ impl Controller {
             listed: false,
             works: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            turn: None,
             due: BTreeMap::new(),
             under_way: JoinSet::new(),
             writes: Pace::new(WRITES_AT_ONCE, WRITE_EVERY, Instant::now()),
@@ -240,6 +254,7 @@ impl Controller {
         self.look_at_all();
         let pods = self.pods.values().flat_map(BTreeMap::values);
         let namespaces: BTreeSet<String> = pods.map(|pod| pod.namespace.clone()).collect();
+        self.model.retain(&namespaces);
         for namespace in &namespaces {
             if let Err(why) = self.model.publish(namespace).await {
                 debug!("{why}");
@@ -253,12 +268,17 @@ impl Controller {
         }
         let avoided = self.avoided();
         while self.under_way.len() < AT_ONCE
-            && let Some(name) = self.waiting.pop_first()
+            && let Some(name) = next(&self.waiting, self.turn.as_ref(), |_| false)
         {
+            self.waiting.remove(&name);
             self.due.remove(&name);
             let view = self.handle.job(&name);
             if let Some(view) = view.filter(|view| view.record.spec.template.is_some()) {
+                let before = self.under_way.len();
                 self.begin_one(&name, &view.record, &avoided).await;
+                if self.under_way.len() > before {
+                    self.turn = Some(name);
+                }
             }
         }
     }
@@ -272,16 +292,31 @@ impl Controller {
             delete,
             gives_back,
             again,
-        } = plan(job, pods, |host| avoided.contains(host), self.handle.now());
+        } = plan(
+            job,
+            pods,
+            |host| avoided.contains(host),
+            |node| self.is_lost(node),
+            self.handle.now(),
+        );
         let clock = self.handle.now();
         if let Some(at) = again {
             self.wake(name, now + at.since(clock).min(LOOK * 720));
         }
         let work = self.works.entry(name.clone()).or_default();
-        if job.current.is_some() {
-            work.given_back = 0;
+        if work.job.as_ref() != Some(&job.uid) {
+            // An earlier job had the name.
+            *work = Work {
+                job: Some(job.uid.clone()),
+                ..Work::default()
+            };
         }
-        if gives_back {
+        if job.phase == Phase::Running {
+            (work.given_back, work.in_vain) = (0, 0);
+        }
+        // Pods that are about to be given back are seen several times.
+        let rests = work.not_before.is_some_and(|at| at > now);
+        if gives_back && !rests {
             let pause = (GIVEN_BACK_MIN * (1 << work.given_back.min(5))).min(GIVEN_BACK_MAX);
             // Two jobs that gave way to each other do not come back together.
             let jitter = pause.mul_f64((entropy() % 1_000) as f64 / 1_000.0);
@@ -307,6 +342,12 @@ impl Controller {
             }
             info!(job = %name, pod = pod.pod, "worker pod deleted: {}", pod.why);
             work.removing.insert(pod.uid.clone());
+            if pod.in_vain {
+                let pause = IN_VAIN_MIN * (1 << work.in_vain.min(9));
+                let until = now + pause.min(IN_VAIN_MAX);
+                work.not_before = Some(work.not_before.map_or(until, |at| at.max(until)));
+                work.in_vain += 1;
+            }
             let (server, path) = (self.server.clone(), path(name, &pod.pod));
             let key = name.clone();
             self.under_way.spawn(async move {
@@ -349,6 +390,12 @@ impl Controller {
             .after(None)
             .filter(|(name, view)| !is_pod(name) && bad(view));
         hosts.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whether the pod's agent was silent for too long.
+    fn is_lost(&self, node: &NodeName) -> bool {
+        let view = self.handle.node(node);
+        view.is_some_and(|view| view.record.gone)
     }
 
     fn wake(&mut self, name: &JobName, at: Instant) {
@@ -399,7 +446,12 @@ impl Controller {
             }
             Did::Remove(uid, Err(why)) => {
                 work.removing.remove(&uid);
-                if !why.is_missing() {
+                if why.is_missing() {
+                    // The watch has not said so yet.
+                    for pods in self.pods.values_mut() {
+                        pods.retain(|_, pod| pod.uid != uid);
+                    }
+                } else {
                     let again = work.attempts.failed(now);
                     warn!(job = %name, "a worker pod cannot be deleted: {why}");
                     self.wake(name, again);
@@ -430,7 +482,10 @@ async fn make(
     let site = model.site(namespace).await?;
     let text = job.spec.template.as_deref().unwrap_or_default();
     let template: Value = serde_json::from_str(text).unwrap_or_default();
-    let name = format!("{}-{}", job.name.name, suffix());
+    let name = pod_name(&job.name.name);
+    if let Some(why) = node_name_error(node_of(namespace, &name).as_str()) {
+        return Err(NotMade::Name(name, why));
+    }
     let pod = template::pod(job, &template, &name, &site, &avoided);
     // A field that this cluster does not know is a mistake, and is told as one.
     let path = format!("/api/v1/namespaces/{namespace}/pods?fieldValidation=Strict");
@@ -443,6 +498,11 @@ async fn remove(server: &Server, path: &str, uid: &str) -> Result<(), Unanswered
     let options =
         json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid } });
     server.delete::<Value>(path, &options).await.map(drop)
+}
+
+fn pod_name(job: &str) -> String {
+    let cut = job.get(..NAME_MAX).unwrap_or(job);
+    format!("{}-{}", cut.trim_end_matches('-'), suffix())
 }
 
 /// Five characters that make no words, as Kubernetes gives them to its pods.

@@ -2,7 +2,7 @@
 //! DaemonSet of the agents has them, and the certificate authorities in the job's namespace.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -20,6 +20,9 @@ use crate::kubernetes::{
 /// The container of the agent, in the DaemonSet, and the variable with the coordinator's address.
 const CONTAINER: &str = "agent";
 const COORDINATOR: &str = "MUSTER_COORDINATOR";
+/// After this time the authorities are written anyway: somebody may have deleted the ConfigMap, or
+/// the namespace and made it again.
+const AGAIN: Duration = Duration::from_secs(30);
 /// For so long what was read counts. An upgrade of the agents takes longer.
 const READ: Duration = Duration::from_secs(30);
 
@@ -41,8 +44,8 @@ pub(super) struct Model {
     audience: String,
     authorities: Box<dyn Fn() -> String + Send + Sync>,
     read: Mutex<Option<(Site, Instant)>>,
-    /// The authorities that each namespace has.
-    published: Mutex<BTreeMap<String, String>>,
+    /// The authorities that each namespace was given, and when.
+    published: Mutex<BTreeMap<String, (String, Instant)>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +163,8 @@ impl Model {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        if published().get(namespace) == Some(&now) {
+        let is_there = |(text, at): &(String, Instant)| *text == now && at.elapsed() < AGAIN;
+        if published().get(namespace).is_some_and(is_there) {
             return Ok(());
         }
         let written = bundle::publish(&self.server, namespace, &now).await;
@@ -168,8 +172,17 @@ impl Model {
             namespace: namespace.to_owned(),
             source,
         })?;
-        published().insert(namespace.to_owned(), now);
+        published().insert(namespace.to_owned(), (now, Instant::now()));
         Ok(())
+    }
+
+    /// Forgets all namespaces but these.
+    pub(super) fn retain(&self, namespaces: &BTreeSet<String>) {
+        let mut published = self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        published.retain(|namespace, _| namespaces.contains(namespace));
     }
 
     async fn read(&self) -> Result<Site, NoSite> {

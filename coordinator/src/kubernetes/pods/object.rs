@@ -1,12 +1,15 @@
 //! What is kept of a Pod object.
 
-use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
+use k8s_openapi::{
+    api::core::v1::{ContainerState, Pod, PodStatus},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
 use muster_core::{
     fleet::worker_pod::{PodStage, PodWait, WorkerPod},
     id::{JobUid, NodeName, node_name_error},
+    spec::KIND,
     time::Timestamp,
 };
-use serde::Deserialize;
 
 use crate::kubernetes::{access::GROUP, server::cut};
 
@@ -15,40 +18,18 @@ pub(in crate::kubernetes) const JOB_UID: &str = "muster.dev/job-uid";
 /// The label with the job's name, for people.
 pub(super) const JOB_NAME: &str = "muster.dev/job-name";
 
-/// The labels and the owner of a Pod object, as far as they say whose it is.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(in crate::kubernetes) struct Belongs {
-    #[serde(default)]
-    labels: std::collections::BTreeMap<String, String>,
-    #[serde(default)]
-    owner_references: Vec<Owner>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Owner {
-    #[serde(default)]
-    api_version: String,
-    kind: String,
-    uid: String,
-    #[serde(default)]
-    controller: bool,
-}
-
-/// Whether this is the metadata of a worker pod: its label names a job, and a MusterJob object of that
-/// uid owns it.
-pub(in crate::kubernetes) fn is_worker(metadata: &Belongs) -> bool {
-    let Some(job) = metadata.labels.get(JOB_UID) else {
-        return false;
-    };
-    let owns = |owner: &Owner| {
-        owner.controller
-            && owner.kind == muster_core::spec::KIND
+/// The job of a worker pod: its label names the job, and a MusterJob object of that uid owns it.
+/// `None`: the pod is none.
+pub(in crate::kubernetes) fn is_worker(metadata: &ObjectMeta) -> Option<&str> {
+    let job = metadata.labels.as_ref()?.get(JOB_UID)?;
+    let owns = |owner: &&OwnerReference| {
+        owner.controller == Some(true)
+            && owner.kind == KIND
             && owner.api_version.split('/').next() == Some(GROUP)
             && owner.uid == *job
     };
-    metadata.owner_references.iter().any(owns)
+    let mut owners = metadata.owner_references.iter().flatten();
+    owners.find(owns).map(|_| job.as_str())
 }
 
 /// `None`: it is no worker pod, or Muster cannot have its name.
@@ -58,11 +39,14 @@ pub(super) fn kept(object: Pod) -> Option<WorkerPod> {
         spec,
         status,
     } = object;
-    let job = metadata.labels?.remove(JOB_UID)?;
+    let job = is_worker(&metadata)?.to_owned();
     let host = spec.and_then(|spec| spec.node_name);
     let host = host.filter(|host| node_name_error(host).is_none());
     let status = status.unwrap_or_default();
     let stage = match status.phase.as_deref() {
+        // Of a pod whose Node object is gone the cluster says so by itself. No kubelet has said that
+        // anything has ended.
+        Some("Failed") if is_collected(&status) => PodStage::Running,
         Some("Succeeded" | "Failed") => PodStage::Ended,
         Some("Running") => PodStage::Running,
         _ => PodStage::Waiting,
@@ -84,7 +68,18 @@ pub(super) fn kept(object: Pod) -> Option<WorkerPod> {
         .then_some(pod)
 }
 
-/// Why it does not run: the scheduler's word, else that of the container which is furthest behind.
+/// Whether the cluster has given the pod up because its Node object is gone (PodGC).
+fn is_collected(status: &PodStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|condition| {
+        condition.type_ == "DisruptionTarget"
+            && condition.status == "True"
+            && condition.reason.as_deref() == Some("DeletionByPodGC")
+    })
+}
+
+/// Why it does not run: the scheduler's word, else that of the first container that waits for an
+/// unusual reason.
 fn waits(status: &PodStatus, stage: PodStage) -> Option<PodWait> {
     let wait = |reason: Option<&str>, message: Option<&str>| {
         Some(PodWait {
@@ -126,6 +121,7 @@ mod tests {
         let metadata = json!({
             "name": "digits-x7k2p", "namespace": "team-a", "uid": "u-1", "creationTimestamp": "1970-01-01T00:00:05Z",
             "labels": { JOB_UID: "0b4e-11" },
+            "ownerReferences": [{ "apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "name": "digits", "uid": "0b4e-11", "controller": true }],
         });
         let pod = json!({ "metadata": metadata, "spec": spec, "status": status });
         kept(serde_json::from_value(pod).unwrap()).unwrap()
@@ -146,6 +142,12 @@ mod tests {
         let pod = read(spec, evicted);
         assert_eq!(pod.stage, PodStage::Ended);
         assert_eq!(pod.waits.unwrap().message, "low on memory");
+        // No kubelet has said this.
+        let collected =
+            json!([{ "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC" }]);
+        let status = json!({ "phase": "Failed", "conditions": collected });
+        let pod = read(json!({ "nodeName": "gpu-1", "containers": [] }), status);
+        assert_eq!(pod.stage, PodStage::Running);
         let other: Pod = serde_json::from_value(json!({ "metadata": { "name": "x" } })).unwrap();
         assert_eq!(kept(other), None);
     }
@@ -183,7 +185,7 @@ mod tests {
         let owner = json!({ "apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "name": "digits", "uid": "u-1", "controller": true });
         let with = |owner: &Value, label: &str| {
             let metadata = json!({ "labels": { JOB_UID: label }, "ownerReferences": [owner] });
-            is_worker(&serde_json::from_value(metadata).unwrap())
+            is_worker(&serde_json::from_value(metadata).unwrap()).is_some()
         };
         assert!(with(&owner, "u-1"));
         assert!(!with(&owner, "u-2"));
@@ -196,6 +198,6 @@ mod tests {
             other[field] = value;
             assert!(!with(&other, "u-1"), "{field}");
         }
-        assert!(!is_worker(&serde_json::from_value(json!({})).unwrap()));
+        assert_eq!(is_worker(&ObjectMeta::default()), None);
     }
 }

@@ -219,7 +219,7 @@ fn spec(job: &JobRecord, template: &Value, name: &str, site: &Site, avoided: &[N
     spec["restartPolicy"] = json!("OnFailure");
     // A Service called muster would set variables that look like our flags.
     default(&mut spec["enableServiceLinks"], json!(false));
-    // A pod of another user needs no word about root.
+    // If the template names a user, it decides about root, too.
     let unnamed = spec["securityContext"]["runAsUser"].is_null();
     if unnamed && spec["containers"][0]["securityContext"]["runAsUser"].is_null() {
         let user =
@@ -313,7 +313,7 @@ fn agent(job: &JobRecord, name: &str, site: &Site, user: &Value, guaranteed: boo
     }
     let requests = json!({ "cpu": "100m", "memory": "128Mi" });
     let resources = match guaranteed {
-        // Else the pod would lose the CPUs that it has for itself.
+        // Otherwise the pod would not be Guaranteed, and would lose its exclusive CPUs.
         true => {
             json!({ "requests": { "cpu": "500m", "memory": "256Mi" }, "limits": { "cpu": "500m", "memory": "256Mi" } })
         }

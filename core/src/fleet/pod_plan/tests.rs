@@ -59,7 +59,13 @@ fn training(mut job: JobRecord, pods: &[&str]) -> JobRecord {
 }
 
 fn planned(job: &JobRecord, pods: &[WorkerPod], seconds: u64) -> PodPlan {
-    plan(job, pods, |host| host.as_str() == "bad", at(seconds))
+    plan(
+        job,
+        pods,
+        |host| host.as_str() == "bad",
+        |node| node.as_str().starts_with("lost"),
+        at(seconds),
+    )
 }
 
 fn deleted(plan: &PodPlan) -> Vec<&str> {
@@ -98,6 +104,7 @@ fn a_job_gets_the_pods_that_it_lacks() {
     };
     let plan = planned(&job(2), &[ended, pod("b")], 1);
     assert_eq!((plan.create, deleted(&plan)), (1, vec!["a"]));
+    assert!(plan.delete[0].in_vain, "the next one may end alike");
     assert_eq!(
         planned(&job(2), &[pod("a"), unschedulable("b")], 1),
         PodPlan {
@@ -203,7 +210,7 @@ fn the_pods_of_a_job_that_is_over_end_by_themselves_or_are_deleted() {
 }
 
 fn plan_at(job: &JobRecord, pods: &[WorkerPod], now: Timestamp) -> PodPlan {
-    plan(job, pods, |_| false, now)
+    plan(job, pods, |_| false, |_| false, now)
 }
 
 #[test]
@@ -223,6 +230,19 @@ fn people_are_told_what_most_pods_wait_for() {
     let pods = [pulling, unschedulable("b"), unschedulable("c")];
     assert_eq!(
         waits(&pods).unwrap(),
-        "pod b waits, as 1 others: Unschedulable: no GPUs"
+        "pod b and 1 more waits: Unschedulable: no GPUs"
     );
+}
+
+/// A machine without power says nothing, and its pod stays in the cluster as it was.
+#[test]
+fn for_a_pod_whose_agent_is_lost_another_is_made_and_it_is_kept() {
+    let trains = training(job(2), &["lost-1", "b"]);
+    let pods = [pod("lost-1"), pod("b")];
+    let plan = planned(&trains, &pods, 10);
+    assert_eq!((plan.create, deleted(&plan).len()), (1, 0));
+    // It is back, and the other one has its place.
+    let trains = training(job(2), &["b", "c"]);
+    let pods = [pod("a"), pod("b"), pod("c")];
+    assert_eq!(deleted(&planned(&trains, &pods, 10)), ["a"]);
 }

@@ -26,6 +26,16 @@ fn pod(name: &str, job: &JobUid, host: &str) -> WorkerPod {
     }
 }
 
+/// The pod of the job u1 on h2 goes, in this stage.
+fn goes(bench: &mut Bench, name: &str, stage: PodStage) {
+    let last = WorkerPod {
+        stage,
+        ..pod(name, &JobUid::from("u1"), "h2")
+    };
+    bench.input(Input::Pods(PodNews::Deleted(last.node(), Arc::new(last))));
+    bench.obey();
+}
+
 fn tell(bench: &mut Bench, pod: WorkerPod) {
     bench.input(Input::Pods(PodNews::Applied(pod.node(), Arc::new(pod))));
     bench.obey();
@@ -81,14 +91,13 @@ fn a_job_with_a_template_gets_its_own_pods_and_nobody_else_does() {
 }
 
 #[test]
-fn a_pod_that_is_gone_proves_its_workers_dead() {
+fn a_pod_whose_containers_have_ended_proves_its_workers_dead() {
     let mut bench = Bench::new(&["h1", "h2", "h3"]);
     with_pods(&mut bench, (1, 3), &["p1", "p2", "p3"]);
     bench.pass(60 * SECOND);
     assert_eq!(bench.members("one").len(), 3);
     bench.cut("p2.default.pod");
-    bench.input(Input::Pods(PodNews::Deleted("p2.default.pod".into())));
-    bench.obey();
+    goes(&mut bench, "p2", PodStage::Ended);
     bench.pass(SECOND);
     // Nobody waited until its silence was long enough, and nobody is to blame.
     assert_eq!(bench.members("one"), ["p1.default.pod", "p3.default.pod"]);
@@ -98,34 +107,89 @@ fn a_pod_that_is_gone_proves_its_workers_dead() {
     assert_eq!(last, Cause::NodeDeleted);
 }
 
-/// Somebody has deleted the pod by force, or the API server was set back.
+/// Somebody has deleted the pod by force, or its Node object. Nobody has seen its workers end.
 #[test]
-fn a_pod_that_still_speaks_is_not_gone() {
+fn a_pod_that_is_gone_proves_nothing_before_its_agent_is_lost() {
     let mut bench = Bench::new(&[]);
-    with_pods(&mut bench, (1, 2), &["p1", "p2"]);
-    bench.pass(60 * SECOND);
+    with_pods(&mut bench, (1, 1), &["p1"]);
     let before = bench.job("one").current.clone();
-    bench.input(Input::Pods(PodNews::Deleted("p2.default.pod".into())));
-    bench.obey();
-    bench.pass(SECOND);
-    assert_eq!(bench.job("one").current, before);
-    bench.cut("p2.default.pod");
-    bench.pass(SECOND);
-    assert_eq!(bench.members("one"), ["p1.default.pod"]);
-    assert!(!bench.stored_nodes.contains_key(&"p2.default.pod".into()));
+    goes(&mut bench, "p1", PodStage::Running);
+    bench.pass(10 * SECOND);
+    assert_eq!(bench.job("one").current, before, "its agent is heard");
+    bench.cut("p1.default.pod");
+    assert!(bench.stored_nodes.contains_key(&"p1.default.pod".into()));
+    bench.pass(10 * SECOND);
+    assert!(!bench.stored_nodes.contains_key(&"p1.default.pod".into()));
 }
 
 #[test]
-fn pods_that_went_while_the_coordinator_was_away_are_struck_off() {
+fn a_pod_that_still_speaks_is_not_gone_even_if_the_cluster_says_that_it_has_ended() {
+    let mut bench = Bench::new(&[]);
+    let uid = with_pods(&mut bench, (1, 1), &["p1"]);
+    let before = bench.job("one").current.clone();
+    let ended = WorkerPod {
+        stage: PodStage::Ended,
+        ..pod("p1", &uid, "h1")
+    };
+    tell(&mut bench, ended);
+    bench.pass(SECOND);
+    assert_eq!(bench.job("one").current, before);
+    bench.cut("p1.default.pod");
+    assert!(!bench.stored_nodes.contains_key(&"p1.default.pod".into()));
+}
+
+#[test]
+fn pods_that_went_while_the_coordinator_was_away_are_struck_off_when_they_are_lost() {
     let mut bench = Bench::new(&["h1"]);
     let uid = with_pods(&mut bench, (1, 2), &["p1", "p2"]);
+    bench.pass(60 * SECOND);
     bench.restart_coordinator();
     bench.connect("p1.default.pod");
     let left = pod("p1", &uid, "h1");
     let all = BTreeMap::from([(left.node(), Arc::new(left))]);
     bench.input(Input::Pods(PodNews::Listed(all)));
     bench.obey();
+    assert!(bench.stored_nodes.contains_key(&"p2.default.pod".into()));
+    bench.pass(60 * SECOND);
     assert!(!bench.stored_nodes.contains_key(&"p2.default.pod".into()));
+    assert_eq!(bench.members("one"), ["p1.default.pod"]);
+}
+
+/// Whoever may make pods in a namespace can speak as one.
+#[test]
+fn a_pod_speaks_of_its_own_job_only() {
+    let mut bench = Bench::new(&["h1"]);
+    bench.submit("two", document(1, 1, 1));
+    let victim = bench.job("two").clone();
+    with_pods(&mut bench, (2, 2), &["p1"]);
+    let lie = RunReport::preparing(
+        RunId {
+            job: victim.uid.clone(),
+            generation: Generation(9),
+        },
+        Term(1),
+    );
+    let agent = bench.agents.get_mut(&"p1.default.pod".into()).unwrap();
+    agent.runs.insert(lie.run.clone(), lie);
+    bench.connect("p1.default.pod");
+    assert!(bench.fleet.halted.is_empty(), "its lie halts nothing");
+    assert_eq!(bench.job("two").current, victim.current);
+}
+
+/// Somebody else says on the host's object that the machine will be taken away.
+#[test]
+fn a_job_leaves_the_pod_of_a_host_that_is_leaving() {
+    let mut bench = Bench::new(&["h1", "h2"]);
+    with_pods(&mut bench, (1, 2), &["p1", "p2"]);
+    bench.pass(60 * SECOND);
+    assert_eq!(bench.members("one").len(), 2);
+    let object = crate::node_object::NodeObject {
+        leaving: Some("spot".into()),
+        ..crate::node_object::NodeObject::default()
+    };
+    let news = ObjectNews::Applied("h2".into(), Arc::new(object));
+    bench.input(Input::Objects(news));
+    bench.obey();
     bench.pass(SECOND);
     assert_eq!(bench.members("one"), ["p1.default.pod"]);
 }

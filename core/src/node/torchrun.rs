@@ -124,7 +124,7 @@ pub fn launch(
             (program, Vec::new())
         }
     };
-    let mut env = environment(
+    let env = environment(
         assignment,
         meeting,
         site,
@@ -134,20 +134,8 @@ pub fn launch(
             options: &options,
         },
     );
-    // An image says where its programs start.
-    let of_image = match site.env_is {
-        EnvIs::Images => site.env.get("PWD").cloned(),
-        EnvIs::Agents => None,
-    };
-    if of_image.is_some() && !assignment.env.contains_key("PWD") {
-        env.remove("PWD");
-    }
-    let dir = assignment
-        .working_dir
-        .clone()
-        .or(of_image)
-        .or_else(|| env.get("HOME").cloned())
-        .unwrap_or_else(|| "/".to_owned());
+    let asked = assignment.working_dir.as_deref();
+    let dir = base::directory(asked, &site.env, site.env_is, &env);
     Ok(Launch {
         program: interpreter(&assignment.command, &worker),
         args,
@@ -604,26 +592,6 @@ mod tests {
             )
             .is_err()
         );
-    }
-
-    #[test]
-    fn an_image_says_where_its_programs_start_unless_the_job_does() {
-        let mut site = site();
-        site.env.insert("PWD".to_owned(), "/workspace".to_owned());
-        let dir = |job: &Assignment, site: &Site| {
-            let launch = launch(job, Meeting::Served(&meeting()), site).unwrap();
-            assert!(!launch.env.contains_key("PWD"));
-            launch.dir
-        };
-        let job = job("python3", "t.py");
-        assert_eq!(dir(&job, &site), "/home/u", "the shell's, on a machine");
-        site.env_is = EnvIs::Images;
-        assert_eq!(dir(&job, &site), "/workspace");
-        let job = Assignment {
-            working_dir: Some("/w".into()),
-            ..job
-        };
-        assert_eq!(dir(&job, &site), "/w");
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! Which variables of the base environment the ranks get.
+//! Which variables of the base environment the ranks get, and what it says of where they start.
+
+use std::collections::BTreeMap;
 
 use crate::spec::is_of_a_launch;
 
@@ -33,8 +35,25 @@ pub(super) fn passes(name: &str, env_is: EnvIs) -> bool {
     let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     match env_is {
         EnvIs::Agents => PASSED.contains(&name) || begins(&PASSED_PREFIXES),
-        EnvIs::Images => !is_of_a_launch(name),
+        // `PWD` is only told, so that ranks start there.
+        EnvIs::Images => !is_of_a_launch(name) && name != "PWD",
     }
+}
+
+/// Where the ranks start: as the job says, else where the image's programs do, else at home. `base` is
+/// the environment of which `env`, that of the ranks, was made.
+pub(super) fn directory(
+    asked: Option<&str>,
+    base: &BTreeMap<String, String>,
+    env_is: EnvIs,
+    env: &BTreeMap<String, String>,
+) -> String {
+    let of_image = match env_is {
+        EnvIs::Images => base.get("PWD").map(String::as_str),
+        EnvIs::Agents => None,
+    };
+    let home = || env.get("HOME").map(String::as_str);
+    asked.or(of_image).or_else(home).unwrap_or("/").to_owned()
 }
 
 #[cfg(test)]
@@ -60,5 +79,17 @@ mod tests {
         };
         assert_eq!(of(EnvIs::Agents), ["HOME", "LC_ALL"]);
         assert_eq!(of(EnvIs::Images), ["HOME", "LC_ALL", "HF_HOME"]);
+    }
+
+    #[test]
+    fn an_image_says_where_its_programs_start_unless_the_job_does() {
+        let map = |name: &str, dir: &str| BTreeMap::from([(name.to_owned(), dir.to_owned())]);
+        let (base, env) = (map("PWD", "/workspace"), map("HOME", "/home/u"));
+        let of = |asked, env_is| directory(asked, &base, env_is, &env);
+        // On a machine it is the directory of a shell.
+        assert_eq!(of(None, EnvIs::Agents), "/home/u");
+        assert_eq!(of(None, EnvIs::Images), "/workspace");
+        assert_eq!(of(Some("/w"), EnvIs::Images), "/w");
+        assert_eq!(directory(None, &env, EnvIs::Images, &base), "/");
     }
 }

@@ -62,8 +62,16 @@ pub struct Flags {
     /// --ca-file
     #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// With --token-file: the certificate authorities that vouch for the coordinator, PEM. Read at
-    /// every dial
+    /// Show this certificate to the coordinator instead of one of `muster-agent join`: one that your
+    /// site issues and renews, PEM, for a coordinator with --client-ca-file. It is read at every
+    /// dial. Needs --client-key and --ca-file
+    #[arg(long, env = "MUSTER_CLIENT_CERTIFICATE", value_name = "FILE")]
+    pub client_certificate: Option<PathBuf>,
+    /// The key of --client-certificate, PEM
+    #[arg(long, env = "MUSTER_CLIENT_KEY", value_name = "FILE")]
+    pub client_key: Option<PathBuf>,
+    /// With --token-file or --client-certificate: the certificate authorities that vouch for the
+    /// coordinator, PEM. Read at every dial
     #[arg(long, env = "MUSTER_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// The name that must stand in the coordinator's certificate [default: the one in its address]
@@ -297,12 +305,18 @@ impl Flags {
     pub fn check(self) -> Result<Config, WrongFlag> {
         let state_dir =
             std::path::absolute(&self.state_dir).map_err(|e| wrong("state-dir", e.to_string()))?;
-        let token = self.token_file.is_some();
-        let joined = if token { None } else { joined(&state_dir)? };
+        let has_files = self.token_file.is_some() || self.client_certificate.is_some();
+        let joined = if has_files { None } else { joined(&state_dir)? };
         let node = node_name(self.node_name, joined.as_ref())?;
         let coordinator = coordinator(self.coordinator, joined.as_ref())?;
-        let own = joined.map(|_| credentials_path(&state_dir));
-        let identity = proof::checked(&coordinator, own, self.token_file, self.ca_file)?;
+        let files = proof::Files {
+            joined: joined.map(|_| credentials_path(&state_dir)),
+            token: self.token_file,
+            certificate: self.client_certificate,
+            key: self.client_key,
+            authorities: self.ca_file,
+        };
+        let identity = proof::checked(&coordinator, files)?;
         if self.slots > SLOTS_MAX {
             return Err(wrong(
                 "slots",

@@ -1,6 +1,7 @@
-//! What this node shows to a coordinator that speaks TLS: the certificate that it has joined with, or
-//! the token of its pod. Both are read at every dial, because both are replaced on disk while the
-//! agent runs: the certificate by the agent itself, the token by the kubelet.
+//! What this node shows to a coordinator that speaks TLS: the certificate that it has joined with, one
+//! that its site gives it, or the token of its pod. All are read at every dial, because all are
+//! replaced on disk while the agent runs: the first by the agent itself, the second by the site, the
+//! token by the kubelet.
 
 use std::{
     fs, io,
@@ -12,6 +13,7 @@ use muster_rpc::{
     channel::Tokens,
     credentials::{Credentials, CredentialsError},
     dial,
+    pem_files::PemFiles,
     tls::{ClientTls, TlsError, Trust},
 };
 
@@ -20,6 +22,8 @@ use muster_rpc::{
 pub enum Proof {
     /// The file that `muster-agent join` wrote.
     Certificate(PathBuf),
+    /// The files of a site.
+    Site(PemFiles),
     /// A token that the coordinator asks its Kubernetes API server about.
     Token {
         token: PathBuf,
@@ -52,6 +56,10 @@ impl Proof {
                     ..dial::Options::default()
                 })
             }
+            Proof::Site(files) => Ok(dial::Options {
+                tls: Some(files.tls()?),
+                ..dial::Options::default()
+            }),
             Proof::Token { token, authorities } => Ok(dial::Options {
                 tls: Some(tls(authorities)?),
                 tokens: Some(Tokens::one(read_token(token)?)),

@@ -101,6 +101,8 @@ enum End {
     NoIdentity(#[source] ProofError),
     #[error("the coordinator ended the session: {}", why(.0))]
     Ended(Status),
+    #[error("the coordinator refuses: {0}")]
+    Refused(&'static str),
     #[error("the coordinator closed the session")]
     Closed,
     #[error("the coordinator did not answer the hello within {} s", WELCOME_TIMEOUT.as_secs())]
@@ -219,14 +221,12 @@ impl Session {
                 .map_err(End::NoIdentity)?
                 .unwrap_or_default()
         };
-        let mut client = dial(&self.config.coordinator, options)
-            .await
-            .map_err(|e| {
-                let hint = e.explain().map(|hint| format!(" ({hint})"));
-                let hint = hint.unwrap_or_default();
-                End::Unreachable(format!("{}{hint}", self.config.coordinator), e)
-            })?
-            .agents();
+        let clients = dial(&self.config.coordinator, options).await.map_err(|e| {
+            let hint = e.explain().map(|hint| format!(" ({hint})"));
+            let hint = hint.unwrap_or_default();
+            End::Unreachable(format!("{}{hint}", self.config.coordinator), e)
+        })?;
+        let mut client = clients.agents();
         let (control, control_out) = mpsc::channel(CONTROL_MAX);
         let (chunks, chunks_out) = mpsc::channel(LOGS_MAX);
         let (hello, report, runs) = self.hello();
@@ -239,7 +239,10 @@ impl Session {
         let incoming = timeout(WELCOME_TIMEOUT, client.session(outgoing))
             .await
             .map_err(|_| End::NoWelcome)?
-            .map_err(End::Ended)?;
+            .map_err(|status| match clients.refusal() {
+                Some(why) => End::Refused(why),
+                None => End::Ended(status),
+            })?;
         Ok((
             Wire {
                 control,

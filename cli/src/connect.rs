@@ -19,7 +19,7 @@ use tonic::{Code, Request, Status};
 
 use crate::{
     fail::Failure,
-    token::{self, Shown},
+    shown::{self, Shown},
 };
 
 #[derive(Clone)]
@@ -53,11 +53,12 @@ impl Client {
                     known = Some((path, own));
                     Options { tls, ..options }
                 }
-                Some(Shown::Token(entry)) => token::options(entry)?,
+                Some(Shown::Token(entry)) => shown::by_token(entry)?,
+                Some(Shown::Certificate(entry)) => shown::by_certificate(entry)?,
                 None => {
                     return Err(Failure::Unreachable(format!(
                         "there are no credentials for {server}; get a token from whoever runs it, and run: muster login {server} --ca-pin PIN; \
-                         or, for a coordinator that takes tokens of Kubernetes: muster config set-context"
+                         or, for a coordinator that takes tokens of Kubernetes or certificates of your site: muster config set-context"
                     )));
                 }
             };
@@ -113,7 +114,7 @@ impl Client {
     /// Explains a refusal to a person.
     pub(crate) fn failure(&self, status: Status) -> Failure {
         // A refused certificate comes with the first call, and with whatever code.
-        if let Some(why) = explain(&status) {
+        if let Some(why) = explain(&status).or_else(|| self.clients.refusal()) {
             return Failure::Unreachable(format!("{}: {why}", self.server));
         }
         let message = status.message().to_owned();

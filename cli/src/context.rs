@@ -15,7 +15,7 @@ use crate::{
     contexts::{self, Contexts, Entry},
     fail::Failure,
     local,
-    token::Shown,
+    shown::Shown,
 };
 
 pub(crate) struct Context {

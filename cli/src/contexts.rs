@@ -10,7 +10,7 @@ use std::{
 use muster_rpc::credentials::{Credentials, write_secret};
 use serde::{Deserialize, Serialize};
 
-use crate::{fail::Failure, token::Shown};
+use crate::{fail::Failure, shown::Shown};
 
 /// Names the file, in place of the one in the user's configuration directory.
 const FILE: &str = "MUSTER_CONFIG";
@@ -32,6 +32,21 @@ pub(crate) struct Entry {
     /// What is shown in place of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<TokenEntry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<CertificateEntry>,
+}
+
+/// A certificate that the site issues and renews, for a coordinator that takes those.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct CertificateEntry {
+    /// File of the certificate authorities that vouch for the coordinator.
+    pub(crate) ca_file: PathBuf,
+    /// The name in the coordinator's certificate, if not the one in its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) server_name: Option<String>,
+    pub(crate) file: PathBuf,
+    pub(crate) key: PathBuf,
 }
 
 /// Where a token comes from, for a coordinator that takes those of a Kubernetes cluster.
@@ -117,7 +132,9 @@ impl Contexts {
     /// What this user shows to the coordinator of a context.
     pub(crate) fn shown(&self, entry: &Entry) -> Option<Shown> {
         let token = entry.token.clone().map(Shown::Token);
-        token.or_else(|| self.credentials_path(entry).map(Shown::Credentials))
+        let certificate = || entry.certificate.clone().map(Shown::Certificate);
+        let given = token.or_else(certificate);
+        given.or_else(|| self.credentials_path(entry).map(Shown::Credentials))
     }
 
     /// Chooses the context that commands use from now on.
@@ -145,7 +162,7 @@ impl Contexts {
             server: credentials.server.clone(),
             namespace,
             credentials: Some(file),
-            token: None,
+            ..Entry::default()
         };
         self.set(name, entry)
     }

@@ -21,7 +21,7 @@ mod help;
 pub mod jobfile;
 mod local;
 mod output;
-mod token;
+mod shown;
 
 pub use fail::Failure;
 

@@ -42,16 +42,20 @@ fn run() -> anyhow::Result<()> {
         turn_stats,
         certificate_life,
         min_term,
+        site,
         kubernetes,
         log_format,
         log_filter,
         policy,
     } = Options::parse();
-    let policy = policy.policy().unwrap_or_else(|message| {
-        Options::command()
-            .error(ErrorKind::ValueValidation, message)
-            .exit()
-    });
+    let wrong = |message: String| -> ! {
+        let error = Options::command().error(ErrorKind::ValueValidation, message);
+        error.exit()
+    };
+    let policy = policy.policy().unwrap_or_else(|message| wrong(message));
+    let site = site
+        .files(kubernetes.has_agents())
+        .unwrap_or_else(|message| wrong(message));
     telemetry::start(log_format, &log_filter)?;
     info!(version = version(), state_dir = %state_dir.display(), "starting");
     if let Some(path) = &ready_file
@@ -79,7 +83,10 @@ fn run() -> anyhow::Result<()> {
             }
         }
         let settings = Settings {
-            trust: Trust::open(&state_dir)?.map(|trust| trust.with_life(certificate_life)),
+            trust: match site {
+                Some(files) => Some(Trust::of_site(&state_dir, files)?),
+                None => Trust::open(&state_dir)?.map(|trust| trust.with_life(certificate_life)),
+            },
             audit: audit::Options::of(&state_dir),
             listen: address,
             accept_unknown: accept_unknown_peers,

@@ -1,6 +1,7 @@
 //! The command line of `muster-coordinator`. Every flag can also be set in the environment.
 
 mod kubernetes;
+mod site;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -13,6 +14,7 @@ use muster_runtime::{
 };
 
 pub use kubernetes::KubernetesOptions;
+pub use site::SiteOptions;
 
 use crate::trust;
 
@@ -32,7 +34,7 @@ Commands, each with its own --help:
   crd        print the CustomResourceDefinition of MusterJob objects")]
 pub struct Options {
     /// Address and port to listen on; port 0 takes a free one. After `muster-coordinator init`
-    /// everything here is TLS, and any address may be given, as 0.0.0.0:7070. Without it only
+    /// and with --tls-cert-file everything here is TLS, and any address may be given, as 0.0.0.0:7070. Without it only
     /// loopback addresses are allowed, and only this coordinator's own user and root are served.
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = listen::parse_address)]
     pub listen: SocketAddr,
@@ -82,6 +84,9 @@ pub struct Options {
     /// What is logged: a level, or a list as "muster_coordinator=debug,info".
     #[arg(long, env = "MUSTER_LOG_FILTER", value_name = "FILTER", default_value = DEFAULT_FILTER)]
     pub log_filter: String,
+
+    #[command(flatten)]
+    pub site: SiteOptions,
 
     #[command(flatten)]
     pub kubernetes: KubernetesOptions,

@@ -1,5 +1,5 @@
-//! The cluster's own certificate authority and what it keeps: in `trust/` of the state directory,
-//! readable by the coordinator's user only.
+//! Whom the coordinator believes: the cluster's own certificate authority or the site's, and who has
+//! which role. It is in `trust/` of the state directory, readable by the coordinator's user only.
 //!
 //! | file | owns |
 //! |---|---|
@@ -7,6 +7,8 @@
 //! | `authorities` | those that are trusted, their change, the server's certificate |
 //! | `issued` | who was given which certificate, and who still needs the old authority |
 //! | `live` | the open folder of a coordinator that serves |
+//! | `own` | the own authorities while it serves |
+//! | `site` | a site's certificates, in place of them |
 //! | `tokens` | join tokens, each for so many uses and so long |
 //! | `grants` | which user has which role; who is denied |
 //! | `rights` | what an identity may do |
@@ -34,7 +36,9 @@ mod files;
 mod grants;
 mod issued;
 mod live;
+mod own;
 mod rights;
+mod site;
 mod tokens;
 
 use std::{
@@ -52,13 +56,16 @@ pub use authorities::Authorities;
 pub use authority::{Authority, LEAF_LIFE};
 pub use files::{TrustError, now_us};
 pub use grants::{Grant, Grants, Role};
-pub(crate) use live::Certified;
 pub use live::Trust;
+pub(crate) use own::Certified;
 pub(crate) use rights::{Asking, Host, Rights, Scope, refuse_denied};
+pub use site::SiteFiles;
 pub use tokens::{Listed, Token, TokenError};
 
 /// The trust folder's name in the state directory.
 const FOLDER: &str = "trust";
+/// The file there that says where the coordinator served last.
+const ENDPOINT: &str = "endpoint";
 
 /// Why somebody gets no certificate.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +85,10 @@ pub enum JoinError {
         name = .0.name()
     )]
     Taken(Principal),
+    #[error(
+        "the certificates of this coordinator are those of its site (--tls-cert-file), so it gives none; get one from whoever runs the site's authority"
+    )]
+    Site,
     #[error("the public key is not a P-256 key as SubjectPublicKeyInfo")]
     Key,
     #[error(transparent)]
@@ -101,6 +112,17 @@ pub fn is_server_name(name: &str) -> bool {
             && name.len() <= 253
             && name.chars().all(plain)
             && !name.starts_with(['-', '.'])
+}
+
+/// Whether a coordinator has served with this state directory over TLS, so that it has roles and
+/// denials.
+pub fn has_grants(state_dir: &Path) -> Result<(), TrustError> {
+    let folder = folder(state_dir);
+    let is_there = |name: &str| folder.join(name).exists();
+    match is_there(authorities::SETTINGS) || is_there(ENDPOINT) {
+        true => Ok(()),
+        false => Err(TrustError::NoGrants(state_dir.to_owned())),
+    }
 }
 
 /// The authorities of this state directory, for commands beside the coordinator.
@@ -190,7 +212,7 @@ pub fn grants(state_dir: &Path) -> Result<Grants, TrustError> {
 
 /// Where the coordinator of this state directory served last.
 pub fn endpoint(state_dir: &Path) -> Option<String> {
-    let text = fs::read_to_string(folder(state_dir).join("endpoint")).ok()?;
+    let text = fs::read_to_string(folder(state_dir).join(ENDPOINT)).ok()?;
     Some(text.trim().to_owned())
 }
 

@@ -37,6 +37,7 @@ use crate::{
     address::{Address, bare_host},
     channel::{Channel, Tokens},
     peer::{self, Peer},
+    refusal::Refusal,
     tls::{self, ClientTls},
 };
 
@@ -101,6 +102,7 @@ impl DialError {
 pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, DialError> {
     let tokens = options.tokens.take().filter(|_| address.is_tls());
     let authorities = Arc::default();
+    let refusal = Refusal::default();
     let channel = Endpoint::from(address.uri())
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
@@ -110,11 +112,13 @@ pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, Di
         .connect_with_connector(Dialer {
             options: Arc::new(options),
             authorities: Arc::clone(&authorities),
+            refusal: refusal.clone(),
         })
         .await?;
     Ok(Clients {
         channel: Channel::new(channel, tokens),
         authorities,
+        refusal,
     })
 }
 
@@ -123,6 +127,7 @@ pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, Di
 pub struct Clients {
     channel: Channel,
     authorities: Authorities,
+    refusal: Refusal,
 }
 
 /// What a coordinator shows after its own certificate. Filled by each handshake.
@@ -133,6 +138,12 @@ impl Clients {
     pub fn authorities(&self) -> BTreeSet<tls::Pin> {
         let authorities = self.authorities.lock();
         authorities.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What a person can do about it, if the coordinator has refused this side's certificate. The
+    /// call that this ended may say only that it was canceled.
+    pub fn refusal(&self) -> Option<&'static str> {
+        self.refusal.get()
     }
 
     pub fn agents(&self) -> AgentServiceClient<Channel> {
@@ -184,6 +195,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 struct Dialer {
     options: Arc<Options>,
     authorities: Authorities,
+    refusal: Refusal,
 }
 
 impl Service<Uri> for Dialer {
@@ -229,7 +241,7 @@ impl Dialer {
             .authorities
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = shown;
-        Ok(Box::new(stream))
+        Ok(Box::new(self.refusal.watch(stream)))
     }
 }
 

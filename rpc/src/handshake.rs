@@ -13,7 +13,12 @@ use std::{
 };
 
 use rustls::server::Acceptor;
-use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+    time::timeout,
+};
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use crate::tls::ServerTls;
@@ -27,6 +32,11 @@ const AT_ONCE_OF_ADDRESS: usize = 32;
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a begun handshake may take. It is one round trip.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A caller whose certificate is refused has begun to send already. A connection that is closed
+/// before that was read is reset, and the reset overtakes the reason. So it is read, and thrown away,
+/// for so long and so many bytes.
+const LINGER: (Duration, u64) = (Duration::from_secs(1), 64 << 10);
 
 /// Connections of one address whose handshake is to come: half of all that there may be.
 const WAITING_OF_ADDRESS: usize = 1_024;
@@ -48,6 +58,17 @@ impl Drop for Waiting {
             }
         }
     }
+}
+
+/// Lets a caller read why it was refused.
+async fn linger(mut stream: TcpStream) {
+    let (time, bytes) = LINGER;
+    let read = async {
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(bytes), &mut tokio::io::sink()).await
+    };
+    // Whatever happens, the connection ends now.
+    let _ = timeout(time, read).await;
 }
 
 /// Whoever has one IPv6 address usually has a whole network of 2^64.
@@ -93,12 +114,19 @@ impl Handshakes {
             let closed = "semaphores here are never closed";
             let _of_address = of_address.acquire().await.expect(closed);
             let _turn = self.turns.acquire().await.expect(closed);
-            timeout(HANDSHAKE_TIMEOUT, begun.into_stream(self.tls.config())).await?
+            let done = begun.into_stream(self.tls.config()).into_fallible();
+            Ok::<_, io::Error>(timeout(HANDSHAKE_TIMEOUT, done).await?)
         });
         let done = done.await;
         drop(of_address);
         self.forget(address);
-        done?
+        match done?? {
+            Ok(stream) => Ok(stream),
+            Err((why, stream)) => {
+                linger(stream).await;
+                Err(why)
+            }
+        }
     }
 
     /// Notes a connection whose handshake is to come. `None`: this address has too many already.

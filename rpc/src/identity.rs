@@ -1,8 +1,8 @@
 //! Who calls, as far as it is proven: a user of this machine by the kernel's word, a host or user by a
 //! certificate of this cluster, or a host or user by a token that a Kubernetes API server knows.
 //!
-//! A certificate carries its identity as one URI name, `spiffe://DOMAIN/host/NAME` or
-//! `spiffe://DOMAIN/user/NAME`. What an identity may do is not decided here.
+//! A certificate carries its identity as one URI name, which [`uri_names`](crate::uri_names) reads.
+//! What an identity may do is not decided here.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Kind::Host => "host",
             Kind::User => "user",
@@ -53,16 +53,6 @@ impl Principal {
     /// The URI name in a certificate of this trust domain.
     pub fn uri(&self, domain: &TrustDomain) -> String {
         format!("spiffe://{domain}/{self}")
-    }
-
-    /// Reads a URI name. `None`: it is of another trust domain or of another form.
-    pub fn of_uri(uri: &str, domain: &TrustDomain) -> Option<Self> {
-        let path = uri.strip_prefix("spiffe://")?;
-        let (of, path) = path.split_once('/')?;
-        if of != domain.0 {
-            return None;
-        }
-        path.parse().ok()
     }
 }
 
@@ -196,31 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_survives_its_uri() {
-        let domain: TrustDomain = "train.example.org".parse().unwrap();
-        for text in ["host/n7", "user/ann@example.org"] {
-            let principal: Principal = text.parse().unwrap();
-            let uri = principal.uri(&domain);
-            assert_eq!(uri, format!("spiffe://train.example.org/{text}"));
-            assert_eq!(Principal::of_uri(&uri, &domain), Some(principal));
-        }
-    }
-
-    #[test]
-    fn what_is_not_exactly_ours_proves_nothing() {
-        let domain: TrustDomain = "a.org".parse().unwrap();
-        for uri in [
-            "spiffe://b.org/host/n7",
-            "spiffe://a.org.evil/host/n7",
-            "spiffe://a.org/pod/n7",
-            "spiffe://a.org/host/",
-            "spiffe://a.org/host/n7/more",
-            "spiffe://a.org",
-            "https://a.org/host/n7",
-            "SPIFFE://a.org/host/n7",
-        ] {
-            assert_eq!(Principal::of_uri(uri, &domain), None, "{uri}");
-        }
+    fn what_cannot_be_read_is_refused() {
         assert!("A.org".parse::<TrustDomain>().is_err());
         assert!("".parse::<TrustDomain>().is_err());
         assert!("root".parse::<Principal>().is_err());

@@ -13,11 +13,14 @@
 //! | `connection` | one accepted connection |
 //! | `gate` | asks the listener's owner about every call |
 //! | `identity` | who can be at the other end |
+//! | `uri_names` | which identity the URI name in a certificate stands for |
 //! | `peer` | which user is at the other end of a loopback connection |
 //! | `tls` | certificates and keys for both sides |
 //! | `bearer` | a token that a call shows |
 //! | `channel` | a connection whose calls show a token |
 //! | `credentials` | an identity in a folder: certificate, key and authorities |
+//! | `refusal` | why a coordinator has ended a connection that seemed to stand |
+//! | `pem_files` | an identity that somebody else keeps in PEM files |
 //! | `enroll` | getting such an identity for a join token, and renewing it |
 #![forbid(unsafe_code)]
 
@@ -33,9 +36,12 @@ mod handshake;
 pub mod identity;
 pub mod listen;
 pub mod peer;
+pub mod pem_files;
+mod refusal;
 #[cfg(test)]
 mod stranger;
 pub mod tls;
+pub mod uri_names;
 
 use std::time::Duration;
 

@@ -20,6 +20,7 @@ use rustls::{
     crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+use webpki::EndEntityCert;
 
 pub use client::{ClientTls, Trust};
 pub use explain::explain;
@@ -84,6 +85,16 @@ pub(crate) fn certificates(
         });
     }
     Ok(found)
+}
+
+/// The DNS names for which the first certificate of this PEM text is good.
+pub fn dns_names(pem: &str) -> Vec<String> {
+    let all = certificates(pem, "").unwrap_or_default();
+    let first = all.first().map(EndEntityCert::try_from);
+    let Some(Ok(first)) = first else {
+        return Vec::new();
+    };
+    first.valid_dns_names().map(str::to_owned).collect()
 }
 
 fn roots(

@@ -2,40 +2,91 @@
 
 use std::path::PathBuf;
 
-use muster_rpc::Address;
+use muster_rpc::{Address, pem_files::PemFiles};
 
 use super::{WrongFlag, wrong};
 use crate::proof::{Proof, read_token, tls};
 
-/// `joined`: the file of the certificate, if the node has joined. `None`: this machine's coordinator
-/// asks the kernel who calls.
-pub(super) fn checked(
-    coordinator: &Address,
-    joined: Option<PathBuf>,
-    token: Option<PathBuf>,
-    authorities: Option<PathBuf>,
-) -> Result<Option<Proof>, WrongFlag> {
-    match (token, authorities) {
-        (Some(_), _) if !coordinator.is_tls() => Err(wrong(
-            "token-file",
-            format!("a token is shown over TLS only, and {coordinator} has none; use https://"),
+/// The files that a node may show something from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Files {
+    /// The certificate that the node has joined with.
+    pub(super) joined: Option<PathBuf>,
+    pub(super) token: Option<PathBuf>,
+    /// A certificate and its key that the site gives.
+    pub(super) certificate: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+    pub(super) authorities: Option<PathBuf>,
+}
+
+/// What the flags name.
+enum Given {
+    Token(PathBuf),
+    /// With its key.
+    Certificate(PathBuf, PathBuf),
+}
+
+/// `None`: this machine's coordinator asks the kernel who calls.
+pub(super) fn checked(coordinator: &Address, files: Files) -> Result<Option<Proof>, WrongFlag> {
+    let Files {
+        joined,
+        token,
+        certificate,
+        key,
+        authorities,
+    } = files;
+    let (flag, what) = match &certificate {
+        Some(_) => ("client-certificate", "a certificate"),
+        None => ("token-file", "a token"),
+    };
+    let shown = match (token, certificate, key) {
+        (Some(_), Some(_), _) => Err(wrong(
+            flag,
+            "cannot be used with --token-file: only one of them is shown",
         )),
-        (Some(_), None) => Err(wrong(
+        (Some(token), None, None) => Ok(Some(Given::Token(token))),
+        (None, Some(certificate), Some(key)) => Ok(Some(Given::Certificate(certificate, key))),
+        (_, Some(_), None) => Err(wrong(
+            flag,
+            "needs --client-key, the key of the certificate",
+        )),
+        (_, None, Some(_)) => Err(wrong("client-key", "is for --client-certificate")),
+        (None, None, None) => Ok(None),
+    }?;
+    match (shown, authorities) {
+        (Some(_), _) if !coordinator.is_tls() => Err(wrong(
+            flag,
+            format!("{what} is shown over TLS only, and {coordinator} has none; use https://"),
+        )),
+        (Some(Given::Token(_)), None) => Err(wrong(
             "ca-file",
             "is needed with --token-file, to know the coordinator by; the coordinator keeps it in the ConfigMap muster-ca-bundle of its \
              namespace",
         )),
+        (Some(Given::Certificate(..)), None) => Err(wrong(
+            "ca-file",
+            "is needed with --client-certificate: the authorities of your site that vouch for the coordinator",
+        )),
         (None, Some(_)) => Err(wrong(
             "ca-file",
-            "is for --token-file; a node that has joined keeps the authority with its certificate",
+            "is for --token-file and --client-certificate; a node that has joined keeps the authority with its certificate",
         )),
-        (Some(token), Some(authorities)) => {
+        (Some(Given::Token(token)), Some(authorities)) => {
             read_token(&token).map_err(|e| {
                 let hint = "it is mounted by a projected volume with a serviceAccountToken";
                 wrong("token-file", format!("{e}; {hint}"))
             })?;
             tls(&authorities).map_err(|e| wrong("ca-file", e.to_string()))?;
             Ok(Some(Proof::Token { token, authorities }))
+        }
+        (Some(Given::Certificate(certificate, key)), Some(authorities)) => {
+            let files = PemFiles {
+                certificate,
+                key,
+                authorities,
+            };
+            files.tls().map_err(|e| wrong(flag, e.to_string()))?;
+            Ok(Some(Proof::Site(files)))
         }
         (None, None) if coordinator.is_tls() => match joined {
             Some(path) => Ok(Some(Proof::Certificate(path))),
@@ -64,7 +115,12 @@ mod tests {
         let (away, secure) = ("http://127.0.0.1:1", "https://10.0.0.1:1");
         let check = |address: &str, token: Option<&PathBuf>, ca: Option<&PathBuf>| {
             let address = address.parse().unwrap();
-            let checked = checked(&address, None, token.cloned(), ca.cloned());
+            let files = Files {
+                token: token.cloned(),
+                authorities: ca.cloned(),
+                ..Files::default()
+            };
+            let checked = checked(&address, files);
             checked.map_err(|e| e.to_string().replace(folder.path().to_str().unwrap(), ""))
         };
         let refused = |address, token, ca| check(address, token, ca).unwrap_err();
@@ -93,6 +149,53 @@ mod tests {
         assert_eq!(
             refused(secure, with_token, with_ca),
             "--ca-file: /ca.pem: the certificate authority: holds no certificate"
+        );
+    }
+
+    #[test]
+    fn a_sites_certificate_needs_its_key_and_an_authority() {
+        let address = |text: &str| text.parse().unwrap();
+        let some = || Some(PathBuf::from("/no/such"));
+        let refused = |coordinator: &str, files: Files| {
+            let refused = checked(&address(coordinator), files).unwrap_err();
+            refused.to_string()
+        };
+        let both = || Files {
+            certificate: some(),
+            key: some(),
+            ..Files::default()
+        };
+        let secure = "https://10.0.0.1:1";
+        let no_key = Files {
+            key: None,
+            ..both()
+        };
+        assert_eq!(
+            refused(secure, no_key),
+            "--client-certificate: needs --client-key, the key of the certificate"
+        );
+        let no_certificate = Files {
+            certificate: None,
+            ..both()
+        };
+        assert_eq!(
+            refused(secure, no_certificate),
+            "--client-key: is for --client-certificate"
+        );
+        let with_token = Files {
+            token: some(),
+            ..both()
+        };
+        assert!(refused(secure, with_token).contains("cannot be used with --token-file"));
+        assert!(refused("http://127.0.0.1:1", both()).contains("a certificate is shown over TLS"));
+        assert!(refused(secure, both()).starts_with("--ca-file: is needed with --client-cert"));
+        let all = Files {
+            authorities: some(),
+            ..both()
+        };
+        assert_eq!(
+            refused(secure, all),
+            "--client-certificate: read /no/such: No such file or directory (os error 2)"
         );
     }
 }

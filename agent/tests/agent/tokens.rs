@@ -4,9 +4,9 @@ use std::{fs, time::Duration};
 
 use muster_rpc::{
     gate::{Admitted, Asked, Gate, Refused},
-    identity::TrustDomain,
     listen::{Caller, Options},
     tls::{Pair, ServerTls},
+    uri_names::UriNames,
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio::{sync::mpsc, time::timeout};
@@ -61,9 +61,8 @@ fn authority() -> (String, Pair) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_token_and_the_authority_are_read_at_every_dial() {
     let (authorities, own) = authority();
-    let domain: TrustDomain = "muster".parse().unwrap();
     let options = Options {
-        tls: Some(ServerTls::new(domain, &own, &authorities).unwrap()),
+        tls: Some(ServerTls::new(UriNames::default(), &own, None).unwrap()),
         ..Options::default()
     };
     let (say, mut shown) = mpsc::channel(64);

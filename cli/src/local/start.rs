@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     args::Format, commands::get, connect::Client, context::Context, fail::Failure, output::words,
-    token::Shown,
+    shown::Shown,
 };
 
 pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure> {

@@ -16,7 +16,7 @@ use crate::{
     context::Context,
     fail::Failure,
     output::{self, table::Table, words},
-    token::Shown,
+    shown::Shown,
 };
 
 #[derive(Debug, Serialize)]

@@ -177,6 +177,7 @@ fn refused(error: JoinError) -> Status {
         JoinError::Key | JoinError::Name(_) | JoinError::NodeName(..) | JoinError::NoName => {
             Status::invalid_argument(error.to_string())
         }
+        JoinError::Site => Status::failed_precondition(error.to_string()),
         JoinError::Token(_) | JoinError::OtherName(..) | JoinError::Taken(_) => {
             Status::permission_denied(error.to_string())
         }

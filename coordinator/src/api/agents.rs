@@ -298,12 +298,12 @@ impl Session<'_> {
         let Some(trust) = &self.context.trust else {
             return Ok(());
         };
-        let changes = trust.changes();
+        let changes = trust.changes().unwrap_or(self.trust_told);
         if changes == self.trust_told {
             return Ok(());
         }
         self.trust_told = changes;
-        let pins = trust.authorities().pins();
+        let pins = trust.pins();
         let spread = RENEWALS_APART * self.context.connections.count();
         self.send(ToAgent::Authorities(v1::Authorities {
             pins: pins.iter().map(|pin| pin.as_bytes().to_vec()).collect(),

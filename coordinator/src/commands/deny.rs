@@ -61,7 +61,7 @@ impl Allow {
 }
 
 fn set(dir: &Path, name: &str, denied: bool) -> anyhow::Result<()> {
-    trust::authorities(dir)?;
+    trust::has_grants(dir)?;
     let principal: Principal = name.parse()?;
     trust::grants(dir)?
         .deny(&principal, denied)

@@ -151,7 +151,7 @@ pub(super) fn set(
     role: Role,
     namespaces: Vec<String>,
 ) -> anyhow::Result<()> {
-    trust::authorities(dir)?;
+    trust::has_grants(dir)?;
     Principal::new(Kind::User, name)?;
     for namespace in &namespaces {
         if let Some(why) = label_error(namespace) {
@@ -189,7 +189,7 @@ struct Row {
 
 fn list(args: &List) -> anyhow::Result<()> {
     let dir = &args.state.state_dir;
-    trust::authorities(dir)?;
+    trust::has_grants(dir)?;
     let grants = trust::grants(dir)?;
     let mut users: BTreeMap<String, Option<Grant>> = grants
         .users()
@@ -236,7 +236,7 @@ fn list(args: &List) -> anyhow::Result<()> {
 
 fn delete(args: &Delete) -> anyhow::Result<()> {
     let (dir, name) = (&args.state.state_dir, &args.name);
-    trust::authorities(dir)?;
+    trust::has_grants(dir)?;
     if !trust::grants(dir)?.remove(name)? {
         anyhow::bail!("user/{name} has no role; `muster-coordinator user list` shows who has one");
     }

@@ -93,10 +93,14 @@ impl From<Cordons> for CordonMode {
 }
 
 impl KubernetesOptions {
+    /// Agents show tokens, and know the coordinator by the authorities that it publishes.
+    pub fn has_agents(&self) -> bool {
+        self.kubernetes_agents.is_some() || self.kubernetes_pods.is_some()
+    }
+
     /// What is asked of the cluster. `None`: nothing.
     pub async fn settings(self) -> Result<Option<Settings>, KubernetesError> {
-        let has_agents = self.kubernetes_agents.is_some() || self.kubernetes_pods.is_some();
-        let takes_tokens = has_agents || self.kubernetes_users;
+        let takes_tokens = self.has_agents() || self.kubernetes_users;
         let cordon = CordonMode::from(self.kubernetes_cordon);
         let nodes = self.kubernetes_nodes || cordon != CordonMode::Off;
         if !nodes && !self.kubernetes_jobs && !takes_tokens {

@@ -30,6 +30,11 @@ pub enum TrustError {
     Tls(#[from] TlsError),
     #[error("there is no certificate authority in {}; make one with `muster-coordinator init`", .0.display())]
     NotThere(PathBuf),
+    #[error(
+        "no coordinator has roles and denials in {}: make a certificate authority with `muster-coordinator init`, or start one there with \
+         --tls-cert-file", .0.display()
+    )]
+    NoGrants(PathBuf),
     #[error("there is a certificate authority for the trust domain {0} already")]
     OtherDomain(String),
     #[error(

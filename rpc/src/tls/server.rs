@@ -15,13 +15,13 @@ use rustls::{
 use webpki::EndEntityCert;
 
 use super::{ALPN, Pair, Pin, TlsError, certificates, provider, roots};
-use crate::identity::{Identity, Principal, TrustDomain};
+use crate::{identity::Identity, uri_names::UriNames};
 
 /// The configuration with which connections are accepted. Cheap to clone; a change holds for every
 /// connection after it, and no connection ends by it.
 #[derive(Clone)]
 pub struct ServerTls {
-    domain: TrustDomain,
+    names: UriNames,
     current: Arc<RwLock<Current>>,
 }
 
@@ -44,24 +44,24 @@ pub struct Shown {
 impl fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerTls")
-            .field("domain", &self.domain)
+            .field("names", &self.names)
             .finish_non_exhaustive()
     }
 }
 
 impl ServerTls {
     /// `own`: shown to callers. `callers`: the authorities whose certificates callers may show, as
-    /// PEM.
-    pub fn new(domain: TrustDomain, own: &Pair, callers: &str) -> Result<Self, TlsError> {
+    /// PEM. `None`: callers can show none. `names`: what stands in those certificates.
+    pub fn new(names: UriNames, own: &Pair, callers: Option<&str>) -> Result<Self, TlsError> {
         Ok(Self {
-            domain,
+            names,
             current: Arc::new(RwLock::new(current(own, callers)?)),
         })
     }
 
     /// Takes another certificate or other authorities from now on. After an error everything is as
     /// before.
-    pub fn replace(&self, own: &Pair, callers: &str) -> Result<(), TlsError> {
+    pub fn replace(&self, own: &Pair, callers: Option<&str>) -> Result<(), TlsError> {
         let new = current(own, callers)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
@@ -91,52 +91,56 @@ impl ServerTls {
     }
 
     /// Who a caller with this chain is. The handshake has already checked the chain. A certificate
-    /// of this authority that names nobody of this cluster is worth as much as none.
+    /// that names nobody of this cluster is worth as much as none.
     pub(crate) fn identity(&self, chain: Option<&[CertificateDer<'_>]>) -> Identity {
         let principal = || {
             let certificate = EndEntityCert::try_from(chain?.first()?).ok()?;
             let mut names = certificate.valid_uri_names();
             // SPIFFE: exactly one URI name. With two, nobody could say which of them counts.
             let (name, more) = (names.next()?, names.next());
-            Principal::of_uri(name, &self.domain).filter(|_| more.is_none())
+            self.names.principal(name).filter(|_| more.is_none())
         };
         principal().map_or(Identity::Anonymous, Identity::Certified)
     }
 }
 
-fn current(own: &Pair, callers: &str) -> Result<Current, TlsError> {
+fn current(own: &Pair, callers: Option<&str>) -> Result<Current, TlsError> {
     let (chain, key) = own.parse("the server's certificate")?;
-    let what = "the certificate authority";
-    let callers = certificates(callers, what)?;
-    let named = |certificate: &CertificateDer<'_>| {
-        let parsed = EndEntityCert::try_from(certificate).ok()?;
-        Some((parsed.subject().to_vec(), Pin::of(certificate)?))
-    };
-    let authorities = Arc::new(callers.iter().filter_map(named).collect());
-    let roots = roots(callers, what)?;
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
-        .allow_unauthenticated()
-        .build()
-        .map_err(|e| TlsError::Roots {
-            what: what.to_owned(),
-            why: e.to_string(),
-        })?;
     let unusable = |why| TlsError::Unusable {
         what: "the server's certificate".into(),
         why,
     };
-    let mut config = ServerConfig::builder_with_provider(provider())
+    let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
-        .map_err(unusable)?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
         .map_err(unusable)?;
+    let (builder, authorities) = match callers {
+        None => (builder.with_no_client_auth(), Vec::new()),
+        Some(callers) => {
+            let what = "the callers' certificate authority";
+            let callers = certificates(callers, what)?;
+            let named = |certificate: &CertificateDer<'_>| {
+                let parsed = EndEntityCert::try_from(certificate).ok()?;
+                Some((parsed.subject().to_vec(), Pin::of(certificate)?))
+            };
+            let authorities = callers.iter().filter_map(named).collect();
+            let roots = Arc::new(roots(callers, what)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                .allow_unauthenticated()
+                .build()
+                .map_err(|e| TlsError::Roots {
+                    what: what.to_owned(),
+                    why: e.to_string(),
+                })?;
+            (builder.with_client_cert_verifier(verifier), authorities)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     // A session that is taken up again would not look at the caller's certificate again.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Current {
         config: Arc::new(config),
-        authorities,
+        authorities: Arc::new(authorities),
     })
 }

@@ -43,8 +43,14 @@ fn survives_a_kill(cluster: &Cluster, before: &Value) -> Value {
     // A later agent ends the launchers of an earlier one and starts its own.
     cluster.wait("job", "with a launcher on each node", |status| {
         let members = status["members"].as_array().unwrap();
-        let mut launchers = members.iter().map(|member| &member["launcherBytes"]);
-        launchers.all(|bytes| bytes.as_u64() > Some(0))
+        let has_launcher = |member: &Value| {
+            // Earlier builds have the second name.
+            let mut named = ["launcherBytes", "spareBytes"]
+                .iter()
+                .map(|name| &member[name]);
+            named.any(|bytes| bytes.as_u64() > Some(0))
+        };
+        members.iter().all(has_launcher)
     });
     let victim = &before["ranks"][1];
     kill(victim["pid"].as_u64().unwrap(), Signal::KILL);

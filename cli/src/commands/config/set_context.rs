@@ -8,16 +8,17 @@ use muster_rpc::Address;
 
 use crate::{
     context::Context,
-    contexts::{Contexts, Entry, TokenEntry, name_error},
+    contexts::{CertificateEntry, Contexts, Entry, TokenEntry, name_error},
     fail::Failure,
-    token,
+    shown,
 };
 
-/// Add a context whose coordinator takes tokens of a Kubernetes cluster.
+/// Add a context whose coordinator takes tokens of a Kubernetes cluster, or certificates of your site.
 ///
 /// The token must be for the coordinator's own audience: never show it the one for your API server.
 /// It comes from a file, or from a command that prints it; no shell reads the command. The token is
-/// got once now, to see that it can be, and kept nowhere.
+/// got once now, to see that it can be, and kept nowhere. A certificate and its key are read with every
+/// command.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -29,7 +30,11 @@ EXAMPLES:
     --audience muster-coordinator.muster-system
 
   # A token that somebody else renews
-  muster config set-context prod --url https://train:7070 --ca-file ca.crt --token-file token")]
+  muster config set-context prod --url https://train:7070 --ca-file ca.crt --token-file token
+
+  # A certificate that your site issues and renews
+  muster config set-context prod --url https://train:7070 --ca-file ca.crt --client-certificate ann.crt \\
+    --client-key ann.key")]
 pub(super) struct SetContext {
     /// Name of the context
     name: String,
@@ -47,9 +52,20 @@ pub(super) struct SetContext {
         long,
         value_name = "FILE",
         conflicts_with = "token_command",
-        required_unless_present = "token_command"
+        required_unless_present_any = ["token_command", "client_certificate"]
     )]
     token_file: Option<PathBuf>,
+    /// Your certificate, PEM, for a coordinator with --client-ca-file
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "client_key",
+        conflicts_with_all = ["token_file", "token_command"]
+    )]
+    client_certificate: Option<PathBuf>,
+    /// The key of that certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "client_certificate")]
+    client_key: Option<PathBuf>,
     /// A program that prints the token, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     token_command: Vec<String>,
@@ -79,19 +95,31 @@ pub(super) fn set_context(
     let whole = |path: PathBuf| {
         std::path::absolute(&path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))
     };
-    let token = TokenEntry {
-        ca_file: whole(args.ca_file)?,
-        server_name: args.server_name,
-        file: args.token_file.map(whole).transpose()?,
-        command: args.token_command,
-    };
-    token::options(&token)?;
-    let entry = Entry {
+    let ca_file = whole(args.ca_file)?;
+    let mut entry = Entry {
         server: address.to_string(),
         namespace,
-        credentials: None,
-        token: Some(token),
+        ..Entry::default()
     };
+    if let (Some(file), Some(key)) = (args.client_certificate, args.client_key) {
+        let certificate = CertificateEntry {
+            ca_file,
+            server_name: args.server_name,
+            file: whole(file)?,
+            key: whole(key)?,
+        };
+        shown::by_certificate(&certificate)?;
+        entry.certificate = Some(certificate);
+    } else {
+        let token = TokenEntry {
+            ca_file,
+            server_name: args.server_name,
+            file: args.token_file.map(whole).transpose()?,
+            command: args.token_command,
+        };
+        shown::by_token(&token)?;
+        entry.token = Some(token);
+    }
     contexts.set(&name, entry)?;
     cx.say(format!("the context is {name} now"));
     Ok(())

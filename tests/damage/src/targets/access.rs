@@ -7,6 +7,7 @@ use muster_rpc::{
     credentials::Credentials,
     identity::{Principal, TrustDomain},
     tls::Pin,
+    uri_names::{UriNames, UriPattern},
 };
 
 /// A text in the form of one of the names. What was read is written as it is read again.
@@ -17,6 +18,14 @@ pub(super) fn names(input: &[u8]) {
     again::<Principal>(text);
     again::<TrustDomain>(text);
     again::<Pin>(text);
+    again::<UriPattern>(text);
+    if let Ok(pattern) = text.parse::<UriPattern>() {
+        let names = UriNames::new(&[pattern], &[]).expect("no pattern is for both");
+        let uri = text.replace("{name}", "n7");
+        let host = names.principal(&uri).expect("a name fits its pattern");
+        assert_eq!(host.to_string(), "host/n7");
+        assert_eq!(names.principal(text), None);
+    }
     if let Ok(address) = text.parse::<Address>() {
         assert_eq!(address.to_string(), text);
         let _ = (address.host(), address.port(), address.is_loopback());
@@ -35,6 +44,7 @@ pub(super) fn name_seeds() -> Vec<Vec<u8>> {
         "host/node-1",
         "user/ann@example.org",
         "train.example.org",
+        "spiffe://example.org/gpu/{name}/agent",
         &pin,
         "https://train.example.org:7070",
         "http://[::1]:7070",

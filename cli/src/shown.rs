@@ -1,5 +1,5 @@
-//! What a user shows to a coordinator: the credentials of `muster login`, or a token of a Kubernetes
-//! cluster. A token is kept in memory only, and a new one is got shortly before it ends, so that
+//! What a user shows to a coordinator: the credentials of `muster login`, a certificate of the site, or
+//! a token of a Kubernetes cluster. A token is kept in memory only, and a new one is got shortly before it ends, so that
 //! commands that follow something outlive it.
 
 use std::{
@@ -15,10 +15,14 @@ use muster_rpc::{
     channel::Tokens,
     credentials::now_us,
     dial::Options,
+    pem_files::PemFiles,
     tls::{ClientTls, Trust},
 };
 
-use crate::{contexts::TokenEntry, fail::Failure};
+use crate::{
+    contexts::{CertificateEntry, TokenEntry},
+    fail::Failure,
+};
 
 /// A token is not shown any more when it ends within this time, because clocks differ.
 const LEFT: Duration = Duration::from_secs(10);
@@ -29,11 +33,26 @@ pub(crate) enum Shown {
     /// The file of a certificate.
     Credentials(PathBuf),
     Token(TokenEntry),
+    Certificate(CertificateEntry),
+}
+
+/// With what a coordinator is called by a certificate of the site.
+pub(crate) fn by_certificate(entry: &CertificateEntry) -> Result<Options, Failure> {
+    let files = PemFiles {
+        certificate: entry.file.clone(),
+        key: entry.key.clone(),
+        authorities: entry.ca_file.clone(),
+    };
+    Ok(Options {
+        tls: Some(files.tls().map_err(Failure::request)?),
+        server_name: entry.server_name.clone(),
+        ..Options::default()
+    })
 }
 
 /// With what a coordinator is called. Gets the first token, so that its failure is told before
 /// anything is sent.
-pub(crate) fn options(entry: &TokenEntry) -> Result<Options, Failure> {
+pub(crate) fn by_token(entry: &TokenEntry) -> Result<Options, Failure> {
     let path = &entry.ca_file;
     let authorities = fs::read_to_string(path)
         .map_err(|e| Failure::request(format!("{}: {e}", path.display())))?;

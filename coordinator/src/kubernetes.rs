@@ -65,7 +65,7 @@ pub enum KubernetesError {
     Insecure(String),
     #[error(
         "--kubernetes-agents, --kubernetes-users: tokens are taken over TLS only, and there is no certificate authority; give \
-         --server-names, or run `muster-coordinator init` first"
+         --server-names or --tls-cert-file, or run `muster-coordinator init` first"
     )]
     NoTls,
 }

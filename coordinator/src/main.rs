@@ -76,7 +76,9 @@ fn run() -> anyhow::Result<()> {
         .context("start the runtime")?;
     runtime.block_on(async {
         let kubernetes = kubernetes.settings().await?;
-        if !server_names.is_empty() {
+        if site.is_some() && !server_names.is_empty() {
+            info!("--server-names is not used: the names are those in the certificate of --tls-cert-file");
+        } else if !server_names.is_empty() {
             let (authority, new) = trust::init(&state_dir, None, &server_names)?;
             if new {
                 info!(pin = %authority.pin(), "a certificate authority was made");

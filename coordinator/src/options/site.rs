@@ -12,13 +12,12 @@ use crate::trust::SiteFiles;
 #[command(next_help_heading = "Certificates of your site, in place of `muster-coordinator init`")]
 pub struct SiteOptions {
     /// This coordinator's certificate, followed by those between it and your authority. Everything
-    /// here is TLS then, and `init`, `join` and `login` are not used.
+    /// here is TLS then. `init`, `join`, `login` and --server-names are not used.
     #[arg(
         long,
         env = "MUSTER_TLS_CERT_FILE",
         value_name = "FILE",
-        requires = "tls_private_key_file",
-        conflicts_with = "server_names"
+        requires = "tls_private_key_file"
     )]
     pub tls_cert_file: Option<PathBuf>,
 
@@ -127,9 +126,8 @@ mod tests {
         let refused = |more: &[&str], publishes| files(&[&OWN, more].concat(), publishes);
         let ids = "spiffe://a/{name}";
         for (more, says) in [
-            (&["--server-names", "a"][..], "cannot be used with"),
             (
-                &["--client-ca-file", "ca"],
+                &["--client-ca-file", "ca"][..],
                 "needs --host-id or --user-id, or its certificates",
             ),
             (&["--host-id", ids], "--client-ca-file <FILE>"),

@@ -179,9 +179,29 @@ fn every_flag_and_variable_exists() {
     let coordinator: String = [
         "coordinator/src/options.rs",
         "coordinator/src/options/kubernetes.rs",
+        "coordinator/src/options/site.rs",
     ]
     .map(source)
     .concat();
+    for component in ["cert-manager", "cordon", "worker-pods"] {
+        let file = format!("manifests/components/{component}/kustomization.yaml");
+        let text = source(&file);
+        let variables = text
+            .split_whitespace()
+            .filter(|word| word.starts_with("MUSTER_"));
+        let flags = text
+            .split_whitespace()
+            .filter_map(|word| word.strip_prefix("--kubernetes-"));
+        for name in variables {
+            let known = coordinator.contains(&format!("env = \"{name}\""));
+            assert!(known, "{file}: no flag takes {name}");
+        }
+        for flag in flags {
+            let field = flag.split('=').next().unwrap_or_default().replace('-', "_");
+            let known = coordinator.contains(&format!("pub kubernetes_{field}:"));
+            assert!(known, "{file}: there is no flag --kubernetes-{flag}");
+        }
+    }
     let mut named = BTreeSet::new();
     for (kind, flags) in [("DaemonSet", &agent), ("StatefulSet", &coordinator)] {
         let workload = of_kind(kind);

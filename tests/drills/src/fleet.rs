@@ -47,19 +47,58 @@ pub struct Fleet {
     coordinator: Option<Child>,
     port: SocketAddr,
     pub nodes: Vec<Node>,
+    clocks: Option<Clocks>,
     folder: tempfile::TempDir,
+}
+
+/// By how many seconds the wall clocks of the daemons are wrong.
+#[derive(Clone, Debug)]
+pub struct Clocks {
+    library: PathBuf,
+    pub coordinator: i64,
+    /// In the order of the nodes.
+    pub nodes: Vec<i64>,
+}
+
+impl Clocks {
+    /// Builds the library that moves a clock into this folder, with the C compiler that Rust links with.
+    pub fn new(folder: &Path, coordinator: i64, nodes: &[i64]) -> Self {
+        let library = folder.join("clock.so");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .args([&library, &scripts().join("clock.c")])
+            .status();
+        assert!(built.expect("cc can be executed").success());
+        Self {
+            library,
+            coordinator,
+            nodes: nodes.to_vec(),
+        }
+    }
+
+    /// Lets a program have a clock that is wrong by this much.
+    pub fn set(&self, command: &mut Command, seconds: i64) {
+        command
+            .env("LD_PRELOAD", &self.library)
+            .env("MUSTER_TEST_CLOCK", seconds.to_string());
+    }
 }
 
 pub struct Node {
     pub name: String,
     pub relay: Relay,
     agent: Option<Child>,
+    clock: Option<(Clocks, i64)>,
     home: PathBuf,
     namespace: Option<Namespace>,
 }
 
 impl Fleet {
     pub fn start(nodes: usize) -> Fleet {
+        Fleet::start_with(nodes, None)
+    }
+
+    pub fn start_with(nodes: usize, clocks: Option<Clocks>) -> Fleet {
         let folder = tempfile::Builder::new()
             .prefix("muster-fleet-")
             .tempdir()
@@ -69,6 +108,7 @@ impl Fleet {
             coordinator: None,
             port,
             nodes: Vec::new(),
+            clocks,
             folder,
         };
         fleet.start_coordinator();
@@ -99,6 +139,9 @@ impl Fleet {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log(&self.path().join("coordinator.log")));
+        if let Some(clocks) = &self.clocks {
+            clocks.set(&mut command, clocks.coordinator);
+        }
         self.coordinator = Some(command.spawn().expect("the coordinator can be executed"));
         let address = self.until("the coordinator serves", |_| {
             let ready: Value = serde_json::from_slice(&fs::read(&ready).ok()?).ok()?;
@@ -129,10 +172,13 @@ impl Fleet {
             None => TcpListener::bind("127.0.0.1:0").expect("free ports"),
         };
         let relay = Relay::start(listener, self.port);
+        let of_node = |clocks: &Clocks| (clocks.clone(), clocks.nodes[self.nodes.len()]);
+        let clock = self.clocks.as_ref().map(of_node);
         self.nodes.push(Node {
             name,
             relay,
             agent: None,
+            clock,
             home,
             namespace,
         });
@@ -361,6 +407,9 @@ impl Node {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log(&self.home.join("agent.log")));
+        if let Some((clocks, seconds)) = &self.clock {
+            clocks.set(&mut command, *seconds);
+        }
         self.agent = Some(command.spawn().expect("the agent can be executed"));
     }
 

@@ -85,7 +85,7 @@ pub struct Flags {
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
     /// The IP address at which other nodes reach this one [default: the one from which this machine
-    /// reaches the coordinator]
+    /// reaches the coordinator, looked up again at every dial]
     #[arg(long, env = "MUSTER_ADDRESS", value_name = "IP")]
     pub address: Option<String>,
     /// A label of this node, for placement; may be given several times
@@ -244,6 +244,9 @@ pub struct Config {
     /// The volume that the container for workers shares, if workers do not live beside the agent.
     pub pod: Option<PathBuf>,
     pub address: IpAddr,
+    /// The address is the one from which this machine reaches the coordinator, and follows it if
+    /// that becomes another one.
+    pub follows_address: bool,
     /// The ports that a TCPStore may have.
     pub port_range: Option<PortRange>,
     pub labels: BTreeMap<String, String>,
@@ -346,6 +349,7 @@ impl Flags {
         }
         Ok(Config {
             address: address(self.address.as_deref(), &coordinator)?,
+            follows_address: self.address.is_none(),
             port_range: self.port_range,
             identity,
             server_name: self.server_name,

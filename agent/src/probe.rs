@@ -22,6 +22,7 @@
 //! | `roots` | the directory that is read as `/` |
 
 use std::{
+    net::IpAddr,
     path::Path,
     sync::{Arc, atomic::AtomicBool, mpsc},
     time::Duration,
@@ -34,6 +35,7 @@ use muster_core::{
 };
 use muster_runtime::clock::Clock;
 use tokio::sync::watch;
+use tracing::info;
 
 mod addresses;
 mod awaited;
@@ -75,6 +77,8 @@ const SENSES_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Facts {
     fixed: NodeReport,
+    /// The node's address, if it is another one than at the start.
+    moved_to: watch::Sender<Option<IpAddr>>,
     reports: watch::Receiver<Option<NodeReport>>,
     usage: watch::Receiver<Option<Arc<Usage>>>,
     /// Where the session sends what it finds out to the senses. None if nothing is judged.
@@ -111,6 +115,7 @@ impl Facts {
         );
         Self {
             fixed,
+            moved_to: watch::Sender::default(),
             reports,
             usage: used,
             senses: Some(senses),
@@ -125,6 +130,7 @@ impl Facts {
         Self {
             reports,
             fixed,
+            moved_to: watch::Sender::default(),
             usage: watch::channel(None).1,
             senses: None,
             runs: watch::Sender::default(),
@@ -175,10 +181,27 @@ impl Facts {
     pub fn report(&mut self) -> NodeReport {
         let silent = || format!("NVML has not answered within {} s", FIRST_LOOK.as_secs());
         let known = self.reports.borrow_and_update().clone();
-        known.unwrap_or_else(|| NodeReport {
+        let mut report = known.unwrap_or_else(|| NodeReport {
             gpu_error: Some(silent()),
             ..self.fixed.clone()
-        })
+        });
+        if let Some(address) = *self.moved_to.borrow() {
+            report.address = address.to_string();
+        }
+        report
+    }
+
+    /// Other nodes reach this one at this address from now on. What runs keeps its own.
+    pub(crate) fn move_to(&self, address: IpAddr) {
+        let now = address.to_string();
+        let is_new = self.moved_to.send_if_modified(|known| {
+            let before = known.map_or(self.fixed.address.clone(), |known| known.to_string());
+            *known = Some(address);
+            before != now
+        });
+        if is_new {
+            info!("this node reaches the coordinator from {now} now, and that is its address");
+        }
     }
 
     /// The environment of which each worker's environment is made. It is empty while the container

@@ -5,7 +5,7 @@
 //! runner lives. Once the runner is gone, the link says the last word: the recorded outcome, or
 //! `Lost` with the proof that nothing is left.
 
-use std::{io, net::IpAddr, path::Path, sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use muster_core::{
     node::{GroupStatus, SeenExit},
@@ -66,7 +66,6 @@ pub(crate) enum LinkEvent {
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) run: RunId,
-    pub(crate) address: IpAddr,
     pub(crate) runs: Runs,
     pub(crate) host: Arc<dyn RunnerHost>,
     pub(crate) events: mpsc::Sender<(RunId, LinkEvent)>,
@@ -202,7 +201,7 @@ impl Link {
     }
 
     fn group(&self, status: &Status, this_boot: bool) -> GroupStatus {
-        let mut group = translate::group_status(status, self.address, this_boot);
+        let mut group = translate::group_status(status, this_boot);
         let rank_failed = group
             .ranks
             .iter()
@@ -446,7 +445,6 @@ mod tests {
         (
             Link {
                 run,
-                address: "127.0.0.1".parse().unwrap(),
                 runs,
                 host: Arc::new(Elsewhere::default()),
                 events,

@@ -226,6 +226,11 @@ impl Session {
             let hint = hint.unwrap_or_default();
             End::Unreachable(format!("{}{hint}", self.config.coordinator), e)
         })?;
+        if let Some(address) = clients.local_address()
+            && self.config.follows_address
+        {
+            self.facts.move_to(address);
+        }
         let mut client = clients.agents();
         let (control, control_out) = mpsc::channel(CONTROL_MAX);
         let (chunks, chunks_out) = mpsc::channel(LOGS_MAX);

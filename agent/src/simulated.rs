@@ -64,6 +64,7 @@ impl SimulatedAgent {
             state_dir: PathBuf::new(),
             pod: None,
             address: [127, 0, 0, 1].into(),
+            follows_address: false,
             labels: [("rack", "r1"), ("zone", "a")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),

@@ -355,7 +355,6 @@ impl Supervisor {
         });
         let link = Link {
             run: run.clone(),
-            address: self.config.address,
             runs: self.runs.clone(),
             host: self.host.clone(),
             events: self.tell.clone(),

@@ -4,7 +4,7 @@
 //! meaning any more and become 0, the boot itself. Texts are cut to what a report may carry here, where they are
 //! made.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use muster_core::{
     exit::Exit,
@@ -20,9 +20,9 @@ const TAILS_MAX: usize = 16;
 const TAIL_LINES: usize = 20;
 const LINE_BYTES: usize = 500;
 
-/// `address` is where others reach this node. `this_boot` means that the status was made since the
+/// `this_boot` means that the status was made since the
 /// machine started.
-pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bool) -> GroupStatus {
+pub(crate) fn group_status(status: &wire::Status, this_boot: bool) -> GroupStatus {
     let at = |us: u64| Timestamp(if this_boot { us } else { 0 });
     let mut tails = 0;
     let ranks = status
@@ -39,7 +39,7 @@ pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bo
             wire::Phase::Stopping => GroupPhase::Stopping,
             wire::Phase::Dead => GroupPhase::Dead,
         },
-        store: store.and_then(|store| endpoint(&store.addr, address)),
+        store: store.and_then(|store| endpoint(&store.addr)),
         joined_ranks: store
             .map(|store| store.joined_ranks.clone())
             .unwrap_or_default(),
@@ -53,11 +53,11 @@ pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bo
     }
 }
 
-/// The store binds an address of this machine, but others use the advertised address.
-fn endpoint(bound: &str, address: IpAddr) -> Option<Endpoint> {
+/// The store listens at the address that the node had when the run began.
+fn endpoint(bound: &str) -> Option<Endpoint> {
     let bound: SocketAddr = bound.parse().ok()?;
     Some(Endpoint {
-        host: address.to_string(),
+        host: bound.ip().to_string(),
         port: bound.port(),
     })
 }
@@ -206,7 +206,7 @@ mod tests {
         let ranks = (0..20)
             .map(|n| rank(n, if n == 0 { None } else { failed }))
             .collect();
-        let group = group_status(&status(ranks), "127.0.0.1".parse().unwrap(), true);
+        let group = group_status(&status(ranks), true);
         assert_eq!(
             group
                 .ranks
@@ -230,11 +230,7 @@ mod tests {
 
     #[test]
     fn times_of_another_boot_are_the_boot() {
-        let group = group_status(
-            &status(vec![rank(0, None)]),
-            "127.0.0.1".parse().unwrap(),
-            false,
-        );
+        let group = group_status(&status(vec![rank(0, None)]), false);
         assert_eq!(
             (group.all_joined_at, group.ranks[0].started_at),
             (Some(Timestamp(0)), Some(Timestamp(0)))

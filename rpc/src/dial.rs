@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeSet,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
@@ -101,7 +101,7 @@ impl DialError {
 /// Connects to a coordinator.
 pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, DialError> {
     let tokens = options.tokens.take().filter(|_| address.is_tls());
-    let authorities = Arc::default();
+    let met = Arc::default();
     let refusal = Refusal::default();
     let channel = Endpoint::from(address.uri())
         .connect_timeout(CONNECT_TIMEOUT)
@@ -111,13 +111,13 @@ pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, Di
         .keep_alive_while_idle(true)
         .connect_with_connector(Dialer {
             options: Arc::new(options),
-            authorities: Arc::clone(&authorities),
+            met: Arc::clone(&met),
             refusal: refusal.clone(),
         })
         .await?;
     Ok(Clients {
         channel: Channel::new(channel, tokens),
-        authorities,
+        met,
         refusal,
     })
 }
@@ -126,18 +126,33 @@ pub async fn dial(address: &Address, mut options: Options) -> Result<Clients, Di
 #[derive(Clone, Debug)]
 pub struct Clients {
     channel: Channel,
-    authorities: Authorities,
+    met: Arc<Mutex<Met>>,
     refusal: Refusal,
 }
 
-/// What a coordinator shows after its own certificate. Filled by each handshake.
-type Authorities = Arc<Mutex<BTreeSet<tls::Pin>>>;
+/// What the last connection with TLS has told.
+#[derive(Clone, Debug, Default)]
+struct Met {
+    /// What the coordinator shows after its own certificate.
+    authorities: BTreeSet<tls::Pin>,
+    /// The address of this end.
+    local: Option<IpAddr>,
+}
 
 impl Clients {
     /// The authorities of the cluster, as the coordinator has shown them. Empty without TLS.
     pub fn authorities(&self) -> BTreeSet<tls::Pin> {
-        let authorities = self.authorities.lock();
-        authorities.unwrap_or_else(PoisonError::into_inner).clone()
+        self.met().authorities
+    }
+
+    /// The address from which this machine reaches the coordinator. `None` without TLS.
+    pub fn local_address(&self) -> Option<IpAddr> {
+        self.met().local
+    }
+
+    fn met(&self) -> Met {
+        let met = self.met.lock();
+        met.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What a person can do about it, if the coordinator has refused this side's certificate. The
@@ -194,7 +209,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 #[derive(Clone, Debug, Default)]
 struct Dialer {
     options: Arc<Options>,
-    authorities: Authorities,
+    met: Arc<Mutex<Met>>,
     refusal: Refusal,
 }
 
@@ -233,14 +248,15 @@ impl Dialer {
         let name = self.options.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let local = stream.local_addr()?.ip().to_canonical();
         let connector = TlsConnector::from(own.config.clone());
         let stream = connector.connect(name, stream).await?;
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let shown = chain.iter().skip(1).filter_map(tls::Pin::of).collect();
-        *self
-            .authorities
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = shown;
+        let met = Met {
+            authorities: chain.iter().skip(1).filter_map(tls::Pin::of).collect(),
+            local: Some(local),
+        };
+        *self.met.lock().unwrap_or_else(PoisonError::into_inner) = met;
         Ok(Box::new(self.refusal.watch(stream)))
     }
 }

@@ -185,7 +185,7 @@ mod tests {
             launcher: None,
             ranks,
             store: Some(wire::StoreStatus {
-                addr: "0.0.0.0:4711".into(),
+                addr: "127.0.0.1:4711".into(),
                 clients: 1,
                 joined_ranks: vec![0],
                 missing_ranks: vec![],

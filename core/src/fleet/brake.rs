@@ -67,7 +67,7 @@ pub(crate) fn judge(
         policy.mass_loss_window
     };
     let (mut silent, mut of, mut last_loss) = (0u32, 0u32, None);
-    for node in nodes.nodes.values() {
+    for node in nodes.iter() {
         let lost = node
             .lost_at
             .filter(|at| node.liveness == Liveness::Lost && now.since(*at) < window);
@@ -105,13 +105,13 @@ mod tests {
     fn fleet(ready: u32, lost: &[u64], suspect: u32) -> Registry {
         let mut registry = Registry::default();
         let mut add = |liveness, lost_at| {
-            let name = NodeName::from(format!("n{}", registry.nodes.len()));
+            let name = NodeName::from(format!("n{}", registry.len()));
             let node = Node {
                 liveness,
                 lost_at,
                 ..Node::stored(node(name.as_str()), NOW)
             };
-            registry.nodes.insert(name, node);
+            registry.insert(node);
         };
         (0..ready).for_each(|_| add(Liveness::Ready, None));
         lost.iter()
@@ -153,13 +153,10 @@ mod tests {
         let mut registry = fleet(11, &[1, 2, 3], 0);
         for i in 0..50 {
             let name = NodeName::from(format!("gone{i}"));
-            registry.nodes.insert(
-                name.clone(),
-                Node {
-                    liveness: Liveness::Lost,
-                    ..Node::stored(node(name.as_str()), NOW)
-                },
-            );
+            registry.insert(Node {
+                liveness: Liveness::Lost,
+                ..Node::stored(node(name.as_str()), NOW)
+            });
         }
         assert_eq!(
             judge(None, &registry, &Policy::default(), NOW).map(|brake| (brake.silent, brake.of)),

@@ -49,8 +49,8 @@ impl JobTurn<'_> {
         let alike = job.spec.node_mix == NodeMix::Refuse && gpus_per_node > 0;
         let candidates: Vec<Candidate<'_>> = self
             .nodes
-            .nodes
             .iter()
+            .map(|node| (&node.record.name, node))
             .filter(|(name, node)| is_for(name, node, job))
             .map(|(name, node)| (name, node, gpus_free(node, self.others, self.uid)))
             .map(|(name, node, gpus_free)| Candidate {

@@ -62,7 +62,7 @@ pub(crate) fn overruled(
     );
     out.note("NodeUncordoned", message).on_node(name);
     put(nodes, jobs, name, None, out);
-    if let Some(node) = nodes.nodes.get_mut(name) {
+    if let Some(node) = nodes.get_mut(name) {
         node.record.hold_off = Some(hold_off);
     }
 }
@@ -75,7 +75,7 @@ fn put(
     out: &mut Scratch,
 ) {
     out.touch_node(nodes, name);
-    let Some(node) = nodes.nodes.get_mut(name) else {
+    let Some(node) = nodes.get_mut(name) else {
         return;
     };
     let over = node.record.cordon.as_ref().map(|cordon| cordon.at);
@@ -109,7 +109,7 @@ pub(crate) fn consider(
     };
     let storm = fault_ledger::storm(&node.record, policy, out.now);
     let veto = storm.as_ref().and_then(|_| {
-        let records = nodes.nodes.values().map(|node| &node.record);
+        let records = nodes.iter().map(|node| &node.record);
         hold_off_veto(&node.record, out.now)
             .or_else(|| brake.map(|brake| brake.sentence(policy)))
             .or_else(|| budget::cordon_veto(records, policy, out.now))
@@ -118,7 +118,7 @@ pub(crate) fn consider(
     let withheld = withheld.map(|(reason, veto)| Withheld { reason, veto });
     if node.withheld != withheld {
         out.touch_node(nodes, name);
-        let node = nodes.nodes.get_mut(name).expect("found above");
+        let node = nodes.get_mut(name).expect("found above");
         let before = std::mem::replace(&mut node.withheld, withheld.clone());
         // The numbers in the sentence change all the time.
         if let Some(Withheld { reason, veto }) = &withheld
@@ -134,8 +134,8 @@ pub(crate) fn consider(
     let cordon = Cordon {
         by: MUSTER.into(),
         reason,
-        at: moment(&nodes.nodes[name].record, out.now),
-        jobs: fault_ledger::accusers(&nodes.nodes[name].record, policy, out.now),
+        at: moment(&nodes[name].record, out.now),
+        jobs: fault_ledger::accusers(&nodes[name].record, policy, out.now),
     };
     set(nodes, jobs, name, Some(cordon), out);
 }
@@ -151,7 +151,7 @@ pub(crate) fn consider_again(
 ) {
     let now = out.now;
     let held_off = |record: &NodeRecord| record.hold_off.is_some();
-    let concerned = nodes.nodes.values().filter(|node| {
+    let concerned = nodes.iter().filter(|node| {
         let marked = node.record.marks.len() >= policy.storm_failures;
         node.withheld.is_some() || held_off(&node.record) || marked
     });
@@ -159,14 +159,9 @@ pub(crate) fn consider_again(
     for name in &names {
         consider(nodes, jobs, name, brake, policy, out);
         let is_over = |hold_off: &HoldOff| now >= hold_off.until;
-        if nodes.nodes[name]
-            .record
-            .hold_off
-            .as_ref()
-            .is_some_and(is_over)
-        {
+        if nodes[name].record.hold_off.as_ref().is_some_and(is_over) {
             out.touch_node(nodes, name);
-            let node = nodes.nodes.get_mut(name).expect("it is there");
+            let node = nodes.get_mut(name).expect("it is there");
             node.record.hold_off = None;
         }
     }

@@ -111,11 +111,11 @@ impl Fleet {
                     .cloned(),
             );
         }
-        let members = self.nodes.index(job);
+        let members = self.nodes.note_members(job);
         for generation in before.into_iter().flat_map(JobRecord::unproven_generations) {
             for member in &generation.members {
                 if !members.contains(&member.node)
-                    && let Some(node) = self.nodes.nodes.get_mut(&member.node)
+                    && let Some(node) = self.nodes.get_mut(&member.node)
                 {
                     node.jobs.remove(uid);
                     publish.insert(member.node.clone());
@@ -134,7 +134,7 @@ impl Fleet {
         if node.published.as_ref() == Some(&desired) {
             return None;
         }
-        self.nodes.nodes.get_mut(name)?.published = Some(desired.clone());
+        self.nodes.get_mut(name)?.published = Some(desired.clone());
         Some(Effect::Publish { session, desired })
     }
 

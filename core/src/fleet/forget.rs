@@ -40,14 +40,13 @@ impl Fleet {
         let undated = |node: &&Node| node.record.gone && node.record.gone_since.is_none();
         let undated: Vec<NodeName> = self
             .nodes
-            .nodes
-            .values()
+            .iter()
             .filter(undated)
             .map(|node| node.record.name.clone())
             .collect();
         for name in undated {
             scratch.touch_node(&self.nodes, &name);
-            if let Some(node) = self.nodes.nodes.get_mut(&name) {
+            if let Some(node) = self.nodes.get_mut(&name) {
                 node.record.gone_since = Some(now);
             }
         }
@@ -55,8 +54,7 @@ impl Fleet {
         let old = |node: &&Node| forgettable(node).is_some_and(|since| now.since(since) >= after);
         let old: Vec<NodeName> = self
             .nodes
-            .nodes
-            .values()
+            .iter()
             .filter(old)
             .map(|node| node.record.name.clone())
             .collect();
@@ -79,14 +77,13 @@ impl Fleet {
     /// longest.
     pub(crate) fn has_room(&mut self, scratch: &mut Scratch) -> bool {
         let now = scratch.now;
-        if self.nodes.nodes.len() < self.policy.nodes_max {
+        if self.nodes.len() < self.policy.nodes_max {
             return true;
         }
         let gone = self
             .nodes
-            .nodes
             .iter()
-            .filter_map(|(name, node)| Some((forgettable(node)?, name)));
+            .filter_map(|node| Some((forgettable(node)?, &node.record.name)));
         let Some((since, name)) = gone.min().map(|(since, name)| (since, name.clone())) else {
             return false;
         };

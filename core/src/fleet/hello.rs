@@ -95,14 +95,14 @@ impl Fleet {
 
     /// Makes a record for a node that has none. Returns why there is no room for it.
     fn admit(&mut self, hello: &Hello, scratch: &mut Scratch) -> Option<String> {
-        if self.nodes.nodes.contains_key(&hello.node) {
+        if self.nodes.contains(&hello.node) {
             return None;
         }
         if !self.has_room(scratch) {
             return Some(format!(
                 "this coordinator knows {} nodes, as many as it takes (--nodes-max), and none of them may be forgotten; strike off who is \
                  gone for good (muster delete node NAME)",
-                self.nodes.nodes.len()
+                self.nodes.len()
             ));
         }
         let record = NodeRecord {
@@ -125,7 +125,7 @@ impl Fleet {
         scratch.nodes.insert(hello.node.clone(), None);
         // The node may have been deleted while it still held work.
         for job in self.active.iter().filter_map(|uid| self.jobs.get(uid)) {
-            self.nodes.index(job);
+            self.nodes.note_members(job);
         }
         None
     }
@@ -168,7 +168,7 @@ impl Fleet {
         let heartbeat = self.nodes.heartbeat(&self.policy);
         let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
         let stale = self.presence.has_just_woken(now, &self.policy, &self.nodes);
-        let node = self.nodes.nodes.get_mut(&hello.node);
+        let node = self.nodes.get_mut(&hello.node);
         let node = node.expect("it was admitted");
         let same_boot = node.record.boot_id == hello.boot_id;
         node.spoke = if stale {
@@ -207,7 +207,7 @@ impl Fleet {
             .warn("StoreBehind", format!("{name}: {why}"))
             .on_node(name);
         self.halted.insert(name.clone());
-        let node = self.nodes.nodes.get_mut(name).expect("it was admitted");
+        let node = self.nodes.get_mut(name).expect("it was admitted");
         node.record.halt = Some(Halt {
             at: scratch.now,
             why,

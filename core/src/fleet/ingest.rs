@@ -49,7 +49,7 @@ impl Fleet {
             return;
         };
         scratch.touch_node(&self.nodes, &name);
-        if let Some(node) = self.nodes.nodes.get_mut(&name) {
+        if let Some(node) = self.nodes.get_mut(&name) {
             let report = NodeReport {
                 object_labels: self.objects.of(&name, &node.report),
                 ..report
@@ -67,7 +67,7 @@ impl Fleet {
             return;
         };
         let runs = self.own_runs(&name, runs);
-        let Some(node) = self.nodes.nodes.get_mut(&name) else {
+        let Some(node) = self.nodes.get_mut(&name) else {
             return;
         };
         let next: BTreeMap<_, _> = runs.into_iter().map(|run| (run.run.clone(), run)).collect();
@@ -112,7 +112,7 @@ impl Fleet {
         let Some(name) = self.nodes.speaker(session).cloned() else {
             return;
         };
-        let Some(node) = self.nodes.nodes.get_mut(&name) else {
+        let Some(node) = self.nodes.get_mut(&name) else {
             return;
         };
         let said: BTreeMap<JobUid, LauncherState> = launchers
@@ -138,7 +138,7 @@ impl Fleet {
             self.hear_pod(name, scratch);
         }
         let newly_lost = self.nodes.set_gone(name, lost, now) && lost;
-        let Some(node) = self.nodes.nodes.get_mut(name) else {
+        let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
         if newly_lost {
@@ -259,8 +259,7 @@ impl Fleet {
             scratch.capacity = true;
             let silent: Vec<NodeName> = self
                 .nodes
-                .nodes
-                .values()
+                .iter()
                 .filter(|node| !node.is_ready())
                 .map(|node| node.record.name.clone())
                 .collect();

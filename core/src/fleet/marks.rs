@@ -142,7 +142,7 @@ impl JobTurn<'_> {
     fn change_node(&mut self, name: &NodeName, change: impl FnOnce(&mut NodeRecord)) {
         let name = self.blamed(name);
         self.out.touch_node(self.nodes, &name);
-        if let Some(node) = self.nodes.nodes.get_mut(&name) {
+        if let Some(node) = self.nodes.get_mut(&name) {
             change(&mut node.record);
         }
     }

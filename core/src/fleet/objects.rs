@@ -87,7 +87,7 @@ impl Objects {
         match news {
             ObjectNews::Listed(all) => {
                 (self.all, self.listed) = (all, true);
-                let names: Vec<NodeName> = nodes.nodes.keys().cloned().collect();
+                let names: Vec<NodeName> = nodes.names().cloned().collect();
                 for name in &names {
                     self.hear(name, nodes, jobs, policy, out);
                 }
@@ -156,7 +156,7 @@ impl Objects {
             return;
         }
         out.touch_node(nodes, name);
-        let node = nodes.nodes.get_mut(name).expect("found above");
+        let node = nodes.get_mut(name).expect("found above");
         let before = work(node);
         node.object = object;
         let word = (node.object.as_ref()).and_then(|object| word(&node.record, object, policy));
@@ -237,7 +237,7 @@ fn word(record: &NodeRecord, object: &NodeObject, policy: &Policy) -> Option<Wor
 }
 
 fn touch_all(nodes: &Registry, out: &mut Scratch) {
-    for name in nodes.nodes.keys() {
+    for name in nodes.names() {
         out.touch_node(nodes, name);
     }
 }

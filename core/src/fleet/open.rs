@@ -164,7 +164,7 @@ impl JobTurn<'_> {
         self.live.scaled = false;
         (self.live.doubted, self.live.ranks_done) = (None, None);
         self.live.left = None;
-        self.nodes.index(self.job);
+        self.nodes.note_members(self.job);
     }
 
     /// The gang, with the addresses that its nodes have now.

@@ -29,7 +29,7 @@ impl Fleet {
         match news {
             PodNews::Listed(all) => {
                 (self.pods.all, self.pods.listed) = (all, true);
-                let nodes = self.nodes.nodes.keys();
+                let nodes = self.nodes.names();
                 let pods: Vec<NodeName> = nodes.filter(|name| is_pod(name)).cloned().collect();
                 for name in &pods {
                     self.hear_pod(name, scratch);
@@ -42,7 +42,7 @@ impl Fleet {
             }
             PodNews::Deleted(name, last) => {
                 self.pods.all.remove(&name);
-                if let Some(node) = self.nodes.nodes.get_mut(&name) {
+                if let Some(node) = self.nodes.get_mut(&name) {
                     node.pod = Some(last);
                 }
                 self.hear_pod(&name, scratch);
@@ -96,7 +96,7 @@ impl Fleet {
         });
         let is_new_owner = owner.is_some() && node.record.pod_of != owner;
         scratch.node_changed(&self.nodes, &self.jobs, name);
-        let node = self.nodes.nodes.get_mut(name).expect("found above");
+        let node = self.nodes.get_mut(name).expect("found above");
         node.pod = pod;
         if is_new_owner {
             node.record.pod_of = owner;

@@ -112,7 +112,7 @@ impl JobTurn<'_> {
     /// Asks one node, unless it was already asked for the same. Returns since when it has been
     /// asked.
     fn ask(&mut self, member: &Member, profile: &Profile) -> Timestamp {
-        let Some(node) = self.nodes.nodes.get_mut(&member.node) else {
+        let Some(node) = self.nodes.get_mut(&member.node) else {
             return self.now;
         };
         if let Some(asked) = node
@@ -164,7 +164,7 @@ impl JobTurn<'_> {
         let live = &mut *self.live;
         let kept = live.prewarm_awaited.clone();
         for name in std::mem::replace(&mut live.prewarm_asked, kept.clone()).difference(&kept) {
-            if let Some(node) = self.nodes.nodes.get_mut(name) {
+            if let Some(node) = self.nodes.get_mut(name) {
                 node.prewarm.remove(self.uid);
                 self.out.publish.insert(name.clone());
                 self.out.capacity = true;

@@ -10,6 +10,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Index,
     sync::Arc,
     time::Duration,
 };
@@ -165,7 +166,7 @@ pub(crate) const HEARTBEAT_STEP: usize = 500;
 /// All nodes, and the session that speaks for each.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    pub nodes: BTreeMap<NodeName, Node>,
+    nodes: BTreeMap<NodeName, Node>,
     sessions: BTreeMap<SessionId, NodeName>,
     /// Ready and Suspect nodes, each under a moment not later than its next verdict. Messages only
     /// put verdicts off. The new moment is looked up when the filed one has come. So a message
@@ -183,6 +184,35 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn get(&self, name: &NodeName) -> Option<&Node> {
         self.nodes.get(name)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &NodeName) -> Option<&mut Node> {
+        self.nodes.get_mut(name)
+    }
+
+    pub(crate) fn contains(&self, name: &NodeName) -> bool {
+        self.nodes.contains_key(name)
+    }
+
+    /// The number of all nodes, those that are gone among them.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// All nodes, in the order of their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// The names of all nodes, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.keys()
+    }
+
+    /// Puts a node there as it is, filed nowhere.
+    #[cfg(test)]
+    pub(crate) fn insert(&mut self, node: Node) {
+        self.nodes.insert(node.record.name.clone(), node);
     }
 
     /// The host on which a worker pod is. `None`: it is none, or nothing is known of its host.
@@ -230,7 +260,7 @@ impl Registry {
 
     /// Notes on the node of every member of the job's unproven generations that it may hold
     /// something of this job. Returns these nodes.
-    pub(crate) fn index(&mut self, job: &JobRecord) -> BTreeSet<NodeName> {
+    pub(crate) fn note_members(&mut self, job: &JobRecord) -> BTreeSet<NodeName> {
         let members: BTreeSet<NodeName> = job
             .unproven_generations()
             .flat_map(|generation| generation.members.iter().map(|member| member.node.clone()))
@@ -497,6 +527,14 @@ impl Registry {
             }
             self.file(&name, due);
         }
+    }
+}
+
+impl Index<&NodeName> for Registry {
+    type Output = Node;
+
+    fn index(&self, name: &NodeName) -> &Node {
+        &self.nodes[name]
     }
 }
 

@@ -81,7 +81,7 @@ impl Fleet {
             if !policy.reads_objects {
                 report.object_labels = Labels::default();
             }
-            if let Some(node) = nodes.nodes.get_mut(&name) {
+            if let Some(node) = nodes.get_mut(&name) {
                 node.report = report.into();
             }
         }
@@ -119,7 +119,7 @@ impl Fleet {
             fresh: true,
         };
         for job in fleet.active.iter().filter_map(|uid| fleet.jobs.get(uid)) {
-            fleet.nodes.index(job);
+            fleet.nodes.note_members(job);
         }
         fleet
     }
@@ -219,8 +219,7 @@ impl Fleet {
 
     pub fn node_views(&self) -> Vec<NodeView> {
         self.nodes
-            .nodes
-            .keys()
+            .names()
             .filter_map(|name| self.node_view(name))
             .collect()
     }

@@ -141,8 +141,7 @@ fn new_names_are_refused_where_nobody_can_make_room() {
     let names = |fleet: &Fleet| {
         fleet
             .nodes
-            .nodes
-            .keys()
+            .names()
             .map(|name| name.to_string())
             .collect::<Vec<_>>()
     };

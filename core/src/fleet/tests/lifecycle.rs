@@ -194,7 +194,7 @@ fn a_crash_loop_backs_off_and_then_fails_with_its_last_error() {
         job.message
     );
     assert!(
-        bench.fleet.nodes.nodes[&"a".into()].record.cordon.is_none(),
+        bench.fleet.nodes[&"a".into()].record.cordon.is_none(),
         "one bad job cordons nobody"
     );
 }
@@ -207,12 +207,12 @@ fn a_node_is_cordoned_when_two_jobs_last_longer_without_it() {
         assert_eq!(bench.members(name), ["b"], "it is tried elsewhere");
         bench.pass(50 * SECOND);
         assert!(
-            bench.fleet.nodes.nodes[&"a".into()].record.cordon.is_none(),
+            bench.fleet.nodes[&"a".into()].record.cordon.is_none(),
             "not proven yet"
         );
         bench.pass(20 * SECOND);
         assert_eq!(
-            bench.fleet.nodes.nodes[&"a".into()].record.cordon.is_some(),
+            bench.fleet.nodes[&"a".into()].record.cordon.is_some(),
             cordoned,
             "{name}"
         );

@@ -67,7 +67,7 @@ fn a_coordinator_that_stands_still_while_it_listens_listens_longer() {
     bench.pass(9 * SECOND);
     bench.now = bench.now + 2 * SECOND;
     bench.input(Input::Tick);
-    let liveness = |bench: &Bench| bench.fleet.nodes.nodes[&"b".into()].liveness;
+    let liveness = |bench: &Bench| bench.fleet.nodes[&"b".into()].liveness;
     assert_eq!(liveness(&bench), Liveness::Unknown);
     bench.pass(SECOND / 2);
     assert_eq!(liveness(&bench), Liveness::Unknown);
@@ -83,7 +83,7 @@ fn a_coordinator_listens_while_nodes_still_come_back() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut bench = Bench::new(&names);
     let lost = |bench: &Bench| {
-        let nodes = bench.fleet.nodes.nodes.values();
+        let nodes = bench.fleet.nodes.iter();
         nodes.filter(|node| node.liveness == Liveness::Lost).count()
     };
     let gap = bench.fleet.nodes.heartbeat(&Policy::default());
@@ -121,7 +121,7 @@ fn a_member_that_was_lost_before_is_listened_for() {
     bench.restart_coordinator();
     bench.connect("a");
     assert_eq!(
-        bench.fleet.nodes.nodes[&"b".into()].liveness,
+        bench.fleet.nodes[&"b".into()].liveness,
         Liveness::Unknown,
         "it is not judged unheard"
     );

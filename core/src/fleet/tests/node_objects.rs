@@ -93,7 +93,7 @@ impl Cluster {
                 lasted: Duration::ZERO,
                 standing: Standing::Node,
             };
-            let node = self.bench.fleet.nodes.nodes.get_mut(&node.into()).unwrap();
+            let node = self.bench.fleet.nodes.get_mut(&node.into()).unwrap();
             node.record.marks.push(mark);
         }
         self.bench.pass(61 * SECOND);

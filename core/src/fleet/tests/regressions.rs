@@ -373,7 +373,7 @@ fn a_node_deleted_and_back_is_told_of_its_work() {
     bench.agents.get_mut(&"a".into()).unwrap().runs = held;
     bench.connect("a");
     assert!(
-        bench.fleet.nodes.nodes[&"a".into()]
+        bench.fleet.nodes[&"a".into()]
             .jobs
             .contains(&bench.job("digits").uid.clone())
     );
@@ -452,13 +452,7 @@ fn what_a_node_holds_it_must_stop_whatever_was_recorded() {
         agent.runs.values().cloned().collect::<Vec<_>>(),
     );
     runs[0].ranks[0].last_step = Some(3);
-    bench
-        .fleet
-        .nodes
-        .nodes
-        .get_mut(&"b".into())
-        .unwrap()
-        .published = None;
+    bench.fleet.nodes.get_mut(&"b".into()).unwrap().published = None;
     let effects = bench.input(Input::Runs { session, runs });
     let told = effects.into_iter().find_map(|effect| match effect {
         Effect::Publish {

@@ -135,13 +135,7 @@ fn cordons_beyond_the_cap_are_withheld_and_said() {
     let mut bench = Bench::new(&["a", "b", "c"]);
     for (node, mark) in [("a", "one"), ("b", "two")] {
         for job in [mark, mark, "three"] {
-            let record = &mut bench
-                .fleet
-                .nodes
-                .nodes
-                .get_mut(&node.into())
-                .unwrap()
-                .record;
+            let record = &mut bench.fleet.nodes.get_mut(&node.into()).unwrap().record;
             let name = JobName {
                 namespace: "default".into(),
                 name: job.into(),

@@ -128,8 +128,6 @@ impl JobTurn<'_> {
             grace,
         });
         job.phase = Phase::Recovering;
-        self.live.clear_doubt();
-        self.live.ranks_done = None;
     }
 
     fn tell_break(&mut self, verdict: &Verdict, number: Generation) {

@@ -84,19 +84,20 @@ impl JobTurn<'_> {
             let waits = self.pods.waits(job, self.nodes);
             waits.map(|why| format!("; {why}")).unwrap_or_default()
         };
-        let (phase, reason, message) = if let Some(LeftAsItIs::Frozen(why)) = &self.live.left {
+        let left = self.live.condition.left();
+        let (phase, reason, message) = if let Some(LeftAsItIs::Frozen(why)) = left {
             (
                 Phase::Running,
                 Reason::MassLoss,
                 format!("none of its nodes can be heard, and it is left as it is: {why}"),
             )
-        } else if let Some(LeftAsItIs::Stranded(shortfall)) = &self.live.left {
+        } else if let Some(LeftAsItIs::Stranded(shortfall)) = left {
             (
                 Phase::Running,
                 Reason::BelowMinimum,
                 format!("a member is silent and there is no replacement: {shortfall}"),
             )
-        } else if matches!(self.live.left, Some(LeftAsItIs::SomeAreBack)) {
+        } else if matches!(left, Some(LeftAsItIs::SomeAreBack)) {
             let message = format!(
                 "world {} on {have} nodes; members were silent together, and those that are not back yet are given time",
                 generation.world_size()

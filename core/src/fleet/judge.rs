@@ -15,7 +15,7 @@ use crate::{
         generation::{self, Completion},
         job::GenerationRecord,
         job_turn::JobTurn,
-        live::LeftAsItIs,
+        live::{Condition, Doubt, LeftAsItIs},
         placement::Placement,
     },
     planted::{self, Mistake},
@@ -58,56 +58,65 @@ enum Judgement {
 impl JobTurn<'_> {
     /// Finds out whether the current generation is done or broken, and acts on it.
     pub(crate) fn judge(&mut self) {
-        if matches!(self.live.left, Some(LeftAsItIs::Frozen(_))) {
-            self.live.left = None;
-        }
         self.wake_at_deadline();
         let judgement = self.judgement();
         self.apply(judgement);
     }
 
     fn apply(&mut self, judgement: Judgement) {
-        match judgement {
-            Judgement::Nothing => {}
-            Judgement::Done => self.succeed(),
+        let mut doubt = self.doubt();
+        self.live.condition = match judgement {
+            Judgement::Nothing => return,
+            Judgement::Done => return self.succeed(),
             Judgement::RanksDone(since) => {
-                self.live.ranks_done = Some(since);
                 self.wake(since + EXIT_BARRIER);
+                Condition::RanksDone { since }
             }
-            Judgement::Sound => self.live.clear_doubt(),
+            Judgement::Sound => Condition::Sound,
             Judgement::Doubted(until) => {
-                self.live.doubted = Some(self.doubted());
                 self.wake(until);
+                // What the brake froze is so no longer: the brake is judged anew each time.
+                doubt.left = doubt.left.filter(|left| !left.is_frozen());
+                Condition::Doubted(doubt)
             }
             Judgement::Frozen(sentence) => {
-                self.live.doubted = Some(self.doubted());
-                self.live.left = Some(LeftAsItIs::Frozen(sentence));
+                doubt.left = Some(LeftAsItIs::Frozen(sentence));
+                Condition::Doubted(doubt)
             }
             Judgement::Stranded { silent, shortfall } => {
-                self.live.doubted = Some(self.doubted());
-                self.live.left = Some(LeftAsItIs::Stranded(shortfall));
-                let shared = &mut self.live.shared_silence;
+                doubt.left = Some(LeftAsItIs::Stranded(shortfall));
+                let shared = &mut doubt.shared_silence;
                 shared.silent_most = shared.silent_most.max(silent);
                 shared.until = None;
+                Condition::Doubted(doubt)
             }
             Judgement::SomeAreBack(until) => {
-                self.live.doubted = Some(self.doubted());
-                self.live.left = Some(LeftAsItIs::SomeAreBack);
-                self.live.shared_silence.until = Some(until);
                 self.wake(until);
+                doubt.left = Some(LeftAsItIs::SomeAreBack);
+                doubt.shared_silence.until = Some(until);
+                Condition::Doubted(doubt)
             }
             Judgement::Broken(evidence) => {
-                let doubted = self.doubted();
-                self.live.doubted = Some(doubted);
                 self.note_stacks(&evidence);
-                self.break_generation(&evidence, doubted);
+                self.break_generation(&evidence, doubt.since);
+                match self.job.current {
+                    Some(_) => Condition::Doubted(doubt),
+                    None => Condition::Sound,
+                }
             }
-        }
+        };
+    }
+
+    /// The doubt about the generation. If there is none yet, it begins now.
+    fn doubt(&self) -> Doubt {
+        let doubt = self.live.condition.doubt().cloned();
+        doubt.unwrap_or_else(|| Doubt::new(self.now))
     }
 
     /// When the first evidence against the generation was seen, if it has any.
     fn doubted(&self) -> Timestamp {
-        self.live.doubted.unwrap_or(self.now)
+        let doubt = self.live.condition.doubt();
+        doubt.map_or(self.now, |doubt| doubt.since)
     }
 
     fn judged(&self) -> Option<&GenerationRecord> {
@@ -157,7 +166,10 @@ impl JobTurn<'_> {
             Completion::Training => None,
             Completion::Done => Some(Judgement::Done),
             Completion::RanksDone => {
-                let since = self.live.ranks_done.unwrap_or(self.now);
+                let since = match self.live.condition {
+                    Condition::RanksDone { since } => since,
+                    Condition::Sound | Condition::Doubted(_) => self.now,
+                };
                 let here = |name| self.nodes.get(name).is_some_and(|node| node.is_ready());
                 let all_here = generation.members.iter().all(|m| here(&m.node));
                 let over = !all_here || self.now.since(since) >= EXIT_BARRIER;
@@ -234,7 +246,7 @@ impl JobTurn<'_> {
                 shortfall: shortfall.to_string(),
             });
         }
-        let shared = &self.live.shared_silence;
+        let shared = self.doubt().shared_silence;
         if evidence.len() >= shared.silent_most {
             return None;
         }

@@ -8,13 +8,7 @@ use crate::{fleet::budget::Avoided, id::NodeName, time::Timestamp};
 pub(crate) struct Live {
     /// A user scaled the job since the current generation was opened, so there is no cool-down.
     pub scaled: bool,
-    /// When the first evidence of a break was seen.
-    pub doubted: Option<Timestamp>,
-    /// Since when every rank has ended well while torchrun processes still wait for each other.
-    pub ranks_done: Option<Timestamp>,
-    /// Why a broken generation is left as it is.
-    pub left: Option<LeftAsItIs>,
-    pub shared_silence: SharedSilence,
+    pub condition: Condition,
     /// Nodes that this job avoids for a while.
     pub avoided: Vec<Avoided>,
     /// When to look again if nothing happens before.
@@ -25,6 +19,61 @@ pub(crate) struct Live {
     pub prewarm_awaited: BTreeSet<NodeName>,
     /// More room would have changed nothing when the job was last settled.
     pub has_all_it_wants: bool,
+}
+
+/// What `judge` last made of the current generation.
+///
+/// A generation begins *Sound*, and is so again when nothing speaks against it any more. It is
+/// *Doubted* from the first evidence of a break on, until it breaks or is Sound again. *RanksDone*:
+/// every rank ended well, and some torchrun processes still wait for each other. Only `judge` and
+/// the opening of a generation set this.
+#[derive(Debug, Default)]
+pub(crate) enum Condition {
+    #[default]
+    Sound,
+    /// Since when every rank has ended well.
+    RanksDone {
+        since: Timestamp,
+    },
+    Doubted(Doubt),
+}
+
+impl Condition {
+    pub(crate) fn is_sound(&self) -> bool {
+        matches!(self, Condition::Sound)
+    }
+
+    pub(crate) fn doubt(&self) -> Option<&Doubt> {
+        match self {
+            Condition::Doubted(doubt) => Some(doubt),
+            Condition::Sound | Condition::RanksDone { .. } => None,
+        }
+    }
+
+    /// Why a doubted generation is left as it is, if it is.
+    pub(crate) fn left(&self) -> Option<&LeftAsItIs> {
+        self.doubt()?.left.as_ref()
+    }
+}
+
+/// The evidence against a generation that has not broken it yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Doubt {
+    /// When the first of it was seen.
+    pub since: Timestamp,
+    /// Why the generation is left as it is.
+    pub left: Option<LeftAsItIs>,
+    pub shared_silence: SharedSilence,
+}
+
+impl Doubt {
+    pub(crate) fn new(since: Timestamp) -> Self {
+        Self {
+            since,
+            left: None,
+            shared_silence: SharedSilence::default(),
+        }
+    }
 }
 
 /// A generation with silent members that is not replaced.
@@ -40,26 +89,19 @@ pub(crate) enum LeftAsItIs {
     Frozen(String),
 }
 
+impl LeftAsItIs {
+    pub(crate) fn is_frozen(&self) -> bool {
+        matches!(self, LeftAsItIs::Frozen(_))
+    }
+}
+
 /// Members that were silent together, for example because the coordinator was cut off. They come
 /// back one by one. The return of the first must not cost the others their workers, so from then on
 /// the coordinator waits for the rest as long as a restarted coordinator listens.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SharedSilence {
     /// The largest number of members that were silent while nothing could be done about it.
     pub silent_most: usize,
     /// Until when to wait for those that are still silent, after one has come back.
     pub until: Option<Timestamp>,
-}
-
-impl Live {
-    /// No evidence speaks against the current generation any more.
-    pub(crate) fn clear_doubt(&mut self) {
-        (self.doubted, self.left, self.shared_silence) = (None, None, SharedSilence::default());
-    }
-
-    /// Whether the current generation is under doubt, or its ranks are done and its torchruns are
-    /// not.
-    pub(crate) fn is_undecided(&self) -> bool {
-        self.doubted.is_some() || self.ranks_done.is_some()
-    }
 }

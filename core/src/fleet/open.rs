@@ -8,6 +8,7 @@ use crate::{
         account, agreement, generation,
         job::{GenerationRecord, Phase, Reason},
         job_turn::JobTurn,
+        live::Condition,
         members::{Member, Members},
         placement::Placement,
         receipt::{Cause, Incident},
@@ -162,8 +163,7 @@ impl JobTurn<'_> {
                 .in_generation(number);
         }
         self.live.scaled = false;
-        (self.live.doubted, self.live.ranks_done) = (None, None);
-        self.live.left = None;
+        self.live.condition = Condition::Sound;
         self.nodes.note_members(self.job);
     }
 

@@ -71,7 +71,7 @@ impl JobTurn<'_> {
         let Some(generation) = training.filter(|_| job.ending.is_none()) else {
             return Resize::Keep;
         };
-        if self.live.is_undecided() {
+        if !self.live.condition.is_sound() {
             return Resize::Keep;
         }
         if self.is_listening() {

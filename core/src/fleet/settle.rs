@@ -123,18 +123,17 @@ impl JobTurn<'_> {
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else {
             return false;
         };
-        let waits = self.live.is_undecided() || self.live.left.is_some();
         let full = generation.members.len() >= job.replicas as usize
             && self.ailing().is_none()
             && self.leaving().is_none();
-        !waits && (full || !generation.started)
+        self.live.condition.is_sound() && (full || !generation.started)
     }
 
     /// The longer a generation trains undoubted, the more this accuses the nodes on which the job
     /// failed before.
     fn compare_training(&mut self) {
         let current = self.job.current.as_ref();
-        let training = current.filter(|g| g.started && self.live.doubted.is_none());
+        let training = current.filter(|g| g.started && self.live.condition.doubt().is_none());
         if let Some(since) = training.and_then(|g| g.started_at) {
             self.compare(Some(self.now.since(since)));
         }

@@ -13,7 +13,7 @@ impl JobTurn<'_> {
     /// judged first, because it may be done or broken.
     pub(crate) fn suspend(&mut self) {
         let job = &*self.job;
-        let due = job.suspended && job.ending.is_none() && !self.live.is_undecided();
+        let due = job.suspended && job.ending.is_none() && self.live.condition.is_sound();
         let Some(generation) = job.current.as_ref().filter(|_| due) else {
             return;
         };
@@ -37,7 +37,6 @@ impl JobTurn<'_> {
         });
         job.phase = Phase::Pending;
         account::waits(job, self.now);
-        self.live.left = None;
         self.note("Suspending", message).in_generation(number);
     }
 }

@@ -137,10 +137,9 @@ mod worker_pods;
 mod write_order;
 
 pub use actor::Actor;
-pub use budget::MUSTER;
 pub use event::Event;
 pub use input::{Hello, Input, ObjectNews, PodNews, Request, RequestId, Stored};
-pub use node_record::{Cordon, Halt, HoldOff, Mark, NodeRecord, Standing};
+pub use node_record::{Cordon, CordonedBy, Halt, HoldOff, Mark, NodeRecord, Standing};
 pub use output::{Answer, Change, Effect, Refusal, Turn};
 pub use policy::{CordonMode, Policy};
 pub use tombstone::Tombstone;

@@ -7,7 +7,7 @@ use crate::{
     fleet::{
         generation::Steps,
         job::JobRecord,
-        node_record::{Cordon, NodeRecord},
+        node_record::{Cordon, CordonedBy, NodeRecord},
         policy::Policy,
     },
     id::NodeName,
@@ -15,9 +15,6 @@ use crate::{
     planted::{self, Mistake},
     time::Timestamp,
 };
-
-/// The name of Muster in a cordon's `by`. Muster never removes a cordon that carries another name.
-pub const MUSTER: &str = "muster";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Restart {
@@ -107,7 +104,7 @@ pub(crate) fn cordon_veto<'a>(
     for node in nodes {
         total += u32::from(!node.gone);
         if let Some(Cordon { by, at, .. }) = &node.cordon
-            && by == MUSTER
+            && *by == CordonedBy::Muster
         {
             ours += 1;
             recent += u32::from(now.since(*at) < policy.cordon_window);
@@ -179,18 +176,18 @@ pub(super) mod tests {
     fn cordons_are_capped_and_a_persons_cordons_do_not_count() {
         let (policy, now) = (Policy::default(), Timestamp(1));
         let mut fleet: Vec<NodeRecord> = (0..100).map(|i| node(&format!("n{i}"))).collect();
-        let cordon = |by: &str, at| {
+        let cordon = |by: CordonedBy, at| {
             Some(Cordon {
-                by: by.into(),
+                by,
                 reason: String::new(),
                 at,
                 jobs: Vec::new(),
             })
         };
-        fleet[0].cordon = cordon("alice", now);
-        fleet[1].cordon = cordon(MUSTER, now);
+        fleet[0].cordon = cordon("alice".into(), now);
+        fleet[1].cordon = cordon(CordonedBy::Muster, now);
         assert_eq!(cordon_veto(fleet.iter(), &policy, now), None);
-        fleet[2].cordon = cordon(MUSTER, now);
+        fleet[2].cordon = cordon(CordonedBy::Muster, now);
         assert!(
             cordon_veto(fleet.iter(), &policy, now).is_some(),
             "2 % in ten minutes"
@@ -200,7 +197,7 @@ pub(super) mod tests {
             None
         );
         for record in &mut fleet[3..11] {
-            record.cordon = cordon(MUSTER, now);
+            record.cordon = cordon(CordonedBy::Muster, now);
         }
         assert!(
             cordon_veto(fleet.iter(), &policy, now + policy.cordon_window).is_some(),

@@ -7,10 +7,9 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     fleet::{
         brake::Brake,
-        budget::{self, MUSTER},
-        fault_ledger,
+        budget, fault_ledger,
         job::JobRecord,
-        node_record::{Cordon, HoldOff, NodeRecord},
+        node_record::{Cordon, CordonedBy, HoldOff, NodeRecord},
         policy::Policy,
         registry::{Registry, Withheld},
         scratch::Scratch,
@@ -132,7 +131,7 @@ pub(crate) fn consider(
         return;
     };
     let cordon = Cordon {
-        by: MUSTER.into(),
+        by: CordonedBy::Muster,
         reason,
         at: moment(&nodes[name].record, out.now),
         jobs: fault_ledger::accusers(&nodes[name].record, policy, out.now),

@@ -6,8 +6,7 @@
 
 use crate::{
     fleet::{
-        budget::MUSTER,
-        node_record::Cordon,
+        node_record::{Cordon, CordonedBy},
         policy::{CordonMode, Policy},
         registry::{Liveness, Node},
     },
@@ -53,7 +52,7 @@ fn wanted(node: &Node, object: &NodeObject, braked: bool, mode: CordonMode) -> M
 pub(crate) fn note(cordon: &Cordon) -> CordonNote {
     let jobs: Vec<String> = cordon.jobs.iter().map(ToString::to_string).collect();
     CordonNote {
-        by: cut(&cordon.by, NOTE_MAX),
+        by: cut(&cordon.by.to_string(), NOTE_MAX),
         at: cordon.at.rfc3339(),
         reason: cut(&cordon.reason, NOTE_MAX),
         job: cut(&jobs.join(","), NOTE_MAX),
@@ -71,7 +70,11 @@ fn health(node: &Node, braked: bool) -> Option<Verdict> {
             message: cut(message, TEXT_MAX),
         })
     };
-    let ours = node.record.cordon.as_ref().filter(|c| c.by == MUSTER);
+    let ours = node
+        .record
+        .cordon
+        .as_ref()
+        .filter(|c| c.by == CordonedBy::Muster);
     if let Some(cordon) = ours {
         return verdict(Status::False, "RestartStorm", &cordon.reason);
     }

@@ -1,6 +1,6 @@
 //! A node as stored: what must survive a restart of the coordinator.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -52,12 +52,56 @@ pub struct NodeRecord {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cordon {
-    pub by: String,
+    pub by: CordonedBy,
     pub reason: String,
     pub at: Timestamp,
     /// The jobs whose failures count against the node, for people. Empty: a person cordoned it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobName>,
+}
+
+/// Who cordoned a node. It is stored and sent as a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum CordonedBy {
+    /// Muster itself. Only such cordons are counted against the fleet's limits.
+    Muster,
+    /// Anybody else. Muster never removes such a cordon by itself.
+    Other(String),
+}
+
+impl CordonedBy {
+    const MUSTER: &str = "muster";
+}
+
+impl From<String> for CordonedBy {
+    fn from(name: String) -> Self {
+        match name.as_str() {
+            Self::MUSTER => Self::Muster,
+            _ => Self::Other(name),
+        }
+    }
+}
+
+impl From<&str> for CordonedBy {
+    fn from(name: &str) -> Self {
+        Self::from(name.to_owned())
+    }
+}
+
+impl From<CordonedBy> for String {
+    fn from(by: CordonedBy) -> Self {
+        by.to_string()
+    }
+}
+
+impl fmt::Display for CordonedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Muster => Self::MUSTER,
+            Self::Other(name) => name,
+        })
+    }
 }
 
 impl NodeRecord {

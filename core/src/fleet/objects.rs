@@ -228,7 +228,7 @@ fn word(record: &NodeRecord, object: &NodeObject, policy: &Policy) -> Option<Wor
     }
     let lost = object.unschedulable && Some(at) > record.last_cordon();
     let cordon = || Cordon {
-        by: there.by.clone(),
+        by: there.by.as_str().into(),
         reason: there.reason.clone(),
         at,
         jobs: Vec::new(),

@@ -6,11 +6,10 @@ use std::time::Duration;
 use crate::{
     fleet::{
         actor::Actor,
-        budget::MUSTER,
         cordon, ending,
         input::Request,
         job::{Ending, JobRecord, Phase, Reason},
-        node_record::Cordon,
+        node_record::{Cordon, CordonedBy},
         output::{Answer, Refusal},
         scratch::{Reply, Scratch},
         tombstone::{TOMBSTONES_MAX, Tombstone},
@@ -403,14 +402,13 @@ impl Fleet {
         let Some(node) = self.nodes.get(name) else {
             return Err(Refusal::NoSuchNode(name.clone()));
         };
-        // Muster's own cordons are counted by this name: a client must not claim it.
-        let by = if by == MUSTER {
-            Actor::Unknown {
-                claimed: String::new(),
+        // Muster's own cordons are counted: a client must not claim to be Muster.
+        let by = match CordonedBy::from(by) {
+            CordonedBy::Muster => {
+                let claimed = String::new();
+                CordonedBy::Other(Actor::Unknown { claimed }.to_string())
             }
-            .to_string()
-        } else {
-            by
+            other => other,
         };
         let cordon = Cordon {
             by,

@@ -403,7 +403,7 @@ fn node_state(liveness: Liveness) -> v1::NodeState {
 
 fn cordon(cordon: &Cordon) -> v1::Cordon {
     v1::Cordon {
-        by: cordon.by.clone(),
+        by: cordon.by.to_string(),
         reason: cordon.reason.clone(),
         at_unix_us: cordon.at.0,
     }

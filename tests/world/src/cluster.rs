@@ -8,7 +8,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use muster_core::{
-    fleet::{Change, Input, MUSTER, NodeRecord, ObjectNews, Request},
+    fleet::{Change, CordonedBy, Input, NodeRecord, ObjectNews, Request},
     id::NodeName,
     node_object::{CORDONED_AT, Correction, NodeObject, Raw, correction},
     time::Timestamp,
@@ -260,7 +260,7 @@ impl World {
         let ours = node
             .cordon
             .as_ref()
-            .is_some_and(|cordon| cordon.by == MUSTER);
+            .is_some_and(|cordon| cordon.by == CordonedBy::Muster);
         let cluster = self.cluster.as_ref();
         ours && cluster.is_some_and(|cluster| cluster.overruled.contains(&node.name))
     }

@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 
 use muster_core::{
     fleet::{
-        Answer, Change, Effect, MUSTER, Mark, NodeRecord,
+        Answer, Change, CordonedBy, Effect, Mark, NodeRecord,
         job::{GenerationRecord, HISTORY_MAX, INCIDENTS_MAX, JobRecord},
         receipt::{Cause, Charged, Incident},
     },

@@ -50,7 +50,7 @@ fn verdict(node: &Node) -> (Status, String) {
 
 #[test]
 fn each_mode_writes_what_it_may() {
-    let node = cordoned(MUSTER);
+    let node = cordoned("muster");
     assert_eq!(due_in(&node, CordonMode::Off), None);
     let on = due_in(&node, CordonMode::On).unwrap();
     let note = on.cordon.unwrap();
@@ -117,7 +117,7 @@ fn what_the_object_carries_already_is_not_due() {
 #[test]
 fn the_condition_says_what_muster_thinks_and_nothing_while_it_cannot_tell() {
     let reason = |node: &Node| verdict(node).1;
-    assert_eq!(reason(&cordoned(MUSTER)), "RestartStorm");
+    assert_eq!(reason(&cordoned("muster")), "RestartStorm");
     assert_eq!(reason(&cordoned("ann")), "NoFaultKnown", "a fan is no GPU");
     let mut storm = node();
     storm.withheld = Some(Withheld {

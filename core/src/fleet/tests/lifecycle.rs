@@ -219,7 +219,7 @@ fn a_node_is_cordoned_when_two_jobs_last_longer_without_it() {
         cancel(&mut bench, name);
     }
     let cordon = bench.stored_nodes[&"a".into()].cordon.clone().unwrap();
-    assert_eq!(cordon.by, MUSTER);
+    assert_eq!(cordon.by, CordonedBy::Muster);
     assert!(
         cordon
             .reason

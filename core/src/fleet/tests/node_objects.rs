@@ -276,7 +276,10 @@ fn a_person_who_uncordons_in_kubernetes_is_right_for_a_day() {
     cluster.waits(DAY);
     assert_eq!(cluster.record("a").hold_off, None);
     cluster.storm("a");
-    assert_eq!(cluster.record("a").cordon.as_ref().unwrap().by, MUSTER);
+    assert_eq!(
+        cluster.record("a").cordon.as_ref().unwrap().by,
+        CordonedBy::Muster
+    );
 }
 
 #[test]
@@ -320,7 +323,7 @@ fn a_cordon_that_is_older_than_the_books_is_taken_over() {
             cluster.changes("a", |_| ());
         }
         let taken = cluster.record("a").cordon.clone().unwrap();
-        assert_eq!((taken.by, taken.at), (cordon.by.clone(), cordon.at));
+        assert_eq!((taken.by.into(), taken.at), (cordon.by.clone(), cordon.at));
         assert_eq!(cluster.settles("a").annotations, raw.annotations);
     }
     cluster
@@ -371,7 +374,10 @@ fn a_withheld_cordon_follows_when_its_veto_is_over() {
         .bench
         .request(Request::Uncordon { node: "a".into() });
     cluster.bench.pass(61 * SECOND);
-    assert_eq!(cluster.record("b").cordon.as_ref().unwrap().by, MUSTER);
+    assert_eq!(
+        cluster.record("b").cordon.as_ref().unwrap().by,
+        CordonedBy::Muster
+    );
     assert_eq!(cluster.view("b").conditions, [""; 0]);
 }
 

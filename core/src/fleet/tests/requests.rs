@@ -78,7 +78,7 @@ fn a_cordon_and_the_events_of_a_request_name_who_asked() {
         (Actor::Local { uid: 1000 }, "user 1000"),
         (unknown("ann"), "ann"),
         (unknown(""), "unknown user"),
-        (unknown(MUSTER), "unknown user"),
+        (unknown("muster"), "unknown user"),
     ] {
         bench.actor = actor.clone();
         bench.request(Request::Cordon {
@@ -86,7 +86,7 @@ fn a_cordon_and_the_events_of_a_request_name_who_asked() {
             reason: "fan".into(),
         });
         let view = bench.fleet.node_view(&"a".into()).unwrap();
-        assert_eq!(view.record.cordon.unwrap().by, by);
+        assert_eq!(view.record.cordon.unwrap().by, by.into());
         let event = bench.events.last().unwrap();
         assert_eq!(
             (event.reason.as_str(), &event.actor),

@@ -138,7 +138,7 @@ fn braked(world: &World, silences: &Silences, change: &Change) -> Broken {
             let ours = node
                 .cordon
                 .as_ref()
-                .is_some_and(|cordon| cordon.by == MUSTER);
+                .is_some_and(|cordon| cordon.by == CordonedBy::Muster);
             let new = !world.is_taken_over(node);
             (free && ours && new).then(|| {
                 (

@@ -382,7 +382,7 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
         ));
     }
     let cordon = node.cordon.as_ref().filter(|cordon| {
-        cordon.by == MUSTER && before.is_none_or(|before| before.cordon.is_none())
+        cordon.by == CordonedBy::Muster && before.is_none_or(|before| before.cordon.is_none())
     });
     let new = cordon.filter(|_| !world.is_taken_over(node));
     let again = new.filter(|_| world.cordons_again(node));
@@ -501,5 +501,5 @@ pub(crate) fn leaves_a_cordon(world: &World, change: &Change) -> bool {
 fn cordoned(node: &NodeRecord) -> bool {
     node.cordon
         .as_ref()
-        .is_some_and(|cordon| cordon.by == MUSTER)
+        .is_some_and(|cordon| cordon.by == CordonedBy::Muster)
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use muster_core::{
-    fleet::Hello,
+    hello::Hello,
     node::{lease::Lease, skew::Skew},
     node_report::NodeReport,
     protocol::Speaks,

@@ -5,9 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use muster_core::{
     fleet::{
-        Actor, Answer, Hello, Input, Request,
+        Actor, Answer, Input, Request,
         view::{JobView, NodeView},
     },
+    hello::Hello,
     id::{JobName, NodeName, SessionId},
     time::Timestamp,
 };

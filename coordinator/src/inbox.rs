@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use muster_core::{
-    fleet::{Actor, Answer, Hello, Input, Request},
+    fleet::{Actor, Answer, Input, Request},
+    hello::Hello,
     id::SessionId,
     run::Desired,
 };

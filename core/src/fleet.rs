@@ -2,11 +2,11 @@
 //! effects to execute out.
 //!
 //! The shell commits [`Turn::changes`] first, in their order, and only then executes
-//! [`Turn::effects`] (DESIGN R1). If the commit fails, the process ends and the state in memory
-//! with it: nobody has heard of a decision that is not stored.
+//! [`Turn::effects`]. If the commit fails, the process ends and the state in memory with it: nobody
+//! has heard of a decision that is not stored.
 //!
-//! The table goes from plain values up to the turn. A test checks that no two files need each
-//! other by their imports, not even through other files.
+//! The table goes from plain values up to the turn: a file imports only what stands above it. A
+//! test holds this.
 //!
 //! | file | owns |
 //! |---|---|
@@ -21,12 +21,13 @@
 //! | `event` | something that happened, told to people |
 //! | `tombstone` | what is remembered of a deleted job |
 //! | `live` | what is known of a job and not stored |
-//! | `input`, `output` | what a turn takes in, and what it decides |
+//! | `input` | what a turn takes in |
 //! | **Questions** | pure functions of records and reports |
 //! | `registry` | nodes: sessions, silence, Suspect, Lost |
 //! | `generation` | one generation: ready, inert, done |
-//! | `evidence` | what says that a generation is broken |
-//! | `blame` | who broke it, and who pays |
+//! | `unhealthy` | what a node's verdict on its hardware means for its members |
+//! | `blame` | who broke a generation, and who pays |
+//! | `evidence` | what says that it is broken |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `crash_loop` | a job that looks as if it could not start at all |
 //! | `fault_ledger` | failures by job and node: which of the two is at fault |
@@ -35,38 +36,44 @@
 //! | `agreement` | what all members agree on |
 //! | `brake` | many nodes silent at once: no cordons, nothing wholly silent is replaced |
 //! | `presence` | whether the coordinator itself was there, and whether it listens |
+//! | `store_clients` | who may connect to a generation's TCPStore |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
 //! | `worker_pods` | all of them, and why jobs lack more |
 //! | `marking` | what Kubernetes Node objects should carry |
-//! | **One job's turn** | rules that change one job's record |
+//! | `admission` | which jobs may take room, and in which order |
+//! | **What a turn decides** | |
+//! | `output` | changes to store, effects, answers |
+//! | `write_order`, `commit` | in which order records become durable; the version of each |
 //! | `scratch` | what a turn gathers on its way |
+//! | **Nodes** | rules that change a node's record |
+//! | `health_events` | tells what keeps work away from a node |
+//! | `cordon` | keeps new work away from a node |
+//! | `objects` | what Kubernetes Node objects say |
+//! | **One job's turn** | rules that change one job's record |
 //! | `job_turn` | one job while it is settled, and what its rules may read |
+//! | `capacity` | what nodes have left for it |
+//! | `software_mismatch` | members whose software does not go together |
 //! | `judge` | is its generation done, or broken |
 //! | `broken`, `ending` | what a break costs; how a job ends |
 //! | `marks` | what its failures say about nodes |
+//! | `prewarm` | nodes that are to join get a launcher ready first |
 //! | `resize` | does its generation give way to another |
 //! | `suspend` | a suspended job holds no nodes |
 //! | `open` | its next generation: opened, started |
-//! | `prewarm` | nodes that are to join get a launcher ready first |
-//! | `capacity` | what nodes have left for it |
-//! | `store_clients` | who may connect to a generation's TCPStore |
-//! | `unhealthy`, `software_mismatch` | members that should leave, or do not go together |
 //! | `fence`, `ends`, `fill_receipt` | what is taken down about its members |
 //! | `describe` | its phase, reason and sentence |
-//! | `cordon` | keeps new work away from a node |
 //! | **The turn** | |
 //! | `turn` | the one door |
-//! | `hello` | an agent's session begins |
+//! | `rollback`, `namesake` | nodes that know more than the store; two machines of one name |
+//! | `welcome` | an agent's session begins |
 //! | `ingest` | what agents say, and what their silence says |
-//! | `namesake`, `rollback`, `objects`, `pod_news`, `forget` | second machines, old stores, Node objects, worker pods, gone nodes |
+//! | `pod_news`, `forget` | worker pods; nodes that are gone for long |
 //! | `requests` | what users ask for |
-//! | `admission` | which jobs may take room, and in which order |
 //! | `settle` | which jobs have news, and the steps of one job |
 //! | `finish` | what was touched becomes changes and effects |
-//! | `write_order`, `commit` | in which order records become durable; the version of each |
 
 pub mod account;
 mod actor;
@@ -92,7 +99,7 @@ mod fill_receipt;
 mod finish;
 mod forget;
 mod generation;
-mod hello;
+mod health_events;
 mod ingest;
 mod input;
 pub mod job;
@@ -132,13 +139,14 @@ mod tombstone;
 mod turn;
 mod unhealthy;
 pub mod view;
+mod welcome;
 pub mod worker_pod;
 mod worker_pods;
 mod write_order;
 
 pub use actor::Actor;
 pub use event::Event;
-pub use input::{Hello, Input, ObjectNews, PodNews, Request, RequestId, Stored};
+pub use input::{Input, ObjectNews, PodNews, Request, RequestId, Stored};
 pub use node_record::{Cordon, CordonedBy, Halt, HoldOff, Mark, NodeRecord, Standing};
 pub use output::{Answer, Change, Effect, Refusal, Turn};
 pub use policy::{CordonMode, Policy};

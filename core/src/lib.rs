@@ -5,7 +5,7 @@
 //! test moves by hand, and the world simulation runs the same code as production.
 //!
 //! - the words that both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`],
-//!   [`node_report`], [`node_object`], [`health`], [`run`], [`usage`], [`protocol`];
+//!   [`node_report`], [`node_object`], [`health`], [`run`], [`usage`], [`protocol`], [`hello`];
 //! - [`nccl`]: the environment of the ranks, which the coordinator decides and each agent
 //!   completes;
 //! - [`fleet`]: the coordinator's decisions, entered through [`fleet::turn`];
@@ -17,6 +17,7 @@
 pub mod exit;
 pub mod fleet;
 pub mod health;
+pub mod hello;
 pub mod id;
 pub mod nccl;
 pub mod node;

@@ -11,7 +11,8 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{Hello, Input},
+    fleet::Input,
+    hello::Hello,
     id::{NodeName, SessionId},
     protocol::Speaks,
     run::Desired,

@@ -11,7 +11,8 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{Actor, Change, Hello, Request},
+    fleet::{Actor, Change, Request},
+    hello::Hello,
     node_report::NodeReport,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
 };

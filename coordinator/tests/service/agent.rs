@@ -8,7 +8,7 @@ use std::{
 
 use muster_core::{
     exit::Exit,
-    fleet::Hello,
+    hello::Hello,
     id::{Generation, NodeEpoch, NodeName, Term},
     node_report::{Gpu, NodeReport, gpu::Driver},
     protocol::Speaks,

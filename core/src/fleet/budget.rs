@@ -10,7 +10,6 @@ use crate::{
         node_record::{Cordon, CordonedBy, NodeRecord},
         policy::Policy,
     },
-    id::NodeName,
     period,
     planted::{self, Mistake},
     time::Timestamp,
@@ -128,18 +127,6 @@ pub(crate) fn cordon_veto<'a>(
 /// How often in a row a job may break without a new step, in ways that can be charged to nobody for
 /// certain. After that the job pays. It equals the number of restarts that a job has by default.
 pub(crate) const IN_VAIN_MAX: u32 = 3;
-
-/// How long a job avoids a node on which it could not start. A longer time would starve small
-/// fleets.
-pub(crate) const AVOID: Duration = Duration::from_secs(60);
-
-/// A node that a job avoids, until when, and why.
-#[derive(Clone, Debug)]
-pub(crate) struct Avoided {
-    pub node: NodeName,
-    pub until: Timestamp,
-    pub why: String,
-}
 
 #[cfg(test)]
 pub(super) mod tests {

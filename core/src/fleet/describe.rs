@@ -6,6 +6,7 @@ use crate::{
         job::{GenerationRecord, JobRecord, Phase, Reason},
         job_turn::JobTurn,
         live::LeftAsItIs,
+        unhealthy,
     },
     id::NodeName,
     period,
@@ -39,7 +40,9 @@ impl JobTurn<'_> {
                 .iter()
                 .filter(|g| !generation::is_inert(self.nodes, g, job.spec.progress));
             let silent: Vec<&str> = stuck.flat_map(unproven).map(NodeName::as_str).collect();
-            let (reason, message) = if let Some(message) = self.unkillable() {
+            let (reason, message) = if let Some(message) =
+                unhealthy::unkillable(self.nodes, self.job)
+            {
                 (Reason::Stopping, message)
             } else if !waits.is_empty() {
                 let names: Vec<&str> = waits.iter().take(8).map(|node| node.as_str()).collect();

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        brake, cordon,
+        brake, cordon, health_events,
         registry::{Liveness, Node},
         scratch::Scratch,
         turn::Fleet,
-        unhealthy,
     },
     id::{JobUid, NodeName, SessionId},
     node_report::NodeReport,
@@ -55,7 +54,7 @@ impl Fleet {
                 ..report
             };
             let before = std::mem::replace(&mut node.report, report.into());
-            unhealthy::tell_health(node, &before.health, scratch);
+            health_events::tell_health(node, &before.health, scratch);
         }
         scratch.publish.insert(name.clone());
         scratch.node_changed(&self.nodes, &self.jobs, &name);

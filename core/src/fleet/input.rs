@@ -7,11 +7,11 @@ use crate::{
         actor::Actor, job::JobRecord, node_record::NodeRecord, tombstone::Tombstone,
         worker_pod::WorkerPod,
     },
-    id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
+    hello::Hello,
+    id::{JobName, JobUid, NodeName, SessionId},
     node_object::NodeObject,
     node_report::NodeReport,
-    protocol::Speaks,
-    run::{LauncherReport, Obeyed, RunReport},
+    run::{LauncherReport, RunReport},
     spec::JobSpec,
 };
 
@@ -59,22 +59,6 @@ pub enum Input {
     /// Time passed. The shell sends one at least every [`Policy::tick`], and also at the moment
     /// [`Turn::wake_at`] names.
     Tick,
-}
-
-#[derive(Clone, Debug)]
-pub struct Hello {
-    pub node: NodeName,
-    pub boot_id: String,
-    /// How long this boot has been up. `None`: the agent cannot tell.
-    pub uptime: Option<Duration>,
-    pub incarnation: u64,
-    pub speaks: Speaks,
-    pub term_seen: Term,
-    pub epoch_seen: NodeEpoch,
-    /// What this node has obeyed of each job, even if it holds nothing of that job any more.
-    pub jobs_seen: BTreeMap<JobUid, Obeyed>,
-    pub report: NodeReport,
-    pub runs: Vec<RunReport>,
 }
 
 /// What the shell read about Node objects, or why it could not read or write them. An object belongs to the node of

@@ -1,8 +1,8 @@
 //! What is known of a job beyond its record. It is lost with the process, and learnt again.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use crate::{fleet::budget::Avoided, id::NodeName, time::Timestamp};
+use crate::{id::NodeName, time::Timestamp};
 
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -104,4 +104,16 @@ pub(crate) struct SharedSilence {
     pub silent_most: usize,
     /// Until when to wait for those that are still silent, after one has come back.
     pub until: Option<Timestamp>,
+}
+
+/// How long a job avoids a node on which it could not start. A longer time would starve small
+/// fleets.
+pub(crate) const AVOID: Duration = Duration::from_secs(60);
+
+/// A node that a job avoids, until when, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Avoided {
+    pub node: NodeName,
+    pub until: Timestamp,
+    pub why: String,
 }

@@ -6,10 +6,10 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::{
     fleet::{
         blame::Verdict,
-        budget::{AVOID, Avoided},
         cordon, fault_ledger,
         job::GenerationRecord,
         job_turn::JobTurn,
+        live::{AVOID, Avoided},
         node_record::{Mark, NodeRecord, Standing},
         receipt::{Cause, Charged},
         worker_pod::is_pod,

@@ -12,7 +12,8 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{input::Hello, registry::Node, turn::Fleet},
+    fleet::{registry::Node, turn::Fleet},
+    hello::Hello,
     node_report::NodeReport,
     period,
     planted::{self, Mistake},

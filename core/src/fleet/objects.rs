@@ -18,7 +18,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     fleet::{
-        cordon,
+        cordon, health_events,
         input::ObjectNews,
         job::JobRecord,
         node_record::{Cordon, NodeRecord},
@@ -163,7 +163,7 @@ impl Objects {
         if let Some(object) = &node.object {
             hear_undone(&mut node.record, object);
         }
-        unhealthy::tell_object(node, out);
+        health_events::tell_object(node, out);
         let relabelled = relabel(node);
         let matters = relabelled || before != work(node);
         if relabelled {

@@ -12,6 +12,7 @@ use crate::{
         members::{Member, Members},
         placement::Placement,
         receipt::{Cause, Incident},
+        unhealthy,
     },
     planted::{self, Mistake},
     run::RunId,
@@ -29,7 +30,7 @@ impl JobTurn<'_> {
             return;
         }
         if job.suspended {
-            let message = match self.unkillable() {
+            let message = match unhealthy::unkillable(self.nodes, self.job) {
                 Some(message) => message,
                 None if job.unproven_generations().next().is_some() => {
                     "suspended; its workers are being stopped".to_owned()

@@ -13,13 +13,14 @@ use std::sync::Arc;
 
 use crate::{
     fleet::{
-        input::{Hello, PodNews},
+        input::PodNews,
         output::Effect,
         registry::Liveness,
         scratch::Scratch,
         turn::Fleet,
         worker_pod::{PodStage, WorkerPod, is_pod},
     },
+    hello::Hello,
     id::{JobUid, NodeName},
     run::RunReport,
 };

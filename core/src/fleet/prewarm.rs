@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use crate::{
     fleet::{
-        agreement,
-        budget::{AVOID, Avoided},
-        capacity,
+        agreement, capacity,
         job_turn::JobTurn,
+        live::{AVOID, Avoided},
         members::Member,
         registry::Prewarm,
     },

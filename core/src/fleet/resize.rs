@@ -10,6 +10,7 @@ use crate::{
         placement::Placement,
         prewarm::Readiness,
         receipt::{Cause, Incident},
+        unhealthy,
     },
     id::NodeName,
     planted::{self, Mistake},
@@ -82,7 +83,10 @@ impl JobTurn<'_> {
         if wanted < have {
             return Resize::Shrink(job.replicas);
         }
-        let (leaving, ailing) = (self.leaving(), self.ailing());
+        let (leaving, ailing) = (
+            unhealthy::leaving(self.nodes, self.job),
+            unhealthy::ailing(self.nodes, self.job),
+        );
         if wanted == have && leaving.is_none() && ailing.is_none() {
             return Resize::Keep;
         }

@@ -12,7 +12,6 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     fleet::{
-        input::Hello,
         job::{GenerationRecord, JobRecord, Stopping},
         job_turn::JobTurn,
         output::Refusal,
@@ -21,6 +20,7 @@ use crate::{
         scratch::Scratch,
         turn::Fleet,
     },
+    hello::Hello,
     id::{Generation, JobName, JobUid, NodeName},
     planted::{self, Mistake},
     run::{Obeyed, RunId, RunReport},

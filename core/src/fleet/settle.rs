@@ -11,6 +11,7 @@ use crate::{
         job_turn::JobTurn,
         scratch::Scratch,
         turn::Fleet,
+        unhealthy,
     },
     id::JobUid,
 };
@@ -124,8 +125,8 @@ impl JobTurn<'_> {
             return false;
         };
         let full = generation.members.len() >= job.replicas as usize
-            && self.ailing().is_none()
-            && self.leaving().is_none();
+            && unhealthy::ailing(self.nodes, self.job).is_none()
+            && unhealthy::leaving(self.nodes, self.job).is_none();
         self.live.condition.is_sound() && (full || !generation.started)
     }
 
@@ -146,7 +147,7 @@ impl JobTurn<'_> {
             return;
         };
         if self.is_listening() || !generation::at_rest(self.nodes, job) {
-            let message = self.unkillable().unwrap_or(ending.message);
+            let message = unhealthy::unkillable(self.nodes, self.job).unwrap_or(ending.message);
             return self.job.say(Phase::Stopping, ending.reason, message);
         }
         let message = format!("{}: {}", job.name, ending.message);

@@ -11,6 +11,7 @@ use crate::{
         receipt::{Cause, Charged},
         view::{Liveness, NodeView},
     },
+    hello::Hello,
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     nccl::stack::Stack,
     node_report::NodeReport,

@@ -6,8 +6,12 @@
 //! the node's Kubernetes Node object ([`crate::node_object`]) counts beside it.
 
 use crate::{
-    fleet::{job_turn::JobTurn, members::Member, registry::Node, scratch::Scratch},
-    health::{Finding, Health, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
+    fleet::{
+        job::JobRecord,
+        members::Member,
+        registry::{Node, Registry},
+    },
+    health::{Finding, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     id::NodeName,
     planted::{self, Mistake},
     run::RunId,
@@ -48,50 +52,6 @@ pub(crate) fn withheld(node: &Node) -> Option<String> {
     })
 }
 
-/// The findings that keep work away from a GPU or the node.
-fn grave(health: &Health) -> impl Iterator<Item = &Finding> {
-    health
-        .findings
-        .iter()
-        .filter(|finding| finding.severity >= Severity::Drain)
-}
-
-/// Writes one event per report if something new keeps work away from a node, or if nothing does any
-/// more.
-pub(crate) fn tell_health(node: &Node, before: &Health, out: &mut Scratch) {
-    let name = &node.record.name;
-    let known = |finding: &&Finding| {
-        grave(before).any(|old| (&old.check, &old.subject) == (&finding.check, &finding.subject))
-    };
-    let news: Vec<&Finding> = grave(&node.report.health)
-        .filter(|finding| !known(finding))
-        .collect();
-    let (warning, reason, message) = if let Some(first) = news.first() {
-        let others = if news.len() > 1 {
-            format!("; and {} more", news.len() - 1)
-        } else {
-            String::new()
-        };
-        (
-            true,
-            "NodeUnhealthy",
-            format!(
-                "{name}: {} ({}): {}{others}",
-                first.check, first.severity, first.reason
-            ),
-        )
-    } else if grave(before).next().is_some() && grave(&node.report.health).next().is_none() {
-        (
-            false,
-            "NodeHealthy",
-            format!("{name}: nothing keeps work away from its hardware any more"),
-        )
-    } else {
-        return;
-    };
-    out.tell(warning, reason, message).on_node(name);
-}
-
 /// What others say on the Node object to keep new work away, or to make it leave.
 pub(crate) fn word_of_others(node: &Node) -> Option<String> {
     let object = node.object.as_ref()?;
@@ -99,94 +59,62 @@ pub(crate) fn word_of_others(node: &Node) -> Option<String> {
     object.leaving.clone().or_else(excluded)
 }
 
-/// Writes one event if others now say on the Node object that work must stay away or leave, or do
-/// not say so any more. Also a coordinator that starts anew does not repeat it.
-pub(crate) fn tell_object(node: &mut Node, out: &mut Scratch) {
-    let now = word_of_others(node);
-    if node.record.told_excluded == now {
-        return;
-    }
-    let name = &node.record.name;
-    let (warning, reason, message) = match &now {
-        Some(why) => (
-            true,
-            "NodeExcluded",
-            format!("{name} gets no new work: {why}"),
-        ),
-        None => (
-            false,
-            "NodeIncluded",
-            format!("{name}: nothing in Kubernetes keeps work away from it any more"),
-        ),
-    };
-    out.tell(warning, reason, message).on_node(name);
-    node.record.told_excluded = now;
+/// The sentence about workers of this job that cannot be killed, on a node that can be asked.
+pub(crate) fn unkillable(nodes: &Registry, job: &JobRecord) -> Option<String> {
+    job.unproven_generations().find_map(|generation| {
+        let run = RunId {
+            job: job.uid.clone(),
+            generation: generation.number,
+        };
+        let there = generation
+            .members
+            .iter()
+            .filter(|member| !generation.has_stopped(&member.node));
+        let mut there =
+            there.filter_map(|member| nodes.get(&member.node).filter(|node| node.is_ready()));
+        there.find_map(|node| {
+            let of_run =
+                |finding: &&Finding| finding.check == WORKER_UNKILLABLE && finding.is_about(&run);
+            let finding = node.report.health.findings.iter().find(of_run)?;
+            Some(format!(
+                "the workers on {} are not dead, and it needs a reboot: {}",
+                node.record.name, finding.reason
+            ))
+        })
+    })
 }
 
-impl JobTurn<'_> {
-    /// The sentence about workers of this job that cannot be killed, on a node that can be asked.
-    pub(crate) fn unkillable(&self) -> Option<String> {
-        self.job.unproven_generations().find_map(|generation| {
-            let run = RunId {
-                job: self.uid.clone(),
-                generation: generation.number,
-            };
-            let there = generation
-                .members
-                .iter()
-                .filter(|member| !generation.has_stopped(&member.node));
-            let mut nodes = there
-                .filter_map(|member| self.nodes.get(&member.node).filter(|node| node.is_ready()));
-            nodes.find_map(|node| {
-                let of_run = |finding: &&Finding| {
-                    finding.check == WORKER_UNKILLABLE && finding.is_about(&run)
-                };
-                let finding = node.report.health.findings.iter().find(of_run)?;
-                Some(format!(
-                    "the workers on {} are not dead, and it needs a reboot: {}",
-                    node.record.name, finding.reason
-                ))
-            })
-        })
-    }
-
-    /// A member whose machine will be taken away, and the notice that says so.
-    pub(crate) fn leaving(&self) -> Option<(&NodeName, &str)> {
-        self.job
-            .current
-            .as_ref()?
-            .members
+/// A member whose machine will be taken away, and the notice that says so.
+pub(crate) fn leaving<'a>(
+    nodes: &'a Registry,
+    job: &'a JobRecord,
+) -> Option<(&'a NodeName, &'a str)> {
+    let members = &job.current.as_ref()?.members;
+    members.iter().find_map(|member| {
+        let node = nodes.get(&member.node)?;
+        let findings = &node.report.health.findings;
+        // If an operator's rules make the notice less severe, the node still takes work, and a job
+        // that left would come back.
+        let notice = findings
             .iter()
-            .find_map(|member| {
-                let node = self.nodes.get(&member.node)?;
-                let findings = &node.report.health.findings;
-                // If an operator's rules make the notice less severe, the node still takes work,
-                // and a job that left would come back.
-                let notice = findings
-                    .iter()
-                    .find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain);
-                let notice = notice.map(|finding| &finding.reason);
-                // Of a worker pod it is the host's.
-                let object = self.nodes.blamed(node).object.as_ref();
-                let notice = notice.or_else(|| object?.leaving.as_ref())?;
-                Some((&member.node, notice.as_str()))
-            })
-    }
+            .find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain);
+        let notice = notice.map(|finding| &finding.reason);
+        // A worker pod's notice stands on its host's Node object.
+        let object = nodes.blamed(node).object.as_ref();
+        let notice = notice.or_else(|| object?.leaving.as_ref())?;
+        Some((&member.node, notice.as_str()))
+    })
+}
 
-    /// A member that should leave at the next good moment, and why.
-    pub(crate) fn ailing(&self) -> Option<(NodeName, String)> {
-        self.job
-            .current
-            .as_ref()?
-            .members
-            .iter()
-            .find_map(|member| {
-                let finding = concerns(self.nodes.get(&member.node)?, member)
-                    .filter(|finding| finding.severity >= Severity::Drain)?;
-                Some((
-                    member.node.clone(),
-                    format!("{}: {}", finding.check, finding.reason),
-                ))
-            })
-    }
+/// A member that should leave at the next good moment, and why.
+pub(crate) fn ailing(nodes: &Registry, job: &JobRecord) -> Option<(NodeName, String)> {
+    let members = &job.current.as_ref()?.members;
+    members.iter().find_map(|member| {
+        let finding = concerns(nodes.get(&member.node)?, member)
+            .filter(|finding| finding.severity >= Severity::Drain)?;
+        Some((
+            member.node.clone(),
+            format!("{}: {}", finding.check, finding.reason),
+        ))
+    })
 }

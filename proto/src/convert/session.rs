@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
-    fleet::Hello,
+    hello::Hello,
     id::{JobUid, NodeEpoch, NodeName, Term, node_name_error},
     node,
     protocol::Speaks,

@@ -1,8 +1,8 @@
 //! The files of a room need each other in one direction only: no two of them need each other.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs};
 
-use muster_architecture::{expect_none, uses::Room};
+use muster_architecture::{expect_none, root, uses::Room};
 
 /// The rooms that are held, and the fewest units that each has. A room that has moved must not pass
 /// because nothing is found in it.
@@ -40,5 +40,37 @@ fn a_file_of_a_room_names_the_file_it_needs() {
     expect_none(
         &wrong,
         "name the file: fleet::policy::Policy. What only the room's own file has belongs into a file",
+    );
+}
+
+/// The table at the top of a room's own file, read from above. Each file of the room has its place
+/// there, and what it needs stands above it.
+#[test]
+fn the_table_of_the_brain_goes_from_values_up() {
+    let page = fs::read_to_string(root().join("core/src/fleet.rs")).expect("the brain is there");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("//! | `"));
+    let table: Vec<&str> = rows
+        .map(|row| row.split(" | ").next().unwrap_or_default())
+        .flat_map(|names| names.split(", ").map(|name| name.trim_matches('`')))
+        .collect();
+    let room = Room::read("core/src/fleet/");
+    let place = |name: &str| table.iter().position(|row| *row == name);
+    let mut wrong = Vec::new();
+    for (file, needs) in &room.needs {
+        let Some(at) = place(file) else {
+            wrong.push(format!("{file} has no row"));
+            continue;
+        };
+        let below = needs.iter().filter(|need| place(need) > Some(at));
+        wrong.extend(below.map(|need| format!("{file} needs {need}, which stands below it")));
+    }
+    let gone = table.iter().filter(|row| !room.needs.contains_key(**row));
+    wrong.extend(gone.map(|row| format!("{row} is no file of the room")));
+    let mut once = BTreeSet::new();
+    let twice = table.iter().filter(|row| !once.insert(**row));
+    wrong.extend(twice.map(|row| format!("{row} has two rows")));
+    expect_none(
+        &wrong,
+        "put the row where it belongs, or what is needed into a file above",
     );
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use muster_core::{
-    fleet::Hello,
+    hello::Hello,
     id::{JobUid, Term},
     node::{Alarm, Effect, Found, Input, Node, Objection, lease::Lease},
     protocol::{self, Speaks},

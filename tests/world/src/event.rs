@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use muster_core::{
     exit::Exit,
-    fleet::{Answer, Hello, RequestId},
+    fleet::{Answer, RequestId},
+    hello::Hello,
     id::{JobUid, NodeEpoch, SessionId, Term},
     node_object::{Correction, Raw},
     node_report::NodeReport,

@@ -4,7 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
-    fleet::{Hello, Input, view::Liveness},
+    fleet::{Input, view::Liveness},
+    hello::Hello,
     id::{NodeEpoch, SessionId, Term},
     protocol::Speaks,
 };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    fleet::budget::AVOID,
+    fleet::live::AVOID,
     run::{DesiredRun, Target},
 };
 

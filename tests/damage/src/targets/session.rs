@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
     exit::Exit,
-    fleet::Hello,
+    hello::Hello,
     id::{Generation, JobName, JobUid, NodeEpoch, Term},
     nccl::{profile::Profile, stack::Stack},
     node_report::{NodeReport, labels::Labels},

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use crate::{
     fleet::{
-        input::Hello,
+        health_events,
         node_record::{Halt, NodeRecord},
         output::Effect,
         registry::Liveness,
         rollback,
         scratch::Scratch,
         turn::Fleet,
-        unhealthy,
     },
+    hello::Hello,
     id::{NodeEpoch, NodeName, SessionId},
     node_report::NodeReport,
     planted::{self, Mistake},
@@ -59,7 +59,7 @@ impl Fleet {
             scratch.note("NodeReady", message).on_node(&name);
         }
         if let Some(node) = self.nodes.get(&name) {
-            unhealthy::tell_health(node, &before.health, scratch);
+            health_events::tell_health(node, &before.health, scratch);
         }
         let (nodes, policy) = (&mut self.nodes, &self.policy);
         self.objects.hear(&name, nodes, &self.jobs, policy, scratch);

@@ -8,7 +8,7 @@
 //! file names none.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     path::{Component, Path, PathBuf},
 };
@@ -74,6 +74,8 @@ struct Findings {
     /// Paths of fields that are wrong, or that a misspelt field probably means. If such a field is
     /// missing, that is no second mistake.
     covered: Vec<String>,
+    /// Lists of field names that stand in the problems already.
+    listed: BTreeSet<String>,
 }
 
 impl Findings {

@@ -470,3 +470,53 @@ spec:
         ]
     );
 }
+
+const LISTED: &str = "the fields here are";
+
+#[test]
+fn what_only_an_object_of_a_cluster_has_is_told_so() {
+    let errors = refused(
+        b"apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: a\nspec:\n  args: [train.py]\n  suspend: true\n  template: {spec: {}}\n",
+    );
+    let why = "only MusterJob objects in Kubernetes have it: submit the file with kubectl apply -f";
+    assert_eq!(
+        errors,
+        format!("job.yaml:7:3: spec.suspend: {why}\njob.yaml:8:3: spec.template: {why}")
+    );
+    let elsewhere = refused(
+        b"apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: a\ntemplate: {}\n",
+    );
+    assert!(elsewhere.contains("template: unknown field"), "{elsewhere}");
+}
+
+#[test]
+fn the_names_of_fields_and_kinds_are_listed_once() {
+    let errors = refused(
+        b"apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: a\n  labels: {}\nspec:\n  args: [a.py]\n  image: x\n  volumes: []\n",
+    );
+    let lists: Vec<bool> = errors.lines().map(|line| line.contains(LISTED)).collect();
+    assert_eq!(lists, [true, true, false], "{errors}");
+    assert!(errors.ends_with("spec.volumes: unknown field"), "{errors}");
+    let strangers = refused(
+        b"apiVersion: ray.io/v1\nkind: RayJob\n---\napiVersion: ray.io/v1\nkind: RayCluster\n",
+    );
+    let lines: Vec<&str> = strangers.lines().collect();
+    assert!(lines[0].contains("RayJob of ray.io is not read; the kinds are MusterJob,"));
+    assert_eq!(lines[1], "job.yaml:4:1: RayCluster of ray.io is not read");
+}
+
+#[test]
+fn a_refused_kind_is_all_that_is_said_of_a_file() {
+    let job = b"apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  template: {spec: {containers: [{name: a, image: b}]}}\n";
+    let why = refused(job);
+    assert_eq!(why.lines().count(), 1, "{why}");
+    assert!(
+        why.contains("is a Job of batch/v1, which is not read"),
+        "{why}"
+    );
+    assert!(why.contains("write a MusterJob"), "{why}");
+    let jax = b"apiVersion: kubeflow.org/v1\nkind: JAXJob\nmetadata: {name: a}\nspec:\n  jaxReplicaSpecs:\n    Worker: {replicas: 2, template: {spec: {containers: [{name: jax, image: b, command: [python3, t.py]}]}}}\n";
+    let why = refused(jax);
+    assert_eq!(why.lines().count(), 1, "{why}");
+    assert!(why.contains("are JAX processes"), "{why}");
+}

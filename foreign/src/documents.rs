@@ -112,20 +112,27 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
             Known::Refused(why) => log.refuse(&root, why),
             Known::Unknown => match around(&named) {
                 Some(why) if others => log.note(&root, format!("{}: {why}", named.kind)),
+                Some(_) if named.group == "batch" => log.refuse(
+                    &root,
+                    format!(
+                        "is a {} of {}/{}, which is not read: its pods do not know each other; write a MusterJob with its command, or start that with muster run",
+                        named.kind, named.group, named.version
+                    ),
+                ),
                 Some(_) => log.refuse(&root, format!("is a {}, not a job", named.kind)),
                 None if others => log.warn(
                     &root,
                     format!("{} of {} is left out", named.kind, shown(&named)),
                 ),
-                None => log.refuse(
-                    &root,
-                    format!(
-                        "{} of {} is not read; the kinds are {}",
-                        named.kind,
-                        shown(&named),
-                        kinds::names()
-                    ),
-                ),
+                None => {
+                    let names = kinds::names();
+                    let kinds = match log.is_first(&names) {
+                        true => format!("; the kinds are {names}"),
+                        false => String::new(),
+                    };
+                    let message = format!("{} of {} is not read{kinds}", named.kind, shown(&named));
+                    log.refuse(&root, message);
+                }
             },
         }
     }

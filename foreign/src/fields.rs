@@ -169,7 +169,8 @@ impl<'t> Object<'t> {
                     node: &entry.node,
                 };
                 suggestions += 1;
-                log.refuse(&at, unknown_field(&entry.key, rules, suggestions));
+                let message = unknown_field(&entry.key, rules, suggestions, log);
+                log.refuse(&at, message);
             }
         }
         for (key, at) in field.entries(log) {
@@ -189,7 +190,8 @@ impl<'t> Object<'t> {
                         place: name.unwrap_or(at.place),
                         ..at
                     };
-                    log.refuse(&at, unknown_field(key, rules, suggestions));
+                    let message = unknown_field(key, rules, suggestions, log);
+                    log.refuse(&at, message);
                 }
             }
         }
@@ -212,7 +214,8 @@ impl<'t> Object<'t> {
                 Some(_) => log.note(&at, KEPT),
                 None => {
                     suggestions += 1;
-                    log.refuse(&at, unknown_field(key, rules, suggestions));
+                    let message = unknown_field(key, rules, suggestions, log);
+                    log.refuse(&at, message);
                 }
             }
         }
@@ -242,13 +245,20 @@ impl<'t> Object<'t> {
     }
 }
 
-fn unknown_field(key: &str, rules: Rules, suggestions: usize) -> String {
+/// What to say of a name that is none of these fields. All names are listed once in a file.
+fn unknown_field(key: &str, rules: Rules, suggestions: usize, log: &mut Verdicts) -> String {
     if suggestions > SUGGESTIONS_MAX {
         return "unknown field".into();
     }
     let names: Vec<&str> = rules.iter().map(|(name, _)| *name).collect();
     match nearest(key, &names) {
         Some(name) => format!("unknown field; did you mean {name}?"),
-        None => format!("unknown field; the fields here are {}", names.join(", ")),
+        None => {
+            let names = names.join(", ");
+            match log.is_first(&names) {
+                true => format!("unknown field; the fields here are {names}"),
+                false => "unknown field".into(),
+            }
+        }
     }
 }

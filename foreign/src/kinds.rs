@@ -232,6 +232,7 @@ impl Alone {
         cluster: &Cluster<'_>,
         log: &mut Verdicts,
     ) -> Option<Converted> {
+        let first = log.remarks.len();
         let own = [
             "kubeflow.org/training-operator",
             "kubeflow.org/mpi-operator",
@@ -251,6 +252,7 @@ impl Alone {
             [role] if total == 1 && self.roles[..self.may_run].contains(&role.name) => role,
             _ => {
                 log.refuse(specs, self.why);
+                log.calm(first);
                 return None;
             }
         };

@@ -88,9 +88,24 @@ impl Verdicts {
 
     /// Warns of something once for each `subject`, and notes it after that.
     pub(crate) fn warn_once(&mut self, field: &Field<'_>, subject: &str, message: &str) {
-        match self.said.insert(subject.to_owned()) {
+        match self.is_first(subject) {
             true => self.warn(field, message),
             false => self.note(field, message),
+        }
+    }
+
+    /// Whether nothing was said about this subject before.
+    pub(crate) fn is_first(&mut self, subject: &str) -> bool {
+        self.said.insert(subject.to_owned())
+    }
+
+    /// Makes notes of the warnings from this remark on. The job is refused whatever its fields say,
+    /// so a warning would ask the user to mend what does not help.
+    pub(crate) fn calm(&mut self, from: usize) {
+        for remark in &mut self.remarks[from..] {
+            if remark.verdict == Verdict::Warning {
+                remark.verdict = Verdict::Note;
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //! The table is core's. It is walked here, because serde stops at the first error and knows no
 //! lines, but a user with three mistakes wants to see three lines.
 
-use muster_core::spec::shape::{Field, Shape};
+use muster_core::spec::shape::{Field, OBJECT_FIELDS, Shape};
 use muster_foreign::{
     spelling::nearest,
     tree::{Node, Value},
@@ -52,7 +52,7 @@ fn read_list(nodes: &[Node], item: &Shape, path: &str, findings: &mut Findings) 
     Json::Array(nodes.iter().enumerate().map(read_item).collect())
 }
 
-fn read_object(node: &Node, fields: &[Field], path: &str, findings: &mut Findings) -> Json {
+fn read_object(node: &Node, fields: &'static [Field], path: &str, findings: &mut Findings) -> Json {
     let Value::Object(entries) = &node.value else {
         return Json::Null;
     };
@@ -74,8 +74,14 @@ fn read_object(node: &Node, fields: &[Field], path: &str, findings: &mut Finding
             }
             None => {
                 let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
-                let meant = nearest(&entry.key, &names);
-                findings.add(entry.key_place, &below(&entry.key), unknown(meant, &names));
+                let meant =
+                    nearest(&entry.key, &names).filter(|_| !is_of_objects(path, &entry.key));
+                let message = match meant {
+                    Some(meant) => format!("unknown field; did you mean {meant}?"),
+                    None if is_of_objects(path, &entry.key) => OF_OBJECTS.to_owned(),
+                    None => unknown(&names.join(", "), findings),
+                };
+                findings.add(entry.key_place, &below(&entry.key), message);
                 findings.covered.extend(meant.map(below));
             }
         }
@@ -101,10 +107,19 @@ fn placeholder(shape: &Shape) -> Json {
     }
 }
 
-fn unknown(meant: Option<&str>, names: &[&str]) -> String {
-    match meant {
-        Some(name) => format!("unknown field; did you mean {name}?"),
-        None => format!("unknown field; the fields here are {}", names.join(", ")),
+/// Whether only the `spec` of a Kubernetes object has this field.
+fn is_of_objects(path: &str, name: &str) -> bool {
+    path == "spec" && OBJECT_FIELDS.iter().any(|field| field.name == name)
+}
+
+const OF_OBJECTS: &str =
+    "only MusterJob objects in Kubernetes have it: submit the file with kubectl apply -f";
+
+/// What to say of a name that is none of these. Such a list stands once in the answer.
+fn unknown(names: &str, findings: &mut Findings) -> String {
+    match findings.listed.insert(names.to_owned()) {
+        true => format!("unknown field; the fields here are {names}"),
+        false => "unknown field".into(),
     }
 }
 

@@ -7,9 +7,10 @@ use muster_core::{
     nccl::stack::Stack,
     node::{
         fitness,
-        torchrun::{self, Entry, FORGIVES_BIND, Launch, Site},
+        torchrun::{self, FORGIVES_BIND, Launch, Site},
     },
     run::Assignment,
+    spec::entry::Entry,
 };
 use muster_runner::place::Wanted;
 

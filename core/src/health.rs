@@ -15,7 +15,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::RunId;
+use crate::id::RunId;
 
 pub mod judge;
 pub mod kernel_log;

@@ -165,6 +165,33 @@ pub fn node_name_error(text: &str) -> Option<String> {
     })
 }
 
+/// The identity of a run on its node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RunId {
+    pub job: JobUid,
+    pub generation: Generation,
+}
+
+/// `UID-gN`: the name of the run's directory and of its generation's rendezvous. A uid is random
+/// and never used again, so this name is not used again either.
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-g{}", self.job, self.generation)
+    }
+}
+
+impl RunId {
+    /// Whether a sentence names this run. A longer name that begins or ends alike does not count:
+    /// `a-g1` is not named by `a-g12`.
+    pub fn is_named_in(&self, sentence: &str) -> bool {
+        let name = self.to_string();
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        sentence.match_indices(&name).any(|(at, _)| {
+            !sentence[..at].ends_with(is_part) && !sentence[at + name.len()..].starts_with(is_part)
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@
 //! [`RunReport`] for every run that it knows, alive or not. Both describe states ("this is so"),
 //! never commands ("do X now"), so a repeated or lost message does no harm.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,8 @@ use crate::{
     spec::Launch,
     time::Timestamp,
 };
+
+pub use crate::id::RunId;
 
 /// Everything that one node must hold at one moment, as one coordinator decided it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,33 +57,6 @@ pub enum LauncherState {
     Without(String),
     /// The job cannot start here. The text says why, for the user.
     Refused(String),
-}
-
-/// The identity of a run on its node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RunId {
-    pub job: JobUid,
-    pub generation: Generation,
-}
-
-/// `UID-gN`: the name of the run's directory and of its generation's rendezvous. A uid is random
-/// and never used again, so this name is not used again either.
-impl fmt::Display for RunId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-g{}", self.job, self.generation)
-    }
-}
-
-impl RunId {
-    /// Whether a sentence names this run. A longer name that begins or ends alike does not count:
-    /// `a-g1` is not named by `a-g12`.
-    pub fn is_named_in(&self, sentence: &str) -> bool {
-        let name = self.to_string();
-        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        sentence.match_indices(&name).any(|(at, _)| {
-            !sentence[..at].ends_with(is_part) && !sentence[at + name.len()..].starts_with(is_part)
-        })
-    }
 }
 
 /// What a node has obeyed of a job: its newest generation. The node never goes back behind it.

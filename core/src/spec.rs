@@ -15,6 +15,7 @@ use crate::{
 };
 
 mod choices;
+pub mod entry;
 mod limits;
 pub mod shape;
 
@@ -525,7 +526,7 @@ impl SpecDocument {
         }
         if self.args.is_empty() && self.command.len() < 2 {
             errors.add("spec.args", "names no script: give for example [train.py, --epochs, \"10\"] or [-m, package.module]");
-        } else if let Err(message) = crate::node::torchrun::Entry::read(&self.command, &self.args) {
+        } else if let Err(message) = entry::Entry::read(&self.command, &self.args) {
             errors.add("spec.args", message);
         }
     }

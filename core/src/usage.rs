@@ -5,7 +5,7 @@
 //! nothing by it. If something is wrong with a usage, the report has a finding
 //! ([`crate::health::usage`]). A value that could not be read is `None`, never 0.
 
-use crate::run::RunId;
+use crate::id::RunId;
 
 /// One look at a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 
+use muster_core::spec::JobDocument;
+
 use crate::{
-    Cluster, Converted, Options, Reading,
-    draft::Meta,
-    fields::{Field, Object, Rule, Rules},
+    draft::{Converted, Meta},
+    fields::{Object, Rule, Rules},
     kinds::{self, Job, Known},
-    tree::{Node, Value},
-    verdict::Verdicts,
+    options::{Cluster, Options},
+    tree::{Field, Node, Value},
+    verdict::{Remark, Verdict, Verdicts},
 };
 
 const JOB: Rules = &[
@@ -21,6 +23,28 @@ const JOB: Rules = &[
     ("spec", Rule::Read),
     ("status", Rule::Note("is the operator's, and is not kept")),
 ];
+
+/// What was found in a file.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// In the order of the file. A job that was refused is not among them.
+    pub jobs: Vec<Converted>,
+    /// The verdicts, in the order of the lines.
+    pub remarks: Vec<Remark>,
+}
+
+impl Reading {
+    pub fn is_refused(&self) -> bool {
+        self.remarks
+            .iter()
+            .any(|remark| remark.verdict == Verdict::Refusal)
+    }
+
+    /// The jobs as documents.
+    pub fn documents(&self) -> impl Iterator<Item = &JobDocument> {
+        self.jobs.iter().map(|job| &job.document)
+    }
+}
 
 /// What a document says it is.
 struct Named<'t> {

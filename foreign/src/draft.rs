@@ -6,12 +6,12 @@ use muster_core::spec::{
 };
 
 use crate::{
-    Options,
-    fields::{Field, Object, Rule, Rules},
+    fields::{Object, Rule, Rules},
     launch::Launch,
+    options::Options,
     pod::Pod,
     run_policy::RunPolicy,
-    tree::{Node, Place},
+    tree::{Field, Node, Place},
     verdict::Verdicts,
 };
 

@@ -5,17 +5,9 @@
 
 use crate::{
     spelling::nearest,
-    tree::{Node, Place, Value},
+    tree::{Field, Value},
     verdict::Verdicts,
 };
-
-/// A value, where it stands, and the name of its place.
-#[derive(Clone, Debug)]
-pub(crate) struct Field<'t> {
-    pub(crate) place: Place,
-    pub(crate) path: String,
-    pub(crate) node: &'t Node,
-}
 
 /// What is done about a field that is set to anything but nothing.
 #[derive(Clone, Copy, Debug)]
@@ -37,24 +29,6 @@ pub(crate) const KEPT: &str = "is kept in the template";
 const SUGGESTIONS_MAX: usize = 50;
 
 impl<'t> Field<'t> {
-    /// The root of a document.
-    pub(crate) fn root(node: &'t Node) -> Field<'t> {
-        Field {
-            place: node.place,
-            path: String::new(),
-            node,
-        }
-    }
-
-    fn below(&self, key: &str) -> String {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        match (self.path.as_str(), key.chars().all(plain)) {
-            ("", _) => key.to_owned(),
-            (path, true) => format!("{path}.{key}"),
-            (path, false) => format!("{path}[{key:?}]"),
-        }
-    }
-
     /// All entries of a mapping with free keys, without those that are empty.
     pub(crate) fn entries(&self, log: &mut Verdicts) -> Vec<(&'t str, Field<'t>)> {
         let entries = match &self.node.value {
@@ -132,16 +106,6 @@ impl<'t> Field<'t> {
                 log.refuse(self, format!("{}, must be true or false", value.is()));
                 None
             }
-        }
-    }
-
-    /// Whether there is nothing in it, as in `{}` and `[]`.
-    fn is_bare(&self) -> bool {
-        match &self.node.value {
-            Value::Object(entries) => entries.is_empty(),
-            Value::List(items) => items.is_empty(),
-            Value::Text(text) => text.is_empty(),
-            value => *value == Value::Null,
         }
     }
 }

@@ -1,26 +1,21 @@
 //! The kinds that are read, each by group, kind and version, and those that are refused by name.
 
 use crate::{
-    Cluster,
-    draft::{Converted, Draft, Meta},
-    fields::{Field, Object},
+    draft::{Converted, Meta},
     launch::{Given, Launch},
-    roles::{self, Policy, Style},
-    run_policy,
-    tree::Node,
+    options::Cluster,
+    tree::{Field, Node},
     verdict::Verdicts,
 };
 
 mod ai_training_job;
+mod alone;
 mod elastic_job;
-mod jax_job;
 mod mpi_job;
-mod paddle_job;
 pub(crate) mod pods;
 mod pytorch_job;
 mod tf_job;
 mod train_job;
-mod xgboost_job;
 
 /// One job of a file.
 #[derive(Debug)]
@@ -73,19 +68,19 @@ static KINDS: [Kind; 10] = [
         group: "kubeflow.org",
         kind: "JAXJob",
         versions: &["v1"],
-        read: jax_job::read,
+        read: alone::jax,
     },
     Kind {
         group: "kubeflow.org",
         kind: "XGBoostJob",
         versions: &["v1"],
-        read: xgboost_job::read,
+        read: alone::xgboost,
     },
     Kind {
         group: "kubeflow.org",
         kind: "PaddleJob",
         versions: &["v1"],
-        read: paddle_job::read,
+        read: alone::paddle,
     },
     Kind {
         group: "trainer.kubeflow.org",
@@ -205,84 +200,6 @@ fn nodes_agree(launch: &Launch, sizes: (i64, i64), replicas: i64, log: &mut Verd
                 shown(sizes)
             ),
         ),
-    }
-}
-
-/// Reads a kind whose processes find each other in a way that Muster does not offer yet. One process
-/// alone needs nobody: it runs as a plain program.
-#[derive(Clone, Copy, Debug)]
-struct Alone {
-    /// The field with the replica groups.
-    specs: &'static str,
-    /// The groups, of which the first ones may run alone.
-    roles: &'static [&'static str],
-    may_run: usize,
-    style: Style,
-    /// The groups' restartPolicy, if they name none.
-    policy: Policy,
-    /// Why more than one process is refused, or any if none `may_run`.
-    why: &'static str,
-}
-
-impl Alone {
-    fn read(
-        self,
-        job: &Job<'_, '_>,
-        spec: &Object<'_>,
-        cluster: &Cluster<'_>,
-        log: &mut Verdicts,
-    ) -> Option<Converted> {
-        let first = log.remarks.len();
-        let own = [
-            "kubeflow.org/training-operator",
-            "kubeflow.org/mpi-operator",
-        ];
-        let run = run_policy::read(spec, &own, cluster, log);
-        let Some(specs) = spec.get(self.specs) else {
-            log.refuse(&job.spec, format!("has no {}", self.specs));
-            return None;
-        };
-        let before = log.refused();
-        let roles = roles::read(specs, self.roles, 1, self.style, cluster, log);
-        let total = roles
-            .iter()
-            .fold(0_i64, |sum, role| sum.saturating_add(role.replicas));
-        let others = log.refused() > before;
-        let role = match &roles[..] {
-            [role] if total == 1 && self.roles[..self.may_run].contains(&role.name) => role,
-            _ => {
-                log.refuse(specs, self.why);
-                log.calm(first);
-                return None;
-            }
-        };
-        if others {
-            return None;
-        }
-        log.taken(&role.replicas_at, "spec.replicas");
-        let mut launch = role.launch.clone();
-        launch.without_torch();
-        let restarts = roles::restarts(
-            role.policy.as_ref(),
-            self.policy,
-            &run,
-            None,
-            "128 to 255",
-            log,
-        );
-        Draft {
-            kind: job.kind,
-            meta: job.meta,
-            pod: &role.pod,
-            launch: &launch,
-            replicas: (1, role.replicas_at.clone()),
-            min: None,
-            max: None,
-            procs: 1,
-            restarts,
-            run: &run,
-        }
-        .finish(log)
     }
 }
 

@@ -7,9 +7,9 @@
 use muster_core::spec::{ARGS_MAX, STOP_GRACE_MAX};
 
 use crate::{
-    Cluster,
-    fields::{Field, KEPT, Object, Rule, Rules},
-    tree::{Node, Value},
+    fields::{KEPT, Object, Rule, Rules},
+    options::Cluster,
+    tree::{Field, Node, Value},
     variables::{Told, Variables},
     verdict::Verdicts,
     words::{NotHere, Word, expand},

@@ -1,8 +1,8 @@
 //! How many ranks a node has. A GPU is not a process: a plain program is one, torchrun says how many.
 
 use crate::{
-    fields::Field,
     launch::{By, Given, Launch, Procs},
+    tree::Field,
     verdict::Verdicts,
     words::Word,
 };

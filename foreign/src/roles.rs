@@ -6,11 +6,12 @@
 use muster_core::spec::{RESTARTS_MAX, RestartPolicyDocument};
 
 use crate::{
-    Cluster,
-    fields::{Field, Object, Rule, Rules},
+    fields::{Object, Rule, Rules},
     launch::{self, By, Launch},
+    options::Cluster,
     pod::{Main, Pod},
     run_policy::RunPolicy,
+    tree::Field,
     variables::Told,
     verdict::Verdicts,
 };

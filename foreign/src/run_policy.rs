@@ -2,9 +2,9 @@
 //! have it in `spec.runPolicy`, older ones directly in `spec`.
 
 use crate::{
-    Cluster,
-    fields::{Field, Object, Rule, Rules},
-    tree::Value,
+    fields::{Object, Rule, Rules},
+    options::Cluster,
+    tree::{Field, Value},
     verdict::Verdicts,
 };
 

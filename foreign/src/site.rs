@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    fields::{Field, Object, Rule, Rules},
-    tree::Node,
+    fields::{Object, Rule, Rules},
+    tree::{Field, Node},
     verdict::{Remark, Verdict, Verdicts},
 };
 

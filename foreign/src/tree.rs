@@ -280,5 +280,43 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
+/// A value, where it stands, and the name of its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Field<'t> {
+    pub(crate) place: Place,
+    pub(crate) path: String,
+    pub(crate) node: &'t Node,
+}
+
+impl<'t> Field<'t> {
+    /// The root of a document.
+    pub(crate) fn root(node: &'t Node) -> Field<'t> {
+        Field {
+            place: node.place,
+            path: String::new(),
+            node,
+        }
+    }
+
+    pub(crate) fn below(&self, key: &str) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        match (self.path.as_str(), key.chars().all(plain)) {
+            ("", _) => key.to_owned(),
+            (path, true) => format!("{path}.{key}"),
+            (path, false) => format!("{path}[{key:?}]"),
+        }
+    }
+
+    /// Whether there is nothing in it, as in `{}` and `[]`.
+    pub(crate) fn is_bare(&self) -> bool {
+        match &self.node.value {
+            Value::Object(entries) => entries.is_empty(),
+            Value::List(items) => items.is_empty(),
+            Value::Text(text) => text.is_empty(),
+            value => *value == Value::Null,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

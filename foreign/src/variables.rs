@@ -3,8 +3,9 @@
 use muster_core::spec::{ENV_MAX, EnvVar, ValueFrom, is_of_a_launch};
 
 use crate::{
-    Cluster,
-    fields::{Field, KEPT, Object, Rule, Rules},
+    fields::{KEPT, Object, Rule, Rules},
+    options::Cluster,
+    tree::Field,
     verdict::Verdicts,
     words::{Known, expand},
 };

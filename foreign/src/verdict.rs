@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use crate::{fields::Field, tree::Place};
+use crate::tree::{Field, Place};
 
 /// How much of a field survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    fields::Field,
-    tree::{Node, Place, Value},
+    tree::{Field, Node, Place, Value},
     verdict::Verdicts,
 };
 

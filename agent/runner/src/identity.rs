@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::procfs::{self, Stat};
-use crate::record::{self, ReadError};
 use crate::wire;
 
 /// The lock file that a runner holds as long as it lives.
@@ -55,11 +54,6 @@ pub struct Keeper {
 }
 
 impl RunnerIdentity {
-    /// Reads `runner.json` in a runner's directory. None: no runner was ever ready there.
-    pub fn read(dir: &Path) -> Result<Option<Self>, ReadError> {
-        record::json(dir, record::RUNNER)
-    }
-
     /// The identity of the calling process.
     pub fn own(version: String) -> io::Result<Self> {
         let stat = Stat::of(std::process::id() as i32)?;

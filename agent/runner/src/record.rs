@@ -212,3 +212,10 @@ pub fn write_atomic<T: Serialize>(dir: &Path, name: &str, value: &T) -> io::Resu
     fs::rename(&temporary, dir.join(name))?;
     File::open(dir)?.sync_all()
 }
+
+impl RunnerIdentity {
+    /// Reads `runner.json` in a runner's directory. None: no runner was ever ready there.
+    pub fn read(dir: &Path) -> Result<Option<Self>, ReadError> {
+        json(dir, RUNNER)
+    }
+}

@@ -1,5 +1,5 @@
-//! The brake for mass losses (R10). When many nodes fall silent at once, the nodes are rarely the
-//! cause.
+//! The brake for mass losses (decision 0017). When many nodes fall silent at once, the nodes are
+//! rarely the cause.
 //!
 //! If the network fails, or the coordinator is cut off, every node looks Lost while all of them go
 //! on training. So while the brake is on, Muster cordons no node, and does not replace a generation

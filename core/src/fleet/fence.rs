@@ -1,11 +1,11 @@
 //! Jobs with `fenceAfter`: the moment when the workers of a node that cannot be heard must have
-//! stopped by themselves, whatever became of the node (R5, R7).
+//! stopped by themselves, whatever became of the node (decision 0015).
 //!
 //! The node counts from the moment it sent the last answered heartbeat. The coordinator counts from
 //! the moment it last heard the node, which is later. So one number gives two deadlines, and the
 //! node's always comes first, although the two share no clock. A node past its deadline makes no
 //! step any more, so the next generation may start. It is not proven dead, and it frees no GPU.
-//! Only the node's own report does that (R6).
+//! Only the node's own report does that.
 
 use std::time::Duration;
 

@@ -43,9 +43,9 @@ pub(crate) fn reports<'a>(
     })
 }
 
-/// Records which members are now proven dead (R4): their node says so, or has booted anew since.
-/// When a node with a new boot connects, [`crate::fleet::namesake`] has already checked that it is
-/// the same machine.
+/// Records which members are now proven dead (decision 0014): their node says so, or has booted
+/// anew since. When a node with a new boot connects, [`crate::fleet::namesake`] has already checked
+/// that it is the same machine.
 fn note_deaths(nodes: &Registry, job: &JobUid, generation: &mut GenerationRecord) {
     let id = generation.run(job);
     for member in &generation.members {
@@ -102,7 +102,7 @@ pub(crate) fn unready<'a>(
         .collect()
 }
 
-/// Whether an earlier generation can make no step any more, so that the next may train (R5, R6).
+/// Whether an earlier generation can make no step any more, so that the next may train.
 ///
 /// That holds if every member is proven dead or has stopped by itself. It also holds by
 /// *ring-break*: the job is synchronous, at least one member is proven dead, so no step can be

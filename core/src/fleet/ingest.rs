@@ -226,7 +226,7 @@ impl Fleet {
         scratch.tell(!missing.is_empty(), "NodesBack", message);
     }
 
-    /// Puts the brake for mass losses on, or takes it off (R10).
+    /// Puts the brake for mass losses on, or takes it off.
     pub(crate) fn judge_brake(&mut self, scratch: &mut Scratch) {
         let now = scratch.now;
         if self.brake.is_none() && !scratch.lost {

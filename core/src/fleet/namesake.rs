@@ -1,10 +1,10 @@
 //! A second machine that claims the name of a node.
 //!
-//! A new boot of a node proves that all processes of its old boot are dead (R4), provided that it
-//! is the same machine. A machine was rebooted only if its new boot is younger than the silence of
-//! the old one. A machine that was already up while the other was heard is a second machine with
-//! the same name. If it were accepted, it would prove live workers dead, and their GPUs would be
-//! given away.
+//! A new boot of a node proves that all processes of its old boot are dead (decision 0014),
+//! provided that it is the same machine. A machine was rebooted only if its new boot is younger
+//! than the silence of the old one. A machine that was already up while the other was heard is a
+//! second machine with the same name. If it were accepted, it would prove live workers dead, and
+//! their GPUs would be given away.
 //!
 //! Such a machine is refused while the first may still hold workers. Without workers there is
 //! nothing to protect, and the name may move.

@@ -1,10 +1,10 @@
-//! All timings and bounds of the fleet, in one place (DESIGN 6).
+//! All timings and bounds of the fleet, in one place.
 
 use std::time::Duration;
 
 use crate::protocol::Speaks;
 
-/// All timings and bounds of the fleet, in one place (DESIGN 6).
+/// All timings and bounds of the fleet, in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub heartbeat: Duration,
@@ -14,7 +14,7 @@ pub struct Policy {
     /// How long failures are gathered before they are judged together, because failures arrive in
     /// bursts. Conclusive evidence is judged at once.
     pub coalesce: Duration,
-    /// How long a started coordinator listens before silence means anything (R8).
+    /// How long a started coordinator listens before silence means anything (decision 0022).
     /// [`Policy::listen_for`] adds time for each node.
     pub listen: Duration,
     /// A member that is not ready for its generation within this time is left out.

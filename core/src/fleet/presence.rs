@@ -3,8 +3,8 @@
 //!
 //! If something did not happen before that, the coordinator itself may be the cause. So it listens
 //! after a start. It also listens after it stood still for so long that agents may have given it
-//! up. It listens until all nodes that it knows are back, or until the hold is over (R8). The hold
-//! does not end while nodes still come back one after the other.
+//! up. It listens until all nodes that it knows are back, or until the hold is over (decision
+//! 0022). The hold does not end while nodes still come back one after the other.
 
 use crate::{
     fleet::{

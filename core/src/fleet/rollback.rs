@@ -1,5 +1,5 @@
-//! A node that knows more than the store (R9, R12). Then the store is an old copy that was put back
-//! after a loss.
+//! A node that knows more than the store (decision 0011). Then the store is an old copy that was
+//! put back after a loss.
 //!
 //! Every decision is committed before any node hears of it, so no node can be ahead of the newest
 //! store. A node that is ahead proves that decisions are missing. It may have seen a higher node

@@ -17,7 +17,7 @@ use super::{
     table::{Holds, Rule, Trigger},
     xid::{Counts, Xid},
 };
-use crate::{run::RunId, time::Timestamp};
+use crate::{id::RunId, time::Timestamp};
 
 mod repeated;
 mod share;

@@ -3,12 +3,13 @@
 
 use super::Job;
 use crate::{
-    Cluster,
     draft::{Converted, Draft},
-    fields::{Field, Object, Rule, Rules},
+    fields::{Object, Rule, Rules},
+    options::Cluster,
     pod::{Main, Pod},
     roles::{self, Policy, Style},
     run_policy::RunPolicy,
+    tree::Field,
     variables::Told,
     verdict::Verdicts,
 };

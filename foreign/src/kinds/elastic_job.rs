@@ -5,10 +5,10 @@
 
 use super::Job;
 use crate::{
-    Cluster,
     draft::{Converted, Draft},
     fields::{Object, Rule, Rules},
     launch::{By, Procs},
+    options::Cluster,
     pod::Main,
     procs,
     roles::{self, Policy, Style},

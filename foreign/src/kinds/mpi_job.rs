@@ -3,9 +3,9 @@
 
 use super::Job;
 use crate::{
-    Cluster,
     draft::{Converted, Draft},
     fields::{Object, Rule, Rules},
+    options::Cluster,
     pod::Main,
     roles::{self, Policy, Style},
     run_policy,

@@ -5,15 +5,15 @@
 
 use super::nodes_agree;
 use crate::{
-    Cluster, Options,
     draft::{Converted, Draft, Meta},
-    fields::{Field, Object, Rule, Rules},
+    fields::{Object, Rule, Rules},
     launch::{By, Procs},
+    options::{Cluster, Options},
     pod::{Main, Pod},
     procs,
     roles::{self, Policy, Style},
     run_policy::RunPolicy,
-    tree::{Node, Value},
+    tree::{Field, Node, Value},
     variables::Told,
     verdict::Verdicts,
 };

@@ -5,14 +5,15 @@
 
 use super::Job;
 use crate::{
-    Cluster,
     draft::{Converted, Draft, Size},
-    fields::{Field, Object, Rule, Rules},
+    fields::{Object, Rule, Rules},
     launch::{By, Procs},
+    options::Cluster,
     pod::Main,
     procs,
     roles::{self, Policy, Role, Style},
     run_policy,
+    tree::Field,
     variables::Told,
     verdict::Verdicts,
 };

@@ -1,11 +1,11 @@
 //! `TFJob` of `kubeflow.org/v1`. One process alone runs; several need TF_CONFIG and roles, which
 //! Muster does not have yet.
 
-use super::{Alone, Job};
+use super::{Job, alone::Alone};
 use crate::{
-    Cluster,
     draft::Converted,
     fields::{Object, Rule, Rules},
+    options::Cluster,
     pod::Main,
     roles::{Policy, Style},
     variables::Told,

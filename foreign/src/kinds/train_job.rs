@@ -5,10 +5,10 @@
 
 use super::Job;
 use crate::{
-    Cluster,
     draft::{Converted, Draft},
     fields::{Object, Rule, Rules},
     launch::Procs,
+    options::Cluster,
     pod::{Main, Pod},
     procs,
     roles::{self, Policy, Style},

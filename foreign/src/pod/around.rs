@@ -1,9 +1,9 @@
 //! What stands around the container that is run: other containers, the choice of nodes, the user.
 
 use crate::{
-    Cluster,
-    fields::{Field, Object, Rule, Rules},
-    tree::Value,
+    fields::{Object, Rule, Rules},
+    options::Cluster,
+    tree::{Field, Value},
     verdict::Verdicts,
 };
 

@@ -2,9 +2,9 @@
 //! taken out of their template.
 
 use crate::{
-    Cluster,
-    fields::{Field, KEPT, Object},
-    tree::{Entry, Node, Value},
+    fields::{KEPT, Object},
+    options::Cluster,
+    tree::{Entry, Field, Node, Value},
     variables::Told,
     verdict::Verdicts,
 };

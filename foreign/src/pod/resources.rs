@@ -1,8 +1,8 @@
 //! What a container asks of its node: GPUs, which Muster hands out, and the rest, which it does not.
 
 use crate::{
-    fields::{Field, KEPT, Object, Rule, Rules},
-    tree::Value,
+    fields::{KEPT, Object, Rule, Rules},
+    tree::{Field, Value},
     verdict::Verdicts,
 };
 

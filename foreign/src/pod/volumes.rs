@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Cluster,
-    fields::{Field, Object, Rule, Rules},
+    fields::{Object, Rule, Rules},
+    options::Cluster,
+    tree::Field,
     verdict::Verdicts,
 };
 

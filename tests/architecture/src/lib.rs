@@ -8,6 +8,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
 };
 
 use cargo_metadata::{Metadata, MetadataCommand};
@@ -123,6 +124,11 @@ fn code(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
 
 /// Every Rust source of every workspace member, in the order of their paths.
 pub fn sources() -> Vec<Source> {
+    static ALL: OnceLock<Vec<Source>> = OnceLock::new();
+    ALL.get_or_init(read_sources).clone()
+}
+
+fn read_sources() -> Vec<Source> {
     let root = root();
     let mut files = Vec::new();
     for package in workspace().workspace_packages() {

@@ -6,22 +6,45 @@ use muster_architecture::{expect_none, root, uses::Room};
 
 /// The rooms that are held, and the fewest units that each has. A room that has moved must not pass
 /// because nothing is found in it.
-const ROOMS: [(&str, usize); 5] = [
-    ("core/src/fleet/", 30),
+const ROOMS: [(&str, usize); 9] = [
     ("agent/src/", 20),
     ("agent/src/probe/", 15),
+    ("cli/src/output/", 8),
     ("coordinator/src/", 10),
     ("coordinator/src/api/", 14),
+    ("coordinator/src/kubernetes/jobs/", 3),
+    ("core/src/fleet/", 30),
+    ("foreign/src/", 14),
+    ("steps/src/", 6),
+];
+
+/// Rooms whose own file has words that its units share. The units themselves need each other in one
+/// direction only.
+const SHARING: [(&str, usize); 13] = [
+    ("agent/runner/src/", 9),
+    ("agent/src/supervisor/", 3),
+    ("agent/tcpstore/src/", 6),
+    ("cli/src/local/", 7),
+    ("coordinator/src/audit/", 4),
+    ("coordinator/src/kubernetes/", 13),
+    ("coordinator/src/store/", 3),
+    ("core/src/", 12),
+    ("core/src/health/", 4),
+    ("core/src/node/", 9),
+    ("core/src/node_report/", 3),
+    ("foreign/src/kinds/", 6),
+    ("foreign/src/pod/", 4),
 ];
 
 #[test]
 fn no_two_files_of_a_room_need_each_other() {
     let mut wrong = Vec::new();
-    for (folder, units) in ROOMS {
+    for (folder, units) in ROOMS.into_iter().chain(SHARING) {
         let room = Room::read(folder);
         assert!(room.needs.len() >= units, "the room has moved: {folder}");
         let needs: usize = room.needs.values().map(BTreeSet::len).sum();
-        assert!(needs >= units, "only {needs} uses were found in {folder}");
+        let found = needs + room.from_above.len();
+        assert!(found >= units, "only {found} uses were found in {folder}");
         let in_room = |way: String| format!("{folder}: {way}");
         wrong.extend(room.circles().into_iter().map(in_room));
     }

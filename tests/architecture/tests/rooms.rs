@@ -1,4 +1,4 @@
-//! The rooms (DESIGN 2) and their allowed dependencies. A dependency outside these tables is an
+//! The rooms and their allowed dependencies. A dependency outside these tables is an
 //! error.
 
 use std::collections::{BTreeMap, BTreeSet};

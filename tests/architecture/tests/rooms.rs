@@ -7,7 +7,7 @@ use cargo_metadata::{DependencyKind, Metadata, Package};
 use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in a line, is a
-/// decision: write it in ARCHITECTURE.md too.
+/// decision: write it in docs/rooms.md too.
 const ROOMS: [(&str, &[&str]); 19] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
@@ -211,7 +211,7 @@ fn dependencies_point_one_way() {
     }
     expect_none(
         &wrong,
-        "move the code to the room that may use it, or change ROOMS together with ARCHITECTURE.md",
+        "move the code to the room that may use it, or change ROOMS together with docs/rooms.md",
     );
 }
 
@@ -377,7 +377,7 @@ fn versions_are_said_once() {
 fn the_map_shows_every_room() {
     let metadata = workspace();
     let page =
-        std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
+        std::fs::read_to_string(root().join("docs/rooms.md")).expect("the page of rooms is there");
     let missing = |(name, package): (String, &Package)| {
         let folder = package
             .manifest_path
@@ -391,6 +391,6 @@ fn the_map_shows_every_room() {
     let wrong: Vec<String> = ours(&metadata).into_iter().filter_map(missing).collect();
     expect_none(
         &wrong,
-        "add the room to the table of ARCHITECTURE.md: what it owns, what it never does",
+        "add the room to the table of docs/rooms.md: what it owns, what it never does",
     );
 }

@@ -204,7 +204,7 @@ impl Facts {
         }
     }
 
-    /// The environment of which each worker's environment is made. It is empty while the container
+    /// The environment that each worker's own environment starts from. It is empty while the container
     /// that workers live in is not up yet; the report has a finding then.
     pub(crate) fn base_env(&self) -> BaseEnv {
         self.base_env.borrow().clone()

@@ -31,7 +31,7 @@ use crate::{host::RunnerHost, last_words, run_dir, run_dir::Runs, translate};
 
 /// Everything that a runner was ordered to do so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Orders {
+pub(crate) struct RunnerOrders {
     /// When the coordinator was heard, for a run with a fence.
     pub(crate) heard: Option<Timestamp>,
     pub(crate) start: Option<Arc<StartSpec>>,
@@ -85,7 +85,7 @@ const SWEEP_MAX: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Runs until the runner's last event is told.
-    pub(crate) async fn attend(self, mut orders: watch::Receiver<Orders>) {
+    pub(crate) async fn attend(self, mut orders: watch::Receiver<RunnerOrders>) {
         let dir = self.runs.dir(&self.run);
         loop {
             match self.host.reach(&dir) {
@@ -125,7 +125,7 @@ impl Link {
     async fn converse(
         &self,
         mut stream: UnixStream,
-        orders: &mut watch::Receiver<Orders>,
+        orders: &mut watch::Receiver<RunnerOrders>,
     ) -> io::Result<()> {
         let (mut input, mut output) = stream.split();
         output
@@ -206,14 +206,14 @@ impl Link {
             .ranks
             .iter()
             .any(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
-        if group.launcher_exit.is_some_and(|exit| !exit.is_success()) && !rank_failed {
+        if group.torchrun_exit.is_some_and(|exit| !exit.is_success()) && !rank_failed {
             let log = self
                 .runs
                 .dir(&self.run)
                 .join(record::LOGS)
                 .join(record::LAUNCHER_LOG);
             // A log that cannot be read gives no error line.
-            group.launcher_error = last_words::of(&log)
+            group.torchrun_error = last_words::of(&log)
                 .unwrap_or_default()
                 .map(|line| translate::cut(&line));
         }
@@ -331,7 +331,7 @@ impl Link {
 /// What was sent and logged over one connection.
 #[derive(Default)]
 struct Sent {
-    orders: Orders,
+    orders: RunnerOrders,
     /// How many refusals of the store were logged.
     refused: u64,
 }
@@ -356,8 +356,8 @@ const RENEW: u64 = 5;
 /// Sends all orders that were not yet sent over this connection.
 async fn send_orders(
     output: &mut (impl AsyncWriteExt + Unpin),
-    wanted: &Orders,
-    sent: &mut Orders,
+    wanted: &RunnerOrders,
+    sent: &mut RunnerOrders,
 ) -> io::Result<()> {
     // This comes before the start: a runner with a fence starts nothing before it has heard
     // something.

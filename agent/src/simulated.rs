@@ -168,7 +168,7 @@ impl SimulatedAgent {
     fn report_launchers(&self, desired: &Desired) {
         let state = || LauncherState::Without("nothing runs here".into());
         let launchers: Vec<LauncherReport> = desired
-            .warm
+            .prewarm
             .iter()
             .map(|job| LauncherReport {
                 job: job.run.job.clone(),

@@ -39,7 +39,7 @@ use crate::{
     prepare,
     probe::Facts,
     run_dir::{Accepted, Runs},
-    runner_link::{Link, LinkEvent, Orders},
+    runner_link::{Link, LinkEvent, RunnerOrders},
     state_disk::{Errand, StateDisk, ThreadEnded},
 };
 
@@ -106,7 +106,7 @@ pub(crate) struct Supervisor {
     runs: Runs,
     disk: StateDisk,
     preflight: Arc<Preflight>,
-    links: BTreeMap<RunId, watch::Sender<Orders>>,
+    links: BTreeMap<RunId, watch::Sender<RunnerOrders>>,
     /// Runs with a fence. `heard` is when the coordinator was last heard.
     fenced: BTreeSet<RunId>,
     heard: Option<Timestamp>,
@@ -349,9 +349,9 @@ impl Supervisor {
     }
 
     fn attend(&mut self, run: RunId) {
-        let (orders, heard) = watch::channel(Orders {
+        let (orders, heard) = watch::channel(RunnerOrders {
             heard: self.lease_of(&run),
-            ..Orders::default()
+            ..RunnerOrders::default()
         });
         let link = Link {
             run: run.clone(),
@@ -495,7 +495,7 @@ impl Supervisor {
         None
     }
 
-    fn order(&self, run: &RunId, change: impl FnOnce(&mut Orders)) {
+    fn order(&self, run: &RunId, change: impl FnOnce(&mut RunnerOrders)) {
         // A run without a link never had a runner, or its runner is gone. Nothing can take the
         // order.
         if let Some(orders) = self.links.get(run) {

@@ -97,7 +97,7 @@ impl Findings {
 pub fn read(file: &str, text: &[u8], reader: &Reader) -> Result<Jobs, BadJobFile> {
     let mut findings = Findings::default();
     let mut remarks = Vec::new();
-    let jobs = judge_all(text, reader, &mut findings, &mut remarks);
+    let jobs = check_all(text, reader, &mut findings, &mut remarks);
     let (documents, objects) = jobs.into_iter().unzip();
     let is_bad = |remark: &Remark| match remark.verdict {
         Verdict::Refusal => true,
@@ -120,7 +120,7 @@ pub fn read(file: &str, text: &[u8], reader: &Reader) -> Result<Jobs, BadJobFile
     })
 }
 
-fn judge_all(
+fn check_all(
     text: &[u8],
     reader: &Reader,
     findings: &mut Findings,
@@ -146,7 +146,7 @@ fn judge_all(
     for tree in &ours {
         // A field that is wrong in one document says nothing about the next one.
         findings.covered.clear();
-        let judged = judge(tree, reader, findings);
+        let judged = check(tree, reader, findings);
         jobs.extend(judged.map(|document| (tree.place, document, None)));
     }
     let reading = muster_foreign::read(&others, ours.len(), &reader.options);
@@ -188,7 +188,7 @@ fn make_absolute(document: &mut JobDocument, here: &Path) {
 }
 
 /// Reads and checks a MusterJob.
-fn judge(tree: &Node, reader: &Reader, findings: &mut Findings) -> Option<JobDocument> {
+fn check(tree: &Node, reader: &Reader, findings: &mut Findings) -> Option<JobDocument> {
     let json = shape::read(tree, &DOCUMENT, "", findings)?;
     let mut document: JobDocument = match serde_json::from_value(json) {
         Ok(document) => document,

@@ -33,7 +33,7 @@ use crate::{
     board::{Events, Jobs, Nodes},
     failpoint::failpoint,
     handle::Handle,
-    inbox::{Message, Orders},
+    inbox::{Message, SessionOrders},
     store::{Loaded, Store, StoreError},
     turn_stats::{self, TurnStats},
 };
@@ -161,7 +161,7 @@ pub fn start(
 
 struct Session {
     node: NodeName,
-    orders: watch::Sender<Orders>,
+    orders: watch::Sender<SessionOrders>,
 }
 
 struct Engine {
@@ -260,7 +260,7 @@ impl Engine {
                 self.alike.share(&mut hello.report);
                 self.last_session = self.last_session.next();
                 let session = self.last_session;
-                let (orders, receiver) = watch::channel(Orders::default());
+                let (orders, receiver) = watch::channel(SessionOrders::default());
                 self.sessions.insert(
                     session,
                     Session {
@@ -438,7 +438,7 @@ impl Engine {
         });
     }
 
-    fn order(&self, session: SessionId, change: impl FnOnce(&mut Orders)) {
+    fn order(&self, session: SessionId, change: impl FnOnce(&mut SessionOrders)) {
         match self.sessions.get(&session) {
             Some(session) => session.orders.send_modify(change),
             None => debug!(%session, "an order for a session that is over"),

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     board::{Events, Jobs, Nodes},
-    inbox::{Message, Orders},
+    inbox::{Message, SessionOrders},
 };
 
 /// How long a caller waits for a decision. A full queue costs one turn and one commit; a disk that
@@ -90,7 +90,7 @@ impl Handle {
     pub async fn connect(
         &self,
         hello: Hello,
-    ) -> Result<(SessionId, watch::Receiver<Orders>), NoAnswer> {
+    ) -> Result<(SessionId, watch::Receiver<SessionOrders>), NoAnswer> {
         let (opened, session) = oneshot::channel();
         let asked = async {
             self.inbox

@@ -18,7 +18,7 @@ pub(crate) enum Message {
     /// An agent's hello. The session's task gets its orders over `opened`.
     Connect {
         hello: Box<Hello>,
-        opened: oneshot::Sender<(SessionId, watch::Receiver<Orders>)>,
+        opened: oneshot::Sender<(SessionId, watch::Receiver<SessionOrders>)>,
     },
     /// Any other input: from a session, or about Node objects.
     Session(Box<Input>),
@@ -32,7 +32,7 @@ pub(crate) enum Message {
 /// What the engine has to tell one session's agent. Only the latest matters, so it is a state and
 /// not a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Orders {
+pub struct SessionOrders {
     pub welcome: Option<Welcome>,
     /// Shared, because it is read more often than it changes.
     pub desired: Option<Arc<Desired>>,

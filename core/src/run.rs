@@ -33,14 +33,14 @@ pub struct Desired {
     pub labels: Labels,
     /// Jobs that are about to come to this node. The node must have a launcher ready for each, and
     /// start nothing. The generation is the one that would be next; it is not sealed yet.
-    #[serde(default)]
-    pub warm: Vec<Assignment>,
+    #[serde(default, rename = "warm")]
+    pub prewarm: Vec<Assignment>,
     /// The node is a worker pod whose job is over. Its container of workers may end.
     #[serde(default)]
     pub retire: bool,
 }
 
-/// The state of a launcher that a node was asked to have ready ([`Desired::warm`]). While the
+/// The state of a launcher that a node was asked to have ready ([`Desired::prewarm`]). While the
 /// launcher is being made, there is no report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LauncherReport {
@@ -174,9 +174,11 @@ pub struct RunReport {
     pub all_joined_at: Option<Timestamp>,
     pub launched_at: Option<Timestamp>,
     /// How torchrun itself ended. Its code is 1 for every failure; the ranks' own exits tell more.
-    pub launcher_exit: Option<Exit>,
+    #[serde(rename = "launcherExit")]
+    pub torchrun_exit: Option<Exit>,
     /// The last lines of torchrun, if it failed before any rank did.
-    pub launcher_error: Option<String>,
+    #[serde(rename = "launcherError")]
+    pub torchrun_error: Option<String>,
     pub dead_at: Option<Timestamp>,
     /// The runner stopped the workers, because it had heard nothing of the coordinator for the
     /// job's `fenceAfter`.
@@ -320,8 +322,8 @@ impl RunReport {
             joined_ranks: Vec::new(),
             all_joined_at: None,
             launched_at: None,
-            launcher_exit: None,
-            launcher_error: None,
+            torchrun_exit: None,
+            torchrun_error: None,
             dead_at: None,
             fenced: false,
             checkpoint: None,
@@ -361,7 +363,7 @@ impl RunReport {
     /// Whether the run ended by itself and successfully: torchrun's code is 0, and no rank's exit
     /// differs.
     pub fn succeeded(&self) -> bool {
-        self.launcher_exit.is_some_and(Exit::is_success)
+        self.torchrun_exit.is_some_and(Exit::is_success)
             && self
                 .ranks
                 .iter()

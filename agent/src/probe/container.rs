@@ -16,7 +16,7 @@ use muster_runner::pod::{self, Look, Question, SOCKET};
 use muster_runtime::chain::chain;
 use tokio::sync::watch;
 
-/// The environment of which the workers' environment is made.
+/// The environment that the workers' own environment starts from.
 pub(crate) type BaseEnv = BTreeMap<String, String>;
 
 /// The volume that the container shares with the agent's, and where its environment is told.

@@ -41,7 +41,7 @@ impl Supervisor {
         }
         let before = std::mem::take(&mut self.coming);
         self.coming = desired
-            .warm
+            .prewarm
             .iter()
             .map(|assignment| (assignment.run.job.clone(), assignment.clone()))
             .collect();
@@ -134,7 +134,7 @@ impl Supervisor {
         }
         self.tend_pool(now, &reports);
         for assignment in plan
-            .warm
+            .prewarm
             .iter()
             .filter_map(|job| self.coming.get(job).cloned())
             .collect::<Vec<_>>()

@@ -110,9 +110,9 @@ async fn a_launcher_that_fails_before_any_rank_has_the_last_word() {
     let id = run("job-a", 1);
     session.until_phase(&id, RunPhase::Dead).await;
     let report = session.run(&id).unwrap();
-    assert_eq!(report.launcher_exit, Some(muster_core::exit::Exit::Code(1)));
+    assert_eq!(report.torchrun_exit, Some(muster_core::exit::Exit::Code(1)));
     assert_eq!(
-        report.launcher_error.as_deref(),
+        report.torchrun_error.as_deref(),
         Some("ImportError: libcudart.so: cannot open")
     );
 }

@@ -48,7 +48,7 @@ fn state(session: &Session, job: &str) -> Option<LauncherState> {
 async fn it_is_ready_before_the_job_comes_and_is_used() {
     let (mut coordinator, mut node, mut session) = node().await;
     let next = coming(&node, "job-a", Launch::Fork, "train.py");
-    session.warm(vec![next.clone()]).await;
+    session.prewarm(vec![next.clone()]).await;
     session
         .until("ready for job-a", |session| {
             state(session, "job-a") == Some(LauncherState::Ready)
@@ -79,7 +79,7 @@ async fn it_is_ready_before_the_job_comes_and_is_used() {
 
     // A restarted agent knows of no job until it is asked again.
     session
-        .warm(vec![coming(&node, "job-b", Launch::Fork, "train.py")])
+        .prewarm(vec![coming(&node, "job-b", Launch::Fork, "train.py")])
         .await;
     session
         .until("ready for job-b", |session| {
@@ -92,7 +92,7 @@ async fn it_is_ready_before_the_job_comes_and_is_used() {
     session.settle().await;
     assert_eq!(state(&session, "job-b"), None);
     session
-        .warm(vec![coming(&node, "job-b", Launch::Fork, "train.py")])
+        .prewarm(vec![coming(&node, "job-b", Launch::Fork, "train.py")])
         .await;
     session
         .until("ready for job-b again", |session| {
@@ -109,7 +109,7 @@ async fn a_job_that_cannot_start_here_is_refused_and_one_without_a_launcher_is_n
         ("job-b", Launch::Cold, "train.py"),
     ];
     session
-        .warm(
+        .prewarm(
             jobs.map(|(job, launch, script)| coming(&node, job, launch, script))
                 .to_vec(),
         )

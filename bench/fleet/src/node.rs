@@ -200,7 +200,7 @@ fn rank(rank: u32, local_rank: u32) -> RankReport {
 fn die(report: &mut RunReport, how: Exit) {
     report.phase = RunPhase::Dead;
     report.dead_at = Some(now());
-    report.launcher_exit = Some(Exit::Code(1));
+    report.torchrun_exit = Some(Exit::Code(1));
     for rank in &mut report.ranks {
         (rank.exit, rank.exited_at) = (Some(how), Some(now()));
     }

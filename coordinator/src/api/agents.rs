@@ -37,7 +37,7 @@ use super::{
     status,
 };
 use crate::{
-    inbox::Orders,
+    inbox::SessionOrders,
     trust::{self, Rights},
 };
 
@@ -129,7 +129,7 @@ async fn open(
     context: &Context,
     rights: &Rights,
     inbound: &mut Streaming<v1::AgentMessage>,
-) -> Result<(NodeName, SessionId, watch::Receiver<Orders>), Status> {
+) -> Result<(NodeName, SessionId, watch::Receiver<SessionOrders>), Status> {
     let hello = read_hello(context, inbound).await?;
     let node = hello.node.clone();
     rights.note.set_object(format!("node/{node}"));
@@ -180,7 +180,7 @@ struct Session<'a> {
     id: SessionId,
     node: NodeName,
     inbound: Streaming<v1::AgentMessage>,
-    orders: watch::Receiver<Orders>,
+    orders: watch::Receiver<SessionOrders>,
     log_commands: mpsc::Receiver<LogCommand>,
     out: &'a Out<v1::CoordinatorMessage>,
     /// The readers, by the id of their read.

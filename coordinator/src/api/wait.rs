@@ -70,7 +70,7 @@ async fn reach(
             .filter(|view| uid.get_or_insert_with(|| view.record.uid.clone()) == &view.record.uid);
         match same {
             Some(view) => {
-                if let Some(verdict) = judge(&view, target) {
+                if let Some(verdict) = outcome(&view, target) {
                     return verdict.map(|()| shown(rights, &view));
                 }
             }
@@ -91,7 +91,7 @@ async fn reach(
 }
 
 /// Whether the job has reached the state, or can never reach it. `None`: not yet.
-fn judge(view: &JobView, target: v1::WaitFor) -> Option<Result<(), Status>> {
+fn outcome(view: &JobView, target: v1::WaitFor) -> Option<Result<(), Status>> {
     let record = &view.record;
     let members = record
         .current

@@ -126,7 +126,7 @@ impl Files {
         }
     }
 
-    /// Whoever writes locks this file. The lock ends with it.
+    /// The program that writes the trail locks this file. The lock ends with the program.
     fn lock_file(&self) -> io::Result<File> {
         let path = self.path("lock");
         OpenOptions::new()

@@ -113,7 +113,7 @@ fn submit(name: &str) -> Request {
     }
 }
 
-/// Whoever asked is told nothing, and may ask the coordinator that decides now.
+/// The caller gets no answer, and may ask the coordinator that decides now.
 #[tokio::test]
 async fn a_coordinator_that_was_deposed_commits_and_answers_nothing() {
     for amid_commit in [false, true] {

@@ -76,7 +76,7 @@ impl<K: Ord, Yes: Clone, No: Clone> Answers<K, Yes, No> {
             self.answers.retain(|_, answer| now_us < answer.ends_us);
         }
         if self.answers.len() >= self.most {
-            // Whoever makes up tokens must not push out those that are good.
+            // A caller that makes up tokens must not push out good ones.
             self.answers.retain(|_, answer| answer.value.is_ok());
         }
         if self.answers.len() < self.most {

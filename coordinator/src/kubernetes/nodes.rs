@@ -1,7 +1,7 @@
 //! Reads the Node objects of a Kubernetes cluster, and hands what is kept of them to the engine.
 //!
-//! Most changes of an object are heartbeats of its kubelet, so an object whose kept part is as
-//! before is not handed on.
+//! Most changes of an object are heartbeats of its kubelet. An object is handed on only if the kept
+//! part has changed.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -70,7 +70,8 @@ impl Reader for Kept {
     const GROUP: &'static str = "";
     const OBJECTS: &'static str = "Kubernetes Node objects";
     const MEANWHILE: &'static str = "nodes keep the labels they have";
-    /// Kubernetes itself is built for 5,000 nodes. At some 5 KiB of labels each, 20,000 take 100 MB.
+    /// Kubernetes itself is built for 5,000 nodes. At some 5 KiB of labels each, 20,000 take 100
+    /// MB.
     const MOST: usize = 20_000;
     /// Each has some 10 KiB of metadata, mostly about who changed which field.
     const PAGE: u32 = 250;

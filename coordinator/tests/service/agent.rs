@@ -253,7 +253,7 @@ impl Node {
                     job: job.run.job.clone(),
                     state: LauncherState::Without("a test".into()),
                 };
-                let launchers: Vec<LauncherReport> = desired.warm.iter().map(without).collect();
+                let launchers: Vec<LauncherReport> = desired.prewarm.iter().map(without).collect();
                 if !launchers.is_empty() {
                     self.send(FromAgent::Launchers(launchers_to_wire(&launchers)))
                         .await;
@@ -308,7 +308,7 @@ impl Node {
                     .filter(|run| run.phase == RunPhase::Running)
                 {
                     run.phase = RunPhase::Dead;
-                    run.launcher_exit = Some(exit);
+                    run.torchrun_exit = Some(exit);
                     run.dead_at = Some(Timestamp(0));
                     for rank in &mut run.ranks {
                         rank.exit = Some(exit);

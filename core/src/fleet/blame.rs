@@ -1,8 +1,8 @@
 //! Who broke a generation. The first cause is the primary failure. All failures that follow from it
 //! are collateral, and are never charged.
 //!
-//! A node fault never spends a job's restart budget, unless it repeats without progress; a job fault
-//! never cordons a node.
+//! A node fault never spends a job's restart budget, unless it repeats without progress; a job
+//! fault never cordons a node.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -25,7 +25,7 @@ pub(crate) enum Evidence {
         error: Option<String>,
     },
     /// torchrun failed, and no rank did.
-    LauncherFailed {
+    TorchrunFailed {
         node: NodeName,
         exit: Exit,
         at: Timestamp,
@@ -41,8 +41,8 @@ pub(crate) enum Evidence {
         /// At least one rank had been started.
         launched: bool,
     },
-    /// The member is proven dead, and its node has since forgotten how it ended. Whoever failed
-    /// first may have been another.
+    /// The member is proven dead, and its node has since forgotten how it ended. Another
+    /// member may have failed first.
     Forgotten {
         node: NodeName,
         at: Timestamp,
@@ -143,7 +143,7 @@ impl Evidence {
     pub(crate) fn node(&self) -> &NodeName {
         match self {
             Evidence::RankExit { node, .. }
-            | Evidence::LauncherFailed { node, .. }
+            | Evidence::TorchrunFailed { node, .. }
             | Evidence::Vanished { node, .. }
             | Evidence::Forgotten { node, .. }
             | Evidence::NodeSilent { node, .. }
@@ -160,7 +160,7 @@ impl Evidence {
     /// Notes that the ranks of this generation had been started. The node's report may no longer
     /// say so: a restarted agent knows of a lost runner only what the runner had written down.
     pub(crate) fn had_launched(&mut self) {
-        if let Evidence::LauncherFailed { launched, .. } | Evidence::Vanished { launched, .. } =
+        if let Evidence::TorchrunFailed { launched, .. } | Evidence::Vanished { launched, .. } =
             self
         {
             *launched = true;
@@ -173,24 +173,24 @@ impl Evidence {
         !matches!(self, Evidence::NodeSilent { lost: false, .. })
     }
 
-    /// Whether this explains nothing: it says only that another member went away, or not even that.
+    /// Whether this explains nothing: at most it says that another member went away.
     pub(crate) fn is_victim(&self) -> bool {
         match self {
             Evidence::Forgotten { .. } => true,
             Evidence::RankExit { class, .. } => *class == ExitClass::PeerLost,
-            Evidence::LauncherFailed { exit, error, .. } => {
+            Evidence::TorchrunFailed { exit, error, .. } => {
                 exit.class(error.as_deref()) == ExitClass::PeerLost
             }
             _ => false,
         }
     }
 
-    /// Whether this names a cause other than a network cut: the runner was killed, or a program ended
-    /// with an error of its own.
+    /// Whether this names a cause other than a network cut: the runner was killed, or a program
+    /// ended with an error of its own.
     fn has_a_cause_of_its_own(&self) -> bool {
         match self {
             Evidence::Vanished { .. } => true,
-            Evidence::RankExit { error, .. } | Evidence::LauncherFailed { error, .. } => {
+            Evidence::RankExit { error, .. } | Evidence::TorchrunFailed { error, .. } => {
                 error.is_some() && !self.is_victim()
             }
             _ => false,
@@ -208,7 +208,7 @@ impl Evidence {
     fn at(&self) -> Timestamp {
         match self {
             Evidence::RankExit { at, .. }
-            | Evidence::LauncherFailed { at, .. }
+            | Evidence::TorchrunFailed { at, .. }
             | Evidence::Vanished { at, .. }
             | Evidence::Forgotten { at, .. }
             | Evidence::NodeRebooted { at, .. }
@@ -236,7 +236,7 @@ impl Evidence {
                 1
             }
             Evidence::Refused { .. } | Evidence::Unlike { .. } => 2,
-            Evidence::LauncherFailed { .. } => 3,
+            Evidence::TorchrunFailed { .. } => 3,
             Evidence::StartTimeout { .. } => 4,
         };
         (kind, self.at())
@@ -282,7 +282,7 @@ pub(crate) struct Verdict {
 /// a program that cannot reach something else uses the same words, and a program that eats all
 /// memory may take its runner along. So the job pays if this has happened `in_vain`, repeatedly and
 /// without a new step. Otherwise such a job would restart for ever.
-pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Verdict> {
+pub(crate) fn verdict(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Verdict> {
     let late = too_late(evidence);
     let primary = evidence
         .iter()
@@ -304,7 +304,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
                 Evidence::RankExit {
                     error: Some(error), ..
                 }
-                | Evidence::LauncherFailed {
+                | Evidence::TorchrunFailed {
                     error: Some(error), ..
                 } => error,
                 _ => "no error",
@@ -341,7 +341,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
                 format!("rank {rank} on {node} ended with {exit}{error}"),
             )
         }
-        Evidence::LauncherFailed {
+        Evidence::TorchrunFailed {
             node,
             exit,
             error,
@@ -429,7 +429,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
     };
     let symptom = match primary {
         victim if victim.is_victim() => None,
-        Evidence::RankExit { exit, error, .. } | Evidence::LauncherFailed { exit, error, .. } => {
+        Evidence::RankExit { exit, error, .. } | Evidence::TorchrunFailed { exit, error, .. } => {
             Some(
                 error
                     .as_ref()

@@ -51,7 +51,7 @@ impl Brake {
 }
 
 /// The brake as it should be now.
-pub(crate) fn judge(
+pub(crate) fn decide(
     brake: Option<&Brake>,
     nodes: &Registry,
     policy: &Policy,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn on(ready: u32, lost: &[u64], suspect: u32) -> bool {
-        judge(None, &fleet(ready, lost, suspect), &Policy::default(), NOW).is_some()
+        decide(None, &fleet(ready, lost, suspect), &Policy::default(), NOW).is_some()
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
             });
         }
         assert_eq!(
-            judge(None, &registry, &Policy::default(), NOW).map(|brake| (brake.silent, brake.of)),
+            decide(None, &registry, &Policy::default(), NOW).map(|brake| (brake.silent, brake.of)),
             Some((3, 14))
         );
     }
@@ -167,10 +167,10 @@ mod tests {
     #[test]
     fn it_holds_until_enough_are_back_or_it_has_become_the_state_of_things() {
         let policy = Policy::default();
-        let brake = judge(None, &fleet(5, &[1, 1, 1], 0), &policy, NOW);
+        let brake = decide(None, &fleet(5, &[1, 1, 1], 0), &policy, NOW);
         let later = |s| NOW + Duration::from_secs(s);
         assert!(
-            judge(
+            decide(
                 brake.as_ref(),
                 &fleet(5, &[1, 1, 1], 0),
                 &policy,
@@ -180,11 +180,11 @@ mod tests {
             "older than the window, and still on"
         );
         assert!(
-            judge(brake.as_ref(), &fleet(6, &[1, 1], 0), &policy, later(120)).is_none(),
+            decide(brake.as_ref(), &fleet(6, &[1, 1], 0), &policy, later(120)).is_none(),
             "one came back"
         );
         assert!(
-            judge(
+            decide(
                 brake.as_ref(),
                 &fleet(5, &[1, 1, 1], 0),
                 &policy,
@@ -193,7 +193,7 @@ mod tests {
             .is_some()
         );
         assert!(
-            judge(
+            decide(
                 brake.as_ref(),
                 &fleet(5, &[1, 1, 1], 0),
                 &policy,

@@ -72,7 +72,7 @@ impl JobTurn<'_> {
                     ),
                 )
             } else {
-                (Reason::Preparing, "waiting for the store".to_owned())
+                (Reason::Preparing, "waiting for the TCPStore".to_owned())
             };
             return self.job.say(phase, reason, message);
         }

@@ -75,7 +75,7 @@ pub(crate) fn of_node(
         .map(|(run, target)| DesiredRun { run, target })
         .collect();
     let labels = environment::told(&node.report.object_labels);
-    let warm = node
+    let prewarm = node
         .prewarm
         .iter()
         .filter_map(|(uid, asked)| prewarm_assignment(node, jobs.get(uid)?, asked))
@@ -86,7 +86,7 @@ pub(crate) fn of_node(
         retire: may_retire(node, jobs),
         runs,
         labels,
-        warm,
+        prewarm,
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Event {
     pub job: Option<(JobUid, JobName)>,
     pub node: Option<NodeName>,
     pub generation: Option<Generation>,
-    /// Whose request caused it. `None`: no request did.
+    /// The caller whose request caused it. `None`: no request did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<Actor>,
 }

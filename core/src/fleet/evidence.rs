@@ -169,7 +169,7 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
     }
     // The runner was killed. Last words that it had not passed on are lost. Nobody can say how a
     // rank without last words died.
-    let vanished = run.launcher_exit.is_none() && run.phase == RunPhase::Dead;
+    let vanished = run.torchrun_exit.is_none() && run.phase == RunPhase::Dead;
     let failures = || {
         let failed = run
             .ranks
@@ -207,13 +207,13 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         }
     }
     let at = run.dead_at.unwrap_or_default();
-    match run.launcher_exit {
+    match run.torchrun_exit {
         // Once every rank has ended well, the end of torchrun does not matter. The runner ends a
         // torchrun that lingers at the exit barrier.
         _ if failed || run.ranks_finished(expected) => {}
         Some(exit) if !exit.is_success() => {
-            let (error, launched) = (run.launcher_error.clone(), !run.ranks.is_empty());
-            found.push(Evidence::LauncherFailed {
+            let (error, launched) = (run.torchrun_error.clone(), !run.ranks.is_empty());
+            found.push(Evidence::TorchrunFailed {
                 node: node.clone(),
                 exit,
                 at,

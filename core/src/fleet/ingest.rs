@@ -227,12 +227,12 @@ impl Fleet {
     }
 
     /// Puts the brake for mass losses on, or takes it off.
-    pub(crate) fn judge_brake(&mut self, scratch: &mut Scratch) {
+    pub(crate) fn decide_brake(&mut self, scratch: &mut Scratch) {
         let now = scratch.now;
         if self.brake.is_none() && !scratch.lost {
             return;
         }
-        let next = brake::judge(self.brake.as_ref(), &self.nodes, &self.policy, now);
+        let next = brake::decide(self.brake.as_ref(), &self.nodes, &self.policy, now);
         let turned = self.brake.is_some() != next.is_some();
         match (&self.brake, &next) {
             (None, Some(brake)) => {

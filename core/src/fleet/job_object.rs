@@ -257,7 +257,7 @@ fn of_both(object: &JobObject, job: &JobRecord, now: Timestamp) -> Plan {
     };
     plan.step = plan.step.or(hold);
     if let Some(finished) = job.finished {
-        // Whoever waits for the end must be able to read it first.
+        // A caller that waits for the end must be able to read it first.
         return match object.over {
             Some(_) => after_the_end(plan, object, finished, now),
             None => plan,

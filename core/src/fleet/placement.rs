@@ -1,8 +1,8 @@
 //! Which nodes form the next generation, and in which rank order. It is a gang: all or nothing.
 //!
 //! First come hard exclusions, each with its reason. If the job refuses a mixture, placement then
-//! keeps only one kind of node, and only interpreters that go together. It prefers a kind of which
-//! there are enough nodes, then the one with most survivors, then the one with most nodes. The rest
+//! keeps only one kind of node, and only interpreters that go together. It prefers a kind with
+//! enough nodes, then the kind with most survivors, then the kind with most nodes. The rest
 //! is a score whose derived `Ord` is the policy. Survivors keep their relative rank order and
 //! newcomers follow, so a rank's data and its neighbours stay where they were.
 

@@ -215,7 +215,7 @@ impl Registry {
         self.nodes.insert(node.record.name.clone(), node);
     }
 
-    /// The host on which a worker pod is. `None`: it is none, or nothing is known of its host.
+    /// The host on which a worker pod is. `None`: the node is no pod, or nothing is known of its host.
     pub(crate) fn host_of(&self, node: &Node) -> Option<&Node> {
         self.nodes.get(node.pod.as_ref()?.host.as_ref()?)
     }

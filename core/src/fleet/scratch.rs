@@ -42,7 +42,7 @@ pub(crate) struct Scratch {
     /// A node has just become Lost.
     pub lost: bool,
     pub answer: Option<(RequestId, Reply)>,
-    /// Whose request is being applied: the events told meanwhile are caused by it.
+    /// The caller whose request is being applied. It causes the events of this turn.
     pub actor: Option<Actor>,
 }
 

@@ -1,5 +1,5 @@
 //! Who may connect to a generation's TCPStore: a rule over its members' addresses. It opens no
-//! socket; the runner that serves the store closes the connections of all others.
+//! socket; the runner that serves the TCPStore closes the connections of all others.
 
 use std::{collections::BTreeSet, fmt, net::IpAddr};
 
@@ -43,7 +43,7 @@ impl StoreClients {
         }
     }
 
-    /// The addresses that the store is told. Empty: it asks nobody where he comes from.
+    /// The addresses that the TCPStore is told. Empty: it takes clients from every address.
     pub(crate) fn addresses(self) -> Vec<IpAddr> {
         match self {
             Self::Members(addresses) => addresses,

@@ -187,7 +187,11 @@ impl Bench {
                 let (Some(session), Some(desired)) = (agent.session, agent.desired.take()) else {
                     continue;
                 };
-                agent.asked = desired.warm.iter().map(|job| job.run.job.clone()).collect();
+                agent.asked = desired
+                    .prewarm
+                    .iter()
+                    .map(|job| job.run.job.clone())
+                    .collect();
                 let (before, launchers) = (agent.runs.clone(), agent.launchers());
                 for run in desired.runs {
                     obey(&mut agent.runs, run, desired.term, self.now, agent.imports);
@@ -305,7 +309,7 @@ impl Bench {
         (report.exit, report.exited_at, report.first_error) =
             (Some(exit), Some(now), error.map(str::to_owned));
         run.phase = RunPhase::Dead;
-        run.launcher_exit = Some(if exit.is_success() {
+        run.torchrun_exit = Some(if exit.is_success() {
             Exit::Code(0)
         } else {
             Exit::Code(1)

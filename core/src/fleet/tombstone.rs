@@ -27,8 +27,8 @@ pub struct Tombstone {
 /// The number of tombstones that are kept. The agents' own clean-up removes the logs of older ones.
 pub(crate) const TOMBSTONES_MAX: usize = 256;
 
-/// The stored tombstones, oldest first. One may be stored whose job is not deleted yet, if the
-/// coordinator died between the two.
+/// The stored tombstones, oldest first. If the coordinator died between the two writes, the job
+/// of a tombstone may still be stored.
 pub(crate) fn loaded(
     mut tombstones: Vec<Tombstone>,
     jobs: &BTreeMap<JobUid, JobRecord>,

@@ -148,7 +148,7 @@ impl Fleet {
             self.liveness_changed(&name, &mut scratch);
         }
         self.forget_gone(&mut scratch);
-        self.judge_brake(&mut scratch);
+        self.decide_brake(&mut scratch);
         self.consider_cordons_again(&mut scratch);
         self.settle_all(&mut scratch);
         self.finish(scratch)

@@ -4,11 +4,10 @@
 //! then: effects follow the last write. So the records that did become durable must make sense
 //! without the others. [`Step`] is the order:
 //!
-//! 1. A node that the store does not know yet, or whose boot is another, before a generation may
-//!    name it. Only a known node can be deleted, and a member on an unknown one would hold its job
-//!    up for ever. A member on another boot than the stored one would look like a reboot.
-//!    A node that is halted now, before what is decided about others. If a job took the number that
-//!    only this node has seen, nothing would show any more that the store is old.
+//! 1. A node that is new to the store, or has booted anew, before a generation may name it. Only a known node can be deleted, and a member on an unknown one would hold its job
+//!    up for ever. If the stored boot were an older one, the member would seem to have rebooted.
+//!    A node that this turn halts, before any decision about other records. If a job took the number
+//!    that only this node has seen, nothing would show any more that the store is old.
 //! 2. A job that opens no generation. It may give up nodes (its workers there are proven dead), and
 //!    another job may take them in the same turn. Two jobs must never hold one GPU.
 //! 3. A job that opens a generation.
@@ -23,8 +22,8 @@
 //!    job that the store has never known. An old tombstone that is dropped for a newer one is deleted in this last step.
 //! 8. Events, in the order of their numbers. They tell what stands in the records.
 //!
-//! A record whose news belongs into two steps is written twice. In its first step it is as before
-//! the turn, with the news of that step alone: the deaths of a job that also opens a generation,
+//! A record with news for two steps is written twice. The first write has the record of before the
+//! turn and only the news of that step: the deaths of a job that also opens a generation,
 //! the boot of a node that also gets a mark. Two jobs can change places in one turn, so no order of
 //! whole records would do.
 //!
@@ -40,7 +39,7 @@ use crate::{
     planted::{self, Mistake},
 };
 
-/// A record as it was before a turn and as it is after it.
+/// A record before and after a turn.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -189,8 +188,8 @@ fn taken(altered: &[Altered]) -> BTreeMap<NodeName, Vec<JobUid>> {
     taken
 }
 
-/// The job as it was, with the deaths that are new, if the deaths need a write of their own first: it
-/// opens a generation itself, and another job takes a node that it gives up.
+/// The job of before the turn with the new deaths, if the deaths need a write of their own first.
+/// They do if the job opens a generation itself and another job takes a node that it gives up.
 fn deaths_apart(altered: &Altered, taken: &BTreeMap<NodeName, Vec<JobUid>>) -> Option<JobRecord> {
     let Altered::Job {
         before: Some(before),

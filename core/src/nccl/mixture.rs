@@ -168,7 +168,7 @@ mod tests {
     use crate::nccl::profile::tests::dgx;
 
     impl Kind {
-        /// The kind of a node whose GPU is of this model, with all else the same.
+        /// The kind of a node with this GPU model. All else is the same.
         pub(crate) fn of_model(model: &str) -> Self {
             kind(&with_model(model))
         }

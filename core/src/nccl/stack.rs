@@ -55,7 +55,7 @@ const ASPECTS: [Aspect; 3] = [
         name: "torch",
         of: |stack| numbers(&stack.torch, 2),
         gpus: false,
-        consequence: "ranks of two releases agree on nothing by promise: collectives, the store's keys and checkpoints differ, and they hang or fail",
+        consequence: "ranks of two releases agree on nothing by promise: collectives, the TCPStore's keys and checkpoints differ, and they hang or fail",
     },
     Aspect {
         what: "the CUDA torch was built for",

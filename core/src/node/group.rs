@@ -30,9 +30,9 @@ pub struct GroupStatus {
     pub joined_ranks: Vec<u32>,
     pub all_joined_at: Option<Timestamp>,
     pub launched_at: Option<Timestamp>,
-    pub launcher_exit: Option<Exit>,
+    pub torchrun_exit: Option<Exit>,
     /// The last lines of torchrun, if it failed.
-    pub launcher_error: Option<String>,
+    pub torchrun_error: Option<String>,
     pub dead_at: Option<Timestamp>,
     /// Its runner stopped it, because it had heard nothing of the coordinator for too long.
     pub fenced: bool,
@@ -48,8 +48,8 @@ impl GroupStatus {
             joined_ranks: Vec::new(),
             all_joined_at: None,
             launched_at: None,
-            launcher_exit: None,
-            launcher_error: None,
+            torchrun_exit: None,
+            torchrun_error: None,
             dead_at: None,
             fenced: false,
             ranks: Vec::new(),
@@ -177,8 +177,8 @@ impl Run {
             report.joined_ranks = status.joined_ranks.clone();
             report.all_joined_at = status.all_joined_at;
             report.launched_at = status.launched_at;
-            report.launcher_exit = status.launcher_exit;
-            report.launcher_error = status.launcher_error.clone();
+            report.torchrun_exit = status.torchrun_exit;
+            report.torchrun_error = status.torchrun_error.clone();
             report.dead_at = status.dead_at;
             report.fenced = status.fenced;
             report.ranks = status.ranks.clone();
@@ -196,7 +196,7 @@ impl GroupStatus {
         self.dead_at = Some(at);
         for seen in exits {
             let Some(number) = seen.rank else {
-                self.launcher_exit = Some(seen.exit);
+                self.torchrun_exit = Some(seen.exit);
                 self.launched_at = self.launched_at.or(Some(seen.started_at));
                 continue;
             };

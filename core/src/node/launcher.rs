@@ -37,7 +37,7 @@ pub struct Plan {
     /// The newest runs of these jobs, if they train.
     pub train: Vec<RunId>,
     /// Jobs that have no run here yet and need a launcher.
-    pub warm: Vec<JobUid>,
+    pub prewarm: Vec<JobUid>,
     /// Jobs whose launcher is not needed any more.
     pub end: Vec<JobUid>,
     /// When to call [`plan`] again if nothing changes before.
@@ -72,14 +72,14 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
             .filter(|(run, lane)| *lane != Lane::Cold && !ended_well(newest[&run.run.job].0))
             .map(|(run, _)| run.run.job.clone()),
     );
-    let warm = coming
+    let prewarm = coming
         .iter()
         .filter(|job| !launchers.contains_key(*job))
         .cloned()
         .collect();
     let mut plan = Plan {
         here,
-        warm,
+        prewarm,
         ..Plan::default()
     };
     for (job, last_here) in launchers
@@ -126,7 +126,7 @@ fn newest_runs(runs: &[(RunReport, Lane)]) -> BTreeMap<&JobUid, (&RunReport, Lan
 /// torchrun ends well on a node only when the ranks of all nodes have, so the job is over.
 fn ended_well(run: &RunReport) -> bool {
     run.phase == RunPhase::Dead
-        && run.launcher_exit.is_some_and(Exit::is_success)
+        && run.torchrun_exit.is_some_and(Exit::is_success)
         && !run.ranks.is_empty()
         && run.ranks_finished(run.ranks.len() as u32)
 }
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(
             plan(NOW, &[], &[]),
             Plan {
-                warm: vec![JobUid::from("a")],
+                prewarm: vec![JobUid::from("a")],
                 ..nothing(&["a"])
             }
         );
@@ -305,7 +305,7 @@ mod tests {
         );
         let left = [run("a", 1, RunPhase::Dead, true)];
         assert_eq!(
-            plan(NOW, &left, &[]).warm,
+            plan(NOW, &left, &[]).prewarm,
             [JobUid::from("a")],
             "it was here before"
         );
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn it_goes_at_once_when_its_job_has_ended_well_here() {
         let mut over = run("a", 2, RunPhase::Dead, true);
-        over.0.launcher_exit = Some(Exit::Code(0));
+        over.0.torchrun_exit = Some(Exit::Code(0));
         over.0.ranks[0].exit = Some(Exit::Code(0));
         let earlier = run("a", 1, RunPhase::Dead, true);
         let ends = Plan {

@@ -12,7 +12,7 @@ use crate::{
     nccl::environment,
     node_report::NodeReport,
     run::{Assignment, Endpoint},
-    spec::entry::Entry,
+    spec::entry::{Entry, is_python},
 };
 
 mod base;
@@ -37,7 +37,7 @@ pub struct Site {
     pub report: NodeReport,
     /// The run's directory, which holds the runner's socket and the shim.
     pub run_dir: String,
-    /// The environment of which a launch's environment is made.
+    /// The environment that a launch's own environment starts from.
     pub env: BTreeMap<String, String>,
     /// What `env` is, which decides how much of it a launch takes.
     pub env_is: EnvIs,
@@ -46,7 +46,7 @@ pub struct Site {
 /// The variable that names the run's directory in all its processes.
 pub const RUN_DIR: &str = "MUSTER_RUN_DIR";
 
-/// From this torch on, torchrun at node rank 0 may fail to bind the port of a store on its host.
+/// From this torch on, torchrun at node rank 0 may fail to bind the port of a TCPStore on its host.
 pub const FORGIVES_BIND: (u32, u32) = (2, 7);
 
 /// Where the ranks of a generation meet.
@@ -54,13 +54,13 @@ pub const FORGIVES_BIND: (u32, u32) = (2, 7);
 pub enum Meeting<'a> {
     /// At the TCPStore that Muster serves for the generation.
     Served(&'a Endpoint),
-    /// At a store of torchrun's own: see [`alone`].
+    /// At a TCPStore of torchrun's own: see [`alone`].
     Own,
 }
 
-/// Whether torchrun must bring a store of its own. Before [`FORGIVES_BIND`] its node rank 0 cannot
-/// share a host with ours, and a world of one node has no other host. No other node has to find
-/// that store, so Muster only loses the knowledge of which ranks have joined.
+/// Whether torchrun must bring a TCPStore of its own. Before [`FORGIVES_BIND`] its node rank 0
+/// cannot share a host with ours, and a world of one node has no other host. No other node has to
+/// find that store, so Muster only loses the knowledge of which ranks have joined.
 pub fn alone(assignment: &Assignment, torch: (u32, u32)) -> bool {
     assignment.node_count == 1 && torch < FORGIVES_BIND
 }
@@ -272,12 +272,12 @@ fn environment(
     ours("MUSTER_RESTART_COUNT", assignment.restart_count.to_string());
     if let Meeting::Served(store) = meeting {
         // With these three variables torchrun at node rank 0 ignores that it cannot bind the
-        // store's port on the store's own host (2.7).
+        // TCPStore's port on the TCPStore's own host (2.7).
         ours("TORCHELASTIC_USE_AGENT_STORE", "True".into());
         ours("MASTER_ADDR", store.host.clone());
         ours("MASTER_PORT", store.port.to_string());
     }
-    // All nodes have equally many ranks, so torchrun need not exchange roles by the store (2.6).
+    // All nodes have equally many ranks, so torchrun need not exchange roles by the TCPStore (2.6).
     ours("TORCH_ELASTIC_WORKER_IDENTICAL", "1".into());
     // No other process on the machine has this variable with this value, so it is used to find what
     // is left of a run.

@@ -419,13 +419,13 @@ impl World {
         self.speak_soon(machine, run);
     }
 
-    fn ended(&mut self, machine: usize, run: &RunId, launcher_exit: Option<Exit>) {
+    fn ended(&mut self, machine: usize, run: &RunId, torchrun_exit: Option<Exit>) {
         let clock = self.machines[machine].clock(self.now);
         let Some(group) = self.machines[machine].runs.get_mut(run) else {
             return;
         };
         group.launcher = false;
-        group.launcher_exit = launcher_exit;
+        group.torchrun_exit = torchrun_exit;
         (group.phase, group.dead_at) = (GroupPhase::Dead, Some(clock));
         note!(self, "n{machine}: {} is dead", words::run(run));
     }

@@ -34,7 +34,7 @@ impl World {
         };
         let asked = |job: &JobUid| {
             desired
-                .warm
+                .prewarm
                 .iter()
                 .any(|assignment| assignment.run.job == *job)
         };
@@ -43,7 +43,7 @@ impl World {
         let dropped = agent.coming.len() < before;
         let id = agent.id;
         let new: Vec<JobUid> = desired
-            .warm
+            .prewarm
             .iter()
             .map(|assignment| assignment.run.job.clone())
             .filter(|job| !agent.coming.contains_key(job))

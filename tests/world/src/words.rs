@@ -27,7 +27,7 @@ pub(crate) fn desired(desired: &Desired) -> String {
     };
     let runs: Vec<String> = desired.runs.iter().map(one).collect();
     let warm: Vec<&str> = desired
-        .warm
+        .prewarm
         .iter()
         .map(|job| job.run.job.as_str())
         .collect();

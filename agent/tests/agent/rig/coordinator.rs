@@ -235,14 +235,14 @@ impl Session {
     }
 
     /// Orders nothing to run, and announces these jobs.
-    pub async fn warm(&self, warm: Vec<Assignment>) {
+    pub async fn prewarm(&self, prewarm: Vec<Assignment>) {
         let desired = Desired {
             term: Term(self.term),
             epoch: NodeEpoch(self.epoch),
             runs: Vec::new(),
             labels: Labels::default(),
             retire: false,
-            warm,
+            prewarm,
         };
         self.say(Down::Desired(desired_to_wire(&desired))).await;
     }
@@ -258,7 +258,7 @@ impl Session {
             runs,
             labels: Labels::bounded(labels),
             retire: false,
-            warm: Vec::new(),
+            prewarm: Vec::new(),
         };
         self.say(Down::Desired(desired_to_wire(&desired))).await;
     }

@@ -243,7 +243,7 @@ impl Controller {
         }
     }
 
-    /// The object, whose spec is wrong if it asks for pods that nobody makes.
+    /// The object. If it asks for pods and nobody makes any, its spec is wrong.
     fn checked(&self, mut seen: Seen) -> Seen {
         if !self.makes_pods && seen.object.template.is_some() {
             let why = "spec.template: this coordinator makes no pods (--kubernetes-pods, manifests/components/worker-pods)";

@@ -130,8 +130,8 @@ impl Seen {
         })
     }
 
-    /// Whether this state is older than the other. Versions of one object are numbers that grow; a
-    /// server whose versions are none is believed in the order of its answers.
+    /// Whether this state is older than the other. The versions of an object are numbers that
+    /// grow. If a server's versions are no numbers, the order of its answers counts.
     pub(super) fn is_older_than(&self, other: &Self) -> bool {
         let number = |seen: &Self| seen.version.parse::<u64>();
         match (number(self), number(other)) {
@@ -176,7 +176,7 @@ fn over(status: &Value) -> Option<Timestamp> {
         let time: jiff::Timestamp = condition["lastTransitionTime"].as_str()?.parse().ok()?;
         u64::try_from(time.as_microsecond()).ok()
     });
-    // Whoever wrote such a status did not say when, so its time never comes.
+    // Such a status does not say when the job ended, so its time never comes.
     Some(Timestamp(end.unwrap_or(u64::MAX)))
 }
 

@@ -30,7 +30,7 @@ fn comes_back_fenced(bench: &mut Bench, node: &str) {
     let agent = bench.agents.get_mut(&node.into()).unwrap();
     agent.frozen = false;
     for run in agent.runs.values_mut().filter(|run| !run.phase.is_over()) {
-        (run.phase, run.fenced, run.dead_at, run.launcher_exit) =
+        (run.phase, run.fenced, run.dead_at, run.torchrun_exit) =
             (RunPhase::Dead, true, Some(now), Some(Exit::Signal(15)));
         run.ranks
             .iter_mut()

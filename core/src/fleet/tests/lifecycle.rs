@@ -376,7 +376,7 @@ fn a_launcher_ended_after_its_ranks_finished_is_no_failure() {
         .values_mut()
         .next()
         .unwrap();
-    run.launcher_exit = Some(Exit::Signal(9));
+    run.torchrun_exit = Some(Exit::Signal(9));
     let (session, runs) = (
         bench.agents[&"a".into()].session.unwrap(),
         bench.agents[&"a".into()].runs.values().cloned().collect(),

@@ -479,7 +479,7 @@ fn a_failure_without_a_moment_began_when_it_was_seen() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.submit("digits", document(2, 2, 2));
     let agent = bench.agents.get_mut(&"a".into()).unwrap();
-    agent.runs.values_mut().next().unwrap().launcher_exit = Some(Exit::Code(2));
+    agent.runs.values_mut().next().unwrap().torchrun_exit = Some(Exit::Code(2));
     let (session, runs) = (
         agent.session.unwrap(),
         agent.runs.values().cloned().collect(),

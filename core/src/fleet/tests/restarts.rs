@@ -182,7 +182,7 @@ fn of_a_large_generation_the_culprit_is_always_kept() {
         };
         (report.ranks[0].exit, report.ranks[0].exited_at) = (Some(Exit::Code(1)), Some(now));
         report.ranks[0].first_error = Some(error.into());
-        (report.phase, report.dead_at, report.launcher_exit) =
+        (report.phase, report.dead_at, report.torchrun_exit) =
             (RunPhase::Dead, Some(now), Some(Exit::Code(1)));
         inputs.push(Input::Runs {
             session: agent.session.unwrap(),

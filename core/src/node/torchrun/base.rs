@@ -40,8 +40,8 @@ pub(super) fn passes(name: &str, env_is: EnvIs) -> bool {
     }
 }
 
-/// Where the ranks start: as the job says, else where the image's programs do, else at home. `base` is
-/// the environment of which `env`, that of the ranks, was made.
+/// Where the ranks start: as the job says, else where the image's programs do, else at home. `base`
+/// is the environment from which `env`, the ranks' own, was made.
 pub(super) fn directory(
     asked: Option<&str>,
     base: &BTreeMap<String, String>,

@@ -110,7 +110,7 @@ fn wants(node: &mut Node, runs: Vec<DesiredRun>) -> Vec<Effect> {
         runs,
         labels: Labels::default(),
         retire: false,
-        warm: Vec::new(),
+        prewarm: Vec::new(),
     };
     told(node, Input::Desired(desired))
 }
@@ -583,7 +583,7 @@ fn a_lost_runner_leaves_its_last_words() {
         (&RunPhase::Dead, Some(Timestamp(5)), None)
     );
     assert_eq!(
-        (report.launched_at, report.launcher_exit),
+        (report.launched_at, report.torchrun_exit),
         (Some(Timestamp(1)), Some(crate::exit::Exit::Code(1)))
     );
 }

@@ -36,7 +36,7 @@ pub fn desired_to_wire(desired: &Desired) -> v1::Desired {
         epoch: desired.epoch.0,
         runs: desired.runs.iter().map(run_to_wire).collect(),
         labels: desired.labels.clone().into(),
-        warm: desired.warm.iter().map(warm_to_wire).collect(),
+        warm: desired.prewarm.iter().map(warm_to_wire).collect(),
         retire: desired.retire,
     }
 }
@@ -138,11 +138,11 @@ pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
     }
     let labels = labels("desired.labels", wire.labels)?.into();
     count("desired.warm", wire.warm.len(), RUNS_MAX)?;
-    let mut warm = Vec::with_capacity(wire.warm.len());
+    let mut prewarm = Vec::with_capacity(wire.warm.len());
     for (i, job) in wire.warm.into_iter().enumerate() {
         let field = format!("desired.warm[{i}]");
         let run = run_id_from_wire(&field, job.job_uid, job.generation)?;
-        if warm
+        if prewarm
             .iter()
             .any(|known: &Assignment| known.run.job == run.job)
         {
@@ -151,7 +151,7 @@ pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
         let assignment = job
             .assignment
             .ok_or_else(|| malformed(format!("{field}.assignment"), "is missing"))?;
-        warm.push(assignment_from_wire(
+        prewarm.push(assignment_from_wire(
             &format!("{field}.assignment"),
             assignment,
             &run,
@@ -162,7 +162,7 @@ pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
         epoch: NodeEpoch(wire.epoch),
         runs,
         labels,
-        warm,
+        prewarm,
         retire: wire.retire,
     })
 }

@@ -58,14 +58,14 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         joined_ranks: report.joined_ranks.clone(),
         all_joined_age_us: age(report.all_joined_at, now),
         launched_age_us: age(report.launched_at, now),
-        launcher_exit: report.launcher_exit.map(exit_to_wire),
+        launcher_exit: report.torchrun_exit.map(exit_to_wire),
         dead_age_us: age(report.dead_at, now),
         ranks: report
             .ranks
             .iter()
             .map(|rank| rank_to_wire(rank, now))
             .collect(),
-        launcher_error: report.launcher_error.clone().unwrap_or_default(),
+        launcher_error: report.torchrun_error.clone().unwrap_or_default(),
         fenced: report.fenced,
         checkpoint: report.checkpoint.map(|checkpoint| v1::CheckpointReport {
             saved_age_us: age(checkpoint.saved_at, now),
@@ -197,7 +197,7 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         joined_ranks: wire.joined_ranks,
         all_joined_at: at(wire.all_joined_age_us, now),
         launched_at: at(wire.launched_age_us, now),
-        launcher_exit: wire
+        torchrun_exit: wire
             .launcher_exit
             .map(|exit| exit_from_wire(&format!("{field}.launcher_exit"), exit))
             .transpose()?,
@@ -206,7 +206,7 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         checkpoint: wire.checkpoint.map(|checkpoint| CheckpointReport {
             saved_at: at(checkpoint.saved_age_us, now),
         }),
-        launcher_error: optional_text(
+        torchrun_error: optional_text(
             &format!("{field}.launcher_error"),
             wire.launcher_error,
             SENTENCE_MAX,

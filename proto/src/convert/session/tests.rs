@@ -152,7 +152,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
         .prop_map(
             |(
                 (run, term, phase, store, joined_ranks),
-                (all_joined_at, launched_at, launcher_exit, launcher_error, dead_at),
+                (all_joined_at, launched_at, torchrun_exit, torchrun_error, dead_at),
                 ranks,
             )| {
                 RunReport {
@@ -163,8 +163,8 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                     joined_ranks,
                     all_joined_at,
                     launched_at,
-                    launcher_exit,
-                    launcher_error,
+                    torchrun_exit,
+                    torchrun_error,
                     dead_at,
                     fenced: term % 2 == 1,
                     checkpoint: (term % 3 > 0).then(|| CheckpointReport {
@@ -354,18 +354,18 @@ fn desired() -> impl Strategy<Value = Desired> {
         })
     });
     let labels = collection::btree_map("[a-z.]{1,20}", "[a-z0-9]{0,63}", 0..3);
-    let warm = collection::vec(run_id().prop_flat_map(assignment), 0..3);
+    let prewarm = collection::vec(run_id().prop_flat_map(assignment), 0..3);
     (
         any::<u64>(),
         any::<u64>(),
         collection::vec(one, 0..5),
         labels,
-        warm,
+        prewarm,
         any::<bool>(),
     )
-        .prop_map(|(term, epoch, mut runs, labels, mut warm, retire)| {
-            warm.sort_by(|a, b| a.run.job.cmp(&b.run.job));
-            warm.dedup_by(|a, b| a.run.job == b.run.job);
+        .prop_map(|(term, epoch, mut runs, labels, mut prewarm, retire)| {
+            prewarm.sort_by(|a, b| a.run.job.cmp(&b.run.job));
+            prewarm.dedup_by(|a, b| a.run.job == b.run.job);
             runs.sort_by(|a, b| a.run.cmp(&b.run));
             runs.dedup_by(|a, b| a.run == b.run);
             Desired {
@@ -373,7 +373,7 @@ fn desired() -> impl Strategy<Value = Desired> {
                 epoch: NodeEpoch(epoch),
                 runs,
                 labels: labels.into(),
-                warm,
+                prewarm,
                 retire,
             }
         })

@@ -97,7 +97,7 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         }),
         joined_ranks: vec![0, 1],
         launched_at: Some(Timestamp(NOW.0 - 5)),
-        launcher_exit: Some(Exit::Signal(9)),
+        torchrun_exit: Some(Exit::Signal(9)),
         fenced: true,
         stack: Stack {
             torch: "2.15.0+cu132".into(),

@@ -61,7 +61,7 @@ pub(super) fn desired(term: u64, epoch: u64, runs: Vec<DesiredRun>) -> Desired {
         epoch: NodeEpoch(epoch),
         runs,
         labels: Labels::default(),
-        warm: Vec::new(),
+        prewarm: Vec::new(),
         retire: false,
     }
 }

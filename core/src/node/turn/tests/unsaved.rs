@@ -9,7 +9,7 @@ fn desired(node: &Node, runs: Vec<DesiredRun>) -> Input {
         runs,
         labels: Labels::default(),
         retire: false,
-        warm: Vec::new(),
+        prewarm: Vec::new(),
     })
 }
 

@@ -282,7 +282,7 @@ pub(crate) struct Verdict {
 /// a program that cannot reach something else uses the same words, and a program that eats all
 /// memory may take its runner along. So the job pays if this has happened `in_vain`, repeatedly and
 /// without a new step. Otherwise such a job would restart for ever.
-pub(crate) fn verdict(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Verdict> {
+pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Verdict> {
     let late = too_late(evidence);
     let primary = evidence
         .iter()

@@ -43,7 +43,7 @@ impl JobTurn<'_> {
         let steps = generation::steps(self.nodes, self.uid, &generation);
         let in_vain = self.in_vain(&steps);
         let members = generation.members.len();
-        let Some(mut verdict) = blame::verdict(evidence, members, in_vain >= IN_VAIN_MAX) else {
+        let Some(mut verdict) = blame::blame(evidence, members, in_vain >= IN_VAIN_MAX) else {
             return;
         };
         if verdict.event_at == Timestamp::default() {

@@ -27,7 +27,7 @@ const PEER: Option<&str> =
 
 #[test]
 fn the_rank_that_failed_by_itself_is_to_blame_even_if_a_victim_was_seen_first() {
-    let verdict = verdict(
+    let verdict = blame(
         &[
             exit("b", 1, Exit::Code(1), PEER, 1000),
             exit("a", 0, Exit::Signal(11), None, 1003),
@@ -50,7 +50,7 @@ fn a_cut_node_explains_its_peers_deaths_and_costs_the_job_nothing() {
         exit("c", 2, Exit::Code(1), None, 1001),
         silent("a", false, 1020),
     ];
-    let verdict = verdict(&evidence, 3, false).unwrap();
+    let verdict = blame(&evidence, 3, false).unwrap();
     assert_eq!(
         (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
         (Cause::NodeLost, Charged::Node, Some("a"))
@@ -65,7 +65,7 @@ fn who_was_heard_after_the_victims_fell_did_not_fell_them() {
         exit("c", 2, Exit::Code(1), PEER, 1001),
     ];
     let with = |heard| {
-        verdict(
+        blame(
             &[victims.as_slice(), &[silent("a", true, heard)]].concat(),
             3,
             false,
@@ -90,7 +90,7 @@ fn who_was_heard_after_the_victims_fell_did_not_fell_them() {
 
 #[test]
 fn a_failure_long_before_a_silence_is_not_the_silences_fault() {
-    let verdict = verdict(
+    let verdict = blame(
         &[
             exit("b", 1, Exit::Code(3), None, 1000),
             silent("a", false, 2000),
@@ -109,7 +109,7 @@ fn a_group_that_vanished_with_its_runner_costs_the_job_nothing() {
         at: Timestamp(900_000),
         launched,
     };
-    let verdict = verdict(
+    let verdict = blame(
         &[exit("b", 1, Exit::Code(1), PEER, 1000), vanished(true)],
         2,
         false,
@@ -120,7 +120,7 @@ fn a_group_that_vanished_with_its_runner_costs_the_job_nothing() {
         (Cause::WorkerKilled, Charged::Node, Some("a"))
     );
     assert_eq!(
-        verdict(&[vanished(false)], 1, false).unwrap().cause,
+        blame(&[vanished(false)], 1, false).unwrap().cause,
         Cause::StartFailed,
         "it is not tried there again at once"
     );
@@ -132,14 +132,14 @@ fn who_forgot_how_its_group_ended_is_not_blamed_for_that() {
         node: "b".into(),
         at: Timestamp(2_000_000),
     };
-    let verdict = verdict(std::slice::from_ref(&forgotten), 2, false).unwrap();
+    let verdict = blame(std::slice::from_ref(&forgotten), 2, false).unwrap();
     assert_eq!(
         (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
         (Cause::PeersLost, Charged::Nobody, None)
     );
     let told = "the worker group on b is dead, and its node has forgotten how it ended";
     assert_eq!(verdict.message, told);
-    let verdict = verdict(&[forgotten, silent("a", true, 1000)], 2, false).unwrap();
+    let verdict = blame(&[forgotten, silent("a", true, 1000)], 2, false).unwrap();
     assert_eq!(verdict.culprit.as_deref(), Some("a"));
 }
 
@@ -160,7 +160,7 @@ fn a_node_that_told_what_happened_on_it_was_not_cut_off_before() {
         ),
     ] {
         let evidence = [told, silent("a", false, 1100)];
-        let verdict = verdict(&evidence, 1, false).unwrap();
+        let verdict = blame(&evidence, 1, false).unwrap();
         assert_eq!(
             (verdict.cause, verdict.culprit.as_deref()),
             (cause, Some(culprit))
@@ -171,7 +171,7 @@ fn a_node_that_told_what_happened_on_it_was_not_cut_off_before() {
         exit("a", 0, Exit::Code(1), None, 900),
         silent("a", false, 1100),
     ];
-    let verdict = verdict(&evidence, 1, false).unwrap();
+    let verdict = blame(&evidence, 1, false).unwrap();
     assert_eq!(verdict.cause, Cause::NodeLost);
 }
 
@@ -185,7 +185,7 @@ fn a_launcher_that_ends_under_its_ranks_did_not_fail_to_start() {
             error: None,
             launched,
         };
-        verdict(&[evidence], 2, false).unwrap()
+        blame(&[evidence], 2, false).unwrap()
     };
     assert_eq!(failed(Exit::Code(1), false).cause, Cause::StartFailed);
     assert_eq!(failed(Exit::Code(1), true).cause, Cause::WorkerFailed);
@@ -205,7 +205,7 @@ fn victims_of_each_other_name_nobody_and_pay_only_if_it_is_in_vain() {
         exit("a", 0, Exit::Code(1), PEER, 1000),
         exit("b", 1, Exit::Code(1), PEER, 1001),
     ];
-    let verdict = verdict(&evidence, 2, false).unwrap();
+    let verdict = blame(&evidence, 2, false).unwrap();
     assert_eq!(
         (
             verdict.cause,
@@ -216,7 +216,7 @@ fn victims_of_each_other_name_nobody_and_pay_only_if_it_is_in_vain() {
         (Cause::PeersLost, Charged::Nobody, None, None)
     );
     assert_eq!(verdict.collateral, ["rank 0 on a", "rank 1 on b"]);
-    assert_eq!(verdict(&evidence, 2, true).unwrap().charged, Charged::Job);
+    assert_eq!(blame(&evidence, 2, true).unwrap().charged, Charged::Job);
 }
 
 #[test]
@@ -226,13 +226,13 @@ fn a_refusal_everywhere_is_the_jobs_fault_elsewhere_the_nodes() {
         reason: "no such script".into(),
     };
     assert_eq!(
-        verdict(&[refused("a"), refused("b")], 2, false)
+        blame(&[refused("a"), refused("b")], 2, false)
             .unwrap()
             .charged,
         Charged::Job
     );
     assert_eq!(
-        verdict(&[refused("a")], 2, false).unwrap().charged,
+        blame(&[refused("a")], 2, false).unwrap().charged,
         Charged::Node
     );
 }

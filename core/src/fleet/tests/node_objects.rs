@@ -323,7 +323,7 @@ fn a_cordon_that_is_older_than_the_books_is_taken_over() {
             cluster.changes("a", |_| ());
         }
         let taken = cluster.record("a").cordon.clone().unwrap();
-        assert_eq!((taken.by.into(), taken.at), (cordon.by.clone(), cordon.at));
+        assert_eq!((taken.by, taken.at), (cordon.by.clone(), cordon.at));
         assert_eq!(cluster.settles("a").annotations, raw.annotations);
     }
     cluster

@@ -216,7 +216,7 @@ pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
         epoch: NodeEpoch(5),
         runs,
         labels: Labels::bounded([("zone".to_owned(), "a".to_owned())]),
-        warm: vec![assignment(run(4))],
+        prewarm: vec![assignment(run(4))],
     };
     let welcome = Welcome {
         term: Term(4),

@@ -433,7 +433,7 @@ fn every_wrong_assignment_is_refused_by_field() {
         })
     };
     assert_eq!(
-        asked(vec![warm.clone()]).unwrap().warm[0].run.generation,
+        asked(vec![warm.clone()]).unwrap().prewarm[0].run.generation,
         Generation(2)
     );
     let cases = [

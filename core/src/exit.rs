@@ -17,6 +17,13 @@ impl Exit {
         self == Exit::Code(0)
     }
 
+    /// Whether the processor stopped the program: it did something that is not possible. A lost
+    /// connection does not do that. SIGABRT is none of these, since NCCL's watchdog aborts a program
+    /// whose peers are silent.
+    pub(crate) fn is_crash(self) -> bool {
+        matches!(self, Exit::Signal(SIGILL | SIGBUS | SIGFPE | SIGSEGV))
+    }
+
     /// The class of the end, judged without any other evidence.
     pub fn class(self, first_error: Option<&str>) -> ExitClass {
         if self.is_success() {
@@ -34,7 +41,11 @@ impl Exit {
 
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
+const SIGILL: i32 = 4;
+const SIGBUS: i32 = 7;
+const SIGFPE: i32 = 8;
 pub(crate) const SIGKILL: i32 = 9;
+const SIGSEGV: i32 = 11;
 const SIGTERM: i32 = 15;
 
 /// The meaning of one rank's end. The order is that in which blame prefers them: a rank that failed

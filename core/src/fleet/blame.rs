@@ -186,12 +186,13 @@ impl Evidence {
     }
 
     /// Whether this names a cause other than a network cut: the runner was killed, or a program
-    /// ended with an error of its own.
+    /// crashed, or ended with an error of its own.
     fn has_a_cause_of_its_own(&self) -> bool {
         match self {
             Evidence::Vanished { .. } => true,
-            Evidence::RankExit { error, .. } | Evidence::TorchrunFailed { error, .. } => {
-                error.is_some() && !self.is_victim()
+            Evidence::RankExit { exit, error, .. }
+            | Evidence::TorchrunFailed { exit, error, .. } => {
+                (error.is_some() || exit.is_crash()) && !self.is_victim()
             }
             _ => false,
         }

@@ -158,6 +158,11 @@ fn a_node_that_told_what_happened_on_it_was_not_cut_off_before() {
             Cause::WorkerFailed,
             "rank 0 on a",
         ),
+        (
+            exit("a", 0, Exit::Signal(11), None, 900),
+            Cause::WorkerFailed,
+            "rank 0 on a",
+        ),
     ] {
         let evidence = [told, silent("a", false, 1100)];
         let verdict = blame(&evidence, 1, false).unwrap();
@@ -166,13 +171,12 @@ fn a_node_that_told_what_happened_on_it_was_not_cut_off_before() {
             (cause, Some(culprit))
         );
     }
-    // Without words of its own it may have fallen because of the cut.
-    let evidence = [
-        exit("a", 0, Exit::Code(1), None, 900),
-        silent("a", false, 1100),
-    ];
-    let verdict = blame(&evidence, 1, false).unwrap();
-    assert_eq!(verdict.cause, Cause::NodeLost);
+    // Without words of its own it may have fallen because of the cut. A watchdog aborts then.
+    for end in [Exit::Code(1), Exit::Signal(6)] {
+        let evidence = [exit("a", 0, end, None, 900), silent("a", false, 1100)];
+        let verdict = blame(&evidence, 1, false).unwrap();
+        assert_eq!(verdict.cause, Cause::NodeLost);
+    }
 }
 
 #[test]

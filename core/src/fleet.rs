@@ -41,6 +41,7 @@
 //! | `view` | what users see |
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
+//! | `pod_work` | the work for them: what is under way, and what is not known |
 //! | `worker_pods` | all of them, and why jobs lack more |
 //! | `marking` | what Kubernetes Node objects should carry |
 //! | `admission` | which jobs may take room, and in which order |
@@ -120,6 +121,7 @@ mod output;
 mod placement;
 mod pod_news;
 pub mod pod_plan;
+pub mod pod_work;
 mod policy;
 mod presence;
 mod prewarm;

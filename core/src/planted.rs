@@ -110,6 +110,20 @@ mistakes! {
     ForeignCordonLifted,
     /// Muster cordons a node again at once that a person has uncordoned.
     HoldOffIgnored,
+    /// A worker pod that the cluster does not know any more is taken for dead while its agent is heard.
+    ForcedIsDead,
+    /// What a worker pod itself says counts in full against its host.
+    PodsWordCounts,
+    /// A job that wants fewer nodes deletes a pod in which workers live.
+    LivePodDeleted,
+    /// A pod that is being deleted still counts as a place of its job.
+    GoingPodCounts,
+    /// If no answer says whether a pod was made, another one is made under a new name.
+    PodMadeTwice,
+    /// A job that cannot begin keeps the pods that it has for ever.
+    PodsNeverGivenBack,
+    /// A worker pod is heard about jobs that are not its own.
+    PodsWordTaken,
 }
 
 #[cfg(feature = "planted")]

@@ -2,7 +2,7 @@
 //! chooses its node, its agent dials this coordinator, and the fleet makes generations of those that
 //! are up.
 //!
-//! Which pods a job lacks is decided in `core::fleet::pod_plan`; here they are made, read and
+//! Which pods a job lacks is decided in `core::fleet::pod_plan` and `pod_work`; here they are made, read and
 //! deleted. What agents need of the cluster (their image, the coordinator's address) is taken from the
 //! DaemonSet of the agents, so one upgrade changes both.
 //!
@@ -18,7 +18,7 @@ mod model;
 mod object;
 mod template;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, Config};
@@ -135,6 +135,3 @@ impl Reader for Telling {
         self.tell.send(news).await.map_err(|_| NoAnswer::Ended)
     }
 }
-
-/// All that the controller knows, by node.
-type Known = BTreeMap<NodeName, Arc<WorkerPod>>;

@@ -41,6 +41,9 @@ pub(crate) enum Unanswered {
     Forbidden(String),
     #[error("it is overloaded (429)")]
     Busy,
+    /// There is an object of this name already.
+    #[error("{0} (409)")]
+    Exists(String),
     #[error("{text} ({code})")]
     Refused { code: u16, text: String },
     #[error("{0}")]
@@ -154,6 +157,15 @@ impl Server {
 }
 
 impl Unanswered {
+    /// Nobody can tell whether it did what it was asked for.
+    pub(super) fn is_open(&self) -> bool {
+        match self {
+            Self::Silent | Self::Unreachable(_) | Self::Malformed { .. } => true,
+            Self::Refused { code, .. } => *code >= 500,
+            Self::Unknown | Self::Forbidden(_) | Self::Busy | Self::Exists(_) => false,
+        }
+    }
+
     /// There is no such object.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })
@@ -166,6 +178,8 @@ fn unanswered(error: Error) -> Unanswered {
             401 => Unanswered::Unknown,
             403 => Unanswered::Forbidden(cut(&status.message)),
             429 => Unanswered::Busy,
+            // Other conflicts have the same number.
+            409 if status.reason == "AlreadyExists" => Unanswered::Exists(cut(&status.message)),
             code => Unanswered::Refused {
                 code,
                 text: cut(&status.message),

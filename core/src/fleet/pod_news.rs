@@ -22,6 +22,7 @@ use crate::{
     },
     hello::Hello,
     id::{JobUid, NodeName},
+    planted::{self, Mistake},
     run::RunReport,
 };
 
@@ -79,7 +80,8 @@ impl Fleet {
         let last = pod.as_ref().or(node.pod.as_ref());
         let ended = last.is_some_and(|pod| pod.stage == PodStage::Ended);
         let is_missing = pod.is_none() && self.pods.listed;
-        let is_lost = is_missing && node.liveness == Liveness::Lost;
+        let is_silent = node.liveness == Liveness::Lost || planted::on(Mistake::ForcedIsDead);
+        let is_lost = is_missing && is_silent;
         if (ended && !speaks) || is_lost {
             return self.pod_is_gone(name, ended, scratch);
         }
@@ -123,7 +125,8 @@ impl Fleet {
     fn speaks_for(&self, name: &NodeName) -> Option<Option<JobUid>> {
         let of_record = || self.nodes.get(name)?.record.pod_of.clone();
         let of_pod = || self.pods.all.get(name).map(|pod| pod.job.clone());
-        is_pod(name).then(|| of_pod().or_else(of_record))
+        let is_heard_on_all = planted::on(Mistake::PodsWordTaken);
+        (is_pod(name) && !is_heard_on_all).then(|| of_pod().or_else(of_record))
     }
 
     /// What an agent says, without what it has no business to know: whoever may make pods in a

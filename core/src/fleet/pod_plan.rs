@@ -16,6 +16,7 @@ use crate::{
         worker_pod::{PodStage, WorkerPod},
     },
     id::NodeName,
+    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -65,7 +66,8 @@ pub fn plan<'a>(
         .filter(|pod| pod.is_of(&job.name, &job.uid));
     let (gone, there): (Vec<&WorkerPod>, Vec<_>) =
         of_job.partition(|pod| pod.stage == PodStage::Ended);
-    let standing = there.into_iter().filter(|pod| !pod.deleting);
+    let counts = |pod: &&WorkerPod| !pod.deleting || planted::on(Mistake::GoingPodCounts);
+    let standing = there.into_iter().filter(counts);
     let mut standing: Vec<&WorkerPod> = standing.collect();
     if job.phase.is_over() {
         after_the_end(job, &standing, now, &mut plan);
@@ -100,7 +102,8 @@ pub fn plan<'a>(
         plan.create = (wanted - have) as u32;
         return plan;
     }
-    let mut idle: Vec<&WorkerPod> = standing.into_iter().filter(|pod| is_idle(pod)).collect();
+    let may_go = |pod: &&WorkerPod| is_idle(pod) || planted::on(Mistake::LivePodDeleted);
+    let mut idle: Vec<&WorkerPod> = standing.into_iter().filter(may_go).collect();
     // Those that run come last, and of others the newest go first.
     idle.sort_by_key(|pod| {
         let runs = pod.stage == PodStage::Running;
@@ -141,7 +144,8 @@ fn give_back(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mu
     let in_vain = standing
         .iter()
         .any(|pod| pod.stage == PodStage::Waiting && pod.host.is_none());
-    if has_begun || !lacks || !held || !in_vain {
+    let never = planted::on(Mistake::PodsNeverGivenBack);
+    if has_begun || !lacks || !held || !in_vain || never {
         return false;
     }
     // The newest decides: as long as new ones come, the job has had no time to get them.

@@ -114,7 +114,11 @@ impl Events {
                     }
                     return;
                 }
-                Err(why @ (Unanswered::Refused { .. } | Unanswered::Malformed { .. })) => {
+                Err(
+                    why @ (Unanswered::Refused { .. }
+                    | Unanswered::Exists(_)
+                    | Unanswered::Malformed { .. }),
+                ) => {
                     return debug!("tell an event of {name}: {why}");
                 }
                 Err(why) => {

@@ -1,6 +1,5 @@
-//! Makes the pods that jobs lack and deletes those that they do not need, as
-//! `core::fleet::pod_plan` says. What was made or deleted counts at once, before the watch tells it,
-//! so nothing is made twice.
+//! Makes the pods that jobs lack and deletes those that they do not need, as `core::fleet::pod_work`
+//! says. Here are the requests, how many go out at a time, and when they are tried again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,8 +11,8 @@ use k8s_openapi::api::core::v1::Pod;
 use muster_core::{
     fleet::{
         Input, PodNews,
-        job::{JobRecord, Phase},
-        pod_plan::{PodPlan, plan},
+        job::JobRecord,
+        pod_work::{Known, Made, PodWork, Removed, Steps},
         view::NodeView,
         worker_pod::{WorkerPod, is_pod, node_of},
     },
@@ -29,7 +28,6 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    Known,
     model::{Model, NoSite},
     object::kept,
     template,
@@ -51,14 +49,6 @@ const AT_ONCE: usize = 16;
 /// All of them together: 20 a second, and 200 at once, so that a large job begins quickly.
 const WRITES_AT_ONCE: u32 = 200;
 const WRITE_EVERY: Duration = Duration::from_millis(50);
-/// How long a job that has given its pods back waits before it comes again, at first and at most.
-const GIVEN_BACK_MIN: Duration = Duration::from_secs(30);
-const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
-/// How long a job waits after a pod that was made in vain, at first and at most.
-const IN_VAIN_MIN: Duration = Duration::from_secs(1);
-const IN_VAIN_MAX: Duration = Duration::from_secs(300);
-/// Letters of a job's name in the names of its pods: an object has no more.
-const NAME_MAX: usize = 52;
 /// How often hosts are looked at again, and the authorities in the namespaces of pods.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -71,36 +61,28 @@ pub(super) struct Controller {
     revision: u64,
     /// Jobs with a template.
     names: BTreeMap<JobUid, JobName>,
-    pods: BTreeMap<JobUid, Known>,
+    works: BTreeMap<JobUid, Work>,
     /// All pods were read once. Until then a job may have some that are not known.
     listed: bool,
-    works: BTreeMap<JobName, Work>,
     waiting: BTreeSet<JobName>,
     /// The job that something was begun for last.
     turn: Option<JobName>,
     due: BTreeMap<JobName, Instant>,
-    under_way: JoinSet<(JobName, Did)>,
+    under_way: JoinSet<(JobName, JobUid, Did)>,
     writes: Pace,
 }
 
-/// What is known of the work for one job.
+/// The work for one job.
 #[derive(Default)]
 struct Work {
-    job: Option<JobUid>,
-    making: u32,
-    removing: BTreeSet<String>,
+    pods: PodWork,
     attempts: Attempts,
-    /// How often in a row the job has given its pods back.
-    given_back: u32,
-    /// How many pods were made in vain since it last trained.
-    in_vain: u32,
-    not_before: Option<Instant>,
     /// Why its pods cannot be made, as the fleet was told.
     refused: Option<String>,
 }
 
 enum Did {
-    Make(Result<Box<WorkerPod>, NotMade>),
+    Make(String, Result<(), NotMade>),
     Remove(String, Result<(), Unanswered>),
 }
 
@@ -131,9 +113,8 @@ impl Controller {
             news,
             revision: 0,
             names: BTreeMap::new(),
-            pods: BTreeMap::new(),
-            listed: false,
             works: BTreeMap::new(),
+            listed: false,
             waiting: BTreeSet::new(),
             turn: None,
             due: BTreeMap::new(),
@@ -160,7 +141,7 @@ impl Controller {
                     Err(_) => return,
                 },
                 Some(ended) = self.under_way.join_next() => match ended {
-                    Ok((name, did)) => self.done(&name, did).await,
+                    Ok((name, job, did)) => self.done(&name, &job, did).await,
                     // A panic was logged. The job's work stays undone, and the rest goes on.
                     Err(e) => warn!("work on worker pods: {e}"),
                 },
@@ -177,56 +158,46 @@ impl Controller {
     fn hear(&mut self, news: News<NodeName, Arc<WorkerPod>>) {
         match news {
             News::Listed(all) => {
-                self.pods.clear();
-                for (name, pod) in all {
-                    self.know(name, pod);
+                let mut of: BTreeMap<JobUid, Known> = BTreeMap::new();
+                for (node, pod) in all {
+                    of.entry(pod.job.clone()).or_default().insert(node, pod);
+                }
+                for (job, work) in &mut self.works {
+                    work.pods.listed(of.remove(job).unwrap_or_default());
+                }
+                for (job, known) in of {
+                    self.works.entry(job).or_default().pods.listed(known);
                 }
                 self.listed = true;
-                self.look_at_all();
+                self.waiting.extend(self.names.values().cloned());
             }
-            News::Applied(name, pod) => {
+            News::Applied(node, pod) => {
                 self.wait(&pod.job);
-                self.know(name, pod);
+                let work = self.works.entry(pod.job.clone()).or_default();
+                work.pods.applied(node, pod);
             }
-            News::Deleted(name, pod) => {
+            News::Deleted(node, pod) => {
                 self.wait(&pod.job);
-                if let Some(pods) = self.pods.get_mut(&pod.job) {
-                    pods.remove(&name);
-                    if pods.is_empty() {
-                        self.pods.remove(&pod.job);
-                    }
-                }
-                if let Some(work) = self.work_of(&pod.job) {
-                    work.removing.remove(&pod.uid);
+                if let Some(work) = self.works.get_mut(&pod.job) {
+                    work.pods.deleted(&node, &pod);
                 }
             }
             // The log has it.
             News::Followed | News::Unreadable(_) => {}
         }
+        self.forget_idle();
     }
 
-    /// Takes what is said of a pod. One that was deleted just now is being deleted, also if the watch
-    /// does not say so yet.
-    fn know(&mut self, name: NodeName, mut pod: Arc<WorkerPod>) {
-        let removing = |work: &mut Work| work.removing.contains(&pod.uid);
-        if !pod.deleting && self.work_of(&pod.job).is_some_and(removing) {
-            Arc::make_mut(&mut pod).deleting = true;
-        }
-        let pods = self.pods.entry(pod.job.clone()).or_default();
-        pods.insert(name, pod);
-    }
-
-    fn work_of(&mut self, job: &JobUid) -> Option<&mut Work> {
-        self.works.get_mut(self.names.get(job)?)
+    /// Work for a job that is not there any more is kept for as long as it has pods.
+    fn forget_idle(&mut self) {
+        let is_job = |uid: &JobUid| self.names.contains_key(uid);
+        self.works
+            .retain(|uid, work| is_job(uid) || !work.pods.is_empty());
     }
 
     /// The job of this uid is looked at.
     fn wait(&mut self, job: &JobUid) {
         self.waiting.extend(self.names.get(job).cloned());
-    }
-
-    fn look_at_all(&mut self) {
-        self.waiting.extend(self.names.values().cloned());
     }
 
     /// Looks which jobs have changed.
@@ -239,20 +210,24 @@ impl Controller {
                 self.waiting.insert(name.clone());
             }
         }
-        if board.removed_since(self.revision) {
+        let removed = board.removed_since(self.revision);
+        if removed {
             self.names.retain(|uid, name| {
                 let view = board.get(name);
                 view.is_some_and(|view| view.record.uid == *uid)
             });
-            self.works.retain(|name, _| board.get(name).is_some());
         }
         self.revision = board.revision();
+        drop(board);
+        if removed {
+            self.forget_idle();
+        }
     }
 
     /// Hosts may have become bad, and the authorities other ones.
     async fn look_around(&mut self) {
-        self.look_at_all();
-        let pods = self.pods.values().flat_map(BTreeMap::values);
+        self.waiting.extend(self.names.values().cloned());
+        let pods = self.works.values().flat_map(|work| work.pods.pods());
         let namespaces: BTreeSet<String> = pods.map(|pod| pod.namespace.clone()).collect();
         self.model.retain(&namespaces);
         for namespace in &namespaces {
@@ -284,100 +259,81 @@ impl Controller {
     }
 
     async fn begin_one(&mut self, name: &JobName, job: &JobRecord, avoided: &BTreeSet<NodeName>) {
-        let now = Instant::now();
-        let pods = self.pods.get(&job.uid).into_iter().flatten();
-        let pods = pods.map(|(_, pod)| &**pod);
-        let PodPlan {
-            create,
+        let (now, clock) = (Instant::now(), self.handle.now());
+        let mut work = self.works.remove(&job.uid).unwrap_or_default();
+        let Steps {
             delete,
+            create,
+            content,
             gives_back,
             again,
-        } = plan(
+        } = work.pods.steps(
             job,
-            pods,
             |host| avoided.contains(host),
             |node| self.is_lost(node),
-            self.handle.now(),
+            clock,
+            entropy(),
         );
-        let clock = self.handle.now();
         if let Some(at) = again {
             self.wake(name, now + at.since(clock).min(LOOK * 720));
         }
-        let work = self.works.entry(name.clone()).or_default();
-        if work.job.as_ref() != Some(&job.uid) {
-            // An earlier job had the name.
-            *work = Work {
-                job: Some(job.uid.clone()),
-                ..Work::default()
-            };
-        }
-        if job.phase == Phase::Running {
-            (work.given_back, work.in_vain) = (0, 0);
-        }
-        // Pods that are about to be given back are seen several times.
-        let rests = work.not_before.is_some_and(|at| at > now);
-        if gives_back && !rests {
-            let pause = (GIVEN_BACK_MIN * (1 << work.given_back.min(5))).min(GIVEN_BACK_MAX);
-            // Two jobs that gave way to each other do not come back together.
-            let jitter = pause.mul_f64((entropy() % 1_000) as f64 / 1_000.0);
-            work.not_before = Some(now + pause + jitter);
-            work.given_back += 1;
+        if gives_back {
             info!(job = %name, "too few worker pods could be had, so it gives all back and comes again");
         }
-        for pod in delete {
-            let work = self.works.entry(name.clone()).or_default();
-            if work.removing.contains(&pod.uid) {
-                continue;
-            }
-            if self.under_way.len() >= AT_ONCE {
-                self.waiting.insert(name.clone());
-                return;
-            }
-            if let Err(at) = work
-                .attempts
+        let mut may = || {
+            work.attempts
                 .may(now)
                 .and_then(|()| self.writes.take(now, 0))
-            {
-                return self.wake(name, at);
+        };
+        let mut held_up = None;
+        for pod in delete {
+            if self.under_way.len() >= AT_ONCE {
+                held_up = Some(now);
+                break;
+            }
+            if let Err(at) = may() {
+                held_up = Some(at);
+                break;
             }
             info!(job = %name, pod = pod.pod, "worker pod deleted: {}", pod.why);
-            work.removing.insert(pod.uid.clone());
-            if pod.in_vain {
-                let pause = IN_VAIN_MIN * (1 << work.in_vain.min(9));
-                let until = now + pause.min(IN_VAIN_MAX);
-                work.not_before = Some(work.not_before.map_or(until, |at| at.max(until)));
-                work.in_vain += 1;
-            }
+            work.pods.begin_to_remove(&pod, clock);
             let (server, path) = (self.server.clone(), path(name, &pod.pod));
-            let key = name.clone();
+            let (key, uid) = (name.clone(), job.uid.clone());
             self.under_way.spawn(async move {
                 let result = remove(&server, &path, &pod.uid).await;
-                (key, Did::Remove(pod.uid, result))
+                (key, uid, Did::Remove(pod.uid, result))
             });
         }
-        let work = self.works.entry(name.clone()).or_default();
-        let lacking = create.saturating_sub(work.making);
-        if lacking == 0 && create == 0 && work.refused.take().is_some() {
-            self.tell(job, None).await;
-        }
-        for _ in 0..lacking {
-            let work = self.works.entry(name.clone()).or_default();
+        for _ in 0..create {
+            if held_up.is_some() {
+                break;
+            }
             if self.under_way.len() >= AT_ONCE {
-                self.waiting.insert(name.clone());
-                return;
+                held_up = Some(now);
+                break;
             }
-            let rested = work.not_before.filter(|at| *at > now).map_or(Ok(()), Err);
-            let may = rested.and_then(|()| work.attempts.may(now));
-            if let Err(at) = may.and_then(|()| self.writes.take(now, 0)) {
-                return self.wake(name, at);
+            if let Err(at) = may() {
+                held_up = Some(at);
+                break;
             }
-            work.making += 1;
+            let pod = work.pods.begin_to_make(&job.name.name, entropy());
             let (server, model, job) = (self.server.clone(), self.model.clone(), job.clone());
             let (avoided, key) = (avoided.iter().cloned().collect(), name.clone());
             self.under_way.spawn(async move {
-                let made = make(&server, &model, &job, avoided).await;
-                (key, Did::Make(made.map(Box::new)))
+                let made = make(&server, &model, &job, &pod, avoided).await;
+                (key, job.uid, Did::Make(pod, made))
             });
+        }
+        let is_told = content && work.refused.take().is_some();
+        self.works.insert(job.uid.clone(), work);
+        match held_up {
+            // Whatever ends next makes room.
+            Some(at) if at <= now => drop(self.waiting.insert(name.clone())),
+            Some(at) => self.wake(name, at),
+            None => {}
+        }
+        if is_told {
+            self.tell(&job.uid, None).await;
         }
     }
 
@@ -403,68 +359,62 @@ impl Controller {
         *due = at.min(*due);
     }
 
-    async fn done(&mut self, name: &JobName, did: Did) {
-        let now = Instant::now();
+    async fn done(&mut self, name: &JobName, job: &JobUid, did: Did) {
+        let (now, clock) = (Instant::now(), self.handle.now());
         self.waiting.insert(name.clone());
-        let work = self.works.entry(name.clone()).or_default();
+        let work = self.works.entry(job.clone()).or_default();
         match did {
-            Did::Make(made) => {
-                work.making = work.making.saturating_sub(1);
-                match made {
-                    Ok(pod) => {
-                        work.attempts = Attempts::default();
-                        let told = work.refused.take().is_some();
-                        let node = pod.node();
-                        // The watch may have told more of it already.
-                        let pods = self.pods.entry(pod.job.clone()).or_default();
-                        pods.entry(node).or_insert_with(|| Arc::new(*pod));
-                        if told && let Some(view) = self.handle.job(name) {
-                            self.tell(&view.record, None).await;
-                        }
-                    }
-                    Err(why) => {
-                        let again = work.attempts.failed(now);
-                        let why = sentence(&why);
-                        let is_new = work.refused.as_ref() != Some(&why);
-                        work.refused = Some(why.clone());
-                        self.wake(name, again);
-                        if is_new {
-                            warn!(job = %name, "its worker pods cannot be made: {why}");
-                            if let Some(view) = self.handle.job(name) {
-                                self.tell(&view.record, Some(why)).await;
-                            }
-                        }
-                    }
+            Did::Make(pod, Ok(())) => {
+                work.pods.made(&pod, Made::Yes, clock);
+                work.attempts = Attempts::default();
+                if work.refused.take().is_some() {
+                    self.tell(job, None).await;
                 }
             }
-            Did::Remove(uid, Ok(())) => {
-                // Until the watch says so.
-                let mut pods = self.pods.values_mut().flat_map(BTreeMap::values_mut);
-                if let Some(pod) = pods.find(|pod| pod.uid == uid) {
-                    Arc::make_mut(pod).deleting = true;
+            Did::Make(pod, Err(why)) => {
+                work.pods.made(&pod, why.means(), clock);
+                let again = work.attempts.failed(now);
+                let why = sentence(&why);
+                let is_new = work.refused.as_ref() != Some(&why);
+                work.refused = Some(why.clone());
+                self.wake(name, again);
+                if is_new {
+                    warn!(job = %name, "its worker pods cannot be made: {why}");
+                    self.tell(job, Some(why)).await;
                 }
+            }
+            Did::Remove(uid, Ok(())) => work.pods.removed(&uid, Removed::Yes),
+            Did::Remove(uid, Err(why)) if why.is_missing() => {
+                work.pods.removed(&uid, Removed::Missing);
             }
             Did::Remove(uid, Err(why)) => {
-                work.removing.remove(&uid);
-                if why.is_missing() {
-                    // The watch has not said so yet.
-                    for pods in self.pods.values_mut() {
-                        pods.retain(|_, pod| pod.uid != uid);
-                    }
-                } else {
-                    let again = work.attempts.failed(now);
-                    warn!(job = %name, "a worker pod cannot be deleted: {why}");
-                    self.wake(name, again);
-                }
+                work.pods.removed(&uid, Removed::No);
+                let again = work.attempts.failed(now);
+                warn!(job = %name, "a worker pod cannot be deleted: {why}");
+                self.wake(name, again);
             }
         }
+        self.forget_idle();
     }
 
     /// Tells the fleet why a job lacks pods.
-    async fn tell(&self, job: &JobRecord, why: Option<String>) {
-        let news = PodNews::Refused(job.uid.clone(), why);
+    async fn tell(&self, job: &JobUid, why: Option<String>) {
+        let news = PodNews::Refused(job.clone(), why);
         // If the engine has ended, so does this.
         let _ = self.handle.tell(Input::Pods(news)).await;
+    }
+}
+
+impl NotMade {
+    /// Whether the pod may have been made all the same.
+    fn means(&self) -> Made {
+        match self {
+            Self::Unanswered(Unanswered::Exists(_)) => Made::Exists,
+            Self::Unanswered(why) if why.is_open() => Made::Unknown,
+            // It is there, and no worker pod. Another one would be alike.
+            Self::Strange => Made::Unknown,
+            Self::Unanswered(_) | Self::Site(_) | Self::Name(..) => Made::No,
+        }
     }
 }
 
@@ -476,21 +426,21 @@ async fn make(
     server: &Server,
     model: &Model,
     job: &JobRecord,
+    name: &str,
     avoided: Vec<NodeName>,
-) -> Result<WorkerPod, NotMade> {
+) -> Result<(), NotMade> {
     let namespace = &job.name.namespace;
     let site = model.site(namespace).await?;
     let text = job.spec.template.as_deref().unwrap_or_default();
     let template: Value = serde_json::from_str(text).unwrap_or_default();
-    let name = pod_name(&job.name.name);
-    if let Some(why) = node_name_error(node_of(namespace, &name).as_str()) {
-        return Err(NotMade::Name(name, why));
+    if let Some(why) = node_name_error(node_of(namespace, name).as_str()) {
+        return Err(NotMade::Name(name.to_owned(), why));
     }
-    let pod = template::pod(job, &template, &name, &site, &avoided);
+    let pod = template::pod(job, &template, name, &site, &avoided);
     // A field that this cluster does not know is a mistake, and is told as one.
     let path = format!("/api/v1/namespaces/{namespace}/pods?fieldValidation=Strict");
     let made: Pod = server.create(&path, &pod).await?;
-    kept(made).ok_or(NotMade::Strange)
+    kept(made).map(drop).ok_or(NotMade::Strange)
 }
 
 /// Deletes this very pod, and none of its name that came after it.
@@ -498,23 +448,6 @@ async fn remove(server: &Server, path: &str, uid: &str) -> Result<(), Unanswered
     let options =
         json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid } });
     server.delete::<Value>(path, &options).await.map(drop)
-}
-
-fn pod_name(job: &str) -> String {
-    let cut = job.get(..NAME_MAX).unwrap_or(job);
-    format!("{}-{}", cut.trim_end_matches('-'), suffix())
-}
-
-/// Five characters that make no words, as Kubernetes gives them to its pods.
-fn suffix() -> String {
-    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut number = entropy();
-    let mut letter = || {
-        let letter = LETTERS[(number % LETTERS.len() as u64) as usize];
-        number /= LETTERS.len() as u64;
-        char::from(letter)
-    };
-    (0..5).map(|_| letter()).collect()
 }
 
 fn sentence(why: &NotMade) -> String {

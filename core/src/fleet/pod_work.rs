@@ -1,0 +1,284 @@
+//! The work for the worker pods of one job, as one coordinator does it: which pods it makes and
+//! deletes next, and what it takes for true until the watch tells it.
+//!
+//! [`pod_plan`](super::pod_plan) says what a job lacks. Between the plan and the cluster lie requests
+//! that are under way, answers that are lost, and a watch that is late. A pod is *under way* from the
+//! moment in which it is asked for, and *made* from the answer until the watch tells of it; both
+//! count as there. If no answer comes nobody knows whether it was made. Then it is *unsure*, and the
+//! next pod that the job lacks is asked for under the same name: the API server makes no second pod of
+//! one name. A pod that was deleted counts as going at once.
+//!
+//! A job that has given its pods back, or whose pods were made in vain, pauses before it gets new
+//! ones. Nothing of this is stored. A coordinator that starts reads all pods first.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    fleet::{
+        job::{JobRecord, Phase},
+        pod_plan::{PodPlan, Unneeded, plan},
+        worker_pod::WorkerPod,
+    },
+    id::NodeName,
+    planted::{self, Mistake},
+    time::Timestamp,
+};
+
+/// How long a job that has given its pods back waits before it comes again, at first and at most.
+const GIVEN_BACK_MIN: Duration = Duration::from_secs(30);
+const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
+/// How long a job waits after a pod that was made in vain, at first and at most.
+const IN_VAIN_MIN: Duration = Duration::from_secs(1);
+const IN_VAIN_MAX: Duration = Duration::from_secs(300);
+/// How long a pod that was made counts without a word of the watch. Kubernetes' own controllers
+/// wait as long (`ExpectationsTimeout` in `pkg/controller/controller_utils.go`).
+const EXPECTED: Duration = Duration::from_secs(5 * 60);
+/// Letters of a job's name in the names of its pods: an object has no more.
+const NAME_MAX: usize = 52;
+
+/// Pods by the node that each is.
+pub type Known = BTreeMap<NodeName, Arc<WorkerPod>>;
+
+/// What is known of the pods of one job, and of the work for them that is under way.
+#[derive(Clone, Debug, Default)]
+pub struct PodWork {
+    pods: Known,
+    /// Pods that the watch has not told of yet, by name.
+    making: BTreeMap<String, Making>,
+    /// The uids of pods whose deletion was asked for.
+    removing: BTreeSet<String>,
+    /// How often in a row the job has given its pods back.
+    given_back: u32,
+    /// How many pods were made in vain since it last trained.
+    in_vain: u32,
+    not_before: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Making {
+    /// `again`: an earlier request for it had no answer.
+    UnderWay {
+        again: bool,
+    },
+    Unsure,
+    Made {
+        until: Timestamp,
+    },
+}
+
+/// What came of a request for a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    Yes,
+    /// A pod of this name exists already.
+    Exists,
+    No,
+    /// There was no answer.
+    Unknown,
+}
+
+/// What came of the deletion of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removed {
+    Yes,
+    /// There is no such pod any more.
+    Missing,
+    /// It was refused, or there was no answer. Asking again does no harm.
+    No,
+}
+
+/// What to do next for the pods of one job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    pub delete: Vec<Unneeded>,
+    /// How many pods to ask for.
+    pub create: u32,
+    /// The job has all the pods that it should have, or is not to have any.
+    pub content: bool,
+    /// The job gives its pods back, and that was not so before.
+    pub gives_back: bool,
+    /// When to look again, if nothing changes before.
+    pub again: Option<Timestamp>,
+}
+
+impl PodWork {
+    /// What to do now. `random`: any number, for the length of a pause.
+    pub fn steps(
+        &mut self,
+        job: &JobRecord,
+        avoided: impl Fn(&NodeName) -> bool,
+        lost: impl Fn(&NodeName) -> bool,
+        now: Timestamp,
+        random: u64,
+    ) -> Steps {
+        let pods = self.pods.values().map(|pod| &**pod);
+        let PodPlan {
+            create,
+            delete,
+            gives_back,
+            again,
+        } = plan(job, pods, avoided, lost, now);
+        if job.phase == Phase::Running {
+            (self.given_back, self.in_vain) = (0, 0);
+        }
+        let is_over = |making: &Making| matches!(making, Making::Made { until } if *until <= now);
+        self.making.retain(|_, making| !is_over(making));
+        // Pods that are about to be given back are seen several times.
+        let gives_back = gives_back && !self.rests(now);
+        if gives_back {
+            let pause = (GIVEN_BACK_MIN * (1 << self.given_back.min(5))).min(GIVEN_BACK_MAX);
+            // Two jobs that gave way to each other do not come back together.
+            let jitter = pause.mul_f64((random % 1_000) as f64 / 1_000.0);
+            self.not_before = Some(now + pause + jitter);
+            self.given_back += 1;
+        }
+        let is_new = |unneeded: &Unneeded| !self.removing.contains(&unneeded.uid);
+        let delete: Vec<Unneeded> = delete.into_iter().filter(is_new).collect();
+        let counts = |making: &&Making| **making != Making::Unsure;
+        let counted = self.making.values().filter(counts).count() as u32;
+        let lacking = create.saturating_sub(counted);
+        let rests = self.rests(now) && lacking > 0;
+        let rested = self.not_before.filter(|_| rests);
+        Steps {
+            delete,
+            create: if rests { 0 } else { lacking },
+            content: create == 0,
+            gives_back,
+            again: again.into_iter().chain(rested).min(),
+        }
+    }
+
+    fn rests(&self, now: Timestamp) -> bool {
+        self.not_before.is_some_and(|at| now < at)
+    }
+
+    /// Until when the job pauses before it gets new pods.
+    pub fn rests_until(&self) -> Option<Timestamp> {
+        self.not_before
+    }
+
+    /// The name under which the next pod of the job is asked for, from now on under way. `random`: any
+    /// number.
+    pub fn begin_to_make(&mut self, job: &str, random: u64) -> String {
+        let unsure = |(_, making): &(&String, &Making)| **making == Making::Unsure;
+        let again = self.making.iter().find(unsure);
+        let again = again.filter(|_| !planted::on(Mistake::PodMadeTwice));
+        let name = again.map(|(name, _)| name.clone());
+        let making = Making::UnderWay {
+            again: name.is_some(),
+        };
+        let name = name.unwrap_or_else(|| pod_name(job, random));
+        self.making.insert(name.clone(), making);
+        name
+    }
+
+    /// What came of the request for the pod of this name.
+    pub fn made(&mut self, name: &str, made: Made, now: Timestamp) {
+        let until = now + EXPECTED;
+        // The watch may have told of it already, and even of its end.
+        let Some(making) = self.making.get_mut(name) else {
+            return;
+        };
+        let again = *making == Making::UnderWay { again: true };
+        match made {
+            Made::Yes => *making = Making::Made { until },
+            Made::Exists if again => *making = Making::Made { until },
+            Made::Unknown => *making = Making::Unsure,
+            // It never was this job's, or an earlier request may still be on its way.
+            Made::No if again => *making = Making::Unsure,
+            Made::Exists | Made::No => drop(self.making.remove(name)),
+        }
+    }
+
+    /// This pod is about to be deleted.
+    pub fn begin_to_remove(&mut self, unneeded: &Unneeded, now: Timestamp) {
+        self.removing.insert(unneeded.uid.clone());
+        if unneeded.in_vain {
+            let pause = (IN_VAIN_MIN * (1 << self.in_vain.min(9))).min(IN_VAIN_MAX);
+            self.not_before = self.not_before.max(Some(now + pause));
+            self.in_vain += 1;
+        }
+    }
+
+    /// What came of the deletion of the pod of this uid.
+    pub fn removed(&mut self, uid: &str, removed: Removed) {
+        match removed {
+            Removed::Yes => {
+                let mut pods = self.pods.values_mut();
+                if let Some(pod) = pods.find(|pod| pod.uid == uid) {
+                    going(pod);
+                }
+            }
+            Removed::Missing => {
+                self.removing.remove(uid);
+                // The watch has not said so yet.
+                self.pods.retain(|_, pod| pod.uid != uid);
+            }
+            Removed::No => drop(self.removing.remove(uid)),
+        }
+    }
+
+    /// All pods that exist were read. These are the job's.
+    pub fn listed(&mut self, pods: Known) {
+        let is_there = |uid: &String| pods.values().any(|pod| pod.uid == *uid);
+        self.removing.retain(is_there);
+        self.pods.clear();
+        pods.into_iter()
+            .for_each(|(node, pod)| self.applied(node, pod));
+    }
+
+    /// The watch tells of a pod. One that was deleted just now is going, also if the watch does not
+    /// say so yet.
+    pub fn applied(&mut self, node: NodeName, mut pod: Arc<WorkerPod>) {
+        if self.removing.contains(&pod.uid) {
+            going(&mut pod);
+        }
+        self.making.remove(&pod.name);
+        self.pods.insert(node, pod);
+    }
+
+    /// The watch tells that a pod is gone.
+    pub fn deleted(&mut self, node: &NodeName, pod: &WorkerPod) {
+        self.pods.remove(node);
+        self.making.remove(&pod.name);
+        self.removing.remove(&pod.uid);
+    }
+
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<WorkerPod>> {
+        self.pods.values()
+    }
+
+    /// Nothing is known of any pod of the job.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.making.is_empty()
+    }
+}
+
+fn going(pod: &mut Arc<WorkerPod>) {
+    if !pod.deleting {
+        Arc::make_mut(pod).deleting = true;
+    }
+}
+
+fn pod_name(job: &str, random: u64) -> String {
+    let cut = job.get(..NAME_MAX).unwrap_or(job);
+    format!("{}-{}", cut.trim_end_matches('-'), suffix(random))
+}
+
+/// Five characters that make no words, as Kubernetes gives them to its pods.
+fn suffix(mut number: u64) -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut letter = || {
+        let letter = LETTERS[(number % LETTERS.len() as u64) as usize];
+        number /= LETTERS.len() as u64;
+        char::from(letter)
+    };
+    (0..5).map(|_| letter()).collect()
+}
+
+#[cfg(test)]
+mod tests;

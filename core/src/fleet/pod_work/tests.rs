@@ -1,0 +1,158 @@
+use super::*;
+use crate::fleet::{
+    job::tests::record,
+    worker_pod::{PodStage, node_of},
+};
+
+const SECOND: u64 = 1_000_000;
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp(seconds * SECOND)
+}
+
+fn job(replicas: u32) -> JobRecord {
+    let mut job = record();
+    job.spec.template = Some("{}".into());
+    (job.spec.min_replicas, job.replicas) = (1, replicas);
+    job
+}
+
+fn pod(name: &str) -> Arc<WorkerPod> {
+    Arc::new(WorkerPod {
+        namespace: "default".into(),
+        name: name.into(),
+        uid: format!("uid-of-{name}"),
+        job: "uid".into(),
+        created: at(0),
+        host: None,
+        stage: PodStage::Waiting,
+        deleting: false,
+        waits: None,
+    })
+}
+
+fn node(name: &str) -> NodeName {
+    node_of("default", name)
+}
+
+fn steps(work: &mut PodWork, job: &JobRecord, seconds: u64) -> Steps {
+    work.steps(job, |_| false, |_| false, at(seconds), 500)
+}
+
+/// Asks for one pod, which is then under way.
+fn begun(work: &mut PodWork, random: u64) -> String {
+    work.begin_to_make("digits", random)
+}
+
+#[test]
+fn what_is_under_way_or_made_counts_before_the_watch_tells_it() {
+    let (mut work, job) = (PodWork::default(), job(2));
+    assert_eq!(steps(&mut work, &job, 0).create, 2);
+    let (a, b) = (begun(&mut work, 1), begun(&mut work, 2));
+    assert_ne!(a, b);
+    assert_eq!(steps(&mut work, &job, 0).create, 0);
+    work.made(&a, Made::Yes, at(1));
+    assert_eq!(steps(&mut work, &job, 1).create, 0);
+    work.applied(node(&a), pod(&a));
+    work.made(&b, Made::No, at(1));
+    assert_eq!(steps(&mut work, &job, 1).create, 1, "one was refused");
+    // A list may be older than the pod.
+    let b = begun(&mut work, 3);
+    work.made(&b, Made::Yes, at(1));
+    work.listed(Known::from([(node(&a), pod(&a))]));
+    assert_eq!(steps(&mut work, &job, 1).create, 0);
+    // A pod of which the watch never tells was none.
+    assert_eq!(steps(&mut work, &job, 302).create, 1);
+}
+
+#[test]
+fn if_nobody_knows_whether_a_pod_was_made_the_same_one_is_asked_for_again() {
+    let (mut work, job) = (PodWork::default(), job(1));
+    let name = begun(&mut work, 1);
+    work.made(&name, Made::Unknown, at(4));
+    assert_eq!(steps(&mut work, &job, 4).create, 1);
+    assert_eq!(begun(&mut work, 2), name);
+    work.made(&name, Made::Exists, at(5));
+    assert_eq!(steps(&mut work, &job, 5).create, 0);
+    work.applied(node(&name), pod(&name));
+    assert_eq!(steps(&mut work, &job, 5).create, 0);
+    // It was somebody else's from the beginning.
+    work.deleted(&node(&name), &pod(&name));
+    let taken = begun(&mut work, 3);
+    work.made(&taken, Made::Exists, at(6));
+    assert_ne!(begun(&mut work, 4), taken);
+}
+
+#[test]
+fn a_pod_that_was_gone_before_its_answer_came_does_not_count() {
+    let (mut work, job) = (PodWork::default(), job(1));
+    let name = begun(&mut work, 1);
+    work.applied(node(&name), pod(&name));
+    work.deleted(&node(&name), &pod(&name));
+    work.made(&name, Made::Yes, at(1));
+    assert_eq!(steps(&mut work, &job, 1).create, 1);
+}
+
+#[test]
+fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
+    let (mut work, job) = (PodWork::default(), job(1));
+    let known = ["a", "b"].map(|name| (node(name), pod(name)));
+    work.listed(Known::from(known));
+    let surplus = steps(&mut work, &job, 1).delete;
+    assert_eq!(surplus.len(), 1);
+    work.begin_to_remove(&surplus[0], at(1));
+    assert_eq!(steps(&mut work, &job, 1).delete, []);
+    // The watch is late.
+    work.applied(node(&surplus[0].pod), pod(&surplus[0].pod));
+    work.removed(&surplus[0].uid, Removed::Yes);
+    assert!(work.pods().any(|pod| pod.deleting));
+    // Now the job wants two again. The one that goes does not count.
+    let wants = JobRecord { replicas: 2, ..job };
+    let next = steps(&mut work, &wants, 2);
+    assert_eq!((next.create, next.delete), (1, Vec::new()));
+}
+
+#[test]
+fn a_deletion_that_failed_is_tried_again() {
+    let (mut work, job) = (PodWork::default(), job(1));
+    work.listed(Known::from(["a", "b"].map(|name| (node(name), pod(name)))));
+    let surplus = steps(&mut work, &job, 1).delete;
+    work.begin_to_remove(&surplus[0], at(1));
+    work.removed(&surplus[0].uid, Removed::No);
+    assert_eq!(steps(&mut work, &job, 2).delete, surplus);
+    work.begin_to_remove(&surplus[0], at(2));
+    work.removed(&surplus[0].uid, Removed::Missing);
+    assert_eq!(work.pods().count(), 1);
+}
+
+#[test]
+fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
+    let (mut work, job) = (PodWork::default(), job(1));
+    let ended = WorkerPod {
+        stage: PodStage::Ended,
+        ..(*pod("a")).clone()
+    };
+    for (pause, now) in [(1, 0), (2, 100), (4, 200)] {
+        work.listed(Known::from([(node("a"), Arc::new(ended.clone()))]));
+        let gone = steps(&mut work, &job, now).delete;
+        work.begin_to_remove(&gone[0], at(now));
+        work.deleted(&node("a"), &ended);
+        let next = steps(&mut work, &job, now);
+        assert_eq!((next.create, next.again), (0, Some(at(now + pause))));
+        assert!(!next.content, "it still lacks one");
+        assert_eq!(steps(&mut work, &job, now + pause).create, 1);
+    }
+    let trains = JobRecord {
+        phase: Phase::Running,
+        ..job
+    };
+    steps(&mut work, &trains, 300);
+    assert_eq!(work.in_vain, 0);
+}
+
+#[test]
+fn names_of_pods_are_names_of_objects() {
+    let name = pod_name(&"x".repeat(80), 7);
+    assert_eq!(name.len(), NAME_MAX + 6);
+    assert!(pod_name("a-", 7).starts_with("a-") && !pod_name("a-", 7).contains("--"));
+}

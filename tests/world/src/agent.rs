@@ -56,6 +56,8 @@ pub(crate) struct AgentProcess {
     pub(crate) writes: Option<Write>,
     /// Jobs that are about to come, and the state of the launcher for each.
     pub(crate) coming: BTreeMap<JobUid, Option<LauncherState>>,
+    /// In its next hello it speaks of a job that is not its own.
+    pub(crate) lies: bool,
 }
 
 impl World {
@@ -104,6 +106,7 @@ impl World {
             asked: 0,
             writes: None,
             coming: BTreeMap::new(),
+            lies: false,
         });
         let clock = place.clock(now);
         let found = |((run, group), answers): ((&RunId, &Group), bool)| {
@@ -193,6 +196,10 @@ impl World {
             };
             return self.dial_again(machine, lost, Duration::ZERO);
         };
+        if self.pod_is_shut_out(machine) {
+            self.befalls(machine, Kind::SessionRefused);
+            return self.dial_again(machine, Duration::ZERO, Duration::ZERO);
+        }
         let conn = self.connect(machine, id, process);
         let boot_id = match on(Planted::BootIdPerProcess) {
             true => format!("boot-{machine}-{id}"),
@@ -208,7 +215,7 @@ impl World {
         (agent.lease, agent.asked) = (Lease::default(), 0);
         agent.lease.asked(0, clock);
         let ledger = agent.node.ledger();
-        let hello = Hello {
+        let mut hello = Hello {
             node: place.name.clone(),
             boot_id,
             uptime: Some(clock.since(Timestamp(0))),
@@ -224,6 +231,7 @@ impl World {
             report,
             runs,
         };
+        self.lie(machine, &mut hello);
         self.send_up(
             conn,
             Up::Hello {
@@ -515,7 +523,7 @@ impl World {
                 let runs = &mut self.machines[machine].runs;
                 runs.retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
             }
-            Effect::Retire => unreachable!("there are no worker pods here"),
+            Effect::Retire => self.pod_retires(machine),
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");
                 self.befalls(machine, Kind::SessionBroke);

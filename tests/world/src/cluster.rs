@@ -53,6 +53,11 @@ impl Cluster {
             overruled: BTreeSet::new(),
         })
     }
+
+    /// Whether the cluster's scheduler may use this host.
+    pub(crate) fn is_schedulable(&self, host: usize) -> bool {
+        !self.objects[host].raw.unschedulable
+    }
 }
 
 impl World {
@@ -144,7 +149,7 @@ impl World {
             let view = brain.fleet.node_view(&self.machines[*machine].name);
             Some((*machine, view?.unmarked?))
         };
-        let machines: Vec<usize> = (0..self.machines.len()).collect();
+        let machines: Vec<usize> = (0..cluster.objects.len()).collect();
         let due: Vec<_> = machines.iter().filter_map(lacks).collect();
         let Some((machine, wanted)) = cluster.rng.pick(&due).cloned() else {
             return;
@@ -223,7 +228,7 @@ impl World {
 
     /// People lift what they have cordoned, so that there is room.
     pub(crate) fn cluster_heals(&mut self) {
-        for machine in 0..self.machines.len() {
+        for machine in 0..self.plan.machines {
             let Some(cluster) = &mut self.cluster else {
                 return;
             };
@@ -271,7 +276,8 @@ impl World {
             return false;
         };
         let machine = self.machine_named(&node.name);
-        let object = machine.map(|machine| &cluster.objects[machine].raw);
+        let object = machine.and_then(|machine| cluster.objects.get(machine));
+        let object = object.map(|object| &object.raw);
         let at = object.and_then(|raw| raw.annotations.get(CORDONED_AT));
         at == Some(&cordon.at.rfc3339())
     }

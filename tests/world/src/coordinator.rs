@@ -18,6 +18,7 @@ use crate::{
     invariants,
     network::KEEPALIVE,
     planted::{Planted, on},
+    pods::Shell,
     store::Store,
     trace::note,
     troubles::Kind,
@@ -58,6 +59,7 @@ pub(crate) struct Process {
     swept: Timestamp,
     /// The version of each Node object that it has heard of last. Empty: none was listed yet.
     pub(crate) versions_heard: Vec<u64>,
+    pub(crate) shell: Shell,
 }
 
 impl World {
@@ -166,6 +168,7 @@ impl World {
             next_tick,
             swept: self.now,
             versions_heard: Vec::new(),
+            shell: Shell::default(),
         };
         self.seats[seat] = Seat {
             process: Some(process),
@@ -174,6 +177,7 @@ impl World {
         };
         invariants::term_goes_up(self, term);
         self.cluster_is_listed(id);
+        self.pods_are_listed(id);
         self.plan_tick(seat, self.now + Policy::default().tick);
     }
 
@@ -395,6 +399,7 @@ impl World {
 
     /// One turn of a brain: it decides, commits and acts, and perhaps dies in between.
     pub(crate) fn drain(&mut self, process: u64) {
+        let process_id = process;
         let Some(seat) = self.seat_of(process) else {
             return;
         };
@@ -452,6 +457,7 @@ impl World {
             .collect();
         let torn = (armed == Some(Fault::CommitTorn))
             .then(|| 1 + self.rng.below(records.min(changes.len() - 1)));
+        self.shell_hears(process_id, &changes);
         if !self.commit(seat, changes, torn, speakers) {
             return self.coordinator_dies(seat, None);
         }

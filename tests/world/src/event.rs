@@ -16,7 +16,7 @@ use muster_core::{
     time::Timestamp,
 };
 
-use crate::fault::Fault;
+use crate::{fault::Fault, pods::PodEvent};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
@@ -220,6 +220,7 @@ pub(crate) enum Event {
         correction: Box<Correction>,
     },
     PersonAtObjects,
+    Pods(PodEvent),
 
     UserActs,
     RequestArrives {

@@ -76,6 +76,16 @@ faults! {
     NodeReplaced: "a machine makes place for a new one of its name with an empty disk, and comes back later",
     NameTaken: "the agent dies, and a second machine that was up all the time claims its name while its workers go on",
     CommitTorn: "the coordinator dies between two records of a commit; those before are stored",
+    PodDeleted: "somebody deletes a worker pod",
+    PodForced: "somebody deletes a worker pod by force: it is gone from the books, and its workers live until its kubelet hears of it",
+    PodEvicted: "a kubelet evicts a worker pod",
+    KubeletCut: "a kubelet does not reach the API server, and perhaps nothing on its host reaches the coordinator",
+    HostDeleted: "a host loses power and its Node object is deleted; the cluster collects its pods",
+    ApiAway: "the API server does not answer",
+    AnswersLost: "writes to the API server are done, or not, or done late, and nobody hears which",
+    NoRoom: "the scheduler finds no room for any pod",
+    WatchBroken: "the coordinators' watch of pods breaks, and what happens until the next list is never told",
+    PodLies: "the agent in a worker pod speaks of another job than its own",
 }
 
 impl Fault {
@@ -95,7 +105,38 @@ impl Fault {
 
     /// Faults that were added when even a draw more would have changed too many histories. Each
     /// draws from a source of its own.
-    pub(crate) const LAST: [Fault; 1] = [Fault::CommitTorn];
+    pub(crate) const LAST: [Fault; 11] = [
+        Fault::CommitTorn,
+        Fault::PodDeleted,
+        Fault::PodForced,
+        Fault::PodEvicted,
+        Fault::KubeletCut,
+        Fault::HostDeleted,
+        Fault::ApiAway,
+        Fault::AnswersLost,
+        Fault::NoRoom,
+        Fault::WatchBroken,
+        Fault::PodLies,
+    ];
+
+    /// Whether it happens to machines, and not to pods on them: to their hardware, their disks, or by
+    /// a person who looks after them. The name of a pod is proven by its token.
+    pub(crate) fn is_of_machines(self) -> bool {
+        matches!(
+            self,
+            Fault::LedgerDamaged
+                | Fault::StateDirSwapped
+                | Fault::NodeReplaced
+                | Fault::NameTaken
+                | Fault::TerminationNotice
+                | Fault::NicDown
+        )
+    }
+
+    /// Whether only worlds with worker pods have it.
+    pub(crate) fn is_of_pods(self) -> bool {
+        self >= Fault::PodDeleted
+    }
 
     /// Those later faults that this seed has.
     pub(crate) fn later(seed: u64, plan: &Plan, cut: &Cut) -> Vec<Fault> {
@@ -123,7 +164,8 @@ impl Fault {
         for (number, fault) in Self::LAST.into_iter().enumerate() {
             // These bytes spell "last".
             let mut last = Rng::new(seed ^ 0x6c61_7374 ^ (number as u64) << 32);
-            if last.percent(fault.share()) && kept(&fault) {
+            let is_here = plan.pods || !fault.is_of_pods();
+            if is_here && last.percent(fault.share()) && kept(&fault) {
                 later.push(fault);
             }
         }

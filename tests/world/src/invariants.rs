@@ -20,6 +20,8 @@
 //! | I15 | something grows beyond its bound |
 //! | I16 | a program that cannot be sure goes on: silent nodes get work, an old store or ledger is obeyed, or a coordinator that has not listened judges silence |
 //! | I17 | Muster lifts a cordon on a Node object that it has not set, or cordons again what a person has just uncordoned |
+//! | I18 | Muster deletes or ends a worker pod in which a worker may live |
+//! | I19 | a job gets more worker pods than it may have |
 //! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
 //! | R4 | workers of one run are started twice |
@@ -29,7 +31,7 @@
 //! | R10 | many nodes fall silent at once and the brake is not on, or it is on and a wholly silent generation is replaced, or it stays on too long |
 //! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released without an operator |
 //!
-//! I1 to I17 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
+//! I1 to I19 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
 //! be checked directly.
 
 use std::collections::BTreeSet;
@@ -59,9 +61,12 @@ mod blames;
 mod brake;
 mod decisions;
 mod fences;
+mod pods;
 mod rollback;
 
 pub(crate) use brake::Silences;
+
+pub(crate) use pods::{no_living_pod_is_deleted, no_pod_too_many};
 
 pub(crate) use fences::{fences_are_understood, one_generation_lives};
 

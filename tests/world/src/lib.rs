@@ -19,6 +19,7 @@
 //! | `operator` | what a person does about it |
 //! | `users` | submissions and other requests |
 //! | `cluster` | a Kubernetes cluster: Node objects, and people who cordon them |
+//! | `pods` | worker pods: an API server, a scheduler, kubelets, and what goes wrong with them |
 //! | `truth`, `troubles` | what really happened, for the checks only |
 //! | `blame` | what the coordinator says of it, and how that compares |
 //! | `invariants`, `liveness` | the rules |
@@ -56,6 +57,7 @@ mod network;
 mod operator;
 mod plan;
 mod planted;
+mod pods;
 mod queue;
 pub mod record;
 mod rng;

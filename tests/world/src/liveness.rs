@@ -4,21 +4,30 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
-    fleet::job::{GenerationRecord, JobRecord, Phase, Reason},
+    fleet::{
+        job::{GenerationRecord, JobRecord, Phase, Reason},
+        pod_plan::GANG_TIMEOUT,
+    },
     id::{JobUid, NodeName},
     protocol::{self, Speaks},
     run::RunId,
     time::Timestamp,
 };
 
-use crate::{event::Event, machine::Machine, words, world::World};
+use crate::{
+    coordinator::Process, event::Event, machine::Machine, plan::Plan, words, world::World,
+};
 
 /// How long something may be wrong without a break. The longest honest chain: an unkillable group
 /// (70 s), or a start that is awaited (30 s and a grace of 25 s) on a node that is then avoided (60
 /// s). For its return the others are stopped (25 s) when it is ready, or has not been ready for 60
 /// s. Some seconds are added for every step in between.
 const BOUND: Duration = Duration::from_secs(225);
-pub(crate) const LOOKED_AT: Duration = Duration::from_secs(245);
+const LOOKED_AT: Duration = Duration::from_secs(245);
+/// How long a job may hold pods of which it has too few to begin, and some seconds for every step.
+const HELD: Duration = Duration::from_secs(GANG_TIMEOUT.as_secs() + 30);
+/// Then two gangs have had the time to give way to each other.
+const SCARCE_LOOKED_AT: Duration = Duration::from_secs(900);
 const EVERY: Duration = Duration::from_secs(1);
 /// A job that trains has made a step within this time, or with slow steps within this many of them.
 const STEPPED: Duration = Duration::from_secs(15);
@@ -29,6 +38,16 @@ const SLOW_STEPS: u64 = 4;
 pub(crate) struct Watch {
     wrong: BTreeMap<String, Timestamp>,
     calm: Duration,
+    /// Jobs that hold pods and cannot begin: the newest pod of each, and since when it is that.
+    holding: BTreeMap<JobUid, (String, Timestamp)>,
+}
+
+/// For how long after everything has healed the world is looked at.
+pub(crate) fn looked_at(plan: &Plan) -> Duration {
+    match plan.scarce {
+        true => SCARCE_LOOKED_AT,
+        false => LOOKED_AT,
+    }
 }
 
 impl Watch {
@@ -91,6 +110,8 @@ pub(crate) fn look(world: &mut World) {
             );
         }
     }
+    wrong.extend(world.pods_wrong());
+    gangs_give_way(world);
     world
         .liveness
         .wrong
@@ -106,6 +127,23 @@ pub(crate) fn look(world: &mut World) {
         if now.since(since) > BOUND {
             world.fail("I13", format!("{key} for {:?}: {what}", now.since(since)));
         }
+    }
+}
+
+/// A job that cannot begin gives its pods back in time. New ones count anew.
+fn gangs_give_way(world: &mut World) {
+    let (now, held) = (world.now, world.gangs_that_hold());
+    let holding = &mut world.liveness.holding;
+    holding.retain(|job, (newest, _)| held.contains(&(job.clone(), newest.clone())));
+    for (job, newest) in held {
+        holding.entry(job).or_insert((newest, now));
+    }
+    let long = |(_, since): &&(String, Timestamp)| now.since(*since) > HELD;
+    let kept = holding.iter().find(|(_, held)| long(held));
+    let kept = kept.map(|(job, (_, since))| (job.clone(), now.since(*since)));
+    if let Some((job, since)) = kept {
+        let what = format!("{job} has too few pods to begin, and holds those for {since:?}");
+        world.fail("I13", what);
     }
 }
 
@@ -151,7 +189,13 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
             false => Err(format!("is suspended and does not rest; {}", says())),
         };
     }
-    let room = usable(world, &job.uid, job);
+    let room = match job.spec.template {
+        Some(_) => world.room_for_pods(job),
+        None => usable(world, &job.uid, job),
+    };
+    if pauses(world, job) {
+        return Ok(());
+    }
     let stepped = STEPPED.max(Duration::from_millis(SLOW_STEPS * world.plan.step_ms));
     let trains = world
         .truth
@@ -193,6 +237,16 @@ fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
     job.reason == Reason::StoreBehind && world.store.nodes.values().any(|node| node.halt.is_some())
 }
 
+/// Pods of this job were made in vain, or it has given its pods back. It waits before it gets new ones.
+fn pauses(world: &World, job: &JobRecord) -> bool {
+    let leader = world.leader();
+    let pauses = |leader: &Process| {
+        let until = leader.shell.rests_until(&job.uid);
+        until.is_some_and(|until| leader.clock.at(world.now) < until)
+    };
+    leader.is_some_and(pauses)
+}
+
 /// Nodes that are there and have room for this job besides the others.
 fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
     let fits = |place: &&Machine| {
@@ -201,7 +255,7 @@ fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
             .nodes
             .get(&place.name)
             .is_some_and(|node| node.cordon.is_none() && node.halt.is_none());
-        if !place.powered || place.agent.is_none() || !known {
+        if !place.powered || place.agent.is_none() || !known || place.pod.is_some() {
             return false;
         }
         let speaks = place

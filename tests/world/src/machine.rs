@@ -23,6 +23,7 @@ use crate::{
     clock::Clock,
     leftovers::Left,
     planted::{Planted, on},
+    pods::{Containers, Place},
     strangers::{Disk, StateDir},
 };
 
@@ -84,6 +85,10 @@ pub(crate) struct Machine {
     pub(crate) other_disk: Option<Box<Disk>>,
     /// An operator has deleted its node, and no agent was welcomed under its name since.
     pub(crate) struck_off: bool,
+    /// It is a worker pod.
+    pub(crate) pod: Option<Place>,
+    /// Its agent has spoken of a job that is not its own.
+    pub(crate) lied: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +187,12 @@ impl Machine {
             },
             ..NodeReport::default()
         }
+    }
+
+    /// Whether something may happen on it: it is no pod, or one whose containers run.
+    pub(crate) fn is_there(&self) -> bool {
+        let runs = |pod: Place| matches!(pod.containers, Containers::Starting | Containers::Up);
+        self.pod.is_none_or(runs)
     }
 
     /// Runs with a living worker process.

@@ -68,9 +68,49 @@ pub(crate) struct Plan {
     /// `fences`: some jobs have `fenceAfter`. `versions`: agents are upgraded one by one.
     pub(crate) fences: bool,
     pub(crate) versions: bool,
+    /// `pods`: some jobs have worker pods. `scarce`: there is room for few of them, for so long that
+    /// jobs give them back.
+    pub(crate) pods: bool,
+    pub(crate) scarce: bool,
 }
 
+/// How many seeds in a hundred have worker pods.
+const PODS_SHARE: u64 = 15;
+
 impl Plan {
+    /// Draws whether the world has worker pods, from a source of its own.
+    pub(crate) fn draw_pods(&mut self, seed: u64, cut: &Cut) {
+        // These bytes spell "pods".
+        let mut pods = Rng::new(seed ^ 0x706f_6473);
+        self.pods = pods.percent(PODS_SHARE) && self.size != Size::Large;
+        if !self.pods {
+            return;
+        }
+        // Pods take seconds to start, and the end of one is seen late.
+        self.fault_gap = self.fault_gap.max(Duration::from_millis(800)) * 2;
+        self.calm += Duration::from_secs(5);
+        // An old store would not know of objects that the cluster has. That is not simulated.
+        self.faults.retain(|fault| *fault != Fault::StoreRestored);
+        let longer = pods.ms(10_000, 40_000);
+        if cut.trouble_ms.is_none() {
+            self.trouble += longer;
+        }
+        self.scarce = pods.percent(25);
+        if !self.scarce {
+            return;
+        }
+        let (longer, gap) = (pods.ms(200_000, 500_000), pods.ms(8_000, 30_000));
+        if cut.trouble_ms.is_none() {
+            self.trouble += longer;
+        }
+        if cut.jobs.is_none() {
+            self.jobs = self.jobs.max(2);
+        }
+        (self.fault_gap, self.user_gap) = (gap, gap * 2);
+        // A gang gives its pods back after five minutes.
+        self.calm = Duration::from_secs(400);
+    }
+
     /// Draws what only some worlds have, from a source of its own, so that the other worlds stay
     /// the same.
     pub(crate) fn draw_traits(&mut self, traits: &mut Rng, cut: &Cut) {
@@ -143,6 +183,8 @@ impl Plan {
             users_act: !cut.quiet_users,
             fences: false,
             versions: false,
+            pods: false,
+            scarce: false,
         };
         match size {
             Size::Mixed => {}

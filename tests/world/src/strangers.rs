@@ -125,6 +125,7 @@ impl World {
         };
         let place = &mut self.machines[machine];
         (place.other_dir, place.other_disk, place.struck_off) = (None, None, true);
+        self.pods_of_gone_host(machine);
     }
 
     /// A runner is started for a run that another agent's runner holds.

@@ -31,7 +31,7 @@ impl World {
         let Some(fault) = self.rng.pick(&self.plan.faults).copied() else {
             return;
         };
-        let machine = self.rng.below(self.machines.len());
+        let machine = self.drawn_machine();
         let (fault, machine) = self.silence_instead().unwrap_or((fault, machine));
         self.strikes += 1;
         if self.backup.is_none() && self.plan.has(Fault::StoreRestored) {
@@ -49,12 +49,15 @@ impl World {
 
     /// True if there was something to hit.
     fn strike(&mut self, fault: Fault, machine: usize) -> bool {
-        let other = self.rng.below(self.machines.len());
+        let other = self.drawn_machine();
         let a_while = self.rng.ms(200, 30_000);
         let back_in = self.rng.ms(50, 15_000);
         let a_while = self.as_long_as_fences_last(a_while);
         let works = self.working_group(machine);
         let powered = self.machines[machine].powered;
+        if self.machines[machine].pod.is_some() && fault.is_of_machines() {
+            return false;
+        }
         match fault {
             Fault::CoordinatorCrash => {
                 let Some(seat) = self.some_seat() else {
@@ -129,7 +132,11 @@ impl World {
                     },
                 );
             }
-            Fault::MachineStands if powered => self.stand_still(machine, a_while),
+            Fault::MachineStands if powered => {
+                self.stand_still(machine, a_while);
+                let pods = self.pods_on(machine).into_iter();
+                pods.for_each(|pod| self.stand_still(pod, a_while));
+            }
             Fault::Blackout => self.blackout(machine, a_while),
             Fault::StateDirSwapped => return self.swap_state_dir(machine) && self.counted(fault),
             Fault::NodeReplaced if powered => self.replace(machine),
@@ -260,6 +267,7 @@ impl World {
             Fault::HoldRefused => self.machines[machine].refuse_hold = true,
             Fault::StartRefused => self.machines[machine].refuse_start = true,
             Fault::Unkillable => self.machines[machine].unkillable = true,
+            fault if fault.is_of_pods() => return self.strike_pods(fault, machine),
             _ => return false,
         }
         if !matches!(
@@ -424,6 +432,11 @@ impl World {
                 self.unheard_by_all(world, machine);
             }
         }
+        if self.machines[machine].pod.is_some() {
+            // Its kubelet starts it again.
+            return;
+        }
+        self.pods_lose_power(machine);
         // Some machines stay off until a person comes.
         if self.rng.percent(75) {
             let back = if self.rng.percent(30) {
@@ -436,9 +449,10 @@ impl World {
     }
 
     pub(crate) fn power_on(&mut self, machine: usize) {
-        if self.machines[machine].powered {
+        if self.machines[machine].powered || !self.may_be_powered(machine) {
             return;
         }
+        self.host_is_back(machine);
         self.ends(machine, Kind::NoPower);
         let now = self.now;
         let place = &mut self.machines[machine];
@@ -518,6 +532,9 @@ impl World {
             if let Some(agent) = &mut place.agent {
                 agent.armed = None;
             }
+            if self.machines[machine].pod.is_some() {
+                continue;
+            }
             let place = &mut self.machines[machine];
             let told = [
                 &mut place.gpus_hidden,
@@ -538,6 +555,7 @@ impl World {
             }
         }
         self.cluster_heals();
+        self.pods_heal();
         let cuts: Vec<(usize, usize)> = self.fabric_cuts.keys().copied().collect();
         cuts.into_iter().for_each(|(a, b)| self.heal_fabric(a, b));
         self.after(Duration::from_secs(1), Event::LookAtJobs);

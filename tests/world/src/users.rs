@@ -135,9 +135,10 @@ impl World {
             metadata,
             spec,
         };
-        let (name, spec) = document
+        let (name, mut spec) = document
             .check()
             .expect("the world's users write good documents");
+        spec.template = self.template();
         let request_id = if self.rng.percent(50) {
             format!("request-{number}")
         } else {
@@ -330,7 +331,7 @@ impl World {
         let gap = self.rng.ms(0, 2 * self.plan.user_gap.as_millis() as u64);
         self.after(gap, Event::UserActs);
         let wish = self.rng.below(self.users.wishes.len());
-        let machine = self.rng.below(self.machines.len());
+        let machine = self.rng.below(self.plan.machines);
         let node = self.machines[machine].name.clone();
         let (name, min, max) = {
             let wish = &self.users.wishes[wish];

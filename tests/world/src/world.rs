@@ -17,8 +17,9 @@ use muster_core::{
 
 use crate::{
     Options, Report, Violation, cluster::Cluster, coordinator::Seat, event::Event, fault::Fault,
-    invariants, liveness, machine::Machine, network::Conn, plan::Plan, planted, queue::Queue,
-    rng::Rng, store::Store, trace::Trace, training::Training, truth::Truth, users::Users,
+    invariants, liveness, machine::Machine, network::Conn, plan::Plan, planted, pods::Pods,
+    queue::Queue, rng::Rng, store::Store, trace::Trace, training::Training, truth::Truth,
+    users::Users,
 };
 
 /// More events than this at one moment mean an endless loop.
@@ -57,6 +58,7 @@ pub(crate) struct World {
     pub(crate) users: Users,
     /// In worlds that have one.
     pub(crate) cluster: Option<Cluster>,
+    pub(crate) pods: Option<Pods>,
     pub(crate) truth: Truth,
     /// Until then no fault strikes.
     pub(crate) lull: Timestamp,
@@ -76,9 +78,11 @@ impl World {
         let mut plan = Plan::draw(&mut rng, options.size, &options.cut);
         let mut traits = Rng::new(!seed);
         plan.draw_traits(&mut traits, &options.cut);
+        plan.draw_pods(seed, &options.cut);
         plan.faults.extend(Fault::later(seed, &plan, &options.cut));
         let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
         let cluster = Cluster::drawn(seed, &plan);
+        let pods = Pods::drawn(seed, &plan);
         let mut world = Self {
             now: MORNING,
             queue: Queue::default(),
@@ -101,6 +105,7 @@ impl World {
             fabric_cuts: BTreeMap::new(),
             users: Users::default(),
             cluster,
+            pods,
             truth: Truth::default(),
             healed: None,
             lull: MORNING,
@@ -120,6 +125,7 @@ impl World {
         }
         world.users_begin();
         world.cluster_begins();
+        world.pods_begin();
         let first = world.rng.ms(2_000, 6_000);
         world.queue.push(MORNING + first, Event::FaultStrikes);
         world
@@ -134,7 +140,7 @@ impl World {
         while let Some((at, sequence, event)) = self.queue.pop() {
             if self
                 .healed
-                .is_some_and(|healed| at > healed + liveness::LOOKED_AT)
+                .is_some_and(|healed| at > healed + liveness::looked_at(&self.plan))
                 || self.liveness.is_calm(self.plan.calm)
             {
                 break;
@@ -194,6 +200,9 @@ impl World {
             | Event::ObjectsListed { process }
             | Event::ObjectHeard { process, .. }
             | Event::WriterLooks { process } => self.paused(*process),
+            Event::Pods(event) => event
+                .process()
+                .map_or(Timestamp(0), |process| self.paused(process)),
             Event::Up { conn, .. } | Event::UpClosed { conn } | Event::StreamEnded { conn } => self
                 .conns
                 .get(conn)
@@ -332,6 +341,7 @@ impl World {
                 correction,
             } => self.write_arrives(machine, version, *correction),
             Event::PersonAtObjects => self.person_at_objects(),
+            Event::Pods(event) => self.pod_event(event),
             Event::UserActs => self.user_acts(),
             Event::RequestArrives { id } => self.request_arrives(id),
             Event::AnswerArrives { id, answer } => self.answer_arrives(id, *answer),
@@ -382,6 +392,9 @@ impl World {
 
     /// The machine of this name, if there is one.
     pub(crate) fn machine_named(&self, name: &NodeName) -> Option<usize> {
+        if let Some(pod) = self.pods.as_ref().and_then(|pods| pods.machine(name)) {
+            return Some(pod);
+        }
         name.as_str()
             .strip_prefix('n')?
             .parse()
@@ -402,6 +415,7 @@ impl World {
             self.changed.extend(changed);
         }
         self.cluster_notes(change);
+        self.pods_note(change);
         if let Change::DeleteNode(name) = change {
             self.strike_off(name);
         }
@@ -421,7 +435,7 @@ impl World {
     }
 }
 
-fn machine(index: usize, plan: &Plan) -> Machine {
+pub(crate) fn machine(index: usize, plan: &Plan) -> Machine {
     let name: muster_core::id::NodeName = format!("n{index}").as_str().into();
     let ledger = Ledger::new(name.clone());
     Machine {
@@ -462,5 +476,7 @@ fn machine(index: usize, plan: &Plan) -> Machine {
         other_dir: None,
         other_disk: None,
         struck_off: false,
+        pod: None,
+        lied: false,
     }
 }

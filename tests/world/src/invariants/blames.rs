@@ -268,9 +268,18 @@ pub(super) fn marks_are_explained(world: &World, changes: &[Change]) -> Broken {
                 .rev()
                 .take((count(job).saturating_sub(new)) as usize);
             told.into_iter().any(|incident| {
-                incident.node.as_ref() == Some(&node.name) && incident.cause == mark.cause
+                let of = incident.node.as_ref();
+                let host = of.and_then(|of| world.host_named(of));
+                (of == Some(&node.name) || host == Some(&node.name)) && incident.cause == mark.cause
             })
         };
+        let new = node.marks.iter().filter(|mark| !known(mark));
+        if let Some(broken) = new
+            .into_iter()
+            .find_map(|mark| pods::marks_of_pods(world, node, mark))
+        {
+            return Some(broken);
+        }
         let mark = node
             .marks
             .iter()

@@ -28,7 +28,7 @@ impl Silences {
             return false;
         };
         match event.reason.as_str() {
-            "NodeReady" | "NodeDeleted" => drop(self.silent.remove(node)),
+            "NodeReady" | "NodeDeleted" | "PodGone" => drop(self.silent.remove(node)),
             "NodeSuspect" => drop(self.silent.insert(node.clone(), None)),
             "NodeLost" => {
                 let anew = store.nodes.get(node).is_some_and(|stored| !stored.gone);

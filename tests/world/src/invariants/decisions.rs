@@ -375,6 +375,9 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
             ),
         ));
     }
+    if let Some(broken) = pods::heard_of_its_own(world, node) {
+        return Some(broken);
+    }
     if node.marks.len() > MARKS_MAX {
         return Some((
             "I15",

@@ -1,0 +1,322 @@
+//! The coordinators' shell for pods, as `coordinator/src/kubernetes/pods/controller.rs`: it hears the
+//! watch, asks core for the next steps of each job, and sends requests. It is always a little late.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use muster_core::{
+    fleet::{
+        Change, Input, PodNews,
+        pod_work::{Known, PodWork, Removed},
+        worker_pod::{WorkerPod, is_pod, node_of},
+    },
+    id::{JobUid, NodeName},
+    time::Timestamp,
+};
+use muster_runtime::backoff::{Backoff, USEFUL};
+
+use super::{Did, PodEvent, Write};
+use crate::{event::Event, trace::note, world::World};
+
+/// As in the controller of production.
+const AT_ONCE: usize = 16;
+const LOOK: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// What one coordinator knows of pods.
+#[derive(Debug, Default)]
+pub(crate) struct Shell {
+    /// The number of its watch. `None`: it has none now.
+    pub(super) watch: Option<u64>,
+    /// When the last news of this watch arrives.
+    pub(super) last: Timestamp,
+    listed: bool,
+    works: BTreeMap<JobUid, Work>,
+    under_way: usize,
+    next_look: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Work {
+    pods: PodWork,
+    backoff: Backoff,
+    not_before: Timestamp,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self {
+            pods: PodWork::default(),
+            backoff: Backoff::new(RETRY_MAX, USEFUL),
+            not_before: Timestamp(0),
+        }
+    }
+}
+
+impl Shell {
+    /// Until when the job pauses before it gets new pods, on the coordinator's clock.
+    pub(crate) fn rests_until(&self, job: &JobUid) -> Option<Timestamp> {
+        self.works.get(job)?.pods.rests_until()
+    }
+
+    /// Whether it was told of this pod.
+    pub(super) fn knows(&self, pod: &WorkerPod) -> bool {
+        let work = self.works.get(&pod.job);
+        work.is_some_and(|work| work.pods.pods().any(|known| known.uid == pod.uid))
+    }
+
+    /// The host of this pod, as far as it was told.
+    pub(super) fn host_of(&self, pod: &NodeName) -> Option<NodeName> {
+        let mut known = self.works.values().flat_map(|work| work.pods.pods());
+        known.find(|known| known.node() == *pod)?.host.clone()
+    }
+}
+
+impl World {
+    /// A coordinator has started.
+    pub(crate) fn pods_are_listed(&mut self, process: u64) {
+        self.pods_wait(10, 1_500, PodEvent::Lists { process });
+    }
+
+    fn shell(&mut self, process: u64) -> Option<&mut Shell> {
+        let seat = self.seat_of(process)?;
+        self.seats[seat].process.as_mut().map(|it| &mut it.shell)
+    }
+
+    /// The watch breaks, and what happens until the next list is never told.
+    pub(super) fn watch_breaks(&mut self, process: u64) {
+        if let Some(shell) = self.shell(process)
+            && shell.watch.take().is_some()
+        {
+            self.pods_wait(50, 5_000, PodEvent::Lists { process });
+        }
+    }
+
+    pub(super) fn lists_pods(&mut self, process: u64) {
+        let watch = self.fresh();
+        let (now, Some(pods)) = (self.now, &mut self.pods) else {
+            return;
+        };
+        if now < pods.away_until {
+            return self.pods_wait(100, 5_000, PodEvent::Lists { process });
+        }
+        let known = pods.objects.iter();
+        let all: Known = known
+            .map(|(name, object)| (name.clone(), Arc::new(object.pod.clone())))
+            .collect();
+        let at = now + pods.rng.ms(1, 500);
+        if let Some(shell) = self.shell(process) {
+            (shell.watch, shell.last) = (Some(watch), at);
+            self.queue
+                .push(at, Event::Pods(PodEvent::Listed { process, all }));
+        }
+    }
+
+    pub(super) fn pods_listed(&mut self, process: u64, all: Known) {
+        let Some(seat) = self.seat_of(process) else {
+            return;
+        };
+        note!(self, "coordinator {process} has listed {} pods", all.len());
+        let news = PodNews::Listed(all.clone());
+        self.decide(seat, Input::Pods(news), None);
+        let Some(shell) = self.shell(process) else {
+            return;
+        };
+        let mut of: BTreeMap<JobUid, Known> = BTreeMap::new();
+        for (node, pod) in all {
+            of.entry(pod.job.clone()).or_default().insert(node, pod);
+        }
+        for (job, work) in &mut shell.works {
+            work.pods.listed(of.remove(job).unwrap_or_default());
+        }
+        for (job, known) in of {
+            shell.works.entry(job).or_default().pods.listed(known);
+        }
+        shell.listed = true;
+        self.shell_is_to_look(process, Duration::ZERO);
+    }
+
+    pub(super) fn pod_heard(&mut self, process: u64, watch: u64, pod: Arc<WorkerPod>, gone: bool) {
+        let is_its = |shell: &mut Shell| shell.watch == Some(watch);
+        if !self.shell(process).is_some_and(is_its) {
+            return;
+        }
+        let (seat, node) = (self.seat_of(process), pod.node());
+        let news = match gone {
+            true => PodNews::Deleted(node.clone(), pod.clone()),
+            false => PodNews::Applied(node.clone(), pod.clone()),
+        };
+        self.decide(seat.expect("it has a shell"), Input::Pods(news), None);
+        let Some(shell) = self.shell(process) else {
+            return;
+        };
+        let work = shell.works.entry(pod.job.clone()).or_default();
+        match gone {
+            true => work.pods.deleted(&node, &pod),
+            false => work.pods.applied(node, pod),
+        }
+        self.shell_is_to_look(process, Duration::ZERO);
+    }
+
+    /// The jobs on the board have changed.
+    pub(crate) fn shell_hears(&mut self, process: u64, changes: &[Change]) {
+        let told = |change: &Change| matches!(change, Change::PutJob(_) | Change::DeleteJob(_));
+        if changes.iter().any(told) {
+            self.shell_is_to_look(process, Duration::ZERO);
+        }
+    }
+
+    fn shell_is_to_look(&mut self, process: u64, after: Duration) {
+        let (now, Some(pods)) = (self.now, &mut self.pods) else {
+            return;
+        };
+        let at = now + after + pods.rng.ms(1, 40);
+        let Some(shell) = self.shell(process) else {
+            return;
+        };
+        if shell.next_look.is_none_or(|next| at < next || next <= now) {
+            shell.next_look = Some(at);
+            self.queue
+                .push(at, Event::Pods(PodEvent::ShellLooks { process, at }));
+        }
+    }
+
+    pub(super) fn shell_looks(&mut self, process: u64, at: Timestamp) {
+        let Some(shell) = self.shell(process) else {
+            return;
+        };
+        if shell.next_look != Some(at) || !shell.listed {
+            return;
+        }
+        shell.next_look = None;
+        let seat = self.seat_of(process).expect("it has a shell");
+        let brain = self.seats[seat].process.as_ref().expect("it is there");
+        let views = brain.fleet.node_views().into_iter();
+        let bad = |name: &NodeName, cordoned: bool, withheld: bool| {
+            !is_pod(name) && (cordoned || withheld)
+        };
+        let (mut avoided, mut lost) = (BTreeSet::new(), BTreeSet::new());
+        for view in views {
+            let name = &view.record.name;
+            if view.record.gone {
+                lost.insert(name.clone());
+            }
+            if bad(name, view.record.cordon.is_some(), view.withheld.is_some()) {
+                avoided.insert(name.clone());
+            }
+        }
+        let jobs: Vec<_> = brain.fleet.job_views();
+        let is_there = |uid: &JobUid| jobs.iter().any(|view| view.record.uid == *uid);
+        let clock = brain.clock.at(self.now);
+        let shell = self.shell(process).expect("looked at above");
+        shell
+            .works
+            .retain(|uid, work| is_there(uid) || !work.pods.is_empty());
+        let mut next = LOOK;
+        for view in jobs
+            .iter()
+            .filter(|view| view.record.spec.template.is_some())
+        {
+            let after = self.works_on(process, &view.record, &avoided, &lost, clock);
+            next = next.min(after);
+        }
+        self.shell_is_to_look(process, next);
+    }
+
+    /// Begins what is to be done for one job. Returns when to look again.
+    fn works_on(
+        &mut self,
+        process: u64,
+        job: &muster_core::fleet::job::JobRecord,
+        avoided: &BTreeSet<NodeName>,
+        lost: &BTreeSet<NodeName>,
+        clock: Timestamp,
+    ) -> Duration {
+        let now = self.now;
+        let random = self.pods.as_mut().map_or(0, |pods| pods.rng.number());
+        let Some(shell) = self.shell(process) else {
+            return LOOK;
+        };
+        let work = shell.works.entry(job.uid.clone()).or_default();
+        let steps = work.pods.steps(
+            job,
+            |host| avoided.contains(host),
+            |node| lost.contains(node),
+            clock,
+            random,
+        );
+        let again = steps.again.map_or(LOOK, |at| at.since(clock)).min(LOOK);
+        if now < work.not_before {
+            return again.min(work.not_before.since(now));
+        }
+        let room = AT_ONCE.saturating_sub(shell.under_way);
+        let mut writes = Vec::new();
+        let mut told = Vec::new();
+        for unneeded in steps.delete.into_iter().take(room) {
+            work.pods.begin_to_remove(&unneeded, clock);
+            told.push(format!("{} goes: {}", unneeded.pod, unneeded.why));
+            writes.push(Write::Delete {
+                job: job.uid.clone(),
+                node: node_of(&job.name.namespace, &unneeded.pod),
+                uid: unneeded.uid,
+            });
+        }
+        for number in 0..(steps.create as usize).min(room - writes.len()) {
+            let random = random.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number as u64) << 40;
+            let name = work.pods.begin_to_make(&job.name.name, random >> 3);
+            told.push(format!("{name} is asked for"));
+            writes.push(Write::Create {
+                job: Box::new((job.name.clone(), job.uid.clone())),
+                name,
+                avoided: avoided.clone(),
+            });
+        }
+        shell.under_way += writes.len();
+        let doomed = writes.iter().filter_map(|write| match write {
+            Write::Delete { uid, .. } => Some(uid.clone()),
+            Write::Create { .. } => None,
+        });
+        if let Some(pods) = &mut self.pods {
+            pods.doomed.extend(doomed);
+        }
+        if steps.gives_back {
+            note!(self, "{} gives its pods back", job.uid);
+        }
+        for line in told {
+            note!(self, "coordinator {process}: {}: {line}", job.uid);
+        }
+        for write in writes {
+            self.pods_wait(1, 300, PodEvent::Written { process, write });
+        }
+        again
+    }
+
+    pub(super) fn pod_answered(&mut self, process: u64, job: &JobUid, did: Did) {
+        let (now, Some(seat)) = (self.now, self.seat_of(process)) else {
+            return;
+        };
+        let random = self.pods.as_mut().map_or(0, |pods| pods.rng.number());
+        let brain = self.seats[seat].process.as_mut().expect("it is there");
+        let clock = brain.clock.at(now);
+        let shell = &mut brain.shell;
+        shell.under_way = shell.under_way.saturating_sub(1);
+        let work = shell.works.entry(job.clone()).or_default();
+        let failed = match did {
+            Did::Make(name, made) => {
+                work.pods.made(&name, made, clock);
+                made != muster_core::fleet::pod_work::Made::Yes
+            }
+            Did::Remove(uid, removed) => {
+                work.pods.removed(&uid, removed);
+                removed == Removed::No
+            }
+        };
+        if failed {
+            work.not_before = now + work.backoff.after(Duration::ZERO, random);
+        }
+        self.shell_is_to_look(process, Duration::ZERO);
+    }
+}

@@ -84,6 +84,13 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
+    /// What ran on this node was ended with it: its machine is taken away, or its pod is deleted. `why`
+    /// as the node says it.
+    Leaving {
+        node: NodeName,
+        why: String,
+        at: Timestamp,
+    },
     /// The software on this node does not match the other members', and the job refuses a mixture.
     /// `how` reads like `torch 2.14, not torch 2.15`.
     Unlike {
@@ -153,7 +160,29 @@ impl Evidence {
             | Evidence::Fenced { node, .. }
             | Evidence::Refused { node, .. }
             | Evidence::StartTimeout { node, .. }
+            | Evidence::Leaving { node, .. }
             | Evidence::Unlike { node, .. } => node,
+        }
+    }
+
+    /// The same fact on a node that is leaving, for this reason: what was killed there was ended with
+    /// it.
+    pub(crate) fn on_leaving(self, why: &str) -> Self {
+        let is_killed = match &self {
+            Evidence::RankExit { class, .. } => *class == ExitClass::Killed,
+            Evidence::LauncherFailed { exit, error, .. } => {
+                exit.class(error.as_deref()) == ExitClass::Killed
+            }
+            Evidence::Vanished { .. } => true,
+            _ => false,
+        };
+        match is_killed {
+            true => Evidence::Leaving {
+                node: self.node().clone(),
+                why: why.to_owned(),
+                at: self.at(),
+            },
+            false => self,
         }
     }
 
@@ -189,7 +218,7 @@ impl Evidence {
     /// crashed, or ended with an error of its own.
     fn has_a_cause_of_its_own(&self) -> bool {
         match self {
-            Evidence::Vanished { .. } => true,
+            Evidence::Vanished { .. } | Evidence::Leaving { .. } => true,
             Evidence::RankExit { exit, error, .. }
             | Evidence::TorchrunFailed { exit, error, .. } => {
                 (error.is_some() || exit.is_crash()) && !self.is_victim()
@@ -217,6 +246,7 @@ impl Evidence {
             | Evidence::Unhealthy { at, .. }
             | Evidence::Fenced { at, .. }
             | Evidence::StartTimeout { at, .. }
+            | Evidence::Leaving { at, .. }
             | Evidence::Unlike { at, .. } => *at,
             Evidence::NodeSilent { since, .. } => *since - SAME_CUT,
             Evidence::Refused { .. } => Timestamp::default(),
@@ -233,9 +263,10 @@ impl Evidence {
             | Evidence::Fenced { .. } => 0,
             Evidence::Forgotten { .. } => 5,
             victim if victim.is_victim() => 5,
-            Evidence::RankExit { .. } | Evidence::NodeSilent { .. } | Evidence::Vanished { .. } => {
-                1
-            }
+            Evidence::RankExit { .. }
+            | Evidence::NodeSilent { .. }
+            | Evidence::Vanished { .. }
+            | Evidence::Leaving { .. } => 1,
             Evidence::Refused { .. } | Evidence::Unlike { .. } => 2,
             Evidence::TorchrunFailed { .. } => 3,
             Evidence::StartTimeout { .. } => 4,
@@ -421,6 +452,11 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
             Cause::StartTimeout,
             Charged::Node,
             format!("{node} did not get ready in time"),
+        ),
+        Evidence::Leaving { node, why, .. } => (
+            Cause::NodeLeaving,
+            Charged::Nobody,
+            format!("what ran on {node} was ended with it: {why}"),
         ),
         Evidence::Unlike { .. } => (
             Cause::MixedNodes,

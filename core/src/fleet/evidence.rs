@@ -63,7 +63,12 @@ pub(crate) fn evidence(
         }
         let run = node.runs.get(&id);
         if let Some(run) = run {
+            let first = found.len();
             exits(name, run, generation.proc_per_node, &mut found);
+            if let Some(why) = unhealthy::leaves(node) {
+                let of_node = found.split_off(first).into_iter();
+                found.extend(of_node.map(|e| e.on_leaving(&why)));
+            }
         } else if node.session.is_some() && generation.dead.contains(name) {
             found.push(Evidence::Forgotten {
                 node: name.clone(),

@@ -12,6 +12,7 @@ use crate::{
         live::{AVOID, Avoided},
         node_record::{Mark, NodeRecord, Standing},
         receipt::{Cause, Charged},
+        unhealthy,
         worker_pod::is_pod,
     },
     id::NodeName,
@@ -43,6 +44,10 @@ impl JobTurn<'_> {
         let Some(mut standing) = fault_ledger::at_first(verdict.cause) else {
             return;
         };
+        if is_pod(name) && self.nodes.get(name).and_then(unhealthy::leaves).is_some() {
+            // Somebody ends the pod. That says nothing about its host.
+            return;
+        }
         let is_its_word = is_pod(name) && !planted::on(Mistake::PodsWordCounts);
         if standing == Standing::Node && is_its_word {
             // It is a pod's own word, and the host answers for it. Other jobs must confirm it.

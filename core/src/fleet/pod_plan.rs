@@ -47,13 +47,23 @@ pub struct Unneeded {
     pub in_vain: bool,
 }
 
-/// What to do about the pods of this job. `avoided` says which hosts should not have it: a pod there
-/// that no generation needs is made anew elsewhere. `lost` says which nodes are Lost: for such a pod
+/// What is thought of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    Fit,
+    /// It should get no new work.
+    Avoided,
+    Unknown,
+}
+
+/// What to do about the pods of this job. `hosts` says what is thought of each. A pod on a host that
+/// should not have it, and that no generation needs, is made anew elsewhere. So is one that cannot be
+/// scheduled and must not go to a host that is fit again. `lost` says which nodes are Lost: for such a pod
 /// another one is made, and it is kept, since its workers may live.
 pub fn plan<'a>(
     job: &JobRecord,
     pods: impl IntoIterator<Item = &'a WorkerPod>,
-    avoided: impl Fn(&NodeName) -> bool,
+    hosts: impl Fn(&NodeName) -> Host,
     lost: impl Fn(&NodeName) -> bool,
     now: Timestamp,
 ) -> PodPlan {
@@ -87,11 +97,21 @@ pub fn plan<'a>(
         return plan;
     }
     standing.retain(|pod| {
-        let unfit = is_idle(pod) && pod.host.as_ref().is_some_and(&avoided);
-        if unfit {
-            plan.drop_in_vain(pod, "its host should not have the job");
+        let is_avoided = |host: &NodeName| hosts(host) == Host::Avoided;
+        let is_fit = |host: &NodeName| hosts(host) == Host::Fit;
+        let waits = pod.host.is_none() && pod.waits.is_some();
+        let why = match pod.host.as_ref().is_some_and(is_avoided) {
+            true => Some("its host should not have the job"),
+            false if waits && pod.avoids.iter().any(is_fit) => {
+                Some("it must not go to a host that is fit again")
+            }
+            false => None,
+        };
+        let why = why.filter(|_| is_idle(pod));
+        if let Some(why) = why {
+            plan.drop_in_vain(pod, why);
         }
-        !unfit
+        why.is_none()
     });
     standing.retain(|pod| !lost(&pod.node()));
     if give_back(job, &standing, now, &mut plan) {

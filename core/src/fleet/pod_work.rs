@@ -20,7 +20,7 @@ use std::{
 use crate::{
     fleet::{
         job::{JobRecord, Phase},
-        pod_plan::{PodPlan, Unneeded, plan},
+        pod_plan::{Host, PodPlan, Unneeded, plan},
         worker_pod::WorkerPod,
     },
     id::NodeName,
@@ -110,18 +110,20 @@ impl PodWork {
     pub fn steps(
         &mut self,
         job: &JobRecord,
-        avoided: impl Fn(&NodeName) -> bool,
+        hosts: impl Fn(&NodeName) -> Host,
         lost: impl Fn(&NodeName) -> bool,
         now: Timestamp,
         random: u64,
     ) -> Steps {
-        let pods = self.pods.values().map(|pod| &**pod);
         let PodPlan {
             create,
             delete,
             gives_back,
             again,
-        } = plan(job, pods, avoided, lost, now);
+        } = {
+            let pods: Vec<Arc<WorkerPod>> = self.seen().collect();
+            plan(job, pods.iter().map(|pod| &**pod), hosts, lost, now)
+        };
         if job.phase == Phase::Running {
             (self.given_back, self.in_vain) = (0, 0);
         }
@@ -207,12 +209,8 @@ impl PodWork {
     /// What came of the deletion of the pod of this uid.
     pub fn removed(&mut self, uid: &str, removed: Removed) {
         match removed {
-            Removed::Yes => {
-                let mut pods = self.pods.values_mut();
-                if let Some(pod) = pods.find(|pod| pod.uid == uid) {
-                    going(pod);
-                }
-            }
+            // The watch tells when it is gone.
+            Removed::Yes => {}
             Removed::Missing => {
                 self.removing.remove(uid);
                 // The watch has not said so yet.
@@ -231,12 +229,8 @@ impl PodWork {
             .for_each(|(node, pod)| self.applied(node, pod));
     }
 
-    /// The watch tells of a pod. One that was deleted just now is going, also if the watch does not
-    /// say so yet.
-    pub fn applied(&mut self, node: NodeName, mut pod: Arc<WorkerPod>) {
-        if self.removing.contains(&pod.uid) {
-            going(&mut pod);
-        }
+    /// The watch tells of a pod.
+    pub fn applied(&mut self, node: NodeName, pod: Arc<WorkerPod>) {
         self.making.remove(&pod.name);
         self.pods.insert(node, pod);
     }
@@ -248,6 +242,17 @@ impl PodWork {
         self.removing.remove(&pod.uid);
     }
 
+    /// The pods as far as the watch has told. One whose deletion was asked for is going, also if the
+    /// watch does not say so yet.
+    fn seen(&self) -> impl Iterator<Item = Arc<WorkerPod>> {
+        self.pods.values().cloned().map(|mut pod| {
+            if !pod.deleting && self.removing.contains(&pod.uid) {
+                Arc::make_mut(&mut pod).deleting = true;
+            }
+            pod
+        })
+    }
+
     pub fn pods(&self) -> impl Iterator<Item = &Arc<WorkerPod>> {
         self.pods.values()
     }
@@ -255,12 +260,6 @@ impl PodWork {
     /// Nothing is known of any pod of the job.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty() && self.making.is_empty()
-    }
-}
-
-fn going(pod: &mut Arc<WorkerPod>) {
-    if !pod.deleting {
-        Arc::make_mut(pod).deleting = true;
     }
 }
 

@@ -22,7 +22,8 @@ pub enum Cause {
     NodeRebooted,
     /// The node's own verdict on its hardware: GPUs, links, network.
     NodeUnhealthy,
-    /// The node's machine will be taken away, and the job was moved off it in time.
+    /// The node's machine will be taken away, or its pod is deleted. The job was moved off it in time,
+    /// or what ran there was ended with it.
     NodeLeaving,
     NodeDeleted,
     /// The job's `fenceAfter` stopped its workers, because they heard nothing of the coordinator.

@@ -52,6 +52,21 @@ pub(crate) fn withheld(node: &Node) -> Option<String> {
     })
 }
 
+/// Why the node will soon be gone with all that runs on it, by its own word or its pod's. Who makes
+/// that true may kill what is there.
+pub(crate) fn leaves(node: &Node) -> Option<String> {
+    let own = notice(node).map(|finding| finding.reason.clone());
+    let deleting = node.pod.as_ref().is_some_and(|pod| pod.deleting);
+    own.or_else(|| deleting.then(|| "its pod is being deleted".to_owned()))
+}
+
+/// If an operator's rules make the notice less severe, the node still takes work, and a job that
+/// left would come back.
+fn notice(node: &Node) -> Option<&Finding> {
+    let mut findings = node.report.health.findings.iter();
+    findings.find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain)
+}
+
 /// What others say on the Node object to keep new work away, or to make it leave.
 pub(crate) fn word_of_others(node: &Node) -> Option<String> {
     let object = node.object.as_ref()?;
@@ -92,13 +107,7 @@ pub(crate) fn leaving<'a>(
     let members = &job.current.as_ref()?.members;
     members.iter().find_map(|member| {
         let node = nodes.get(&member.node)?;
-        let findings = &node.report.health.findings;
-        // If an operator's rules make the notice less severe, the node still takes work, and a job
-        // that left would come back.
-        let notice = findings
-            .iter()
-            .find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain);
-        let notice = notice.map(|finding| &finding.reason);
+        let notice = notice(node).map(|finding| &finding.reason);
         // A worker pod's notice stands on its host's Node object.
         let object = nodes.blamed(node).object.as_ref();
         let notice = notice.or_else(|| object?.leaving.as_ref())?;

@@ -1,6 +1,8 @@
 //! A worker pod: a pod of a Kubernetes cluster that holds one job's place, in the job's own image. Its
 //! agent is a node of its own, and only its job gets that node.
 
+use std::collections::BTreeSet;
+
 use crate::{
     id::{JobName, JobUid, NodeName},
     time::Timestamp,
@@ -20,6 +22,8 @@ pub struct WorkerPod {
     pub created: Timestamp,
     /// The node on which it is, once the cluster's scheduler has chosen one.
     pub host: Option<NodeName>,
+    /// Hosts to which it must not go, by what was known when it was made.
+    pub avoids: BTreeSet<NodeName>,
     pub stage: PodStage,
     /// It was deleted, and its containers are being stopped.
     pub deleting: bool,

@@ -76,8 +76,6 @@ pub(crate) struct Pods {
 struct Object {
     pod: WorkerPod,
     machine: usize,
-    /// Hosts to which it must not go.
-    avoided: BTreeSet<NodeName>,
     /// Until then some container of it goes on when it is deleted, though no worker does.
     lingers: Duration,
     /// The coordinator that made it.
@@ -497,6 +495,7 @@ impl World {
             job: job.clone(),
             created: self.now,
             host: None,
+            avoids: avoided.clone(),
             stage: PodStage::Waiting,
             deleting: false,
             waits: None,
@@ -510,7 +509,6 @@ impl World {
         let object = Object {
             pod,
             machine: index,
-            avoided: avoided.clone(),
             lingers,
             by: process,
         };

@@ -247,6 +247,9 @@ impl World {
                 );
             }
             Fault::TerminationNotice | Fault::NicDown if powered => {
+                if fault == Fault::TerminationNotice {
+                    self.begins(machine, Kind::Leaving);
+                }
                 let place = &mut self.machines[machine];
                 *(if fault == Fault::NicDown {
                     &mut place.nic_down

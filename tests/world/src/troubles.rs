@@ -41,6 +41,7 @@ kinds! {
     Refused: "the node refused the run",
     PeersParted: "the network between members failed",
     StruckOff: "an operator struck the node off",
+    Leaving: "it was to be taken away",
     Fenced: "its workers stopped, as nothing was heard of the coordinator",
 }
 

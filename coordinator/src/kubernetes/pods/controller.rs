@@ -12,8 +12,8 @@ use muster_core::{
     fleet::{
         Input, PodNews,
         job::JobRecord,
+        pod_plan::Host,
         pod_work::{Known, Made, PodWork, Removed, Steps},
-        view::NodeView,
         worker_pod::{WorkerPod, is_pod, node_of},
     },
     id::{JobName, JobUid, NodeName, node_name_error},
@@ -241,7 +241,7 @@ impl Controller {
         if !self.listed || self.waiting.is_empty() {
             return;
         }
-        let avoided = self.avoided();
+        let hosts = self.hosts();
         while self.under_way.len() < AT_ONCE
             && let Some(name) = next(&self.waiting, self.turn.as_ref(), |_| false)
         {
@@ -250,7 +250,7 @@ impl Controller {
             let view = self.handle.job(&name);
             if let Some(view) = view.filter(|view| view.record.spec.template.is_some()) {
                 let before = self.under_way.len();
-                self.begin_one(&name, &view.record, &avoided).await;
+                self.begin_one(&name, &view.record, &hosts).await;
                 if self.under_way.len() > before {
                     self.turn = Some(name);
                 }
@@ -258,7 +258,12 @@ impl Controller {
         }
     }
 
-    async fn begin_one(&mut self, name: &JobName, job: &JobRecord, avoided: &BTreeSet<NodeName>) {
+    async fn begin_one(
+        &mut self,
+        name: &JobName,
+        job: &JobRecord,
+        hosts: &BTreeMap<NodeName, Host>,
+    ) {
         let (now, clock) = (Instant::now(), self.handle.now());
         let mut work = self.works.remove(&job.uid).unwrap_or_default();
         let Steps {
@@ -269,7 +274,7 @@ impl Controller {
             again,
         } = work.pods.steps(
             job,
-            |host| avoided.contains(host),
+            |host| hosts.get(host).copied().unwrap_or(Host::Unknown),
             |node| self.is_lost(node),
             clock,
             entropy(),
@@ -318,7 +323,9 @@ impl Controller {
             }
             let pod = work.pods.begin_to_make(&job.name.name, entropy());
             let (server, model, job) = (self.server.clone(), self.model.clone(), job.clone());
-            let (avoided, key) = (avoided.iter().cloned().collect(), name.clone());
+            let avoided = hosts.iter().filter(|(_, host)| **host == Host::Avoided);
+            let avoided = avoided.map(|(name, _)| name.clone()).collect();
+            let key = name.clone();
             self.under_way.spawn(async move {
                 let made = make(&server, &model, &job, &pod, avoided).await;
                 (key, job.uid, Did::Make(pod, made))
@@ -337,15 +344,17 @@ impl Controller {
         }
     }
 
-    /// Hosts that should get no new work, as the fleet sees it.
-    fn avoided(&self) -> BTreeSet<NodeName> {
+    /// What the fleet thinks of each host.
+    fn hosts(&self) -> BTreeMap<NodeName, Host> {
         let nodes = self.handle.nodes();
         let nodes = nodes.borrow();
-        let bad = |view: &NodeView| view.record.cordon.is_some() || view.withheld.is_some();
-        let hosts = nodes
-            .after(None)
-            .filter(|(name, view)| !is_pod(name) && bad(view));
-        hosts.map(|(name, _)| name.clone()).collect()
+        let hosts = nodes.after(None).filter(|(name, _)| !is_pod(name));
+        let judged = hosts.map(|(name, view)| {
+            let bad = view.record.cordon.is_some() || view.withheld.is_some();
+            let host = if bad { Host::Avoided } else { Host::Fit };
+            (name.clone(), host)
+        });
+        judged.collect()
     }
 
     /// Whether the pod's agent was silent for too long.

@@ -1,7 +1,9 @@
 //! What is kept of a Pod object.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::{
-    api::core::v1::{ContainerState, Pod, PodStatus},
+    api::core::v1::{ContainerState, NodeSelectorRequirement, Pod, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use muster_core::{
@@ -40,6 +42,7 @@ pub(super) fn kept(object: Pod) -> Option<WorkerPod> {
         status,
     } = object;
     let job = is_worker(&metadata)?.to_owned();
+    let avoids = spec.as_ref().map(avoids).unwrap_or_default();
     let host = spec.and_then(|spec| spec.node_name);
     let host = host.filter(|host| node_name_error(host).is_none());
     let status = status.unwrap_or_default();
@@ -59,6 +62,7 @@ pub(super) fn kept(object: Pod) -> Option<WorkerPod> {
         job: JobUid::from(job),
         created: Timestamp(u64::try_from(created.unwrap_or_default()).unwrap_or_default()),
         host: host.map(NodeName::from),
+        avoids,
         stage,
         deleting: metadata.deletion_timestamp.is_some(),
         waits: waits(&status, stage),
@@ -66,6 +70,25 @@ pub(super) fn kept(object: Pod) -> Option<WorkerPod> {
     node_name_error(pod.node().as_str())
         .is_none()
         .then_some(pod)
+}
+
+/// Hosts that the pod must not go to, whichever of its alternatives is taken. The template puts them
+/// into each.
+fn avoids(spec: &PodSpec) -> BTreeSet<NodeName> {
+    let affinity = spec.affinity.as_ref();
+    let affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| {
+        let required = &affinity.required_during_scheduling_ignored_during_execution;
+        required.as_ref()
+    });
+    let first = required.and_then(|required| required.node_selector_terms.first());
+    let fields = first.and_then(|term| term.match_fields.as_ref());
+    let excludes = |field: &&NodeSelectorRequirement| {
+        field.key == "metadata.name" && field.operator == "NotIn"
+    };
+    let fields = fields.into_iter().flatten().filter(excludes);
+    let hosts = fields.flat_map(|field| field.values.iter().flatten());
+    hosts.map(|host| NodeName::from(host.clone())).collect()
 }
 
 /// Whether the cluster has given the pod up because its Node object is gone (PodGC).

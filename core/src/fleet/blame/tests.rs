@@ -273,3 +273,32 @@ fn a_suspicion_alone_breaks_nothing() {
     assert!(!silent("a", false, 1).breaks());
     assert!(silent("a", true, 1).breaks());
 }
+
+/// Whoever deletes a pod ends what runs in it.
+#[test]
+fn what_is_killed_on_a_node_that_is_leaving_costs_the_job_nothing() {
+    let vanished = Evidence::Vanished {
+        node: "a".into(),
+        at: Timestamp(1_000_000),
+        launched: true,
+    };
+    for killed in [
+        exit("a", 0, Exit::Signal(15), None, 1000),
+        exit("a", 0, Exit::Signal(9), None, 1000),
+        vanished,
+    ] {
+        let evidence = [
+            killed.on_leaving("the pod is being deleted or evicted"),
+            exit("b", 1, Exit::Code(1), PEER, 1010),
+        ];
+        let verdict = judge(&evidence, 2, true).unwrap();
+        assert_eq!(
+            (verdict.cause, verdict.charged, verdict.node),
+            (Cause::NodeLeaving, Charged::Nobody, Some("a".into()))
+        );
+    }
+    // Its program may also fail by itself, before.
+    let own = exit("a", 0, Exit::Code(1), Some("ValueError: nan"), 900);
+    let verdict = judge(&[own.on_leaving("spot")], 2, false).unwrap();
+    assert_eq!(verdict.charged, Charged::Job);
+}

@@ -25,6 +25,7 @@ fn pod(name: &str) -> WorkerPod {
         job: "uid".into(),
         created: at(0),
         host: Some("h1".into()),
+        avoids: Default::default(),
         stage: PodStage::Running,
         deleting: false,
         waits: None,
@@ -62,7 +63,11 @@ fn planned(job: &JobRecord, pods: &[WorkerPod], seconds: u64) -> PodPlan {
     plan(
         job,
         pods,
-        |host| host.as_str() == "bad",
+        |host| match host.as_str() {
+            "bad" => Host::Avoided,
+            "strange" => Host::Unknown,
+            _ => Host::Fit,
+        },
         |node| node.as_str().starts_with("lost"),
         at(seconds),
     )
@@ -210,7 +215,7 @@ fn the_pods_of_a_job_that_is_over_end_by_themselves_or_are_deleted() {
 }
 
 fn plan_at(job: &JobRecord, pods: &[WorkerPod], now: Timestamp) -> PodPlan {
-    plan(job, pods, |_| false, |_| false, now)
+    plan(job, pods, |_| Host::Fit, |_| false, now)
 }
 
 #[test]
@@ -245,4 +250,30 @@ fn for_a_pod_whose_agent_is_lost_another_is_made_and_it_is_kept() {
     let trains = training(job(2), &["b", "c"]);
     let pods = [pod("a"), pod("b"), pod("c")];
     assert_eq!(deleted(&planned(&trains, &pods, 10)), ["a"]);
+}
+
+/// Which hosts are bad is known when a pod is made. A job that already trains would wait for ever for
+/// a pod that may not go to the only host with room.
+#[test]
+fn a_pod_that_must_not_go_to_a_host_that_is_fit_again_is_made_anew() {
+    let job = training(job(2), &["a"]);
+    let waiting = |host: &str| WorkerPod {
+        avoids: [host.into()].into(),
+        ..unschedulable("b")
+    };
+    let plan = planned(&job, &[pod("a"), waiting("h2")], 1);
+    assert_eq!((plan.create, deleted(&plan)), (1, vec!["b"]));
+    assert!(plan.delete[0].in_vain, "hosts may come and go often");
+    for host in ["bad", "strange"] {
+        let plan = planned(&job, &[pod("a"), waiting(host)], 1);
+        assert_eq!((plan.create, deleted(&plan)), (0, vec![]), "{host}");
+    }
+    let not_refused = WorkerPod {
+        waits: None,
+        ..waiting("h2")
+    };
+    assert_eq!(
+        deleted(&planned(&job, &[pod("a"), not_refused], 1)),
+        [""; 0]
+    );
 }

@@ -25,6 +25,7 @@ fn pod(name: &str) -> Arc<WorkerPod> {
         job: "uid".into(),
         created: at(0),
         host: None,
+        avoids: BTreeSet::new(),
         stage: PodStage::Waiting,
         deleting: false,
         waits: None,
@@ -36,7 +37,7 @@ fn node(name: &str) -> NodeName {
 }
 
 fn steps(work: &mut PodWork, job: &JobRecord, seconds: u64) -> Steps {
-    work.steps(job, |_| false, |_| false, at(seconds), 500)
+    work.steps(job, |_| Host::Fit, |_| false, at(seconds), 500)
 }
 
 /// Asks for one pod, which is then under way.
@@ -105,7 +106,7 @@ fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
     // The watch is late.
     work.applied(node(&surplus[0].pod), pod(&surplus[0].pod));
     work.removed(&surplus[0].uid, Removed::Yes);
-    assert!(work.pods().any(|pod| pod.deleting));
+    assert!(work.seen().any(|pod| pod.deleting));
     // Now the job wants two again. The one that goes does not count.
     let wants = JobRecord { replicas: 2, ..job };
     let next = steps(&mut work, &wants, 2);
@@ -118,6 +119,9 @@ fn a_deletion_that_failed_is_tried_again() {
     work.listed(Known::from(["a", "b"].map(|name| (node(name), pod(name)))));
     let surplus = steps(&mut work, &job, 1).delete;
     work.begin_to_remove(&surplus[0], at(1));
+    // A list that comes meanwhile changes nothing about that.
+    work.listed(Known::from(["a", "b"].map(|name| (node(name), pod(name)))));
+    assert_eq!(steps(&mut work, &job, 1).delete, []);
     work.removed(&surplus[0].uid, Removed::No);
     assert_eq!(steps(&mut work, &job, 2).delete, surplus);
     work.begin_to_remove(&surplus[0], at(2));

@@ -20,6 +20,7 @@ fn pod(name: &str, job: &JobUid, host: &str) -> WorkerPod {
         job: job.clone(),
         created: Timestamp(0),
         host: Some(host.into()),
+        avoids: Default::default(),
         stage: PodStage::Running,
         deleting: false,
         waits: None,

@@ -233,6 +233,8 @@ fn truth_of(
                 .then(|| world.befell(machine, Timestamp(0), &|kind| kind == Kind::NoPower))
                 .flatten()
         }
+        // What was killed there was ended with it, as far as anybody can know.
+        Cause::NodeLeaving => world.befell(machine, opened, &|kind| kind == Kind::Leaving),
         Cause::NodeDeleted => world.befell(machine, opened, &|kind| kind == Kind::StruckOff),
         _ => None,
     }

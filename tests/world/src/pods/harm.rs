@@ -106,8 +106,9 @@ impl World {
     fn delete_by_force(&mut self, name: &NodeName, machine: usize) {
         note!(self, "somebody deletes the pod {name} by force");
         self.begins(machine, Kind::StruckOff);
+        self.begins(machine, Kind::Leaving);
+        self.somebody_answers(machine);
         self.pod_gone(name);
-        self.pods_wait(1, 100, PodEvent::Answers { machine });
     }
 
     /// Whoever has deleted a pod by force has said that nothing of it lives. While its agent is heard
@@ -147,8 +148,9 @@ impl World {
             .collect();
         for (name, machine) in here {
             self.begins(machine, Kind::StruckOff);
+            self.begins(machine, Kind::Leaving);
+            self.somebody_answers(machine);
             self.pod_gone(&name);
-            self.pods_wait(1, 100, PodEvent::Answers { machine });
         }
     }
 

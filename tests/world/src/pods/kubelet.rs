@@ -45,7 +45,7 @@ impl World {
     fn host_for(&self, name: &NodeName, first: usize) -> Option<usize> {
         let (now, hosts) = (self.now, self.plan.machines);
         let pods = self.pods.as_ref()?;
-        let avoided = &pods.objects.get(name)?.avoided;
+        let avoided = &pods.objects.get(name)?.pod.avoids;
         let fits = |host: &usize| {
             let place = &self.machines[*host];
             place.powered
@@ -189,6 +189,7 @@ impl World {
         place.noticed = true;
         note!(self, "{} is told to end", self.machines[machine].name);
         self.begins(machine, Kind::StruckOff);
+        self.begins(machine, Kind::Leaving);
         self.describe_node(machine);
         let kills = COORDINATED + self.longest_grace(machine) + POD_GRACE;
         self.after(kills, Event::Pods(PodEvent::Ends { machine }));

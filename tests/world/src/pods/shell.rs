@@ -10,6 +10,7 @@ use std::{
 use muster_core::{
     fleet::{
         Change, Input, PodNews,
+        pod_plan::Host,
         pod_work::{Known, PodWork, Removed},
         worker_pod::{WorkerPod, is_pod, node_of},
     },
@@ -195,17 +196,16 @@ impl World {
         let seat = self.seat_of(process).expect("it has a shell");
         let brain = self.seats[seat].process.as_ref().expect("it is there");
         let views = brain.fleet.node_views().into_iter();
-        let bad = |name: &NodeName, cordoned: bool, withheld: bool| {
-            !is_pod(name) && (cordoned || withheld)
-        };
-        let (mut avoided, mut lost) = (BTreeSet::new(), BTreeSet::new());
+        let (mut hosts, mut lost) = (BTreeMap::new(), BTreeSet::new());
         for view in views {
             let name = &view.record.name;
             if view.record.gone {
                 lost.insert(name.clone());
             }
-            if bad(name, view.record.cordon.is_some(), view.withheld.is_some()) {
-                avoided.insert(name.clone());
+            let bad = view.record.cordon.is_some() || view.withheld.is_some();
+            if !is_pod(name) {
+                let host = if bad { Host::Avoided } else { Host::Fit };
+                hosts.insert(name.clone(), host);
             }
         }
         let jobs: Vec<_> = brain.fleet.job_views();
@@ -220,7 +220,7 @@ impl World {
             .iter()
             .filter(|view| view.record.spec.template.is_some())
         {
-            let after = self.works_on(process, &view.record, &avoided, &lost, clock);
+            let after = self.works_on(process, &view.record, &hosts, &lost, clock);
             next = next.min(after);
         }
         self.shell_is_to_look(process, next);
@@ -231,7 +231,7 @@ impl World {
         &mut self,
         process: u64,
         job: &muster_core::fleet::job::JobRecord,
-        avoided: &BTreeSet<NodeName>,
+        hosts: &BTreeMap<NodeName, Host>,
         lost: &BTreeSet<NodeName>,
         clock: Timestamp,
     ) -> Duration {
@@ -243,7 +243,7 @@ impl World {
         let work = shell.works.entry(job.uid.clone()).or_default();
         let steps = work.pods.steps(
             job,
-            |host| avoided.contains(host),
+            |host| hosts.get(host).copied().unwrap_or(Host::Unknown),
             |node| lost.contains(node),
             clock,
             random,
@@ -252,6 +252,8 @@ impl World {
         if now < work.not_before {
             return again.min(work.not_before.since(now));
         }
+        let avoided = hosts.iter().filter(|(_, host)| **host == Host::Avoided);
+        let avoided: BTreeSet<NodeName> = avoided.map(|(name, _)| name.clone()).collect();
         let room = AT_ONCE.saturating_sub(shell.under_way);
         let mut writes = Vec::new();
         let mut told = Vec::new();

@@ -63,7 +63,7 @@ impl JobTurn<'_> {
                 avoided: avoided(name)
                     .or_else(|| unhealthy::withheld(node))
                     .or_else(|| unhealthy::withheld(self.nodes.host_of(node)?))
-                    .or_else(|| going(node))
+                    .or_else(|| self.pods.goes(node))
                     .or_else(|| unfenced(node)),
                 shunned: fault_ledger::shunned_by(
                     &self.nodes.blamed(node).record,
@@ -102,11 +102,6 @@ fn is_for(name: &NodeName, node: &Node, job: &JobRecord) -> bool {
             None => node.record.pod_of.as_ref() == Some(&job.uid),
         },
     }
-}
-
-fn going(node: &Node) -> Option<String> {
-    let deleting = node.pod.as_ref().is_some_and(|pod| pod.deleting);
-    deleting.then(|| "is a pod that is being deleted".to_owned())
 }
 
 /// How many more worker groups this node could take. The groups of `but` do not count: that job

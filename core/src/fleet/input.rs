@@ -1,6 +1,10 @@
 //! The input of a turn: what the coordinator learnt or was asked.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::{
     fleet::{
@@ -93,6 +97,8 @@ pub enum PodNews {
     Applied(NodeName, Arc<WorkerPod>),
     /// This pod is gone; its last state.
     Deleted(NodeName, Arc<WorkerPod>),
+    /// These pods of the job, by uid, are about to be deleted, and no others.
+    Unneeded(JobUid, BTreeSet<String>),
     /// Why this job cannot have the pods that it lacks. `None`: that is over.
     Refused(JobUid, Option<String>),
 }

@@ -204,6 +204,7 @@ mod tests {
             steps: StepsView::default(),
             saved_at: None,
             nodes_running: 0,
+            pods_unneeded: Default::default(),
             store_address: None,
             store_open: Default::default(),
         }

@@ -49,6 +49,15 @@ impl Fleet {
                 }
                 self.hear_pod(&name, scratch);
             }
+            PodNews::Unneeded(job, pods) => {
+                self.look_again(&job, scratch);
+                let unneeded = &mut self.pods.unneeded;
+                unneeded.retain(|job, _| self.jobs.contains_key(job));
+                match pods.is_empty() {
+                    true => drop(unneeded.remove(&job)),
+                    false => drop(unneeded.insert(job, pods)),
+                }
+            }
             PodNews::Refused(job, why) => {
                 self.look_again(&job, scratch);
                 self.pods
@@ -79,7 +88,9 @@ impl Fleet {
         let speaks = node.session.is_some() && node.is_ready();
         let last = pod.as_ref().or(node.pod.as_ref());
         let ended = last.is_some_and(|pod| pod.stage == PodStage::Ended);
-        let is_missing = pod.is_none() && self.pods.listed;
+        // An agent may come before the watch has told of its pod.
+        let was_known = node.pod.is_some() || node.record.pod_of.is_some();
+        let is_missing = pod.is_none() && self.pods.listed && was_known;
         let is_silent = node.liveness == Liveness::Lost || planted::on(Mistake::ForcedIsDead);
         let is_lost = is_missing && is_silent;
         if (ended && !speaks) || is_lost {

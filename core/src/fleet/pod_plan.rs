@@ -96,11 +96,11 @@ pub fn plan<'a>(
         idle.for_each(|pod| plan.drop_pod(pod, "its job is suspended"));
         return plan;
     }
+    let is_avoided = |host: &NodeName| hosts(host) == Host::Avoided;
     standing.retain(|pod| {
-        let is_avoided = |host: &NodeName| hosts(host) == Host::Avoided;
         let is_fit = |host: &NodeName| hosts(host) == Host::Fit;
         let waits = pod.host.is_none() && pod.waits.is_some();
-        let why = match pod.host.as_ref().is_some_and(is_avoided) {
+        let why = match pod.host.as_ref().is_some_and(&is_avoided) {
             true => Some("its host should not have the job"),
             false if waits && pod.avoids.iter().any(is_fit) => {
                 Some("it must not go to a host that is fit again")
@@ -117,11 +117,18 @@ pub fn plan<'a>(
     if give_back(job, &standing, now, &mut plan) {
         return plan;
     }
-    let (have, wanted) = (standing.len(), job.replicas as usize);
+    let wanted = job.replicas as usize;
+    // A generation that is too small grows only onto hosts that are fit. Those of its members that are
+    // on others are no places for the next one.
+    let current = job.current.as_ref();
+    let is_short = current.is_some_and(|current| current.members.len() < wanted);
+    let is_place = |pod: &&&WorkerPod| !is_short || !pod.host.as_ref().is_some_and(&is_avoided);
+    let have = standing.iter().filter(is_place).count();
     if have < wanted {
         plan.create = (wanted - have) as u32;
         return plan;
     }
+    let surplus = have - wanted;
     let may_go = |pod: &&WorkerPod| is_idle(pod) || planted::on(Mistake::LivePodDeleted);
     let mut idle: Vec<&WorkerPod> = standing.into_iter().filter(may_go).collect();
     // Those that run come last, and of others the newest go first.
@@ -129,7 +136,7 @@ pub fn plan<'a>(
         let runs = pod.stage == PodStage::Running;
         (runs, std::cmp::Reverse(pod.created), pod.name.clone())
     });
-    let surplus = idle.into_iter().take(have - wanted);
+    let surplus = idle.into_iter().take(surplus);
     surplus.for_each(|pod| plan.drop_pod(pod, "the job wants fewer nodes"));
     plan
 }

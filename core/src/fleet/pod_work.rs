@@ -6,7 +6,11 @@
 //! moment in which it is asked for, and *made* from the answer until the watch tells of it; both
 //! count as there. If no answer comes nobody knows whether it was made. Then it is *unsure*, and the
 //! next pod that the job lacks is asked for under the same name: the API server makes no second pod of
-//! one name. A pod that was deleted counts as going at once.
+//! one name.
+//!
+//! A pod that is not needed is deleted in two steps, since the fleet could begin a generation in it at
+//! the same moment. First the fleet is told, and places nothing there any more. If no worker may live in
+//! it, by a record of the job that is as new as that, it is deleted, and counts as going at once.
 //!
 //! A job that has given its pods back, or whose pods were made in vain, pauses before it gets new
 //! ones. Nothing of this is stored. A coordinator that starts reads all pods first.
@@ -94,6 +98,8 @@ pub enum Removed {
 /// What to do next for the pods of one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
+    /// The fleet is to know that these pods, by uid, are about to be deleted, and no others.
+    pub tell: Option<BTreeSet<String>>,
     pub delete: Vec<Unneeded>,
     /// How many pods to ask for.
     pub create: u32,
@@ -106,10 +112,12 @@ pub struct Steps {
 }
 
 impl PodWork {
-    /// What to do now. `random`: any number, for the length of a pause.
+    /// What to do now. `known`: pods of which the fleet knows that they are about to be deleted, from
+    /// the same view as `job`. `random`: any number, for the length of a pause.
     pub fn steps(
         &mut self,
         job: &JobRecord,
+        known: &BTreeSet<String>,
         hosts: impl Fn(&NodeName) -> Host,
         lost: impl Fn(&NodeName) -> bool,
         now: Timestamp,
@@ -138,16 +146,29 @@ impl PodWork {
             self.not_before = Some(now + pause + jitter);
             self.given_back += 1;
         }
+        let uids = delete.iter().map(|unneeded| unneeded.uid.clone());
+        let doomed: BTreeSet<String> = uids.chain(self.removing.iter().cloned()).collect();
+        let tell = (doomed != *known && !job.phase.is_over()).then_some(doomed);
         let is_new = |unneeded: &Unneeded| !self.removing.contains(&unneeded.uid);
-        let delete: Vec<Unneeded> = delete.into_iter().filter(is_new).collect();
+        let (delete, untold): (Vec<Unneeded>, Vec<_>) =
+            delete.into_iter().filter(is_new).partition(|unneeded| {
+                // A job that is over gets no new generation.
+                known.contains(&unneeded.uid) || job.phase.is_over()
+            });
+        // After a pod that was made in vain there is a pause before the next.
+        let first_goes = delete
+            .iter()
+            .chain(&untold)
+            .any(|unneeded| unneeded.in_vain);
         let counts = |making: &&Making| **making != Making::Unsure;
         let counted = self.making.values().filter(counts).count() as u32;
         let lacking = create.saturating_sub(counted);
         let rests = self.rests(now) && lacking > 0;
         let rested = self.not_before.filter(|_| rests);
         Steps {
+            tell,
             delete,
-            create: if rests { 0 } else { lacking },
+            create: if rests || first_goes { 0 } else { lacking },
             content: create == 0,
             gives_back,
             again: again.into_iter().chain(rested).min(),

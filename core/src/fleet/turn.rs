@@ -193,9 +193,10 @@ impl Fleet {
     }
 
     pub fn job_view(&self, uid: &JobUid) -> Option<JobView> {
-        self.jobs
-            .get(uid)
-            .map(|record| view::job(record, &self.nodes))
+        let mut view = view::job(self.jobs.get(uid)?, &self.nodes);
+        let unneeded = self.pods.unneeded.get(uid);
+        view.pods_unneeded = unneeded.cloned().unwrap_or_default();
+        Some(view)
     }
 
     pub fn node_view(&self, name: &NodeName) -> Option<NodeView> {

@@ -1,6 +1,10 @@
 //! What users see of jobs and nodes: values made from the fleet's state, complete with all numbers.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::{
     exit::Exit,
@@ -34,6 +38,8 @@ pub struct JobView {
     pub saved_at: Option<Timestamp>,
     pub nodes_running: u32,
     pub store_address: Option<Endpoint>,
+    /// Worker pods, by uid, on which nothing new is placed, because they are about to be deleted.
+    pub pods_unneeded: BTreeSet<String>,
     /// Why everyone who reaches the TCPStore may connect to it. `None`: its members only.
     pub store_open: Option<Why>,
 }
@@ -107,6 +113,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         steps: StepsView::default(),
         saved_at: None,
         nodes_running: 0,
+        pods_unneeded: BTreeSet::new(),
         store_address: record
             .shown()
             .and_then(|generation| generation.store.clone()),

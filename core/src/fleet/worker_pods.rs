@@ -1,12 +1,15 @@
 //! All worker pods that the cluster has told of, and why jobs lack more.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{
     fleet::{
         job::JobRecord,
         pod_plan,
-        registry::Registry,
+        registry::{Node, Registry},
         worker_pod::{PodStage, WorkerPod},
     },
     id::{JobUid, NodeName},
@@ -18,11 +21,25 @@ pub(crate) struct WorkerPods {
     pub all: BTreeMap<NodeName, Arc<WorkerPod>>,
     /// All were read once. From then on a node whose name is a pod's and that is not in `all` has no pod.
     pub listed: bool,
+    /// Pods, by uid, that are about to be deleted. Nothing new is placed on them.
+    pub unneeded: BTreeMap<JobUid, BTreeSet<String>>,
     /// Why jobs cannot have the pods that they lack.
     pub refused: BTreeMap<JobUid, String>,
 }
 
 impl WorkerPods {
+    /// Why nothing new is placed on this node, if it is a pod that will not stay.
+    pub(crate) fn goes(&self, node: &Node) -> Option<String> {
+        let pod = node.pod.as_ref()?;
+        let unneeded = self.unneeded.get(&pod.job);
+        let why = match unneeded.is_some_and(|uids| uids.contains(&pod.uid)) {
+            _ if pod.deleting => "is a pod that is being deleted",
+            true => "is a pod that its job does not need",
+            false => return None,
+        };
+        Some(why.to_owned())
+    }
+
     /// Why this job lacks pods, or why those that it has do not run yet.
     pub(crate) fn waits(&self, job: &JobRecord, nodes: &Registry) -> Option<String> {
         job.spec.template.as_ref()?;

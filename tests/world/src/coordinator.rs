@@ -95,6 +95,22 @@ impl World {
             .find(|process| process.deposed.is_none())
     }
 
+    /// Writes down what the leader thinks of each node, for whoever reads the log.
+    pub(crate) fn tell_nodes(&mut self) {
+        let views = self.leader().map(|leader| leader.fleet.node_views());
+        for view in views.into_iter().flatten() {
+            note!(
+                self,
+                "   {}: {:?}, cordon {:?}, withheld {:?}, {:?}",
+                view.record.name,
+                view.liveness,
+                view.record.cordon.map(|cordon| cordon.reason),
+                view.withheld,
+                view.conditions
+            );
+        }
+    }
+
     /// A coordinator starts again, unless another has taken over.
     pub(crate) fn coordinator_starts(&mut self, seat: usize) {
         if self.leader().is_none() && self.seats[seat].process.is_none() {

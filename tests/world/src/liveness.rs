@@ -125,6 +125,7 @@ pub(crate) fn look(world: &mut World) {
     for (key, what) in wrong {
         let since = *world.liveness.wrong.entry(key.clone()).or_insert(now);
         if now.since(since) > BOUND {
+            world.tell_nodes();
             world.fail("I13", format!("{key} for {:?}: {what}", now.since(since)));
         }
     }

@@ -35,6 +35,7 @@ use crate::{
     plan::Plan,
     rng::Rng,
     trace::note,
+    troubles::Kind,
     world::{World, machine},
 };
 
@@ -296,10 +297,11 @@ impl World {
         let shell = seat.and_then(|seat| self.seats[seat].process.as_ref());
         let knows = |pod: &&WorkerPod| {
             let object = &pods.objects[&pod.node()];
-            let told = shell.is_some_and(|process| process.shell.knows(pod));
+            let told = shell.is_some_and(|process| process.shell.has_found(pod));
             (object.by == process || told)
                 && !pods.were_lost.contains(&pod.node())
                 && !pods.doomed.contains(&pod.uid)
+                && pod.host.as_ref().is_none_or(|host| self.is_fit(host))
         };
         pods.standing(job).filter(knows).count()
     }
@@ -529,10 +531,12 @@ impl World {
             return;
         };
         note!(self, "the pod {name} is deleted");
+        let machine = object.machine;
         if object.pod.host.is_none() {
             return self.pod_gone(name);
         }
         if !std::mem::replace(&mut object.pod.deleting, true) {
+            self.begins(machine, Kind::Leaving);
             self.pod_changed(name);
         }
     }
@@ -562,19 +566,27 @@ impl World {
         self.machines[machine].pod?.host
     }
 
+    /// Whether this host may have new pods.
+    fn is_fit(&self, name: &NodeName) -> bool {
+        let Some(host) = self.machine_named(name) else {
+            return false;
+        };
+        let place = &self.machines[host];
+        let stored = self.store.nodes.get(name);
+        let known = stored.is_some_and(|node| node.cordon.is_none() && node.halt.is_none());
+        let cluster = self.cluster.as_ref();
+        let free = cluster.is_none_or(|cluster| cluster.is_schedulable(host));
+        let gone = self
+            .pods
+            .as_ref()
+            .is_some_and(|pods| pods.no_node.contains(&host));
+        place.powered && place.agent.is_some() && known && free && !gone
+    }
+
     /// How many pods this job can have now, those included that it has.
     pub(crate) fn room_for_pods(&self, job: &JobRecord) -> usize {
         let Some(pods) = &self.pods else { return 0 };
-        let is_good = |host: usize| {
-            let place = &self.machines[host];
-            let stored = self.store.nodes.get(&place.name);
-            let known = stored.is_some_and(|node| node.cordon.is_none() && node.halt.is_none());
-            let free = self
-                .cluster
-                .as_ref()
-                .is_none_or(|it| it.is_schedulable(host));
-            place.powered && place.agent.is_some() && known && free && !pods.no_node.contains(&host)
-        };
+        let is_good = |host: usize| self.is_fit(&self.machines[host].name);
         let hosts = (0..self.plan.machines).filter(|host| is_good(*host));
         let free: usize = hosts
             .map(|host| {

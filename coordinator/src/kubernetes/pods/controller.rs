@@ -14,6 +14,7 @@ use muster_core::{
         job::JobRecord,
         pod_plan::Host,
         pod_work::{Known, Made, PodWork, Removed, Steps},
+        view::JobView,
         worker_pod::{WorkerPod, is_pod, node_of},
     },
     id::{JobName, JobUid, NodeName, node_name_error},
@@ -250,7 +251,7 @@ impl Controller {
             let view = self.handle.job(&name);
             if let Some(view) = view.filter(|view| view.record.spec.template.is_some()) {
                 let before = self.under_way.len();
-                self.begin_one(&name, &view.record, &hosts).await;
+                self.begin_one(&name, &view, &hosts).await;
                 if self.under_way.len() > before {
                     self.turn = Some(name);
                 }
@@ -261,12 +262,13 @@ impl Controller {
     async fn begin_one(
         &mut self,
         name: &JobName,
-        job: &JobRecord,
+        view: &JobView,
         hosts: &BTreeMap<NodeName, Host>,
     ) {
-        let (now, clock) = (Instant::now(), self.handle.now());
+        let (now, clock, job) = (Instant::now(), self.handle.now(), &view.record);
         let mut work = self.works.remove(&job.uid).unwrap_or_default();
         let Steps {
+            tell,
             delete,
             create,
             content,
@@ -274,6 +276,7 @@ impl Controller {
             again,
         } = work.pods.steps(
             job,
+            &view.pods_unneeded,
             |host| hosts.get(host).copied().unwrap_or(Host::Unknown),
             |node| self.is_lost(node),
             clock,
@@ -341,6 +344,11 @@ impl Controller {
         }
         if is_told {
             self.tell(&job.uid, None).await;
+        }
+        if let Some(unneeded) = tell {
+            // The job's view tells when the fleet has taken it.
+            let news = PodNews::Unneeded(job.uid.clone(), unneeded);
+            let _ = self.handle.tell(Input::Pods(news)).await;
         }
     }
 

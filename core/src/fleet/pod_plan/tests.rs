@@ -277,3 +277,20 @@ fn a_pod_that_must_not_go_to_a_host_that_is_fit_again_is_made_anew() {
         [""; 0]
     );
 }
+
+/// It would go on with one node for ever otherwise: the one there is no place for a new generation.
+#[test]
+fn a_job_that_is_too_small_gets_a_pod_for_each_on_a_host_that_it_should_leave() {
+    let on_bad = WorkerPod {
+        host: Some("bad".into()),
+        ..pod("a")
+    };
+    let small = training(job(2), &["a"]);
+    let plan = planned(&small, &[on_bad.clone(), pod("b")], 1);
+    assert_eq!((plan.create, deleted(&plan)), (1, vec![]));
+    let plan = planned(&small, &[on_bad.clone(), pod("b"), pod("c")], 1);
+    assert_eq!(plan, PodPlan::default(), "it stays until the job has grown");
+    // A job that is complete does not leave for that. What runs, runs.
+    let whole = training(job(2), &["a", "b"]);
+    assert_eq!(planned(&whole, &[on_bad, pod("b")], 1), PodPlan::default());
+}

@@ -37,7 +37,19 @@ fn node(name: &str) -> NodeName {
 }
 
 fn steps(work: &mut PodWork, job: &JobRecord, seconds: u64) -> Steps {
-    work.steps(job, |_| Host::Fit, |_| false, at(seconds), 500)
+    told(work, job, seconds, &BTreeSet::new())
+}
+
+/// The same, if the fleet knows of these.
+fn told(work: &mut PodWork, job: &JobRecord, seconds: u64, known: &BTreeSet<String>) -> Steps {
+    work.steps(job, known, |_| Host::Fit, |_| false, at(seconds), 500)
+}
+
+/// The same, if the fleet knows of all that are to go.
+fn obeyed(work: &mut PodWork, job: &JobRecord, seconds: u64) -> Steps {
+    let asked = steps(work, job, seconds);
+    assert_eq!(asked.delete, [], "the fleet must know first");
+    told(work, job, seconds, &asked.tell.unwrap_or_default())
 }
 
 /// Asks for one pod, which is then under way.
@@ -99,17 +111,23 @@ fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
     let (mut work, job) = (PodWork::default(), job(1));
     let known = ["a", "b"].map(|name| (node(name), pod(name)));
     work.listed(Known::from(known));
-    let surplus = steps(&mut work, &job, 1).delete;
+    let surplus = obeyed(&mut work, &job, 1).delete;
     assert_eq!(surplus.len(), 1);
     work.begin_to_remove(&surplus[0], at(1));
-    assert_eq!(steps(&mut work, &job, 1).delete, []);
+    assert_eq!(obeyed(&mut work, &job, 1).delete, []);
     // The watch is late.
     work.applied(node(&surplus[0].pod), pod(&surplus[0].pod));
     work.removed(&surplus[0].uid, Removed::Yes);
     assert!(work.seen().any(|pod| pod.deleting));
     // Now the job wants two again. The one that goes does not count.
     let wants = JobRecord { replicas: 2, ..job };
-    let next = steps(&mut work, &wants, 2);
+    let next = obeyed(&mut work, &wants, 2);
+    let going: BTreeSet<String> = [surplus[0].uid.clone()].into();
+    assert_eq!(
+        told(&mut work, &wants, 2, &going).tell,
+        None,
+        "it is going still"
+    );
     assert_eq!((next.create, next.delete), (1, Vec::new()));
 }
 
@@ -117,13 +135,13 @@ fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
 fn a_deletion_that_failed_is_tried_again() {
     let (mut work, job) = (PodWork::default(), job(1));
     work.listed(Known::from(["a", "b"].map(|name| (node(name), pod(name)))));
-    let surplus = steps(&mut work, &job, 1).delete;
+    let surplus = obeyed(&mut work, &job, 1).delete;
     work.begin_to_remove(&surplus[0], at(1));
     // A list that comes meanwhile changes nothing about that.
     work.listed(Known::from(["a", "b"].map(|name| (node(name), pod(name)))));
-    assert_eq!(steps(&mut work, &job, 1).delete, []);
+    assert_eq!(obeyed(&mut work, &job, 1).delete, []);
     work.removed(&surplus[0].uid, Removed::No);
-    assert_eq!(steps(&mut work, &job, 2).delete, surplus);
+    assert_eq!(obeyed(&mut work, &job, 2).delete, surplus);
     work.begin_to_remove(&surplus[0], at(2));
     work.removed(&surplus[0].uid, Removed::Missing);
     assert_eq!(work.pods().count(), 1);
@@ -138,13 +156,13 @@ fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
     };
     for (pause, now) in [(1, 0), (2, 100), (4, 200)] {
         work.listed(Known::from([(node("a"), Arc::new(ended.clone()))]));
-        let gone = steps(&mut work, &job, now).delete;
+        let gone = obeyed(&mut work, &job, now).delete;
         work.begin_to_remove(&gone[0], at(now));
         work.deleted(&node("a"), &ended);
-        let next = steps(&mut work, &job, now);
+        let next = obeyed(&mut work, &job, now);
         assert_eq!((next.create, next.again), (0, Some(at(now + pause))));
         assert!(!next.content, "it still lacks one");
-        assert_eq!(steps(&mut work, &job, now + pause).create, 1);
+        assert_eq!(obeyed(&mut work, &job, now + pause).create, 1);
     }
     let trains = JobRecord {
         phase: Phase::Running,
@@ -152,6 +170,15 @@ fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
     };
     steps(&mut work, &trains, 300);
     assert_eq!(work.in_vain, 0);
+}
+
+#[test]
+fn a_pod_that_is_needed_again_before_it_was_deleted_stays() {
+    let (mut work, one) = (PodWork::default(), job(1));
+    work.listed(Known::from(["a", "b"].map(|name| (node(name), pod(name)))));
+    let asked = steps(&mut work, &one, 1).tell.unwrap();
+    let next = told(&mut work, &job(2), 1, &asked);
+    assert_eq!((next.tell, next.delete), (Some(BTreeSet::new()), vec![]));
 }
 
 #[test]

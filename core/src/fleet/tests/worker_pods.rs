@@ -1,6 +1,6 @@
 //! Jobs whose workers are in pods of their own.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::*;
 use crate::{
@@ -255,4 +255,46 @@ fn a_pod_may_end_when_its_job_is_over_and_its_workers_are_gone() {
     bench.pass(SECOND);
     assert!(bench.job("one").phase.is_over());
     assert!(retires(&mut bench));
+}
+
+/// The coordinator's shell deletes a pod only when this has been taken, so no worker begins there
+/// meanwhile.
+#[test]
+fn nothing_new_is_placed_on_a_pod_that_is_about_to_be_deleted() {
+    let mut bench = Bench::new(&[]);
+    let uid = with_pods(&mut bench, (1, 1), &["p1"]);
+    assert_eq!(bench.members("one"), ["p1.default.pod"]);
+    tell(&mut bench, pod("p2", &uid, "h2"));
+    bench.connect("p2.default.pod");
+    let unneeded = |bench: &mut Bench, pods: &[&str]| {
+        let pods: BTreeSet<String> = pods.iter().map(|pod| format!("uid-of-{pod}")).collect();
+        let news = PodNews::Unneeded(JobUid::from("u1"), pods.clone());
+        bench.input(Input::Pods(news));
+        bench.obey();
+        assert_eq!(
+            bench.fleet.job_view(&"u1".into()).unwrap().pods_unneeded,
+            pods
+        );
+    };
+    unneeded(&mut bench, &["p2"]);
+    bench.cut("p1.default.pod");
+    goes(&mut bench, "p1", PodStage::Ended);
+    bench.pass(SECOND);
+    assert_eq!(bench.job("one").reason, Reason::BelowMinimum);
+    assert!(bench.job("one").message.contains("does not need"));
+    unneeded(&mut bench, &[]);
+    assert_eq!(bench.members("one"), ["p2.default.pod"]);
+}
+
+#[test]
+fn a_pod_of_which_the_watch_has_not_told_yet_is_not_gone() {
+    let mut bench = Bench::new(&[]);
+    with_pods(&mut bench, (1, 1), &[]);
+    bench.connect("p1.default.pod");
+    bench.cut("p1.default.pod");
+    bench.pass(60 * SECOND);
+    assert!(bench.stored_nodes.contains_key(&"p1.default.pod".into()));
+    tell(&mut bench, pod("p1", &"u1".into(), "h1"));
+    bench.connect("p1.default.pod");
+    assert_eq!(bench.members("one"), ["p1.default.pod"]);
 }

@@ -12,6 +12,7 @@ use muster_core::{
         Change, Input, PodNews,
         pod_plan::Host,
         pod_work::{Known, PodWork, Removed},
+        view::JobView,
         worker_pod::{WorkerPod, is_pod, node_of},
     },
     id::{JobUid, NodeName},
@@ -34,7 +35,8 @@ pub(crate) struct Shell {
     pub(super) watch: Option<u64>,
     /// When the last news of this watch arrives.
     pub(super) last: Timestamp,
-    listed: bool,
+    /// When it listed all pods first.
+    listed: Option<Timestamp>,
     works: BTreeMap<JobUid, Work>,
     under_way: usize,
     next_look: Option<Timestamp>,
@@ -63,10 +65,11 @@ impl Shell {
         self.works.get(job)?.pods.rests_until()
     }
 
-    /// Whether it was told of this pod.
-    pub(super) fn knows(&self, pod: &WorkerPod) -> bool {
+    /// Whether this pod was in its first list.
+    pub(super) fn has_found(&self, pod: &WorkerPod) -> bool {
         let work = self.works.get(&pod.job);
-        work.is_some_and(|work| work.pods.pods().any(|known| known.uid == pod.uid))
+        let knows = |work: &Work| work.pods.pods().any(|known| known.uid == pod.uid);
+        self.listed.is_some_and(|at| pod.created < at) && work.is_some_and(knows)
     }
 
     /// The host of this pod, as far as it was told.
@@ -123,6 +126,7 @@ impl World {
         note!(self, "coordinator {process} has listed {} pods", all.len());
         let news = PodNews::Listed(all.clone());
         self.decide(seat, Input::Pods(news), None);
+        let now = self.now;
         let Some(shell) = self.shell(process) else {
             return;
         };
@@ -136,7 +140,7 @@ impl World {
         for (job, known) in of {
             shell.works.entry(job).or_default().pods.listed(known);
         }
-        shell.listed = true;
+        shell.listed.get_or_insert(now);
         self.shell_is_to_look(process, Duration::ZERO);
     }
 
@@ -189,7 +193,7 @@ impl World {
         let Some(shell) = self.shell(process) else {
             return;
         };
-        if shell.next_look != Some(at) || !shell.listed {
+        if shell.next_look != Some(at) || shell.listed.is_none() {
             return;
         }
         shell.next_look = None;
@@ -220,7 +224,7 @@ impl World {
             .iter()
             .filter(|view| view.record.spec.template.is_some())
         {
-            let after = self.works_on(process, &view.record, &hosts, &lost, clock);
+            let after = self.works_on(process, view, &hosts, &lost, clock);
             next = next.min(after);
         }
         self.shell_is_to_look(process, next);
@@ -230,7 +234,7 @@ impl World {
     fn works_on(
         &mut self,
         process: u64,
-        job: &muster_core::fleet::job::JobRecord,
+        view: &JobView,
         hosts: &BTreeMap<NodeName, Host>,
         lost: &BTreeSet<NodeName>,
         clock: Timestamp,
@@ -240,9 +244,11 @@ impl World {
         let Some(shell) = self.shell(process) else {
             return LOOK;
         };
+        let job = &view.record;
         let work = shell.works.entry(job.uid.clone()).or_default();
         let steps = work.pods.steps(
             job,
+            &view.pods_unneeded,
             |host| hosts.get(host).copied().unwrap_or(Host::Unknown),
             |node| lost.contains(node),
             clock,
@@ -250,7 +256,9 @@ impl World {
         );
         let again = steps.again.map_or(LOOK, |at| at.since(clock)).min(LOOK);
         if now < work.not_before {
-            return again.min(work.not_before.since(now));
+            let again = again.min(work.not_before.since(now));
+            self.tells_fleet(process, &job.uid, steps.tell);
+            return again;
         }
         let avoided = hosts.iter().filter(|(_, host)| **host == Host::Avoided);
         let avoided: BTreeSet<NodeName> = avoided.map(|(name, _)| name.clone()).collect();
@@ -293,7 +301,16 @@ impl World {
         for write in writes {
             self.pods_wait(1, 300, PodEvent::Written { process, write });
         }
+        self.tells_fleet(process, &job.uid, steps.tell);
         again
+    }
+
+    fn tells_fleet(&mut self, process: u64, job: &JobUid, unneeded: Option<BTreeSet<String>>) {
+        if let (Some(seat), Some(unneeded)) = (self.seat_of(process), unneeded) {
+            let news = PodNews::Unneeded(job.clone(), unneeded);
+            self.decide(seat, Input::Pods(news), None);
+            self.shell_is_to_look(process, Duration::from_millis(5));
+        }
     }
 
     pub(super) fn pod_answered(&mut self, process: u64, job: &JobUid, did: Did) {

@@ -48,6 +48,10 @@ impl JobTurn<'_> {
             // Somebody ends the pod. That says nothing about its host.
             return;
         }
+        if is_pod(&self.blamed(name)) {
+            // Its host is not known, and a pod does not live long enough to be judged.
+            return;
+        }
         let is_its_word = is_pod(name) && !planted::on(Mistake::PodsWordCounts);
         if standing == Standing::Node && is_its_word {
             // It is a pod's own word, and the host answers for it. Other jobs must confirm it.

@@ -88,8 +88,8 @@ impl Fleet {
         let speaks = node.session.is_some() && node.is_ready();
         let last = pod.as_ref().or(node.pod.as_ref());
         let ended = last.is_some_and(|pod| pod.stage == PodStage::Ended);
-        // An agent may come before the watch has told of its pod.
-        let was_known = node.pod.is_some() || node.record.pod_of.is_some();
+        // An agent may come before the watch has told of its pod. Then it was given nothing.
+        let was_known = node.pod.is_some() || node.record.pod_of.is_some() || !node.jobs.is_empty();
         let is_missing = pod.is_none() && self.pods.listed && was_known;
         let is_silent = node.liveness == Liveness::Lost || planted::on(Mistake::ForcedIsDead);
         let is_lost = is_missing && is_silent;

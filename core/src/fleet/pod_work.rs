@@ -53,8 +53,11 @@ pub struct PodWork {
     pods: Known,
     /// Pods that the watch has not told of yet, by name.
     making: BTreeMap<String, Making>,
-    /// The uids of pods whose deletion was asked for.
-    removing: BTreeSet<String>,
+    /// The uids of pods whose deletion was asked for. Whether it is done is open: an earlier request may
+    /// still arrive, so it cannot be taken back.
+    removing: BTreeMap<String, Removing>,
+    /// When each pod was seen first, by uid.
+    seen: BTreeMap<String, Timestamp>,
     /// How often in a row the job has given its pods back.
     given_back: u32,
     /// How many pods were made in vain since it last trained.
@@ -74,6 +77,12 @@ enum Making {
     },
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removing {
+    UnderWay,
+    Unsure,
+}
+
 /// What came of a request for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
@@ -91,8 +100,9 @@ pub enum Removed {
     Yes,
     /// There is no such pod any more.
     Missing,
-    /// It was refused, or there was no answer. Asking again does no harm.
     No,
+    /// There was no answer. Asking again does no harm.
+    Unknown,
 }
 
 /// What to do next for the pods of one job.
@@ -129,8 +139,8 @@ impl PodWork {
             gives_back,
             again,
         } = {
-            let pods: Vec<Arc<WorkerPod>> = self.seen().collect();
-            plan(job, pods.iter().map(|pod| &**pod), hosts, lost, now)
+            let pods: Vec<WorkerPod> = self.seen().collect();
+            plan(job, &pods, hosts, lost, now)
         };
         if job.phase == Phase::Running {
             (self.given_back, self.in_vain) = (0, 0);
@@ -147,9 +157,9 @@ impl PodWork {
             self.given_back += 1;
         }
         let uids = delete.iter().map(|unneeded| unneeded.uid.clone());
-        let doomed: BTreeSet<String> = uids.chain(self.removing.iter().cloned()).collect();
+        let doomed: BTreeSet<String> = uids.chain(self.removing.keys().cloned()).collect();
         let tell = (doomed != *known && !job.phase.is_over()).then_some(doomed);
-        let is_new = |unneeded: &Unneeded| !self.removing.contains(&unneeded.uid);
+        let is_new = |unneeded: &Unneeded| !self.removing.contains_key(&unneeded.uid);
         let (delete, untold): (Vec<Unneeded>, Vec<_>) =
             delete.into_iter().filter(is_new).partition(|unneeded| {
                 // A job that is over gets no new generation.
@@ -160,6 +170,7 @@ impl PodWork {
             .iter()
             .chain(&untold)
             .any(|unneeded| unneeded.in_vain);
+        let delete: Vec<Unneeded> = self.unsure().chain(delete).collect();
         let counts = |making: &&Making| **making != Making::Unsure;
         let counted = self.making.values().filter(counts).count() as u32;
         let lacking = create.saturating_sub(counted);
@@ -173,6 +184,18 @@ impl PodWork {
             gives_back,
             again: again.into_iter().chain(rested).min(),
         }
+    }
+
+    /// Pods that were asked to go, and nobody knows whether they do.
+    fn unsure(&self) -> impl Iterator<Item = Unneeded> {
+        let unsure = |uid: &str| self.removing.get(uid) == Some(&Removing::Unsure);
+        let pods = self.pods.values().filter(move |pod| unsure(&pod.uid));
+        pods.map(|pod| Unneeded {
+            pod: pod.name.clone(),
+            uid: pod.uid.clone(),
+            why: "its deletion had no answer",
+            in_vain: false,
+        })
     }
 
     fn rests(&self, now: Timestamp) -> bool {
@@ -219,7 +242,8 @@ impl PodWork {
 
     /// This pod is about to be deleted.
     pub fn begin_to_remove(&mut self, unneeded: &Unneeded, now: Timestamp) {
-        self.removing.insert(unneeded.uid.clone());
+        self.removing
+            .insert(unneeded.uid.clone(), Removing::UnderWay);
         if unneeded.in_vain {
             let pause = (IN_VAIN_MIN * (1 << self.in_vain.min(9))).min(IN_VAIN_MAX);
             self.not_before = self.not_before.max(Some(now + pause));
@@ -238,20 +262,27 @@ impl PodWork {
                 self.pods.retain(|_, pod| pod.uid != uid);
             }
             Removed::No => drop(self.removing.remove(uid)),
+            Removed::Unknown => {
+                if let Some(removing) = self.removing.get_mut(uid) {
+                    *removing = Removing::Unsure;
+                }
+            }
         }
     }
 
     /// All pods that exist were read. These are the job's.
-    pub fn listed(&mut self, pods: Known) {
+    pub fn listed(&mut self, pods: Known, now: Timestamp) {
         let is_there = |uid: &String| pods.values().any(|pod| pod.uid == *uid);
-        self.removing.retain(is_there);
+        self.removing.retain(|uid, _| is_there(uid));
+        self.seen.retain(|uid, _| is_there(uid));
         self.pods.clear();
         pods.into_iter()
-            .for_each(|(node, pod)| self.applied(node, pod));
+            .for_each(|(node, pod)| self.applied(node, pod, now));
     }
 
     /// The watch tells of a pod.
-    pub fn applied(&mut self, node: NodeName, pod: Arc<WorkerPod>) {
+    pub fn applied(&mut self, node: NodeName, pod: Arc<WorkerPod>, now: Timestamp) {
+        self.seen.entry(pod.uid.clone()).or_insert(now);
         self.making.remove(&pod.name);
         self.pods.insert(node, pod);
     }
@@ -261,16 +292,17 @@ impl PodWork {
         self.pods.remove(node);
         self.making.remove(&pod.name);
         self.removing.remove(&pod.uid);
+        self.seen.remove(&pod.uid);
     }
 
     /// The pods as far as the watch has told. One whose deletion was asked for is going, also if the
-    /// watch does not say so yet.
-    fn seen(&self) -> impl Iterator<Item = Arc<WorkerPod>> {
-        self.pods.values().cloned().map(|mut pod| {
-            if !pod.deleting && self.removing.contains(&pod.uid) {
-                Arc::make_mut(&mut pod).deleting = true;
-            }
-            pod
+    /// watch does not say so yet. Their age is by this coordinator's own clock: the API server's may be
+    /// another one, and a job would give its pods back at once, or never.
+    fn seen(&self) -> impl Iterator<Item = WorkerPod> {
+        self.pods.values().map(|pod| WorkerPod {
+            deleting: pod.deleting || self.removing.contains_key(&pod.uid),
+            created: self.seen.get(&pod.uid).copied().unwrap_or(pod.created),
+            ..(**pod).clone()
         })
     }
 

@@ -290,6 +290,19 @@ impl World {
         }
     }
 
+    /// Whether this pod is of a generation that is too small. If its host should be left, the job gets
+    /// another pod for it.
+    fn is_of_a_small_one(&self, pod: &WorkerPod) -> bool {
+        let job = self.store.jobs.get(&pod.job);
+        let is_small = |job: &&JobRecord| {
+            let current = job.current.as_ref();
+            current.is_some_and(|current| current.members.len() < job.replicas as usize)
+        };
+        let mut generations = job.filter(is_small).into_iter();
+        let node = pod.node();
+        generations.any(|job| job.unproven_generations().any(|g| g.has(&node)))
+    }
+
     /// How many pods of this job stand of which this coordinator knows, without those that it replaces.
     pub(crate) fn pods_of(&self, process: u64, job: &JobUid) -> usize {
         let Some(pods) = &self.pods else { return 0 };
@@ -301,21 +314,15 @@ impl World {
             (object.by == process || told)
                 && !pods.were_lost.contains(&pod.node())
                 && !pods.doomed.contains(&pod.uid)
-                && pod.host.as_ref().is_none_or(|host| self.is_fit(host))
         };
-        pods.standing(job).filter(knows).count()
+        let counts = |pod: &&WorkerPod| knows(pod) && !self.is_of_a_small_one(pod);
+        pods.standing(job).filter(counts).count()
     }
 
     /// The name of the host of a pod, if it is one and is bound.
     pub(crate) fn host_named(&self, pod: &NodeName) -> Option<&NodeName> {
         let host = self.host_of(self.machine_named(pod)?)?;
         Some(&self.machines[host].name)
-    }
-
-    /// Whether the leader knows the host of this pod, and its node.
-    pub(crate) fn knows_host(&self, pod: &NodeName) -> bool {
-        let host = self.leader().and_then(|leader| leader.shell.host_of(pod));
-        host.is_some_and(|host| self.store.nodes.contains_key(&host))
     }
 
     pub(crate) fn pods_on(&self, host: usize) -> Vec<usize> {
@@ -432,7 +439,9 @@ impl World {
             Write::Create { job, name, .. } => {
                 (job.1.clone(), Did::Make(name.clone(), Made::Unknown))
             }
-            Write::Delete { job, uid, .. } => (job.clone(), Did::Remove(uid.clone(), Removed::No)),
+            Write::Delete { job, uid, .. } => {
+                (job.clone(), Did::Remove(uid.clone(), Removed::Unknown))
+            }
         };
         let did = did.unwrap_or(unknown);
         let answered = PodEvent::Answered { process, job, did };

@@ -157,6 +157,7 @@ impl Controller {
     }
 
     fn hear(&mut self, news: News<NodeName, Arc<WorkerPod>>) {
+        let now = self.handle.now();
         match news {
             News::Listed(all) => {
                 let mut of: BTreeMap<JobUid, Known> = BTreeMap::new();
@@ -164,10 +165,10 @@ impl Controller {
                     of.entry(pod.job.clone()).or_default().insert(node, pod);
                 }
                 for (job, work) in &mut self.works {
-                    work.pods.listed(of.remove(job).unwrap_or_default());
+                    work.pods.listed(of.remove(job).unwrap_or_default(), now);
                 }
                 for (job, known) in of {
-                    self.works.entry(job).or_default().pods.listed(known);
+                    self.works.entry(job).or_default().pods.listed(known, now);
                 }
                 self.listed = true;
                 self.waiting.extend(self.names.values().cloned());
@@ -175,7 +176,7 @@ impl Controller {
             News::Applied(node, pod) => {
                 self.wait(&pod.job);
                 let work = self.works.entry(pod.job.clone()).or_default();
-                work.pods.applied(node, pod);
+                work.pods.applied(node, pod, now);
             }
             News::Deleted(node, pod) => {
                 self.wait(&pod.job);
@@ -405,7 +406,11 @@ impl Controller {
                 work.pods.removed(&uid, Removed::Missing);
             }
             Did::Remove(uid, Err(why)) => {
-                work.pods.removed(&uid, Removed::No);
+                let removed = match why.is_open() {
+                    true => Removed::Unknown,
+                    false => Removed::No,
+                };
+                work.pods.removed(&uid, removed);
                 let again = work.attempts.failed(now);
                 warn!(job = %name, "a worker pod cannot be deleted: {why}");
                 self.wake(name, again);

@@ -66,13 +66,13 @@ fn what_is_under_way_or_made_counts_before_the_watch_tells_it() {
     assert_eq!(steps(&mut work, &job, 0).create, 0);
     work.made(&a, Made::Yes, at(1));
     assert_eq!(steps(&mut work, &job, 1).create, 0);
-    work.applied(node(&a), pod(&a));
+    work.applied(node(&a), pod(&a), at(1));
     work.made(&b, Made::No, at(1));
     assert_eq!(steps(&mut work, &job, 1).create, 1, "one was refused");
     // A list may be older than the pod.
     let b = begun(&mut work, 3);
     work.made(&b, Made::Yes, at(1));
-    work.listed(Known::from([(node(&a), pod(&a))]));
+    work.listed(Known::from([(node(&a), pod(&a))]), at(0));
     assert_eq!(steps(&mut work, &job, 1).create, 0);
     // A pod of which the watch never tells was none.
     assert_eq!(steps(&mut work, &job, 302).create, 1);
@@ -87,7 +87,7 @@ fn if_nobody_knows_whether_a_pod_was_made_the_same_one_is_asked_for_again() {
     assert_eq!(begun(&mut work, 2), name);
     work.made(&name, Made::Exists, at(5));
     assert_eq!(steps(&mut work, &job, 5).create, 0);
-    work.applied(node(&name), pod(&name));
+    work.applied(node(&name), pod(&name), at(1));
     assert_eq!(steps(&mut work, &job, 5).create, 0);
     // It was somebody else's from the beginning.
     work.deleted(&node(&name), &pod(&name));
@@ -100,7 +100,7 @@ fn if_nobody_knows_whether_a_pod_was_made_the_same_one_is_asked_for_again() {
 fn a_pod_that_was_gone_before_its_answer_came_does_not_count() {
     let (mut work, job) = (PodWork::default(), job(1));
     let name = begun(&mut work, 1);
-    work.applied(node(&name), pod(&name));
+    work.applied(node(&name), pod(&name), at(1));
     work.deleted(&node(&name), &pod(&name));
     work.made(&name, Made::Yes, at(1));
     assert_eq!(steps(&mut work, &job, 1).create, 1);
@@ -110,13 +110,13 @@ fn a_pod_that_was_gone_before_its_answer_came_does_not_count() {
 fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
     let (mut work, job) = (PodWork::default(), job(1));
     let known = ["a", "b"].map(|name| (node(name), pod(name)));
-    work.listed(Known::from(known));
+    work.listed(Known::from(known), at(0));
     let surplus = obeyed(&mut work, &job, 1).delete;
     assert_eq!(surplus.len(), 1);
     work.begin_to_remove(&surplus[0], at(1));
     assert_eq!(obeyed(&mut work, &job, 1).delete, []);
     // The watch is late.
-    work.applied(node(&surplus[0].pod), pod(&surplus[0].pod));
+    work.applied(node(&surplus[0].pod), pod(&surplus[0].pod), at(1));
     work.removed(&surplus[0].uid, Removed::Yes);
     assert!(work.seen().any(|pod| pod.deleting));
     // Now the job wants two again. The one that goes does not count.
@@ -134,11 +134,17 @@ fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
 #[test]
 fn a_deletion_that_failed_is_tried_again() {
     let (mut work, job) = (PodWork::default(), job(1));
-    work.listed(Known::from(["a", "b"].map(|name| (node(name), pod(name)))));
+    work.listed(
+        Known::from(["a", "b"].map(|name| (node(name), pod(name)))),
+        at(0),
+    );
     let surplus = obeyed(&mut work, &job, 1).delete;
     work.begin_to_remove(&surplus[0], at(1));
     // A list that comes meanwhile changes nothing about that.
-    work.listed(Known::from(["a", "b"].map(|name| (node(name), pod(name)))));
+    work.listed(
+        Known::from(["a", "b"].map(|name| (node(name), pod(name)))),
+        at(0),
+    );
     assert_eq!(obeyed(&mut work, &job, 1).delete, []);
     work.removed(&surplus[0].uid, Removed::No);
     assert_eq!(obeyed(&mut work, &job, 2).delete, surplus);
@@ -155,7 +161,7 @@ fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
         ..(*pod("a")).clone()
     };
     for (pause, now) in [(1, 0), (2, 100), (4, 200)] {
-        work.listed(Known::from([(node("a"), Arc::new(ended.clone()))]));
+        work.listed(Known::from([(node("a"), Arc::new(ended.clone()))]), at(0));
         let gone = obeyed(&mut work, &job, now).delete;
         work.begin_to_remove(&gone[0], at(now));
         work.deleted(&node("a"), &ended);
@@ -175,10 +181,45 @@ fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
 #[test]
 fn a_pod_that_is_needed_again_before_it_was_deleted_stays() {
     let (mut work, one) = (PodWork::default(), job(1));
-    work.listed(Known::from(["a", "b"].map(|name| (node(name), pod(name)))));
+    work.listed(
+        Known::from(["a", "b"].map(|name| (node(name), pod(name)))),
+        at(0),
+    );
     let asked = steps(&mut work, &one, 1).tell.unwrap();
     let next = told(&mut work, &job(2), 1, &asked);
     assert_eq!((next.tell, next.delete), (Some(BTreeSet::new()), vec![]));
+}
+
+/// The request may still arrive, when the fleet would have begun a generation in the pod again.
+#[test]
+fn a_deletion_without_an_answer_is_not_taken_back() {
+    let (mut work, one) = (PodWork::default(), job(1));
+    work.listed(
+        Known::from(["a", "b"].map(|name| (node(name), pod(name)))),
+        at(0),
+    );
+    let surplus = obeyed(&mut work, &one, 1).delete;
+    work.begin_to_remove(&surplus[0], at(1));
+    work.removed(&surplus[0].uid, Removed::Unknown);
+    let going: BTreeSet<String> = [surplus[0].uid.clone()].into();
+    let next = told(&mut work, &job(2), 5, &going);
+    assert_eq!((next.tell, next.delete.len(), next.create), (None, 1, 1));
+    assert_eq!(next.delete[0].uid, surplus[0].uid);
+}
+
+#[test]
+fn the_age_of_pods_does_not_depend_on_the_clock_of_the_api_server() {
+    let (mut work, mut gang) = (PodWork::default(), job(2));
+    gang.spec.min_replicas = 2;
+    let bound = WorkerPod {
+        host: Some("h1".into()),
+        created: at(90_000),
+        ..(*pod("a")).clone()
+    };
+    let known = [(node("a"), Arc::new(bound)), (node("b"), pod("b"))];
+    work.listed(Known::from(known), at(10));
+    assert!(!steps(&mut work, &gang, 309).gives_back);
+    assert!(steps(&mut work, &gang, 310).gives_back);
 }
 
 #[test]

@@ -223,7 +223,9 @@ impl World {
             }
         }
         for job in self.store.jobs.values() {
-            let standing = pods.standing(&job.uid).filter(|pod| {
+            let standing = pods.standing(&job.uid);
+            let standing = standing.filter(|pod| !self.is_of_a_small_one(pod));
+            let standing = standing.filter(|pod| {
                 let machine = pods.machines[&pod.node()];
                 let host = self.host_of(machine);
                 host.is_none_or(|host| self.machines[host].powered)

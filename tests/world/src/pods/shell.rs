@@ -71,12 +71,6 @@ impl Shell {
         let knows = |work: &Work| work.pods.pods().any(|known| known.uid == pod.uid);
         self.listed.is_some_and(|at| pod.created < at) && work.is_some_and(knows)
     }
-
-    /// The host of this pod, as far as it was told.
-    pub(super) fn host_of(&self, pod: &NodeName) -> Option<NodeName> {
-        let mut known = self.works.values().flat_map(|work| work.pods.pods());
-        known.find(|known| known.node() == *pod)?.host.clone()
-    }
 }
 
 impl World {
@@ -127,18 +121,26 @@ impl World {
         let news = PodNews::Listed(all.clone());
         self.decide(seat, Input::Pods(news), None);
         let now = self.now;
-        let Some(shell) = self.shell(process) else {
+        let Some(seat) = self.seat_of(process) else {
             return;
         };
+        let brain = self.seats[seat].process.as_mut().expect("it is there");
+        let clock = brain.clock.at(now);
+        let shell = &mut brain.shell;
         let mut of: BTreeMap<JobUid, Known> = BTreeMap::new();
         for (node, pod) in all {
             of.entry(pod.job.clone()).or_default().insert(node, pod);
         }
         for (job, work) in &mut shell.works {
-            work.pods.listed(of.remove(job).unwrap_or_default());
+            work.pods.listed(of.remove(job).unwrap_or_default(), clock);
         }
         for (job, known) in of {
-            shell.works.entry(job).or_default().pods.listed(known);
+            shell
+                .works
+                .entry(job)
+                .or_default()
+                .pods
+                .listed(known, clock);
         }
         shell.listed.get_or_insert(now);
         self.shell_is_to_look(process, Duration::ZERO);
@@ -155,13 +157,16 @@ impl World {
             false => PodNews::Applied(node.clone(), pod.clone()),
         };
         self.decide(seat.expect("it has a shell"), Input::Pods(news), None);
-        let Some(shell) = self.shell(process) else {
+        let Some(seat) = self.seat_of(process) else {
             return;
         };
+        let brain = self.seats[seat].process.as_mut().expect("it is there");
+        let clock = brain.clock.at(self.now);
+        let shell = &mut brain.shell;
         let work = shell.works.entry(pod.job.clone()).or_default();
         match gone {
             true => work.pods.deleted(&node, &pod),
-            false => work.pods.applied(node, pod),
+            false => work.pods.applied(node, pod, clock),
         }
         self.shell_is_to_look(process, Duration::ZERO);
     }
@@ -330,7 +335,7 @@ impl World {
             }
             Did::Remove(uid, removed) => {
                 work.pods.removed(&uid, removed);
-                removed == Removed::No
+                matches!(removed, Removed::No | Removed::Unknown)
             }
         };
         if failed {

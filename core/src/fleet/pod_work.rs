@@ -38,9 +38,10 @@ const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
 /// How long a job waits after a pod that was made in vain, at first and at most.
 const IN_VAIN_MIN: Duration = Duration::from_secs(1);
 const IN_VAIN_MAX: Duration = Duration::from_secs(300);
-/// How long a pod that was made counts without a word of the watch. Kubernetes' own controllers
-/// wait as long (`ExpectationsTimeout` in `pkg/controller/controller_utils.go`).
-const EXPECTED: Duration = Duration::from_secs(5 * 60);
+/// How long a pod that was made counts without a word of the watch. It may have come and gone between
+/// two watches. Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout` in
+/// `pkg/controller/controller_utils.go`). Here a pod too many only goes again.
+const EXPECTED: Duration = Duration::from_secs(60);
 /// Letters of a job's name in the names of its pods: an object has no more.
 const NAME_MAX: usize = 52;
 

@@ -163,6 +163,8 @@ pub(crate) enum Write {
         job: Box<(JobName, JobUid)>,
         name: String,
         avoided: BTreeSet<NodeName>,
+        /// How many pods the job may have with this one.
+        most: usize,
     },
     Delete {
         job: JobUid,
@@ -399,7 +401,13 @@ impl World {
 
     fn do_write(&mut self, process: u64, write: &Write) -> Did {
         match write {
-            Write::Create { job, name, avoided } => {
+            Write::Create {
+                job,
+                name,
+                avoided,
+                most,
+            } => {
+                crate::invariants::no_pod_too_many(self, process, &job.1, *most);
                 let made = self.create_pod(process, job, name, avoided);
                 Did::Make(name.clone(), made)
             }
@@ -435,7 +443,6 @@ impl World {
             debug_assert!(!self.machines[*place].is_there());
             return Made::No;
         }
-        crate::invariants::no_pod_too_many(self, process, job);
         let index = self.machines.len();
         let mut place = machine(index, &self.plan);
         (place.name, place.powered, place.boot) = (node.clone(), false, 0);

@@ -455,7 +455,7 @@ impl World {
         if self.machines[machine].powered || !self.may_be_powered(machine) {
             return;
         }
-        self.host_is_back(machine);
+        self.is_back(machine);
         self.ends(machine, Kind::NoPower);
         let now = self.now;
         let place = &mut self.machines[machine];

@@ -75,7 +75,7 @@ fn what_is_under_way_or_made_counts_before_the_watch_tells_it() {
     work.listed(Known::from([(node(&a), pod(&a))]), at(0));
     assert_eq!(steps(&mut work, &job, 1).create, 0);
     // A pod of which the watch never tells was none.
-    assert_eq!(steps(&mut work, &job, 302).create, 1);
+    assert_eq!(steps(&mut work, &job, 62).create, 1);
 }
 
 #[test]

@@ -24,12 +24,9 @@ pub(crate) fn no_living_pod_is_deleted(world: &mut World, name: &NodeName) {
 
 /// I19: a job has no more pods than it may. A pod of which a coordinator could not know does not
 /// count: another coordinator made it. Nor does one whose node was lost, as it is replaced.
-pub(crate) fn no_pod_too_many(world: &mut World, process: u64, job: &JobUid) {
-    let Some(most) = world.store.jobs.get(job).map(|job| job.spec.max_replicas) else {
-        return;
-    };
+pub(crate) fn no_pod_too_many(world: &mut World, process: u64, job: &JobUid, most: usize) {
     let stands = world.pods_of(process, job);
-    if process != 0 && stands >= most as usize {
+    if process != 0 && stands >= most {
         let what = format!("{job} has {stands} pods of at most {most}, and gets another one");
         world.fail("I19", what);
     }

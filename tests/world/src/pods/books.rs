@@ -76,6 +76,13 @@ impl World {
         generations.any(|job| job.unproven_generations().any(|g| g.has(&node)))
     }
 
+    /// How many pods this job may have at most, as things are.
+    pub(super) fn most_pods(&self, job: &JobRecord) -> usize {
+        let pods = self.pods.iter().flat_map(|pods| pods.standing(&job.uid));
+        let replaced = pods.filter(|pod| self.is_of_a_small_one(pod)).count();
+        job.spec.max_replicas as usize + replaced
+    }
+
     /// How many pods of this job stand of which this coordinator knows, without those that it replaces.
     pub(crate) fn pods_of(&self, process: u64, job: &JobUid) -> usize {
         let Some(pods) = &self.pods else { return 0 };
@@ -88,8 +95,7 @@ impl World {
                 && !pods.were_lost.contains(&pod.node())
                 && !pods.doomed.contains(&pod.uid)
         };
-        let counts = |pod: &&WorkerPod| knows(pod) && !self.is_of_a_small_one(pod);
-        pods.standing(job).filter(counts).count()
+        pods.standing(job).filter(knows).count()
     }
 
     /// The name of the host of a pod, if it is one and is bound.

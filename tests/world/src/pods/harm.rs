@@ -164,10 +164,14 @@ impl World {
         }
     }
 
-    /// A host has power again, and its kubelet makes its Node object anew.
-    pub(crate) fn host_is_back(&mut self, host: usize) {
+    /// A host has power again, and its kubelet makes its Node object anew. Or the containers of a pod
+    /// are up.
+    pub(crate) fn is_back(&mut self, machine: usize) {
+        if let Some(pod) = &mut self.machines[machine].pod {
+            pod.containers = Containers::Up;
+        }
         if let Some(pods) = &mut self.pods {
-            pods.no_node.remove(&host);
+            pods.no_node.remove(&machine);
         }
     }
 
@@ -215,7 +219,7 @@ impl World {
                 && place.containers != Containers::Ended
                 && !lingers
                 && host.is_none_or(|host| host.powered)
-                && !job.is_some_and(|job| job.unproven_generations().next().is_some())
+                && job.is_none_or(|job| job.unproven_generations().next().is_none())
             {
                 let key = format!("pod {}", object.pod.name);
                 let what = "its job is over, and it is there".to_owned();

@@ -175,7 +175,6 @@ impl World {
             };
             return self.set_containers(machine, before);
         }
-        self.set_containers(machine, Containers::Up);
         self.power_on(machine);
     }
 

@@ -246,10 +246,11 @@ impl World {
     ) -> Duration {
         let now = self.now;
         let random = self.pods.as_mut().map_or(0, |pods| pods.rng.number());
+        let job = &view.record;
+        let most = self.most_pods(job);
         let Some(shell) = self.shell(process) else {
             return LOOK;
         };
-        let job = &view.record;
         let work = shell.works.entry(job.uid.clone()).or_default();
         let steps = work.pods.steps(
             job,
@@ -287,6 +288,7 @@ impl World {
                 job: Box::new((job.name.clone(), job.uid.clone())),
                 name,
                 avoided: avoided.clone(),
+                most,
             });
         }
         shell.under_way += writes.len();

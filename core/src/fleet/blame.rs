@@ -170,7 +170,7 @@ impl Evidence {
     pub(crate) fn on_leaving(self, why: &str) -> Self {
         let is_killed = match &self {
             Evidence::RankExit { class, .. } => *class == ExitClass::Killed,
-            Evidence::LauncherFailed { exit, error, .. } => {
+            Evidence::TorchrunFailed { exit, error, .. } => {
                 exit.class(error.as_deref()) == ExitClass::Killed
             }
             Evidence::Vanished { .. } => true,

@@ -291,7 +291,7 @@ fn what_is_killed_on_a_node_that_is_leaving_costs_the_job_nothing() {
             killed.on_leaving("the pod is being deleted or evicted"),
             exit("b", 1, Exit::Code(1), PEER, 1010),
         ];
-        let verdict = judge(&evidence, 2, true).unwrap();
+        let verdict = blame(&evidence, 2, true).unwrap();
         assert_eq!(
             (verdict.cause, verdict.charged, verdict.node),
             (Cause::NodeLeaving, Charged::Nobody, Some("a".into()))
@@ -299,6 +299,6 @@ fn what_is_killed_on_a_node_that_is_leaving_costs_the_job_nothing() {
     }
     // Its program may also fail by itself, before.
     let own = exit("a", 0, Exit::Code(1), Some("ValueError: nan"), 900);
-    let verdict = judge(&[own.on_leaving("spot")], 2, false).unwrap();
+    let verdict = blame(&[own.on_leaving("spot")], 2, false).unwrap();
     assert_eq!(verdict.charged, Charged::Job);
 }

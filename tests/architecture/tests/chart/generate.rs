@@ -1,6 +1,7 @@
-//! Makes the templates of the Helm chart from the files of `manifests/base`: the same text, with
-//! places for values in it. An edit names the text that it replaces. If the base no longer has that
-//! text, the edit says so, so a change of the base cannot pass by the chart.
+//! Makes the templates of the Helm chart from the files of `manifests/base` and of
+//! `manifests/components`: the same text, with places for values in it. An edit names the text that
+//! it replaces. If the base no longer has that text, the edit says so, so a change of the base cannot
+//! pass by the chart. What a component adds is in the chart if its value is true.
 
 use std::fs;
 
@@ -31,6 +32,52 @@ struct Edit {
     times: usize,
     find: &'static str,
     put: &'static str,
+}
+
+/// A folder of `manifests/components`.
+pub(crate) struct Component {
+    pub(crate) folder: &'static str,
+    /// The value that adds it.
+    pub(crate) value: &'static str,
+}
+
+/// In the order in which the coordinator gets their flags.
+pub(crate) const COMPONENTS: [Component; 2] = [
+    Component {
+        folder: "cordon",
+        value: "cordon.enabled",
+    },
+    Component {
+        folder: "worker-pods",
+        value: "workerPods.enabled",
+    },
+];
+
+impl Component {
+    pub(crate) fn kustomization(&self) -> Value {
+        serde_saphyr::from_str(&self.read("kustomization.yaml")).expect("it is YAML")
+    }
+
+    /// The text of all its objects.
+    pub(crate) fn objects(&self) -> String {
+        let files = names(&self.kustomization());
+        let files: Vec<String> = files.iter().map(|name| self.read(name)).collect();
+        files.join("---\n")
+    }
+
+    fn read(&self, name: &str) -> String {
+        read(&format!("components/{}/{name}", self.folder))
+    }
+
+    fn template(&self) -> (String, String) {
+        let Self { folder, value } = self;
+        let text = documents(&escaped(&self.objects()));
+        let head = format!(
+            "# Made from manifests/components/{folder}: change the files there, not this one.\n"
+        );
+        let text = format!("{head}{{{{- if .Values.{value} }}}}\n{text}{{{{- end }}}}\n");
+        (format!("{folder}.yaml"), text)
+    }
 }
 
 const fn edit(file: &'static str, find: &'static str, put: &'static str) -> Edit {
@@ -88,6 +135,12 @@ const EDITS: &[Edit] = &[
         "coordinator.yaml",
         "muster-coordinator,localhost\n",
         "muster-coordinator,localhost{{ range .Values.coordinator.serverNames }},{{ . }}{{ end }}
+        {{- if .Values.cordon.enabled }}
+        - --kubernetes-cordon={{ if .Values.cordon.dryRun }}dry-run{{ end }}{{ if not .Values.cordon.dryRun }}on{{ end }}
+        {{- end }}
+        {{- if .Values.workerPods.enabled }}
+        - --kubernetes-pods={{ .Release.Namespace }}/muster-agent
+        {{- end }}
         {{- range .Values.coordinator.extraArgs }}
         - {{ toJson . }}
         {{- end }}
@@ -281,20 +334,25 @@ spec:
     ),
 ];
 
+fn read(name: &str) -> String {
+    let path = root().join("manifests").join(name);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The files that a kustomization names.
+fn names(kustomization: &Value) -> Vec<String> {
+    let names = kustomization["resources"].as_array().expect("it has files");
+    let names = names.iter().map(|name| name.as_str().expect("a name"));
+    names.map(str::to_owned).collect()
+}
+
 /// The files of the base, in the order of its kustomization.
 pub(crate) fn base() -> Vec<(String, String)> {
-    let folder = root().join("manifests/base");
-    let read = |name: &str| {
-        let path = folder.join(name);
-        fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-    };
-    let kustomization: Value =
-        serde_saphyr::from_str(&read("kustomization.yaml")).expect("it is YAML");
-    let names = kustomization["resources"].as_array().expect("it has files");
+    let kustomization =
+        serde_saphyr::from_str(&read("base/kustomization.yaml")).expect("it is YAML");
+    let names = names(&kustomization).into_iter();
     names
-        .iter()
-        .map(|name| name.as_str().expect("a name").to_owned())
-        .map(|name| (name.clone(), read(&name)))
+        .map(|name| (name.clone(), read(&format!("base/{name}"))))
         .collect()
 }
 
@@ -308,7 +366,7 @@ pub(crate) fn templates(base: &[(String, String)]) -> Result<Vec<(String, String
     let mut made = Vec::new();
     // Helm makes the release's namespace before it applies anything.
     for (name, text) in base.iter().filter(|(name, _)| name != "namespace.yaml") {
-        let mut text = text.replace("{{", "{{ \"{{\" }}");
+        let mut text = escaped(text);
         for edit in EDITS.iter().filter(|edit| edit.file == name) {
             let there = text.matches(edit.find).count();
             if there != edit.times {
@@ -319,13 +377,23 @@ pub(crate) fn templates(base: &[(String, String)]) -> Result<Vec<(String, String
             }
             text = text.replace(edit.find, edit.put);
         }
-        let documents: Vec<String> = text.split("---\n").map(document).collect();
         let head = format!(
             "# Made from manifests/base/{name}: change that file, or tests/architecture/tests/chart/generate.rs, not this one.\n"
         );
-        made.push((name.clone(), head + &documents.join("---\n")));
+        made.push((name.clone(), head + &documents(&text)));
     }
+    made.extend(COMPONENTS.iter().map(Component::template));
     if lost.is_empty() { Ok(made) } else { Err(lost) }
+}
+
+/// What Helm would take for a place for a value.
+fn escaped(text: &str) -> String {
+    text.replace("{{", "{{ \"{{\" }}")
+}
+
+fn documents(text: &str) -> String {
+    let documents: Vec<String> = text.split("---\n").map(document).collect();
+    documents.join("---\n")
 }
 
 /// One object: in the release's namespace if it is in any, and kept if it is a definition.

@@ -1,6 +1,6 @@
-//! The Helm chart says what `manifests/base` says. Its templates are made from the base
-//! (`MUSTER_BLESS=1` writes them), and with the chart's own values they render to the same objects.
-//! Where there is a Helm, `helm` on PATH or `$MUSTER_HELM`, it renders them too.
+//! The Helm chart says what `manifests/base` says, and with the values for them what the components
+//! add. Its templates are made from both (`MUSTER_BLESS=1` writes them), and render to the same
+//! objects. Where there is a Helm, `helm` on PATH or `$MUSTER_HELM`, it renders them too.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 mod generate;
@@ -17,7 +17,7 @@ use std::{
 use muster_architecture::root;
 use serde_json::{Value, json};
 
-use generate::{NAMESPACE, base, is_namespaced, templates};
+use generate::{COMPONENTS, Component, NAMESPACE, base, is_namespaced, templates};
 
 fn chart() -> PathBuf {
     root().join("manifests/chart/muster")
@@ -44,9 +44,20 @@ fn by_name(text: &str) -> BTreeMap<String, Value> {
 /// What kustomize makes of the base: its objects, in its namespace. The namespace itself is left
 /// out, because Helm makes it.
 fn of_the_base() -> BTreeMap<String, Value> {
+    of_the_base_and(&[])
+}
+
+/// The same with components.
+fn of_the_base_and(components: &[&Component]) -> BTreeMap<String, Value> {
     let mut objects = BTreeMap::new();
     for (_, text) in base() {
         objects.append(&mut by_name(&text));
+    }
+    for component in components {
+        objects.append(&mut by_name(&component.objects()));
+        let kustomization = component.kustomization();
+        let patches = kustomization["patches"].as_array().unwrap();
+        patches.iter().for_each(|patch| add(patch, &mut objects));
     }
     objects.retain(|_, object| object["kind"] != "Namespace");
     for object in objects.values_mut() {
@@ -58,6 +69,25 @@ fn of_the_base() -> BTreeMap<String, Value> {
         }
     }
     objects
+}
+
+/// Applies a patch that adds items to the ends of lists. No component has another.
+fn add(patch: &Value, objects: &mut BTreeMap<String, Value>) {
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let target = &patch["target"];
+    let target = format!("{} {}", text(&target["kind"]), text(&target["name"]));
+    let object = objects
+        .get_mut(&target)
+        .unwrap_or_else(|| panic!("no {target}"));
+    let steps: Value = serde_saphyr::from_str(&text(&patch["patch"])).unwrap();
+    for step in steps.as_array().unwrap() {
+        assert_eq!(step["op"], "add", "{step}");
+        let path = text(&step["path"]);
+        let list = path.strip_suffix("/-").expect("the end of a list");
+        let list = object.pointer_mut(list).and_then(Value::as_array_mut);
+        list.unwrap_or_else(|| panic!("{target} has no list {path}"))
+            .push(step["value"].clone());
+    }
 }
 
 /// What our own reader makes of the chart.
@@ -80,11 +110,30 @@ fn expect_equal(left: &BTreeMap<String, Value>, right: &BTreeMap<String, Value>)
 }
 
 /// Sets `path`, as `--set-json` of Helm does.
-fn with(path: &str, value: Value) -> Value {
-    let mut values = values();
+fn set(values: &mut Value, path: &str, value: Value) {
     let pointer = format!("/{}", path.replace('.', "/"));
     *values.pointer_mut(&pointer).expect("values.yaml has it") = value;
+}
+
+fn with(path: &str, value: Value) -> Value {
+    let mut values = values();
+    set(&mut values, path, value);
     values
+}
+
+fn with_components(components: &[&Component]) -> Value {
+    let mut values = values();
+    for component in components {
+        set(&mut values, component.value, json!(true));
+    }
+    values
+}
+
+/// None, each one, and all of them.
+fn choices() -> Vec<Vec<&'static Component>> {
+    let each = COMPONENTS.iter().map(|component| vec![component]);
+    let ends = [vec![], COMPONENTS.iter().collect()];
+    each.chain(ends).collect()
 }
 
 #[test]
@@ -140,7 +189,35 @@ fn with_its_own_values_the_chart_is_the_base() {
 }
 
 #[test]
+fn with_the_values_of_components_it_is_the_base_with_these_components() {
+    let folders = fs::read_dir(root().join("manifests/components")).unwrap();
+    let folders = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
+    let mut folders: Vec<String> = folders.collect();
+    folders.sort();
+    assert_eq!(folders, COMPONENTS.map(|component| component.folder));
+    for chosen in choices() {
+        let objects = rendered(&with_components(&chosen), NAMESPACE);
+        expect_equal(&objects, &of_the_base_and(&chosen));
+    }
+    let mut values = with_components(&[&COMPONENTS[0]]);
+    set(&mut values, "cordon.dryRun", json!(true));
+    let objects = rendered(&values, NAMESPACE);
+    let pod = &objects["StatefulSet muster-coordinator"]["spec"]["template"]["spec"];
+    let flags = pod["containers"][0]["args"].as_array().unwrap();
+    assert!(flags.contains(&json!("--kubernetes-cordon=dry-run")));
+}
+
+#[test]
 fn helm_renders_the_same() {
+    for chosen in choices() {
+        if !helm_renders(&chosen) {
+            return;
+        }
+    }
+}
+
+/// False: there is no Helm.
+fn helm_renders(components: &[&Component]) -> bool {
     let named = env::var("MUSTER_HELM").ok();
     let helm = named.clone().unwrap_or_else(|| "helm".into());
     let mut command = Command::new(&helm);
@@ -149,6 +226,9 @@ fn helm_renders_the_same() {
         .arg(chart())
         .args(["--namespace", NAMESPACE])
         .stdin(Stdio::null());
+    for component in components {
+        command.arg(format!("--set={}=true", component.value));
+    }
     let output = match command.output() {
         Err(_) if named.is_none() => {
             // Not `eprintln!`, which the test runner hides.
@@ -156,14 +236,15 @@ fn helm_renders_the_same() {
                 io::stderr(),
                 "!!! NOT CHECKED: the chart by Helm itself (there is no helm on PATH, and no $MUSTER_HELM)"
             );
-            return;
+            return false;
         }
         result => result.unwrap_or_else(|e| panic!("{helm}: {e}")),
     };
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{why}");
     let text = String::from_utf8(output.stdout).unwrap();
-    expect_equal(&by_name(&text), &of_the_base());
+    expect_equal(&by_name(&text), &of_the_base_and(components));
+    true
 }
 
 #[test]
@@ -478,9 +559,10 @@ fn flags_names_and_storage_of_the_coordinator() {
 
 #[test]
 fn another_namespace_is_named_wherever_the_base_names_its_own() {
+    let all: Vec<&Component> = COMPONENTS.iter().collect();
     // A word that no text of the base has by chance.
-    let objects = rendered(&values(), "ns-of-a-release");
-    let here = serde_json::to_string(&of_the_base()).unwrap();
+    let objects = rendered(&with_components(&all), "ns-of-a-release");
+    let here = serde_json::to_string(&of_the_base_and(&all)).unwrap();
     let there = serde_json::to_string(&objects).unwrap();
     assert!(here.matches(NAMESPACE).count() > 10 && !there.contains(NAMESPACE));
     assert_eq!(

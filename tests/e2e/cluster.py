@@ -19,12 +19,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NAMESPACE = "muster-system"
 AGENTS = "app.kubernetes.io/name=muster-agent"
 COORDINATOR = "muster-coordinator-0"
+COORDINATOR_ACCOUNT = f"system:serviceaccount:{NAMESPACE}:muster-coordinator"
 AUDIENCE = f"muster-coordinator.{NAMESPACE}"
 SCRIPT = "/muster-e2e/train.py"
 
 
 class NotSo(Exception):
     """A promise of the documentation does not hold."""
+
+
+class NotTested(Exception):
+    """This cluster, or the way in which the story was started, lacks what the step needs."""
 
 
 class Kubectl:
@@ -34,6 +39,10 @@ class Kubectl:
     def __call__(self, *arguments, may_fail=False, timeout=60, stdin=None):
         """What kubectl prints. None if it was allowed to fail and did."""
         return answer([*self.command, *arguments], os.environ, may_fail, timeout, stdin)
+
+    def refusal(self, *arguments, stdin=None):
+        """What it says when it is refused."""
+        return refusal([*self.command, *arguments], os.environ, stdin)
 
     def json(self, *arguments, may_fail=False):
         output = self(*arguments, "-o", "json", may_fail=may_fail)
@@ -151,9 +160,7 @@ class Muster:
     def refusal(self, *arguments):
         """What it says when it is refused."""
         self.forward.open()
-        result = subprocess.run([self.program, *arguments], env=self.environment, capture_output=True, text=True, timeout=60)
-        check(result.returncode != 0, f"muster {' '.join(arguments)} is refused")
-        return result.stderr.strip()
+        return refusal([self.program, *arguments], self.environment)
 
     def json(self, *arguments, may_fail=False):
         output = self(*arguments, "-o", "json", may_fail=may_fail, timeout=20)
@@ -224,6 +231,12 @@ def answer(command, environment, may_fail, timeout, stdin=None):
     raise NotSo(f"{shown} works (exit code {result.returncode})\n{result.stderr.strip()}")
 
 
+def refusal(command, environment, stdin=None):
+    result = subprocess.run(command, env=environment, input=stdin or "", capture_output=True, text=True, timeout=60)
+    check(result.returncode != 0, f"{' '.join(command)} is refused")
+    return result.stderr.strip()
+
+
 def wait_until(predicate, timeout, what):
     """The predicate's first true value."""
     deadline = time.monotonic() + timeout
@@ -239,6 +252,18 @@ def wait_until(predicate, timeout, what):
 def check(so, what):
     if not so:
         raise NotSo(what)
+
+
+def run(command, node=""):
+    """One of the commands that break something, or mend it."""
+    words = [word.replace("{node}", node) for word in shlex.split(command)]
+    check(shutil.which(words[0]), f"{words[0]} is a program")
+    result = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    check(result.returncode == 0, f"{' '.join(words)} works (exit code {result.returncode})\n{result.stderr.strip()}")
+
+
+def name_of(pod):
+    return pod["metadata"]["name"]
 
 
 def scratch():

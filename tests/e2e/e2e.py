@@ -12,8 +12,8 @@ import signal
 import sys
 import time
 
-from cluster import ROOT, Kubectl, NotSo, scratch
-from story import NotTested, Story
+from cluster import ROOT, Kubectl, NotSo, NotTested, scratch
+from story import Story
 
 
 def main():
@@ -79,6 +79,9 @@ def parse_options():
     add("--heal", metavar="COMMAND", help="undoes --partition")
     add("--node-down", metavar="COMMAND", help="cuts a node's power")
     add("--node-up", metavar="COMMAND", help="undoes --node-down")
+    add("--api-down", metavar="COMMAND", help="stops the API server")
+    add("--api-up", metavar="COMMAND", help="undoes --api-down")
+    add("--kubelet-restart", metavar="COMMAND", help="restarts a node's kubelet, as 'ssh {node} systemctl restart kubelet'")
     add("--patience", type=int, default=300, metavar="SECONDS", help="the longest wait for one thing, as images that are pulled [300]")
     add("--kubectl", default=os.environ.get("KUBECTL", "kubectl"), metavar="COMMAND", help="[$KUBECTL, else kubectl]")
     add("--muster", default=str(ROOT / "target/muster/bin/muster"), metavar="PROGRAM", help="[target/muster/bin/muster]")
@@ -87,7 +90,7 @@ def parse_options():
     options = parser.parse_args()
     if not os.access(options.muster, os.X_OK):
         parser.error(f"{options.muster} is not there: run make build first")
-    for there, back in (("partition", "heal"), ("node_down", "node_up")):
+    for there, back in (("partition", "heal"), ("node_down", "node_up"), ("api_down", "api_up")):
         if bool(getattr(options, there)) != bool(getattr(options, back)):
             parser.error(f"--{there} and --{back} belong together".replace("_", "-"))
     return options

@@ -9,17 +9,15 @@ import subprocess
 import sys
 import time
 
+import cordons
+import life
 import objects
-from cluster import AUDIENCE, COORDINATOR, NAMESPACE, SCRIPT, Cluster, Forward, Muster, NotSo, Overlay, check, wait_until
+from cluster import AUDIENCE, COORDINATOR, NAMESPACE, SCRIPT, Cluster, Forward, Muster, NotSo, NotTested, Overlay, check, name_of, run, wait_until
 
 TEAM = "muster-e2e-team"
 # One epoch is 23 steps. The delay stands in for a real model's step. The first job is over in half a minute, the second one never.
 SHORT = ("--epochs", "12", "--step-delay-ms", "50")
 LONG = ("--epochs", "1000000", "--step-delay-ms", "100")
-
-
-class NotTested(Exception):
-    """This cluster, or the way in which the story was started, lacks what the step needs."""
 
 
 class Images:
@@ -36,6 +34,7 @@ class Story:
         images = Images(options.image_agent, options.image_coordinator, options.image_workers)
         self.overlay = Overlay(kubectl, folder, options.overlay, images)
         self.forward = Forward(kubectl)
+        self.life = life.Life(self)
         self.admin = self.user("admin")
         self.installed = False
         self.nodes = 0
@@ -47,7 +46,9 @@ class Story:
         between = [
             ("train digits on all nodes, to the end", self.train),
             ("users of Kubernetes, by their tokens", self.users),
-            ("objects whose workers are in pods of their own", self.objects),
+            ("objects whose workers are in pods of their own", self.with_pods(objects.Objects(self).run)),
+            *((name, self.with_pods(event)) for name, event in self.life.steps()),
+            ("cordons on Node objects", self.cordons),
             ("a job without an end", long),
             ("kill a rank", self.kill_rank),
             ("restart an agent's container", self.restart_agent),
@@ -120,14 +121,25 @@ class Story:
         check("[digits rank 0] step=" in shown, f"kubectl logs {pod} shows what rank 0 printed")
         return f"world {status['worldSize']}, first step after {first:.1f} s, accuracy {accuracy}"
 
-    def objects(self):
-        if not objects.are_made(self.kubectl):
-            raise NotTested("the overlay has no component worker-pods")
-        return objects.Objects(self).run()
+    def with_pods(self, step):
+        def so():
+            if not objects.are_made(self.kubectl):
+                raise NotTested("the overlay has no component worker-pods")
+            return step()
+
+        return so
+
+    def cordons(self):
+        if not cordons.are_written(self.kubectl):
+            raise NotTested("the overlay has no component cordon")
+        return cordons.Cordons(self).run()
+
+    def submit_long(self, name, nodes):
+        self.submit(self.admin, name, LONG, nodes)
 
     def start_long_job(self):
         began = time.monotonic()
-        self.submit(self.admin, "story", LONG, self.nodes)
+        self.submit_long("story", self.nodes)
         status = self.trains("story", self.nodes)
         return f"first step after {time.monotonic() - began:.1f} s: {told(status)}"
 
@@ -139,12 +151,15 @@ class Story:
         pod = self.cluster.pods()[victim["node"]]
         restarts = self.cluster.restarts(name_of(pod), "workers")
         began = time.monotonic()
-        self.cluster.in_workers(name_of(pod), f"kill -9 {victim['pid']}")
+        self.kill(victim)
         status = self.trains("story", self.nodes, newer_than=before)
         check(status["generation"] == before["generation"] + 1, "there is one new generation")
         now = self.cluster.pods()[victim["node"]]
         check(uid(now) == uid(pod) and self.cluster.restarts(name_of(now), "workers") == restarts, "the pod and its container stayed")
         return f"rank {victim['rank']} on {victim['node']}; first step after {time.monotonic() - began:.1f} s: {told(status)}"
+
+    def kill(self, rank):
+        self.cluster.in_workers(name_of(self.cluster.pods()[rank["node"]]), f"kill -9 {rank['pid']}")
 
     def restart_agent(self):
         before = self.status("story")
@@ -377,7 +392,7 @@ class Story:
             "metadata": {"name": name, "namespace": namespace},
             "spec": {
                 "replicas": nodes,
-                "minReplicas": nodes - 1,
+                "minReplicas": max(nodes - 1, 1),
                 "maxReplicas": nodes,
                 "procPerNode": max(gpus, 1),
                 "gpusPerNode": gpus,
@@ -475,6 +490,7 @@ class Story:
             print(f"\nkept: kubectl delete -k {self.overlay.folder} uninstalls it", file=sys.stderr)
             return True
         try:
+            self.life.cleaned_up()
             self.overlay.delete(self.options.patience)
         except NotSo as problem:
             print(f"\nnot uninstalled: {problem}", file=sys.stderr)
@@ -482,19 +498,8 @@ class Story:
         return True
 
 
-def run(command, node):
-    words = [word.replace("{node}", node) for word in shlex.split(command)]
-    check(shutil.which(words[0]), f"{words[0]} is a program")
-    result = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
-    check(result.returncode == 0, f"{' '.join(words)} works (exit code {result.returncode})\n{result.stderr.strip()}")
-
-
 def condition(node, name):
     return next((entry["status"] for entry in node["status"]["conditions"] if entry["type"] == name), None)
-
-
-def name_of(pod):
-    return pod["metadata"]["name"]
 
 
 def uid(pod):

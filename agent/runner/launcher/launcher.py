@@ -45,6 +45,7 @@ import os  # noqa: E402
 import runpy  # noqa: E402
 import select  # noqa: E402
 import signal  # noqa: E402
+import site  # noqa: E402
 import socket  # noqa: E402
 import time  # noqa: E402
 import types  # noqa: E402

@@ -237,15 +237,18 @@ def new_generators():
 
 
 def belongs(top, recorded, known={}):
-    """Whether a package lies in the interpreter's prefix, so that it is never the job's own code, and is the one that the job imported."""
+    """Whether a package is installed with the interpreter, so that it is never the job's own code, and is the one that the job imported.
+
+    Debian's and Ubuntu's Python has what pip installs outside of its prefix: in /usr/local/lib, while the prefix is /usr."""
     if top not in known:
         try:
             spec = None if top in sys.builtin_module_names else importlib.machinery.PathFinder.find_spec(top)
         except Exception:
             spec = None
         places = [spec.origin, *(spec.submodule_search_locations or [])] if spec else []
-        prefixes = tuple(os.path.join(prefix, "lib") for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix})
-        known[top] = any(isinstance(place, str) and place.startswith(prefixes) for place in places) and spec
+        prefixes = [os.path.join(prefix, "lib") for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix}]
+        installed = tuple(os.path.join(folder, "") for folder in [*prefixes, *site.getsitepackages()])
+        known[top] = any(isinstance(place, str) and place.startswith(installed) for place in places) and spec
     spec = known[top]
     return bool(spec) and (top not in recorded.modules or not spec.has_location or recorded.modules[top] == spec.origin)
 

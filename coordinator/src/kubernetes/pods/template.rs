@@ -23,6 +23,7 @@ use super::{
 const OURS: &str = "muster-";
 /// Where Muster's volumes are, in all containers that have them.
 const DIRECTORY: &str = "/muster";
+const SHM: &str = "/dev/shm";
 /// The resource of which a node has as many as GPUs.
 const GPU: &str = "nvidia.com/gpu";
 /// Who the containers are, if the template does not say. It is the user of Muster's images.
@@ -256,10 +257,26 @@ fn spec(job: &JobRecord, template: &Value, name: &str, site: &Site, avoided: &[N
         push(&mut spec, "initContainers", container);
     }
     worker(&mut spec, job);
+    show_shm(&mut spec);
     for volume in volumes(site) {
         push(&mut spec, "volumes", volume);
     }
     spec
+}
+
+/// Lets the agent see the worker's /dev/shm, of which it tells people if it is too small.
+fn show_shm(spec: &mut Value) {
+    let name = items(&spec["containers"][0], "volumeMounts")
+        .find(|mount| mount["mountPath"] == SHM)
+        .map(|mount| mount["name"].clone());
+    let Some(name) = name else {
+        return;
+    };
+    let agents = spec["initContainers"].as_array_mut();
+    if let Some(agent) = agents.and_then(|all| all.last_mut()) {
+        let mount = json!({ "name": name, "mountPath": SHM, "readOnly": true });
+        push(agent, "volumeMounts", mount);
+    }
 }
 
 /// The first container of the template, with the runner as its init process.
@@ -282,7 +299,7 @@ fn worker(spec: &mut Value, job: &JobRecord) {
             json!({ "limits": { GPU: gpus.to_string() } }),
         );
     }
-    let has_shm = items(worker, "volumeMounts").any(|mount| mount["mountPath"] == "/dev/shm");
+    let has_shm = items(worker, "volumeMounts").any(|mount| mount["mountPath"] == SHM);
     for (name, path, read_only) in [("muster-bin", "bin", true), ("muster-run", "run", false)] {
         let mount = json!({ "name": name, "mountPath": format!("{DIRECTORY}/{path}"), "readOnly": read_only });
         push(worker, "volumeMounts", mount);
@@ -292,7 +309,7 @@ fn worker(spec: &mut Value, job: &JobRecord) {
         push(
             worker,
             "volumeMounts",
-            json!({ "name": "muster-shm", "mountPath": "/dev/shm" }),
+            json!({ "name": "muster-shm", "mountPath": SHM }),
         );
         push(
             spec,

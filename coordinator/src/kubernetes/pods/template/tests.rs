@@ -117,6 +117,10 @@ fn what_the_template_says_stays() {
     assert_eq!(worker["resources"]["limits"], limits);
     // It has its own memory to share.
     assert!(!names(&spec["volumes"]).contains(&"muster-shm"));
+    let agent = items(spec, "initContainers").last().unwrap();
+    let seen = items(agent, "volumeMounts")
+        .any(|mount| mount["name"] == "data" && mount["mountPath"] == SHM);
+    assert!(seen, "the agent sees how large it is");
     let tolerated: Vec<&Value> = items(spec, "tolerations").map(|one| &one["key"]).collect();
     let not_ready = "node.kubernetes.io/not-ready";
     assert_eq!(

@@ -17,6 +17,8 @@ pub(crate) struct Live {
     pub prewarm_asked: BTreeSet<NodeName>,
     /// The asked nodes that the job now waits for.
     pub prewarm_awaited: BTreeSet<NodeName>,
+    /// Since when the job could begin, and waits for more of its pods.
+    pub pods_since: Option<Timestamp>,
     /// More room would have changed nothing when the job was last settled.
     pub has_all_it_wants: bool,
 }

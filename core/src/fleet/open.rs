@@ -22,6 +22,10 @@ use crate::{
 /// member out, so one with more counts as one that does not tell.
 const ADDRESSES_MAX: usize = 16;
 
+/// How long a job that could begin waits for pods that have a host already. Pods whose image is there
+/// come up within seconds of each other. Those that pull it are not waited for: that takes minutes.
+const PODS_COME: Duration = Duration::from_secs(10);
+
 impl JobTurn<'_> {
     /// Opens the next generation, if one is due and there are nodes for it.
     pub(crate) fn open(&mut self) {
@@ -64,8 +68,10 @@ impl JobTurn<'_> {
             Placement::Gang(gang) => gang,
             Placement::Short(shortfall) => {
                 let waits = self.pods.waits(self.job, self.nodes);
-                let waits = waits.map(|why| format!("; {why}")).unwrap_or_default();
-                let message = format!("{shortfall}{waits}");
+                // What the pods wait for comes first: the nodes that are named after it may be many,
+                // and long texts are cut.
+                let waits = waits.map(|why| format!("{why}; ")).unwrap_or_default();
+                let message = format!("{waits}{shortfall}");
                 if self.job.reason != Reason::BelowMinimum {
                     self.warn("BelowMinimum", message.clone());
                 }
@@ -78,6 +84,9 @@ impl JobTurn<'_> {
                 return;
             }
         };
+        if self.waits_for_pods(gang.len()) {
+            return;
+        }
         let (profile, mismatches) = agreement::agree(self.nodes, &gang);
         let members = self.with_addresses(&gang);
         let job = &mut *self.job;
@@ -165,7 +174,34 @@ impl JobTurn<'_> {
         }
         self.live.scaled = false;
         self.live.condition = Condition::Sound;
+        self.live.pods_since = None;
         self.nodes.note_members(self.job);
+    }
+
+    /// Whether a job that begins waits for more of its pods, which were made together and come up one
+    /// after another. If it began with the first of them, it would end a generation for each of the
+    /// others, and train with too few until its cool-down is over.
+    fn waits_for_pods(&mut self, have: usize) -> bool {
+        if self.job.phase != Phase::Pending || have >= self.job.replicas as usize {
+            return false;
+        }
+        let coming = self
+            .pods
+            .with_host(self.job, self.nodes)
+            .min(self.job.replicas as usize);
+        if have >= coming {
+            return false;
+        }
+        let until = *self.live.pods_since.get_or_insert(self.now) + PODS_COME;
+        if until <= self.now {
+            return false;
+        }
+        let message = format!("{have} of its {coming} pods are ready; the others come");
+        let reason = self.job.reason;
+        self.job.say(Phase::Pending, reason, message);
+        account::waits(self.job, self.now);
+        self.wake(until);
+        true
     }
 
     /// The gang, with the addresses that its nodes have now.

@@ -11,7 +11,9 @@ use crate::{
         prewarm::Readiness,
         receipt::{Cause, Incident},
         unhealthy,
+        worker_pod::is_pod,
     },
+    health::TERMINATION_NOTICE,
     id::NodeName,
     planted::{self, Mistake},
     time::Timestamp,
@@ -26,7 +28,7 @@ enum Resize {
     /// A user wants fewer nodes.
     Shrink(u32),
     /// A member's machine will be taken away. The next generation is opened without it, and may be
-    /// smaller. The text names the node and the reason.
+    /// smaller, or waits until there are enough nodes. The text names the node and the reason.
     Leave(String),
     /// Something on a member's node is unhealthy, and there is as much room elsewhere. The text
     /// names the node and the finding.
@@ -90,14 +92,17 @@ impl JobTurn<'_> {
         if wanted == have && leaving.is_none() && ailing.is_none() {
             return Resize::Keep;
         }
-        let Placement::Gang(gang) = self.place() else {
-            return Resize::Keep;
-        };
-        if let Some((node, why)) = leaving {
+        let placed = self.place();
+        if let Some((node, why)) = leaving
+            && (matches!(placed, Placement::Gang(_)) || self.ends_now(node))
+        {
             // A job that waited for equal room, or for the cool-down, would lose what it trained
             // since its last checkpoint.
             return Resize::Leave(format!("leaving {node}: {why}"));
         }
+        let Placement::Gang(gang) = placed else {
+            return Resize::Keep;
+        };
         let settled =
             generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
         if let Some((node, why)) = ailing.filter(|_| gang.len() >= have) {
@@ -115,6 +120,16 @@ impl JobTurn<'_> {
             return Resize::KeepUntil(settled);
         }
         Resize::Grow(gang)
+    }
+
+    /// Whether the workers there end in a moment, whatever the job does, because their pod is being
+    /// deleted. A job that stayed, below its minimum, would be charged for ranks that ended with it.
+    fn ends_now(&self, name: &NodeName) -> bool {
+        let node = self.nodes.get(name).filter(|_| is_pod(name));
+        node.is_some_and(|node| {
+            let mut findings = node.report.health.findings.iter();
+            findings.any(|finding| finding.check == TERMINATION_NOTICE)
+        })
     }
 
     /// Whether every member stays, except on nodes that should get no new work.

@@ -31,13 +31,35 @@ impl WorkerPods {
     /// Why nothing new is placed on this node, if it is a pod that will not stay.
     pub(crate) fn goes(&self, node: &Node) -> Option<String> {
         let pod = node.pod.as_ref()?;
-        let unneeded = self.unneeded.get(&pod.job);
-        let why = match unneeded.is_some_and(|uids| uids.contains(&pod.uid)) {
+        let why = match self.is_unneeded(pod) {
             _ if pod.deleting => "is a pod that is being deleted",
             true => "is a pod that its job does not need",
             false => return None,
         };
         Some(why.to_owned())
+    }
+
+    /// How many pods of this job are up, or will be: the cluster's scheduler has found a host for
+    /// them that may have work, and nobody has deleted them.
+    pub(crate) fn with_host(&self, job: &JobRecord, nodes: &Registry) -> usize {
+        let cordoned =
+            |host: &NodeName| nodes.get(host).is_some_and(|host| nodes.is_cordoned(host));
+        let comes = |pod: &&Arc<WorkerPod>| {
+            let has_host = pod.host.as_ref().is_some_and(|host| !cordoned(host));
+            has_host && pod.stage != PodStage::Ended && !pod.deleting && !self.is_unneeded(pod)
+        };
+        self.of(job).filter(comes).count()
+    }
+
+    fn is_unneeded(&self, pod: &WorkerPod) -> bool {
+        let unneeded = self.unneeded.get(&pod.job);
+        unneeded.is_some_and(|uids| uids.contains(&pod.uid))
+    }
+
+    fn of(&self, job: &JobRecord) -> impl Iterator<Item = &Arc<WorkerPod>> {
+        self.all
+            .values()
+            .filter(|pod| pod.is_of(&job.name, &job.uid))
     }
 
     /// Why this job lacks pods, or why those that it has do not run yet.
@@ -46,11 +68,7 @@ impl WorkerPods {
         if let Some(why) = self.refused.get(&job.uid) {
             return Some(format!("its pods cannot be made: {why}"));
         }
-        let own = self
-            .all
-            .values()
-            .filter(|pod| pod.is_of(&job.name, &job.uid));
-        let own: Vec<&WorkerPod> = own.map(|pod| &**pod).collect();
+        let own: Vec<&WorkerPod> = self.of(job).map(|pod| &**pod).collect();
         pod_plan::waits(own.iter().copied()).or_else(|| unheard(&own, nodes))
     }
 }

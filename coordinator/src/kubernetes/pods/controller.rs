@@ -472,12 +472,44 @@ async fn remove(server: &Server, path: &str, uid: &str) -> Result<(), Unanswered
     server.delete::<Value>(path, &options).await.map(drop)
 }
 
+/// Why, in the words of the API server. Its name of the pod is left out, because each attempt has
+/// another one, and people are told what is new.
 fn sentence(why: &NotMade) -> String {
-    match why {
-        NotMade::Unanswered(Unanswered::Forbidden(_)) => format!(
-            "{why}; a quota or a policy of the namespace may forbid it, or the coordinator lacks the verb create on pods \
-             (manifests/components/worker-pods)"
-        ),
-        _ => why.to_string(),
+    let NotMade::Unanswered(Unanswered::Forbidden(text)) = why else {
+        return why.to_string();
+    };
+    let text = text
+        .split_once(" is forbidden: ")
+        .map_or(&**text, |(_, why)| why);
+    if text.contains("cannot create resource") {
+        return format!("{text}; manifests/components/worker-pods has the right");
+    }
+    // A quota, the namespace's Pod Security level or another policy. It says which.
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_in_the_words_of_the_api_server() {
+        let told = |text: &str| sentence(&NotMade::Unanswered(Unanswered::Forbidden(text.into())));
+        let quota = |pod: &str| {
+            told(&format!(
+                "pods \"{pod}\" is forbidden: exceeded quota: few, used: pods=5"
+            ))
+        };
+        assert_eq!(quota("one-bcdfg"), "exceeded quota: few, used: pods=5");
+        assert_eq!(quota("one-bcdfg"), quota("one-hjklm"));
+        let hook = "admission webhook \"theirs\" denied the request: no";
+        assert_eq!(told(hook), hook);
+        let right = told(
+            "pods is forbidden: User \"me\" cannot create resource \"pods\" in API group \"\"",
+        );
+        assert!(
+            right.starts_with("User \"me\" cannot create") && right.contains("worker-pods"),
+            "{right}"
+        );
     }
 }

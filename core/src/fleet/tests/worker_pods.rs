@@ -6,8 +6,9 @@ use super::*;
 use crate::{
     fleet::{
         PodNews,
-        worker_pod::{PodStage, WorkerPod},
+        worker_pod::{PodStage, PodWait, WorkerPod},
     },
+    health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE},
     spec::JobSpec,
 };
 
@@ -40,6 +41,19 @@ fn goes(bench: &mut Bench, name: &str, stage: PodStage) {
 fn tell(bench: &mut Bench, pod: WorkerPod) {
     bench.input(Input::Pods(PodNews::Applied(pod.node(), Arc::new(pod))));
     bench.obey();
+}
+
+/// What the agent of a pod says when the pod is deleted.
+fn told_to_end() -> Finding {
+    Finding {
+        check: TERMINATION_NOTICE.into(),
+        subject: Subject::Node,
+        severity: Severity::Drain,
+        remedy: Remedy::None,
+        reason: "the pod is being deleted or evicted".into(),
+        since_unix_us: 0,
+        runs: Vec::new(),
+    }
 }
 
 /// A job with a template, and its pods on the hosts h1, h2 and so on.
@@ -297,4 +311,94 @@ fn a_pod_of_which_the_watch_has_not_told_yet_is_not_gone() {
     tell(&mut bench, pod("p1", &"u1".into(), "h1"));
     bench.connect("p1.default.pod");
     assert_eq!(bench.members("one"), ["p1.default.pod"]);
+}
+
+/// All ranks end with their pod, so a job that stayed would be charged for that.
+#[test]
+fn a_job_leaves_a_pod_that_goes_even_if_it_cannot_do_without() {
+    let mut bench = Bench::new(&["h1", "h2", "h3"]);
+    let uid = with_pods(&mut bench, (2, 2), &["p1", "p2"]);
+    bench.pass(60 * SECOND);
+    assert_eq!(bench.members("one").len(), 2);
+    let report = NodeReport {
+        health: Health {
+            findings: vec![told_to_end()],
+        },
+        slots: 1,
+        ..NodeReport::default()
+    };
+    let session = bench.agents[&"p2.default.pod".into()].session.unwrap();
+    bench.input(Input::Report { session, report });
+    bench.pass(SECOND);
+    let job = bench.job("one");
+    assert_eq!(job.incidents.last().unwrap().cause, Cause::NodeLeaving);
+    assert_eq!(job.restarts.len(), 0, "nobody is charged");
+    assert_eq!(job.reason, Reason::BelowMinimum);
+    goes(&mut bench, "p2", PodStage::Ended);
+    tell(&mut bench, pod("p3", &uid, "h3"));
+    bench.connect("p3.default.pod");
+    bench.pass(SECOND);
+    assert_eq!(bench.members("one"), ["p1.default.pod", "p3.default.pod"]);
+}
+
+#[test]
+fn a_job_that_begins_waits_a_moment_for_pods_that_come() {
+    for comes in [true, false] {
+        let mut bench = Bench::new(&["h1", "h2"]);
+        let uid = with_pods(&mut bench, (1, 2), &[]);
+        for (name, host) in [("p1", "h1"), ("p2", "h2")] {
+            tell(&mut bench, pod(name, &uid, host));
+        }
+        bench.connect("p1.default.pod");
+        bench.pass(5 * SECOND);
+        assert!(
+            bench.job("one").current.is_none(),
+            "the other pod has a host"
+        );
+        assert!(bench.job("one").message.contains("1 of its 2 pods"));
+        if comes {
+            bench.connect("p2.default.pod");
+        }
+        bench.pass(6 * SECOND);
+        let members = bench.members("one").len();
+        assert_eq!(
+            (members, bench.job("one").last_generation.0),
+            (1 + usize::from(comes), 1)
+        );
+    }
+}
+
+/// A pod without a host may wait for minutes.
+#[test]
+fn a_job_begins_without_pods_that_have_no_host() {
+    let mut bench = Bench::new(&["h1"]);
+    let uid = with_pods(&mut bench, (1, 2), &[]);
+    let homeless = WorkerPod {
+        host: None,
+        stage: PodStage::Waiting,
+        ..pod("p2", &uid, "h2")
+    };
+    tell(&mut bench, homeless);
+    tell(&mut bench, pod("p1", &uid, "h1"));
+    bench.connect("p1.default.pod");
+    assert_eq!(bench.members("one"), ["p1.default.pod"]);
+}
+
+#[test]
+fn what_pods_wait_for_is_told_first() {
+    let mut bench = Bench::new(&["h1"]);
+    let uid = with_pods(&mut bench, (2, 2), &["p1"]);
+    let waits = PodWait {
+        reason: "ErrImagePull".into(),
+        message: "no such tag".into(),
+    };
+    let pulls = WorkerPod {
+        waits: Some(waits),
+        stage: PodStage::Waiting,
+        ..pod("p2", &uid, "h2")
+    };
+    tell(&mut bench, pulls);
+    let message = bench.job("one").message.clone();
+    let told = message.starts_with("pod p2 waits: ErrImagePull: no such tag; 1 of at least 2");
+    assert!(told, "{message}");
 }

@@ -313,11 +313,14 @@ spec:
     ),
     edit(
         "agent.yaml",
-        "          mountPath: /dev/shm\n",
+        "          mountPath: /dev/shm
+      volumes:
+",
         "          mountPath: /dev/shm
         {{- range .Values.workers.volumeMounts }}
         - {{ toJson . }}
         {{- end }}
+      volumes:
 ",
     ),
     edit(

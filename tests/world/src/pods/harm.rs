@@ -2,7 +2,8 @@
 //! is away or whose answers are lost, and pods that speak of jobs that are none of their business.
 
 use muster_core::{
-    fleet::{Hello, view::Liveness, worker_pod::PodStage},
+    fleet::{view::Liveness, worker_pod::PodStage},
+    hello::Hello,
     id::{Generation, JobUid, NodeName, Term},
     run::{RunId, RunReport},
 };

@@ -56,8 +56,6 @@ pub(crate) struct AgentProcess {
     pub(crate) writes: Option<Write>,
     /// Jobs that are about to come, and the state of the launcher for each.
     pub(crate) coming: BTreeMap<JobUid, Option<LauncherState>>,
-    /// In its next hello it speaks of a job that is not its own.
-    pub(crate) lies: bool,
 }
 
 impl World {
@@ -106,7 +104,6 @@ impl World {
             asked: 0,
             writes: None,
             coming: BTreeMap::new(),
-            lies: false,
         });
         let clock = place.clock(now);
         let found = |((run, group), answers): ((&RunId, &Group), bool)| {
@@ -183,11 +180,7 @@ impl World {
         let now = self.now;
         let place = &self.machines[machine];
         let cut = place.up_cut || place.down_cut;
-        let seat = if cut { None } else { self.some_seat() };
-        let process = seat
-            .and_then(|seat| self.seats[seat].process.as_ref())
-            .map(|process| process.id);
-        let (Some(process), false) = (process, cut) else {
+        let Some(process) = self.coordinator_for(machine, cut) else {
             // The connection is refused at once, or there is no answer at all.
             let lost = if cut {
                 Duration::from_secs(5)
@@ -196,10 +189,6 @@ impl World {
             };
             return self.dial_again(machine, lost, Duration::ZERO);
         };
-        if self.pod_is_shut_out(machine) {
-            self.befalls(machine, Kind::SessionRefused);
-            return self.dial_again(machine, Duration::ZERO, Duration::ZERO);
-        }
         let conn = self.connect(machine, id, process);
         let boot_id = match on(Planted::BootIdPerProcess) {
             true => format!("boot-{machine}-{id}"),
@@ -215,7 +204,7 @@ impl World {
         (agent.lease, agent.asked) = (Lease::default(), 0);
         agent.lease.asked(0, clock);
         let ledger = agent.node.ledger();
-        let mut hello = Hello {
+        let hello = Hello {
             node: place.name.clone(),
             boot_id,
             uptime: Some(clock.since(Timestamp(0))),
@@ -231,7 +220,7 @@ impl World {
             report,
             runs,
         };
-        self.lie(machine, &mut hello);
+        let hello = self.perhaps_lies(machine, hello);
         self.send_up(
             conn,
             Up::Hello {

@@ -87,6 +87,15 @@ impl World {
         }
     }
 
+    /// The coordinator that answers when this machine's agent dials.
+    pub(crate) fn coordinator_for(&mut self, machine: usize, cut: bool) -> Option<u64> {
+        if cut || self.pod_is_shut_out(machine) {
+            return None;
+        }
+        let seat = self.some_seat()?;
+        self.seats[seat].process.as_ref().map(|process| process.id)
+    }
+
     /// The process under the newest term.
     pub(crate) fn leader(&self) -> Option<&Process> {
         self.seats

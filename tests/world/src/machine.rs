@@ -87,7 +87,8 @@ pub(crate) struct Machine {
     pub(crate) struck_off: bool,
     /// It is a worker pod.
     pub(crate) pod: Option<Place>,
-    /// Its agent has spoken of a job that is not its own.
+    /// In its next hello its agent speaks of a job that is not its own; and whether one has done so.
+    pub(crate) lies: bool,
     pub(crate) lied: bool,
 }
 

@@ -407,7 +407,11 @@ impl World {
                 avoided,
                 most,
             } => {
-                crate::invariants::no_pod_too_many(self, process, &job.1, *most);
+                let node = node_of(&job.0.namespace, name);
+                let pods = self.pods.as_ref();
+                if pods.is_some_and(|pods| !pods.objects.contains_key(&node)) {
+                    crate::invariants::no_pod_too_many(self, process, &job.1, *most);
+                }
                 let made = self.create_pod(process, job, name, avoided);
                 Did::Make(name.clone(), made)
             }

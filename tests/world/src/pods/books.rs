@@ -5,7 +5,7 @@ use muster_core::{
     id::{JobUid, NodeName},
 };
 
-use crate::world::World;
+use crate::{troubles::Kind, world::World};
 
 impl World {
     /// Why a session of this machine's agent is not let in: it is a pod whose token nobody can review,
@@ -18,7 +18,11 @@ impl World {
         // What was reviewed is remembered for a while.
         let known = self.pods_chance(50);
         let is_away = self.pods.as_ref().is_some_and(|pods| now < pods.away_until);
-        self.object_of(machine).is_none() || is_away && !known
+        let shut = self.object_of(machine).is_none() || is_away && !known;
+        if shut {
+            self.befalls(machine, Kind::SessionRefused);
+        }
+        shut
     }
 
     /// The host of a pod: its name, however little anybody knows of it.

@@ -64,10 +64,10 @@ impl World {
             }
             Fault::PodLies => {
                 let place = &mut self.machines[machine];
-                let Some(agent) = place.agent.as_mut().filter(|_| place.pod.is_some()) else {
+                if place.agent.is_none() || place.pod.is_none() {
                     return false;
-                };
-                agent.lies = true;
+                }
+                place.lies = true;
                 self.break_session(machine);
             }
             _ => return false,
@@ -177,14 +177,13 @@ impl World {
     }
 
     /// An agent that lies says that it knows a newer generation of a job that is not its own.
-    pub(crate) fn lie(&mut self, machine: usize, hello: &mut Hello) {
+    pub(crate) fn perhaps_lies(&mut self, machine: usize, mut hello: Hello) -> Hello {
         let own = self.object_of(machine).map(|object| object.pod.job.clone());
-        let lies = self.machines[machine].agent.as_mut();
-        let lies = lies.is_some_and(|agent| std::mem::take(&mut agent.lies));
+        let lies = std::mem::take(&mut self.machines[machine].lies);
         let mut jobs = self.store.jobs.values();
         let victim = jobs.find(|job| Some(&job.uid) != own.as_ref());
         let Some(victim) = victim.filter(|_| lies && own.is_some()) else {
-            return;
+            return hello;
         };
         note!(self, "n{machine} lies about {}", victim.uid);
         self.machines[machine].lied = true;
@@ -193,6 +192,7 @@ impl World {
             generation: Generation(victim.last_generation.0 + 5),
         };
         hello.runs.push(RunReport::preparing(run, Term(1)));
+        hello
     }
 
     pub(crate) fn pods_heal(&mut self) {

@@ -29,6 +29,7 @@ use awaited::{interfaces, peers};
 pub use place::credentials_path;
 pub(crate) use place::host_name;
 use place::{address, coordinator, joined, node_name};
+pub use proof::Shown;
 
 /// The daemon of one node: reports the node to the coordinator and runs its share of every job.
 ///
@@ -57,26 +58,8 @@ pub struct Flags {
     /// The coordinator's address [default: the one that was joined, else http://127.0.0.1:7070]
     #[arg(long, env = "MUSTER_COORDINATOR", value_name = "URL")]
     pub coordinator: Option<String>,
-    /// Show the token in this file to the coordinator instead of a certificate: that of a pod's
-    /// projected volume, for a coordinator with --kubernetes-agents. It is read at every dial. Needs
-    /// --ca-file
-    #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-    /// Show this certificate to the coordinator instead of one of `muster-agent join`: one that your
-    /// site issues and renews, PEM, for a coordinator with --client-ca-file. It is read at every
-    /// dial. Needs --client-key and --ca-file
-    #[arg(long, env = "MUSTER_CLIENT_CERTIFICATE", value_name = "FILE")]
-    pub client_certificate: Option<PathBuf>,
-    /// The key of --client-certificate, PEM
-    #[arg(long, env = "MUSTER_CLIENT_KEY", value_name = "FILE")]
-    pub client_key: Option<PathBuf>,
-    /// With --token-file or --client-certificate: the certificate authorities that vouch for the
-    /// coordinator, PEM. Read at every dial
-    #[arg(long, env = "MUSTER_CA_FILE", value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
-    /// The name that must stand in the coordinator's certificate [default: the one in its address]
-    #[arg(long, env = "MUSTER_SERVER_NAME", value_name = "NAME")]
-    pub server_name: Option<String>,
+    #[command(flatten)]
+    pub shown: Shown,
     /// This node's name, unique in the fleet; the one that was joined with, or the host name, if not
     /// given
     #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
@@ -308,18 +291,16 @@ impl Flags {
     pub fn check(self) -> Result<Config, WrongFlag> {
         let state_dir =
             std::path::absolute(&self.state_dir).map_err(|e| wrong("state-dir", e.to_string()))?;
-        let has_files = self.token_file.is_some() || self.client_certificate.is_some();
-        let joined = if has_files { None } else { joined(&state_dir)? };
+        let shown = self.shown;
+        let joined = if shown.names_files() {
+            None
+        } else {
+            joined(&state_dir)?
+        };
         let node = node_name(self.node_name, joined.as_ref())?;
         let coordinator = coordinator(self.coordinator, joined.as_ref())?;
-        let files = proof::Files {
-            joined: joined.map(|_| credentials_path(&state_dir)),
-            token: self.token_file,
-            certificate: self.client_certificate,
-            key: self.client_key,
-            authorities: self.ca_file,
-        };
-        let identity = proof::checked(&coordinator, files)?;
+        let own = joined.map(|_| credentials_path(&state_dir));
+        let identity = proof::checked(&coordinator, own, &shown)?;
         if self.slots > SLOTS_MAX {
             return Err(wrong(
                 "slots",
@@ -352,7 +333,7 @@ impl Flags {
             follows_address: self.address.is_none(),
             port_range: self.port_range,
             identity,
-            server_name: self.server_name,
+            server_name: shown.server_name,
             coordinator,
             accept_unknown: self.accept_unknown_peers,
             node: NodeName::from(node),

@@ -2,21 +2,41 @@
 
 use std::path::PathBuf;
 
+use clap::Args;
 use muster_rpc::{Address, pem_files::PemFiles};
 
 use super::{WrongFlag, wrong};
 use crate::proof::{Proof, read_token, tls};
 
-/// The files that a node may show something from.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Files {
-    /// The certificate that the node has joined with.
-    pub(super) joined: Option<PathBuf>,
-    pub(super) token: Option<PathBuf>,
-    /// A certificate and its key that the site gives.
-    pub(super) certificate: Option<PathBuf>,
-    pub(super) key: Option<PathBuf>,
-    pub(super) authorities: Option<PathBuf>,
+/// What to show to a coordinator on another machine, if the node has not joined.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Shown {
+    /// Show the token in this file to the coordinator instead of a certificate: that of a pod's
+    /// projected volume, for a coordinator with --kubernetes-agents. It is read at every dial. Needs
+    /// --ca-file
+    #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Show this certificate to the coordinator instead of one of `muster-agent join`: one that your
+    /// site issues and renews, PEM, for a coordinator with --client-ca-file. It is read at every
+    /// dial. Needs --client-key and --ca-file
+    #[arg(long, env = "MUSTER_CLIENT_CERTIFICATE", value_name = "FILE")]
+    pub client_certificate: Option<PathBuf>,
+    /// The key of --client-certificate, PEM
+    #[arg(long, env = "MUSTER_CLIENT_KEY", value_name = "FILE")]
+    pub client_key: Option<PathBuf>,
+    /// With --token-file or --client-certificate: the certificate authorities that vouch for the
+    /// coordinator, PEM. Read at every dial
+    #[arg(long, env = "MUSTER_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// The name that must stand in the coordinator's certificate [default: the one in its address]
+    #[arg(long, env = "MUSTER_SERVER_NAME", value_name = "NAME")]
+    pub server_name: Option<String>,
+}
+
+impl Shown {
+    pub(super) fn names_files(&self) -> bool {
+        self.token_file.is_some() || self.client_certificate.is_some()
+    }
 }
 
 /// What the flags name.
@@ -26,15 +46,20 @@ enum Given {
     Certificate(PathBuf, PathBuf),
 }
 
-/// `None`: this machine's coordinator asks the kernel who calls.
-pub(super) fn checked(coordinator: &Address, files: Files) -> Result<Option<Proof>, WrongFlag> {
-    let Files {
-        joined,
-        token,
-        certificate,
-        key,
-        authorities,
-    } = files;
+/// `joined`: the file of the certificate, if the node has joined. `None`: this machine's coordinator
+/// asks the kernel who calls.
+pub(super) fn checked(
+    coordinator: &Address,
+    joined: Option<PathBuf>,
+    shown: &Shown,
+) -> Result<Option<Proof>, WrongFlag> {
+    let Shown {
+        token_file: token,
+        client_certificate: certificate,
+        client_key: key,
+        ca_file: authorities,
+        server_name: _,
+    } = shown.clone();
     let (flag, what) = match &certificate {
         Some(_) => ("client-certificate", "a certificate"),
         None => ("token-file", "a token"),
@@ -115,12 +140,12 @@ mod tests {
         let (away, secure) = ("http://127.0.0.1:1", "https://10.0.0.1:1");
         let check = |address: &str, token: Option<&PathBuf>, ca: Option<&PathBuf>| {
             let address = address.parse().unwrap();
-            let files = Files {
-                token: token.cloned(),
-                authorities: ca.cloned(),
-                ..Files::default()
+            let shown = Shown {
+                token_file: token.cloned(),
+                ca_file: ca.cloned(),
+                ..Shown::default()
             };
-            let checked = checked(&address, files);
+            let checked = checked(&address, None, &shown);
             checked.map_err(|e| e.to_string().replace(folder.path().to_str().unwrap(), ""))
         };
         let refused = |address, token, ca| check(address, token, ca).unwrap_err();
@@ -156,41 +181,41 @@ mod tests {
     fn a_sites_certificate_needs_its_key_and_an_authority() {
         let address = |text: &str| text.parse().unwrap();
         let some = || Some(PathBuf::from("/no/such"));
-        let refused = |coordinator: &str, files: Files| {
-            let refused = checked(&address(coordinator), files).unwrap_err();
+        let refused = |coordinator: &str, shown: Shown| {
+            let refused = checked(&address(coordinator), None, &shown).unwrap_err();
             refused.to_string()
         };
-        let both = || Files {
-            certificate: some(),
-            key: some(),
-            ..Files::default()
+        let both = || Shown {
+            client_certificate: some(),
+            client_key: some(),
+            ..Shown::default()
         };
         let secure = "https://10.0.0.1:1";
-        let no_key = Files {
-            key: None,
+        let no_key = Shown {
+            client_key: None,
             ..both()
         };
         assert_eq!(
             refused(secure, no_key),
             "--client-certificate: needs --client-key, the key of the certificate"
         );
-        let no_certificate = Files {
-            certificate: None,
+        let no_certificate = Shown {
+            client_certificate: None,
             ..both()
         };
         assert_eq!(
             refused(secure, no_certificate),
             "--client-key: is for --client-certificate"
         );
-        let with_token = Files {
-            token: some(),
+        let with_token = Shown {
+            token_file: some(),
             ..both()
         };
         assert!(refused(secure, with_token).contains("cannot be used with --token-file"));
         assert!(refused("http://127.0.0.1:1", both()).contains("a certificate is shown over TLS"));
         assert!(refused(secure, both()).starts_with("--ca-file: is needed with --client-cert"));
-        let all = Files {
-            authorities: some(),
+        let all = Shown {
+            ca_file: some(),
             ..both()
         };
         assert_eq!(

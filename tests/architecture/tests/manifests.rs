@@ -175,7 +175,7 @@ fn rights(file: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_flag_and_variable_exists() {
-    let agent = source("agent/src/config.rs");
+    let agent = source("agent/src/config.rs") + &source("agent/src/config/proof.rs");
     let coordinator: String = [
         "coordinator/src/options.rs",
         "coordinator/src/options/kubernetes.rs",

@@ -13,7 +13,7 @@ use crate::{
     shown,
 };
 
-/// Add a context whose coordinator takes tokens of a Kubernetes cluster, or certificates of your site.
+/// Add a context with a token of Kubernetes or a certificate of your site.
 ///
 /// The token must be for the coordinator's own audience: never show it the one for your API server.
 /// It comes from a file, or from a command that prints it; no shell reads the command. The token is
@@ -33,8 +33,7 @@ EXAMPLES:
   muster config set-context prod --url https://train:7070 --ca-file ca.crt --token-file token
 
   # A certificate that your site issues and renews
-  muster config set-context prod --url https://train:7070 --ca-file ca.crt --client-certificate ann.crt \\
-    --client-key ann.key")]
+  muster config set-context prod --url https://train:7070 --ca-file ca.crt --client-certificate ann.crt --client-key ann.key")]
 pub(super) struct SetContext {
     /// Name of the context
     name: String,

@@ -194,6 +194,8 @@ fn with_the_values_of_components_it_is_the_base_with_these_components() {
     let folders = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
     let mut folders: Vec<String> = folders.collect();
     folders.sort();
+    // A release has an issuer of its own, and mounts its Secret: not in the chart yet.
+    folders.retain(|folder| folder != "cert-manager");
     assert_eq!(folders, COMPONENTS.map(|component| component.folder));
     for chosen in choices() {
         let objects = rendered(&with_components(&chosen), NAMESPACE);

@@ -33,7 +33,8 @@ EXAMPLES:
   muster config set-context prod --url https://train:7070 --ca-file ca.crt --token-file token
 
   # A certificate that your site issues and renews
-  muster config set-context prod --url https://train:7070 --ca-file ca.crt --client-certificate ann.crt --client-key ann.key")]
+  muster config set-context prod --url https://train:7070 --ca-file ca.crt \\
+    --client-certificate ann.crt --client-key ann.key")]
 pub(super) struct SetContext {
     /// Name of the context
     name: String,

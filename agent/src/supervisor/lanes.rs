@@ -243,7 +243,7 @@ impl Supervisor {
         )
         .ok()?;
         if self.launchers.is_unfit(job, assignment, &launch) {
-            info!(%job, "its launcher was started with other things than this generation needs: another is started");
+            info!(%job, "its launcher does not fit this generation: another is started");
             self.end_launcher(job);
         }
         if !self.launchers.is_known(job) && assignment.launch != spec::Launch::Direct {

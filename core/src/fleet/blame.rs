@@ -125,7 +125,7 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
 }
 
 /// Selects the silences that began too late to be the cause: the node was still heard after the
-/// first victim fell, or it has itself told what happened on it, and no cut does that.
+/// first victim fell, or it reported a cause that is no network cut.
 pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let victims = evidence
         .iter()

@@ -102,7 +102,7 @@ impl JobTurn<'_> {
             )
         } else if matches!(left, Some(LeftAsItIs::SomeAreBack)) {
             let message = format!(
-                "world {} on {have} nodes; members were silent together, and those that are not back yet are given time",
+                "world {} on {have} nodes; members were silent together, and the job waits for those that are still silent",
                 generation.world_size()
             );
             (Phase::Running, Reason::Running, message)

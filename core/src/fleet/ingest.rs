@@ -237,8 +237,8 @@ impl Fleet {
         match (&self.brake, &next) {
             (None, Some(brake)) => {
                 let message = format!(
-                    "{}: this may be the network, or this coordinator's own isolation. Nobody is cordoned, and jobs of which no node can be \
-                     heard are left as they are, until enough nodes are back, are struck off (muster delete node), or nobody new was lost for {}",
+                    "{}: this may be the network, or this coordinator's own isolation. No node is cordoned, and jobs whose nodes are all \
+                     silent are left alone. This ends when enough nodes return or are deleted (muster delete node), or when no further node is lost for {}",
                     brake.sentence(&self.policy),
                     period::format(self.policy.mass_loss_hold)
                 );
@@ -246,7 +246,7 @@ impl Fleet {
             }
             (Some(brake), None) => {
                 let message = format!(
-                    "{}; it is decided as usual again",
+                    "{}; Muster decides as usual again",
                     brake.sentence(&self.policy)
                 );
                 scratch.note("MassLossOver", message);

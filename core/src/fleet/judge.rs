@@ -234,7 +234,7 @@ impl JobTurn<'_> {
         frozen.then(|| Judgement::Frozen(brake.sentence(self.policy)))
     }
 
-    /// Members are silent and nothing worse is known, and a break would help nobody yet.
+    /// Members are only silent, and a new generation would not help yet.
     fn is_spared(&self, evidence: &[Evidence]) -> Option<Judgement> {
         let silent = |e: &Evidence| matches!(e, Evidence::NodeSilent { .. });
         if !evidence.iter().all(silent) {

@@ -26,7 +26,7 @@ pub(crate) fn due(node: &Node, braked: bool, policy: &Policy) -> Option<Marking>
     }
     let object = node.object.as_ref()?;
     let wanted = wanted(node, object, braked, policy.kubernetes_cordon);
-    // When a condition changed does not matter for whether it must.
+    // The time of the change is ignored here.
     (!correction(&wanted, object, Timestamp(0)).is_empty()).then_some(wanted)
 }
 

@@ -102,7 +102,7 @@ impl Fleet {
     }
 }
 
-/// When this boot of the node certainly lived, by this coordinator's clock. `None`: this
+/// The last time this boot of the node was known to be up, by the coordinator's clock. `None`: this
 /// coordinator has not heard that boot. The time at which a generation was opened proves nothing,
 /// because an earlier coordinator's clock may have been wrong. And after this coordinator stood
 /// still, a node may look Ready because of a message that it sent before its reboot.

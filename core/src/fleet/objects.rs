@@ -7,12 +7,14 @@
 //! they cannot be read or written, nothing stops: the failure is one event, and a condition of
 //! every node until it is over.
 //!
-//! A cordon on the object is of this coordinator's books if both have the same time. Then a person
-//! who makes the node schedulable overrules it. A cordon of Muster that is newer than all that the
-//! books know of the node is one that they have lost, with the store or since an old copy of it was
-//! made: it is taken over. One that they have ended waits to be lifted. Of one that a person has
-//! ended only the annotations are left to go: what makes that node unschedulable later is the
-//! person's.
+//! What a cordon of Muster on an object means depends on its time and on this coordinator's books:
+//! - *Same time as the cordon in the books*: it is that cordon. A person who makes the node
+//!   schedulable overrules it.
+//! - *Newer than every cordon of the node in the books*: the books lost it, with the store or
+//!   because the store is an old copy. It is adopted.
+//! - *Ended in the books*: it is lifted.
+//! - *Ended by a person*: only the annotations are removed. A later `unschedulable` is the
+//!   person's.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -191,9 +193,9 @@ fn work(node: &Node) -> (bool, bool) {
     (excluded.is_some(), leaving)
 }
 
-/// Takes down whether somebody has made the node schedulable while the annotations of a cordon stand
-/// there: Muster itself changes both in one write. Once they are gone, only a late write of a
-/// coordinator that was replaced can bring them back, and then the whole cordon is Muster's.
+/// Records that somebody made the node schedulable and left our annotations: Muster itself changes
+/// both in one write. Once the annotations are gone, only a late write of a coordinator that was
+/// replaced can bring them back, and then the whole cordon is Muster's.
 fn hear_undone(record: &mut NodeRecord, object: &NodeObject) {
     let there = object.marking.cordon.as_ref();
     let at = there.and_then(|there| Timestamp::from_rfc3339(&there.at));

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The most addresses of one member. Machines have a handful. An incomplete list would keep the
-/// member out, so one with more counts as one that does not tell.
+/// member out, so a member with more counts as reporting none.
 const ADDRESSES_MAX: usize = 16;
 
 /// How long a job that could begin waits for pods that have a host already. Pods whose image is there

@@ -32,17 +32,17 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a job that has given its pods back waits before it comes again, at first and at most.
+/// The first and the longest pause after a job gave its pods back.
 const GIVEN_BACK_MIN: Duration = Duration::from_secs(30);
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
-/// How long a job waits after a pod that was made in vain, at first and at most.
+/// The first and the longest pause after a pod that was made in vain.
 const IN_VAIN_MIN: Duration = Duration::from_secs(1);
 const IN_VAIN_MAX: Duration = Duration::from_secs(300);
 /// How long a pod that was made counts without a word of the watch. It may have come and gone between
 /// two watches. Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout` in
 /// `pkg/controller/controller_utils.go`). Here a pod too many only goes again.
 const EXPECTED: Duration = Duration::from_secs(60);
-/// Letters of a job's name in the names of its pods: an object has no more.
+/// The longest part of a job's name in a pod's name. No job object has a longer name.
 const NAME_MAX: usize = 52;
 
 /// Pods by the node that each is.

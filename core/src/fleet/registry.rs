@@ -76,8 +76,8 @@ pub(crate) struct Node {
     /// When the node was last heard. The coordinator's own stalls are added, so that they do not
     /// count as silence of the node.
     pub heard: Timestamp,
-    /// When this boot certainly lived, by the node's own word. `None`: this coordinator has not
-    /// heard that boot yet.
+    /// The last time this boot was known to be up, by a message of the node itself. `None`: this
+    /// coordinator has not heard that boot yet.
     pub spoke: Option<Timestamp>,
     /// Its Kubernetes Node object. `None`: it has none, or none was read.
     pub object: Option<Arc<NodeObject>>,
@@ -324,7 +324,8 @@ impl Registry {
         self.unknown.contains(name)
     }
 
-    /// Files a node where its liveness belongs. `due` is not later than its next verdict.
+    /// Updates `self.due` and `self.unknown` for a node by its liveness. The argument `due` is not
+    /// later than the node's next verdict.
     fn file(&mut self, name: &NodeName, due: Timestamp) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;

@@ -1,7 +1,7 @@
-//! What is remembered of a deleted job: where its logs may be, and that its workers may rightly be
-//! met. An operator may delete a node, and then the job whose workers ran there. If the node comes
-//! back, its workers are stopped, and do not prove that the store is an old copy. Tombstones are
-//! stored, because the coordinator may have been restarted in between.
+//! What is remembered of a deleted job: where its logs may be, and which nodes may still have its
+//! workers. An operator may delete a node, and then the job whose workers ran there. If the node
+//! comes back, its workers are expected: they are stopped, and do not prove that the store is an
+//! old copy. Tombstones are stored, because the coordinator may have been restarted in between.
 
 use std::collections::BTreeMap;
 

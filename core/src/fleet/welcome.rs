@@ -100,7 +100,7 @@ impl Fleet {
         }
         if !self.has_room(scratch) {
             return Some(format!(
-                "this coordinator knows {} nodes, as many as it takes (--nodes-max), and none of them may be forgotten; strike off who is \
+                "this coordinator knows {} nodes, its limit (--nodes-max), and none of them may be forgotten; delete nodes that are \
                  gone for good (muster delete node NAME)",
                 self.nodes.len()
             ));

@@ -59,7 +59,7 @@ const LATER: Duration = Duration::from_secs(30);
 /// 100 at once.
 const WRITES_AT_ONCE: u32 = 100;
 const WRITE_EVERY: Duration = Duration::from_millis(50);
-/// Of these so many are left for changes that people wait for.
+/// Writes reserved for changes that people wait for.
 const WRITES_RESERVED: u32 = 25;
 
 /// If a list lacks the objects of more jobs than this, and of more than half of all, the API server

@@ -163,7 +163,7 @@ fn new_names_are_refused_where_nobody_can_make_room() {
     });
     assert!(
         why.unwrap()
-            .contains("knows 3 nodes, as many as it takes (--nodes-max)"),
+            .contains("knows 3 nodes, its limit (--nodes-max)"),
         "{why:?}"
     );
     assert_eq!(names(&fleet), ["a", "b", "c"]);

@@ -275,6 +275,7 @@ impl World {
             work.pods.begin_to_remove(&unneeded, clock);
             told.push(format!("{} goes: {}", unneeded.pod, unneeded.why));
             writes.push(Write::Delete {
+                by: process,
                 job: job.uid.clone(),
                 node: node_of(&job.name.namespace, &unneeded.pod),
                 uid: unneeded.uid,

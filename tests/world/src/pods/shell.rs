@@ -35,8 +35,9 @@ pub(crate) struct Shell {
     pub(super) watch: Option<u64>,
     /// When the last news of this watch arrives.
     pub(super) last: Timestamp,
-    /// When it listed all pods first.
-    listed: Option<Timestamp>,
+    /// When it asked for all pods first, and whether it has them.
+    asked: Option<Timestamp>,
+    listed: bool,
     works: BTreeMap<JobUid, Work>,
     under_way: usize,
     next_look: Option<Timestamp>,
@@ -69,7 +70,7 @@ impl Shell {
     pub(super) fn has_found(&self, pod: &WorkerPod) -> bool {
         let work = self.works.get(&pod.job);
         let knows = |work: &Work| work.pods.pods().any(|known| known.uid == pod.uid);
-        self.listed.is_some_and(|at| pod.created < at) && work.is_some_and(knows)
+        self.asked.is_some_and(|at| pod.created <= at) && work.is_some_and(knows)
     }
 }
 
@@ -108,6 +109,7 @@ impl World {
         let at = now + pods.rng.ms(1, 500);
         if let Some(shell) = self.shell(process) {
             (shell.watch, shell.last) = (Some(watch), at);
+            shell.asked.get_or_insert(now);
             self.queue
                 .push(at, Event::Pods(PodEvent::Listed { process, all }));
         }
@@ -142,7 +144,7 @@ impl World {
                 .pods
                 .listed(known, clock);
         }
-        shell.listed.get_or_insert(now);
+        shell.listed = true;
         self.shell_is_to_look(process, Duration::ZERO);
     }
 
@@ -198,7 +200,7 @@ impl World {
         let Some(shell) = self.shell(process) else {
             return;
         };
-        if shell.next_look != Some(at) || shell.listed.is_none() {
+        if shell.next_look != Some(at) || !shell.listed {
             return;
         }
         shell.next_look = None;

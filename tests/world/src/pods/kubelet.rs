@@ -190,7 +190,10 @@ impl World {
         self.begins(machine, Kind::StruckOff);
         self.begins(machine, Kind::Leaving);
         self.describe_node(machine);
+        // Whoever has a container that takes longer gives the pod the grace for it.
+        let lingers = self.object_of(machine).map(|object| object.lingers);
         let kills = COORDINATED + self.longest_grace(machine) + POD_GRACE;
+        let kills = kills + lingers.unwrap_or_default();
         self.after(kills, Event::Pods(PodEvent::Ends { machine }));
         self.after(COORDINATED, Event::Pods(PodEvent::Stops { machine }));
     }
@@ -248,7 +251,6 @@ impl World {
                 .queue
                 .push(until, Event::Pods(PodEvent::Ends { machine }));
         }
-        // Another container of the pod goes on for longer, and the kubelet kills none before its time.
         note!(
             self,
             "the containers of {} end",

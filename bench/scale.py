@@ -109,10 +109,17 @@ def fleet(folder, agents, code, tls, exits, rest):
 
 
 def flood(folder):
-    """1,000 agents and 20,000 connections of strangers."""
-    say(f"flood: {STRANGERS} connections beside 1,000 agents")
+    """1,000 agents and STRANGERS connections: fewer where not even root may raise the limit of open files."""
+    maximum = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    strangers = STRANGERS
+    if maximum != resource.RLIM_INFINITY and maximum < STRANGERS + 2_000:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, STRANGERS + 2_000))
+        except (ValueError, PermissionError):
+            strangers = maximum - 2_000
+    say(f"flood: {strangers} connections beside 1,000 agents")
     command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder, "--tls", "--agents=1000"]
-    command += ["--members=100", "--exits=5", "--rest=20", "--progress=0", "--restarts=0", f"--strangers={STRANGERS}"]
+    command += ["--members=100", "--exits=5", "--rest=20", "--progress=0", "--restarts=0", f"--strangers={strangers}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     print(done.stderr, file=sys.stderr)
     if done.returncode:

@@ -21,7 +21,10 @@ use tokio::{
 };
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
-use crate::tls::ServerTls;
+use crate::{
+    tls::ServerTls,
+    unproven::{Limits, Place, Unproven},
+};
 
 /// Handshakes at a time.
 const AT_ONCE: usize = 64;
@@ -38,27 +41,12 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// for so long and so many bytes.
 const LINGER: (Duration, u64) = (Duration::from_secs(1), 64 << 10);
 
-/// Connections of one address whose handshake is to come: half of all that there may be.
-const WAITING_OF_ADDRESS: usize = 1_024;
-
-/// One connection whose handshake is to come. It counts until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    address: IpAddr,
-    all: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = all.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                all.remove(&self.address);
-            }
-        }
-    }
-}
+/// Connections whose handshake is not done. One address has at most half of them.
+const LIMITS: Limits = Limits {
+    silent: 2_048,
+    spoken: 2_048,
+    of_address: 1_024,
+};
 
 /// Lets a caller read why it was refused.
 async fn linger(mut stream: TcpStream) {
@@ -85,7 +73,7 @@ fn network(address: IpAddr) -> IpAddr {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Handshakes {
-    waiting: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
+    unproven: Unproven,
     tls: ServerTls,
     turns: Arc<Semaphore>,
     of_address: Arc<Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>>,
@@ -94,7 +82,7 @@ pub(crate) struct Handshakes {
 impl Handshakes {
     pub(crate) fn new(tls: ServerTls) -> Self {
         Self {
-            waiting: Arc::default(),
+            unproven: Unproven::new(LIMITS),
             tls,
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             of_address: Arc::default(),
@@ -106,11 +94,23 @@ impl Handshakes {
     }
 
     /// Performs one handshake.
-    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn accept(
+        &self,
+        stream: TcpStream,
+        mut place: Place,
+    ) -> io::Result<TlsStream<TcpStream>> {
         let address = network(stream.peer_addr()?.ip().to_canonical());
         let of_address = self.turns_of(address);
         let done = timeout(ACCEPT_TIMEOUT, async {
-            let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+            let begun = tokio::select! {
+                begun = LazyConfigAcceptor::new(Acceptor::default(), stream) => begun?,
+                () = place.closed() => {
+                    return Err(io::Error::other("it said nothing, and others need its place"));
+                }
+            };
+            if !place.speak() {
+                return Err(io::Error::other("too many handshakes"));
+            }
             let closed = "semaphores here are never closed";
             let _of_address = of_address.acquire().await.expect(closed);
             let _turn = self.turns.acquire().await.expect(closed);
@@ -129,18 +129,9 @@ impl Handshakes {
         }
     }
 
-    /// Notes a connection whose handshake is to come. `None`: this address has too many already.
-    pub(crate) fn enter(&self, address: IpAddr) -> Option<Waiting> {
-        let address = network(address.to_canonical());
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = waiting.entry(address).or_insert(0);
-        (*count < WAITING_OF_ADDRESS).then(|| {
-            *count += 1;
-            Waiting {
-                address,
-                all: self.waiting.clone(),
-            }
-        })
+    /// Notes a connection just accepted. `None`: its address has too many already.
+    pub(crate) fn enter(&self, address: IpAddr) -> Option<Place> {
+        self.unproven.enter(network(address.to_canonical()))
     }
 
     fn turns_of(&self, address: IpAddr) -> Arc<Semaphore> {

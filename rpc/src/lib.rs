@@ -41,6 +41,7 @@ mod refusal;
 #[cfg(test)]
 mod stranger;
 pub mod tls;
+mod unproven;
 pub mod uri_names;
 
 use std::time::Duration;

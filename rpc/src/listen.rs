@@ -48,10 +48,6 @@ const STRANGERS_MAX: usize = 16;
 /// minute, unless a call on it has shown a token of Kubernetes; then it counts as all others.
 const ANONYMOUS_MAX: usize = 512;
 
-/// Connections whose handshake is not done. Beyond that new ones are closed at once, so that
-/// callers who never begin a handshake cannot take all connections.
-const HANDSHAKES_MAX: usize = 2_048;
-
 /// Accepted connections that the server has not taken yet. It takes them at once.
 const ACCEPTED: usize = 16;
 
@@ -292,7 +288,6 @@ struct Door {
     handshakes: Option<Handshakes>,
     /// All connections but those that have proven nothing.
     room: Arc<Semaphore>,
-    shaking: Arc<Semaphore>,
     anonymous: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
     /// The stranger that was logged last. One who keeps calling is logged once, not a thousand
@@ -311,7 +306,6 @@ impl Door {
             room,
             accept_unknown: options.accept_unknown,
             handshakes: options.tls.map(Handshakes::new),
-            shaking: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
             anonymous: Arc::new(Semaphore::new(ANONYMOUS_MAX)),
             strangers: Arc::new(Semaphore::new(STRANGERS_MAX)),
             told: None,
@@ -328,9 +322,7 @@ impl Door {
         let Some(handshakes) = &self.handshakes else {
             return self.take_local(stream, address, permit).await;
         };
-        let waiting = handshakes.enter(address.ip());
-        let shaking = self.shaking.clone().try_acquire_owned();
-        let (Some(waiting), Ok(shaking)) = (waiting, shaking) else {
+        let Some(place) = handshakes.enter(address.ip()) else {
             return Err(io::Error::other("too many handshakes"));
         };
         // The loop that accepts must not wait for a handshake.
@@ -341,11 +333,10 @@ impl Door {
             self.accepted.clone(),
         );
         tokio::spawn(async move {
-            let stream = match handshakes.accept(stream).await {
+            let stream = match handshakes.accept(stream, place).await {
                 Ok(stream) => stream,
                 Err(e) => return debug!(%address, "no TLS handshake: {e}"),
             };
-            drop((shaking, waiting));
             let chain = stream.get_ref().1.peer_certificates();
             let identity = handshakes.tls().identity(chain);
             let shown = handshakes.tls().shown(chain);

@@ -1,11 +1,13 @@
-//! All that is said to a Kubernetes API server. Nothing else in Muster speaks with one: agents have
-//! no rights there, so the coordinator asks for all of them.
+//! All that is said to a Kubernetes API server. Nothing else in Muster speaks with one, but the store
+//! that keeps its records there, through `server`. Agents have no rights there, so the coordinator
+//! asks for all of them.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `follow` | listing and following all objects of one kind |
 //! | `jobs` | `MusterJob` objects: they become jobs, and jobs become their status |
 //! | `crd` | the definition of `MusterJob` objects |
+//! | `leader` | the label of the pod whose coordinator decides |
 //! | `nodes` | the Node objects, listed and followed |
 //! | `object` | what is kept of a Node object |
 //! | `marking` | what is written on Node objects: cordons, a condition |
@@ -27,6 +29,7 @@ mod bundle;
 mod crd;
 mod follow;
 mod jobs;
+mod leader;
 mod marking;
 mod nodes;
 mod object;
@@ -47,11 +50,12 @@ pub use account::{Account, BadAccount};
 pub(crate) use bundle::Bundle;
 pub use crd::yaml as definition_yaml;
 pub(crate) use jobs::Jobs;
+pub use leader::Leader;
 pub(crate) use marking::Marking;
 pub(crate) use nodes::Nodes;
 pub(crate) use pods::Pods;
 pub(crate) use reviews::Reviews;
-pub(crate) use server::Server;
+pub(crate) use server::{Server, Unanswered};
 
 #[derive(Debug, thiserror::Error)]
 pub enum KubernetesError {
@@ -59,6 +63,8 @@ pub enum KubernetesError {
     NotFound(#[source] Box<InferConfigError>),
     #[error("--kubernetes-...: make a client for the API server")]
     Client(#[source] Box<Error>),
+    #[error("start the thread of the store")]
+    Thread(#[source] std::io::Error),
     #[error(
         "--kubernetes-agents, --kubernetes-users, --kubernetes-cordon: tokens would go to the API server at {0} without TLS, where others can read them"
     )]

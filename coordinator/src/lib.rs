@@ -30,6 +30,7 @@ pub mod kept;
 pub mod kubernetes;
 pub mod options;
 pub mod serve;
+pub mod standby;
 pub mod store;
 pub mod trust;
 pub mod turn_stats;

@@ -8,9 +8,15 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use muster_coordinator::{
     audit,
     commands::Command,
-    options::Options,
+    kubernetes::{self, Leader},
+    options::{Options, StoreKind},
     serve::{Coordinator, Settings},
-    store::{Store, redb::RedbStore},
+    standby,
+    store::{
+        Store,
+        kubernetes::{Candidate, LeaseTimes, SharedTrust},
+        redb::RedbStore,
+    },
     trust::{self, Trust},
 };
 use muster_rpc::listen;
@@ -47,6 +53,9 @@ fn run() -> anyhow::Result<()> {
         log_format,
         log_filter,
         policy,
+        store,
+        pod_name,
+        lease,
     } = Options::parse();
     let wrong = |message: String| -> ! {
         let error = Options::command().error(ErrorKind::ValueValidation, message);
@@ -76,6 +85,18 @@ fn run() -> anyhow::Result<()> {
         .context("start the runtime")?;
     runtime.block_on(async {
         let kubernetes = kubernetes.settings().await?;
+        let (mut leading, mut shared, mut leader) = (None, None, None);
+        if store == StoreKind::Kubernetes {
+            let configuration = kubernetes::configuration().await?;
+            let process = pod_name.as_deref().unwrap_or("muster-coordinator");
+            let candidate = Candidate::start(&configuration, process, LeaseTimes::of(lease))?;
+            let Some(store) = standby::wait(address, candidate).await? else {
+                return Ok(());
+            };
+            leading = Some(store);
+            shared = Some(SharedTrust::fetch(&configuration, state_dir.clone()).await?);
+            leader = pod_name.map(|pod| Leader::of(&configuration, pod)).transpose()?;
+        }
         if site.is_some() && !server_names.is_empty() {
             info!("--server-names is not used: the names are those in the certificate of --tls-cert-file");
         } else if !server_names.is_empty() {
@@ -84,7 +105,13 @@ fn run() -> anyhow::Result<()> {
                 info!(pin = %authority.pin(), "a certificate authority was made");
             }
         }
+        if let Some(shared) = &mut shared {
+            // A new authority must not be lost once somebody knows it.
+            shared.keep().await?;
+        }
         let settings = Settings {
+            shared,
+            leader,
             trust: match site {
                 Some(files) => Some(Trust::of_site(&state_dir, files)?),
                 None => Trust::open(&state_dir)?.map(|trust| trust.with_life(certificate_life)),
@@ -98,7 +125,10 @@ fn run() -> anyhow::Result<()> {
             ready_file,
             turn_stats,
         };
-        let open = || RedbStore::open(&state_dir).map(|store| Box::new(store) as Box<dyn Store>);
+        let open = || match leading {
+            Some(store) => Ok(Box::new(store) as Box<dyn Store>),
+            None => RedbStore::open(&state_dir).map(|store| Box::new(store) as Box<dyn Store>),
+        };
         let mut coordinator = Coordinator::start(settings, open).await?;
         coordinator.obey_signals()?;
         coordinator.run().await?;

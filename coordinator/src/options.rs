@@ -5,7 +5,7 @@ mod site;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
 use muster_core::{fleet::Policy, id::Term, period};
 use muster_rpc::listen;
 use muster_runtime::{
@@ -21,7 +21,8 @@ use crate::trust;
 /// Central daemon of Muster: hears the agents, decides, serves users.
 ///
 /// Runs until SIGTERM or SIGINT; a second signal ends it at once. Workers never notice whether it
-/// runs. Its whole state is in --state-dir, which two coordinators cannot share.
+/// runs. Its whole state is in --state-dir, which two coordinators cannot share; with --store kubernetes
+/// it is in the cluster, and several can run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-coordinator", version = version(), max_term_width = 120, after_help = "\
 Commands, each with its own --help:
@@ -31,7 +32,7 @@ Commands, each with its own --help:
   user       give users roles, list them, take them away
   deny       deny a node or user everything; allow takes it back
   pin        print the pin by which other machines know this coordinator
-  crd        print the CustomResourceDefinition of MusterJob objects")]
+  crd        print the CustomResourceDefinitions of MusterJob and MusterRecord objects")]
 pub struct Options {
     /// Address and port to listen on; port 0 takes a free one. After `muster-coordinator init`
     /// and with --tls-cert-file everything here is TLS, and any address may be given, as 0.0.0.0:7070. Without it only
@@ -52,6 +53,22 @@ pub struct Options {
     /// Directory of the coordinator's state; made if it is not there.
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
+
+    /// Where jobs and nodes are recorded. `kubernetes`: in MusterRecord objects of the namespace of the
+    /// pod or kubeconfig, for several coordinators of which one decides at a time. The others stand by,
+    /// and --state-dir need not survive its pod. Needs what
+    /// manifests/components/two-coordinators grants.
+    #[arg(long, env = "MUSTER_STORE", value_name = "WHERE", value_enum, default_value_t)]
+    pub store: StoreKind,
+
+    /// The pod of this coordinator. With --store kubernetes it has the label muster.dev/leader=true while
+    /// this coordinator decides, so that a Service finds the right one.
+    #[arg(long, env = "MUSTER_POD_NAME", value_name = "NAME")]
+    pub pod_name: Option<String>,
+
+    /// For how long the right to decide lasts without a renewal, with --store kubernetes. For tests.
+    #[arg(long, env = "MUSTER_LEASE", value_name = "PERIOD", default_value = "15s", value_parser = period::parse, hide = true)]
+    pub lease: Duration,
 
     /// File to write, whole or not at all, once the coordinator serves:
     /// {"endpoint":"http://ADDR","pid":N}. Removed at the end.
@@ -93,6 +110,16 @@ pub struct Options {
 
     #[command(flatten)]
     pub policy: PolicyOptions,
+}
+
+/// Where jobs and nodes are recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum StoreKind {
+    /// In a file in --state-dir
+    #[default]
+    File,
+    /// In the API server of a Kubernetes cluster
+    Kubernetes,
 }
 
 /// All timings and bounds of the fleet. Periods are written as 500ms, 10s, 1m30s or 2h.

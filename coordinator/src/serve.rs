@@ -33,7 +33,7 @@ use crate::{
     engine::{self, StartError},
     handle::Handle,
     kubernetes::{self, KubernetesError},
-    store::{Store, StoreError},
+    store::{Store, StoreError, kubernetes::SharedTrust},
     trust::{Trust, TrustError},
     turn_stats::Recording,
 };
@@ -94,6 +94,10 @@ pub struct Settings {
     pub min_term: Term,
     /// What is asked of a Kubernetes API server, if there is one.
     pub kubernetes: Option<kubernetes::Settings>,
+    /// Where the trust folder is kept for the coordinators that stand by.
+    pub shared: Option<SharedTrust>,
+    /// The pod whose label leads callers here.
+    pub leader: Option<kubernetes::Leader>,
     pub ready_file: Option<PathBuf>,
     /// The audit trail.
     pub audit: audit::Options,
@@ -248,6 +252,14 @@ impl Coordinator {
             }
         });
         tasks.spawn(Ordinary, "accept", accepting);
+        if let Some(shared) = settings.shared {
+            let follow = shared.follow(shutdown.clone());
+            tasks.spawn(Ordinary, "shared trust", follow);
+        }
+        if let Some(leader) = settings.leader {
+            let follow = leader.follow(shutdown.clone());
+            tasks.spawn(Ordinary, "leader's label", follow);
+        }
         tasks.spawn(Essential, "server", async move {
             if let Err(e) = server.await {
                 error!("serve: {e}");

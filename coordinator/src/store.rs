@@ -20,6 +20,7 @@ use muster_core::{
     node_report::NodeReport,
 };
 
+pub mod kubernetes;
 pub mod memory;
 pub mod redb;
 #[cfg(test)]
@@ -44,13 +45,13 @@ pub trait Store: Leadership + Send {
     /// returned.
     fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError>;
 
-    /// Makes these writes durable, one after the other in their order. Each is made only if the
-    /// record has the version that the write expects; otherwise this ends with
-    /// [`StoreError::Conflict`]. After an error, or if the process dies, any number of them may have
-    /// been made, from the first on.
+    /// Makes these writes durable, in the order of their groups (`muster_core::fleet::commit::groups`).
+    /// Each is made only if the record has the version that the write expects; otherwise this ends with
+    /// [`StoreError::Conflict`]. After an error, or if the process dies, any number of groups may have
+    /// been made, from the first on, and any part of the next.
     fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError>;
 
-    /// Stores the reports of these nodes, durably. A report is deleted with its node. Nothing is
+    /// Stores the reports of these nodes, now or soon. A report is deleted with its node. Nothing is
     /// decided from a stored report, so it has no version.
     fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError>;
 }
@@ -126,6 +127,9 @@ pub enum StoreError {
     /// Somebody else decides too. A coordinator that starts again reads what was written.
     #[error(transparent)]
     Conflict(#[from] Conflict),
+    /// The same, where the store does not say what was written.
+    #[error("{0} was written by another coordinator; this one says nothing more")]
+    Overtaken(String),
     #[error(
         "another coordinator decides now; this one says nothing more. What it had committed before stands"
     )]

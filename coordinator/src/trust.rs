@@ -13,6 +13,7 @@
 //! | `grants` | which user has which role; who is denied |
 //! | `rights` | what an identity may do |
 //! | `files` | reading and writing the folder |
+//! | `folder` | the whole folder, to be kept elsewhere |
 //!
 //! What is on disk there, all of it written whole or not at all:
 //!
@@ -33,6 +34,7 @@
 mod authorities;
 mod authority;
 mod files;
+mod folder;
 mod grants;
 mod issued;
 mod live;
@@ -55,6 +57,7 @@ use issued::{Change, Issued};
 pub use authorities::Authorities;
 pub use authority::{Authority, LEAF_LIFE};
 pub use files::{TrustError, now_us};
+pub use folder::{Contents, contents, replace};
 pub use grants::{Grant, Grants, Role};
 pub use live::Trust;
 pub(crate) use own::Certified;

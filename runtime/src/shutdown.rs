@@ -40,6 +40,11 @@ impl Signals {
         process::exit(128 + number);
     }
 
+    /// Waits for the first of them, for whoever has nothing to drain yet.
+    pub async fn first(&mut self) {
+        let _ = self.next().await;
+    }
+
     async fn next(&mut self) -> (&'static str, i32) {
         tokio::select! {
             _ = self.terminate.recv() => ("SIGTERM", SignalKind::terminate().as_raw_value()),

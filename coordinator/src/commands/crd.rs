@@ -1,15 +1,16 @@
-//! `muster-coordinator crd`: the kind of object that jobs are in a Kubernetes cluster.
+//! `muster-coordinator crd`: the kinds of objects that jobs and records are in a Kubernetes cluster.
 
 use std::io::{self, Write};
 
 use clap::Args;
 
-use crate::kubernetes;
+use crate::{kubernetes, store};
 
-/// Print the CustomResourceDefinition of MusterJob objects
+/// Print the CustomResourceDefinitions of MusterJob and MusterRecord objects
 ///
-/// A Kubernetes cluster takes MusterJob objects once it has this definition. The manifests bring it
-/// along. Deleting it from a cluster deletes all MusterJob objects there.
+/// A Kubernetes cluster takes such objects once it has these definitions. The manifests bring them
+/// along. Deleting one from a cluster deletes all its objects there. MusterRecord objects are what
+/// coordinators with --store kubernetes keep.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -19,7 +20,9 @@ pub(super) struct Crd {}
 
 impl Crd {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        match io::stdout().write_all(kubernetes::definition_yaml().as_bytes()) {
+        let records = store::kubernetes::definition_yaml();
+        let text = format!("{}---\n{records}", kubernetes::definition_yaml());
+        match io::stdout().write_all(text.as_bytes()) {
             // Whoever reads it may stop early, as `head` does.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => Ok(written?),

@@ -127,6 +127,8 @@ fn child_that_serves_until_it_is_killed() {
         return;
     };
     let settings = Settings {
+        shared: None,
+        leader: None,
         listen: "127.0.0.1:0".parse().unwrap(),
         accept_unknown: false,
         trust: None,

@@ -72,12 +72,12 @@ impl Server {
         Ok(Self { client })
     }
 
-    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Unanswered> {
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Unanswered> {
         self.ask(Method::GET, path, None, Vec::new()).await
     }
 
     /// Creates an object and returns what the server made of it.
-    pub(super) async fn create<T: DeserializeOwned>(
+    pub(crate) async fn create<T: DeserializeOwned>(
         &self,
         path: &str,
         object: &impl serde::Serialize,
@@ -87,8 +87,19 @@ impl Server {
             .await
     }
 
+    /// Puts another object in the place of one, if that still has the version which the new one names.
+    pub(crate) async fn replace<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        object: &impl serde::Serialize,
+    ) -> Result<T, Unanswered> {
+        let body = serde_json::to_vec(object).expect("objects have a JSON form");
+        self.ask(Method::PUT, path, Some("application/json"), body)
+            .await
+    }
+
     /// Makes or changes an object by server-side apply.
-    pub(super) async fn apply<T: DeserializeOwned>(
+    pub(crate) async fn apply<T: DeserializeOwned>(
         &self,
         path: &str,
         object: &impl serde::Serialize,
@@ -100,7 +111,7 @@ impl Server {
     }
 
     /// Changes an object by a merge patch (RFC 7386): what it does not name stays.
-    pub(super) async fn merge<T: DeserializeOwned>(
+    pub(crate) async fn merge<T: DeserializeOwned>(
         &self,
         path: &str,
         patch: &impl serde::Serialize,
@@ -111,7 +122,7 @@ impl Server {
     }
 
     /// Deletes an object, under the conditions that the options name.
-    pub(super) async fn delete<T: DeserializeOwned>(
+    pub(crate) async fn delete<T: DeserializeOwned>(
         &self,
         path: &str,
         options: &impl serde::Serialize,
@@ -158,7 +169,7 @@ impl Server {
 
 impl Unanswered {
     /// Nobody can tell whether it did what it was asked for.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         match self {
             Self::Silent | Self::Unreachable(_) | Self::Malformed { .. } => true,
             Self::Refused { code, .. } => *code >= 500,
@@ -166,8 +177,23 @@ impl Unanswered {
         }
     }
 
+    /// Somebody else has changed or made the object.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused { code: 409, .. } | Self::Exists(_))
+    }
+
+    /// It says so itself.
+    pub(crate) fn is_busy(&self) -> bool {
+        *self == Self::Busy
+    }
+
+    /// What a list began with is forgotten.
+    pub(crate) fn is_expired(&self) -> bool {
+        matches!(self, Self::Refused { code: 410, .. })
+    }
+
     /// There is no such object.
-    pub(super) fn is_missing(&self) -> bool {
+    pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })
     }
 }

@@ -47,6 +47,8 @@ impl Secure {
         let (authority, new) = trust::init(state.path(), None, &["127.0.0.1".into()]).unwrap();
         assert!(new);
         let mut settings = Settings {
+            shared: None,
+            leader: None,
             listen: "127.0.0.1:0".parse().unwrap(),
             accept_unknown: false,
             trust: Trust::open(state.path()).unwrap(),

@@ -9,10 +9,12 @@
 //! | `jobs` | `MusterJob` objects: what users and the coordinator do with them; events |
 //! | `access` | tokens and who may do what |
 //! | `objects` | pods and config maps |
+//! | `kept` | Leases, records and Secrets |
 //! | `wire` | one request and its answer; faults |
 
 mod access;
 mod jobs;
+mod kept;
 mod nodes;
 mod objects;
 mod wire;
@@ -100,6 +102,7 @@ pub(crate) struct State {
     /// Why no pod can be made.
     pub no_pods: Option<String>,
     pub config_maps: BTreeMap<(String, String), Value>,
+    kept: kept::Kept,
 }
 
 impl Cluster {

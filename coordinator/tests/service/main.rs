@@ -24,6 +24,7 @@ mod rotation;
 mod semantics;
 mod server;
 mod sessions;
+mod stores;
 mod tokens;
 mod users;
 mod wait;

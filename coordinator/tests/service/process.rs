@@ -75,13 +75,13 @@ impl Running {
         }
     }
 
-    async fn jobs(&self) -> JobServiceClient<Channel> {
+    pub(crate) async fn jobs(&self) -> JobServiceClient<Channel> {
         let address = self.endpoint.parse().unwrap();
         let clients = dial(&address, Options::default()).await.unwrap();
         clients.jobs()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 }

@@ -64,6 +64,8 @@ impl Server {
         change: impl FnOnce(&mut Settings),
     ) -> Self {
         let mut settings = Settings {
+            shared: None,
+            leader: None,
             listen: "127.0.0.1:0".parse().unwrap(),
             accept_unknown: false,
             trust: None,

@@ -9,7 +9,10 @@
 //! have the same one, so a record that was deleted and made anew is never taken for the old one.
 //! In which order records are written is the business of `write_order`.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::{
     fleet::output::Change,
@@ -70,6 +73,27 @@ impl Change {
             Change::DeleteJob(_) | Change::DeleteNode(_) | Change::DeleteTombstone(_)
         )
     }
+}
+
+/// The writes in groups that must be made one after the other. Within a group the order means nothing
+/// (`write_order`), so a store may make its writes at the same time, and any part of them may
+/// become durable.
+///
+/// Nodes that are written one after the other are a group, as long as none is cordoned: a cordon
+/// must not be stored before those that end in the same turn. Every other write is a group of its own.
+pub fn groups(writes: &[Write]) -> impl Iterator<Item = &[Write]> {
+    let mut rest = writes;
+    std::iter::from_fn(move || {
+        let mut names = BTreeSet::new();
+        let mut joins = |write: &&Write| match &write.change {
+            Change::PutNode(node) => node.cordon.is_none() && names.insert(node.name.clone()),
+            _ => false,
+        };
+        let together = rest.iter().take_while(|write| joins(write)).count().max(1);
+        let (group, left) = rest.split_at_checked(together)?;
+        rest = left;
+        Some(group)
+    })
 }
 
 /// The versions of all records that one coordinator has loaded or written. Events are written once

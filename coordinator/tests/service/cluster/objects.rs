@@ -76,6 +76,11 @@ impl State {
                 from,
                 cuts: self.cuts,
             },
+            ("list", _) if asked.query["labelSelector"] == "muster.dev%2Fleader%3Dtrue" => {
+                let leads = |pod: &&Value| pod["metadata"]["labels"]["muster.dev/leader"] == "true";
+                let items: Vec<&Value> = self.pods.values().filter(leads).collect();
+                Answer::Whole(200, json!({ "kind": "PodList", "items": items }))
+            }
             ("list", _) => {
                 assert_eq!(asked.query["labelSelector"], "muster.dev%2Fjob-uid");
                 let has =
@@ -96,6 +101,10 @@ impl State {
                     return Answer::Whole(200, pod);
                 }
                 pod["metadata"]["deletionTimestamp"] = json!("2026-11-23T11:00:00Z");
+                Answer::Whole(200, self.set_pod(place, pod, "MODIFIED"))
+            }
+            ("patch", Some(mut pod)) => {
+                merge(&mut pod, asked.body());
                 Answer::Whole(200, self.set_pod(place, pod, "MODIFIED"))
             }
             (_, Some(pod)) => Answer::Whole(200, pod),

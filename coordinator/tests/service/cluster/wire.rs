@@ -60,6 +60,9 @@ pub(super) fn failure(code: u16, reason: &str, message: &str) -> Answer {
 /// The resource of a path, as faults and counts call it.
 fn resource(path: &str) -> &'static str {
     let known = [
+        "musterrecords",
+        "leases",
+        "secrets",
         "musterjobs",
         "events",
         "tokenreviews",
@@ -173,6 +176,7 @@ impl State {
         let followed = ["musterjobs", "pods"].contains(&what);
         let verb = match asked.method.as_str() {
             "POST" => "create",
+            "PUT" => "update",
             "PATCH" => "patch",
             "DELETE" => "delete",
             _ if followed && asked.query.contains_key("watch") => "watch",
@@ -197,6 +201,7 @@ impl State {
         }
         match what {
             "nodes" => self.nodes(asked),
+            "musterrecords" | "leases" | "secrets" => self.keeper(what, asked),
             "musterjobs" => self.job_objects(verb, asked),
             "events" => self.tell_event(asked),
             "tokenreviews" => self.review(&asked.body()),

@@ -1,0 +1,32 @@
+//! A coordinator that stands by: another one decides, and this one waits for its turn.
+//!
+//! It answers nobody. Its port is open, so that whoever looks after it can see that it lives, and every
+//! connection is closed at once.
+
+use std::{io, net::SocketAddr};
+
+use muster_runtime::shutdown::Signals;
+use tokio::net::TcpListener;
+use tracing::info;
+
+use crate::store::kubernetes::{Candidate, KubernetesStore};
+
+/// Waits until this process may decide. `None`: it was told to end before.
+pub async fn wait(address: SocketAddr, candidate: Candidate) -> io::Result<Option<KubernetesStore>> {
+    let port = TcpListener::bind(address).await?;
+    let mut signals = Signals::catch()?;
+    let turn_away = async {
+        loop {
+            // Whoever calls is dropped, and an error concerns only that caller.
+            let _ = port.accept().await;
+        }
+    };
+    tokio::select! {
+        store = candidate.lead() => Ok(Some(store)),
+        () = signals.first() => {
+            info!("told to end before its turn");
+            Ok(None)
+        }
+        never = turn_away => never,
+    }
+}

@@ -1,0 +1,129 @@
+//! The trust folder in a Secret, so that whichever coordinator decides has the same authority, join
+//! tokens and denials. Commands change the folder of the one that decides, with `kubectl exec`; within
+//! a second the change is in the Secret.
+
+use std::{path::PathBuf, time::Duration};
+
+use kube::Config;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::object::{packed, unpacked};
+use crate::{
+    kubernetes::{KubernetesError, Server, Unanswered},
+    trust::{self, Contents, TrustError},
+};
+
+const NAME: &str = "muster-coordinator-trust";
+const KEY: &str = "trust.json.gz";
+
+/// How often the folder is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SharedError {
+    #[error("the Secret {NAME} cannot be {what}: {why}")]
+    Unanswered { what: &'static str, why: String },
+    #[error("the Secret {NAME} is not one that a coordinator has written: {0}")]
+    Malformed(String),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesError),
+}
+
+#[derive(Debug)]
+pub struct SharedTrust {
+    server: Server,
+    namespace: String,
+    state_dir: PathBuf,
+    /// The Secret's version and what it holds.
+    known: Option<(String, Contents)>,
+}
+
+impl SharedTrust {
+    /// Brings what the Secret holds into the state directory. Without a Secret the folder there stays
+    /// as it is.
+    pub async fn fetch(configuration: &Config, state_dir: PathBuf) -> Result<Self, SharedError> {
+        let mut shared = Self {
+            server: Server::of(configuration)?,
+            namespace: configuration.default_namespace.clone(),
+            state_dir,
+            known: None,
+        };
+        let found = match shared.server.get::<Value>(&shared.path()).await {
+            Ok(found) => found,
+            Err(why) if why.is_missing() => return Ok(shared),
+            Err(why) => return Err(unanswered("read", &why)),
+        };
+        let data = found["data"][KEY].as_str().unwrap_or_default();
+        let contents = unpacked(data).map_err(|e| SharedError::Malformed(e.to_string()))?;
+        trust::replace(&shared.state_dir, &contents)?;
+        shared.known = Some((version(&found), contents));
+        Ok(shared)
+    }
+
+    /// Writes the folder to the Secret if it has changed.
+    pub async fn keep(&mut self) -> Result<(), SharedError> {
+        let contents = trust::contents(&self.state_dir)?;
+        let before = match &self.known {
+            Some((_, known)) if *known == contents => return Ok(()),
+            Some((version, _)) => Some(version.clone()),
+            None => None,
+        };
+        let secret = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": { "name": NAME, "resourceVersion": before },
+            "data": { KEY: packed(&contents) },
+        });
+        let stored: Result<Value, _> = match before {
+            Some(_) => self.server.replace(&self.path(), &secret).await,
+            None => self.server.create(&self.folder(), &secret).await,
+        };
+        let stored = stored.map_err(|why| unanswered("written", &why))?;
+        self.known = Some((version(&stored), contents));
+        Ok(())
+    }
+
+    /// Keeps the Secret as the folder is, until the shutdown.
+    pub(crate) async fn follow(mut self, shutdown: CancellationToken) {
+        let mut told = false;
+        while shutdown.run_until_cancelled(sleep(LOOK)).await.is_some() {
+            match self.keep().await {
+                Ok(()) if told => {
+                    info!("the Secret {NAME} is as the trust folder again");
+                    told = false;
+                }
+                Ok(()) => {}
+                Err(why) if !told => {
+                    warn!(
+                        "{why}; a coordinator that follows this one would not know of the change. It is tried again every second"
+                    );
+                    told = true;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn folder(&self) -> String {
+        format!("/api/v1/namespaces/{}/secrets", self.namespace)
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{NAME}", self.folder())
+    }
+}
+
+fn unanswered(what: &'static str, why: &Unanswered) -> SharedError {
+    let why = why.to_string();
+    SharedError::Unanswered { what, why }
+}
+
+fn version(object: &Value) -> String {
+    let version = object["metadata"]["resourceVersion"].as_str();
+    version.unwrap_or_default().to_owned()
+}

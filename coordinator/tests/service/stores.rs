@@ -1,0 +1,312 @@
+//! The store in an API server: the suite of all stores, and what only it can meet.
+
+use std::{fs, time::Duration};
+
+use muster_coordinator::{
+    kept::FLEET_MAX,
+    store::{
+        Leadership, Loaded, Store, StoreError,
+        kubernetes::{Candidate, KubernetesStore, LeaseTimes},
+    },
+};
+use muster_core::{
+    fleet::{Change, NodeRecord},
+    id::NodeEpoch,
+};
+use serde_json::json;
+
+use muster_proto::v1;
+use rustix::process::Signal;
+
+use crate::{
+    cluster::{Cluster, Fault, State},
+    process::Running,
+    server::{reference, spec, within},
+};
+
+#[path = "../../src/store/tests/suite.rs"]
+pub(crate) mod suite;
+
+use suite::{Writer, job, node, put};
+
+/// A test has no time to wait for a Lease of the usual length.
+const TIMES: LeaseTimes = LeaseTimes {
+    lasts: Duration::from_secs(1),
+    margin: Duration::from_millis(300),
+    renewed_every: Duration::from_millis(100),
+    looked_at_every: Duration::from_millis(20),
+};
+
+pub(crate) async fn store(configuration: &kube::Config, name: &str) -> KubernetesStore {
+    let candidate = Candidate::start(configuration, name, TIMES).unwrap();
+    within(candidate.lead()).await
+}
+
+/// Stores block, and their requests must be answered meanwhile.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+/// The suite of all stores. `reopen` waits for nobody: a store gives its Lease back.
+pub(crate) async fn keeps_the_contract(configuration: kube::Config) {
+    let first = store(&configuration, "first").await;
+    let runtime = tokio::runtime::Handle::current();
+    blocking(move || {
+        suite::suite(first, |ended| {
+            drop(ended);
+            runtime.block_on(store(&configuration, "next"))
+        });
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_api_server_keeps_the_contract_of_a_store() {
+    let cluster = Cluster::start().await;
+    keeps_the_contract(cluster.configuration()).await;
+}
+
+async fn until_deposed(store: &KubernetesStore) {
+    within(async {
+        while store.still_holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+/// Who holds the Lease, without what tells two starts of a process apart.
+fn holder(cluster: &Cluster) -> String {
+    let lease = cluster.change(|state| state.kept("leases", "muster-coordinator").cloned());
+    let spec = &lease.unwrap()["spec"];
+    let identity = spec["holderIdentity"].as_str().unwrap_or_default();
+    identity.split('_').next().unwrap().to_owned()
+}
+
+/// A store into which the suite's writer has put a job.
+async fn with_a_job(store: KubernetesStore) -> Writer<KubernetesStore> {
+    blocking(move || {
+        let mut writer = Writer::new(store);
+        writer.commit(&[put(job(1))]).unwrap();
+        writer
+    })
+    .await
+}
+
+async fn commit(
+    mut writer: Writer<KubernetesStore>,
+    changes: Vec<Change>,
+) -> (Writer<KubernetesStore>, Result<(), StoreError>) {
+    blocking(move || {
+        let done = writer.commit(&changes);
+        (writer, done)
+    })
+    .await
+}
+
+async fn load(mut store: KubernetesStore) -> (KubernetesStore, Result<Loaded, StoreError>) {
+    blocking(move || {
+        let loaded = store.load();
+        (store, loaded)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_decides_at_a_time() {
+    let cluster = Cluster::start().await;
+    let configuration = cluster.configuration();
+    let first = with_a_job(store(&configuration, "first").await).await;
+    let second = Candidate::start(&configuration, "second", TIMES).unwrap();
+    let second = tokio::spawn(second.lead());
+    assert_eq!(holder(&cluster), "first");
+
+    // Nobody can renew the Lease. Its holder ends before another may take it.
+    cluster.change(|state| state.faults.insert("leases", Fault::Away));
+    until_deposed(&first.store).await;
+    cluster.change(|state| state.faults.remove("leases"));
+    let second = within(second).await.unwrap();
+    assert_eq!(holder(&cluster), "second");
+    let (first, told) = commit(first, vec![put(job(2))]).await;
+    assert!(matches!(told, Err(StoreError::Deposed)), "{told:?}");
+    // Its end does not take the Lease away from the other.
+    blocking(move || drop(first)).await;
+    assert_eq!(holder(&cluster), "second");
+    let (second, loaded) = load(second).await;
+    assert_eq!(loaded.unwrap().fleet.jobs, [job(1)]);
+
+    // One that ends in order is followed at once.
+    let third = Candidate::start(&configuration, "third", TIMES).unwrap();
+    blocking(move || drop(second)).await;
+    let third = within(third.lead()).await;
+    let (_third, loaded) = load(third).await;
+    assert_eq!(loaded.unwrap().fleet.jobs, [job(1)]);
+    // One that waits can be told to end.
+    let fourth = Candidate::start(&configuration, "fourth", TIMES).unwrap();
+    blocking(move || drop(fourth)).await;
+    assert_eq!(holder(&cluster), "third");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_deleted_deposes_its_holder_and_is_not_taken_at_once() {
+    let cluster = Cluster::start().await;
+    let configuration = cluster.configuration();
+    let first = with_a_job(store(&configuration, "first").await).await;
+    let second = Candidate::start(&configuration, "second", TIMES).unwrap();
+    let second = tokio::spawn(second.lead());
+    cluster.change(|state| state.meddle("leases", "muster-coordinator", None));
+    until_deposed(&first.store).await;
+    assert!(!second.is_finished(), "the first may not have noticed yet");
+    let _second = within(second).await.unwrap();
+    assert_eq!(holder(&cluster), "second");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_without_an_answer_is_made_once() {
+    let cluster = Cluster::start().await;
+    let mut writer = with_a_job(store(&cluster.configuration(), "first").await).await;
+    let asked = |state: &State| state.asked["musterrecords"];
+    let faults = [Fault::Cut, Fault::Away, Fault::Busy, Fault::Nonsense];
+    for (fault, number) in faults.into_iter().zip(2..) {
+        let before = cluster.change(|state| {
+            state.faults.insert("musterrecords", fault);
+            asked(state)
+        });
+        // A new object, and one that takes the place of another.
+        let mut changed = job(1);
+        changed.message = format!("{fault:?}");
+        let changes = vec![put(job(number)), put(changed.clone())];
+        let committing = tokio::spawn(commit(writer, changes));
+        cluster.until(|state| asked(state) >= before + 2).await;
+        cluster.change(|state| state.faults.remove("musterrecords"));
+        let done;
+        (writer, done) = within(committing).await.unwrap();
+        done.unwrap();
+        let store;
+        let loaded;
+        (store, loaded) = load(writer.store).await;
+        let jobs = loaded.unwrap().fleet.jobs;
+        assert!(jobs.contains(&changed) && jobs.len() as u64 == number, "{fault:?}");
+        writer = Writer { store, ..writer };
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_has_written_is_not_overwritten() {
+    let cluster = Cluster::start().await;
+    let writer = with_a_job(store(&cluster.configuration(), "first").await).await;
+    let theirs = json!({ "metadata": { "labels": { "by": "somebody" } } });
+    let name = format!("job-{}", job(1).uid);
+    cluster.change(|state| state.meddle("musterrecords", &name, Some(theirs)));
+    let (_writer, told) = commit(writer, vec![put(job(1))]).await;
+    let expected = format!(
+        "job {} was written by another coordinator; this one says nothing more",
+        job(1).uid
+    );
+    assert_eq!(told.unwrap_err().to_string(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_nodes_that_come_back_are_few_writes() {
+    let cluster = Cluster::start().await;
+    let writer = with_a_job(store(&cluster.configuration(), "first").await).await;
+    let fleet = |epoch: u64| -> Vec<Change> {
+        let plain = |number: u32| NodeRecord {
+            epoch: NodeEpoch(epoch),
+            cordon: None,
+            ..node(&format!("n{number:05}"))
+        };
+        (0..1_000).map(|number| Change::PutNode(Box::new(plain(number)))).collect()
+    };
+    let (writer, done) = commit(writer, fleet(1)).await;
+    done.unwrap();
+    let asked = |cluster: &Cluster| cluster.change(|state| state.asked["musterrecords"]);
+    let before = asked(&cluster);
+    let (writer, done) = commit(writer, fleet(2)).await;
+    done.unwrap();
+    assert_eq!(asked(&cluster) - before, 1);
+    // More than are in one answer of a list.
+    let (_store, loaded) = load(writer.store).await;
+    let nodes = loaded.unwrap().fleet.nodes;
+    assert!(nodes.len() == 1_000 && nodes.iter().all(|node| node.epoch == NodeEpoch(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_cannot_be_believed_are_refused() {
+    let cluster = Cluster::start().await;
+    let configuration = cluster.configuration();
+    let writer = with_a_job(store(&configuration, "first").await).await;
+    let (writer, done) = commit(writer, vec![Change::PutNode(Box::new(node("a")))]).await;
+    done.unwrap();
+    let name = format!("job-{}", job(1).uid);
+    cluster.change(|state| state.meddle("musterrecords", &name, Some(json!({ "spec": { "data": "????" } }))));
+    let (store, told) = load(writer.store).await;
+    let expected = format!("namespace muster-system: MusterRecord {name} cannot be read by this build");
+    assert_eq!(told.unwrap_err().to_string(), expected);
+    cluster.change(|state| {
+        state.meddle("musterrecords", "sessions", None);
+        state.meddle("musterrecords", &name, None);
+    });
+    let (_store, told) = load(store).await;
+    let told = told.unwrap_err().to_string();
+    assert!(told.starts_with("the object node-a is there, and the object `sessions` says nothing of it"), "{told}");
+}
+
+/// Two processes, each with a state directory of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_coordinator_goes_on_where_another_was_killed() {
+    let cluster = Cluster::start().await;
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let start = |number: usize| {
+        let folder = folders[number].path();
+        let kubeconfig = folder.join("kubeconfig");
+        fs::write(&kubeconfig, cluster.kubeconfig()).unwrap();
+        Running::start_with(folder, move |command| {
+            command.env("KUBECONFIG", &kubeconfig);
+            let pod = format!("--pod-name=muster-coordinator-{number}");
+            command.args(["--store=kubernetes", "--lease=3s", &pod]);
+        })
+    };
+    cluster.change(|state| {
+        for number in 0..2 {
+            let (name, uid) = (format!("muster-coordinator-{number}"), number.to_string());
+            state.put_pod("muster-system", &name, &uid, "n1");
+        }
+    });
+    let first = start(0).await;
+    // Whatever a command changes in the trust folder.
+    let trust = folders.each_ref().map(|folder| folder.path().join("state/trust"));
+    let secret = |state: &State| state.kept("secrets", "muster-coordinator-trust").cloned();
+    let before = cluster.change(|state| secret(state)).unwrap();
+    fs::create_dir_all(&trust[0]).unwrap();
+    fs::write(trust[0].join("access.json"), "{}").unwrap();
+    cluster.until(|state| secret(state).unwrap() != before).await;
+    let request = v1::SubmitRequest {
+        r#ref: Some(reference("train")),
+        spec: Some(spec(1)),
+        ..v1::SubmitRequest::default()
+    };
+    within(first.jobs().await.submit(request)).await.unwrap();
+    let leads = |state: &State, number: u32| {
+        let place = ("muster-system".into(), format!("muster-coordinator-{number}"));
+        state.pods[&place]["metadata"]["labels"]["muster.dev/leader"] == "true"
+    };
+    cluster.until(|state| leads(state, 0)).await;
+
+    let ((), second) = tokio::join!(async { first.signal(Signal::KILL) }, start(1));
+    let listed = within(second.jobs().await.list(v1::ListJobsRequest::default())).await.unwrap();
+    let jobs = listed.into_inner().jobs.into_iter();
+    let names: Vec<String> = jobs.map(|job| job.r#ref.unwrap().name).collect();
+    assert_eq!(names, ["train"]);
+    cluster.until(|state| leads(state, 1) && !leads(state, 0)).await;
+    assert_eq!(fs::read_to_string(trust[1].join("access.json")).unwrap(), "{}");
+
+    // An end in order: callers and the next coordinator need not wait.
+    second.signal(Signal::TERM);
+    cluster.until(|state| !leads(state, 1)).await;
+    let given_back = |state: &State| {
+        let lease = state.kept("leases", "muster-coordinator").unwrap();
+        lease["spec"]["holderIdentity"].is_null()
+    };
+    cluster.until(given_back).await;
+}

@@ -163,10 +163,13 @@ async fn the_api_server_that_is_not_there() {
     Box::pin(suite(World::Fake(Cluster::start().await))).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_api_server() {
     match real::Server::start().await {
-        Some(server) => Box::pin(suite(World::Real(server))).await,
+        Some(server) => {
+            crate::stores::keeps_the_contract(server.coordinators()).await;
+            Box::pin(suite(World::Real(server))).await;
+        }
         None => eprintln!(
             "!!! no kube-apiserver (KUBEBUILDER_ASSETS, or TEST_ASSET_KUBE_APISERVER and TEST_ASSET_ETCD): what a REAL API server answers \
              is NOT SHOWN"

@@ -234,12 +234,23 @@ impl Server {
         });
         self.create(&format!("{rbac}/clusterrolebindings"), binding)
             .await;
-        // The definition is served a moment later.
+        let component = "../components/two-coordinators/rights.yaml";
+        for object in read(component) {
+            let kind = match object["kind"].as_str().unwrap() {
+                "Role" => "roles",
+                _ => "rolebindings",
+            };
+            let path = format!("{rbac}/namespaces/{AGENTS}/{kind}");
+            self.create(&path, object).await;
+        }
+        // The definitions are served a moment later.
         within(async {
             let mut look = tokio::time::interval(Duration::from_millis(200));
-            let path = "/apis/muster.dev/v1alpha1/musterjobs";
-            while self.try_ask(Method::GET, path, None).await.is_err() {
-                look.tick().await;
+            for objects in ["musterjobs", "musterrecords"] {
+                let path = format!("/apis/muster.dev/v1alpha1/{objects}");
+                while self.try_ask(Method::GET, &path, None).await.is_err() {
+                    look.tick().await;
+                }
             }
         })
         .await;

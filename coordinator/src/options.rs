@@ -58,7 +58,13 @@ pub struct Options {
     /// pod or kubeconfig, for several coordinators of which one decides at a time. The others stand by,
     /// and --state-dir need not survive its pod. Needs what
     /// manifests/components/two-coordinators grants.
-    #[arg(long, env = "MUSTER_STORE", value_name = "WHERE", value_enum, default_value_t)]
+    #[arg(
+        long,
+        env = "MUSTER_STORE",
+        value_name = "WHERE",
+        value_enum,
+        default_value_t
+    )]
     pub store: StoreKind,
 
     /// The pod of this coordinator. With --store kubernetes it has the label muster.dev/leader=true while

@@ -5,28 +5,24 @@
 
 use std::{io, net::SocketAddr};
 
+use muster_rpc::listen;
 use muster_runtime::shutdown::Signals;
-use tokio::net::TcpListener;
 use tracing::info;
 
 use crate::store::kubernetes::{Candidate, KubernetesStore};
 
 /// Waits until this process may decide. `None`: it was told to end before.
-pub async fn wait(address: SocketAddr, candidate: Candidate) -> io::Result<Option<KubernetesStore>> {
-    let port = TcpListener::bind(address).await?;
+pub async fn wait(
+    address: SocketAddr,
+    candidate: Candidate,
+) -> io::Result<Option<KubernetesStore>> {
     let mut signals = Signals::catch()?;
-    let turn_away = async {
-        loop {
-            // Whoever calls is dropped, and an error concerns only that caller.
-            let _ = port.accept().await;
-        }
-    };
     tokio::select! {
         store = candidate.lead() => Ok(Some(store)),
         () = signals.first() => {
             info!("told to end before its turn");
             Ok(None)
         }
-        never = turn_away => never,
+        Err(why) = listen::turn_away(address) => Err(why),
     }
 }

@@ -182,7 +182,21 @@ class Cluster:
             self.kubectl("-n", NAMESPACE, "rollout", "status", name, f"--timeout={timeout}s", timeout=timeout + 10)
 
     def in_coordinator(self, *arguments):
-        return self.kubectl("-n", NAMESPACE, "exec", COORDINATOR, "-c", "coordinator", "--", "muster-coordinator", *arguments).strip()
+        return self.kubectl("-n", NAMESPACE, "exec", name_of(self.coordinator()), "-c", "coordinator", "--", "muster-coordinator", *arguments).strip()
+
+    def coordinator(self):
+        """The pod of the coordinator that decides."""
+        leaders = self.kubectl.json("get", "pods", "-n", NAMESPACE, "-l", "muster.dev/leader=true")["items"]
+        return leaders[0] if leaders else self.kubectl.json("get", "pod", COORDINATOR, "-n", NAMESPACE)
+
+    def stand_bys(self):
+        """How many coordinators wait for their turn."""
+        return self.kubectl.json("get", "statefulset", "muster-coordinator", "-n", NAMESPACE)["spec"]["replicas"] - 1
+
+    def jobs_outlive(self, pod):
+        """Whether jobs are still known when this pod of a coordinator is gone."""
+        volumes = pod["spec"]["volumes"]
+        return self.stand_bys() > 0 or any(volume["name"] == "state" and "emptyDir" not in volume for volume in volumes)
 
     def in_workers(self, pod, script):
         return self.kubectl("-n", NAMESPACE, "exec", pod, "-c", "workers", "--", "sh", "-c", script).strip()

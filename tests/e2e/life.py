@@ -8,7 +8,7 @@ import json
 import pathlib
 import time
 
-from cluster import COORDINATOR, NAMESPACE, NotSo, NotTested, check, name_of, run, wait_until
+from cluster import NAMESPACE, NotSo, NotTested, check, name_of, run, wait_until
 from objects import LABEL, Team
 
 SPACE = "muster-e2e-life"
@@ -209,11 +209,11 @@ class Life:
         return f"away for {back - began:.0f} s; a rank killed meanwhile: it trained again {incident['totalMs'] / 1000:.1f} s later, {during} the API server was away"
 
     def coordinator_deleted(self):
-        pod = self.kubectl.json("get", "pod", COORDINATOR, "-n", NAMESPACE)
-        if any(volume["name"] == "state" and "emptyDir" in volume for volume in pod["spec"]["volumes"]):
+        pod = self.story.cluster.coordinator()
+        if not self.story.cluster.jobs_outlive(pod):
             raise NotTested("its volume would not outlive the pod")
         before, began = self.before(), time.monotonic()
-        self.kubectl("-n", NAMESPACE, "delete", "pod", COORDINATOR, timeout=120)
+        self.kubectl("-n", NAMESPACE, "delete", "pod", name_of(pod), timeout=120)
         self.story.forward.close()
         self.story.cluster.rolled_out("statefulset/muster-coordinator", timeout=self.story.options.patience)
         return self.untouched(before, began)
@@ -334,7 +334,7 @@ class Life:
     def host(self):
         """A node with a pod of the job, and without the coordinator."""
         self.before()
-        home = self.kubectl.json("get", "pod", COORDINATOR, "-n", NAMESPACE)["spec"]["nodeName"]
+        home = self.story.cluster.coordinator()["spec"]["nodeName"]
         return next(pod["spec"]["nodeName"] for pod in self.team.pod_objects(JOB) if pod["spec"]["nodeName"] != home)
 
     def goes_on(self, event, *causes):

@@ -236,11 +236,13 @@ class Story:
     def failover(self):
         before = self.status("story")
         began = time.monotonic()
-        pod = self.kubectl.json("get", "pod", COORDINATOR, "-n", NAMESPACE)
-        keeps = any(volume["name"] == "state" and "emptyDir" not in volume for volume in pod["spec"]["volumes"])
-        if keeps:
-            self.kubectl("-n", NAMESPACE, "delete", "pod", COORDINATOR, timeout=120)
-            what = "its pod was deleted"
+        pod = self.cluster.coordinator()
+        if self.cluster.jobs_outlive(pod):
+            self.kubectl("-n", NAMESPACE, "delete", "pod", name_of(pod), "--wait=false")
+            what = f"the pod {name_of(pod)} was deleted"
+            if self.cluster.stand_bys():
+                other = wait_until(lambda: (now := name_of(self.cluster.coordinator())) != name_of(pod) and now, 60, "another coordinator decides")
+                what += f", {other} decided after {time.monotonic() - began:.1f} s"
         else:
             self.cluster.restart_container(COORDINATOR, "coordinator", self.workers_image())
             what = "its container was restarted (its volume would not outlive the pod)"
@@ -281,8 +283,7 @@ class Story:
     # Upgrades
 
     def upgrade_coordinator(self):
-        pod = self.kubectl.json("get", "pod", COORDINATOR, "-n", NAMESPACE)
-        if any(volume["name"] == "state" and "emptyDir" in volume for volume in pod["spec"]["volumes"]):
+        if not self.cluster.jobs_outlive(self.cluster.coordinator()):
             raise NotTested("its volume would not outlive the pod")
         before, began, image = self.status("story"), time.monotonic(), self.options.new_image_coordinator
         if image:
@@ -453,7 +454,7 @@ class Story:
 
     def spare_node(self, status):
         """A node of the job without the coordinator."""
-        home = self.kubectl.json("get", "pod", COORDINATOR, "-n", NAMESPACE)["spec"]["nodeName"]
+        home = self.cluster.coordinator()["spec"]["nodeName"]
         return next(rank["node"] for rank in status["ranks"] if rank["node"] != home)
 
     def workers_image(self):
@@ -472,7 +473,7 @@ class Story:
             ("get", "nodes", "-o", "wide"),
             ("-n", NAMESPACE, "get", "pods", "-o", "wide"),
             ("-n", NAMESPACE, "get", "events", "--sort-by=.lastTimestamp"),
-            ("-n", NAMESPACE, "logs", COORDINATOR, "--tail=30"),
+            ("-n", NAMESPACE, "logs", "-l", "app.kubernetes.io/name=muster-coordinator", "--tail=30", "--prefix"),
             ("-n", NAMESPACE, "logs", "-l", "app.kubernetes.io/name=muster-agent", "-c", "agent", "--tail=20", "--prefix"),
         ):
             with contextlib.suppress(NotSo):

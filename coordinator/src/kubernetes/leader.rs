@@ -77,7 +77,9 @@ impl Leader {
                 }
                 Err(why) => {
                     if !told {
-                        warn!("pods cannot be given the label {LABEL}, so callers may not find this coordinator: {why}");
+                        warn!(
+                            "pods cannot be given the label {LABEL}, so callers may not find this coordinator: {why}"
+                        );
                     }
                     told = true;
                     sleep(AGAIN).await;

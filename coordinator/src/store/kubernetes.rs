@@ -133,7 +133,9 @@ impl Candidate {
             }
         });
         let thread = thread.map_err(KubernetesError::Thread)?;
-        is_made.recv().expect("the thread says whether it has a client")?;
+        is_made
+            .recv()
+            .expect("the thread says whether it has a client")?;
         let store = KubernetesStore {
             asks: Some(asks),
             sure,
@@ -145,7 +147,9 @@ impl Candidate {
 
     /// Waits until this process may decide.
     pub async fn lead(self) -> KubernetesStore {
-        self.leads.await.expect("the thread lives as long as its store");
+        self.leads
+            .await
+            .expect("the thread lives as long as its store");
         self.store
     }
 }
@@ -197,7 +201,10 @@ impl KubernetesStore {
     fn ask<T>(&self, ask: impl FnOnce(Answer<T>) -> Ask) -> Result<T, StoreError> {
         let (answer, answered) = blocking::channel();
         let mut ask = ask(answer);
-        let asks = self.asks.as_ref().expect("it is there until the store is dropped");
+        let asks = self
+            .asks
+            .as_ref()
+            .expect("it is there until the store is dropped");
         // There is room: one request is made at a time.
         while let Err(mpsc::error::TrySendError::Full(again)) = asks.try_send(ask) {
             ask = again;

@@ -68,8 +68,9 @@ async fn an_api_server_keeps_the_contract_of_a_store() {
 
 async fn until_deposed(store: &KubernetesStore) {
     within(async {
+        let mut look = tokio::time::interval(Duration::from_millis(10));
         while store.still_holds() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            look.tick().await;
         }
     })
     .await;
@@ -186,7 +187,10 @@ async fn a_write_without_an_answer_is_made_once() {
         let loaded;
         (store, loaded) = load(writer.store).await;
         let jobs = loaded.unwrap().fleet.jobs;
-        assert!(jobs.contains(&changed) && jobs.len() as u64 == number, "{fault:?}");
+        assert!(
+            jobs.contains(&changed) && jobs.len() as u64 == number,
+            "{fault:?}"
+        );
         writer = Writer { store, ..writer };
     }
 }
@@ -216,7 +220,9 @@ async fn ten_thousand_nodes_that_come_back_are_few_writes() {
             cordon: None,
             ..node(&format!("n{number:05}"))
         };
-        (0..1_000).map(|number| Change::PutNode(Box::new(plain(number)))).collect()
+        (0..1_000)
+            .map(|number| Change::PutNode(Box::new(plain(number))))
+            .collect()
     };
     let (writer, done) = commit(writer, fleet(1)).await;
     done.unwrap();
@@ -239,9 +245,16 @@ async fn records_that_cannot_be_believed_are_refused() {
     let (writer, done) = commit(writer, vec![Change::PutNode(Box::new(node("a")))]).await;
     done.unwrap();
     let name = format!("job-{}", job(1).uid);
-    cluster.change(|state| state.meddle("musterrecords", &name, Some(json!({ "spec": { "data": "????" } }))));
+    cluster.change(|state| {
+        state.meddle(
+            "musterrecords",
+            &name,
+            Some(json!({ "spec": { "data": "????" } })),
+        )
+    });
     let (store, told) = load(writer.store).await;
-    let expected = format!("namespace muster-system: MusterRecord {name} cannot be read by this build");
+    let expected =
+        format!("namespace muster-system: MusterRecord {name} cannot be read by this build");
     assert_eq!(told.unwrap_err().to_string(), expected);
     cluster.change(|state| {
         state.meddle("musterrecords", "sessions", None);
@@ -249,7 +262,12 @@ async fn records_that_cannot_be_believed_are_refused() {
     });
     let (_store, told) = load(store).await;
     let told = told.unwrap_err().to_string();
-    assert!(told.starts_with("the object node-a is there, and the object `sessions` says nothing of it"), "{told}");
+    assert!(
+        told.starts_with(
+            "the object node-a is there, and the object `sessions` says nothing of it"
+        ),
+        "{told}"
+    );
 }
 
 /// Two processes, each with a state directory of its own.
@@ -275,12 +293,16 @@ async fn the_next_coordinator_goes_on_where_another_was_killed() {
     });
     let first = start(0).await;
     // Whatever a command changes in the trust folder.
-    let trust = folders.each_ref().map(|folder| folder.path().join("state/trust"));
+    let trust = folders
+        .each_ref()
+        .map(|folder| folder.path().join("state/trust"));
     let secret = |state: &State| state.kept("secrets", "muster-coordinator-trust").cloned();
     let before = cluster.change(|state| secret(state)).unwrap();
     fs::create_dir_all(&trust[0]).unwrap();
     fs::write(trust[0].join("access.json"), "{}").unwrap();
-    cluster.until(|state| secret(state).unwrap() != before).await;
+    cluster
+        .until(|state| secret(state).unwrap() != before)
+        .await;
     let request = v1::SubmitRequest {
         r#ref: Some(reference("train")),
         spec: Some(spec(1)),
@@ -288,18 +310,28 @@ async fn the_next_coordinator_goes_on_where_another_was_killed() {
     };
     within(first.jobs().await.submit(request)).await.unwrap();
     let leads = |state: &State, number: u32| {
-        let place = ("muster-system".into(), format!("muster-coordinator-{number}"));
+        let place = (
+            "muster-system".into(),
+            format!("muster-coordinator-{number}"),
+        );
         state.pods[&place]["metadata"]["labels"]["muster.dev/leader"] == "true"
     };
     cluster.until(|state| leads(state, 0)).await;
 
     let ((), second) = tokio::join!(async { first.signal(Signal::KILL) }, start(1));
-    let listed = within(second.jobs().await.list(v1::ListJobsRequest::default())).await.unwrap();
+    let listed = within(second.jobs().await.list(v1::ListJobsRequest::default()))
+        .await
+        .unwrap();
     let jobs = listed.into_inner().jobs.into_iter();
     let names: Vec<String> = jobs.map(|job| job.r#ref.unwrap().name).collect();
     assert_eq!(names, ["train"]);
-    cluster.until(|state| leads(state, 1) && !leads(state, 0)).await;
-    assert_eq!(fs::read_to_string(trust[1].join("access.json")).unwrap(), "{}");
+    cluster
+        .until(|state| leads(state, 1) && !leads(state, 0))
+        .await;
+    assert_eq!(
+        fs::read_to_string(trust[1].join("access.json")).unwrap(),
+        "{}"
+    );
 
     // An end in order: callers and the next coordinator need not wait.
     second.signal(Signal::TERM);

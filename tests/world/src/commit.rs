@@ -1,10 +1,16 @@
 //! A commit: the store makes the writes of one decision, in order, or only the first of them.
 
-use muster_core::{fleet::Change, id::NodeName};
+use std::collections::BTreeMap;
+
+use muster_core::{
+    fleet::{Change, NodeRecord, commit::groups},
+    id::NodeName,
+};
 
 use crate::{
     invariants,
     planted::{Planted, on},
+    rng::Rng,
     trace::note,
     world::World,
 };
@@ -51,7 +57,7 @@ impl World {
                 "the commit is torn: {torn} of {} writes are made",
                 changes.len()
             );
-            changes.truncate(torn);
+            changes = self.torn(seat, changes, torn);
         }
         self.operator_reads(&changes);
         let cordons = changes
@@ -101,5 +107,45 @@ impl World {
             invariants::accepted_jobs_exist(self);
         }
         true
+    }
+
+    /// What is durable of a commit that was torn after so many writes. A store may make the writes of one
+    /// group in any order, and one that keeps the nodes' epochs apart from their records writes these
+    /// first.
+    fn torn(&mut self, seat: usize, mut changes: Vec<Change>, torn: usize) -> Vec<Change> {
+        let process = self.seats[seat]
+            .process
+            .as_ref()
+            .expect("it has just decided");
+        let writes = process.versions.clone().writes(changes.clone());
+        // Not the world's own: histories in which nothing is torn stay as they are.
+        let mut rng = Rng::new(self.now.0 ^ torn as u64);
+        let mut from = 0;
+        for group in groups(&writes) {
+            rng.shuffle(&mut changes[from..from + group.len()]);
+            from += group.len();
+        }
+        let mut epochs = Vec::new();
+        if rng.percent(50) {
+            let numbered: BTreeMap<_, _> = changes
+                .iter()
+                .filter_map(|change| match change {
+                    Change::PutNode(node) => Some((node.name.clone(), node.epoch)),
+                    _ => None,
+                })
+                .collect();
+            for (name, epoch) in numbered {
+                if let Some(before) = self.store.nodes.get(&name) {
+                    let node = NodeRecord {
+                        epoch,
+                        ..before.clone()
+                    };
+                    epochs.push(Change::PutNode(Box::new(node)));
+                }
+            }
+        }
+        changes.truncate(torn);
+        epochs.extend(changes);
+        epochs
     }
 }

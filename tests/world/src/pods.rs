@@ -452,9 +452,10 @@ impl World {
             return Made::Exists;
         }
         if let Some(place) = pods.machines.get(&node) {
-            // The name was used by a pod that is gone. Its machine is no place for another one.
+            // The name was used by a pod that is gone, whose machine is no place for another one. It is as if
+            // the old object were still on its way out.
             debug_assert!(!self.machines[*place].is_there());
-            return Made::No;
+            return Made::Exists;
         }
         let index = self.machines.len();
         let mut place = machine(index, &self.plan);

@@ -51,6 +51,13 @@ impl Rng {
         Duration::from_micros(self.range(low * 1_000, high * 1_000))
     }
 
+    /// Puts these in any order. One alone costs no number.
+    pub(crate) fn shuffle<T>(&mut self, these: &mut [T]) {
+        for end in (2..=these.len()).rev() {
+            these.swap(end - 1, self.below(end));
+        }
+    }
+
     pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         if from.is_empty() {
             None

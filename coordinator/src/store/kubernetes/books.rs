@@ -179,11 +179,18 @@ impl Books {
         Ok(Loaded {
             fleet,
             events,
-            versions: versions.map(|(key, held)| (key.clone(), held.version)).collect(),
+            versions: versions
+                .map(|(key, held)| (key.clone(), held.version))
+                .collect(),
         })
     }
 
-    fn hold(&mut self, key: RecordKey, object: &Object, resource_version: String) -> Result<(), StoreError> {
+    fn hold(
+        &mut self,
+        key: RecordKey,
+        object: &Object,
+        resource_version: String,
+    ) -> Result<(), StoreError> {
         let version = object.spec.read_version();
         let version = version.map_err(|why| self.place.unreadable(object, why))?;
         let held = Held {
@@ -195,7 +202,11 @@ impl Books {
         Ok(())
     }
 
-    fn node(&mut self, object: &Object, resource_version: String) -> Result<NodeRecord, StoreError> {
+    fn node(
+        &mut self,
+        object: &Object,
+        resource_version: String,
+    ) -> Result<NodeRecord, StoreError> {
         let record: NodeRecord = self.place.read(object)?;
         let Some((epoch, term, write)) = self.sessions.get(&record.name).copied() else {
             let name = object.metadata.name.clone();
@@ -218,7 +229,12 @@ impl Books {
 
     pub(super) async fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError> {
         let stored = self.held.values().map(|held| held.version.term);
-        let term = stored.max().unwrap_or_default().max(self.term).next().max(at_least);
+        let term = stored
+            .max()
+            .unwrap_or_default()
+            .max(self.term)
+            .next()
+            .max(at_least);
         let record = Coordinator {
             format: FORMAT,
             term,
@@ -279,7 +295,9 @@ impl Books {
         }
         let spec = Spec::of(About::Sessions, "", &self.sessions);
         let put = self.place.put(&spec, self.sessions_version.as_deref());
-        let put = put.await.map_err(|failed| failed.of("the sessions of nodes"))?;
+        let put = put
+            .await
+            .map_err(|failed| failed.of("the sessions of nodes"))?;
         self.sessions_version = Some(put);
         Ok(())
     }
@@ -288,7 +306,7 @@ impl Books {
     async fn make_all(&mut self, group: &[Write]) -> Result<(), StoreError> {
         let mut under_way = JoinSet::new();
         for write in group {
-            let Some((spec, before)) = self.to_put(write) else {
+            let Some((spec, before)) = self.record_of(write) else {
                 continue;
             };
             if under_way.len() >= AT_ONCE {
@@ -306,7 +324,10 @@ impl Books {
         Ok(())
     }
 
-    fn finish(&mut self, done: Option<Result<Done, tokio::task::JoinError>>) -> Result<(), StoreError> {
+    fn finish(
+        &mut self,
+        done: Option<Result<Done, tokio::task::JoinError>>,
+    ) -> Result<(), StoreError> {
         let (key, version, digest, put) = done
             .expect("it was spawned")
             .expect("no write panics, and none is aborted");
@@ -322,7 +343,7 @@ impl Books {
 
     /// What is to be stored, and the version of the object that it replaces. `None`: the object has it
     /// already, and only what `sessions` says is new.
-    fn to_put(&mut self, write: &Write) -> Option<(Spec, Option<String>)> {
+    fn record_of(&mut self, write: &Write) -> Option<(Spec, Option<String>)> {
         let key = write.key();
         let (about, of) = object::of_key(&key);
         let spec = match &write.change {
@@ -345,7 +366,10 @@ impl Books {
             held.version = write.becomes;
             return None;
         }
-        let before = self.held.get(&key).map(|held| held.resource_version.clone());
+        let before = self
+            .held
+            .get(&key)
+            .map(|held| held.resource_version.clone());
         Some((spec, before))
     }
 
@@ -355,7 +379,7 @@ impl Books {
         }
         let key = write.key();
         if !write.change.deletes() {
-            let Some((spec, before)) = self.to_put(write) else {
+            let Some((spec, before)) = self.record_of(write) else {
                 return Ok(());
             };
             let put = self.place.put(&spec, before.as_deref()).await;
@@ -468,7 +492,10 @@ impl Place {
     }
 
     fn read<T: DeserializeOwned>(&self, object: &Object) -> Result<T, StoreError> {
-        object.spec.read().map_err(|why| self.unreadable(object, why))
+        object
+            .spec
+            .read()
+            .map_err(|why| self.unreadable(object, why))
     }
 
     fn unreadable(&self, object: &Object, why: Unreadable) -> StoreError {
@@ -492,7 +519,11 @@ impl Place {
             }
             let answer: Result<Object, _> = match before {
                 Some(_) => self.server.replace(&path, &object).await,
-                None => self.server.create(&object::folder(&self.namespace), &object).await,
+                None => {
+                    self.server
+                        .create(&object::folder(&self.namespace), &object)
+                        .await
+                }
             };
             let why = match answer {
                 Ok(stored) => return Ok(stored.metadata.resource_version.unwrap_or_default()),
@@ -521,7 +552,8 @@ impl Place {
     async fn delete(&self, about: About, of: &str, version: Option<&str>) -> Result<(), Failed> {
         let path = object::path(&self.namespace, &object::name(about, of));
         let preconditions = version.map(|version| json!({ "resourceVersion": version }));
-        let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions });
+        let options =
+            json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions });
         loop {
             if !self.sure.is_sure() {
                 return Err(Failed::Deposed);
@@ -546,7 +578,9 @@ impl Place {
         let spec = Spec::of(About::Report, name.as_str(), &**report);
         let path = object::path(&self.namespace, &spec.name());
         let path = format!("{path}?fieldManager=muster-coordinator&force=true");
-        self.server.apply::<Value>(&path, &spec.object(None)).await?;
+        self.server
+            .apply::<Value>(&path, &spec.object(None))
+            .await?;
         Ok(())
     }
 }

@@ -104,11 +104,20 @@ struct Seen {
 /// Whether a candidate may take the Lease that it has just read. `seen`: what it had seen before,
 /// which is brought up to date.
 fn may_take(lease: &Lease, seen: &mut Option<Seen>, times: &LeaseTimes, now_us: u64) -> bool {
-    if lease.spec.holder_identity.as_deref().unwrap_or_default().is_empty() {
+    if lease
+        .spec
+        .holder_identity
+        .as_deref()
+        .unwrap_or_default()
+        .is_empty()
+    {
         return true;
     }
     let version = &lease.metadata.resource_version;
-    if seen.as_ref().is_none_or(|seen| seen.resource_version != *version) {
+    if seen
+        .as_ref()
+        .is_none_or(|seen| seen.resource_version != *version)
+    {
         *seen = Some(Seen {
             resource_version: version.clone(),
             since_us: now_us,
@@ -197,7 +206,10 @@ impl Candidate {
         if !may_take(&found, seen, &self.times, Clock::Boot.now_us()) {
             return Ok(Some(found.spec.holder_identity.unwrap_or_default()));
         }
-        let (version, transitions) = (found.metadata.resource_version, found.spec.lease_transitions);
+        let (version, transitions) = (
+            found.metadata.resource_version,
+            found.spec.lease_transitions,
+        );
         let is_there = !version.is_empty();
         let taken = self.lease(version, transitions + 1);
         let sent_us = Clock::Boot.now_us();
@@ -291,7 +303,9 @@ impl Candidate {
     }
 
     fn lease(&self, resource_version: String, transitions: u64) -> Lease {
-        let now = WallTime::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+        let now = WallTime::now()
+            .strftime("%Y-%m-%dT%H:%M:%S%.6fZ")
+            .to_string();
         Lease {
             api_version: API_VERSION.into(),
             kind: "Lease".into(),

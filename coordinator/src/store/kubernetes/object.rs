@@ -140,7 +140,8 @@ fn definition() -> Value {
         "required": ["about", "of", "data"],
         "properties": { "about": text(32), "of": text(1_024), "version": text(64), "data": { "type": "string" } },
     });
-    let column = |name: &str, path: &str| json!({ "name": name, "type": "string", "jsonPath": path });
+    let column =
+        |name: &str, path: &str| json!({ "name": name, "type": "string", "jsonPath": path });
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -205,7 +206,11 @@ pub(super) fn name(about: About, of: &str) -> String {
         return format!("{kind}-{of}");
     }
     let digest = ring::digest::digest(&ring::digest::SHA256, of.as_bytes());
-    let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = digest
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     format!("{kind}-sha256-{digest}")
 }
 
@@ -221,7 +226,8 @@ pub(super) fn of_key(key: &RecordKey) -> (About, &str) {
 
 pub(super) fn packed(record: &impl Serialize) -> String {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    let json = serde_json::to_vec(record).expect("records have string keys and no failing serializers");
+    let json =
+        serde_json::to_vec(record).expect("records have string keys and no failing serializers");
     let bytes = encoder.write_all(&json).and_then(|()| encoder.finish());
     STANDARD.encode(bytes.expect("a write to memory does not fail"))
 }
@@ -244,7 +250,10 @@ mod tests {
         assert_eq!(name(About::Node, "gpu-1.rack-2"), "node-gpu-1.rack-2");
         assert_eq!(name(About::Job, "7f3c"), "job-7f3c");
         let long = name(About::Node, &"a".repeat(253));
-        assert!(long.starts_with("node-sha256-") && long.len() < NAME_MAX, "{long}");
+        assert!(
+            long.starts_with("node-sha256-") && long.len() < NAME_MAX,
+            "{long}"
+        );
         assert_ne!(name(About::Job, "A"), name(About::Job, "a"));
         assert!(!name(About::Job, "a/b").contains('/'));
     }

@@ -79,9 +79,16 @@ impl Story {
         self.last = events.last()?.sequence;
         events.iter().for_each(|event| self.kept.add(event));
         let has_room = |chunk: &Chunk| chunk.events.len() < FULL;
-        let newest = self.chunks.last_entry().filter(|entry| has_room(entry.get()));
+        let newest = self
+            .chunks
+            .last_entry()
+            .filter(|entry| has_room(entry.get()));
         let first = newest.map_or(first, |entry| *entry.key());
-        if let Some(mut full) = self.chunks.last_entry().filter(|entry| *entry.key() != first) {
+        if let Some(mut full) = self
+            .chunks
+            .last_entry()
+            .filter(|entry| *entry.key() != first)
+        {
             full.get_mut().events = Vec::new();
         }
         let chunk = self.chunks.entry(first).or_default();

@@ -306,4 +306,3 @@ fn another_writer_is_noticed(store: impl Store) {
     let loaded = unknown.store.load().unwrap();
     assert!(loaded.fleet.jobs.contains(&other), "nothing was changed");
 }
-

@@ -20,7 +20,9 @@ impl State {
     /// Somebody else writes or deletes an object.
     pub(crate) fn meddle(&mut self, what: &'static str, name: &str, patch: Option<Value>) {
         let keys: Vec<_> = self.kept.keys().cloned().collect();
-        let key = keys.into_iter().find(|(of, _, named)| *of == what && named == name);
+        let key = keys
+            .into_iter()
+            .find(|(of, _, named)| *of == what && named == name);
         let key = key.unwrap_or_else(|| panic!("no {what} {name}"));
         let Some(patch) = patch else {
             self.kept.remove(&key);
@@ -41,7 +43,11 @@ impl State {
 
     /// `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME`, or `/api/VERSION/...`.
     pub(super) fn keeper(&mut self, what: &'static str, asked: &Asked) -> Answer {
-        let mut parts = asked.path.split('/').skip_while(|part| *part != "namespaces").skip(1);
+        let mut parts = asked
+            .path
+            .split('/')
+            .skip_while(|part| *part != "namespaces")
+            .skip(1);
         let namespace = parts.next().unwrap_or_default().to_owned();
         assert_eq!(parts.next(), Some(what), "{}", asked.path);
         let name = parts.next().unwrap_or_default().to_owned();
@@ -57,7 +63,11 @@ impl State {
                 let name = object["metadata"]["name"].as_str().unwrap().to_owned();
                 let key = (what, namespace, name.clone());
                 if self.kept.contains_key(&key) {
-                    return failure(409, "AlreadyExists", &format!("{what} {name:?} already exists"));
+                    return failure(
+                        409,
+                        "AlreadyExists",
+                        &format!("{what} {name:?} already exists"),
+                    );
                 }
                 Answer::Whole(201, self.keep(key, object))
             }
@@ -71,7 +81,10 @@ impl State {
             ("GET", Some(object)) => Answer::Whole(200, object),
             ("PUT", Some(object)) => {
                 let new = asked.body();
-                assert!(version(&new).is_string(), "a custom resource needs a version");
+                assert!(
+                    version(&new).is_string(),
+                    "a custom resource needs a version"
+                );
                 if version(&new) != version(&object) {
                     return conflict("the object has been modified");
                 }
@@ -91,13 +104,26 @@ impl State {
 
     fn page(&self, what: &str, namespace: &str, asked: &Asked) -> Answer {
         let number = |key: &str| asked.query.get(key).and_then(|text| text.parse().ok());
-        let (from, limit): (usize, usize) = (number("continue").unwrap_or(0), number("limit").unwrap());
+        let (from, limit): (usize, usize) =
+            (number("continue").unwrap_or(0), number("limit").unwrap());
         let of = |key: &&(&str, String, String)| key.0 == what && key.1 == namespace;
         let keys: Vec<_> = self.kept.keys().filter(of).collect();
-        let items: Vec<&Value> = keys.iter().skip(from).take(limit).map(|key| &self.kept[key]).collect();
+        let items: Vec<&Value> = keys
+            .iter()
+            .skip(from)
+            .take(limit)
+            .map(|key| &self.kept[key])
+            .collect();
         let rest = keys.len() > from + limit;
-        let next = if rest { (from + limit).to_string() } else { String::new() };
+        let next = if rest {
+            (from + limit).to_string()
+        } else {
+            String::new()
+        };
         let meta = json!({ "resourceVersion": self.version.to_string(), "continue": next });
-        Answer::Whole(200, json!({ "kind": "List", "metadata": meta, "items": items }))
+        Answer::Whole(
+            200,
+            json!({ "kind": "List", "metadata": meta, "items": items }),
+        )
     }
 }

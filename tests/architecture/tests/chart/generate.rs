@@ -13,11 +13,12 @@ pub(crate) const NAMESPACE: &str = "muster-system";
 const RELEASE_NAMESPACE: &str = "{{ .Release.Namespace }}";
 
 /// Kinds of the base whose objects belong to no namespace.
-const CLUSTER_SCOPED: [&str; 6] = [
+const CLUSTER_SCOPED: [&str; 7] = [
     "Namespace",
     "ClusterRole",
     "ClusterRoleBinding",
     "CustomResourceDefinition",
+    "FlowSchema",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 ];
@@ -41,11 +42,15 @@ pub(crate) struct Component {
     pub(crate) value: &'static str,
 }
 
-/// In the order in which the coordinator gets their flags.
-pub(crate) const COMPONENTS: [Component; 2] = [
+/// In the order of their folders' names.
+pub(crate) const COMPONENTS: [Component; 3] = [
     Component {
         folder: "cordon",
         value: "cordon.enabled",
+    },
+    Component {
+        folder: "two-coordinators",
+        value: "twoCoordinators.enabled",
     },
     Component {
         folder: "worker-pods",
@@ -120,6 +125,19 @@ const EDITS: &[Edit] = &[
       {{- with .Values.coordinator.affinity }}
       affinity: {{ toJson . }}
       {{- end }}
+      {{- if not .Values.coordinator.affinity }}
+      {{- if .Values.twoCoordinators.enabled }}
+      affinity:
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+          - weight: 100
+            podAffinityTerm:
+              topologyKey: kubernetes.io/hostname
+              labelSelector:
+                matchLabels:
+                  app.kubernetes.io/name: muster-coordinator
+      {{- end }}
+      {{- end }}
       {{- with .Values.coordinator.priorityClassName }}
       priorityClassName: {{ toJson . }}
       {{- end }}
@@ -129,6 +147,13 @@ const EDITS: &[Edit] = &[
       - name: state
         emptyDir: {}
       {{- end }}
+      {{- if .Values.coordinator.storage.persistent }}
+      {{- if .Values.twoCoordinators.enabled }}
+      volumes:
+      - name: state
+        emptyDir: {}
+      {{- end }}
+      {{- end }}
 ",
     ),
     edit(
@@ -137,6 +162,9 @@ const EDITS: &[Edit] = &[
         "muster-coordinator,localhost{{ range .Values.coordinator.serverNames }},{{ . }}{{ end }}
         {{- if .Values.cordon.enabled }}
         - --kubernetes-cordon={{ if .Values.cordon.dryRun }}dry-run{{ end }}{{ if not .Values.cordon.dryRun }}on{{ end }}
+        {{- end }}
+        {{- if .Values.twoCoordinators.enabled }}
+        - --store=kubernetes
         {{- end }}
         {{- if .Values.workerPods.enabled }}
         - --kubernetes-pods={{ .Release.Namespace }}/muster-agent
@@ -150,6 +178,12 @@ const EDITS: &[Edit] = &[
         "coordinator.yaml",
         "          value: /var/lib/muster/coordinator\n",
         "          value: /var/lib/muster/coordinator
+        {{- if .Values.twoCoordinators.enabled }}
+        - name: MUSTER_POD_NAME
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.name
+        {{- end }}
         {{- range .Values.coordinator.env }}
         - {{ toJson . }}
         {{- end }}
@@ -178,6 +212,7 @@ const EDITS: &[Edit] = &[
           storage: 2Gi
 ",
         "  {{- if .Values.coordinator.storage.persistent }}
+  {{- if not .Values.twoCoordinators.enabled }}
   volumeClaimTemplates:
   - metadata:
       name: state
@@ -189,6 +224,18 @@ const EDITS: &[Edit] = &[
       resources:
         requests:
           storage: {{ toJson .Values.coordinator.storage.size }}
+  {{- end }}
+  {{- end }}
+",
+    ),
+    edit(
+        "coordinator.yaml",
+        "  replicas: 1\n",
+        "  {{- if .Values.twoCoordinators.enabled }}
+  replicas: 2
+  {{- end }}
+  {{- if not .Values.twoCoordinators.enabled }}
+  replicas: 1
   {{- end }}
 ",
     ),
@@ -210,6 +257,9 @@ spec:
   {{- end }}
   selector:
     app.kubernetes.io/name: muster-coordinator
+    {{- if .Values.twoCoordinators.enabled }}
+    muster.dev/leader: \"true\"
+    {{- end }}
   ports:
 ",
     ),

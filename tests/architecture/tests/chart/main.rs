@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 mod generate;
+mod patch;
 mod template;
 
 use std::{
@@ -57,7 +58,9 @@ fn of_the_base_and(components: &[&Component]) -> BTreeMap<String, Value> {
         objects.append(&mut by_name(&component.objects()));
         let kustomization = component.kustomization();
         let patches = kustomization["patches"].as_array().unwrap();
-        patches.iter().for_each(|patch| add(patch, &mut objects));
+        patches
+            .iter()
+            .for_each(|patch| patch::apply(patch, &mut objects));
     }
     objects.retain(|_, object| object["kind"] != "Namespace");
     for object in objects.values_mut() {
@@ -69,25 +72,6 @@ fn of_the_base_and(components: &[&Component]) -> BTreeMap<String, Value> {
         }
     }
     objects
-}
-
-/// Applies a patch that adds items to the ends of lists. No component has another.
-fn add(patch: &Value, objects: &mut BTreeMap<String, Value>) {
-    let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    let target = &patch["target"];
-    let target = format!("{} {}", text(&target["kind"]), text(&target["name"]));
-    let object = objects
-        .get_mut(&target)
-        .unwrap_or_else(|| panic!("no {target}"));
-    let steps: Value = serde_saphyr::from_str(&text(&patch["patch"])).unwrap();
-    for step in steps.as_array().unwrap() {
-        assert_eq!(step["op"], "add", "{step}");
-        let path = text(&step["path"]);
-        let list = path.strip_suffix("/-").expect("the end of a list");
-        let list = object.pointer_mut(list).and_then(Value::as_array_mut);
-        list.unwrap_or_else(|| panic!("{target} has no list {path}"))
-            .push(step["value"].clone());
-    }
 }
 
 /// What our own reader makes of the chart.

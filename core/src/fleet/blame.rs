@@ -107,9 +107,9 @@ const SAME_CUT: Duration = Duration::from_millis(250);
 /// A heartbeat that arrives up to this long after a failure may have been sent before it.
 pub(crate) const UNDER_WAY: Duration = Duration::from_millis(250);
 
-/// Whether later reports of the same burst cannot change the culprit. That is so if a rank was
-/// killed from outside and everything else is its victim. A silence may have begun before the kill,
-/// so it leaves the question open.
+/// Whether no later report of the same burst can change the culprit. That is so if a rank was
+/// killed from outside and everything else is its victim, but not while a member is silent: its
+/// silence may have begun before the kill.
 pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     let killed = |e: &Evidence| {
         matches!(
@@ -125,14 +125,14 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
 }
 
 /// Selects the silences that began too late to be the cause: the node was still heard after the
-/// first victim fell, or it reported a cause that is no network cut.
+/// first victim failed, or it reported a cause that is no network cut.
 pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let victims = evidence
         .iter()
         .filter(|e| e.is_victim())
         .map(Evidence::at)
         .filter(|at| *at > Timestamp::default());
-    let fell = victims.min();
+    let first_failed = victims.min();
     let has_told = move |node: &NodeName| {
         evidence
             .iter()
@@ -141,7 +141,7 @@ pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     move |e| match e {
         Evidence::NodeSilent {
             node, lost, heard, ..
-        } => fell.is_some_and(|fell| *heard > fell + UNDER_WAY) || (!lost && has_told(node)),
+        } => first_failed.is_some_and(|at| *heard > at + UNDER_WAY) || (!lost && has_told(node)),
         _ => false,
     }
 }
@@ -202,7 +202,7 @@ impl Evidence {
         !matches!(self, Evidence::NodeSilent { lost: false, .. })
     }
 
-    /// Whether this explains nothing: at most it says that another member went away.
+    /// Whether this is no cause: at most it says that another member went away.
     pub(crate) fn is_victim(&self) -> bool {
         match self {
             Evidence::Forgotten { .. } => true,
@@ -235,6 +235,8 @@ impl Evidence {
         )
     }
 
+    /// The time at which this is ranked among the others. A silence is ranked a little before it was
+    /// noticed (see [`SAME_CUT`]), and a refusal, which has no time, first.
     fn at(&self) -> Timestamp {
         match self {
             Evidence::RankExit { at, .. }
@@ -319,13 +321,43 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
     let primary = evidence
         .iter()
         .min_by_key(|e| (late(e), e.order(), Reverse(e.breaks())))?;
+    let (cause, charged, message) = cause_and_payer(primary, evidence, members, in_vain);
+    let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
+    // A member that fenced itself, or was not let in, is neither to blame nor a victim.
+    let failed = evidence
+        .iter()
+        .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::Unlike { .. }));
+    let collateral = failed
+        .filter(|e| !named || e.name() != primary.name())
+        .map(Evidence::name)
+        .collect();
+    Some(Verdict {
+        cause,
+        message,
+        symptom: symptom(primary),
+        charged,
+        culprit: named.then(|| primary.name()),
+        node: named.then(|| primary.node().clone()),
+        collateral,
+        event_at: primary.happened(),
+        doubtful: primary.is_victim() || matches!(primary, Evidence::Vanished { .. }),
+    })
+}
+
+/// What the primary failure was, who pays for it, and the sentence that says so.
+fn cause_and_payer(
+    primary: &Evidence,
+    evidence: &[Evidence],
+    members: usize,
+    in_vain: bool,
+) -> (Cause, Charged, String) {
     let refused_everywhere = evidence
         .iter()
         .filter(|e| matches!(e, Evidence::Refused { .. }))
         .count()
         == members;
     let unless_in_vain = |spared| if in_vain { Charged::Job } else { spared };
-    let (cause, charged, message) = match primary {
+    match primary {
         Evidence::Forgotten { node, .. } => (
             Cause::PeersLost,
             unless_in_vain(Charged::Nobody),
@@ -463,8 +495,12 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
             Charged::Nobody,
             unlike(evidence, members),
         ),
-    };
-    let symptom = match primary {
+    }
+}
+
+/// How the program that failed first ended, without naming the place.
+fn symptom(primary: &Evidence) -> Option<String> {
+    match primary {
         victim if victim.is_victim() => None,
         Evidence::RankExit { exit, error, .. } | Evidence::TorchrunFailed { exit, error, .. } => {
             Some(
@@ -475,27 +511,7 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         }
         Evidence::Refused { reason, .. } => Some(reason.clone()),
         _ => None,
-    };
-    let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
-    // A member that fenced itself, or was not let in, is neither to blame nor a victim.
-    let fell = evidence
-        .iter()
-        .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::Unlike { .. }));
-    let collateral = fell
-        .filter(|e| !named || e.name() != primary.name())
-        .map(Evidence::name)
-        .collect();
-    Some(Verdict {
-        cause,
-        message,
-        symptom,
-        charged,
-        culprit: named.then(|| primary.name()),
-        node: named.then(|| primary.node().clone()),
-        collateral,
-        event_at: primary.happened(),
-        doubtful: primary.is_victim() || matches!(primary, Evidence::Vanished { .. }),
-    })
+    }
 }
 
 /// Says how many members do not go with the others, and how the first few differ.

@@ -47,8 +47,7 @@ impl JobTurn<'_> {
             return;
         };
         if verdict.event_at == Timestamp::default() {
-            // A refusal has no moment of its own. A launcher's end has one only when its group is
-            // dead.
+            // Nobody knows when a node refused, nor when torchrun ended before its group is dead.
             verdict.event_at = doubted;
         }
         self.note_break(&verdict, &generation, &steps, doubted);
@@ -64,8 +63,8 @@ impl JobTurn<'_> {
         self.hold_against_node(&verdict, lasted);
     }
 
-    /// Breaks in a row that nobody surely caused, if this generation has brought no new
-    /// step, nor, where no steps are seen, a checkpoint.
+    /// How many doubtful breaks in a row came before this one. Zero if this generation has brought
+    /// the job further: by a new step, or by a checkpoint if it shows no steps.
     fn in_vain(&self, steps: &Steps) -> u32 {
         let advanced = match steps.last {
             Some(_) => steps.last > self.job.furthest_step.max(self.job.last_step),

@@ -18,19 +18,19 @@ use crate::{
 };
 
 /// All evidence that this generation is broken. A suspicion alone helps to find the culprit, but
-/// breaks nothing. `patience`: a member that is not ready by then counts as failed to start.
+/// breaks nothing. `deadline`: a member that is not ready by then counts as failed to start.
 pub(crate) fn evidence(
     nodes: &Registry,
     job: &JobUid,
     generation: &GenerationRecord,
     now: Timestamp,
-    patience: Timestamp,
+    deadline: Timestamp,
 ) -> Vec<Evidence> {
     let (mut found, id) = (Vec::new(), generation.run(job));
     for member in &generation.members {
         let name = &member.node;
         if generation.fenced.contains(name) {
-            // The fence holds, whatever the node says by now.
+            // The workers have stopped by themselves, whatever the node says now.
             found.push(Evidence::Fenced {
                 node: name.clone(),
                 at: now,
@@ -48,7 +48,8 @@ pub(crate) fn evidence(
         if node.record.boot_id != member.boot_id {
             found.push(Evidence::NodeRebooted {
                 node: name.clone(),
-                // The member was sealed with the boot before. An older doubt is of another matter.
+                // Its earlier boot was up when the generation was opened, so an older doubt has
+                // another cause.
                 at: node.doubted_at.max(generation.opened).min(now),
             });
             continue;
@@ -80,7 +81,8 @@ pub(crate) fn evidence(
             Liveness::Suspect | Liveness::Lost if !finished => found.push(Evidence::NodeSilent {
                 node: name.clone(),
                 lost: node.liveness == Liveness::Lost,
-                // A broken connection has a moment. Of a silence only the beginning is known.
+                // The moment at which a connection broke is known. A silent node may have failed
+                // at any time since it was last heard.
                 since: if node.session.is_none() {
                     node.doubted_at
                 } else {
@@ -102,7 +104,7 @@ pub(crate) fn evidence(
             _ => {}
         }
     }
-    if !generation.started && now > patience {
+    if !generation.started && now > deadline {
         found.extend(
             generation::unready(nodes, job, generation)
                 .into_iter()
@@ -115,7 +117,7 @@ pub(crate) fn evidence(
     found
 }
 
-/// Ranks that say they fell because another member went away.
+/// Ranks that say that they failed because another member went away.
 pub(crate) fn victims(
     nodes: &Registry,
     job: &JobUid,
@@ -134,25 +136,25 @@ pub(crate) fn victims(
         .collect()
 }
 
-/// Whether some member without evidence of its own has sent nothing since `fell`. It may be the
-/// cause, so its next heartbeat is awaited. If none comes, its silence is evidence.
+/// Whether some member without evidence against it has not been heard after this moment. It may be
+/// the cause, so its next heartbeat is awaited. If none comes, its silence is evidence.
 pub(crate) fn may_have_a_culprit(
     nodes: &Registry,
     generation: &GenerationRecord,
     evidence: &[Evidence],
-    fell: Timestamp,
+    heard_after: Timestamp,
 ) -> bool {
     let unheard = |node: &NodeName| {
         nodes
             .get(node)
-            .is_some_and(|n| n.heard < fell || n.liveness == Liveness::Unknown)
+            .is_some_and(|n| n.heard < heard_after || n.liveness == Liveness::Unknown)
     };
-    let silent = |node: &&NodeName| !evidence.iter().any(|e| e.node() == *node);
+    let unsuspected = |node: &&NodeName| !evidence.iter().any(|e| e.node() == *node);
     generation
         .members
         .iter()
         .map(|member| &member.node)
-        .filter(silent)
+        .filter(unsuspected)
         .any(unheard)
 }
 
@@ -172,8 +174,8 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         });
         return;
     }
-    // The runner was killed. Last words that it had not passed on are lost. Nobody can say how a
-    // rank without last words died.
+    // The runner was killed, so ends that it had not yet written down are lost. A rank that left no
+    // error may have been killed with it.
     let vanished = run.torchrun_exit.is_none() && run.phase == RunPhase::Dead;
     let failures = || {
         let failed = run
@@ -182,8 +184,8 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
             .filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
         failed.filter(|rank| !vanished || rank.first_error.is_some())
     };
-    // An agent's clock may give the same time to everything before a reboot. Of equal times, a killed
-    // rank is taken not to be the first.
+    // After a reboot an agent may give the same time to all exits before it. Of ranks with equal
+    // times, one that was killed is taken to be later.
     let killed = |rank: &RankReport| {
         rank.exit
             .map(|exit| exit.class(rank.first_error.as_deref()))

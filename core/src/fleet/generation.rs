@@ -136,7 +136,7 @@ pub(crate) fn is_inert(
 
 /// The deadline for a generation to get ready. Its members may first have to stop the previous one.
 /// `present_since`: a coordinator that was away has not heard its nodes before this.
-pub(crate) fn patience(
+pub(crate) fn ready_deadline(
     generation: &GenerationRecord,
     present_since: Timestamp,
     policy: &Policy,

@@ -50,7 +50,8 @@ enum Judgement {
         silent: usize,
         shortfall: String,
     },
-    /// Members were silent together, and the first is back. The rest has until this moment.
+    /// Members were silent together, and the first is back. The others have until this moment to
+    /// come back.
     SomeAreBack(Timestamp),
     Broken(Vec<Evidence>),
 }
@@ -75,7 +76,7 @@ impl JobTurn<'_> {
             Judgement::Sound => Condition::Sound,
             Judgement::Doubted(until) => {
                 self.wake(until);
-                // What the brake froze is so no longer: the brake is judged anew each time.
+                // The brake is looked at anew each time, so it no longer freezes this generation.
                 doubt.left = doubt.left.filter(|left| !left.is_frozen());
                 Condition::Doubted(doubt)
             }
@@ -114,11 +115,12 @@ impl JobTurn<'_> {
     }
 
     /// When the first evidence against the generation was seen, if it has any.
-    fn doubted(&self) -> Timestamp {
+    fn doubted_since(&self) -> Timestamp {
         let doubt = self.live.condition.doubt();
         doubt.map_or(self.now, |doubt| doubt.since)
     }
 
+    /// The generation that is judged, unless there is none or its job is ending.
     fn judged(&self) -> Option<&GenerationRecord> {
         let current = self.job.current.as_ref();
         current.filter(|_| self.job.ending.is_none())
@@ -135,10 +137,10 @@ impl JobTurn<'_> {
         if !evidence.iter().any(Evidence::breaks) {
             return Judgement::Sound;
         }
-        None.or_else(|| self.gathers(&evidence))
+        None.or_else(|| self.awaits_more(&evidence))
             .or_else(|| self.awaits_culprit(generation, &evidence))
-            .or_else(|| self.is_frozen(generation, &evidence))
-            .or_else(|| self.is_spared(&evidence))
+            .or_else(|| self.frozen(generation, &evidence))
+            .or_else(|| self.spared(&evidence))
             .unwrap_or(Judgement::Broken(evidence))
     }
 
@@ -154,10 +156,10 @@ impl JobTurn<'_> {
     }
 
     fn deadline(&self, generation: &GenerationRecord) -> Timestamp {
-        generation::patience(generation, self.presence.since, self.policy)
+        generation::ready_deadline(generation, self.presence.since, self.policy)
     }
 
-    /// The generation has trained to its end, or nearly.
+    /// `Done` or `RanksDone`, if the generation has trained to its end.
     fn good_end(&self, generation: &GenerationRecord) -> Option<Judgement> {
         if !generation.started {
             return None;
@@ -196,14 +198,15 @@ impl JobTurn<'_> {
         evidence
     }
 
-    /// More evidence of the same burst may come.
-    fn gathers(&self, evidence: &[Evidence]) -> Option<Judgement> {
-        let until = self.doubted() + self.policy.coalesce;
-        let gathers = self.now < until && !blame::is_conclusive(evidence);
-        gathers.then_some(Judgement::Doubted(until))
+    /// `Doubted`, if more evidence of the same burst may come.
+    fn awaits_more(&self, evidence: &[Evidence]) -> Option<Judgement> {
+        let until = self.doubted_since() + self.policy.coalesce;
+        let awaits = self.now < until && !blame::is_conclusive(evidence);
+        awaits.then_some(Judgement::Doubted(until))
     }
 
-    /// Every failure is a victim of another, and that other one may not have been heard yet.
+    /// `Doubted`, if all failures known so far may have been caused by a member that has not been
+    /// heard since.
     fn awaits_culprit(
         &self,
         generation: &GenerationRecord,
@@ -213,20 +216,20 @@ impl JobTurn<'_> {
         if !evidence.iter().all(|e| e.is_victim() || late(e)) {
             return None;
         }
-        let doubted = self.doubted();
-        let patience = if self.is_listening() {
+        let doubted = self.doubted_since();
+        let until = if self.is_listening() {
             self.presence.listen_until
         } else {
             doubted + self.nodes.heartbeat(self.policy) * (self.policy.suspect_missed + 1)
         };
-        let fell = doubted + UNDER_WAY;
-        let awaits = self.now < patience
-            && evidence::may_have_a_culprit(self.nodes, generation, evidence, fell);
-        awaits.then(|| Judgement::Doubted(patience.min(self.now + LOOK_AGAIN)))
+        let heard_after = doubted + UNDER_WAY;
+        let awaits = self.now < until
+            && evidence::may_have_a_culprit(self.nodes, generation, evidence, heard_after);
+        awaits.then(|| Judgement::Doubted(until.min(self.now + LOOK_AGAIN)))
     }
 
-    /// Nobody of it can be heard while the brake for mass losses is on.
-    fn is_frozen(&self, generation: &GenerationRecord, evidence: &[Evidence]) -> Option<Judgement> {
+    /// `Frozen`, if no member can be heard while the brake for mass losses is on.
+    fn frozen(&self, generation: &GenerationRecord, evidence: &[Evidence]) -> Option<Judgement> {
         let brake = self.brake?;
         let frozen = evidence.iter().all(Evidence::is_silence)
             && generation::unheard(self.nodes, generation)
@@ -234,8 +237,9 @@ impl JobTurn<'_> {
         frozen.then(|| Judgement::Frozen(brake.sentence(self.policy)))
     }
 
-    /// Members are only silent, and a new generation would not help yet.
-    fn is_spared(&self, evidence: &[Evidence]) -> Option<Judgement> {
+    /// `Stranded` or `SomeAreBack`, if members are only silent and a new generation would not help
+    /// yet.
+    fn spared(&self, evidence: &[Evidence]) -> Option<Judgement> {
         let silent = |e: &Evidence| matches!(e, Evidence::NodeSilent { .. });
         if !evidence.iter().all(silent) {
             return None;

@@ -63,7 +63,7 @@ impl JobTurn<'_> {
                 avoided: avoided(name)
                     .or_else(|| unhealthy::withheld(node))
                     .or_else(|| unhealthy::withheld(self.nodes.host_of(node)?))
-                    .or_else(|| self.pods.goes(node))
+                    .or_else(|| self.pods.why_going(node))
                     .or_else(|| unfenced(node)),
                 shunned: fault_ledger::shunned_by(
                     &self.nodes.blamed(node).record,

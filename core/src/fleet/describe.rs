@@ -84,7 +84,7 @@ impl JobTurn<'_> {
                 .count()
         };
         let waits = || {
-            let waits = self.pods.waits(job, self.nodes);
+            let waits = self.pods.why_waiting(job, self.nodes);
             waits.map(|why| format!("; {why}")).unwrap_or_default()
         };
         let left = self.live.condition.left();

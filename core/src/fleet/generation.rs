@@ -72,7 +72,7 @@ pub(crate) fn note_all_deaths(nodes: &Registry, job: &mut JobRecord) {
 }
 
 /// Where the TCPStore of this generation is served, as soon as it is.
-pub(crate) fn store(
+pub(crate) fn tcp_store(
     nodes: &Registry,
     job: &JobUid,
     generation: &GenerationRecord,

@@ -1,5 +1,5 @@
 //! Takes down what agents say, and what their silence says: facts about nodes. It judges no job.
-//! How a session begins is in `hello`.
+//! How a session begins is in `welcome`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,9 +98,9 @@ impl Fleet {
         }
     }
 
-    /// What a node says of the launchers it was asked for. Answers to
-    /// withdrawn wishes are kept, too: if a wish is withdrawn and repeated before the node sees it,
-    /// the node does not answer again.
+    /// Takes down what a node says of the launchers that it was asked for. An answer is kept although
+    /// the request was withdrawn: if the request is repeated before the node has seen the
+    /// withdrawal, the node does not answer again.
     pub(crate) fn launchers(
         &mut self,
         session: SessionId,
@@ -187,6 +187,7 @@ impl Fleet {
         }
         scratch.node_changed(&self.nodes, &self.jobs, name);
     }
+
     /// Writes one event about the return of the nodes that were there before this coordinator
     /// started, or before it stood still.
     pub(crate) fn tell_return(&mut self, scratch: &mut Scratch) {

@@ -7,12 +7,12 @@
 //! they cannot be read or written, nothing stops: the failure is one event, and a condition of
 //! every node until it is over.
 //!
-//! What a cordon of Muster on an object means depends on its time and on this coordinator's books:
-//! - *Same time as the cordon in the books*: it is that cordon. A person who makes the node
+//! What a cordon of Muster on an object means depends on its time and on the node's record:
+//! - *Same time as the cordon in the record*: it is that cordon. A person who makes the node
 //!   schedulable overrules it.
-//! - *Newer than every cordon of the node in the books*: the books lost it, with the store or
-//!   because the store is an old copy. It is adopted.
-//! - *Ended in the books*: it is lifted.
+//! - *Newer than every cordon in the record*: the record has lost it, because the store was lost or
+//!   is an old copy. It is adopted.
+//! - *Ended in the record*: it is lifted.
 //! - *Ended by a person*: only the annotations are removed. A later `unschedulable` is the
 //!   person's.
 
@@ -48,11 +48,11 @@ pub(crate) struct Objects {
     unwritable: Option<String>,
 }
 
-/// What an object means for the record of its node.
-enum Word {
+/// What a cordon on an object means for the record of its node.
+enum Meaning {
     /// A person has ended the cordon.
     Overruled,
-    /// The books have lost this cordon.
+    /// The record has lost this cordon.
     Lost(Cordon),
 }
 
@@ -161,7 +161,8 @@ impl Objects {
         let node = nodes.get_mut(name).expect("found above");
         let before = work(node);
         node.object = object;
-        let word = (node.object.as_ref()).and_then(|object| word(&node.record, object, policy));
+        let meaning =
+            (node.object.as_ref()).and_then(|object| meaning(&node.record, object, policy));
         if let Some(object) = &node.object {
             hear_undone(&mut node.record, object);
         }
@@ -177,9 +178,9 @@ impl Objects {
                 out.node_changed(nodes, jobs, pod);
             }
         }
-        match word {
-            Some(Word::Overruled) => cordon::overruled(nodes, jobs, name, policy, out),
-            Some(Word::Lost(cordon)) => cordon::set(nodes, jobs, name, Some(cordon), out),
+        match meaning {
+            Some(Meaning::Overruled) => cordon::overruled(nodes, jobs, name, policy, out),
+            Some(Meaning::Lost(cordon)) => cordon::set(nodes, jobs, name, Some(cordon), out),
             None => {}
         }
     }
@@ -221,12 +222,12 @@ fn relabel(node: &mut Node) -> bool {
     true
 }
 
-fn word(record: &NodeRecord, object: &NodeObject, policy: &Policy) -> Option<Word> {
+fn meaning(record: &NodeRecord, object: &NodeObject, policy: &Policy) -> Option<Meaning> {
     let there = object.marking.cordon.as_ref()?;
     let at = Timestamp::from_rfc3339(&there.at)?;
     let present = record.cordon.as_ref();
     if present.is_some_and(|cordon| cordon.at == at) {
-        return (!object.unschedulable).then_some(Word::Overruled);
+        return (!object.unschedulable).then_some(Meaning::Overruled);
     }
     let lost = object.unschedulable && Some(at) > record.last_cordon();
     let cordon = || Cordon {
@@ -235,7 +236,7 @@ fn word(record: &NodeRecord, object: &NodeObject, policy: &Policy) -> Option<Wor
         at,
         jobs: Vec::new(),
     };
-    (lost && policy.kubernetes_cordon != CordonMode::Off).then(|| Word::Lost(cordon()))
+    (lost && policy.kubernetes_cordon != CordonMode::Off).then(|| Meaning::Lost(cordon()))
 }
 
 fn touch_all(nodes: &Registry, out: &mut Scratch) {

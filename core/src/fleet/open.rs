@@ -10,10 +10,11 @@ use crate::{
         job_turn::JobTurn,
         live::Condition,
         members::{Member, Members},
-        placement::Placement,
+        placement::{Placement, Shortfall},
         receipt::{Cause, Incident},
         unhealthy,
     },
+    id::Generation,
     planted::{self, Mistake},
     run::RunId,
 };
@@ -22,8 +23,9 @@ use crate::{
 /// member out, so a member with more counts as reporting none.
 const ADDRESSES_MAX: usize = 16;
 
-/// How long a job that could begin waits for pods that have a host already. Pods whose image is there
-/// come up within seconds of each other. Those that pull it are not waited for: that takes minutes.
+/// How long a job that could begin waits for its pods that have a host already. Pods come up within
+/// seconds of each other if their image is on the host. Pulling an image takes minutes, so the job
+/// does not wait for that.
 const PODS_COME: Duration = Duration::from_secs(10);
 
 impl JobTurn<'_> {
@@ -33,6 +35,25 @@ impl JobTurn<'_> {
         if job.current.is_some() || job.ending.is_some() || job.phase.is_over() {
             return;
         }
+        if self.is_held_back() {
+            return;
+        }
+        if self.job.reason == Reason::BelowMinimum {
+            self.job.forget_stacks(self.now);
+        }
+        let gang = match self.place() {
+            Placement::Gang(gang) => gang,
+            Placement::Short(shortfall) => return self.wait_for_nodes(&shortfall),
+        };
+        if !self.waits_for_pods(gang.len()) {
+            self.open_on(&gang);
+        }
+    }
+
+    /// Whether the job must not begin yet: it is suspended, or its back-off is not over, or the
+    /// coordinator listens.
+    fn is_held_back(&mut self) -> bool {
+        let job = &*self.job;
         if job.suspended {
             let message = match unhealthy::unkillable(self.nodes, self.job) {
                 Some(message) => message,
@@ -42,7 +63,8 @@ impl JobTurn<'_> {
                 None => "suspended; it holds no nodes until it is resumed".to_owned(),
             };
             self.job.say(Phase::Pending, Reason::Suspended, message);
-            return account::waits(self.job, self.now);
+            account::waits(self.job, self.now);
+            return true;
         }
         if let Some(at) = job.not_before.filter(|at| *at > self.now) {
             let crash_loop = job
@@ -56,39 +78,37 @@ impl JobTurn<'_> {
             );
             self.job.say(Phase::Recovering, Reason::BackOff, message);
             account::waits(self.job, self.now);
-            return self.wake(at);
+            self.wake(at);
+            return true;
         }
         if self.is_listening() {
-            return self.wake(self.presence.listen_until);
+            self.wake(self.presence.listen_until);
+            return true;
         }
-        if job.reason == Reason::BelowMinimum {
-            self.job.forget_stacks(self.now);
+        false
+    }
+
+    fn wait_for_nodes(&mut self, shortfall: &Shortfall) {
+        let waits = self.pods.why_waiting(self.job, self.nodes);
+        // What the pods wait for comes first: the nodes that are named after it may be many, and
+        // long texts are cut.
+        let waits = waits.map(|why| format!("{why}; ")).unwrap_or_default();
+        let message = format!("{waits}{shortfall}");
+        if self.job.reason != Reason::BelowMinimum {
+            self.warn("BelowMinimum", message.clone());
         }
-        let gang = match self.place() {
-            Placement::Gang(gang) => gang,
-            Placement::Short(shortfall) => {
-                let waits = self.pods.waits(self.job, self.nodes);
-                // What the pods wait for comes first: the nodes that are named after it may be many,
-                // and long texts are cut.
-                let waits = waits.map(|why| format!("{why}; ")).unwrap_or_default();
-                let message = format!("{waits}{shortfall}");
-                if self.job.reason != Reason::BelowMinimum {
-                    self.warn("BelowMinimum", message.clone());
-                }
-                self.job.say(Phase::Pending, Reason::BelowMinimum, message);
-                account::waits(self.job, self.now);
-                self.wake_when_unavoided();
-                if let Some(at) = self.job.asks_again_at() {
-                    self.wake(at);
-                }
-                return;
-            }
-        };
-        if self.waits_for_pods(gang.len()) {
-            return;
+        self.job.say(Phase::Pending, Reason::BelowMinimum, message);
+        account::waits(self.job, self.now);
+        self.wake_when_unavoided();
+        if let Some(at) = self.job.asks_again_at() {
+            self.wake(at);
         }
-        let (profile, mismatches) = agreement::agree(self.nodes, &gang);
-        let members = self.with_addresses(&gang);
+    }
+
+    /// Opens the next generation on these nodes.
+    fn open_on(&mut self, gang: &[Member]) {
+        let (profile, mismatches) = agreement::agree(self.nodes, gang);
+        let members = self.with_addresses(gang);
         let job = &mut *self.job;
         job.restart_count += u32::from(job.latest().is_some_and(|before| before.started));
         let kept = planted::on(Mistake::NumberKept) && job.last_generation.0 > 0;
@@ -98,34 +118,8 @@ impl JobTurn<'_> {
             job.last_generation.next()
         };
         let (size, first) = (gang.len() as u32, job.incidents.is_empty());
-        if first {
-            job.open_incident(Incident {
-                message: "first start".into(),
-                ..Incident::at(job.created)
-            });
-        }
-        account::goes_on(job, self.now);
-        let waited = job.reason == Reason::BelowMinimum
-            && job
-                .incidents
-                .last()
-                .is_some_and(|incident| incident.to.is_some());
-        if waited {
-            job.open_incident(Incident {
-                cause: Cause::Resumed,
-                message: "enough nodes again".into(),
-                ..Incident::at(self.now)
-            });
-        }
-        let cause = match job.incidents.last_mut() {
-            Some(incident) => {
-                incident.to = Some(number);
-                incident.to_nodes = size;
-                incident.decided_at = Some(self.now);
-                incident.cause
-            }
-            None => Cause::FirstStart,
-        };
+        let cause = self.decide_incident(number, size);
+        let job = &mut *self.job;
         job.nodes_used
             .extend(gang.iter().map(|member| member.node.clone()));
         job.last_generation = number;
@@ -176,6 +170,40 @@ impl JobTurn<'_> {
         self.live.condition = Condition::Sound;
         self.live.pods_since = None;
         self.nodes.note_members(self.job);
+    }
+
+    /// Notes in the job's incident that this generation is the answer to it, and returns its cause. A
+    /// first start and a job that had too few nodes have no incident yet, so one is opened.
+    fn decide_incident(&mut self, number: Generation, size: u32) -> Cause {
+        let job = &mut *self.job;
+        if job.incidents.is_empty() {
+            job.open_incident(Incident {
+                message: "first start".into(),
+                ..Incident::at(job.created)
+            });
+        }
+        account::goes_on(job, self.now);
+        let waited = job.reason == Reason::BelowMinimum
+            && job
+                .incidents
+                .last()
+                .is_some_and(|incident| incident.to.is_some());
+        if waited {
+            job.open_incident(Incident {
+                cause: Cause::Resumed,
+                message: "enough nodes again".into(),
+                ..Incident::at(self.now)
+            });
+        }
+        match job.incidents.last_mut() {
+            Some(incident) => {
+                incident.to = Some(number);
+                incident.to_nodes = size;
+                incident.decided_at = Some(self.now);
+                incident.cause
+            }
+            None => Cause::FirstStart,
+        }
     }
 
     /// Whether a job that begins waits for more of its pods, which were made together and come up one
@@ -233,7 +261,7 @@ impl JobTurn<'_> {
             .retiring
             .iter()
             .all(|g| generation::is_inert(self.nodes, g, job.spec.progress));
-        let Some(store) = generation::store(self.nodes, self.uid, generation) else {
+        let Some(store) = generation::tcp_store(self.nodes, self.uid, generation) else {
             return;
         };
         // A generation that has already lost a member will be replaced, not started.

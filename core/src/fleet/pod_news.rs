@@ -132,7 +132,7 @@ impl Fleet {
         scratch.note("PodGone", message).on_node(name);
     }
 
-    /// The job for which a node may speak. `None`: for all, because it is a host.
+    /// The only job of which this node may report. `None`: all jobs, because it is a host.
     fn speaks_for(&self, name: &NodeName) -> Option<Option<JobUid>> {
         let of_record = || self.nodes.get(name)?.record.pod_of.clone();
         let of_pod = || self.pods.all.get(name).map(|pod| pod.job.clone());
@@ -140,9 +140,9 @@ impl Fleet {
         (is_pod(name) && !is_heard_on_all).then(|| of_pod().or_else(of_record))
     }
 
-    /// What an agent says, without what it has no business to know: whoever may make pods in a
-    /// namespace can speak as one of them.
-    pub(crate) fn own_words(&self, hello: Hello) -> Hello {
+    /// The hello without what a worker pod says of other jobs than its own. Such a pod is not
+    /// trusted: every user who may make pods in a namespace can send a hello as one of them.
+    pub(crate) fn of_own_job(&self, hello: Hello) -> Hello {
         let Some(job) = self.speaks_for(&hello.node) else {
             return hello;
         };

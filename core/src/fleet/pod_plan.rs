@@ -1,7 +1,7 @@
 //! Which worker pods a job lacks, and which it does not need.
 //!
-//! The cluster's scheduler chooses the node of each pod; here is only decided how many there are. A
-//! generation is sealed over pods that are up (`placement`), so pods come and go slowly, and
+//! The cluster's scheduler chooses the node of each pod. These rules only decide how many there are. A
+//! generation has pods that are up as its members (`placement`), so pods come and go slowly, and
 //! generations quickly inside them. No pod is deleted while a worker may live in it.
 //!
 //! A job that trains already leaves the pods that it lacks to the scheduler, for as long as that
@@ -56,10 +56,12 @@ pub enum Host {
     Unknown,
 }
 
-/// What to do about the pods of this job. `hosts` says what is thought of each. A pod on a host that
-/// should not have it, and that no generation needs, is made anew elsewhere. So is one that cannot be
-/// scheduled and must not go to a host that is fit again. `lost` says which nodes are Lost: for such a pod
-/// another one is made, and it is kept, since its workers may live.
+/// What to do about the pods of this job.
+///
+/// `hosts` says what is thought of each host. A pod that no generation needs is replaced if its host
+/// should not have the job, or if it cannot be scheduled because it must avoid a host that is fit
+/// again. `lost` says which nodes are Lost. Such a pod is replaced too, but kept, since its workers
+/// may live.
 pub fn plan<'a>(
     job: &JobRecord,
     pods: impl IntoIterator<Item = &'a WorkerPod>,
@@ -118,8 +120,8 @@ pub fn plan<'a>(
         return plan;
     }
     let wanted = job.replicas as usize;
-    // A generation that is too small grows only onto hosts that are fit. Those of its members that are
-    // on others are no places for the next one.
+    // A generation that is too small grows only onto hosts that are fit, so the pods of members on
+    // other hosts do not count.
     let current = job.current.as_ref();
     let is_short = current.is_some_and(|current| current.members.len() < wanted);
     let is_place = |pod: &&&WorkerPod| !is_short || !pod.host.as_ref().is_some_and(&is_avoided);
@@ -141,8 +143,8 @@ pub fn plan<'a>(
     plan
 }
 
-/// Agents end the containers of a job that is over, so that their logs stay. What does not end is
-/// deleted, and so is what never ran: both would hold what others need.
+/// Agents end the containers of a job that is over, so that their logs stay. Pods that do not end are
+/// deleted, and so are pods that never ran, because both would hold room that other jobs need.
 fn after_the_end(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mut PodPlan) {
     let ended = job.finished.unwrap_or(now);
     let until = ended + job.spec.stop_grace_period + END;
@@ -175,7 +177,7 @@ fn give_back(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mu
     if has_begun || !lacks || !held || !in_vain || never {
         return false;
     }
-    // The newest decides: as long as new ones come, the job has had no time to get them.
+    // The newest pod decides: the job must have had time to get it, too.
     let Some(newest) = standing.iter().map(|pod| pod.created).max() else {
         return false;
     };

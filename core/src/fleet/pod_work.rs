@@ -1,16 +1,17 @@
 //! The work for the worker pods of one job, as one coordinator does it: which pods it makes and
-//! deletes next, and what it takes for true until the watch tells it.
+//! deletes next, and what it assumes until the watch says so.
 //!
 //! [`pod_plan`](super::pod_plan) says what a job lacks. Between the plan and the cluster lie requests
-//! that are under way, answers that are lost, and a watch that is late. A pod is *under way* from the
-//! moment in which it is asked for, and *made* from the answer until the watch tells of it; both
-//! count as there. If no answer comes nobody knows whether it was made. Then it is *unsure*, and the
-//! next pod that the job lacks is asked for under the same name: the API server makes no second pod of
-//! one name.
+//! that are under way, answers that are lost, and a watch that is late. A pod is *under way* from its
+//! request on, and *made* from the answer until the watch tells of it. Both count as existing. If no
+//! answer comes, nobody knows whether the pod was made. Then it is *unsure*, and the next pod that
+//! the job lacks is requested under the same name, because the API server makes no second pod of one
+//! name.
 //!
 //! A pod that is not needed is deleted in two steps, since the fleet could begin a generation in it at
-//! the same moment. First the fleet is told, and places nothing there any more. If no worker may live in
-//! it, by a record of the job that is as new as that, it is deleted, and counts as going at once.
+//! the same moment. First the fleet is told, and places nothing there any more. Then the pod is
+//! deleted, if a record of the job that is at least as new shows that no worker may live in it. From
+//! its deletion request on it counts as going.
 //!
 //! A job that has given its pods back, or whose pods were made in vain, pauses before it gets new
 //! ones. Nothing of this is stored. A coordinator that starts reads all pods first.
@@ -38,9 +39,10 @@ const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
 /// The first and the longest pause after a pod that was made in vain.
 const IN_VAIN_MIN: Duration = Duration::from_secs(1);
 const IN_VAIN_MAX: Duration = Duration::from_secs(300);
-/// How long a pod that was made counts without a word of the watch. It may have come and gone between
-/// two watches. Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout` in
-/// `pkg/controller/controller_utils.go`). Here a pod too many only goes again.
+/// How long a pod that was made counts although the watch does not tell of it. It may have come and
+/// gone between two watches. Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout`
+/// in `pkg/controller/controller_utils.go`). Less is enough here, because a surplus pod is deleted
+/// again.
 const EXPECTED: Duration = Duration::from_secs(60);
 /// The longest part of a job's name in a pod's name. No job object has a longer name.
 const NAME_MAX: usize = 52;
@@ -54,8 +56,8 @@ pub struct PodWork {
     pods: Known,
     /// Pods that the watch has not told of yet, by name.
     making: BTreeMap<String, Making>,
-    /// The uids of pods whose deletion was asked for. Whether it is done is open: an earlier request may
-    /// still arrive, so it cannot be taken back.
+    /// The uids of pods whose deletion was requested. It cannot be taken back, because the request may
+    /// still arrive.
     removing: BTreeMap<String, Removing>,
     /// When each pod was seen first, by uid.
     seen: BTreeMap<String, Timestamp>,
@@ -108,14 +110,14 @@ pub enum Removed {
 
 /// What to do next for the pods of one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Steps {
-    /// The fleet is to know that these pods, by uid, are about to be deleted, and no others.
+pub struct NextWork {
+    /// The fleet must be told that exactly these pods, by uid, are about to be deleted.
     pub tell: Option<BTreeSet<String>>,
     pub delete: Vec<Unneeded>,
     /// How many pods to ask for.
     pub create: u32,
-    /// The job has all the pods that it should have, or is not to have any.
-    pub content: bool,
+    /// The job lacks no pod: it has all that it should have, or should have none.
+    pub is_complete: bool,
     /// The job gives its pods back, and that was not so before.
     pub gives_back: bool,
     /// When to look again, if nothing changes before.
@@ -123,9 +125,9 @@ pub struct Steps {
 }
 
 impl PodWork {
-    /// What to do now. `known`: pods of which the fleet knows that they are about to be deleted, from
-    /// the same view as `job`. `random`: any number, for the length of a pause.
-    pub fn steps(
+    /// What to do now. `known`: the pods that the fleet was told are about to be deleted, from the same
+    /// view as `job`. `random`: any number, for the length of a pause.
+    pub fn next(
         &mut self,
         job: &JobRecord,
         known: &BTreeSet<String>,
@@ -133,7 +135,7 @@ impl PodWork {
         lost: impl Fn(&NodeName) -> bool,
         now: Timestamp,
         random: u64,
-    ) -> Steps {
+    ) -> NextWork {
         let PodPlan {
             create,
             delete,
@@ -148,11 +150,11 @@ impl PodWork {
         }
         let is_over = |making: &Making| matches!(making, Making::Made { until } if *until <= now);
         self.making.retain(|_, making| !is_over(making));
-        // Pods that are about to be given back are seen several times.
-        let gives_back = gives_back && !self.rests(now);
+        // The plan asks for it again until the pods are gone. It is one event.
+        let gives_back = gives_back && !self.pauses(now);
         if gives_back {
             let pause = (GIVEN_BACK_MIN * (1 << self.given_back.min(5))).min(GIVEN_BACK_MAX);
-            // Two jobs that gave way to each other do not come back together.
+            // Two jobs that gave way to each other must not come back at the same moment.
             let jitter = pause.mul_f64((random % 1_000) as f64 / 1_000.0);
             self.not_before = Some(now + pause + jitter);
             self.given_back += 1;
@@ -166,8 +168,8 @@ impl PodWork {
                 // A job that is over gets no new generation.
                 known.contains(&unneeded.uid) || job.phase.is_over()
             });
-        // After a pod that was made in vain there is a pause before the next.
-        let first_goes = delete
+        // If a pod was made in vain, the next one waits until it is deleted and a pause is over.
+        let waits_for_deletion = delete
             .iter()
             .chain(&untold)
             .any(|unneeded| unneeded.in_vain);
@@ -175,19 +177,23 @@ impl PodWork {
         let counts = |making: &&Making| **making != Making::Unsure;
         let counted = self.making.values().filter(counts).count() as u32;
         let lacking = create.saturating_sub(counted);
-        let rests = self.rests(now) && lacking > 0;
-        let rested = self.not_before.filter(|_| rests);
-        Steps {
+        let pauses = self.pauses(now) && lacking > 0;
+        let pause_ends = self.not_before.filter(|_| pauses);
+        NextWork {
             tell,
             delete,
-            create: if rests || first_goes { 0 } else { lacking },
-            content: create == 0,
+            create: if pauses || waits_for_deletion {
+                0
+            } else {
+                lacking
+            },
+            is_complete: create == 0,
             gives_back,
-            again: again.into_iter().chain(rested).min(),
+            again: again.into_iter().chain(pause_ends).min(),
         }
     }
 
-    /// Pods that were asked to go, and nobody knows whether they do.
+    /// Pods whose deletion was requested without an answer. It is requested again.
     fn unsure(&self) -> impl Iterator<Item = Unneeded> {
         let unsure = |uid: &str| self.removing.get(uid) == Some(&Removing::Unsure);
         let pods = self.pods.values().filter(move |pod| unsure(&pod.uid));
@@ -199,17 +205,17 @@ impl PodWork {
         })
     }
 
-    fn rests(&self, now: Timestamp) -> bool {
+    fn pauses(&self, now: Timestamp) -> bool {
         self.not_before.is_some_and(|at| now < at)
     }
 
     /// Until when the job pauses before it gets new pods.
-    pub fn rests_until(&self) -> Option<Timestamp> {
+    pub fn pauses_until(&self) -> Option<Timestamp> {
         self.not_before
     }
 
-    /// The name under which the next pod of the job is asked for, from now on under way. `random`: any
-    /// number.
+    /// The name under which the next pod of the job is requested. From now on the pod is under way.
+    /// `random`: any number.
     pub fn begin_to_make(&mut self, job: &str, random: u64) -> String {
         let unsure = |(_, making): &(&String, &Making)| **making == Making::Unsure;
         let again = self.making.iter().find(unsure);
@@ -226,7 +232,7 @@ impl PodWork {
     /// What came of the request for the pod of this name.
     pub fn made(&mut self, name: &str, made: Made, now: Timestamp) {
         let until = now + EXPECTED;
-        // The watch may have told of it already, and even of its end.
+        // The watch may have told of this pod already, and even of its end.
         let Some(making) = self.making.get_mut(name) else {
             return;
         };
@@ -235,8 +241,9 @@ impl PodWork {
             Made::Yes => *making = Making::Made { until },
             Made::Exists if again => *making = Making::Made { until },
             Made::Unknown => *making = Making::Unsure,
-            // It never was this job's, or an earlier request may still be on its way.
+            // An earlier request may still be on its way.
             Made::No if again => *making = Making::Unsure,
+            // The name is taken by another pod, or nothing was made.
             Made::Exists | Made::No => drop(self.making.remove(name)),
         }
     }
@@ -296,9 +303,9 @@ impl PodWork {
         self.seen.remove(&pod.uid);
     }
 
-    /// The pods as far as the watch has told. One whose deletion was asked for is going, also if the
-    /// watch does not say so yet. Their age is by this coordinator's own clock: the API server's may be
-    /// another one, and a job would give its pods back at once, or never.
+    /// The pods that the watch has told of. A pod whose deletion was requested counts as going, even if
+    /// the watch does not say so yet. Their age is by this coordinator's own clock: if the API server's
+    /// clock were wrong, a job would give its pods back at once, or never.
     fn seen(&self) -> impl Iterator<Item = WorkerPod> {
         self.pods.values().map(|pod| WorkerPod {
             deleting: pod.deleting || self.removing.contains_key(&pod.uid),
@@ -311,7 +318,7 @@ impl PodWork {
         self.pods.values()
     }
 
-    /// Nothing is known of any pod of the job.
+    /// Whether no pod of the job is known or requested.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty() && self.making.is_empty()
     }

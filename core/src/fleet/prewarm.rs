@@ -1,9 +1,9 @@
 //! Before a job is stopped to grow, the nodes that will join get a launcher ready. Importing torch
 //! takes seconds, and without this no node would train during that time.
 //!
-//! A node that cannot start the job says so at this point, and no training has stopped for it. None
-//! of this is stored. A coordinator that restarts asks again. If placement chooses other nodes
-//! before all are ready, those are asked instead.
+//! A node that cannot start the job says so at this point, before any training has stopped for it.
+//! None of this is stored, so a coordinator that restarts asks again. If placement chooses other
+//! nodes before all are ready, those are asked instead.
 
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::{
         members::Member,
         registry::Prewarm,
     },
+    id::NodeName,
     nccl::profile::Profile,
     planted::{self, Mistake},
     run::LauncherState,
@@ -23,8 +24,8 @@ use crate::{
 };
 
 /// How long a growth waits for the nodes that are to join. The job trains meanwhile, so this may be
-/// far longer than an import, which takes seconds here. Older agents never answer this question, so
-/// the wait needs an end.
+/// far longer than an import, which takes seconds. Older agents never answer, so the wait must have
+/// an end.
 pub(crate) const PREWARM_MAX: Duration = Duration::from_secs(60);
 
 /// How soon to look again for room that another job is about to take. A change of capacity brings
@@ -62,11 +63,11 @@ impl JobTurn<'_> {
             self.wake(self.now + TAKEN);
             return Readiness::Awaited;
         }
-        let (name, profile) = (job.name.clone(), agreement::agree(self.nodes, gang).0);
-        let (mut refused, mut awaited, mut first) = (Vec::new(), false, self.now);
+        let profile = agreement::agree(self.nodes, gang).0;
+        let (mut refused, mut awaited, mut asked_since) = (Vec::new(), false, self.now);
         for member in new {
             let since = self.ask(member, &profile);
-            first = first.min(since);
+            asked_since = asked_since.min(since);
             match self
                 .nodes
                 .get(&member.node)
@@ -79,24 +80,17 @@ impl JobTurn<'_> {
                 None => awaited = true,
             }
         }
-        for (node, why) in &refused {
-            let message = format!("{node} cannot join {name}: {why}");
-            self.warn("CannotJoin", message).on_node(node);
-            self.live.avoided.push(Avoided {
-                node: node.clone(),
-                until: self.now + AVOID,
-                why: why.clone(),
-            });
-        }
-        let for_ever = planted::on(Mistake::SilenceAwaited);
         if !refused.is_empty() {
+            self.avoid_all(refused);
             return Readiness::Refused;
         }
-        if !awaited || self.now >= first + PREWARM_MAX && !for_ever {
+        let for_ever = planted::on(Mistake::SilenceAwaited);
+        let until = asked_since + PREWARM_MAX;
+        if !awaited || self.now >= until && !for_ever {
             return Readiness::Ready;
         }
         if !for_ever {
-            self.wake(first + PREWARM_MAX);
+            self.wake(until);
         }
         // The nodes that are ready stay so until the others are.
         let live = &mut *self.live;
@@ -106,6 +100,19 @@ impl JobTurn<'_> {
             .filter(|node| live.prewarm_asked.contains(node))
             .collect();
         Readiness::Awaited
+    }
+
+    /// Avoids nodes that have said why they cannot start the job.
+    fn avoid_all(&mut self, refused: Vec<(NodeName, String)>) {
+        for (node, why) in refused {
+            let message = format!("{node} cannot join {}: {why}", self.job.name);
+            self.warn("CannotJoin", message).on_node(&node);
+            self.live.avoided.push(Avoided {
+                node,
+                until: self.now + AVOID,
+                why,
+            });
+        }
     }
 
     /// Asks one node, unless it was already asked for the same. Returns since when it has been

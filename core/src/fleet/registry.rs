@@ -168,16 +168,17 @@ pub(crate) const HEARTBEAT_STEP: usize = 500;
 pub(crate) struct Registry {
     nodes: BTreeMap<NodeName, Node>,
     sessions: BTreeMap<SessionId, NodeName>,
-    /// Ready and Suspect nodes, each under a moment not later than its next verdict. Messages only
-    /// put verdicts off. The new moment is looked up when the filed one has come. So a message
-    /// costs nothing here, and a turn costs no more than the nodes that it is about.
+    /// When to look at each Ready or Suspect node: never later than its next verdict. A message
+    /// puts the verdict off and changes nothing here. When the moment has come, the node is filed
+    /// again under its new verdict. So a message costs nothing here, and a turn costs no more than
+    /// the nodes that it is about.
     due: BTreeSet<(Timestamp, NodeName)>,
     unknown: BTreeSet<NodeName>,
     /// Nodes that are not gone.
     present: usize,
     /// No verdict on silence is due before this. Messages of Ready nodes only put verdicts off, and
-    /// every other change resets this. So 2,000 heartbeats a second do not each look at 10,000
-    /// nodes.
+    /// every other change sets this to zero. So 2,000 heartbeats a second do not each look at
+    /// 10,000 nodes.
     quiet_until: Timestamp,
 }
 
@@ -258,8 +259,8 @@ impl Registry {
             .max(Duration::from_millis(present * 1_000 / PER_SECOND))
     }
 
-    /// Notes on the node of every member of the job's unproven generations that it may hold
-    /// something of this job. Returns these nodes.
+    /// Notes on every node that has a member in an unproven generation of this job that it may hold
+    /// something of the job. Returns these nodes.
     pub(crate) fn note_members(&mut self, job: &JobRecord) -> BTreeSet<NodeName> {
         let members: BTreeSet<NodeName> = job
             .unproven_generations()
@@ -290,14 +291,14 @@ impl Registry {
         };
         (node.record.gone, node.record.gone_since) = (gone, gone.then_some(now));
         match gone {
-            true => self.one_less(),
+            true => self.count_one_gone(),
             false => self.present += 1,
         }
         true
     }
 
     /// A smaller fleet has a quicker heartbeat, so verdicts may be due sooner than they were filed.
-    fn one_less(&mut self) {
+    fn count_one_gone(&mut self) {
         self.present -= 1;
         if self.present.is_multiple_of(HEARTBEAT_STEP) {
             self.quiet_until = Timestamp(0);
@@ -424,12 +425,12 @@ impl Registry {
         self.unknown.remove(name);
         self.quiet_until = Timestamp(0);
         if !node.record.gone {
-            self.one_less();
+            self.count_one_gone();
         }
     }
 
-    /// Judges silence by the heartbeat interval that agents were given. `listening`: a node that
-    /// this coordinator has not heard does not become Lost. Returns the nodes whose liveness
+    /// Judges silence by the heartbeat interval that agents were given. While `listening`, a node
+    /// that this coordinator has not heard does not become Lost. Returns the nodes whose liveness
     /// changed.
     pub(crate) fn expire(
         &mut self,

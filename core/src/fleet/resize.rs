@@ -27,8 +27,8 @@ enum Resize {
     KeepUntil(Timestamp),
     /// A user wants fewer nodes.
     Shrink(u32),
-    /// A member's machine will be taken away. The next generation is opened without it, and may be
-    /// smaller, or waits until there are enough nodes. The text names the node and the reason.
+    /// A member's machine will be taken away. The next generation is opened without it. It may be
+    /// smaller, or may have to wait for enough nodes. The text names the node and the reason.
     Leave(String),
     /// Something on a member's node is unhealthy, and there is as much room elsewhere. The text
     /// names the node and the finding.
@@ -103,11 +103,11 @@ impl JobTurn<'_> {
         let Placement::Gang(gang) = placed else {
             return Resize::Keep;
         };
-        let settled =
+        let cooled_down =
             generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
         if let Some((node, why)) = ailing.filter(|_| gang.len() >= have) {
-            if self.now < settled {
-                return Resize::KeepUntil(settled);
+            if self.now < cooled_down {
+                return Resize::KeepUntil(cooled_down);
             }
             let message = format!("moving off what is unhealthy on {node} ({why})");
             return Resize::Move(gang, message);
@@ -115,15 +115,16 @@ impl JobTurn<'_> {
         if gang.len() <= have || !self.is_growth(generation, &gang) {
             return Resize::Keep;
         }
-        let in_cooldown = !self.live.scaled && self.now < settled;
+        let in_cooldown = !self.live.scaled && self.now < cooled_down;
         if in_cooldown && !planted::on(Mistake::CooldownIgnored) {
-            return Resize::KeepUntil(settled);
+            return Resize::KeepUntil(cooled_down);
         }
         Resize::Grow(gang)
     }
 
     /// Whether the workers there end in a moment, whatever the job does, because their pod is being
-    /// deleted. A job that stayed, below its minimum, would be charged for ranks that ended with it.
+    /// deleted. A job that kept its generation because there are too few other nodes would be
+    /// charged for the ranks that end with the pod.
     fn ends_now(&self, name: &NodeName) -> bool {
         let node = self.nodes.get(name).filter(|_| is_pod(name));
         node.is_some_and(|node| {

@@ -65,9 +65,10 @@ fn halted_by<'a>(
     halted.find(holds)
 }
 
-/// Whether a member has gone on to another generation. Then the current one was replaced by a
-/// decision that the accepted store does not know, and no node goes back to it. A node that is no
-/// member proves nothing: the current generation may have been opened since.
+/// Whether this node, a member of the current generation, has gone on to a later one. Then the
+/// current one was replaced by a decision that the accepted store does not know, and no node goes
+/// back to it. A node that is no member proves nothing: the current generation may have been opened
+/// since.
 fn is_replaced(job: &JobRecord, generation: Generation, node: &NodeName) -> bool {
     let current = job.current.as_ref();
     current.is_some_and(|current| generation > current.number && current.has(node))
@@ -123,8 +124,8 @@ impl Fleet {
                 job.name, job.last_generation
             ))
         };
-        // The generation's number was given out again before this node was heard.
-        let another = |run: &RunReport| {
+        // The store had forgotten this number and gave it out again before this node was heard.
+        let reused = |run: &RunReport| {
             let job = self.jobs.get(&run.run.job)?;
             let current = job.current.as_ref().filter(|current| {
                 current.number == run.run.generation && !current.has(&hello.node)
@@ -149,15 +150,15 @@ impl Fleet {
         };
         newer_epoch
             .or_else(|| hello.newest().find_map(newer))
-            .or_else(|| hello.runs.iter().find_map(another))
+            .or_else(|| hello.runs.iter().find_map(reused))
             .or_else(|| hello.runs.iter().find_map(unknown))
     }
 
-    /// Why this agent is refused as a stranger. Workers were started on this node in this boot. The
-    /// agent holds nothing of them, and its ledger is older than the node's last welcome. So it is
+    /// Why this agent is refused as a stranger: workers were started on this node in this boot, the
+    /// agent does not know of them, and its ledger is older than the node's last welcome. So it is
     /// a second agent with a state directory of its own, or its state directory was replaced. Such
     /// an agent gets no orders, because it would start the workers a second time.
-    pub(crate) fn forgotten(&self, hello: &Hello) -> Option<String> {
+    pub(crate) fn lacks_workers(&self, hello: &Hello) -> Option<String> {
         let node = self
             .nodes
             .get(&hello.node)
@@ -202,11 +203,11 @@ impl Fleet {
         ))
     }
 
-    /// Raises the job's numbers to what a node has obeyed, so that numbers seen by nodes are not
-    /// given out again. It is called if the node is not ahead of the store, or if an operator has
-    /// accepted the store. A job that a halted node holds up is skipped. It goes on when that
-    /// node connects to a coordinator that accepts the store, or when an operator deletes the node,
-    /// which breaks the generation.
+    /// Raises the number of each job's last generation to what this node has obeyed, so that no
+    /// number that a node has seen is given out again. This is for a node that is not ahead of the
+    /// store, or for a store that an operator has accepted. A job that a halted node holds up is
+    /// skipped. It goes on when that node connects to a coordinator that accepts the store, or when
+    /// an operator deletes the node, which breaks the generation.
     pub(crate) fn accept_numbers(&mut self, hello: &Hello, scratch: &mut Scratch) {
         for (uid, generation) in hello.newest() {
             if self.halted_by(uid).is_none() {
@@ -233,7 +234,7 @@ impl Fleet {
         job.last_generation = job.last_generation.max(generation);
         if replaced {
             let message = format!(
-                "{node} has gone on to generation {generation}, of which the accepted store does not know"
+                "{node} has gone on to generation {generation}, which the accepted store does not know"
             );
             supersede(job, message, scratch.now);
         }

@@ -25,9 +25,9 @@ use crate::{
 
 impl Fleet {
     pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, scratch: &mut Scratch) {
-        let hello = self.own_words(hello);
+        let hello = self.of_own_job(hello);
         let name = hello.node.clone();
-        // Before a node that was never there gets a record.
+        // Asked before a new node gets a record.
         let comes_back = self.nodes.is_unheard(&name);
         let ahead = self.ahead_of_store(&hello);
         let refused = self
@@ -87,9 +87,10 @@ impl Fleet {
         self.namesake(hello, now)
     }
 
-    /// Why this agent is a stranger. If the store is an old copy, the agent may know better.
+    /// Why this agent is refused as a stranger. It is not if the store may be an old copy: then the
+    /// agent may know better.
     fn stranger(&self, hello: &Hello, ahead: Option<&str>) -> Option<String> {
-        self.forgotten(hello)
+        self.lacks_workers(hello)
             .filter(|_| ahead.is_none() && !self.policy.accept_store)
     }
 
@@ -130,8 +131,8 @@ impl Fleet {
         None
     }
 
-    /// Takes over the generations that the node has obeyed, unless they show that the store is an
-    /// old copy, which no operator has accepted.
+    /// Takes over the numbers of the generations that the node has obeyed, unless they show that the
+    /// store is an old copy and no operator has accepted it.
     fn take_numbers(&mut self, hello: &Hello, ahead: Option<&str>, scratch: &mut Scratch) {
         let (name, accepts) = (&hello.node, self.policy.accept_store);
         if let Some(why) = ahead.filter(|_| accepts) {

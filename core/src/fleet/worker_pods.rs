@@ -19,7 +19,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct WorkerPods {
     pub all: BTreeMap<NodeName, Arc<WorkerPod>>,
-    /// All were read once. From then on a node whose name is a pod's and that is not in `all` has no pod.
+    /// This coordinator has read all pods once. From then on a node that is named as a worker pod and
+    /// is not in `all` has no pod.
     pub listed: bool,
     /// Pods, by uid, that are about to be deleted. Nothing new is placed on them.
     pub unneeded: BTreeMap<JobUid, BTreeSet<String>>,
@@ -29,7 +30,7 @@ pub(crate) struct WorkerPods {
 
 impl WorkerPods {
     /// Why nothing new is placed on this node, if it is a pod that will not stay.
-    pub(crate) fn goes(&self, node: &Node) -> Option<String> {
+    pub(crate) fn why_going(&self, node: &Node) -> Option<String> {
         let pod = node.pod.as_ref()?;
         let why = match self.is_unneeded(pod) {
             _ if pod.deleting => "is a pod that is being deleted",
@@ -39,8 +40,8 @@ impl WorkerPods {
         Some(why.to_owned())
     }
 
-    /// How many pods of this job are up, or will be: the cluster's scheduler has found a host for
-    /// them that may have work, and nobody has deleted them.
+    /// How many pods of this job are up, or will be: the cluster's scheduler has put them on a host
+    /// that may have work, and nobody has deleted them.
     pub(crate) fn with_host(&self, job: &JobRecord, nodes: &Registry) -> usize {
         let cordoned =
             |host: &NodeName| nodes.get(host).is_some_and(|host| nodes.is_cordoned(host));
@@ -63,7 +64,7 @@ impl WorkerPods {
     }
 
     /// Why this job lacks pods, or why those that it has do not run yet.
-    pub(crate) fn waits(&self, job: &JobRecord, nodes: &Registry) -> Option<String> {
+    pub(crate) fn why_waiting(&self, job: &JobRecord, nodes: &Registry) -> Option<String> {
         job.spec.template.as_ref()?;
         if let Some(why) = self.refused.get(&job.uid) {
             return Some(format!("its pods cannot be made: {why}"));

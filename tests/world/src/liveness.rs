@@ -60,7 +60,7 @@ pub(crate) fn look(world: &mut World) {
     world.after(EVERY, Event::LookAtJobs);
     let mut wrong: BTreeMap<String, String> = BTreeMap::new();
     for job in world.store.jobs.values() {
-        if let Err(what) = content(world, job) {
+        if let Err(what) = has_what_it_wants(world, job) {
             wrong.insert(job.uid.to_string(), what);
         }
     }
@@ -148,7 +148,7 @@ fn gangs_give_way(world: &mut World) {
     }
 }
 
-fn content(world: &World, job: &JobRecord) -> Result<(), String> {
+fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
     let says = || format!("{:?}, {}: {}", job.phase, job.reason, job.message);
     if job.phase.is_over() {
         let waits = |name: &NodeName| {
@@ -242,7 +242,7 @@ fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
 fn pauses(world: &World, job: &JobRecord) -> bool {
     let leader = world.leader();
     let pauses = |leader: &Process| {
-        let until = leader.shell.rests_until(&job.uid);
+        let until = leader.shell.pauses_until(&job.uid);
         until.is_some_and(|until| leader.clock.at(world.now) < until)
     };
     leader.is_some_and(pauses)

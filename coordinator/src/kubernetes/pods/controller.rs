@@ -13,7 +13,7 @@ use muster_core::{
         Input, PodNews,
         job::JobRecord,
         pod_plan::Host,
-        pod_work::{Known, Made, PodWork, Removed, Steps},
+        pod_work::{Known, Made, NextWork, PodWork, Removed},
         view::JobView,
         worker_pod::{WorkerPod, is_pod, node_of},
     },
@@ -268,14 +268,14 @@ impl Controller {
     ) {
         let (now, clock, job) = (Instant::now(), self.handle.now(), &view.record);
         let mut work = self.works.remove(&job.uid).unwrap_or_default();
-        let Steps {
+        let NextWork {
             tell,
             delete,
             create,
-            content,
+            is_complete,
             gives_back,
             again,
-        } = work.pods.steps(
+        } = work.pods.next(
             job,
             &view.pods_unneeded,
             |host| hosts.get(host).copied().unwrap_or(Host::Unknown),
@@ -335,7 +335,7 @@ impl Controller {
                 (key, job.uid, Did::Make(pod, made))
             });
         }
-        let is_told = content && work.refused.take().is_some();
+        let is_told = is_complete && work.refused.take().is_some();
         self.works.insert(job.uid.clone(), work);
         match held_up {
             // Whatever ends next makes room.

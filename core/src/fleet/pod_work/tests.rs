@@ -36,17 +36,17 @@ fn node(name: &str) -> NodeName {
     node_of("default", name)
 }
 
-fn steps(work: &mut PodWork, job: &JobRecord, seconds: u64) -> Steps {
+fn steps(work: &mut PodWork, job: &JobRecord, seconds: u64) -> NextWork {
     told(work, job, seconds, &BTreeSet::new())
 }
 
 /// The same, if the fleet knows of these.
-fn told(work: &mut PodWork, job: &JobRecord, seconds: u64, known: &BTreeSet<String>) -> Steps {
-    work.steps(job, known, |_| Host::Fit, |_| false, at(seconds), 500)
+fn told(work: &mut PodWork, job: &JobRecord, seconds: u64, known: &BTreeSet<String>) -> NextWork {
+    work.next(job, known, |_| Host::Fit, |_| false, at(seconds), 500)
 }
 
 /// The same, if the fleet knows of all that are to go.
-fn obeyed(work: &mut PodWork, job: &JobRecord, seconds: u64) -> Steps {
+fn obeyed(work: &mut PodWork, job: &JobRecord, seconds: u64) -> NextWork {
     let asked = steps(work, job, seconds);
     assert_eq!(asked.delete, [], "the fleet must know first");
     told(work, job, seconds, &asked.tell.unwrap_or_default())
@@ -167,7 +167,7 @@ fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
         work.deleted(&node("a"), &ended);
         let next = obeyed(&mut work, &job, now);
         assert_eq!((next.create, next.again), (0, Some(at(now + pause))));
-        assert!(!next.content, "it still lacks one");
+        assert!(!next.is_complete, "it still lacks one");
         assert_eq!(obeyed(&mut work, &job, now + pause).create, 1);
     }
     let trains = JobRecord {

@@ -1,5 +1,5 @@
 //! The coordinators' shell for pods, as `coordinator/src/kubernetes/pods/controller.rs`: it hears the
-//! watch, asks core for the next steps of each job, and sends requests. It is always a little late.
+//! watch, asks core what to do next for each job, and sends requests. It is always a little late.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -62,8 +62,8 @@ impl Default for Work {
 
 impl Shell {
     /// Until when the job pauses before it gets new pods, on the coordinator's clock.
-    pub(crate) fn rests_until(&self, job: &JobUid) -> Option<Timestamp> {
-        self.works.get(job)?.pods.rests_until()
+    pub(crate) fn pauses_until(&self, job: &JobUid) -> Option<Timestamp> {
+        self.works.get(job)?.pods.pauses_until()
     }
 
     /// Whether this pod was in its first list.
@@ -254,7 +254,7 @@ impl World {
             return LOOK;
         };
         let work = shell.works.entry(job.uid.clone()).or_default();
-        let steps = work.pods.steps(
+        let next = work.pods.next(
             job,
             &view.pods_unneeded,
             |host| hosts.get(host).copied().unwrap_or(Host::Unknown),
@@ -262,10 +262,10 @@ impl World {
             clock,
             random,
         );
-        let again = steps.again.map_or(LOOK, |at| at.since(clock)).min(LOOK);
+        let again = next.again.map_or(LOOK, |at| at.since(clock)).min(LOOK);
         if now < work.not_before {
             let again = again.min(work.not_before.since(now));
-            self.tells_fleet(process, &job.uid, steps.tell);
+            self.tells_fleet(process, &job.uid, next.tell);
             return again;
         }
         let avoided = hosts.iter().filter(|(_, host)| **host == Host::Avoided);
@@ -273,7 +273,7 @@ impl World {
         let room = AT_ONCE.saturating_sub(shell.under_way);
         let mut writes = Vec::new();
         let mut told = Vec::new();
-        for unneeded in steps.delete.into_iter().take(room) {
+        for unneeded in next.delete.into_iter().take(room) {
             work.pods.begin_to_remove(&unneeded, clock);
             told.push(format!("{} goes: {}", unneeded.pod, unneeded.why));
             writes.push(Write::Delete {
@@ -283,7 +283,7 @@ impl World {
                 uid: unneeded.uid,
             });
         }
-        for number in 0..(steps.create as usize).min(room - writes.len()) {
+        for number in 0..(next.create as usize).min(room - writes.len()) {
             let random = random.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number as u64) << 40;
             let name = work.pods.begin_to_make(&job.name.name, random >> 3);
             told.push(format!("{name} is asked for"));
@@ -302,7 +302,7 @@ impl World {
         if let Some(pods) = &mut self.pods {
             pods.doomed.extend(doomed);
         }
-        if steps.gives_back {
+        if next.gives_back {
             note!(self, "{} gives its pods back", job.uid);
         }
         for line in told {
@@ -311,7 +311,7 @@ impl World {
         for write in writes {
             self.pods_wait(1, 300, PodEvent::Written { process, write });
         }
-        self.tells_fleet(process, &job.uid, steps.tell);
+        self.tells_fleet(process, &job.uid, next.tell);
         again
     }
 

@@ -40,6 +40,7 @@
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
+//! | `dependents` | what else the object owns: a NetworkPolicy, a PodDisruptionBudget |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
 //! | `pod_work` | the work for them: what is under way, and what is not known |
 //! | `worker_pods` | all of them, and why jobs lack more |
@@ -88,6 +89,7 @@ mod capacity;
 pub mod commit;
 mod cordon;
 pub mod crash_loop;
+pub mod dependents;
 mod describe;
 mod desired;
 mod ending;

@@ -11,7 +11,10 @@
 use std::{fmt, time::Duration};
 
 use crate::{
-    fleet::job::{JobRecord, Phase},
+    fleet::{
+        dependents::{self, Asked, Dependent, Kind, Situation},
+        job::{JobRecord, Phase},
+    },
     id::{JobName, JobUid},
     spec::{API_VERSION, FieldError, JobDocument, JobSpec, KIND, Metadata, SpecDocument},
     time::Timestamp,
@@ -38,6 +41,8 @@ pub struct JobObject {
     pub deadline: Option<Duration>,
     /// The object is deleted so long after the end of its job.
     pub ttl: Option<Duration>,
+    /// Other objects that it asks for.
+    pub asks: Asked,
 }
 
 /// What to do next about an object or its job.
@@ -78,6 +83,29 @@ pub enum Objection {
     OutOfRange { wanted: i64, min: u32, max: u32 },
     /// The fleet does not take the job for now.
     Refused(String),
+    /// An object that the spec asks for cannot be made or changed, and why. Without it no pod is made; pods
+    /// that are there stay.
+    Unprotected(Kind, String),
+}
+
+impl JobObject {
+    /// The dependents that it should have. `job`: its own, if the fleet has it.
+    pub fn dependents(&self, job: Option<&JobRecord>) -> Vec<Dependent> {
+        let least = |document: &SpecDocument| {
+            let wanted = document.replicas.unwrap_or(1);
+            u32::try_from(document.min_replicas.unwrap_or(wanted)).ok()
+        };
+        dependents::wanted(Situation {
+            asks: self.asks,
+            // What was accepted counts, whatever the object says now.
+            min_replicas: match job {
+                Some(job) => Some(job.spec.min_replicas),
+                None => self.spec.as_ref().ok().and_then(least),
+            },
+            is_over: self.over.is_some() || job.is_some_and(|job| job.phase.is_over()),
+            is_held_back: self.suspend,
+        })
+    }
 }
 
 /// What an object asks for now.
@@ -100,6 +128,8 @@ impl Objection {
             Objection::FixedFields(_) => "FixedFields",
             Objection::OutOfRange { .. } => "OutOfRange",
             Objection::Refused(_) => "Refused",
+            Objection::Unprotected(Kind::NetworkPolicy, _) => "NetworkPolicyMissing",
+            Objection::Unprotected(Kind::DisruptionBudget, _) => "DisruptionBudgetMissing",
         }
     }
 
@@ -107,7 +137,7 @@ impl Objection {
     pub fn passes(&self) -> bool {
         matches!(
             self,
-            Objection::PredecessorStopping(_) | Objection::Refused(_)
+            Objection::PredecessorStopping(_) | Objection::Refused(_) | Objection::Unprotected(..)
         )
     }
 }
@@ -133,6 +163,12 @@ impl fmt::Display for Objection {
             Objection::OutOfRange { wanted, min, max } => write!(
                 f,
                 "spec.replicas: is {wanted}, must be between the job's minReplicas {min} and maxReplicas {max}"
+            ),
+            Objection::Unprotected(kind, why) => write!(
+                f,
+                "{} asks for a {}, which cannot be kept as it should be: {why}",
+                kind.field(),
+                kind.name()
             ),
         }
     }

@@ -234,12 +234,22 @@ pub const SPEC_FIELDS: &[Field] = &[
 const SECONDS_MAX: i64 = 10 * 365 * 24 * 3_600;
 
 /// Fields that only the `spec` of a Kubernetes object has: the job's pods, and the object's life. Their
-/// names are those of batch/v1. All but the template may change at any time.
+/// names are those of batch/v1 where it has them. All but the template may change at any time.
 pub const OBJECT_FIELDS: &[Field] = &[
     field(
         TEMPLATE,
         Shape::Foreign,
         "The pods of the job, as the template of a batch/v1 Job: each node that the job gets is such a pod, and its first container holds the workers. Without a template the job runs in the operator's containers. It cannot change.",
+    ),
+    field(
+        NETWORK_POLICY,
+        Shape::Text(Text::OneOf(|| vec![NONE, NETWORK_POLICY_JOB])),
+        "Job: a NetworkPolicy lets only pods of this job connect to pods of this job. It needs a template. None if left out.",
+    ),
+    field(
+        DISRUPTION_BUDGET,
+        Shape::Text(Text::OneOf(|| vec![NONE, DISRUPTION_BUDGET_MINIMUM])),
+        "Minimum: a PodDisruptionBudget keeps evictions, as by kubectl drain, from leaving fewer than minReplicas pods. It needs a template. None if left out.",
     ),
     field(
         SUSPEND,
@@ -259,6 +269,12 @@ pub const OBJECT_FIELDS: &[Field] = &[
 ];
 
 pub const TEMPLATE: &str = "template";
+pub const NETWORK_POLICY: &str = "networkPolicy";
+pub const NETWORK_POLICY_JOB: &str = "Job";
+pub const DISRUPTION_BUDGET: &str = "disruptionBudget";
+pub const DISRUPTION_BUDGET_MINIMUM: &str = "Minimum";
+/// Of fields that ask for an object: there is none.
+pub const NONE: &str = "None";
 pub const SUSPEND: &str = "suspend";
 pub const ACTIVE_DEADLINE: &str = "activeDeadlineSeconds";
 pub const TTL: &str = "ttlSecondsAfterFinished";

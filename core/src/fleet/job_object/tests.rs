@@ -29,6 +29,7 @@ fn object() -> JobObject {
         over: None,
         deadline: None,
         ttl: None,
+        asks: Asked::default(),
     }
 }
 
@@ -387,4 +388,27 @@ fn an_object_that_is_suspended_holds_its_job_back() {
         step(Some(&object), Some(&held_back)),
         Some(Step::Suspend(false))
     );
+}
+
+#[test]
+fn its_dependents_are_wanted_before_the_job_is_there_and_follow_it() {
+    let mut object = object();
+    let budget = |min_available| vec![Dependent::DisruptionBudget { min_available }];
+    object.asks.budget = true;
+    assert_eq!(object.dependents(None), budget(1));
+    let all_or_none = with(&object, |spec| {
+        (spec.min_replicas, spec.max_replicas) = (None, None);
+    });
+    assert_eq!(all_or_none.dependents(None), budget(2));
+    let mut job = job_of(&object);
+    // What was accepted counts.
+    let edited = with(&object, |spec| spec.min_replicas = Some(2));
+    assert_eq!(edited.dependents(Some(&job)), budget(1));
+    object.suspend = true;
+    assert_eq!(object.dependents(Some(&job)), []);
+    object.suspend = false;
+    job.phase = Phase::Succeeded;
+    assert_eq!(object.dependents(Some(&job)), []);
+    object.over = Some(Timestamp(1));
+    assert_eq!(object.dependents(None), []);
 }

@@ -39,8 +39,8 @@
 //! | `store_clients` | who may connect to a generation's TCPStore |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
+//! | `dependents` | what a `MusterJob` object owns besides pods: a NetworkPolicy, a PodDisruptionBudget |
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
-//! | `dependents` | what else the object owns: a NetworkPolicy, a PodDisruptionBudget |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
 //! | `pod_work` | the work for them: what is under way, and what is not known |
 //! | `worker_pods` | all of them, and why jobs lack more |

@@ -9,9 +9,13 @@
 //! | `object` | the object as it is read |
 //! | `status` | the status as it is written, and how urgent a change is |
 //! | `events` | the story of a job as Kubernetes Events |
+//! | `dependents` | what else an object owns: NetworkPolicies, PodDisruptionBudgets |
+//! | `deeds` | what is done about one object, with one question |
 //! | `controller` | the loop: news, steps, writes |
 
 mod controller;
+mod deeds;
+mod dependents;
 mod events;
 mod object;
 mod status;
@@ -42,9 +46,9 @@ const NEWS: usize = 64;
 /// The `MusterJob` objects of one cluster.
 pub(crate) struct Jobs {
     api: Api<MusterJob>,
+    /// For dependents. `None`: no pods are made, and so no dependents.
+    client: Option<Client>,
     server: Server,
-    /// Worker pods are made.
-    makes_pods: bool,
 }
 
 impl Jobs {
@@ -52,9 +56,9 @@ impl Jobs {
         let client = Client::try_from(configuration.clone())
             .map_err(|source| KubernetesError::Client(Box::new(source)))?;
         Ok(Self {
+            client: makes_pods.then(|| client.clone()),
             api: Api::all(client),
             server: Server::of(configuration)?,
-            makes_pods,
         })
     }
 
@@ -63,12 +67,21 @@ impl Jobs {
         let (tell, news) = mpsc::channel(NEWS);
         let mut follower = Follower::new(self.api, Telling(tell));
         let events = Events::new(handle.clone(), self.server.clone());
-        let controller = Controller::new(handle, self.server, self.makes_pods, news);
+        let (tell, told) = mpsc::channel(NEWS);
+        let makes_pods = self.client.is_some();
+        let controller = Controller::new(handle, self.server, makes_pods, news, told);
+        let dependents = async {
+            match self.client {
+                Some(client) => dependents::follow(client, tell).await,
+                None => drop(tell),
+            }
+        };
         let work = async {
             // Each ends when the coordinator does.
             tokio::join!(
                 Box::pin(follower.work()),
                 Box::pin(controller.work()),
+                Box::pin(dependents),
                 Box::pin(events.work())
             )
         };

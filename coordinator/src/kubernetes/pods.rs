@@ -29,8 +29,7 @@ use muster_core::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::object::JOB_UID;
-pub(super) use self::object::is_worker;
+pub(super) use self::object::{JOB_NAME, JOB_UID, is_worker, owner};
 pub(super) use self::template::check as check_template;
 use self::{controller::Controller, model::Model};
 use super::{

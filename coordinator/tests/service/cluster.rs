@@ -10,9 +10,11 @@
 //! | `access` | tokens and who may do what |
 //! | `objects` | pods and config maps |
 //! | `kept` | Leases, records and Secrets |
+//! | `collections` | objects of other kinds |
 //! | `wire` | one request and its answer; faults |
 
 mod access;
+mod collections;
 mod jobs;
 mod kept;
 mod nodes;
@@ -103,6 +105,7 @@ pub(crate) struct State {
     pub no_pods: Option<String>,
     pub config_maps: BTreeMap<(String, String), Value>,
     kept: kept::Kept,
+    collections: collections::Collections,
 }
 
 impl Cluster {
@@ -203,7 +206,11 @@ impl Cluster {
 
     /// A coordinator that makes worker pods.
     pub(crate) fn pods(&self) -> Settings {
-        let mut settings = self.tokens();
+        Self::makes_pods(self.configuration())
+    }
+
+    pub(crate) fn makes_pods(configuration: kube::Config) -> Settings {
+        let mut settings = Self::asks(configuration);
         (settings.jobs, settings.pods) = (true, Some(access::AGENTS.parse().unwrap()));
         settings.tokens.as_mut().unwrap().pods = true;
         settings

@@ -11,6 +11,7 @@ mod bad_messages;
 mod bundle;
 mod cluster;
 mod cordons;
+mod dependents;
 mod environment;
 mod job_objects;
 mod jobs;

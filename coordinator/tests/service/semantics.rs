@@ -4,6 +4,7 @@
 //! Otherwise a loud line says that it was not asked.
 
 mod cordons;
+mod dependents;
 mod objects;
 mod real;
 
@@ -122,6 +123,19 @@ impl World {
             cordon: CordonMode::Off,
             tokens: None,
         }
+    }
+
+    /// A coordinator that makes worker pods too. The DaemonSet of the agents is there then.
+    async fn makes_pods(&self) -> Settings {
+        let mut settings = match self {
+            World::Fake(cluster) => cluster.pods(),
+            World::Real(server) => {
+                server.install_pods().await;
+                Cluster::makes_pods(server.coordinators())
+            }
+        };
+        settings.nodes = false;
+        settings
     }
 
     fn kubectl(&self) -> Kubectl {

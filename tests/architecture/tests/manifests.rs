@@ -262,11 +262,21 @@ fn the_coordinator_asks_for_these_rights_and_no_others() {
     );
     let expected = [
         "ClusterRole create configmaps",
+        "ClusterRole create networkpolicies",
+        "ClusterRole create poddisruptionbudgets",
         "ClusterRole create pods",
+        "ClusterRole delete networkpolicies",
+        "ClusterRole delete poddisruptionbudgets",
         "ClusterRole delete pods",
         "ClusterRole get pods",
+        "ClusterRole list networkpolicies",
+        "ClusterRole list poddisruptionbudgets",
         "ClusterRole list pods",
         "ClusterRole patch configmaps",
+        "ClusterRole patch networkpolicies",
+        "ClusterRole patch poddisruptionbudgets",
+        "ClusterRole watch networkpolicies",
+        "ClusterRole watch poddisruptionbudgets",
         "ClusterRole watch pods",
         "Role get daemonsets",
     ];

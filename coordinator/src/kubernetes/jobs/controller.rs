@@ -1,7 +1,8 @@
 //! The loop: what objects ask for is done, and how their jobs are is written.
 //!
 //! Whenever an object or its job has changed, the object is *waiting*. It is looked at, and at most
-//! one thing is done about it at a time: the next step of its plan, or else a write of its status.
+//! one thing is done about it at a time: a change of its dependents, or else the next step of its plan,
+//! or else a write of its status. A job gets nodes only when its dependents are there.
 //! After that it is looked at again. What fails is tried again with a back-off. Nothing is done
 //! before all objects were listed once.
 
@@ -12,13 +13,14 @@ use std::{
 
 use muster_core::{
     fleet::{
-        Actor, Answer, Request,
+        dependents::Kind,
+        job::JobRecord,
         job_object::{Objection, Plan, Step, plan},
         job_status,
     },
     id::JobName,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -27,21 +29,16 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
+    deeds::{Done, Failed, do_step, protect, sentence, write},
+    dependents::{self, Dependents, Next, Told},
     events,
-    object::{MusterJob, Seen},
+    object::Seen,
     status::{self, Urgency},
 };
 use crate::{
     board,
-    handle::{Handle, NoAnswer},
-    kubernetes::{
-        access::{GROUP, JOBS},
-        attempts::Attempts,
-        follow::News,
-        pace::Pace,
-        server::{Server, Unanswered},
-        turns::next,
-    },
+    handle::Handle,
+    kubernetes::{attempts::Attempts, follow::News, pace::Pace, server::Server, turns::next},
 };
 
 /// Things that are done at a time, each about another object. An API server that hangs holds up so
@@ -76,6 +73,8 @@ pub(super) struct Controller {
     /// Worker pods are made.
     makes_pods: bool,
     news: mpsc::Receiver<News<JobName, Seen>>,
+    told: mpsc::Receiver<Told>,
+    dependents: Dependents,
     board: watch::Receiver<board::Jobs>,
     /// The last revision of the board that was looked at.
     revision: u64,
@@ -102,30 +101,21 @@ struct Work {
     busy: bool,
     step: Attempts,
     write: Attempts,
+    protect: Attempts,
     written: Option<Instant>,
+    /// Why a dependent is not as it should be.
+    unprotected: Option<(Kind, String)>,
     /// What the fleet said to the last step.
     refused: Option<String>,
 }
 
-/// What was done.
-enum Done {
-    /// A step that the fleet has taken.
-    Decided,
-    /// A step about the object itself, which is now so.
-    Changed(Box<Seen>),
-    /// The object is being deleted. The watch says when it is gone.
-    Deleted,
-    /// The status, which is now so.
-    Written(Box<Seen>),
-}
-
-enum Failed {
-    /// The fleet does not take the step.
-    Refused(String),
-    Step(Unanswered),
-    Write(Unanswered),
-    /// The engine did not answer.
-    NoAnswer(NoAnswer),
+/// Whether an object has the dependents that it should have.
+enum Protected {
+    Yes,
+    /// One is being changed.
+    UnderWay,
+    /// `None`: that is not known yet.
+    No(Option<Objection>),
 }
 
 impl Work {
@@ -134,7 +124,9 @@ impl Work {
             busy: false,
             step: Attempts::default(),
             write: Attempts::default(),
+            protect: Attempts::default(),
             written: None,
+            unprotected: None,
             refused: None,
         }
     }
@@ -146,6 +138,7 @@ impl Controller {
         server: Server,
         makes_pods: bool,
         news: mpsc::Receiver<News<JobName, Seen>>,
+        told: mpsc::Receiver<Told>,
     ) -> Self {
         Self {
             board: handle.jobs(),
@@ -153,6 +146,8 @@ impl Controller {
             server,
             makes_pods,
             news,
+            told,
+            dependents: Dependents::default(),
             revision: 0,
             objects: BTreeMap::new(),
             listed: false,
@@ -176,6 +171,7 @@ impl Controller {
                     Some(news) => self.hear(news),
                     None => return,
                 },
+                Some(told) = self.told.recv() => self.hear_dependents(told),
                 changed = self.board.changed() => match changed {
                     Ok(()) => self.look(),
                     // The engine has ended.
@@ -227,6 +223,14 @@ impl Controller {
             // The log has it. Jobs go on, and all statuses are compared when a list has come.
             News::Followed | News::Unreadable(_) => {}
         }
+    }
+
+    fn hear_dependents(&mut self, told: Told) {
+        if matches!(told.1, News::Listed(_) | News::Unreadable(_)) {
+            // Whoever asks for one waits for this.
+            self.waiting.extend(self.objects.keys().cloned());
+        }
+        self.waiting.extend(self.dependents.hear(told));
     }
 
     /// Waits before it believes a list that lacks most objects.
@@ -315,6 +319,16 @@ impl Controller {
         if let Some(until) = doubt.filter(|_| seen.is_none() && step == Some(Step::Cancel)) {
             return self.wake(name, until);
         }
+        let own = record.filter(|job| seen.is_some_and(|seen| seen.object.uid == job.uid));
+        let standing = seen.cloned().filter(|seen| !seen.object.deleting);
+        let protected = standing.map_or(Protected::Yes, |seen| self.protect(name, seen, own, now));
+        let gives_nodes = |step: &Step| matches!(step, Step::Submit(_) | Step::Suspend(false));
+        let (step, objection) = match protected {
+            Protected::UnderWay => return,
+            Protected::Yes => (step, objection),
+            Protected::No(why) => (step.filter(|step| !gives_nodes(step)), objection.or(why)),
+        };
+        let seen = self.objects.get(name);
         let work = self.works.entry(name.clone()).or_insert_with(Work::new);
         if step.is_none() {
             (work.refused, work.step) = (None, Attempts::default());
@@ -342,6 +356,42 @@ impl Controller {
             self.wake(name, now + again.since(clock).min(LOOK_AGAIN));
         }
         self.begin_write(name, objection, now);
+    }
+
+    /// Begins the next change of the object's dependents, if there is one.
+    fn protect(
+        &mut self,
+        name: &JobName,
+        seen: Seen,
+        job: Option<&JobRecord>,
+        now: Instant,
+    ) -> Protected {
+        let wanted = seen.object.dependents(job);
+        let next = self.dependents.next(&seen.object.uid, &wanted);
+        let work = self.works.entry(name.clone()).or_insert_with(Work::new);
+        match next {
+            Next::Nothing => {
+                (work.unprotected, work.protect) = (None, Attempts::default());
+                Protected::Yes
+            }
+            Next::Unknown(kind, why) => {
+                Protected::No(why.map(|why| Objection::Unprotected(kind, why)))
+            }
+            Next::Change(change) => match work.protect.may(now) {
+                Ok(()) => {
+                    work.busy = true;
+                    let doing = protect(self.server.clone(), seen, change);
+                    let name = name.clone();
+                    self.under_way.spawn(async move { (name, doing.await) });
+                    Protected::UnderWay
+                }
+                Err(again) => {
+                    let why = work.unprotected.clone();
+                    self.wake(name, again);
+                    Protected::No(why.map(|(kind, why)| Objection::Unprotected(kind, why)))
+                }
+            },
+        }
     }
 
     fn begin_write(&mut self, name: &JobName, objection: Option<Objection>, now: Instant) {
@@ -413,6 +463,14 @@ impl Controller {
                 (work.write, work.written) = (Attempts::default(), Some(now));
                 seen
             }
+            Ok(Done::Dependent(changed)) => {
+                // If nothing of it can be read, another attempt would make the same.
+                match changed {
+                    Some(changed) => self.dependents.changed(changed),
+                    None => drop(work.protect.failed(now)),
+                }
+                return;
+            }
             Err(failed) => return self.failed(&name, failed, now),
         };
         if self.logged.take().is_some() {
@@ -438,6 +496,12 @@ impl Controller {
             Failed::NoAnswer(why) => (&mut work.step, Some(why.to_string())),
             Failed::Step(why) => (&mut work.step, sentence(&why, "")),
             Failed::Write(why) => (&mut work.write, sentence(&why, "/status")),
+            Failed::Dependent(kind, why) => {
+                let why = dependents::sentence(&why);
+                debug!(job = %name, "its {} cannot be kept: {why}", kind.name());
+                work.unprotected = Some((kind, why));
+                (&mut work.protect, None)
+            }
         };
         let again = attempts.failed(now);
         self.wake(name, again);
@@ -450,120 +514,6 @@ impl Controller {
 
 fn is_doubtful(missing: usize, owned: usize) -> bool {
     missing > MISSING_MAX && missing * 2 > owned
-}
-
-/// Why something failed, for the log. `None`: it is everyday life.
-fn sentence(why: &Unanswered, part: &str) -> Option<String> {
-    match why {
-        // Somebody else has changed or deleted the object. The watch tells.
-        Unanswered::Refused {
-            code: 404 | 409, ..
-        } => None,
-        Unanswered::Forbidden(_) => Some(format!(
-            "{why}; its user needs a ClusterRole with apiGroups [{GROUP}], resources [{JOBS}{part}], verbs [patch, delete]"
-        )),
-        _ => Some(why.to_string()),
-    }
-}
-
-fn path(name: &JobName, part: &str) -> String {
-    let JobName { namespace, name } = name;
-    format!(
-        "/apis/{}/namespaces/{namespace}/{JOBS}/{name}{part}",
-        muster_core::spec::API_VERSION
-    )
-}
-
-async fn do_step(
-    handle: Handle,
-    server: Server,
-    name: JobName,
-    step: Step,
-    seen: Option<Seen>,
-) -> Result<Done, Failed> {
-    let request = match step {
-        Step::Submit(spec) => {
-            let Some(seen) = seen else {
-                return Ok(Done::Decided);
-            };
-            Request::Submit {
-                name,
-                spec: *spec,
-                uid: seen.object.uid,
-                request_id: String::new(),
-                suspended: seen.object.suspend,
-                validate_only: false,
-            }
-        }
-        Step::Suspend(suspended) => Request::Suspend { name, suspended },
-        Step::Scale(nodes) => Request::Scale { name, nodes },
-        Step::Cancel => Request::Cancel { name },
-        Step::Expire(after) => Request::Expire { name, after },
-        Step::Forget => Request::Delete { name },
-        Step::Delete => return delete(server, name, seen).await,
-        Step::Hold => return hold(server, name, seen, true).await,
-        Step::Release => return hold(server, name, seen, false).await,
-    };
-    match handle.request(Actor::Object, request).await {
-        Ok(Answer::Refused(refusal)) => Err(Failed::Refused(refusal.to_string())),
-        Ok(_) => Ok(Done::Decided),
-        Err(why) => Err(Failed::NoAnswer(why)),
-    }
-}
-
-/// Deletes this very object, and none of its name that came after it.
-async fn delete(server: Server, name: JobName, seen: Option<Seen>) -> Result<Done, Failed> {
-    let Some(seen) = seen else {
-        return Ok(Done::Decided);
-    };
-    let options = json!({
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "preconditions": { "uid": seen.object.uid.as_str() },
-    });
-    let deleted = server.delete::<Value>(&path(&name, ""), &options).await;
-    deleted.map(|_| Done::Deleted).map_err(Failed::Step)
-}
-
-/// Adds our finalizer or takes it away.
-async fn hold(
-    server: Server,
-    name: JobName,
-    seen: Option<Seen>,
-    held: bool,
-) -> Result<Done, Failed> {
-    let Some(seen) = seen else {
-        return Ok(Done::Decided);
-    };
-    let metadata =
-        json!({ "resourceVersion": seen.version, "finalizers": seen.finalizers_with(held) });
-    let patch = json!({ "metadata": metadata });
-    let object: MusterJob = (server.merge(&path(&name, ""), &patch).await).map_err(Failed::Step)?;
-    let seen = Seen::of(object).map(Box::new);
-    Ok(seen.map_or(Done::Decided, Done::Changed))
-}
-
-/// Writes the status on the version of the object that was seen. Then tells an event, if there is
-/// one; whether that works is not important.
-async fn write(
-    server: Server,
-    seen: Seen,
-    wanted: Value,
-    told: Option<(String, Value)>,
-) -> Result<Done, Failed> {
-    let patch = json!({
-        "metadata": { "resourceVersion": seen.version },
-        "status": status::difference(&seen.status, &wanted),
-    });
-    let path = path(&seen.object.name, "/status");
-    let object: MusterJob = (server.merge(&path, &patch).await).map_err(Failed::Write)?;
-    if let Some((path, event)) = told
-        && let Err(why) = server.create::<Value>(&path, &event).await
-    {
-        debug!("tell an event: {why}");
-    }
-    let seen = Seen::of(object).map(Box::new);
-    Ok(seen.map_or(Done::Decided, Done::Written))
 }
 
 #[cfg(test)]

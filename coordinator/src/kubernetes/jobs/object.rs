@@ -7,11 +7,14 @@ use kube::{
     core::{NamespaceResourceScope, ObjectMeta},
 };
 use muster_core::{
-    fleet::job_object::JobObject,
+    fleet::{dependents::Asked, job_object::JobObject},
     id::{JobName, JobUid},
     spec::{
         API_VERSION, KIND, SpecDocument,
-        shape::{ACTIVE_DEADLINE, SUSPEND, TEMPLATE, TTL},
+        shape::{
+            ACTIVE_DEADLINE, DISRUPTION_BUDGET, DISRUPTION_BUDGET_MINIMUM, NETWORK_POLICY,
+            NETWORK_POLICY_JOB, NONE, SUSPEND, TEMPLATE, TTL,
+        },
     },
     time::Timestamp,
 };
@@ -104,6 +107,11 @@ impl Seen {
         let mut own = |field: &str| spec.as_object_mut()?.remove(field);
         let suspend = own(SUSPEND).is_some_and(|value| value == true);
         let template = own(TEMPLATE).filter(|template| !template.is_null());
+        let asks = asked(
+            own(NETWORK_POLICY),
+            own(DISRUPTION_BUDGET),
+            template.as_ref(),
+        );
         let mut seconds = |field: &str| own(field)?.as_u64().map(Duration::from_secs);
         let (deadline, ttl) = (seconds(ACTIVE_DEADLINE), seconds(TTL));
         let object = JobObject {
@@ -112,7 +120,8 @@ impl Seen {
                 name: metadata.name?,
             },
             uid: JobUid::from(metadata.uid.filter(plain)?),
-            spec: document(spec, template.as_ref()),
+            spec: document(spec, template.as_ref())
+                .and_then(|document| asks.as_ref().map(|_| document).map_err(String::clone)),
             template: template.map(|template| template.to_string()),
             suspend,
             deleting: metadata.deletion_timestamp.is_some(),
@@ -120,6 +129,7 @@ impl Seen {
             over: over(&status),
             deadline,
             ttl,
+            asks: asks.unwrap_or_default(),
         };
         Some(Self {
             object,
@@ -146,6 +156,33 @@ impl Seen {
         let others = others.filter(|name| *name != FINALIZER);
         others.chain(held.then_some(FINALIZER)).collect()
     }
+}
+
+/// Which dependents the spec asks for, or why it cannot.
+fn asked(
+    policy: Option<Value>,
+    budget: Option<Value>,
+    template: Option<&Value>,
+) -> Result<Asked, String> {
+    let asks = |field: &str, value: Option<Value>, word: &str| match value {
+        Some(value) if value == word && template.is_none() => Err(format!(
+            "spec.{field}: needs a template: only a job with pods of its own has it"
+        )),
+        Some(value) if value == word => Ok(true),
+        None => Ok(false),
+        Some(value) if value == NONE => Ok(false),
+        Some(value) => Err(format!(
+            "spec.{field}: is {value}, must be {NONE} or {word}"
+        )),
+    };
+    let policy = asks(NETWORK_POLICY, policy, NETWORK_POLICY_JOB)?;
+    let budget = asks(DISRUPTION_BUDGET, budget, DISRUPTION_BUDGET_MINIMUM)?;
+    if policy && template.is_some_and(|template| template["spec"]["hostNetwork"] == true) {
+        return Err(format!(
+            "spec.{NETWORK_POLICY}: does not hold for pods in the network of their node (spec.template.spec.hostNetwork)"
+        ));
+    }
+    Ok(Asked { budget, policy })
 }
 
 /// The spec, or why that is no document. One that is too large is not kept.
@@ -241,6 +278,53 @@ mod tests {
                 Some(Timestamp(7_000_000))
             )
         );
+    }
+
+    #[test]
+    fn dependents_are_for_jobs_with_pods_of_their_own() {
+        let of = |policy: &str, budget: &str, template: Value| {
+            let spec = json!({
+                "replicas": 2, "networkPolicy": policy, "disruptionBudget": budget, "template": template,
+            });
+            let seen = read(json!({ "metadata": metadata(), "spec": spec })).unwrap();
+            (seen.object.asks, seen.object.spec.err())
+        };
+        let template = json!({ "spec": { "containers": [{ "name": "train" }] } });
+        let both = Asked {
+            budget: true,
+            policy: true,
+        };
+        assert_eq!(of("Job", "Minimum", template.clone()), (both, None));
+        let nothing = (Asked::default(), None);
+        assert_eq!(of("None", "None", template.clone()), nothing);
+        assert_eq!(of("None", "None", Value::Null), nothing);
+        let mut on_the_node = template.clone();
+        on_the_node["spec"]["hostNetwork"] = json!(true);
+        for (policy, budget, template, says) in [
+            (
+                "Job",
+                "None",
+                Value::Null,
+                "spec.networkPolicy: needs a template",
+            ),
+            (
+                "None",
+                "Minimum",
+                Value::Null,
+                "spec.disruptionBudget: needs a template",
+            ),
+            ("All", "None", template, "must be None or Job"),
+            (
+                "Job",
+                "None",
+                on_the_node,
+                "does not hold for pods in the network",
+            ),
+        ] {
+            let (asks, why) = of(policy, budget, template);
+            assert_eq!(asks, Asked::default());
+            assert!(why.as_ref().unwrap().contains(says), "{why:?}");
+        }
     }
 
     #[test]

@@ -18,11 +18,16 @@ use crate::kubernetes::{access::GROUP, server::cut};
 /// The label by which worker pods are found. It has the uid of the MusterJob object.
 pub(in crate::kubernetes) const JOB_UID: &str = "muster.dev/job-uid";
 /// The label with the job's name, for people.
-pub(super) const JOB_NAME: &str = "muster.dev/job-name";
+pub(in crate::kubernetes) const JOB_NAME: &str = "muster.dev/job-name";
 
 /// The job of a worker pod: its label names the job, and a MusterJob object of that uid owns it.
 /// `None`: the pod is none.
 pub(in crate::kubernetes) fn is_worker(metadata: &ObjectMeta) -> Option<&str> {
+    owner(metadata).map(|owner| owner.uid.as_str())
+}
+
+/// The MusterJob object that owns an object with the label of its job, such as a worker pod.
+pub(in crate::kubernetes) fn owner(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     let job = metadata.labels.as_ref()?.get(JOB_UID)?;
     let owns = |owner: &&OwnerReference| {
         owner.controller == Some(true)
@@ -31,7 +36,7 @@ pub(in crate::kubernetes) fn is_worker(metadata: &ObjectMeta) -> Option<&str> {
             && owner.uid == *job
     };
     let mut owners = metadata.owner_references.iter().flatten();
-    owners.find(owns).map(|_| job.as_str())
+    owners.find(owns)
 }
 
 /// `None`: it is no worker pod, or Muster cannot have its name.

@@ -12,7 +12,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::{State, nodes};
+use super::{State, collections::KINDS, nodes};
 
 /// How the requests for a resource fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,10 @@ fn resource(path: &str) -> &'static str {
         "daemonsets",
         "nodes",
     ];
-    let found = known.into_iter().find(|name| path.contains(name));
+    let found = KINDS
+        .into_iter()
+        .chain(known)
+        .find(|name| path.contains(name));
     found.unwrap_or_else(|| panic!("this server has no {path}"))
 }
 
@@ -173,7 +176,7 @@ async fn read(stream: &mut TcpStream) -> Option<Asked> {
 
 impl State {
     fn answer(&mut self, what: &'static str, asked: &Asked) -> Answer {
-        let followed = ["musterjobs", "pods"].contains(&what);
+        let followed = ["musterjobs", "pods"].contains(&what) || KINDS.contains(&what);
         let verb = match asked.method.as_str() {
             "POST" => "create",
             "PUT" => "update",
@@ -208,6 +211,7 @@ impl State {
             "subjectaccessreviews" => self.decide(&asked.body()),
             "pods" => self.pod(verb, asked),
             "daemonsets" => self.agents(),
+            _ if KINDS.contains(&what) => self.collection(verb, what, asked),
             _ => self.config_map(asked),
         }
     }

@@ -291,6 +291,48 @@ impl Server {
         }
     }
 
+    /// The component for worker pods as it is shipped, and what their pods need of the cluster.
+    pub(super) async fn install_pods(&self) {
+        let read = |file: &str| -> Vec<Value> {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests");
+            let text = fs::read_to_string(root.join(file)).unwrap();
+            serde_saphyr::from_multiple(&text).unwrap()
+        };
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
+        let own = format!("{rbac}/namespaces/{AGENTS}");
+        for object in read("components/worker-pods/rights.yaml") {
+            let path = match object["kind"].as_str().unwrap() {
+                "ClusterRole" => format!("{rbac}/clusterroles"),
+                "ClusterRoleBinding" => format!("{rbac}/clusterrolebindings"),
+                "Role" => format!("{own}/roles"),
+                _ => format!("{own}/rolebindings"),
+            };
+            self.create(&path, object).await;
+        }
+        let agents = read("base/agent.yaml");
+        let agents = agents.iter().find(|object| object["kind"] == "DaemonSet");
+        let path = format!("/apis/apps/v1/namespaces/{AGENTS}/daemonsets");
+        self.create(&path, agents.unwrap().clone()).await;
+        // Nothing here makes it for each namespace, as a cluster does.
+        let account = json!({ "metadata": { "name": "default" } });
+        let path = "/api/v1/namespaces/team-a/serviceaccounts";
+        self.create(path, account).await;
+        // The rights are known to the API server a moment later.
+        let client = kube::Client::try_from(self.coordinators()).unwrap();
+        within(async {
+            let mut look = tokio::time::interval(Duration::from_millis(200));
+            loop {
+                let path = "/apis/policy/v1/poddisruptionbudgets";
+                let request = Request::get(path).body(Vec::new()).unwrap();
+                if client.request::<Value>(request).await.is_ok() {
+                    return;
+                }
+                look.tick().await;
+            }
+        })
+        .await;
+    }
+
     /// As the coordinator, or as the test itself, which may do everything.
     pub(super) async fn patch(
         &self,

@@ -1,0 +1,154 @@
+//! Objects of other kinds, by one set of rules: versions, generations, merge patches, a status that is a
+//! part of its own, deletion under a condition.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{
+    State,
+    objects::merge,
+    wire::{Answer, Asked, failure},
+};
+
+/// The kinds that are here, as paths name them.
+pub(super) const KINDS: [&str; 2] = ["networkpolicies", "poddisruptionbudgets"];
+
+/// By resource, namespace and name.
+pub(super) type Collections = BTreeMap<(&'static str, String, String), Value>;
+
+/// The namespace, the name and the subresource in `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME/PART`.
+fn place(what: &str, path: &str) -> (String, String, String) {
+    let parts: Vec<&str> = path.split('/').collect();
+    let at = parts.iter().position(|part| *part == what).unwrap();
+    let part = |at: usize| parts.get(at).copied().unwrap_or_default().to_owned();
+    let namespace = match at {
+        // Objects in no namespace, or in all.
+        4 => String::new(),
+        _ => part(at - 1),
+    };
+    (namespace, part(at + 1), part(at + 2))
+}
+
+impl State {
+    /// All objects of a kind.
+    pub(crate) fn all_of(&self, what: &str) -> Vec<&Value> {
+        let all = self.collections.iter();
+        let all = all.filter(|((of, _, _), _)| *of == what);
+        all.map(|(_, object)| object).collect()
+    }
+
+    /// The only object of a kind.
+    pub(crate) fn only(&self, what: &str) -> Option<Value> {
+        match self.all_of(what)[..] {
+            [one] => Some(one.clone()),
+            _ => None,
+        }
+    }
+
+    /// Somebody else changes the only object of a kind by a merge patch, or deletes it.
+    pub(crate) fn change_only(&mut self, what: &'static str, patch: Option<Value>) {
+        let mut keys = self.collections.keys().filter(|(of, _, _)| *of == what);
+        let key = keys.next().expect("there is one").clone();
+        assert_eq!(keys.next(), None, "there are several");
+        let mut object = self.collections[&key].clone();
+        match patch {
+            Some(patch) => {
+                merge(&mut object, patch);
+                self.collect(key, object, "MODIFIED");
+            }
+            None => drop(self.collect(key, object, "DELETED")),
+        }
+    }
+
+    fn collect(
+        &mut self,
+        key: (&'static str, String, String),
+        mut object: Value,
+        change: &str,
+    ) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let event = json!({ "type": change, "object": object });
+        self.log.push((self.version, key.0, event));
+        match change {
+            "DELETED" => drop(self.collections.remove(&key)),
+            _ => drop(self.collections.insert(key, object.clone())),
+        }
+        object
+    }
+
+    pub(super) fn collection(&mut self, verb: &str, what: &'static str, asked: &Asked) -> Answer {
+        let (namespace, name, part) = place(what, &asked.path);
+        let from = asked.query.get("resourceVersion");
+        let from: u64 = from.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let key = (what, namespace, name);
+        let there = self.collections.get(&key).cloned();
+        match (verb, there) {
+            ("watch", _) => Answer::Watch {
+                what,
+                from,
+                cuts: self.cuts,
+            },
+            ("list", _) => {
+                assert_eq!(asked.query["labelSelector"], "muster.dev%2Fjob-uid");
+                let version = self.version.to_string();
+                let items = self.all_of(what);
+                let list = json!({ "metadata": { "resourceVersion": version }, "items": items });
+                Answer::Whole(200, list)
+            }
+            ("create", _) => self.put_into(key, asked.body()),
+            (_, None) => failure(404, "NotFound", &format!("{what} {:?} not found", key.2)),
+            ("delete", Some(object)) => {
+                let uid = &asked.body()["preconditions"]["uid"];
+                assert_eq!(*uid, object["metadata"]["uid"], "another one of that name");
+                Answer::Whole(200, self.collect(key, object, "DELETED"))
+            }
+            ("patch", Some(old)) => self.patch_in(key, &part, old, asked),
+            (_, Some(object)) => Answer::Whole(200, object),
+        }
+    }
+
+    fn put_into(&mut self, mut key: (&'static str, String, String), mut object: Value) -> Answer {
+        key.2 = object["metadata"]["name"].as_str().unwrap().to_owned();
+        if self.collections.contains_key(&key) {
+            let why = format!("{} {:?} already exists", key.0, key.2);
+            return failure(409, "AlreadyExists", &why);
+        }
+        let metadata = &mut object["metadata"];
+        metadata["namespace"] = json!(key.1);
+        metadata["uid"] = json!(format!("22222222-0000-4000-8000-{:012x}", self.version + 1));
+        metadata["generation"] = json!(1);
+        metadata["creationTimestamp"] = json!("2026-11-23T10:00:00Z");
+        object.as_object_mut().unwrap().remove("status");
+        Answer::Whole(201, self.collect(key, object, "ADDED"))
+    }
+
+    fn patch_in(
+        &mut self,
+        key: (&'static str, String, String),
+        part: &str,
+        old: Value,
+        asked: &Asked,
+    ) -> Answer {
+        assert!(asked.head.contains("application/merge-patch+json"));
+        let patch = asked.body();
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &patch["metadata"][field];
+            if !wanted.is_null() && *wanted != old["metadata"][field] {
+                let why = format!("{} {:?}: the object has been modified", key.0, key.2);
+                return failure(409, "Conflict", &why);
+            }
+        }
+        let mut new = old.clone();
+        merge(&mut new, patch);
+        // Each way to an object leaves the other's part as it is.
+        let kept = if part == "status" { "spec" } else { "status" };
+        new[kept] = old[kept].clone();
+        if new["spec"] != old["spec"] {
+            let generation = old["metadata"]["generation"].as_u64().unwrap();
+            new["metadata"]["generation"] = json!(generation + 1);
+        }
+        Answer::Whole(200, self.collect(key, new, "MODIFIED"))
+    }
+}

@@ -1,7 +1,7 @@
-//! A coordinator that stands by: another one decides, and this one waits for its turn.
+//! A coordinator that stands by: another one decides, and this one waits until it may.
 //!
-//! It answers nobody. Its port is open, so that whoever looks after it can see that it lives, and every
-//! connection is closed at once.
+//! It answers nobody. Its port is open, so that a probe can see that it lives, and every connection is
+//! closed at once.
 
 use std::{io, net::SocketAddr};
 

@@ -35,8 +35,8 @@ pub trait Leadership {
     fn still_holds(&self) -> bool;
 }
 
-/// The durable state of the coordinator. Whoever opens it takes the right to decide: one that had it
-/// before is kept out, or meets conflicts from then on.
+/// The durable state of the coordinator. A process that opens it takes the right to decide. A process
+/// that had it before is kept out, or meets conflicts from then on.
 pub trait Store: Leadership + Send {
     /// Everything committed so far.
     fn load(&mut self) -> Result<Loaded, StoreError>;
@@ -76,8 +76,8 @@ fn deleted(writes: &[Write]) -> impl Iterator<Item = &JobUid> {
     })
 }
 
-/// Refuses a write on a record of which somebody else has made another. `found`: the record's
-/// version, if the record exists.
+/// Refuses a write if somebody else has written the record. `found` is the record's version, if the
+/// record exists.
 fn compare(write: &Write, found: Option<Version>) -> Result<(), Conflict> {
     if found == write.expects {
         return Ok(());

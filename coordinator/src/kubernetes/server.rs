@@ -168,8 +168,8 @@ impl Server {
 }
 
 impl Unanswered {
-    /// Nobody can tell whether it did what it was asked for.
-    pub(crate) fn is_open(&self) -> bool {
+    /// Whether the API server may have done what it was asked for. Nobody can tell.
+    pub(crate) fn may_be_done(&self) -> bool {
         match self {
             Self::Silent | Self::Unreachable(_) | Self::Malformed { .. } => true,
             Self::Refused { code, .. } => *code >= 500,

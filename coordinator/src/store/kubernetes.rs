@@ -1,25 +1,27 @@
-//! The store in a Kubernetes API server, for several coordinators of which one decides at a time
-//! (decision 0052).
+//! The store in a Kubernetes API server. Several coordinators may share it, and one of them decides at
+//! a time (decision 0052).
 //!
-//! A [`Candidate`] waits for a Lease. Whoever has it reads all records, and is a store for as long as
-//! it is sure of the Lease. While the API server is away nothing can be committed; a coordinator whose
-//! Lease runs out meanwhile ends, and workers go on without one.
+//! A [`Candidate`] waits for a Lease. When it has it, it becomes a [`KubernetesStore`], which reads and
+//! writes the records for as long as it is sure of the Lease. While the API server is away nothing can
+//! be committed. If the Lease runs out meanwhile, the coordinator ends, and workers go on without one.
 //!
-//! The engine waits for its commits on a thread of its own. All requests are made by another thread,
-//! which also renews the Lease while the engine waits.
+//! The engine blocks in its own thread while a commit is made. Another thread makes all requests, so
+//! that it can renew the Lease meanwhile.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `lease` | who may decide, and for how long a holder is sure |
 //! | `object` | a record as an object |
-//! | `books` | all records: read, and written one after the other |
+//! | `records` | all records, and how a commit becomes writes |
+//! | `client` | the requests: reads, and writes that name a version |
 //! | `story` | events, many in one object |
 //! | `reports` | nodes' reports, written between commits |
 //! | `shared` | the trust folder, in a Secret |
 
-mod books;
+mod client;
 mod lease;
 pub(crate) mod object;
+mod records;
 mod reports;
 mod shared;
 mod story;
@@ -39,11 +41,7 @@ use muster_core::{
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use self::{
-    books::{Books, Place},
-    lease::Sure,
-    reports::Reports,
-};
+use self::{client::Client, lease::Sure, records::Records, reports::Reports};
 use super::{Leadership, Loaded, Store, StoreError};
 use crate::kubernetes::{KubernetesError, Server};
 
@@ -54,7 +52,7 @@ pub use shared::{SharedError, SharedTrust};
 /// The Lease's name.
 const LEASE: &str = "muster-coordinator";
 
-/// Requests of the engine, which makes one at a time.
+/// How many requests of the engine may wait. It makes one at a time.
 const ASKED: usize = 4;
 
 type Answer<T> = blocking::Sender<Result<T, StoreError>>;
@@ -68,7 +66,8 @@ enum Ask {
 /// A coordinator that wants to decide.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Dropped first, so that the thread stops waiting before its store waits for its end.
+    /// Dropped before `store`, whose drop waits for the thread: this drop ends the thread's wait for
+    /// the Lease.
     leads: oneshot::Receiver<()>,
     store: KubernetesStore,
 }
@@ -88,7 +87,8 @@ impl fmt::Debug for KubernetesStore {
 }
 
 impl Candidate {
-    /// In the namespace of the pod or of the kubeconfig. `process` names this process for people.
+    /// Starts to wait for the Lease in the namespace of the pod or of the kubeconfig. `process` names
+    /// this process for people.
     pub fn start(
         configuration: &Config,
         process: &str,
@@ -108,19 +108,19 @@ impl Candidate {
                     .build()
                     .expect("a runtime of one thread");
                 runtime.block_on(async {
-                    // A client belongs to the runtime in which it was made, and the engine's thread
-                    // must not hold it up.
+                    // A client works only while the runtime in which it was made runs, so it is
+                    // made in this thread.
                     let server = match Server::of(&configuration) {
                         Ok(server) => server,
                         Err(e) => return drop(made.send(Err(e))),
                     };
                     drop(made.send(Ok(())));
-                    let place = Place {
+                    let client = Client {
                         server: server.clone(),
                         namespace: configuration.default_namespace.clone(),
                         sure: sure.clone(),
                     };
-                    let candidate = lease::Candidate {
+                    let elector = lease::Elector {
                         server,
                         namespace: configuration.default_namespace,
                         name: LEASE.into(),
@@ -128,7 +128,7 @@ impl Candidate {
                         times,
                         sure,
                     };
-                    serve(place, candidate, &reports, leading, asked).await;
+                    serve(client, elector, &reports, leading, asked).await;
                 });
             }
         });
@@ -154,46 +154,46 @@ impl Candidate {
     }
 }
 
-/// The thread: waits for the Lease, then does what the engine asks, until nobody can ask any more.
+/// What the thread does: it waits for the Lease, and then serves the engine until the store is dropped.
 async fn serve(
-    place: Place,
-    candidate: lease::Candidate,
+    client: Client,
+    elector: lease::Elector,
     reports: &Reports,
     mut leading: oneshot::Sender<()>,
     mut asked: mpsc::Receiver<Ask>,
 ) {
     tokio::select! {
-        () = candidate.take() => {}
+        () = elector.take() => {}
         () = leading.closed() => return,
     }
-    // Nobody waits any more if the process is about to end. Then the next receive says so.
+    // If the process is about to end, nobody waits for this, and there will be nothing to receive.
     let _ = leading.send(());
-    let mut books = Books::new(place.clone());
+    let mut records = Records::new(client.clone());
     let work = async {
         while let Some(ask) = asked.recv().await {
-            answer(&mut books, ask).await;
+            answer(&mut records, ask).await;
         }
     };
-    // If the Lease is lost, every request of the engine is answered with that.
+    // If the Lease is lost, this thread goes on, and tells the engine so at each request.
     let hold = async {
-        candidate.hold().await;
+        elector.renew_until_lost().await;
         std::future::pending().await
     };
     tokio::select! {
         () = work => {}
         () = hold => {}
-        () = reports.work(&place) => {}
+        () = reports.work(&client) => {}
     }
-    reports.finish(&place).await;
-    candidate.release().await;
+    reports.finish(&client).await;
+    elector.release().await;
 }
 
 /// An engine that has ended does not wait for its answer.
-async fn answer(books: &mut Books, ask: Ask) {
+async fn answer(records: &mut Records, ask: Ask) {
     match ask {
-        Ask::Load(answer) => drop(answer.send(books.load().await)),
-        Ask::NextTerm(at_least, answer) => drop(answer.send(books.next_term(at_least).await)),
-        Ask::Commit(writes, answer) => drop(answer.send(books.commit(&writes).await)),
+        Ask::Load(answer) => drop(answer.send(records.load().await)),
+        Ask::NextTerm(at_least, answer) => drop(answer.send(records.next_term(at_least).await)),
+        Ask::Commit(writes, answer) => drop(answer.send(records.commit(&writes).await)),
     }
 }
 
@@ -205,7 +205,7 @@ impl KubernetesStore {
             .asks
             .as_ref()
             .expect("it is there until the store is dropped");
-        // There is room: one request is made at a time.
+        // The queue has room, because the engine makes one request at a time.
         while let Err(mpsc::error::TrySendError::Full(again)) = asks.try_send(ask) {
             ask = again;
             thread::yield_now();
@@ -219,7 +219,7 @@ impl Drop for KubernetesStore {
     fn drop(&mut self) {
         self.asks = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was told already.
+            // If it panicked, the panic was printed.
             let _ = thread.join();
         }
     }

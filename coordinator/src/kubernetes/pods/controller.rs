@@ -406,7 +406,7 @@ impl Controller {
                 work.pods.removed(&uid, Removed::Missing);
             }
             Did::Remove(uid, Err(why)) => {
-                let removed = match why.is_open() {
+                let removed = match why.may_be_done() {
                     true => Removed::Unknown,
                     false => Removed::No,
                 };
@@ -432,7 +432,7 @@ impl NotMade {
     fn means(&self) -> Made {
         match self {
             Self::Unanswered(Unanswered::Exists(_)) => Made::Exists,
-            Self::Unanswered(why) if why.is_open() => Made::Unknown,
+            Self::Unanswered(why) if why.may_be_done() => Made::Unknown,
             // It is there, and no worker pod. Another one would be alike.
             Self::Strange => Made::Unknown,
             Self::Unanswered(_) | Self::Site(_) | Self::Name(..) => Made::No,

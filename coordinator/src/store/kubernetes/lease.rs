@@ -1,9 +1,9 @@
 //! The Lease by which one coordinator at a time has the right to decide.
 //!
 //! A candidate never compares clocks of two machines. It takes a Lease that nobody holds, or one that
-//! it has seen unchanged for as long as the Lease lasts. A holder is sure of it for less: from the
-//! moment at which it sent its last renewal, less a margin. So no two are ever sure at a time, as
-//! long as their clocks run equally fast within that margin.
+//! it has seen unchanged for as long as the Lease lasts. A holder is sure of it for a shorter time: a
+//! margin less, and counted from the moment at which it sent its last renewal. So no two are ever sure
+//! at the same time, unless their clocks run at rates that differ by more than that margin.
 
 use std::{
     sync::{
@@ -24,21 +24,20 @@ use crate::kubernetes::{Server, Unanswered};
 
 const API_VERSION: &str = "coordination.k8s.io/v1";
 
-/// How long things take. Whoever waits for the Lease waits for `lasts` after the last renewal of a
-/// holder that died.
+/// The times of a Lease. If its holder dies, a candidate waits for `lasts` after the last renewal.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTimes {
-    /// For how long the Lease is its holder's after a renewal. Whole seconds.
+    /// How long the Lease lasts after a renewal. Whole seconds.
     pub lasts: Duration,
-    /// The holder ends its decisions this long before.
+    /// How long before its end the holder stops deciding.
     pub margin: Duration,
     pub renewed_every: Duration,
-    /// A candidate looks so often. A holder may have given it back.
+    /// How often a candidate looks at it. The holder may give it back at any time.
     pub looked_at_every: Duration,
 }
 
 impl LeaseTimes {
-    /// The times that go with a Lease that lasts so long, 15 s unless a test needs less.
+    /// The times that go with a Lease that lasts this long: 15 s, unless a test needs less.
     pub fn of(lasts: Duration) -> Self {
         Self {
             lasts,
@@ -101,8 +100,8 @@ struct Seen {
     since_us: u64,
 }
 
-/// Whether a candidate may take the Lease that it has just read. `seen`: what it had seen before,
-/// which is brought up to date.
+/// Whether a candidate may take the Lease that it has just read. `seen` is what it saw before, and is
+/// updated.
 fn may_take(lease: &Lease, seen: &mut Option<Seen>, times: &LeaseTimes, now_us: u64) -> bool {
     if lease
         .spec
@@ -149,19 +148,19 @@ impl Sure {
     }
 }
 
-/// Somebody who wants the Lease, or holds it.
+/// Takes the Lease for this process, renews it and gives it back.
 #[derive(Debug)]
-pub(super) struct Candidate {
+pub(super) struct Elector {
     pub(super) server: Server,
     pub(super) namespace: String,
     pub(super) name: String,
-    /// Another one for each start of a process.
+    /// Names this process. A process that starts again has another one.
     pub(super) identity: String,
     pub(super) times: LeaseTimes,
     pub(super) sure: Sure,
 }
 
-impl Candidate {
+impl Elector {
     fn folder(&self) -> String {
         format!("/apis/{API_VERSION}/namespaces/{}/leases", self.namespace)
     }
@@ -194,12 +193,13 @@ impl Candidate {
         }
     }
 
-    /// `None`: it was taken. Else who holds it.
+    /// Takes the Lease if it may. Returns the holder if another process holds it.
     async fn try_take(&self, seen: &mut Option<Seen>) -> Result<Option<String>, Unanswered> {
         let found = match self.server.get::<Lease>(&self.path()).await {
             Ok(lease) => lease,
             Err(why) if why.is_missing() && !self.has_records().await? => Lease::default(),
-            // Somebody has deleted it, and its holder may not have noticed yet.
+            // Somebody has deleted the Lease, and its holder may not have noticed yet. So it is waited
+            // for like a Lease that is held.
             Err(why) if why.is_missing() => Lease::held_by("a coordinator without a Lease"),
             Err(why) => return Err(why),
         };
@@ -232,10 +232,10 @@ impl Candidate {
     }
 
     /// Renews the Lease until it is lost.
-    pub(super) async fn hold(&self) {
+    pub(super) async fn renew_until_lost(&self) {
         loop {
             sleep(self.times.renewed_every).await;
-            // Whoever was unsure once has said so, and stays so.
+            // Once it was unsure, the engine may have been told so. It must never be sure again.
             if !self.sure.is_sure() {
                 return warn!("the Lease {} was not renewed in time", self.name);
             }
@@ -261,7 +261,8 @@ impl Candidate {
             Err(why) if why.is_missing() => return Err(Lost::To("nobody: it was deleted".into())),
             Err(why) => return Err(Lost::Unanswered(why)),
         };
-        // Ours with another version: a renewal whose answer was lost, or somebody's annotation.
+        // It may have another version than our last renewal: the answer to that was lost, or somebody
+        // has changed an annotation.
         let holder = lease.spec.holder_identity.unwrap_or_default();
         if holder != self.identity {
             return Err(Lost::To(holder));
@@ -277,7 +278,7 @@ impl Candidate {
         }
     }
 
-    /// Gives the Lease back, so that another need not wait.
+    /// Gives the Lease back, so that another coordinator need not wait.
     pub(super) async fn release(&self) {
         if !self.sure.is_sure() {
             return;

@@ -1,7 +1,7 @@
 //! The form of a record in an API server: an object of the kind `MusterRecord`.
 //!
-//! What the record holds is JSON, compressed, so that a job of thousands of nodes stays below what
-//! etcd takes. `kubectl get mrec NAME -o jsonpath='{.spec.data}' | base64 -d | gunzip` shows it.
+//! The record is JSON, compressed, so that a job of thousands of nodes fits into an object of etcd.
+//! `kubectl get mrec NAME -o jsonpath='{.spec.data}' | base64 -d | gunzip` shows it.
 
 use std::io::{self, Read, Write};
 
@@ -18,10 +18,11 @@ pub(crate) const API_VERSION: &str = "muster.dev/v1alpha1";
 pub(crate) const KIND: &str = "MusterRecord";
 pub(crate) const PLURAL: &str = "musterrecords";
 
-/// Characters of an object's name.
+/// The longest name of an object, in characters.
 const NAME_MAX: usize = 253;
 
-/// Bytes that a record's JSON may have. An object of 1.5 MiB holds less than that.
+/// The most bytes of a record's JSON, after decompression. No record comes near this: its object has at
+/// most 1.5 MiB.
 const DATA_MAX: u64 = 256 << 20;
 
 /// What a record is about.
@@ -31,7 +32,7 @@ pub(super) enum About {
     Coordinator,
     Job,
     Node,
-    /// Session numbers and versions of all nodes.
+    /// Epochs of all nodes, and the versions of their records.
     Sessions,
     Tombstone,
     Events,
@@ -58,9 +59,9 @@ pub(super) struct Meta {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Spec {
     pub(super) about: About,
-    /// The uid of a job, the name of a node, the number of the first event.
+    /// The uid of a job, the name of a node, or the number of the first event.
     pub(super) of: String,
-    /// `TERM.WRITE`. None of what is stored without a version.
+    /// `TERM.WRITE`. `None` if the record is stored without a version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<String>,
     pub(super) data: String,
@@ -74,7 +75,7 @@ pub(super) enum Unreadable {
     Compressed(#[from] io::Error),
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    #[error("its version {0:?} is none")]
+    #[error("{0:?} is not a version")]
     Version(String),
 }
 
@@ -188,8 +189,8 @@ pub(super) fn path(namespace: &str, name: &str) -> String {
     format!("{}/{name}", folder(namespace))
 }
 
-/// The name of a record's object. Uids and node names may stand in it as they are, unless it becomes
-/// too long; then a digest stands for them.
+/// The name of a record's object. A uid or a node's name is part of it as it is, or as a digest if the
+/// name would be too long or no name of an object.
 pub(super) fn name(about: About, of: &str) -> String {
     let kind = match about {
         About::Coordinator => return "coordinator".into(),

@@ -1,5 +1,5 @@
-//! Nodes' reports, written to the API server between commits. Nothing is decided from a stored report,
-//! so they wait for it, and nobody waits for them.
+//! Nodes' reports, written to the API server one after the other between commits. Nothing is decided
+//! from a stored report, so no commit waits for one.
 
 use std::{
     collections::BTreeMap,
@@ -18,13 +18,13 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::books::Place;
+use super::client::Client;
 
-/// Between two of them: ten thousand nodes that are new take some minutes.
+/// The pause between two reports. Those of ten thousand new nodes take some minutes.
 const PACE: Duration = Duration::from_millis(20);
-/// After one that could not be written.
+/// The pause after a report that could not be written.
 const AGAIN: Duration = Duration::from_secs(5);
-/// For those that are left when the coordinator ends.
+/// How long a coordinator that ends may take to write the reports that are left.
 const FINISH: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
@@ -48,8 +48,8 @@ impl Reports {
         }
     }
 
-    /// Writes what there is, and what comes.
-    pub(super) async fn work(&self, place: &Place) {
+    /// Writes the reports that wait, and then each new one.
+    pub(super) async fn work(&self, client: &Client) {
         let mut told = false;
         loop {
             let first = self.all().pop_first();
@@ -57,7 +57,7 @@ impl Reports {
                 self.come.notified().await;
                 continue;
             };
-            match place.put_report(&name, &report).await {
+            match client.put_report(&name, &report).await {
                 Ok(()) => {
                     told = false;
                     sleep(PACE).await;
@@ -74,12 +74,13 @@ impl Reports {
         }
     }
 
-    /// Writes what is left, if that can be done at once. A node reports again when it comes back.
-    pub(super) async fn finish(&self, place: &Place) {
+    /// Writes the reports that are left, if the API server takes them at once. Reports that get lost do
+    /// no harm: a node reports again when it connects to another coordinator.
+    pub(super) async fn finish(&self, client: &Client) {
         let rest = std::mem::take(&mut *self.all());
         let write = async {
             for (name, report) in rest {
-                if !place.sure.is_sure() || place.put_report(&name, &report).await.is_err() {
+                if !client.sure.is_sure() || client.put_report(&name, &report).await.is_err() {
                     return;
                 }
             }

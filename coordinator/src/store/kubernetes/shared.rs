@@ -1,6 +1,6 @@
-//! The trust folder in a Secret, so that whichever coordinator decides has the same authority, join
-//! tokens and denials. Commands change the folder of the one that decides, with `kubectl exec`; within
-//! a second the change is in the Secret.
+//! The trust folder in a Secret, so that every coordinator has the same authority, join tokens and
+//! denials when it begins to decide. Commands change the folder of the pod in which they run. The
+//! coordinator that decides copies its folder into the Secret within a second.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -44,8 +44,7 @@ pub struct SharedTrust {
 }
 
 impl SharedTrust {
-    /// Brings what the Secret holds into the state directory. Without a Secret the folder there stays
-    /// as it is.
+    /// Copies the Secret into the state directory. Without a Secret the folder there stays as it is.
     pub async fn fetch(configuration: &Config, state_dir: PathBuf) -> Result<Self, SharedError> {
         let mut shared = Self {
             server: Server::of(configuration)?,
@@ -88,19 +87,19 @@ impl SharedTrust {
         Ok(())
     }
 
-    /// Keeps the Secret as the folder is, until the shutdown.
+    /// Copies each change of the folder into the Secret, until the shutdown.
     pub(crate) async fn follow(mut self, shutdown: CancellationToken) {
         let mut told = false;
         while shutdown.run_until_cancelled(sleep(LOOK)).await.is_some() {
             match self.keep().await {
                 Ok(()) if told => {
-                    info!("the Secret {NAME} is as the trust folder again");
+                    info!("the Secret {NAME} has all changes of the trust folder again");
                     told = false;
                 }
                 Ok(()) => {}
                 Err(why) if !told => {
                     warn!(
-                        "{why}; a coordinator that follows this one would not know of the change. It is tried again every second"
+                        "{why}; the next coordinator would not know of the change. It is tried again every second"
                     );
                     told = true;
                 }

@@ -1,5 +1,6 @@
-//! Events, many in one object: an object for each would be a write for each. A chunk is written again
-//! until it is full, and deleted when none of its events is kept any more.
+//! Events, many in one object, because an object for each event would be a write for each. Such an
+//! object, a chunk, is written again until it is full, and deleted when none of its events is kept any
+//! more.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,8 @@ use muster_core::fleet::Event;
 
 use crate::kept::Kept;
 
-/// Events after which a chunk is full. A commit may bring more, and they stay together.
+/// A chunk with this many events is full. It may have more, because the events of one commit stay
+/// together.
 const FULL: usize = 128;
 
 #[derive(Debug, Default)]
@@ -21,7 +23,7 @@ pub(super) struct Story {
 #[derive(Debug, Default)]
 struct Chunk {
     resource_version: Option<String>,
-    /// Only of the newest chunk: it may be written again.
+    /// The events of the newest chunk, which may be written again. Empty for every other chunk.
     events: Vec<Event>,
     kept: usize,
 }
@@ -35,7 +37,7 @@ pub(super) struct Written {
 }
 
 impl Story {
-    /// From the chunks as they are stored. Returns the events that are kept, oldest first.
+    /// The story of the stored chunks, and the events that are kept, oldest first.
     pub(super) fn loaded(
         mut chunks: Vec<(u64, String, Vec<Event>)>,
         kept: impl FnOnce(&[Event]) -> Kept,
@@ -111,8 +113,8 @@ impl Story {
         &mut self.kept
     }
 
-    /// Chunks of which nothing is kept any more, with their versions. The newest stays: it has the number
-    /// of the last event.
+    /// Takes the chunks without a kept event, with their versions. The newest chunk stays, because it has
+    /// the number of the last event.
     pub(super) fn take_empty(&mut self) -> Vec<(u64, Option<String>)> {
         let dropped = self.kept.take_dropped();
         self.drop_events(&dropped);

@@ -1,0 +1,214 @@
+//! Requests for the record objects of one namespace.
+//!
+//! Every write names the version of the object that it replaces, so what another process has written
+//! is never overwritten: the write fails with a conflict. If the answer to a write is lost, the object
+//! is read, and written again if needed. No attempt is made once this process is not sure that it may
+//! decide. Only reports are written without a version, because nothing is decided from them.
+
+use std::time::Duration;
+
+use muster_core::{id::NodeName, node_report::NodeReport};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tracing::warn;
+
+use super::{
+    lease::Sure,
+    object::{self, About, Object, Spec, Unreadable},
+};
+use crate::{
+    kubernetes::{Server, Unanswered},
+    store::StoreError,
+};
+
+/// How many objects one answer to a list has.
+const PAGE: u32 = 250;
+/// The pause before a request is repeated.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// Reads and writes record objects, for as long as this process is sure of the Lease.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) server: Server,
+    pub(super) namespace: String,
+    pub(super) sure: Sure,
+}
+
+/// Why a write was not made.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The object has another version than was expected.
+    Conflict,
+    /// This process is not sure any more that it may decide.
+    Deposed,
+    Refused(Unanswered),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the objects {} cannot be read: {why}", object::PLURAL)]
+struct Unlisted {
+    why: Unanswered,
+}
+
+impl Failed {
+    pub(super) fn of(self, what: impl ToString) -> StoreError {
+        match self {
+            Self::Deposed => StoreError::Deposed,
+            Self::Conflict => StoreError::Overtaken(what.to_string()),
+            Self::Refused(why) => StoreError::Write {
+                store: format!("the API server ({})", what.to_string()),
+                source: Box::new(why),
+            },
+        }
+    }
+}
+
+impl Client {
+    /// All records, as they are at one moment.
+    pub(super) async fn list(&self) -> Result<Vec<Object>, StoreError> {
+        let mut told = false;
+        loop {
+            match self.pages().await {
+                Ok(objects) => return Ok(objects),
+                Err(_) if !self.sure.is_sure() => return Err(StoreError::Deposed),
+                // It has expired if etcd has compacted the revision at which the list began.
+                Err(why) if why.may_be_done() || why.is_busy() || why.is_expired() => {
+                    if !told {
+                        warn!("the records cannot be read yet: {why}");
+                    }
+                    told = true;
+                    sleep(AGAIN).await;
+                }
+                Err(why) => return Err(StoreError::Unusable(Box::new(Unlisted { why }))),
+            }
+        }
+    }
+
+    async fn pages(&self) -> Result<Vec<Object>, Unanswered> {
+        let (mut objects, mut next) = (Vec::new(), String::new());
+        loop {
+            // Without a resourceVersion the API server reads from etcd's quorum, not from its cache.
+            let mut path = format!("{}?limit={PAGE}", object::folder(&self.namespace));
+            if !next.is_empty() {
+                path = format!("{path}&continue={next}");
+            }
+            let page: Page = self.server.get(&path).await?;
+            objects.extend(page.items);
+            next = page.metadata.next.unwrap_or_default();
+            if next.is_empty() {
+                return Ok(objects);
+            }
+        }
+    }
+
+    pub(super) fn read<T: DeserializeOwned>(&self, object: &Object) -> Result<T, StoreError> {
+        object
+            .spec
+            .read()
+            .map_err(|why| self.unreadable(object, why))
+    }
+
+    pub(super) fn unreadable(&self, object: &Object, why: Unreadable) -> StoreError {
+        StoreError::Record {
+            store: format!("namespace {}", self.namespace),
+            record: format!("{} {}", object::KIND, object.metadata.name),
+            source: Box::new(why),
+        }
+    }
+
+    /// Stores a record in place of the object with this version. `None`: there is no such object.
+    /// Returns the new version.
+    pub(super) async fn put(&self, spec: &Spec, before: Option<&str>) -> Result<String, Failed> {
+        let name = spec.name();
+        let path = object::path(&self.namespace, &name);
+        let object = spec.object(before);
+        let mut may_be_stored = false;
+        loop {
+            if !self.sure.is_sure() {
+                return Err(Failed::Deposed);
+            }
+            let answer: Result<Object, _> = match before {
+                Some(_) => self.server.replace(&path, &object).await,
+                None => {
+                    self.server
+                        .create(&object::folder(&self.namespace), &object)
+                        .await
+                }
+            };
+            let why = match answer {
+                Ok(stored) => return Ok(stored.metadata.resource_version.unwrap_or_default()),
+                Err(why) => why,
+            };
+            // An earlier attempt may have stored this very record.
+            let is_refused = why.is_conflict() || why.is_missing();
+            if is_refused && may_be_stored {
+                match self.server.get::<Object>(&path).await {
+                    Ok(found) if found.spec == *spec => {
+                        return Ok(found.metadata.resource_version.unwrap_or_default());
+                    }
+                    Err(why) if !why.is_missing() => {}
+                    _ => return Err(Failed::Conflict),
+                }
+            } else if is_refused {
+                return Err(Failed::Conflict);
+            } else if !why.may_be_done() && !why.is_busy() {
+                return Err(Failed::Refused(why));
+            }
+            may_be_stored |= why.may_be_done();
+            sleep(AGAIN).await;
+        }
+    }
+
+    pub(super) async fn delete(
+        &self,
+        about: About,
+        of: &str,
+        version: Option<&str>,
+    ) -> Result<(), Failed> {
+        let path = object::path(&self.namespace, &object::name(about, of));
+        let preconditions = version.map(|version| json!({ "resourceVersion": version }));
+        let options =
+            json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions });
+        loop {
+            if !self.sure.is_sure() {
+                return Err(Failed::Deposed);
+            }
+            match self.server.delete::<Value>(&path, &options).await {
+                Ok(_) => return Ok(()),
+                // An earlier attempt may have deleted it.
+                Err(why) if why.is_missing() => return Ok(()),
+                Err(why) if why.is_conflict() => return Err(Failed::Conflict),
+                Err(why) if why.may_be_done() || why.is_busy() => sleep(AGAIN).await,
+                Err(why) => return Err(Failed::Refused(why)),
+            }
+        }
+    }
+
+    /// Stores a node's report, whatever was there.
+    pub(super) async fn put_report(
+        &self,
+        name: &NodeName,
+        report: &NodeReport,
+    ) -> Result<(), Unanswered> {
+        let spec = Spec::of(About::Report, name.as_str(), report);
+        let path = object::path(&self.namespace, &spec.name());
+        let path = format!("{path}?fieldManager=muster-coordinator&force=true");
+        self.server
+            .apply::<Value>(&path, &spec.object(None))
+            .await?;
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Page {
+    metadata: PageMeta,
+    items: Vec<Object>,
+}
+
+#[derive(Deserialize)]
+struct PageMeta {
+    #[serde(default, rename = "continue")]
+    next: Option<String>,
+}

@@ -1,0 +1,413 @@
+//! All records of one coordinator: read from the API server, and written one after the other.
+//!
+//! A node's epoch and the version of its record change with every connection. Those of all nodes are
+//! in one object, `sessions`, so that ten thousand nodes that come back are not ten thousand writes. It
+//! is written before the nodes' own objects. If the commit ends there, an epoch that no node was told
+//! is skipped, and none is ever given out twice.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use muster_core::{
+    fleet::{
+        Change, Event, NodeRecord, Stored,
+        commit::{RecordKey, Version, Write, groups},
+    },
+    id::{JobUid, NodeEpoch, NodeName, Term},
+};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use super::{
+    client::{Client, Failed},
+    object::{self, About, Object, Spec},
+    story::Story,
+};
+use crate::{
+    kept::Kept,
+    store::{Loaded, StoreError, compare, deleted},
+};
+
+/// How many writes of one group are under way at a time.
+const AT_ONCE: usize = 32;
+
+/// The format of all records. It must grow when a record's shape changes in a way that an older build
+/// would misread.
+const FORMAT: u32 = 1;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Coordinator {
+    format: u32,
+    term: Term,
+}
+
+/// For each node its epoch, and the two parts of its record's version: term and number of the write.
+type Sessions = BTreeMap<NodeName, (u64, u64, u64)>;
+
+/// What this coordinator knows of a stored record.
+#[derive(Clone, Debug)]
+struct Known {
+    resource_version: String,
+    version: Version,
+    /// A digest of the object's data. A node's epoch and version are not part of it.
+    digest: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Records {
+    client: Client,
+    known: BTreeMap<RecordKey, Known>,
+    coordinator: Option<String>,
+    term: Term,
+    sessions: Sessions,
+    sessions_version: Option<String>,
+    story: Story,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(
+        "the records in namespace {namespace} have format {found}, this build reads format {FORMAT}: use the build that wrote them"
+    )]
+    Format { namespace: String, found: u32 },
+    #[error(
+        "the object {0} is there, and the object `sessions` says nothing of it: somebody has changed these objects. Nothing was changed. Put \
+         back a copy of them all"
+    )]
+    NoSession(String),
+}
+
+impl Records {
+    pub(super) fn new(client: Client) -> Self {
+        Self {
+            client,
+            known: BTreeMap::new(),
+            coordinator: None,
+            term: Term(0),
+            sessions: Sessions::new(),
+            sessions_version: None,
+            story: Story::default(),
+        }
+    }
+
+    pub(super) async fn load(&mut self) -> Result<Loaded, StoreError> {
+        let objects = self.client.list().await?;
+        *self = Self::new(self.client.clone());
+        let (mut fleet, mut nodes, mut chunks) = (Stored::default(), Vec::new(), Vec::new());
+        for object in &objects {
+            let version = object.metadata.resource_version.clone().unwrap_or_default();
+            let spec = &object.spec;
+            match spec.about {
+                About::Coordinator => {
+                    let read: Coordinator = self.client.read(object)?;
+                    if read.format != FORMAT {
+                        let (namespace, found) = (self.client.namespace.clone(), read.format);
+                        return Err(unusable(Unusable::Format { namespace, found }));
+                    }
+                    (self.coordinator, self.term) = (Some(version), read.term);
+                }
+                About::Sessions => {
+                    self.sessions = self.client.read(object)?;
+                    self.sessions_version = Some(version);
+                }
+                About::Job => {
+                    let key = RecordKey::Job(spec.of.as_str().into());
+                    self.note(key, object, version)?;
+                    fleet.jobs.push(self.client.read(object)?);
+                }
+                About::Tombstone => {
+                    let key = RecordKey::Tombstone(spec.of.as_str().into());
+                    self.note(key, object, version)?;
+                    fleet.tombstones.push(self.client.read(object)?);
+                }
+                About::Node => nodes.push((object, version)),
+                About::Events => {
+                    let events: Vec<Event> = self.client.read(object)?;
+                    if let Some(first) = events.first() {
+                        chunks.push((first.sequence, version, events));
+                    }
+                }
+                About::Report => {
+                    let of = spec.of.as_str().into();
+                    fleet.reports.push((of, self.client.read(object)?));
+                }
+            }
+        }
+        for (object, resource_version) in nodes {
+            fleet.nodes.push(self.node(object, resource_version)?);
+        }
+        // The rest are reports of nodes that were deleted, or whose first record was never written.
+        let has_record = |key: NodeName| self.known.contains_key(&RecordKey::Node(key));
+        fleet.reports.retain(|(name, _)| has_record(name.clone()));
+        let is_there = |uid: &JobUid| self.known.contains_key(&RecordKey::Job(uid.clone()));
+        let (story, events) = Story::loaded(chunks, |events| Kept::of(events, is_there));
+        fleet.last_event = story.last();
+        self.story = story;
+        let versions = self.known.iter();
+        Ok(Loaded {
+            fleet,
+            events,
+            versions: versions
+                .map(|(key, known)| (key.clone(), known.version))
+                .collect(),
+        })
+    }
+
+    fn note(
+        &mut self,
+        key: RecordKey,
+        object: &Object,
+        resource_version: String,
+    ) -> Result<(), StoreError> {
+        let version = object.spec.read_version();
+        let version = version.map_err(|why| self.client.unreadable(object, why))?;
+        let known = Known {
+            resource_version,
+            version,
+            digest: digest(&object.spec.data),
+        };
+        self.known.insert(key, known);
+        Ok(())
+    }
+
+    fn node(
+        &mut self,
+        object: &Object,
+        resource_version: String,
+    ) -> Result<NodeRecord, StoreError> {
+        let record: NodeRecord = self.client.read(object)?;
+        let Some((epoch, term, write)) = self.sessions.get(&record.name).copied() else {
+            let name = object.metadata.name.clone();
+            return Err(unusable(Unusable::NoSession(name)));
+        };
+        let known = Known {
+            resource_version,
+            version: Version {
+                term: Term(term),
+                write,
+            },
+            digest: digest(&object.spec.data),
+        };
+        self.known
+            .insert(RecordKey::Node(record.name.clone()), known);
+        Ok(NodeRecord {
+            epoch: NodeEpoch(epoch),
+            ..record
+        })
+    }
+
+    pub(super) async fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError> {
+        let stored = self.known.values().map(|known| known.version.term);
+        let term = stored
+            .max()
+            .unwrap_or_default()
+            .max(self.term)
+            .next()
+            .max(at_least);
+        let record = Coordinator {
+            format: FORMAT,
+            term,
+        };
+        let spec = Spec::of(About::Coordinator, "", &record);
+        let put = self.client.put(&spec, self.coordinator.as_deref()).await;
+        self.coordinator = Some(put.map_err(|failed| failed.of("the term"))?);
+        self.term = term;
+        Ok(term)
+    }
+
+    pub(super) async fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        self.compare(writes)?;
+        self.put_sessions(writes).await?;
+        for group in groups(writes) {
+            match group {
+                [write] => self.make(write).await?,
+                group => self.make_all(group).await?,
+            }
+        }
+        self.tell(writes).await
+    }
+
+    /// Refuses a commit that was decided on other versions of the records than the stored ones, as far
+    /// as this process knows them.
+    fn compare(&self, writes: &[Write]) -> Result<(), StoreError> {
+        let mut made: BTreeMap<RecordKey, Option<Version>> = BTreeMap::new();
+        let mut last = self.story.last();
+        for write in writes {
+            let key = write.key();
+            if let Change::Event(event) = &write.change {
+                let is_told = event.sequence <= last;
+                compare(write, is_told.then(Version::default))?;
+                last = event.sequence;
+                continue;
+            }
+            let found = match made.get(&key) {
+                Some(version) => *version,
+                None => self.known.get(&key).map(|known| known.version),
+            };
+            compare(write, found)?;
+            made.insert(key, (!write.change.deletes()).then_some(write.becomes));
+        }
+        Ok(())
+    }
+
+    async fn put_sessions(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        let mut is_new = false;
+        for write in writes {
+            if let Change::PutNode(node) = &write.change {
+                let Version { term, write } = write.becomes;
+                let session = (node.epoch.0, term.0, write);
+                self.sessions.insert(node.name.clone(), session);
+                is_new = true;
+            }
+        }
+        if !is_new {
+            return Ok(());
+        }
+        let spec = Spec::of(About::Sessions, "", &self.sessions);
+        let put = self.client.put(&spec, self.sessions_version.as_deref());
+        let put = put
+            .await
+            .map_err(|failed| failed.of("the sessions of nodes"))?;
+        self.sessions_version = Some(put);
+        Ok(())
+    }
+
+    /// Makes the writes of one group, many at a time.
+    async fn make_all(&mut self, group: &[Write]) -> Result<(), StoreError> {
+        let mut under_way = JoinSet::new();
+        for write in group {
+            let Some((spec, before)) = self.record_of(write) else {
+                continue;
+            };
+            if under_way.len() >= AT_ONCE {
+                self.finish(under_way.join_next().await)?;
+            }
+            let (client, key, becomes) = (self.client.clone(), write.key(), write.becomes);
+            under_way.spawn(async move {
+                let put = client.put(&spec, before.as_deref()).await;
+                (key, becomes, digest(&spec.data), put)
+            });
+        }
+        while let Some(done) = under_way.join_next().await {
+            self.finish(Some(done))?;
+        }
+        Ok(())
+    }
+
+    fn finish(
+        &mut self,
+        done: Option<Result<Done, tokio::task::JoinError>>,
+    ) -> Result<(), StoreError> {
+        let (key, version, digest, put) = done
+            .expect("it was spawned")
+            .expect("no write panics, and none is aborted");
+        let resource_version = put.map_err(|failed| failed.of(&key))?;
+        let known = Known {
+            resource_version,
+            version,
+            digest,
+        };
+        self.known.insert(key, known);
+        Ok(())
+    }
+
+    /// The record to store, and the version of the object that it replaces. `None`: only the node's
+    /// entry in `sessions` is new, and the object stays as it is.
+    fn record_of(&mut self, write: &Write) -> Option<(Spec, Option<String>)> {
+        let key = write.key();
+        let (about, of) = object::of_key(&key);
+        let spec = match &write.change {
+            Change::PutJob(job) => Spec::of(about, of, job).at(write.becomes),
+            Change::PutTombstone(tombstone) => Spec::of(about, of, tombstone).at(write.becomes),
+            Change::PutNode(node) => {
+                let without_epoch = NodeRecord {
+                    epoch: NodeEpoch(0),
+                    ..(**node).clone()
+                };
+                Spec::of(about, of, &without_epoch)
+            }
+            _ => unreachable!("a deletion stores nothing, and events are stored together"),
+        };
+        let known = self.known.get_mut(&key);
+        if let Some(known) = known
+            && about == About::Node
+            && known.digest == digest(&spec.data)
+        {
+            known.version = write.becomes;
+            return None;
+        }
+        let before = self
+            .known
+            .get(&key)
+            .map(|known| known.resource_version.clone());
+        Some((spec, before))
+    }
+
+    async fn make(&mut self, write: &Write) -> Result<(), StoreError> {
+        if matches!(write.change, Change::Event(_)) {
+            return Ok(());
+        }
+        let key = write.key();
+        if !write.change.deletes() {
+            let Some((spec, before)) = self.record_of(write) else {
+                return Ok(());
+            };
+            let put = self.client.put(&spec, before.as_deref()).await;
+            let digest = digest(&spec.data);
+            return self.finish(Some(Ok((key, write.becomes, digest, put))));
+        }
+        let Some(known) = self.known.remove(&key) else {
+            return Ok(());
+        };
+        let (about, of) = object::of_key(&key);
+        let deleted = self.client.delete(about, of, Some(&known.resource_version));
+        deleted.await.map_err(|failed| failed.of(&key))?;
+        if let RecordKey::Node(name) = &key {
+            self.sessions.remove(name);
+            let report = self.client.delete(About::Report, of, None);
+            report.await.map_err(|failed| failed.of(&key))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the events of a commit, and deletes those that make room for them.
+    async fn tell(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        let events = writes.iter().filter_map(|write| match &write.change {
+            Change::Event(event) => Some((**event).clone()),
+            _ => None,
+        });
+        if let Some(chunk) = self.story.add(events.collect()) {
+            let spec = Spec::of(About::Events, chunk_name(chunk.first), &chunk.events);
+            let put = self.client.put(&spec, chunk.resource_version.as_deref());
+            let put = put.await.map_err(|failed| failed.of("events"))?;
+            self.story.written(chunk.first, put);
+        }
+        // The event that tells of a deletion is committed together with it.
+        deleted(writes).for_each(|uid| self.story.kept().release(uid));
+        for (first, version) in self.story.take_empty() {
+            let name = chunk_name(first);
+            let deleted = self.client.delete(About::Events, &name, version.as_deref());
+            deleted.await.map_err(|failed| failed.of("old events"))?;
+        }
+        Ok(())
+    }
+}
+
+type Done = (RecordKey, Version, u64, Result<String, Failed>);
+
+/// The number is padded, so that names sort as numbers do.
+fn chunk_name(first: u64) -> String {
+    format!("{first:012}")
+}
+
+fn digest(data: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    data.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn unusable(why: Unusable) -> StoreError {
+    StoreError::Unusable(Box::new(why))
+}

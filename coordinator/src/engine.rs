@@ -38,12 +38,12 @@ use crate::{
     turn_stats::{self, TurnStats},
 };
 
-mod alike;
+mod interner;
 mod reports;
 #[cfg(test)]
 mod tests;
 
-use alike::Alike;
+use interner::Interner;
 use reports::Reports;
 
 /// Inputs that wait, and the most that one turn takes. All members of a job of 1,000 nodes answer
@@ -98,11 +98,11 @@ pub fn start(
         events,
         versions,
     } = store.load()?;
-    let mut alike = Alike::default();
+    let mut interner = Interner::default();
     stored
         .reports
         .iter_mut()
-        .for_each(|(_, report)| alike.share(report));
+        .for_each(|(_, report)| interner.share(report));
     let clock = Clock::unix(events.last().map_or(0, |event| event.at.0));
     failpoint!("before the term is stored");
     let term = store.next_term(min_term)?;
@@ -121,7 +121,7 @@ pub fn start(
         waiting: BTreeMap::new(),
         last_request: 0,
         names: BTreeMap::new(),
-        alike,
+        interner,
         reports: Reports::default(),
         jobs: watch::Sender::default(),
         nodes: watch::Sender::default(),
@@ -177,7 +177,7 @@ struct Engine {
     last_request: u64,
     /// Names of published jobs. The board orders jobs by name, while the fleet names them by uid.
     names: BTreeMap<JobUid, JobName>,
-    alike: Alike,
+    interner: Interner,
     reports: Reports,
     jobs: watch::Sender<Jobs>,
     nodes: watch::Sender<Nodes>,
@@ -257,7 +257,7 @@ impl Engine {
     fn accept(&mut self, message: Message) -> Input {
         match message {
             Message::Connect { mut hello, opened } => {
-                self.alike.share(&mut hello.report);
+                self.interner.share(&mut hello.report);
                 self.last_session = self.last_session.next();
                 let session = self.last_session;
                 let (orders, receiver) = watch::channel(SessionOrders::default());
@@ -277,7 +277,7 @@ impl Engine {
             }
             Message::Session(mut input) => {
                 match &mut *input {
-                    Input::Report { report, .. } => self.alike.share(report),
+                    Input::Report { report, .. } => self.interner.share(report),
                     Input::Disconnected { session } => drop(self.sessions.remove(session)),
                     Input::Heartbeat { session } => self.heard(*session),
                     _ => {}

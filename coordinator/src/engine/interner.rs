@@ -1,4 +1,4 @@
-//! Keeps those parts of node reports once that are the same on many machines.
+//! Keeps one copy of those parts of node reports that are the same on many machines.
 //!
 //! Ten thousand nodes of eight GPUs report 1.4 million NVLinks, and all machines of one make report
 //! the same ones. That would be 100 MB if each report had its own copy. Shared parts are equal, so
@@ -12,11 +12,11 @@ use muster_core::node_report::{NodeReport, gpu::NvLinks};
 const KINDS_MAX: usize = 256;
 
 #[derive(Debug, Default)]
-pub(super) struct Alike {
+pub(super) struct Interner {
     links: BTreeSet<NvLinks>,
 }
 
-impl Alike {
+impl Interner {
     pub(super) fn share(&mut self, report: &mut NodeReport) {
         for gpu in &mut report.gpus {
             if let Some(same) = self.links.get(&gpu.nvlinks) {
@@ -57,9 +57,9 @@ mod tests {
 
     #[test]
     fn equal_links_are_kept_once_and_stay_what_they_are() {
-        let (mut alike, mut one, mut other) = (Alike::default(), report(0), report(0));
-        alike.share(&mut one);
-        alike.share(&mut other);
+        let (mut interner, mut one, mut other) = (Interner::default(), report(0), report(0));
+        interner.share(&mut one);
+        interner.share(&mut other);
         assert_eq!((&one, &other), (&report(0), &report(0)));
         let places: BTreeSet<_> = one
             .gpus
@@ -74,12 +74,12 @@ mod tests {
 
     #[test]
     fn it_does_not_grow_with_error_counters() {
-        let mut alike = Alike::default();
+        let mut interner = Interner::default();
         for errors in 0..1_000 {
             let mut told = report(errors);
-            alike.share(&mut told);
+            interner.share(&mut told);
             assert_eq!(told, report(errors));
         }
-        assert!(alike.links.len() <= KINDS_MAX);
+        assert!(interner.links.len() <= KINDS_MAX);
     }
 }

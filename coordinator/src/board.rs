@@ -1,6 +1,6 @@
 //! What the engine has published for everybody to read: jobs, nodes and events.
 //!
-//! The engine is the only writer, through one `watch` channel for each shelf. Readers look, clone
+//! The engine is the only writer, through one `watch` channel for each collection. Readers look, clone
 //! what they need, and wait for the next change. Every item has a revision, so a slow reader finds
 //! what has changed since its last look: each item once, in its latest state. Nothing is queued for
 //! anybody.
@@ -18,13 +18,13 @@ use muster_core::{
 use crate::kept::Kept;
 
 /// Jobs by namespace and name.
-pub type Jobs = Shelf<JobName, JobView>;
+pub type Jobs = Collection<JobName, JobView>;
 /// Nodes by name.
-pub type Nodes = Shelf<NodeName, NodeView>;
+pub type Nodes = Collection<NodeName, NodeView>;
 
 /// Items by key, each in its latest state.
 #[derive(Clone, Debug)]
-pub struct Shelf<K, V> {
+pub struct Collection<K, V> {
     revision: u64,
     items: BTreeMap<K, Item<V>>,
     /// Every key once, at the revision of its latest change.
@@ -39,7 +39,7 @@ struct Item<V> {
     value: Arc<V>,
 }
 
-impl<K, V> Default for Shelf<K, V> {
+impl<K, V> Default for Collection<K, V> {
     fn default() -> Self {
         Self {
             revision: 0,
@@ -50,7 +50,7 @@ impl<K, V> Default for Shelf<K, V> {
     }
 }
 
-impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
+impl<K: Ord + Clone, V: PartialEq> Collection<K, V> {
     /// Puts or replaces an item. False: the same value is there already, so nobody needs to be
     /// told.
     pub fn put(&mut self, key: K, value: V) -> bool {
@@ -190,8 +190,8 @@ impl Events {
 mod tests {
     use super::*;
 
-    fn since(shelf: &Shelf<u8, char>, revision: u64) -> Vec<(u8, char)> {
-        shelf
+    fn since(collection: &Collection<u8, char>, revision: u64) -> Vec<(u8, char)> {
+        collection
             .since(revision)
             .map(|(key, value)| (*key, **value))
             .collect()
@@ -199,58 +199,58 @@ mod tests {
 
     #[test]
     fn a_slow_reader_finds_each_thing_once_in_its_latest_state() {
-        let mut shelf = Shelf::default();
-        assert!(shelf.put(1, 'a') && shelf.put(2, 'a'));
-        let seen = shelf.revision();
-        assert!(since(&shelf, seen).is_empty());
-        assert!(shelf.put(1, 'b') && shelf.put(3, 'a') && shelf.put(1, 'c'));
-        assert_eq!(since(&shelf, seen), [(3, 'a'), (1, 'c')]);
-        assert_eq!(since(&shelf, 0), [(2, 'a'), (3, 'a'), (1, 'c')]);
+        let mut collection = Collection::default();
+        assert!(collection.put(1, 'a') && collection.put(2, 'a'));
+        let seen = collection.revision();
+        assert!(since(&collection, seen).is_empty());
+        assert!(collection.put(1, 'b') && collection.put(3, 'a') && collection.put(1, 'c'));
+        assert_eq!(since(&collection, seen), [(3, 'a'), (1, 'c')]);
+        assert_eq!(since(&collection, 0), [(2, 'a'), (3, 'a'), (1, 'c')]);
     }
 
     #[test]
     fn what_did_not_change_is_no_change() {
-        let mut shelf = Shelf::default();
-        shelf.put(1, 'a');
-        let seen = shelf.revision();
-        assert!(!shelf.put(1, 'a'));
-        assert_eq!(shelf.revision(), seen);
+        let mut collection = Collection::default();
+        collection.put(1, 'a');
+        let seen = collection.revision();
+        assert!(!collection.put(1, 'a'));
+        assert_eq!(collection.revision(), seen);
     }
 
     #[test]
     fn a_removal_is_noticed_and_leaves_nothing_behind() {
-        let mut shelf = Shelf::default();
-        shelf.put(1, 'a');
-        shelf.put(2, 'a');
-        let seen = shelf.revision();
-        assert!(!shelf.removed_since(seen));
-        assert!(shelf.remove(&1) && !shelf.remove(&1));
-        assert!(shelf.removed_since(seen) && !shelf.removed_since(shelf.revision()));
-        assert_eq!(since(&shelf, 0), [(2, 'a')]);
-        assert_eq!((shelf.items.len(), shelf.changes.len()), (1, 1));
+        let mut collection = Collection::default();
+        collection.put(1, 'a');
+        collection.put(2, 'a');
+        let seen = collection.revision();
+        assert!(!collection.removed_since(seen));
+        assert!(collection.remove(&1) && !collection.remove(&1));
+        assert!(collection.removed_since(seen) && !collection.removed_since(collection.revision()));
+        assert_eq!(since(&collection, 0), [(2, 'a')]);
+        assert_eq!((collection.items.len(), collection.changes.len()), (1, 1));
     }
 
     #[test]
     fn an_amended_detail_is_found_and_not_told() {
-        let mut shelf = Shelf::default();
-        shelf.put(1, 'a');
-        let (seen, before) = (shelf.revision(), shelf.get(&1).cloned());
-        shelf.amend(&1, |value| *value = 'b');
+        let mut collection = Collection::default();
+        collection.put(1, 'a');
+        let (seen, before) = (collection.revision(), collection.get(&1).cloned());
+        collection.amend(&1, |value| *value = 'b');
         assert_eq!(
-            (shelf.get(&1).map(|value| **value), before.as_deref()),
+            (collection.get(&1).map(|value| **value), before.as_deref()),
             (Some('b'), Some(&'a'))
         );
-        assert_eq!(shelf.revision(), seen);
+        assert_eq!(collection.revision(), seen);
     }
 
     #[test]
     fn pages_follow_the_keys() {
-        let mut shelf = Shelf::default();
+        let mut collection = Collection::default();
         for key in [3, 1, 2] {
-            shelf.put(key, 'a');
+            collection.put(key, 'a');
         }
         let keys = |after: Option<u8>| {
-            shelf
+            collection
                 .after(after.as_ref())
                 .map(|(key, _)| *key)
                 .collect::<Vec<_>>()

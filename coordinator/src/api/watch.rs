@@ -1,12 +1,12 @@
-//! Follows a shelf of the board: the items as they are now, then every change in its latest state.
+//! Follows a collection of the board: the items as they are now, then every change in its latest state.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::sync::watch;
 
-use crate::{api::feed::Out, board::Shelf};
+use crate::{api::feed::Out, board::Collection};
 
-/// How the items of one shelf are followed.
+/// How the items of one collection are followed.
 pub(crate) struct Kind<K, V, T> {
     /// Whether the client asked for it.
     pub wanted: Box<dyn Fn(&K) -> bool + Send + Sync>,
@@ -18,7 +18,7 @@ pub(crate) struct Kind<K, V, T> {
 
 /// Runs until the client or the engine is gone.
 pub(crate) async fn follow<K, V, T>(
-    mut shelf: watch::Receiver<Shelf<K, V>>,
+    mut collection: watch::Receiver<Collection<K, V>>,
     kind: Kind<K, V, T>,
     out: Out<T>,
 ) where
@@ -30,21 +30,21 @@ pub(crate) async fn follow<K, V, T>(
     loop {
         let mut messages = Vec::new();
         let changed: Vec<(K, Arc<V>)> = {
-            let shelf = shelf.borrow_and_update();
-            if shelf.removed_since(seen) {
+            let collection = collection.borrow_and_update();
+            if collection.removed_since(seen) {
                 known.retain(|key, identity| {
-                    let there = shelf.get(key).is_some();
+                    let there = collection.get(key).is_some();
                     if !there {
                         messages.push((kind.gone)(key, identity));
                     }
                     there
                 });
             }
-            let since = shelf.since(seen).filter(|(key, _)| (kind.wanted)(key));
+            let since = collection.since(seen).filter(|(key, _)| (kind.wanted)(key));
             let changed = since
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect();
-            seen = shelf.revision();
+            seen = collection.revision();
             changed
         };
         for message in messages {
@@ -65,7 +65,7 @@ pub(crate) async fn follow<K, V, T>(
             }
         }
         tokio::select! {
-            changed = shelf.changed() => if changed.is_err() { return },
+            changed = collection.changed() => if changed.is_err() { return },
             () = out.closed() => return,
         }
     }
@@ -87,11 +87,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_thing_replaced_by_another_of_its_name_is_gone_first() {
-        let (shelf, receiver) = watch::channel(Shelf::default());
+        let (collection, receiver) = watch::channel(Collection::default());
         let put = |key: u8, value: &str| {
-            shelf.send_modify(|shelf| assert!(shelf.put(key, value.to_owned())))
+            collection.send_modify(|collection| assert!(collection.put(key, value.to_owned())))
         };
-        let remove = |key: u8| shelf.send_modify(|shelf| assert!(shelf.remove(&key)));
+        let remove =
+            |key: u8| collection.send_modify(|collection| assert!(collection.remove(&key)));
         put(1, "a");
         put(99, "unwanted");
         let (out, mut messages) = Out::<String>::new(1);

@@ -1,5 +1,5 @@
 //! What is known about the worker group: the launcher, its ranks, the stop that was asked for. This
-//! module only keeps the books; the runner acts.
+//! module only records what happens; the runner acts.
 //!
 //! `Holding` (nothing has started; a launcher may be parked) -> `Running` -> `Stopping` (a stop was
 //! asked for, or something has failed) -> `Dead` (proven). A failed rank alone does not make the

@@ -26,7 +26,7 @@ use crate::group::Group;
 use crate::poll::{Interest, Poll, Source};
 use crate::ranks::Ranks;
 use crate::register::Register;
-use crate::runner::{Books, Runner};
+use crate::runner::{LoopState, Runner};
 use crate::served::Served;
 use crate::sys::{self, Fork};
 use crate::tree::Cgroup;
@@ -335,7 +335,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     record::write_atomic(here, record::RUNNER, &identity).map_err(trouble(record::RUNNER))?;
 
     let group = Group::default();
-    let books = Books::new(time::boot(), cgroups);
+    let state = LoopState::new(time::boot(), cgroups);
     let fence = Fence::default();
     Ok(Runner {
         hold,
@@ -350,7 +350,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
         formats,
         group,
         fence,
-        books,
+        state,
         register,
     })
 }

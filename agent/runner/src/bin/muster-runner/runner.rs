@@ -61,12 +61,12 @@ pub(crate) struct Runner {
     pub(crate) formats: Formats,
     pub(crate) group: Group,
     pub(crate) fence: Fence,
-    pub(crate) books: Books,
+    pub(crate) state: LoopState,
     pub(crate) register: Register,
 }
 
 /// What the loop remembers between turns.
-pub(crate) struct Books {
+pub(crate) struct LoopState {
     buffer: Vec<u8>,
     /// This turn's exits, to be written with one sync, and the shims that wait for that.
     new_exits: Vec<ExitRecord>,
@@ -96,7 +96,7 @@ pub(crate) struct Books {
     cgroups: bool,
 }
 
-impl Books {
+impl LoopState {
     pub(crate) fn new(now: Duration, cgroups: bool) -> Self {
         Self {
             asked: BTreeMap::new(),
@@ -130,7 +130,7 @@ impl Runner {
                 self.hear(source)?;
             }
             let now = time::boot();
-            if std::mem::take(&mut self.books.children_changed) {
+            if std::mem::take(&mut self.state.children_changed) {
                 self.reap(now);
             }
             self.write_exits(now);
@@ -148,7 +148,7 @@ impl Runner {
             match self.rest(now) {
                 Rest::Go => return Ok(()),
                 Rest::Until(at) => {
-                    let next = [advance, at, lines, look, self.books.next_exits]
+                    let next = [advance, at, lines, look, self.state.next_exits]
                         .into_iter()
                         .flatten()
                         .min();
@@ -179,8 +179,8 @@ impl Runner {
                     return Ok(());
                 };
                 match served.turn(now).map_err(io::Error::other)? {
-                    News::Joined => self.books.urgent = true,
-                    News::Clients => self.books.changed = true,
+                    News::Joined => self.state.urgent = true,
+                    News::Clients => self.state.changed = true,
                     News::None => {}
                 }
             }
@@ -191,7 +191,7 @@ impl Runner {
     fn hear_signals(&mut self, now: Duration) {
         while let Some(signal) = sys::next_signal(&self.signals) {
             if signal == libc::SIGCHLD {
-                self.books.children_changed = true;
+                self.state.children_changed = true;
             } else if signal == libc::SIGTERM && std::process::id() == 1 {
                 let grace = Duration::from_millis(self.hold.term_grace_ms);
                 self.stop(now, grace, "the runner, PID 1, got SIGTERM");
@@ -202,7 +202,7 @@ impl Runner {
     /// Tells all processes to end. The first call sends TERM to the launcher's process group and,
     /// through the shims, to each rank.
     pub(crate) fn stop(&mut self, now: Duration, grace: Duration, reason: &str) {
-        self.books.urgent = true;
+        self.state.urgent = true;
         if self.group.dead.is_some() || !self.group.ask_stop(now, grace, reason) {
             return;
         }
@@ -244,7 +244,7 @@ impl Runner {
     fn hear_shim(&mut self, id: u32, now: Duration) {
         let expected = self.group.expected();
         for event in self.ranks.read(id, &self.poll, expected.as_ref()) {
-            self.books.urgent = true;
+            self.state.urgent = true;
             match event {
                 Event::Hello {
                     rank,
@@ -287,7 +287,7 @@ impl Runner {
                 }
                 Event::Exited { rank, exit, at_us } => {
                     self.rank_ended(rank, exit, at_us, now);
-                    self.books.waiting_shims.push(rank);
+                    self.state.waiting_shims.push(rank);
                 }
             }
         }
@@ -348,18 +348,18 @@ impl Runner {
         let stepped = output.steps.first.is_some();
         let read = output.read(
             side,
-            &mut self.books.buffer,
+            &mut self.state.buffer,
             &self.formats,
             now,
             &time::stamp(),
         );
-        self.books.urgent |= id != LAUNCHER && !stepped && output.steps.first.is_some();
-        self.books.show_lines = [self.books.show_lines, output.due()]
+        self.state.urgent |= id != LAUNCHER && !stepped && output.steps.first.is_some();
+        self.state.show_lines = [self.state.show_lines, output.due()]
             .into_iter()
             .flatten()
             .min();
         match read {
-            Read::Some => self.books.changed |= id != LAUNCHER,
+            Read::Some => self.state.changed |= id != LAUNCHER,
             Read::Nothing => {}
             Read::End(fd) => self.poll.remove(fd),
         }
@@ -368,7 +368,7 @@ impl Runner {
     /// Writes the beginnings of lines that have waited long enough for their ends. Returns when to
     /// do so again.
     fn show_lines(&mut self, now: Duration) -> Option<Duration> {
-        if self.books.show_lines.is_some_and(|due| due <= now) {
+        if self.state.show_lines.is_some_and(|due| due <= now) {
             let launcher = self
                 .group
                 .launcher
@@ -382,9 +382,9 @@ impl Runner {
                 output.show(&self.formats, now, &stamp);
                 next = [next, output.due()].into_iter().flatten().min();
             }
-            (self.books.show_lines, self.books.changed) = (next, true);
+            (self.state.show_lines, self.state.changed) = (next, true);
         }
-        self.books.show_lines
+        self.state.show_lines
     }
 
     /// Notes a rank's end, after reading everything that the rank wrote.
@@ -393,13 +393,13 @@ impl Runner {
             let ended =
                 entry
                     .output
-                    .drain(&mut self.books.buffer, &self.formats, now, &time::stamp());
+                    .drain(&mut self.state.buffer, &self.formats, now, &time::stamp());
             ended.iter().for_each(|fd| self.poll.remove(fd));
         }
-        self.books
+        self.state
             .new_exits
             .extend(self.group.rank_ended(rank, exit, at_us));
-        self.books.urgent = true;
+        self.state.urgent = true;
     }
 
     /// Reaps all processes that have ended. True: no child is left. The launcher's end counts as
@@ -424,10 +424,10 @@ impl Runner {
                 if self.fall_back(exit, now) {
                     continue;
                 }
-                self.books
+                self.state
                     .new_exits
                     .extend(self.group.launcher_ended(exit, time::micros(now)));
-                self.books.urgent = true;
+                self.state.urgent = true;
             } else if let Some(rank) = self.group.rank_of(pid) {
                 self.rank_ended(rank, exit, time::micros(now), now);
             }
@@ -436,26 +436,26 @@ impl Runner {
 
     /// Puts the exits on disk with one sync, then tells their shims to end.
     fn write_exits(&mut self, now: Duration) {
-        if !self.books.new_exits.is_empty() && self.books.next_exits.is_none_or(|at| now >= at) {
-            match self.exits.append(&self.books.new_exits) {
+        if !self.state.new_exits.is_empty() && self.state.next_exits.is_none_or(|at| now >= at) {
+            match self.exits.append(&self.state.new_exits) {
                 Ok(()) => {
-                    self.books.new_exits.clear();
-                    self.books.next_exits = None;
+                    self.state.new_exits.clear();
+                    self.state.next_exits = None;
                 }
                 Err(e) => {
-                    if self.books.next_exits.is_none() {
+                    if self.state.next_exits.is_none() {
                         say!(
                             "{} {}: {e}; tried again every second",
                             time::stamp(),
                             record::EXITS
                         );
                     }
-                    self.books.next_exits = Some(now + DISK_GAP);
+                    self.state.next_exits = Some(now + DISK_GAP);
                 }
             }
         }
         // A full disk keeps no rank from ending: the exit stays in memory until it can be written.
-        for rank in std::mem::take(&mut self.books.waiting_shims) {
+        for rank in std::mem::take(&mut self.state.waiting_shims) {
             self.ranks.answer(
                 rank,
                 &Hear {
@@ -473,9 +473,9 @@ impl Runner {
 
     /// Pushes to subscribers, urgent news at once, and sends what the sockets take.
     fn tell(&mut self, now: Duration) {
-        if self.books.urgent || (self.books.changed && now >= self.books.pushed + PUSH_GAP) {
+        if self.state.urgent || (self.state.changed && now >= self.state.pushed + PUSH_GAP) {
             self.control.changed();
-            (self.books.urgent, self.books.changed, self.books.pushed) = (false, false, now);
+            (self.state.urgent, self.state.changed, self.state.pushed) = (false, false, now);
         }
         let Self {
             group,
@@ -493,14 +493,14 @@ impl Runner {
 
     /// Whether this runner may go: it was released, or nobody has come for long enough.
     fn rest(&mut self, now: Duration) -> Rest {
-        let mut until = self.books.changed.then(|| self.books.pushed + PUSH_GAP);
+        let mut until = self.state.changed.then(|| self.state.pushed + PUSH_GAP);
         let store_clients = self.served.as_ref().map(Served::clients);
         if self.control.clients() > 0 || store_clients.is_some_and(|n| n > 0) {
-            self.books.lonely_since = now;
+            self.state.lonely_since = now;
         }
         let idle = match (self.group.phase(), store_clients) {
-            (Phase::Dead, _) if self.books.released && !self.control.unsent() => return Rest::Go,
-            (Phase::Dead, _) if !self.books.outcome_written => None,
+            (Phase::Dead, _) if self.state.released && !self.control.unsent() => return Rest::Go,
+            (Phase::Dead, _) if !self.state.outcome_written => None,
             // Nobody reads how a launcher ended.
             (Phase::Dead, _) if self.hold.launcher => return Rest::Go,
             (Phase::Dead, None) => Some(DEAD_IDLE),
@@ -509,7 +509,7 @@ impl Runner {
             (Phase::Running | Phase::Stopping, _) => None,
         };
         if let Some(idle) = idle {
-            let goes = self.books.lonely_since.saturating_add(idle);
+            let goes = self.state.lonely_since.saturating_add(idle);
             if now >= goes {
                 if self.group.launcher.is_none() || self.group.phase() == Phase::Dead {
                     return Rest::Go;

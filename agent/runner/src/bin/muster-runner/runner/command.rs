@@ -41,10 +41,10 @@ impl Runner {
                     Ok(Answer::Ok) => Reply::ok(request.id),
                     Ok(Answer::Status) => Reply::status(Some(request.id), self.status(now)),
                     Ok(Answer::OfLauncher) => {
-                        self.books
+                        self.state
                             .asked
-                            .insert(self.books.asked_next, (id, request.id));
-                        self.books.asked_next += 1;
+                            .insert(self.state.asked_next, (id, request.id));
+                        self.state.asked_next += 1;
                         continue;
                     }
                     Err(refusal) => Reply::refused(Some(request.id), refusal),
@@ -96,7 +96,7 @@ impl Runner {
                         "the worker group is not dead: stop it first",
                     ));
                 }
-                self.books.released = true;
+                self.state.released = true;
             }
         }
         Ok(Answer::Ok)
@@ -135,9 +135,9 @@ impl Runner {
         self.begin(&whole)
             .map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
         self.group.spec = Some(spec);
-        self.books.urgent = true;
+        self.state.urgent = true;
         // The launcher may have ended before this runner had noted its pid.
-        self.books.children_changed = true;
+        self.state.children_changed = true;
         let _ = now;
         Ok(())
     }

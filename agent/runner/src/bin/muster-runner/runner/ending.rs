@@ -90,11 +90,11 @@ impl Runner {
     fn term_the_rest(&mut self) {
         if self.group.stop.is_none()
             || !self.group.ranks.is_empty()
-            || self.books.launcher_gone_termed
+            || self.state.launcher_gone_termed
         {
             return;
         }
-        self.books.launcher_gone_termed = true;
+        self.state.launcher_gone_termed = true;
         for stat in tree::descendants().unwrap_or_default() {
             tree::send(&stat, Signal::TERM);
         }
@@ -102,8 +102,8 @@ impl Runner {
 
     fn begin_killing(&mut self, now: Duration, why: &str) {
         self.group.killing = Some(now);
-        self.books.next_kill = now;
-        self.books.urgent = true;
+        self.state.next_kill = now;
+        self.state.urgent = true;
         // A kill without a requested stop still records a reason and a time.
         if self.group.stop.is_none() {
             self.group.ask_stop(now, Duration::ZERO, why);
@@ -129,13 +129,13 @@ impl Runner {
     }
 
     fn kill(&mut self, now: Duration, since: Duration) -> Duration {
-        if now >= self.books.next_kill {
+        if now >= self.state.next_kill {
             if let Err(e) = tree::kill_all(self.cgroup.as_ref()) {
                 say!("{} kill: {e}", time::stamp());
             }
-            self.books.next_kill = now + KILL_GAP;
+            self.state.next_kill = now + KILL_GAP;
             if now.saturating_sub(since) >= STUCK_AFTER {
-                self.books.next_kill = now + Duration::from_secs(1);
+                self.state.next_kill = now + Duration::from_secs(1);
                 let mut stuck: Vec<i32> = tree::descendants()
                     .unwrap_or_default()
                     .iter()
@@ -145,11 +145,11 @@ impl Runner {
                 if stuck != self.group.stuck {
                     say!("{} killed and still alive: {stuck:?}", time::stamp());
                     self.group.stuck = stuck;
-                    self.books.urgent = true;
+                    self.state.urgent = true;
                 }
             }
         }
-        self.books.next_kill
+        self.state.next_kill
     }
 
     fn die(&mut self, now: Duration, how: ProofKind) {
@@ -160,36 +160,36 @@ impl Runner {
         let outputs = self.group.launcher.iter_mut().map(|l| &mut l.output);
         let stamp = time::stamp();
         for output in outputs.chain(self.group.ranks.values_mut().map(|r| &mut r.output)) {
-            for fd in output.drain(&mut self.books.buffer, &self.formats, now, &stamp) {
+            for fd in output.drain(&mut self.state.buffer, &self.formats, now, &stamp) {
                 self.poll.remove(fd);
             }
             output.open().for_each(|(_, fd)| self.poll.remove(fd));
             output.close(&stamp);
         }
-        self.books.new_exits.extend(self.group.die(now, how));
-        self.books.lonely_since = now;
-        self.books.urgent = true;
+        self.state.new_exits.extend(self.group.die(now, how));
+        self.state.lonely_since = now;
+        self.state.urgent = true;
         self.cgroup = None;
     }
 
     fn write_outcome(&mut self, now: Duration) -> Option<Duration> {
-        if self.books.outcome_written {
+        if self.state.outcome_written {
             return None;
         }
-        if now >= self.books.next_outcome {
+        if now >= self.state.next_outcome {
             // Exits come before the outcome, because the runner may go once the outcome is written.
-            self.books.next_exits = self.books.next_exits.map(|at| at.min(now));
+            self.state.next_exits = self.state.next_exits.map(|at| at.min(now));
             self.write_exits(now);
             match record::write_atomic(Path::new("."), record::OUTCOME, &self.status(now)) {
                 Ok(()) => {
-                    self.books.outcome_written = true;
+                    self.state.outcome_written = true;
                     return None;
                 }
                 Err(e) => say!("{} {}: {e}", time::stamp(), record::OUTCOME),
             }
-            self.books.next_outcome = now + DISK_GAP;
+            self.state.next_outcome = now + DISK_GAP;
         }
-        Some(self.books.next_outcome)
+        Some(self.state.next_outcome)
     }
 
     /// Handles a stop before the start: nothing was started, and nothing will be.

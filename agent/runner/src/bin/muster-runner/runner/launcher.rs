@@ -90,9 +90,9 @@ impl Runner {
                     .to_owned(),
             );
         }
-        runner.extend((!self.books.cgroups).then(|| "--no-cgroup".to_owned()));
+        runner.extend((!self.state.cgroups).then(|| "--no-cgroup".to_owned()));
         self.ask_launcher(&Ask::Fork {
-            token: self.books.asked_next,
+            token: self.state.asked_next,
             dir,
             runner,
         })
@@ -102,7 +102,7 @@ impl Runner {
     pub(super) fn adopt(&mut self, spec: &AdoptSpec) -> Result<(), Refusal> {
         check(&spec.cwd, &spec.env)?;
         self.ask_launcher(&Ask::Adopt {
-            token: self.books.asked_next,
+            token: self.state.asked_next,
             cwd: &spec.cwd,
             env: &spec.env,
         })
@@ -110,7 +110,7 @@ impl Runner {
 
     pub(super) fn preload(&mut self) -> Result<(), Refusal> {
         self.ask_launcher(&Ask::Preload {
-            token: self.books.asked_next,
+            token: self.state.asked_next,
         })
     }
 
@@ -130,7 +130,7 @@ impl Runner {
         match parked.answers() {
             Ok(answers) => {
                 for said in answers {
-                    let Some((client, request)) = self.books.asked.remove(&said.token) else {
+                    let Some((client, request)) = self.state.asked.remove(&said.token) else {
                         continue;
                     };
                     let reply = match said.error {
@@ -151,7 +151,7 @@ impl Runner {
     }
 
     fn refuse_asked(&mut self) {
-        for (client, request) in std::mem::take(&mut self.books.asked).into_values() {
+        for (client, request) in std::mem::take(&mut self.state.asked).into_values() {
             let refusal = Refusal::new(RefusalKind::Spawn, LAUNCHER_ENDED);
             self.control
                 .answer(client, &Reply::refused(Some(request), refusal));
@@ -256,7 +256,7 @@ impl Runner {
             let ended =
                 launcher
                     .output
-                    .drain(&mut self.books.buffer, &self.formats, now, &time::stamp());
+                    .drain(&mut self.state.buffer, &self.formats, now, &time::stamp());
             ended.iter().for_each(|fd| self.poll.remove(fd));
             launcher
                 .output
@@ -308,7 +308,7 @@ impl Runner {
             Ok(launcher) => {
                 self.group.launcher = Some(launcher);
                 self.group.fell_back = true;
-                self.books.urgent = true;
+                self.state.urgent = true;
                 true
             }
             Err(text) => {

@@ -120,7 +120,7 @@ pub(crate) struct Supervisor {
     /// The coordinator's wanted runs by job, which say how a launcher must be started.
     wanted: BTreeMap<JobUid, Assignment>,
     /// Jobs that are about to come and need a ready launcher.
-    coming: BTreeMap<JobUid, Assignment>,
+    prewarm: BTreeMap<JobUid, Assignment>,
     /// What was noted about runs when they were accepted. A run's messages do not repeat it.
     accepted: BTreeMap<RunId, Accepted>,
     /// Processes that survive SIGKILL, by run, as far as they can be named.
@@ -186,7 +186,7 @@ impl Supervisor {
             launchers: Launchers::new(Pool::new(warm_pool)),
             made: mpsc::channel(LINK_EVENTS_MAX),
             wanted: BTreeMap::new(),
-            coming: BTreeMap::new(),
+            prewarm: BTreeMap::new(),
             accepted: BTreeMap::new(),
             unkillable: BTreeMap::new(),
             unproven: BTreeMap::new(),

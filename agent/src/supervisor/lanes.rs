@@ -39,8 +39,8 @@ impl Supervisor {
                     .insert(wanted.run.job.clone(), assignment.as_ref().clone());
             }
         }
-        let before = std::mem::take(&mut self.coming);
-        self.coming = desired
+        let before = std::mem::take(&mut self.prewarm);
+        self.prewarm = desired
             .prewarm
             .iter()
             .map(|assignment| (assignment.run.job.clone(), assignment.clone()))
@@ -52,7 +52,7 @@ impl Supervisor {
                 .is_some_and(|before| before.gpus != assignment.gpus)
                 .then(|| job.clone())
         };
-        for job in self.coming.iter().filter_map(moved).collect::<Vec<_>>() {
+        for job in self.prewarm.iter().filter_map(moved).collect::<Vec<_>>() {
             self.end_launcher(&job);
         }
     }
@@ -67,7 +67,7 @@ impl Supervisor {
                 Some(off())
             }
         };
-        self.coming
+        self.prewarm
             .keys()
             .filter_map(|job| {
                 Some(LauncherReport {
@@ -104,11 +104,11 @@ impl Supervisor {
             .iter()
             .filter(|report| report.phase == RunPhase::Preparing);
         let starting = preparing.map(|report| report.run.job.clone()).collect();
-        let coming = self.coming.keys().cloned().collect();
+        let prewarm = self.prewarm.keys().cloned().collect();
         let held = launcher::Held {
             runs: &runs,
             starting,
-            coming: &coming,
+            prewarm: &prewarm,
             launchers: &self.launchers.jobs(),
         };
         let plan = launcher::plan(now, &held);
@@ -136,7 +136,7 @@ impl Supervisor {
         for assignment in plan
             .prewarm
             .iter()
-            .filter_map(|job| self.coming.get(job).cloned())
+            .filter_map(|job| self.prewarm.get(job).cloned())
             .collect::<Vec<_>>()
         {
             self.start_launcher(assignment, true, true);
@@ -156,7 +156,7 @@ impl Supervisor {
             self.config.launcher_memory_max,
             self.launchers.bytes_of_jobs(),
         );
-        let busy = !self.coming.is_empty() || launcher::is_busy(now, reports);
+        let busy = !self.prewarm.is_empty() || launcher::is_busy(now, reports);
         // If the kernel does not say how much memory there is, that does not count as too little.
         let memory = probe::memory().unwrap_or_default();
         let plan = self

@@ -51,8 +51,8 @@ pub struct Held<'a> {
     pub runs: &'a [(RunReport, Lane)],
     /// Jobs with a run that is being prepared.
     pub starting: BTreeSet<JobUid>,
-    /// Jobs that are about to come.
-    pub coming: &'a BTreeSet<JobUid>,
+    /// Jobs that are about to come here, and for which the coordinator wants a launcher.
+    pub prewarm: &'a BTreeSet<JobUid>,
     /// Jobs that have a launcher or will have one soon, and when they were last here.
     pub launchers: &'a BTreeMap<JobUid, Timestamp>,
 }
@@ -62,24 +62,24 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     let Held {
         runs,
         starting,
-        coming,
+        prewarm,
         launchers,
     } = held;
     let newest = newest_runs(runs);
-    let mut here: BTreeSet<JobUid> = coming.union(starting).cloned().collect();
+    let mut here: BTreeSet<JobUid> = prewarm.union(starting).cloned().collect();
     here.extend(
         runs.iter()
             .filter(|(run, lane)| *lane != Lane::Cold && !ended_well(newest[&run.run.job].0))
             .map(|(run, _)| run.run.job.clone()),
     );
-    let prewarm = coming
+    let lacking = prewarm
         .iter()
         .filter(|job| !launchers.contains_key(*job))
         .cloned()
         .collect();
     let mut plan = Plan {
         here,
-        prewarm,
+        prewarm: lacking,
         ..Plan::default()
     };
     for (job, last_here) in launchers
@@ -93,7 +93,7 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
             plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)));
         }
     }
-    for job in plan.here.iter().filter(|job| !coming.contains(*job)) {
+    for job in plan.here.iter().filter(|job| !prewarm.contains(*job)) {
         let Some((run, lane)) = newest.get(job) else {
             continue;
         };
@@ -234,7 +234,7 @@ mod tests {
             &Held {
                 runs,
                 starting: BTreeSet::new(),
-                coming: &BTreeSet::new(),
+                prewarm: &BTreeSet::new(),
                 launchers,
             },
         )
@@ -279,14 +279,14 @@ mod tests {
 
     #[test]
     fn for_a_job_that_is_about_to_come_one_is_made_at_once_and_kept() {
-        let coming = BTreeSet::from([JobUid::from("a")]);
+        let prewarm = BTreeSet::from([JobUid::from("a")]);
         let plan = |now, runs: &[(RunReport, Lane)], launchers: &[&str]| {
             super::plan(
                 now,
                 &Held {
                     runs,
                     starting: BTreeSet::new(),
-                    coming: &coming,
+                    prewarm: &prewarm,
                     launchers: &set(launchers),
                 },
             )
@@ -313,12 +313,12 @@ mod tests {
 
     #[test]
     fn a_run_that_is_being_prepared_keeps_the_launcher_that_it_waits_for() {
-        let (starting, coming) = (BTreeSet::from([JobUid::from("a")]), BTreeSet::new());
+        let (starting, prewarm) = (BTreeSet::from([JobUid::from("a")]), BTreeSet::new());
         let launchers = BTreeMap::from([(JobUid::from("a"), Timestamp(0))]);
         let held = Held {
             runs: &[],
             starting,
-            coming: &coming,
+            prewarm: &prewarm,
             launchers: &launchers,
         };
         assert_eq!(super::plan(Timestamp(99_000_000), &held), nothing(&["a"]));

@@ -55,7 +55,7 @@ pub(crate) struct AgentProcess {
     /// The ledger that is not on disk yet.
     pub(crate) writes: Option<Write>,
     /// Jobs that are about to come, and the state of the launcher for each.
-    pub(crate) coming: BTreeMap<JobUid, Option<LauncherState>>,
+    pub(crate) prewarm: BTreeMap<JobUid, Option<LauncherState>>,
 }
 
 impl World {
@@ -103,7 +103,7 @@ impl World {
             heard: None,
             asked: 0,
             writes: None,
-            coming: BTreeMap::new(),
+            prewarm: BTreeMap::new(),
         });
         let clock = place.clock(now);
         let found = |((run, group), answers): ((&RunId, &Group), bool)| {
@@ -337,7 +337,7 @@ impl World {
                 if self.machines[machine]
                     .agent
                     .as_ref()
-                    .is_some_and(|agent| !agent.coming.is_empty())
+                    .is_some_and(|agent| !agent.prewarm.is_empty())
                 {
                     self.tell_launchers(machine);
                 }
@@ -355,7 +355,7 @@ impl World {
                     crate::words::desired(&desired)
                 );
                 let stale = desired.term < known.0 || desired.epoch < known.1;
-                self.asked_to_warm(machine, &desired);
+                self.asked_to_prewarm(machine, &desired);
                 let did = self.agent_turn(machine, Input::Desired(desired));
                 if stale && did {
                     self.fail("I6", format!("n{machine} obeys an older term or epoch than {known:?}, which it has met"));

@@ -58,6 +58,7 @@ mod operator;
 mod plan;
 mod planted;
 mod pods;
+mod prewarm;
 mod queue;
 pub mod record;
 mod rng;
@@ -72,7 +73,6 @@ mod training;
 mod troubles;
 mod truth;
 mod users;
-mod warm;
 mod words;
 mod world;
 

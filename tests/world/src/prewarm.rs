@@ -23,7 +23,7 @@ const REFUSED: u64 = 5;
 impl World {
     /// An agent begins the new jobs in this desired state, and forgets those that are not in it any
     /// more.
-    pub(crate) fn asked_to_warm(&mut self, machine: usize, desired: &Desired) {
+    pub(crate) fn asked_to_prewarm(&mut self, machine: usize, desired: &Desired) {
         let healed = self.healed.is_some();
         let Some(agent) = self.machines[machine]
             .agent
@@ -38,21 +38,21 @@ impl World {
                 .iter()
                 .any(|assignment| assignment.run.job == *job)
         };
-        let before = agent.coming.len();
-        agent.coming.retain(|job, _| asked(job));
-        let dropped = agent.coming.len() < before;
+        let before = agent.prewarm.len();
+        agent.prewarm.retain(|job, _| asked(job));
+        let dropped = agent.prewarm.len() < before;
         let id = agent.id;
         let new: Vec<JobUid> = desired
             .prewarm
             .iter()
             .map(|assignment| assignment.run.job.clone())
-            .filter(|job| !agent.coming.contains_key(job))
+            .filter(|job| !agent.prewarm.contains_key(job))
             .collect();
         for job in new {
             let never = !healed && self.rng.percent(NEVER);
             let takes = self.rng.ms(100, 15_000);
             let agent = self.machines[machine].agent.as_mut().expect("found above");
-            agent.coming.insert(job.clone(), None);
+            agent.prewarm.insert(job.clone(), None);
             if !never {
                 self.after(
                     takes,
@@ -82,7 +82,7 @@ impl World {
         else {
             return;
         };
-        let Some(state) = agent.coming.get_mut(job) else {
+        let Some(state) = agent.prewarm.get_mut(job) else {
             return;
         };
         *state = Some(match (without, refused) {
@@ -99,7 +99,7 @@ impl World {
             return;
         };
         let Some(conn) = agent.conn else { return };
-        let said = agent.coming.iter().filter_map(|(job, state)| {
+        let said = agent.prewarm.iter().filter_map(|(job, state)| {
             Some(LauncherReport {
                 job: job.clone(),
                 state: state.clone()?,

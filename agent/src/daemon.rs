@@ -73,15 +73,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         shutdown.clone(),
     );
     let logs = Logs::new(runs, handle.reports.clone(), shutdown.clone());
-    let sayings = watch::Sender::new(None);
-    let heard = sayings.subscribe();
+    let authorities = watch::Sender::new(None);
+    let heard = authorities.subscribe();
     let session = Session::new(
         config.clone(),
         handle.clone(),
         facts,
         logs,
         boot,
-        sayings,
+        authorities,
         shutdown.clone(),
     );
     tasks.spawn(Essential, "supervisor", supervisor.run());

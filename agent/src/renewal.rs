@@ -1,6 +1,6 @@
-//! Renews this node's certificate when two thirds of its life are over, and when the authorities of
-//! the cluster are others than its credentials say. Sessions that are open go on with the old one;
-//! the next dial takes the new one.
+//! Renews this node's certificate when two thirds of its life are over, and when the cluster's
+//! authorities are not the ones in its credentials. An open session goes on with the old certificate;
+//! the next dial uses the new one.
 
 use std::{
     collections::BTreeSet,
@@ -27,24 +27,25 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long to wait if the authorities have changed and the renewal has failed.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-/// What the coordinator has said of the authorities. `None`: nothing yet.
+/// The authorities of the cluster, as the coordinator names them, and over how long agents should
+/// spread their renewals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct KnownAuthorities {
     pins: BTreeSet<Pin>,
     spread: Duration,
 }
 
 /// Passes on what the coordinator says of its authorities.
-pub(crate) type Sayings = watch::Sender<Option<Said>>;
+pub(crate) type AuthorityNews = watch::Sender<Option<KnownAuthorities>>;
 
-/// `None`: there is nothing in it that this agent understands.
-pub(crate) fn said(authorities: &Authorities) -> Option<Said> {
+/// The authorities of this message. `None`: it has none that this agent understands.
+pub(crate) fn known_authorities(authorities: &Authorities) -> Option<KnownAuthorities> {
     let pins: Option<BTreeSet<Pin>> = authorities
         .pins
         .iter()
         .map(|bytes| Pin::from_bytes(bytes))
         .collect();
-    Some(Said {
+    Some(KnownAuthorities {
         pins: pins.filter(|pins| !pins.is_empty())?,
         spread: Duration::from_micros(authorities.spread_us),
     })
@@ -53,7 +54,7 @@ pub(crate) fn said(authorities: &Authorities) -> Option<Said> {
 pub(crate) async fn run(
     path: PathBuf,
     coordinator: Address,
-    mut sayings: watch::Receiver<Option<Said>>,
+    mut news: watch::Receiver<Option<KnownAuthorities>>,
     shutdown: CancellationToken,
 ) {
     let mut renewal = Renewal {
@@ -64,19 +65,19 @@ pub(crate) async fn run(
     };
     let mut told = String::new();
     loop {
-        let said = sayings.borrow_and_update().clone();
-        let pause = match renewal.look(said.as_ref()).await {
+        let known = news.borrow_and_update().clone();
+        let pause = match renewal.look(known.as_ref()).await {
             Ok(left) => {
                 told.clear();
                 pause(left)
             }
             Err(why) => {
-                // A coordinator that is away gives one line in the log.
+                // While the coordinator is away, this is logged once.
                 if why != told {
                     warn!("renew this node's certificate: {why}");
                 }
                 told = why;
-                match said {
+                match known {
                     Some(_) => TRY_AGAIN,
                     None => pause(LOOK),
                 }
@@ -85,9 +86,9 @@ pub(crate) async fn run(
         let wait = async {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                Ok(()) = sayings.changed() => {
-                    // Ten thousand agents hear it within a second.
-                    let spread = sayings.borrow().as_ref().map_or(Duration::ZERO, |said| said.spread);
+                Ok(()) = news.changed() => {
+                    // Ten thousand agents hear this within a second, and must not all renew at once.
+                    let spread = news.borrow().as_ref().map_or(Duration::ZERO, |known| known.spread);
                     tokio::time::sleep(spread.mul_f64(fraction())).await;
                 }
             }
@@ -98,8 +99,8 @@ pub(crate) async fn run(
     }
 }
 
-/// How long to wait if the certificate is valid for so long. Ten thousand agents that were started
-/// together must not all ask in the same minute, and none may be late.
+/// How long to wait if the certificate is still valid for `left`. Ten thousand agents that were started
+/// together must not all renew in the same minute, and none may be late.
 fn pause(left: Duration) -> Duration {
     let pause = LOOK / 2 + LOOK.mul_f64(fraction());
     pause.min(left / 3).max(LOOK_AGAIN)
@@ -120,7 +121,7 @@ struct Renewal {
 
 impl Renewal {
     /// Renews if there is a reason. Returns for how long the certificate is valid.
-    async fn look(&mut self, said: Option<&Said>) -> Result<Duration, String> {
+    async fn look(&mut self, known: Option<&KnownAuthorities>) -> Result<Duration, String> {
         let mut own = Credentials::read(&self.path).map_err(|e| e.to_string())?;
         let now_us = now_us();
         if own.is_expired(now_us) {
@@ -130,7 +131,7 @@ impl Renewal {
                 own.principal.trim_start_matches("host/")
             ));
         }
-        let others = said.is_some_and(|said| said.pins != own.pins());
+        let others = known.is_some_and(|known| known.pins != own.pins());
         if others || own.is_due(now_us) {
             own = renew(&own, &self.path, &self.coordinator).await?;
             self.shown = false;
@@ -144,7 +145,7 @@ impl Renewal {
                 }
             );
         }
-        if !self.shown && said.is_some() {
+        if !self.shown && known.is_some() {
             let shown = enroll::show(&own, &self.coordinator).await;
             shown.map_err(|e| chain(&e))?;
             self.shown = true;
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn only_whole_pins_are_believed() {
         let of = |pins: Vec<Vec<u8>>| {
-            said(&Authorities {
+            known_authorities(&Authorities {
                 pins,
                 spread_us: 20_000,
             })

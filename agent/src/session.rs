@@ -54,7 +54,7 @@ use crate::{
     logs::Logs,
     probe::Facts,
     proof::{Proof, ProofError},
-    renewal::{Sayings, said},
+    renewal::{AuthorityNews, known_authorities},
     supervisor::{Handle, Order},
 };
 
@@ -88,8 +88,8 @@ pub(crate) struct Session {
     /// Identifies this process among all agents that this node ever had.
     incarnation: u64,
     skew: Skew,
-    /// What the coordinator says of the authorities.
-    sayings: Sayings,
+    /// Passes on what the coordinator says of its authorities.
+    authorities: AuthorityNews,
 }
 
 /// Why a session ended.
@@ -142,7 +142,7 @@ impl Session {
         facts: Facts,
         logs: Logs,
         boot: Boot,
-        sayings: Sayings,
+        authorities: AuthorityNews,
         shutdown: CancellationToken,
     ) -> Self {
         Self {
@@ -154,7 +154,7 @@ impl Session {
             shutdown,
             incarnation: entropy(),
             skew: Skew::default(),
-            sayings,
+            authorities,
         }
     }
 
@@ -170,7 +170,7 @@ impl Session {
             let shutdown = self.shutdown.clone();
             let started = Instant::now();
             let end = shutdown
-                .run_until_cancelled(self.once())
+                .run_until_cancelled(self.run_one())
                 .await
                 .unwrap_or(End::Shutdown);
             if matches!(end, End::Shutdown) {
@@ -200,10 +200,10 @@ impl Session {
         }
     }
 
-    async fn once(&mut self) -> End {
+    async fn run_one(&mut self) -> End {
         match self.open().await {
             Ok((wire, incoming, news)) => {
-                let end = self.hold(wire, incoming, news).await;
+                let end = self.exchange(wire, incoming, news).await;
                 self.logs.cancel_all();
                 end
             }
@@ -297,8 +297,8 @@ impl Session {
         (hello_to_wire(&hello, now()), report, reports.runs)
     }
 
-    /// Runs the session. Only this function writes to the coordinator.
-    async fn hold(
+    /// Sends and receives until the session ends. Only this function writes to the coordinator.
+    async fn exchange(
         &mut self,
         mut wire: Wire,
         mut incoming: Streaming<CoordinatorMessage>,
@@ -395,8 +395,8 @@ impl Session {
             Some(Down::Welcome(_)) => return Err(End::Unwelcome),
             Some(Down::Heartbeat(reply)) => self.heard(reply.sequence, reply.unix_us, wire).await,
             Some(Down::Authorities(authorities)) => {
-                if let Some(new) = said(&authorities) {
-                    self.sayings.send_if_modified(|old| {
+                if let Some(new) = known_authorities(&authorities) {
+                    self.authorities.send_if_modified(|old| {
                         let other = old.as_ref() != Some(&new);
                         *old = Some(new);
                         other

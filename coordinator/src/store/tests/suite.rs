@@ -80,7 +80,7 @@ pub(crate) fn event(sequence: u64) -> Event {
 }
 
 pub(crate) fn tombstone(number: u64) -> Change {
-    bury(Tombstone {
+    put_tombstone(Tombstone {
         run: RunId {
             job: job(number).uid,
             generation: Generation(3),
@@ -90,7 +90,7 @@ pub(crate) fn tombstone(number: u64) -> Change {
     })
 }
 
-pub(crate) fn bury(tombstone: Tombstone) -> Change {
+pub(crate) fn put_tombstone(tombstone: Tombstone) -> Change {
     Change::PutTombstone(Box::new(tombstone))
 }
 
@@ -193,7 +193,12 @@ pub(crate) fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
         ]
     );
     assert_eq!(loaded.fleet.nodes, [node("b")]);
-    let stored: Vec<Change> = loaded.fleet.tombstones.into_iter().map(bury).collect();
+    let stored: Vec<Change> = loaded
+        .fleet
+        .tombstones
+        .into_iter()
+        .map(put_tombstone)
+        .collect();
     assert_eq!(stored, [tombstone(1)]);
     assert_eq!(
         loaded.fleet.reports,

@@ -234,9 +234,9 @@ def block(found):
         f"\nMeasured by `{meta['command']}` on {meta['date']}, commit {meta['commit']}: {meta['machine']}; load before it "
         f"{meta['load']}. The agents are real sessions\nover loopback in one process and share the processors with the coordinator; "
         "they report eight GPUs each, obey at once and run no workers, so every member\nof a job answers at the same time. Decide: from the moment the dying "
-        "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nWho was killed "
-        "fell to nobody of its world and is replaced at once; who ended by itself may be another's victim, and the coalesce\nwindow of "
-        "50 ms, in which other evidence of the same burst is gathered, is part of its figure.\n"
+        "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nA worker that "
+        "was killed is nobody's victim, so it is replaced at once. A worker that ended by itself may be another's victim, so its figure\n"
+        "includes the coalesce window of 50 ms, in which other evidence of the same burst is gathered.\n"
     )
     if found["peers"]:
         words += "The peers answer another question than Muster's whole decision, and a smaller one: who is in the round.\n"

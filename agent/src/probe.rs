@@ -191,7 +191,7 @@ impl Facts {
         report
     }
 
-    /// Other nodes reach this one at this address from now on. What runs keeps its own.
+    /// Other nodes reach this one at this address from now on. Workers that run keep the old one.
     pub(crate) fn move_to(&self, address: IpAddr) {
         let now = address.to_string();
         let is_new = self.moved_to.send_if_modified(|known| {

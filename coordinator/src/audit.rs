@@ -10,7 +10,7 @@
 //! | `writer` | the thread that writes |
 //!
 //! A call is never held up by the trail. It puts its entry into a bounded queue, and a thread writes
-//! from there. What does not fit, or cannot be written, is counted; the count becomes an entry as
+//! from there. Entries that do not fit or cannot be written are counted; the count becomes an entry as
 //! soon as one can be written again. Entries hold names and codes only: no token, no value of an
 //! environment variable, no text that a caller chose freely.
 //!

@@ -54,9 +54,9 @@ pub struct Options {
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
 
-    /// Where jobs and nodes are recorded. `kubernetes`: in MusterRecord objects of the namespace of the
-    /// pod or kubeconfig, for several coordinators of which one decides at a time. The others stand by,
-    /// and --state-dir need not survive its pod. Needs what
+    /// Where jobs and nodes are recorded. `kubernetes`: in MusterRecord objects in the namespace of the
+    /// pod or kubeconfig. Then several coordinators may run: one decides at a time, the others stand
+    /// by, and --state-dir need not survive its pod. It needs the rights that
     /// manifests/components/two-coordinators grants.
     #[arg(
         long,

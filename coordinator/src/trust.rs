@@ -138,8 +138,8 @@ pub fn rotate(state_dir: &Path) -> Result<Authorities, TrustError> {
     Authorities::rotate(&folder(state_dir), now_us())
 }
 
-/// Who may be able to show only a certificate of the old authority, and until when, in microseconds
-/// since the Unix epoch. Names that are denied do not count. Empty if there is no change.
+/// The principals that may only have a certificate of the old authority, and until when it is valid, in
+/// microseconds since the Unix epoch. Names that are denied do not count. Empty if there is no change.
 pub fn needs_old(state_dir: &Path) -> Result<BTreeMap<Principal, u64>, TrustError> {
     let authorities = authorities(state_dir)?;
     who_needs_old(&folder(state_dir), &authorities, now_us())

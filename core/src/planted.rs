@@ -23,17 +23,17 @@ macro_rules! mistakes {
 }
 
 mistakes! {
-    /// A coordinator takes a node in that has obeyed a newer one.
+    /// A coordinator takes in a node that has obeyed a newer coordinator.
     NewerTermIgnored,
-    /// An agent is taken in whatever versions of the protocol it speaks.
+    /// An agent is taken in although it speaks no known version of the protocol.
     VersionUnchecked,
     /// A node obeys a message of an older session.
     OlderEpochObeyed,
     /// A node goes back to an older generation.
     OlderGenerationObeyed,
-    /// A node persists what it obeys only after it has obeyed.
+    /// A node writes its ledger only after it has obeyed.
     LedgerSavedLast,
-    /// A node starts a generation beside an older one of its job, and on GPUs in use.
+    /// A node starts a generation beside an older one of its job, or on GPUs in use.
     WaitsForNobody,
     /// The next generation starts although nothing proves that the one before is inert.
     NextStartsAtOnce,
@@ -45,7 +45,7 @@ mistakes! {
     LostIsDead,
     /// A new boot is not taken for a proof of death.
     BootIgnored,
-    /// A started coordinator judges silence before it has listened.
+    /// A coordinator that has just started judges silence before it has listened.
     NoListening,
     /// Every failure is charged to the job.
     NodeFaultsCharged,
@@ -53,7 +53,7 @@ mistakes! {
     BudgetIgnored,
     /// Muster cordons as many nodes as it likes.
     CordonUncapped,
-    /// A node that was silent a moment ago, and is heard again, is blamed for what breaks now.
+    /// A node that was silent a moment ago and is heard again is blamed for the next break.
     SilenceRemembered,
     /// One job's failures are enough for a cordon.
     CordonForOneJob,
@@ -61,7 +61,7 @@ mistakes! {
     SuspectsPlaced,
     /// A gang smaller than the minimum will do.
     MinimumIgnored,
-    /// What another job may still hold is given away.
+    /// A job gets a slot or GPU that another job may still hold.
     HeldIsFree,
     /// A generation keeps the number of the one before.
     NumberKept,
@@ -75,44 +75,44 @@ mistakes! {
     RequestIdIgnored,
     /// A job that is over can be cancelled.
     TerminalReopened,
-    /// What workers of a fenced job live by counts from the answer, not from the question.
+    /// The fence of a job counts from the coordinator's answer, not from the node's question.
     LeaseFromAnswer,
     /// Workers that stop by themselves count as gone before their stop grace is over.
     FenceGraceForgotten,
     /// A fenced job is placed on nodes whose agents do not know of fences.
     FencedAnywhere,
-    /// A node of which its agent says that nothing may be placed on it gets new work
+    /// A node gets new work although its agent says that nothing may be placed on it.
     UnhealthyPlaced,
     /// A job is deleted although a node has not proven that its workers are dead.
     DeletedUnproven,
-    /// However many nodes fall silent at once, the brake for mass losses is not put on.
+    /// The brake for mass losses is never put on, however many nodes fall silent at once.
     BrakeNeverPut,
-    /// The brake is on, and what nobody can tell of is replaced all the same.
+    /// A generation that is wholly silent is replaced although the brake is on.
     BrakeIgnored,
-    /// The brake is not let off when the nodes are back.
+    /// The brake stays on when the nodes are back.
     BrakeKeptOn,
-    /// It is not seen that a node knows more than the store.
+    /// A node that knows more than the store is not noticed.
     RollbackUnseen,
     /// A node that knows more than the store gets orders, and its jobs are decided on.
     HaltIgnored,
-    /// A restart of the coordinator does for a person's word that an old store is the truth.
+    /// A restart of the coordinator counts as an operator's consent to an old store.
     HaltLifted,
     /// An agent that does not know what it was told on this boot is taken for the one that was
     /// told.
     StrangerTakenIn,
-    /// A second machine that was up while the first was heard is taken for that one after a reboot.
+    /// A second machine that was up while the first was heard is taken for the first after a reboot.
     NamesakeTakenIn,
-    /// A node's epoch is counted from what its disk says.
+    /// A node's epoch is counted on from the epoch on the node's disk.
     EpochFromNode,
     /// The records of a commit become durable in the wrong order.
     WritesOutOfOrder,
-    /// Muster makes a Node object schedulable that somebody else made unschedulable.
+    /// Muster makes a Node object schedulable although somebody else made it unschedulable.
     ForeignCordonLifted,
-    /// Muster cordons a node again at once that a person has uncordoned.
+    /// Muster cordons a node again at once after a person has uncordoned it.
     HoldOffIgnored,
     /// A worker pod that the cluster does not know any more is taken for dead while its agent is heard.
     ForcedIsDead,
-    /// What a worker pod itself says counts in full against its host.
+    /// The findings that a worker pod itself reports count in full against its host.
     PodsWordCounts,
     /// A job that wants fewer nodes deletes a pod in which workers live.
     LivePodDeleted,
@@ -120,7 +120,7 @@ mistakes! {
     GoingPodCounts,
     /// If no answer says whether a pod was made, another one is made under a new name.
     PodMadeTwice,
-    /// A job that cannot begin keeps the pods that it has for ever.
+    /// A job that cannot begin keeps its pods for ever.
     PodsNeverGivenBack,
     /// A worker pod is heard about jobs that are not its own.
     PodsWordTaken,

@@ -1,5 +1,5 @@
 //! Puts a MusterJob together, and remembers which field of the foreign file each of its parts is
-//! from. What core finds wrong with the job is so told at a place that the user knows.
+//! from. So an error that core finds in the job is reported at a place that the user knows.
 
 use muster_core::spec::{
     API_VERSION, JobDocument, KIND, Metadata, RestartPolicyDocument, SpecDocument,
@@ -167,7 +167,7 @@ pub(crate) struct Draft<'a, 't> {
 }
 
 impl Draft<'_, '_> {
-    /// The job, if core takes it. What core says against it is said at the field that it is from.
+    /// The job, if core takes it. An objection of core is reported at the field from which the value came.
     pub(crate) fn finish(self, log: &mut Verdicts) -> Option<Converted> {
         let Draft {
             kind,

@@ -1,7 +1,7 @@
 //! Walks a mapping by a table of its fields, so that no field is left without a verdict.
 //!
-//! The tables say what is done about a field whatever its value is. What depends on the value is
-//! [`Rule::Read`], and the code that reads it gives the verdict.
+//! The tables say what is done about a field whatever its value is. If that depends on the value, the
+//! rule is [`Rule::Read`], and the code that reads the value gives the verdict.
 
 use crate::{
     spelling::nearest,

@@ -17,14 +17,14 @@ use super::entry::Entry;
 /// mistypes makes a few.
 const DIFFERENT_MAX: usize = 20;
 
-/// Callers of whom this is known at a time. With [`DIFFERENT_MAX`] entries of at most 600 bytes
+/// How many callers are counted apart at a time. With [`DIFFERENT_MAX`] entries of at most 600 bytes
 /// each they take 12 MB. All others are counted together.
 const CALLERS_MAX: usize = 1_000;
 
 /// Stands for callers beyond [`CALLERS_MAX`].
 const OTHERS: &str = "other callers";
 
-/// Who shows no certificate. [`muster_rpc::Identity`] calls them so.
+/// The names that [`muster_rpc::Identity`] has for callers without a certificate.
 const STRANGERS: [&str; 2] = ["anonymous", "unknown user"];
 
 #[derive(Debug)]

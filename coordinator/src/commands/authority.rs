@@ -127,7 +127,7 @@ fn rotate(dir: &Path) -> anyhow::Result<()> {
         "Made a new certificate authority: {}. It issues all certificates from now on, and those of the old one are accepted too.
 
 A running coordinator follows within two seconds. Agents renew by themselves within minutes, users at their next command.
-Tokens name the new pin now. Who joins with the old pin is served until the change ends.
+Tokens name the new pin now. A machine or user that still has the old pin can join until the change ends.
 
 Next:
   # Here: see who still needs the old authority

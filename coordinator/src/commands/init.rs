@@ -43,7 +43,7 @@ impl Init {
         let folder = dir.join("trust");
         if new {
             println!(
-                "Made a certificate authority in {}. Who has that folder has the cluster: keep it and its backups private.",
+                "Made a certificate authority in {}. Anybody who can read that folder controls the cluster: keep it and its backups private.",
                 folder.display()
             );
         } else {

@@ -184,7 +184,7 @@ async fn nobody_hears_of_a_decision_before_it_is_stored() {
     assert_eq!(
         started.handle.jobs().borrow().after(None).count(),
         1,
-        "who got an answer finds the job in a list"
+        "a caller that got an answer finds the job in a list"
     );
     shutdown.cancel();
     // Permits the commit that may be next.

@@ -3,8 +3,8 @@
 //! are up.
 //!
 //! Which pods a job lacks is decided in `core::fleet::pod_plan` and `pod_work`; here they are made, read and
-//! deleted. What agents need of the cluster (their image, the coordinator's address) is taken from the
-//! DaemonSet of the agents, so one upgrade changes both.
+//! deleted. The agents' image and the coordinator's address are taken from the agents'
+//! DaemonSet, so one upgrade changes both.
 //!
 //! | file | owns |
 //! |---|---|

@@ -49,7 +49,7 @@ const WAIT: Duration = Duration::from_secs(10);
 /// short enough for a pod that was refused a moment too early.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// Tokens of which an answer is remembered: two for each of 20,000 nodes, around the time when they
+/// How many tokens are remembered with their answers: two for each of 20,000 nodes, around the time when they
 /// are renewed. With some 500 bytes each they take 20 MB.
 const TOKENS_MAX: usize = 40_000;
 
@@ -161,7 +161,7 @@ impl Reviews {
         Ok(claims)
     }
 
-    /// The answer to a question of which this caller has the turn.
+    /// Asks the API server. Other callers with the same question wait for this answer.
     async fn asked(
         &self,
         bearer: &Bearer,

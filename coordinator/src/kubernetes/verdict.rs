@@ -2,7 +2,7 @@
 //!
 //! Every pod can ask for a token of every audience, so the audience proves nothing about its holder.
 //! The account says that a pod is an agent, and the claims about the node, which only the API server
-//! can write, say of which node.
+//! can write, say on which node it is.
 
 use std::collections::BTreeMap;
 

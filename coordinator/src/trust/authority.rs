@@ -143,7 +143,7 @@ impl Authority {
         self.pin
     }
 
-    /// Certifies another authority's key: who trusts this one, trusts what that one issues.
+    /// Certifies another authority's key, so that everybody who trusts this one trusts what that one issues.
     pub(super) fn vouch_for(&self, other: &Authority) -> Result<String, TrustError> {
         let key = other.issuer.key();
         Ok(other.params.signed_by(key, &self.issuer)?.pem())

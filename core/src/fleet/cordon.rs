@@ -1,6 +1,6 @@
 //! Cordons. A person sets one, or Muster does, when a restart storm counts against a node and no
-//! limit forbids it. A person can also speak through Kubernetes: whoever uncordons the Node object
-//! ends the cordon here too, and Muster holds off for a day.
+//! limit forbids it. If a person uncordons the Node object in Kubernetes, the cordon
+//! ends here too, and Muster holds off for a day.
 
 use std::{collections::BTreeMap, time::Duration};
 

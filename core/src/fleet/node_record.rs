@@ -35,8 +35,9 @@ pub struct NodeRecord {
     /// store has lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
-    /// When the cordon was set that somebody else ended on the Node object, as long as its
-    /// annotations stand there. What makes the node unschedulable since then is not that cordon.
+    /// The time of a cordon that somebody else has ended on the Node object. It is kept while the
+    /// cordon's annotations are there. If the node is unschedulable since then, that is another
+    /// cordon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overruled: Option<Timestamp>,
     /// What people were told last of others who keep work away by the Node object.

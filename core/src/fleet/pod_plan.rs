@@ -20,7 +20,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a job may hold pods of which it has too few to begin.
+/// How long a job may hold pods that are too few to begin.
 pub const GANG_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// How long the containers of a job that is over may take to end by themselves, beyond the time
 /// that workers have to stop. Then their pods are deleted.

@@ -93,7 +93,7 @@ fn supersede(job: &mut JobRecord, message: String, now: Timestamp) {
 }
 
 impl JobTurn<'_> {
-    /// The halted node because of which nothing is decided about this job.
+    /// The halted node that holds up this job: nothing is decided about it.
     pub(crate) fn halted_by(&self) -> Option<&NodeName> {
         halted_by(self.halted, self.nodes, self.uid)
     }
@@ -240,7 +240,7 @@ impl Fleet {
         }
     }
 
-    /// The halted node because of which nothing is decided about this job.
+    /// The halted node that holds up this job: nothing is decided about it.
     pub(crate) fn halted_by(&self, uid: &JobUid) -> Option<&NodeName> {
         halted_by(&self.halted, &self.nodes, uid)
     }

@@ -31,7 +31,7 @@ fn concerns<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
         .max_by_key(|finding| finding.severity)
 }
 
-/// The finding because of which this member cannot go on, or must not.
+/// The finding that ends this member: it cannot go on, or must not.
 pub(crate) fn fails<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
     concerns(node, member).filter(|finding| finding.severity >= Severity::FailNow)
 }
@@ -52,8 +52,8 @@ pub(crate) fn withheld(node: &Node) -> Option<String> {
     })
 }
 
-/// Why the node will soon be gone with all that runs on it, by its own word or its pod's. Who makes
-/// that true may kill what is there.
+/// Why the node will soon be gone with all that runs on it, by its own word or its pod's. Processes
+/// on such a node may be killed at any time.
 pub(crate) fn leaves(node: &Node) -> Option<String> {
     let own = notice(node).map(|finding| finding.reason.clone());
     let deleting = node.pod.as_ref().is_some_and(|pod| pod.deleting);

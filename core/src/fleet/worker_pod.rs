@@ -54,7 +54,7 @@ impl WorkerPod {
         node_of(&self.namespace, &self.name)
     }
 
-    /// Whether it may be a member of a job of this name and uid. Whoever may make pods in a
+    /// Whether it may be a member of a job of this name and uid. A user who may make pods in a
     /// namespace can write any label, but only there.
     pub fn is_of(&self, name: &JobName, uid: &JobUid) -> bool {
         self.job == *uid && self.namespace == name.namespace

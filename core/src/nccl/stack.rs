@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(
             odd(&[old, new.clone()], "a", true, 1),
             one("b", "torch 2.15, not torch 2.9"),
-            "who trains already stays"
+            "a node that trains already stays"
         );
         assert_eq!(
             odd(

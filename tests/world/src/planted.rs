@@ -41,15 +41,15 @@ planted! {
     StoreUnfenced,
     /// A retried submission is passed on as a new one.
     RetryIsNew,
-    /// The ledger is written, not synced: a crash brings an older one back.
+    /// The ledger is written but not synced, so a crash brings an older one back.
     LedgerNotSynced,
     /// An agent that cannot write its ledger obeys all the same.
     LedgerErrorIgnored,
-    /// A restarted agent does not look what still runs.
+    /// A restarted agent does not look which runs still go on.
     InventoryForgotten,
     /// A stop is reported as death before it is proven.
     StopIsDeath,
-    /// What an agent cannot tell of after its runner was killed is taken for dead.
+    /// Workers are taken for dead although their runner was killed and the agent cannot see them.
     LeftUntoldIsDead,
     /// A process that outlives its runner counts as dead once it was told to end.
     LeftKilledIsDead,
@@ -65,9 +65,9 @@ planted! {
     ErrorLinesLost,
     /// A node claims one slot more than it has.
     SlotTooMany,
-    /// After a while changes of runs are not reported any more.
+    /// After a while an agent reports no changes of its runs.
     ReportsStop,
-    /// Every generation's store has the same port on its node.
+    /// Every generation's TCPStore has the same port on its node.
     PortReused,
     /// A coordinator whose term is over goes on answering heartbeats.
     DeposedAnswers,
@@ -76,7 +76,7 @@ planted! {
     StartIsAWord,
     /// Workers that must stop have their stop grace from when their runner notices.
     GraceFromWaking,
-    /// The clock of a fence does not go while its machine stands still.
+    /// The clock of a fence stops while its machine stands still.
     FenceSleeps,
 }
 

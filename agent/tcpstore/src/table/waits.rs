@@ -132,7 +132,7 @@ impl Waits {
         let wait = self
             .waiting
             .get_mut(&client)
-            .expect("whoever has a place waits");
+            .expect("a client with a place waits");
         wait.left -= 1;
         if wait.left > 0 {
             return false;

@@ -3,7 +3,7 @@
 //! Whenever an object or its job has changed, the object is *waiting*. It is looked at, and at most
 //! one thing is done about it at a time: a change of its dependents, or else the next step of its plan,
 //! or else a write of its status. A job gets nodes only when its dependents are there.
-//! After that it is looked at again. What fails is tried again with a back-off. Nothing is done
+//! After that it is looked at again. A step that fails is tried again with a back-off. Nothing is done
 //! before all objects were listed once.
 
 use std::{

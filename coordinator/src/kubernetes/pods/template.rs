@@ -24,7 +24,7 @@ const OURS: &str = "muster-";
 /// Where Muster's volumes are, in all containers that have them.
 const DIRECTORY: &str = "/muster";
 const SHM: &str = "/dev/shm";
-/// The resource of which a node has as many as GPUs.
+/// The resource that counts a node's GPUs.
 const GPU: &str = "nvidia.com/gpu";
 /// Who the containers are, if the template does not say. It is the user of Muster's images.
 const USER: u64 = 65_532;
@@ -162,7 +162,8 @@ pub(super) fn pod(
         }],
     });
     merge(&mut metadata, own);
-    // Whoever makes room must not take running jobs for that, unless the template says otherwise.
+    // A program that makes room on nodes, such as an autoscaler, must not evict running jobs, unless
+    // the template allows it.
     let annotations = metadata["annotations"]
         .as_object_mut()
         .expect("merged above");
@@ -264,7 +265,7 @@ fn spec(job: &JobRecord, template: &Value, name: &str, site: &Site, avoided: &[N
     spec
 }
 
-/// Lets the agent see the worker's /dev/shm, of which it tells people if it is too small.
+/// Lets the agent see the worker's /dev/shm. The agent reports it if it is too small.
 fn show_shm(spec: &mut Value) {
     let name = items(&spec["containers"][0], "volumeMounts")
         .find(|mount| mount["mountPath"] == SHM)

@@ -67,7 +67,11 @@ fn a_change_has_a_beginning_and_an_end() {
     let error = Authorities::finish(folder, |_| Err(TrustError::NotChanging)).unwrap_err();
     assert!(matches!(error, TrustError::NotChanging), "{error}");
     let still = Authorities::open(folder).unwrap().unwrap();
-    assert_eq!(still.pins(), both, "who may not finish changes nothing");
+    assert_eq!(
+        still.pins(),
+        both,
+        "a finish that is refused changes nothing"
+    );
     let done = Authorities::finish(folder, |_| Ok(())).unwrap();
     assert_eq!(done.pins(), BTreeSet::from([changing.pin()]));
     assert_eq!(sent(&done, folder), done.pins());

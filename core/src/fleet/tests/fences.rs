@@ -114,7 +114,7 @@ fn a_restarted_coordinator_counts_from_its_own_start() {
     bench.pass(25 * SECOND);
     assert!(
         !bench.job("digits").current.as_ref().unwrap().started,
-        "who knows whom its predecessor has heard"
+        "its predecessor may have heard the node until now"
     );
     bench.pass(SECOND);
     assert!(bench.job("digits").current.as_ref().unwrap().started);

@@ -110,7 +110,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Copies this program. Whoever executes the copy at that moment has the old one or the new one.
+/// Copies this program. A process that executes the copy meanwhile gets the whole old one or the whole new one.
 fn install(dir: &Path) -> std::io::Result<()> {
     let (new, name) = (dir.join(".muster-runner.new"), dir.join("muster-runner"));
     std::fs::copy(std::env::current_exe()?, &new)?;

@@ -37,8 +37,18 @@ const TIMES: LeaseTimes = LeaseTimes {
     looked_at_every: Duration::from_millis(20),
 };
 
+/// For tests that are not about the Lease: on a busy machine the short one can run out.
+const LONG: LeaseTimes = LeaseTimes {
+    lasts: Duration::from_secs(30),
+    ..TIMES
+};
+
 pub(crate) async fn store(configuration: &kube::Config, name: &str) -> KubernetesStore {
-    let candidate = Candidate::start(configuration, name, TIMES).unwrap();
+    store_for(configuration, name, TIMES).await
+}
+
+async fn store_for(configuration: &kube::Config, name: &str, times: LeaseTimes) -> KubernetesStore {
+    let candidate = Candidate::start(configuration, name, times).unwrap();
     within(candidate.lead()).await
 }
 
@@ -49,12 +59,12 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// The suite of all stores. `reopen` waits for nobody: a store gives its Lease back.
 pub(crate) async fn keeps_the_contract(configuration: kube::Config) {
-    let first = store(&configuration, "first").await;
+    let first = store_for(&configuration, "first", LONG).await;
     let runtime = tokio::runtime::Handle::current();
     blocking(move || {
         suite::suite(first, |ended| {
             drop(ended);
-            runtime.block_on(store(&configuration, "next"))
+            runtime.block_on(store_for(&configuration, "next", LONG))
         });
     })
     .await;
@@ -213,7 +223,7 @@ async fn what_another_has_written_is_not_overwritten() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_nodes_that_come_back_are_few_writes() {
     let cluster = Cluster::start().await;
-    let writer = with_a_job(store(&cluster.configuration(), "first").await).await;
+    let writer = with_a_job(store_for(&cluster.configuration(), "first", LONG).await).await;
     let fleet = |epoch: u64| -> Vec<Change> {
         let plain = |number: u32| NodeRecord {
             epoch: NodeEpoch(epoch),

@@ -171,6 +171,12 @@ fn pinning_is_all_a_job_may_switch_off_of_ours() {
     }];
     assert!(doc.check().is_ok());
     for name in [
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "CUDA_VISIBLE_DEVICES",
+        "PYTHON_EXEC",
         "MUSTER_RANK",
         "MUSTER_RUN_DIR",
         "MUSTER_RANK_CPUS_2",

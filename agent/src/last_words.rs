@@ -1,6 +1,6 @@
 //! Why a launcher failed before any rank did: the last line of its log that tells of an error.
 //!
-//! A missing module, an unknown flag of torchrun, a store that cannot be reached: whatever ends
+//! A missing module, an unknown flag of torchrun, a TCPStore that cannot be reached: whatever ends
 //! torchrun itself appears only in `launcher.log`. Once a rank has failed, the rank knows the
 //! cause, and torchrun's own summary only repeats it.
 

@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(
             check(&Preflight::default(), alone.clone(), at).await,
             Ok(()),
-            "it brings its own store"
+            "it brings its own TCPStore"
         );
         let old = Assignment {
             node_count: 2,

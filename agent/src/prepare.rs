@@ -34,7 +34,7 @@ pub(crate) async fn prepare(
     launcher: Option<Found>,
 ) -> Result<(), String> {
     let site = &here.site;
-    // The store's port is not known yet. No check depends on it.
+    // The TCPStore's port is not known yet. No check depends on it.
     let anywhere = Endpoint {
         host: site.report.address.clone(),
         port: 1,
@@ -50,7 +50,7 @@ pub(crate) async fn prepare(
     let (mut lane, mut why) = match alone {
         true => (
             Lane::Cold,
-            "torchrun before 2.7 brings its own store to a world of one node".to_owned(),
+            "torchrun before 2.7 brings its own TCPStore to a world of one node".to_owned(),
         ),
         false => lane::choose(
             assignment.launch,

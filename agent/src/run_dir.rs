@@ -58,7 +58,7 @@ pub(crate) struct Accepted {
     /// Why the run has this lane, for the user.
     #[serde(default)]
     pub(crate) why: String,
-    /// Its torchrun serves a store itself (`torchrun::alone`).
+    /// Its torchrun serves a TCPStore itself (`torchrun::alone`).
     #[serde(default)]
     pub(crate) alone: bool,
     /// The software of the interpreter that starts the ranks.

@@ -184,7 +184,7 @@ impl Link {
         Ok(())
     }
 
-    /// Logs and returns refusals of the store once per connection to the runner, and then each time
+    /// Logs and returns refusals of the TCPStore once per connection to the runner, and then each time
     /// their number has doubled.
     fn refusals(&self, status: &Status, said: &mut u64) -> Option<String> {
         let store = status
@@ -192,7 +192,7 @@ impl Link {
             .as_ref()
             .filter(|store| store.refused >= (*said * 2).max(1))?;
         let why = store.refused_why.as_deref().unwrap_or_default();
-        warn!(run = %self.name(), clients = store.clients, "the store has refused {} connections, the last: {why}", store.refused);
+        warn!(run = %self.name(), clients = store.clients, "the TCPStore has refused {} connections, the last: {why}", store.refused);
         *said = store.refused;
         Some(format!(
             "{} connections refused, the last one: {why}",
@@ -332,7 +332,7 @@ impl Link {
 #[derive(Default)]
 struct Sent {
     orders: RunnerOrders,
-    /// How many refusals of the store were logged.
+    /// How many refusals of the TCPStore were logged.
     refused: u64,
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn group_status(status: &wire::Status, this_boot: bool) -> GroupStatu
     }
 }
 
-/// The store listens at the address that the node had when the run began.
+/// The TCPStore listens at the address that the node had when the run began.
 fn endpoint(bound: &str) -> Option<Endpoint> {
     let bound: SocketAddr = bound.parse().ok()?;
     Some(Endpoint {

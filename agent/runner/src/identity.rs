@@ -26,7 +26,7 @@ pub struct RunnerIdentity {
     pub version: String,
     /// Version of the control protocol.
     pub control_version: u32,
-    /// Port of the served store.
+    /// Port of the served TCPStore.
     #[serde(default)]
     pub store_port: Option<u16>,
     /// Directory of the worker group's cgroup, where one could be made.

@@ -185,7 +185,7 @@ pub enum Command {
     Status,
     /// Pushes every change from now on as a whole [`Status`]. A slow client gets only the latest.
     Subscribe,
-    /// Puts a key into the served store.
+    /// Puts a key into the served TCPStore.
     StoreSet {
         key: String,
         value: String,
@@ -311,9 +311,9 @@ pub enum RefusalKind {
     Stopped,
     /// The program could not be started; nothing runs.
     Spawn,
-    /// This runner serves no store.
+    /// This runner serves no TCPStore.
     NoStore,
-    /// The store refused.
+    /// The TCPStore refused.
     Store,
     /// Released while a process still lives.
     NotDead,

@@ -151,9 +151,9 @@ fn control_socket() {
         key: "k".into(),
         value: "v".into(),
     });
-    assert_eq!(refusal.text, "this runner serves no store");
+    assert_eq!(refusal.text, "this runner serves no TCPStore");
     let refusal = good.refused(Command::CompleteExitBarrier { node_rank: 0 });
-    assert_eq!(refusal.text, "this runner serves no store");
+    assert_eq!(refusal.text, "this runner serves no TCPStore");
 }
 
 #[test]

@@ -104,5 +104,8 @@ fn a_full_store_says_so_and_leaves_the_runner_what_it_needs() {
     control.stop(std::time::Duration::ZERO);
     control.until_dead();
     let log = std::fs::read_to_string(rig.dir.join("runner.log")).unwrap();
-    assert!(log.contains("store: connections refused so far: "), "{log}");
+    assert!(
+        log.contains("TCPStore: connections refused so far: "),
+        "{log}"
+    );
 }

@@ -95,7 +95,7 @@ pub(super) fn address(given: Option<&str>, coordinator: &Address) -> Result<IpAd
         .parse()
         .map_err(|_| wrong("address", format!("{text:?} is not an IP address")))?;
     if !coordinator.is_tls() && !address.is_loopback() {
-        // A job's store listens on this address.
+        // A job's TCPStore listens on this address.
         return Err(wrong(
             "address",
             format!(

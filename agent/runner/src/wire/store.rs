@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Where the store listens, as `ip:port`; port 0 lets the kernel choose.
+/// Where the TCPStore listens, as `ip:port`; port 0 lets the kernel choose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreSpec {
     pub bind: String,
@@ -63,7 +63,7 @@ pub struct StoreStatus {
     pub missing_ranks: Vec<u32>,
     #[serde(default)]
     pub all_joined_us: Option<u64>,
-    /// How many connections the store has refused, for any reason.
+    /// How many connections the TCPStore has refused, for any reason.
     #[serde(default)]
     pub refused: u64,
     /// Why it refused the last one.

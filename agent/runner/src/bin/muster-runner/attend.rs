@@ -5,7 +5,7 @@
 //! children stay its children, and its memory is freed. To the runner, this program is the shim of
 //! every rank. Like torchrun, it passes signals on, ends the other ranks when one has failed, and
 //! exits with 1 after any failure. Unlike torchrun, it does not wait for other nodes at the end.
-//! torchrun must wait because one of the torchruns serves the store; our runner serves it.
+//! torchrun must wait because one of the torchruns serves the TCPStore; our runner serves it.
 //! part of one of them; ours is not.
 
 use std::collections::BTreeMap;

@@ -380,7 +380,7 @@ fn read_hold() -> Result<Hold, Trouble> {
     Ok(hold)
 }
 
-/// Binds the store that `hold` asks for.
+/// Binds the TCPStore that `hold` asks for.
 pub(crate) fn serve(hold: &Hold, poll: &Poll) -> Result<Option<Served>, Trouble> {
     let Some(spec) = &hold.store else {
         return Ok(None);
@@ -391,14 +391,14 @@ pub(crate) fn serve(hold: &Hold, poll: &Poll) -> Result<Option<Served>, Trouble>
         .expect("checked with the rest of hold.json");
     let served = bind(addr, spec, hold)?;
     poll.add(served.poll_fd(), Source::Store, Interest::Read)
-        .map_err(trouble("store"))?;
+        .map_err(trouble("TCPStore"))?;
     Ok(Some(served))
 }
 
 /// Binds the port that the spec names, or a free one of its range.
 fn bind(addr: SocketAddr, spec: &StoreSpec, hold: &Hold) -> Result<Served, Trouble> {
     let served = |port| Served::bind(SocketAddr::new(addr.ip(), port), spec, hold);
-    let trouble = |e: &StoreError| Trouble::new(format!("store: {}", chain(e)));
+    let trouble = |e: &StoreError| Trouble::new(format!("TCPStore: {}", chain(e)));
     let Some(ports) = spec.ports else {
         return served(addr.port()).map_err(|e| trouble(&e));
     };
@@ -411,7 +411,7 @@ fn bind(addr: SocketAddr, spec: &StoreSpec, hold: &Hold) -> Result<Served, Troub
         }
     }
     Err(Trouble::new(format!(
-        "store: every port of {ports} is in use on {}",
+        "TCPStore: every port of {ports} is in use on {}",
         addr.ip()
     )))
 }

@@ -1,4 +1,4 @@
-//! How many files the runner may have open. This bounds the clients of a served store.
+//! How many files the runner may have open. This bounds the clients of a served TCPStore.
 //!
 //! The runner raises its limit as far as it may. Its children get the limit that the runner was
 //! started with, because programs that use select(2) break with descriptors above 1,023, and some
@@ -45,7 +45,7 @@ pub(crate) fn restore() -> rustix::io::Result<()> {
         .map_or(Ok(()), |before| setrlimit(Resource::Nofile, *before))
 }
 
-/// The bounds of a store that this process serves besides its other work.
+/// The bounds of a TCPStore that this process serves besides its other work.
 pub(crate) fn of_store(hold: &Hold) -> Limits {
     let most = getrlimit(Resource::Nofile).current;
     let limits = Limits::default();
@@ -55,13 +55,13 @@ pub(crate) fn of_store(hold: &Hold) -> Limits {
     }
 }
 
-/// How many clients the store may have, so that the control socket, the ranks and their logs always
+/// How many clients the TCPStore may have, so that the control socket, the ranks and their logs always
 /// find a descriptor.
 fn clients(most: Option<u64>, hold: &Hold) -> usize {
     let Some(most) = most else { return usize::MAX };
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let ranks = hold.world_size.div_ceil(hold.nnodes).min(MAX_RANKS) as usize;
-    // With a very low limit, the store gets half of it.
+    // With a very low limit, the TCPStore gets half of it.
     most.saturating_sub(OWN + PER_RANK * ranks).max(most / 2)
 }
 

@@ -38,11 +38,11 @@ const PUSH_GAP: Duration = Duration::from_millis(50);
 /// The gap between two attempts to write when the disk is full.
 pub(crate) const DISK_GAP: Duration = Duration::from_secs(1);
 
-/// How long the runner of a dead group without a store stays when no client is connected. It may
+/// How long the runner of a dead group without a TCPStore stays when no client is connected. It may
 /// end, because its outcome is on disk.
 const DEAD_IDLE: Duration = Duration::from_secs(2);
 
-/// A runner with a store waits longer: launchers of other nodes may be between two connections.
+/// A runner with a TCPStore waits longer: launchers of other nodes may be between two connections.
 const STORE_IDLE: Duration = Duration::from_secs(60);
 
 /// The launcher's number among the outputs. Rank R has the number R + 1.

@@ -21,7 +21,7 @@ pub(crate) struct Served {
     refused_why: Option<String>,
 }
 
-/// What has changed in a turn of the store.
+/// What has changed in a turn of the TCPStore.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
     None,
@@ -100,7 +100,7 @@ impl Served {
             && let Some(why) = &self.refused_why
         {
             say!(
-                "{} store: connections refused so far: {}; the last: {why}",
+                "{} TCPStore: connections refused so far: {}; the last: {why}",
                 time::stamp(),
                 self.refused
             );

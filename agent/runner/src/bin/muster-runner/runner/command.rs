@@ -84,10 +84,10 @@ impl Runner {
             Command::Renew { heard_us } => self.fence.renew(Duration::from_micros(heard_us), now),
             Command::Status => return Ok(Answer::Status),
             Command::Subscribe => self.control.subscribe(client),
-            Command::StoreSet { key, value } => self.store()?.set(&key, &value),
+            Command::StoreSet { key, value } => self.tcp_store()?.set(&key, &value),
             Command::CompleteExitBarrier { node_rank } => {
                 let nnodes = self.hold.nnodes;
-                self.store()?.complete_exit_barrier(node_rank, nnodes)?;
+                self.tcp_store()?.complete_exit_barrier(node_rank, nnodes)?;
             }
             Command::Release => {
                 if self.group.dead.is_none() {
@@ -102,10 +102,10 @@ impl Runner {
         Ok(Answer::Ok)
     }
 
-    fn store(&mut self) -> Result<&mut crate::served::Served, Refusal> {
+    fn tcp_store(&mut self) -> Result<&mut crate::served::Served, Refusal> {
         self.served
             .as_mut()
-            .ok_or_else(|| Refusal::new(RefusalKind::NoStore, "this runner serves no store"))
+            .ok_or_else(|| Refusal::new(RefusalKind::NoStore, "this runner serves no TCPStore"))
     }
 
     fn start(&mut self, spec: StartSpec, now: Duration) -> Result<(), Refusal> {

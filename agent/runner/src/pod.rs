@@ -37,7 +37,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 /// How long the init process may take to look at itself. It is asked every few seconds.
 const LOOK: Duration = Duration::from_secs(2);
 /// How much later than the end of a program its answer may come.
-const SPARE: Duration = Duration::from_secs(10);
+const MARGIN: Duration = Duration::from_secs(10);
 
 /// What can be asked. Paths are those of the workers' container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,8 +128,8 @@ pub fn ask<T: DeserializeOwned>(volume: &Path, question: &Question) -> Result<T,
 
 fn exchange(volume: &Path, question: &Question) -> io::Result<Answer> {
     let patience = match question {
-        Question::Run { program } => program.timeout() + SPARE,
-        Question::Start { .. } => READY_TIMEOUT + SPARE,
+        Question::Run { program } => program.timeout() + MARGIN,
+        Question::Start { .. } => READY_TIMEOUT + MARGIN,
         Question::Look => LOOK,
         _ => ANSWER,
     };

@@ -216,7 +216,7 @@ impl Reviews {
         };
         let answer: TokenReview = self.server.create(REVIEWS, &question).await?;
         let status = answer.status.unwrap_or_default();
-        let proof = match self.tokens.judge(status, claims.expires_us) {
+        let proof = match self.tokens.check(status, claims.expires_us) {
             Ok(proof) => proof,
             Err(refused) => return Ok(Err(refused)),
         };

@@ -103,8 +103,8 @@ pub(super) enum Proof {
 }
 
 impl Tokens {
-    /// Judges the server's answer about a token that ends at `expires_us`.
-    pub(super) fn judge(
+    /// Checks the server's answer about a token that ends at `expires_us`.
+    pub(super) fn check(
         &self,
         status: TokenReviewStatus,
         expires_us: u64,

@@ -62,7 +62,7 @@ pub(super) fn read(
             Some(volume) => {
                 used.insert(wanted);
                 log.note(&mount, "is the same path on the nodes");
-                judge(volume, &full, path, cluster, log);
+                take_volume(volume, &full, path, cluster, log);
             }
             None => log.refuse(at, "names no volume of the pod"),
         }
@@ -75,8 +75,14 @@ pub(super) fn read(
     }
 }
 
-/// Decides about one volume at one path. The verdict is about the volume.
-fn judge(volume: &Field<'_>, sub: &str, path: &str, cluster: &Cluster<'_>, log: &mut Verdicts) {
+/// Takes one volume at one path, or says why not. The verdict is about the volume.
+fn take_volume(
+    volume: &Field<'_>,
+    sub: &str,
+    path: &str,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) {
     let path = path.trim_end_matches('/');
     let kinds = volume.entries(log);
     let Some((kind, source)) = kinds.iter().find(|(key, _)| *key != "name") else {

@@ -81,7 +81,7 @@ impl Remains<'_> {
         Ok(if swept {
             Left::Nothing
         } else {
-            self.judge(list)
+            self.if_none_is_found(list)
         })
     }
 
@@ -136,8 +136,8 @@ impl Remains<'_> {
             .is_ok_and(|environment| environment.split(|b| *b == 0).any(is_mark))
     }
 
-    /// What to conclude if nothing was found.
-    fn judge(&self, list: Result<Option<Descendants>, ReadError>) -> Left {
+    /// What is left if no living process was found. The list of descendants may prove that nothing is.
+    fn if_none_is_found(&self, list: Result<Option<Descendants>, ReadError>) -> Left {
         match (self.runner, &list) {
             // An operator has checked it and moved the directory away.
             _ if !self.dir.exists() => Left::Nothing,

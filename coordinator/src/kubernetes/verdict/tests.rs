@@ -38,7 +38,7 @@ fn judged(change: impl FnOnce(&mut Value)) -> Result<Proof, Refused> {
         "user": { "username": AGENT, "uid": "u0", "extra": extra(&BOUND) },
     });
     change(&mut status);
-    rules().judge(serde_json::from_value(status).unwrap(), 7)
+    rules().check(serde_json::from_value(status).unwrap(), 7)
 }
 
 /// The claims with this one's values in place of its own.
@@ -203,7 +203,7 @@ fn everybody_else_is_a_user_where_users_are_served() {
             users: true,
             ..rules()
         };
-        rules.judge(serde_json::from_value(status).unwrap(), 7)
+        rules.check(serde_json::from_value(status).unwrap(), 7)
     };
     let expected = KubernetesUser {
         name: "ann".into(),

@@ -27,7 +27,7 @@ use crate::{sys, tree};
 const MAX_LINE: usize = 4 << 10;
 
 /// How many connections there may be beyond one per rank, for strangers that are being refused.
-const SPARE: usize = 16;
+const EXTRA: usize = 16;
 
 /// A line from the shim.
 #[derive(Debug, Serialize, Deserialize)]
@@ -138,7 +138,7 @@ impl Ranks {
             return;
         }
         let own = rustix::process::geteuid().as_raw();
-        let room = expected.map_or(0, Range::len) + SPARE;
+        let room = expected.map_or(0, Range::len) + EXTRA;
         if peer.uid != own && peer.uid != 0 {
             shim.refuse(&format!("uid {} is not this runner's", peer.uid));
         } else if self.shims.len() >= room {
@@ -271,7 +271,7 @@ impl Shim {
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
             let say = serde_json::from_slice(&line[..end])
                 .map_err(|e| format!("not a line of a shim: {e}"))?;
-            events.push(self.judge(say, seen, expected)?);
+            events.push(self.check(say, seen, expected)?);
         }
         if self.buffer.len() > MAX_LINE {
             return Err(format!("a line is longer than {MAX_LINE} bytes"));
@@ -280,7 +280,7 @@ impl Shim {
     }
 
     /// Checks one line against the stage of this connection and against what the kernel says.
-    fn judge(
+    fn check(
         &mut self,
         say: Say,
         seen: &mut BTreeSet<u32>,

@@ -27,55 +27,67 @@ impl JobTurn<'_> {
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else {
             return;
         };
+        let (phase, reason, message) = if generation.started {
+            self.while_training(generation)
+        } else {
+            self.while_forming(generation)
+        };
+        self.job.say(phase, reason, message);
+    }
+
+    /// What the generation still waits for before it can start.
+    fn while_forming(&self, generation: &GenerationRecord) -> (Phase, Reason, String) {
+        let (job, have) = (&*self.job, generation.members.len());
+        let phase = if job.restart_count == 0 && generation.number.0 == 1 {
+            Phase::Forming
+        } else {
+            Phase::Recovering
+        };
+        let waits = generation::unready(self.nodes, self.uid, generation);
+        let stuck = job
+            .retiring
+            .iter()
+            .filter(|g| !generation::is_inert(self.nodes, g, job.spec.progress));
+        let silent: Vec<&str> = stuck.flat_map(unproven).map(NodeName::as_str).collect();
+        let (reason, message) = if let Some(message) = unhealthy::unkillable(self.nodes, self.job) {
+            (Reason::Stopping, message)
+        } else if !waits.is_empty() {
+            let names: Vec<&str> = waits.iter().take(8).map(|node| node.as_str()).collect();
+            (
+                Reason::Preparing,
+                format!(
+                    "{} of {have} nodes not ready yet: {}",
+                    waits.len(),
+                    names.join(", ")
+                ),
+            )
+        } else if let (Some(fence), false) = (job.spec.fence_after, silent.is_empty()) {
+            let (nodes, fence) = (silent.join(", "), period::format(fence));
+            (
+                Reason::Fencing,
+                format!(
+                    "waiting until the workers on {nodes} must have stopped by themselves (fenceAfter {fence})"
+                ),
+            )
+        } else if !silent.is_empty() {
+            let nodes = silent.join(", ");
+            let first = silent[0];
+            (
+                Reason::Unreachable,
+                format!(
+                    "no proof that the workers on {nodes} are dead; bring it back, or, if it is gone for good: muster delete node {first}"
+                ),
+            )
+        } else {
+            (Reason::Preparing, "waiting for the TCPStore".to_owned())
+        };
+        (phase, reason, message)
+    }
+
+    /// How a training generation is, and what the job lacks.
+    fn while_training(&self, generation: &GenerationRecord) -> (Phase, Reason, String) {
+        let job = &*self.job;
         let (have, wanted) = (generation.members.len() as u32, job.replicas);
-        if !generation.started {
-            let phase = if job.restart_count == 0 && generation.number.0 == 1 {
-                Phase::Forming
-            } else {
-                Phase::Recovering
-            };
-            let waits = generation::unready(self.nodes, self.uid, generation);
-            let stuck = job
-                .retiring
-                .iter()
-                .filter(|g| !generation::is_inert(self.nodes, g, job.spec.progress));
-            let silent: Vec<&str> = stuck.flat_map(unproven).map(NodeName::as_str).collect();
-            let (reason, message) = if let Some(message) =
-                unhealthy::unkillable(self.nodes, self.job)
-            {
-                (Reason::Stopping, message)
-            } else if !waits.is_empty() {
-                let names: Vec<&str> = waits.iter().take(8).map(|node| node.as_str()).collect();
-                (
-                    Reason::Preparing,
-                    format!(
-                        "{} of {have} nodes not ready yet: {}",
-                        waits.len(),
-                        names.join(", ")
-                    ),
-                )
-            } else if let (Some(fence), false) = (job.spec.fence_after, silent.is_empty()) {
-                let (nodes, fence) = (silent.join(", "), period::format(fence));
-                (
-                    Reason::Fencing,
-                    format!(
-                        "waiting until the workers on {nodes} must have stopped by themselves (fenceAfter {fence})"
-                    ),
-                )
-            } else if !silent.is_empty() {
-                let nodes = silent.join(", ");
-                let first = silent[0];
-                (
-                    Reason::Unreachable,
-                    format!(
-                        "no proof that the workers on {nodes} are dead; bring it back, or, if it is gone for good: muster delete node {first}"
-                    ),
-                )
-            } else {
-                (Reason::Preparing, "waiting for the TCPStore".to_owned())
-            };
-            return self.job.say(phase, reason, message);
-        }
         let expected = generation.proc_per_node;
         let unlaunched = || {
             let reports = generation::reports(self.nodes, self.uid, generation);
@@ -88,7 +100,7 @@ impl JobTurn<'_> {
             waits.map(|why| format!("; {why}")).unwrap_or_default()
         };
         let left = self.live.condition.left();
-        let (phase, reason, message) = if let Some(LeftAsItIs::Frozen(why)) = left {
+        if let Some(LeftAsItIs::Frozen(why)) = left {
             (
                 Phase::Running,
                 Reason::MassLoss,
@@ -138,8 +150,7 @@ impl JobTurn<'_> {
                 Reason::Running,
                 format!("world {} on {have} nodes", generation.world_size()),
             )
-        };
-        self.job.say(phase, reason, message);
+        }
     }
 }
 

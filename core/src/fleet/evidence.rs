@@ -8,12 +8,13 @@ use crate::{
         blame::Evidence,
         generation,
         job::GenerationRecord,
+        members::Member,
         registry::{Liveness, Registry},
         unhealthy,
     },
     id::{JobUid, NodeName},
     planted::{self, Mistake},
-    run::{RankReport, RunPhase, RunReport},
+    run::{RankReport, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
 
@@ -28,81 +29,7 @@ pub(crate) fn evidence(
 ) -> Vec<Evidence> {
     let (mut found, id) = (Vec::new(), generation.run(job));
     for member in &generation.members {
-        let name = &member.node;
-        if generation.fenced.contains(name) {
-            // The workers have stopped by themselves, whatever the node says now.
-            found.push(Evidence::Fenced {
-                node: name.clone(),
-                at: now,
-            });
-            continue;
-        }
-        let Some(node) = nodes.get(name) else {
-            found.push(Evidence::NodeDeleted {
-                node: name.clone(),
-                at: now,
-            });
-            continue;
-        };
-        // This holds whether or not the agent is connected: the earlier boot is over.
-        if node.record.boot_id != member.boot_id {
-            found.push(Evidence::NodeRebooted {
-                node: name.clone(),
-                // Its earlier boot was up when the generation was opened, so an older doubt has
-                // another cause.
-                at: node.doubted_at.max(generation.opened).min(now),
-            });
-            continue;
-        }
-        if let Some(finding) = unhealthy::fails(node, member) {
-            let reason = format!("{}: {}", finding.check, finding.reason);
-            found.push(Evidence::Unhealthy {
-                node: name.clone(),
-                reason,
-                at: now,
-            });
-        }
-        let run = node.runs.get(&id);
-        if let Some(run) = run {
-            let first = found.len();
-            exits(name, run, generation.proc_per_node, &mut found);
-            if let Some(why) = unhealthy::leaves(node) {
-                let of_node = found.split_off(first).into_iter();
-                found.extend(of_node.map(|e| e.on_leaving(&why)));
-            }
-        } else if node.session.is_some() && generation.dead.contains(name) {
-            found.push(Evidence::Forgotten {
-                node: name.clone(),
-                at: now,
-            });
-        }
-        let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));
-        match node.liveness {
-            Liveness::Suspect | Liveness::Lost if !finished => found.push(Evidence::NodeSilent {
-                node: name.clone(),
-                lost: node.liveness == Liveness::Lost,
-                // The moment at which a connection broke is known. A silent node may have failed
-                // at any time since it was last heard.
-                since: if node.session.is_none() {
-                    node.doubted_at
-                } else {
-                    node.heard
-                },
-                heard: node.heard,
-            }),
-            _ if planted::on(Mistake::SilenceRemembered)
-                && now.since(node.doubted_at) < Duration::from_secs(10) =>
-            {
-                let since = node.doubted_at;
-                found.push(Evidence::NodeSilent {
-                    node: name.clone(),
-                    lost: false,
-                    since,
-                    heard: since,
-                });
-            }
-            _ => {}
-        }
+        of_member(nodes, member, generation, &id, now, &mut found);
     }
     if !generation.started && now > deadline {
         found.extend(
@@ -115,6 +42,92 @@ pub(crate) fn evidence(
         );
     }
     found
+}
+
+/// The evidence that this member and its node give.
+fn of_member(
+    nodes: &Registry,
+    member: &Member,
+    generation: &GenerationRecord,
+    id: &RunId,
+    now: Timestamp,
+    found: &mut Vec<Evidence>,
+) {
+    let name = &member.node;
+    if generation.fenced.contains(name) {
+        // The workers have stopped by themselves, whatever the node says now.
+        found.push(Evidence::Fenced {
+            node: name.clone(),
+            at: now,
+        });
+        return;
+    }
+    let Some(node) = nodes.get(name) else {
+        found.push(Evidence::NodeDeleted {
+            node: name.clone(),
+            at: now,
+        });
+        return;
+    };
+    // This holds whether or not the agent is connected: the earlier boot is over.
+    if node.record.boot_id != member.boot_id {
+        found.push(Evidence::NodeRebooted {
+            node: name.clone(),
+            // Its earlier boot was up when the generation was opened, so an older doubt has
+            // another cause.
+            at: node.doubted_at.max(generation.opened).min(now),
+        });
+        return;
+    }
+    if let Some(finding) = unhealthy::fails(node, member) {
+        let reason = format!("{}: {}", finding.check, finding.reason);
+        found.push(Evidence::Unhealthy {
+            node: name.clone(),
+            reason,
+            at: now,
+        });
+    }
+    let run = node.runs.get(id);
+    if let Some(run) = run {
+        let first = found.len();
+        exits(name, run, generation.proc_per_node, found);
+        if let Some(why) = unhealthy::leaves(node) {
+            let of_node = found.split_off(first).into_iter();
+            found.extend(of_node.map(|e| e.on_leaving(&why)));
+        }
+    } else if node.session.is_some() && generation.dead.contains(name) {
+        found.push(Evidence::Forgotten {
+            node: name.clone(),
+            at: now,
+        });
+    }
+    let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));
+    match node.liveness {
+        Liveness::Suspect | Liveness::Lost if !finished => found.push(Evidence::NodeSilent {
+            node: name.clone(),
+            lost: node.liveness == Liveness::Lost,
+            // The moment at which a connection broke is known. A silent node may have failed
+            // at any time since it was last heard.
+            since: if node.session.is_none() {
+                node.doubted_at
+            } else {
+                node.heard
+            },
+            heard: node.heard,
+        }),
+        _ if planted::on(Mistake::SilenceRemembered)
+            && now.since(node.doubted_at) < Duration::from_secs(10) =>
+        {
+            let since = node.doubted_at;
+            found.push(Evidence::NodeSilent {
+                node: name.clone(),
+                lost: false,
+                since,
+                heard: since,
+            });
+        }
+        _ => {}
+    }
 }
 
 /// Ranks that say that they failed because another member went away.

@@ -2,8 +2,8 @@
 //! leave at a good moment, and where no new work may go.
 //!
 //! The agent makes the verdict ([`crate::health`]), and nothing is judged anew here. The verdict
-//! says nothing about a job's fault. A node that is healthy again is used again. What others say on
-//! the node's Kubernetes Node object ([`crate::node_object`]) counts beside it.
+//! says nothing about a job's fault. A node that is healthy again is used again. The signs of other
+//! programs on the node's Kubernetes Node object ([`crate::node_object`]) count beside it.
 
 use crate::{
     fleet::{

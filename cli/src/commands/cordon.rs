@@ -9,7 +9,7 @@ use crate::{context::Context, fail::Failure};
 
 /// Give a node no new work.
 ///
-/// What runs there goes on. The node stays cordoned until it is uncordoned, also if the node or the
+/// Workers that run there go on. The node stays cordoned until it is uncordoned, also if the node or the
 /// coordinator restarts.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -25,7 +25,7 @@ pub enum Place {
 pub enum Meaning {
     /// It is shown as a finding, and nothing follows.
     Warning,
-    /// The node gets no new work. What runs there, runs: a cordon is no drain.
+    /// The node gets no new work. Workers that run there go on: a cordon is no drain.
     Exclude,
     /// The machine will be taken away: jobs leave at once, as after a termination notice.
     Leaving,

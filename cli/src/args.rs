@@ -106,6 +106,8 @@ pub(crate) enum Command {
     Explain(commands::explain::Explain),
     Logs(commands::logs::Logs),
     Scale(commands::scale::Scale),
+    Suspend(commands::suspend::Suspend),
+    Resume(commands::suspend::Resume),
     Cancel(commands::cancel::Cancel),
     Delete(commands::delete::Delete),
     Wait(commands::wait::Wait),

@@ -18,6 +18,7 @@ pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod scale;
 pub(crate) mod submit;
+pub(crate) mod suspend;
 pub(crate) mod target;
 pub(crate) mod topology;
 pub(crate) mod validate;

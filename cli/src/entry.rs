@@ -8,7 +8,7 @@ use crate::{
     args::{Cli, Command},
     commands::{
         access, cancel, completion, config, convert, cordon, delete, describe, explain, get, login,
-        logs, replay, run, scale, submit, topology, validate, version, wait,
+        logs, replay, run, scale, submit, suspend, topology, validate, version, wait,
     },
     context::Context,
     fail::Failure,
@@ -48,6 +48,8 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Explain(args) => explain::explain(cx, args).await,
         Command::Logs(args) => logs::logs(cx, args).await,
         Command::Scale(args) => scale::scale(cx, args).await,
+        Command::Suspend(args) => suspend::suspend(cx, args).await,
+        Command::Resume(args) => suspend::resume(cx, args).await,
         Command::Cancel(args) => cancel::cancel(cx, args).await,
         Command::Delete(args) => delete::delete(cx, args).await,
         Command::Wait(args) => wait::wait(cx, args).await,

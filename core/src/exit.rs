@@ -17,6 +17,15 @@ impl Exit {
         self == Exit::Code(0)
     }
 
+    /// The exit code that a shell and Kubernetes report: 128 and the number of the signal, for a process
+    /// that a signal ended.
+    pub(crate) fn code(self) -> i32 {
+        match self {
+            Exit::Code(code) => code,
+            Exit::Signal(signal) => 128 + signal,
+        }
+    }
+
     /// Whether the processor stopped the program: it did something that is not possible. A lost
     /// connection does not do that. SIGABRT is none of these, since NCCL's watchdog aborts a program
     /// whose peers are silent.
@@ -107,25 +116,62 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Names of the signals that end training processes (`signal(7)`, x86 and arm numbering).
+/// The signals of Linux by their numbers, as on x86 and arm (`signal(7)`).
+const SIGNALS: [&str; 31] = [
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGSTOP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGWINCH",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSYS",
+];
+
+/// The highest real-time signal.
+const SIGNAL_MAX: i32 = 64;
+
 fn signal_name(signal: i32) -> Option<&'static str> {
-    Some(match signal {
-        1 => "SIGHUP",
-        2 => "SIGINT",
-        3 => "SIGQUIT",
-        4 => "SIGILL",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL",
-        10 => "SIGUSR1",
-        11 => "SIGSEGV",
-        12 => "SIGUSR2",
-        13 => "SIGPIPE",
-        15 => "SIGTERM",
-        24 => "SIGXCPU",
-        _ => return None,
-    })
+    let index = usize::try_from(signal).ok()?.checked_sub(1)?;
+    SIGNALS.get(index).copied()
+}
+
+/// A signal as a document has it: its name, or its number if it has none.
+pub(crate) fn signal_text(signal: i32) -> String {
+    signal_name(signal).map_or_else(|| signal.to_string(), str::to_owned)
+}
+
+/// The number of a signal that a document names: `SIGUSR1`, or `10`.
+pub(crate) fn signal_number(text: &str) -> Option<i32> {
+    let named = SIGNALS.iter().position(|name| *name == text);
+    let named = named.map(|index| index as i32 + 1);
+    let number = || text.parse().ok();
+    named
+        .or_else(number)
+        .filter(|signal| (1..=SIGNAL_MAX).contains(signal))
 }
 
 #[cfg(test)]

@@ -63,6 +63,8 @@
 //! | `marks` | what its failures say about nodes |
 //! | `prewarm` | nodes that are to join get a launcher ready first |
 //! | `resize` | does its generation give way to another |
+//! | `lifetime` | its deadlines, and its deletion some time after its end |
+//! | `rules` | what its own rules say about ends |
 //! | `suspend` | a suspended job holds no nodes |
 //! | `open` | its next generation: opened, started |
 //! | `fence`, `ends`, `fill_receipt` | what is taken down about its members |
@@ -110,6 +112,7 @@ pub mod job_object;
 pub mod job_status;
 mod job_turn;
 mod judge;
+mod lifetime;
 mod live;
 mod marking;
 mod marks;
@@ -132,6 +135,7 @@ mod registry;
 mod requests;
 mod resize;
 mod rollback;
+mod rules;
 mod scratch;
 mod settle;
 mod software_mismatch;

@@ -51,6 +51,16 @@ mistakes! {
     NodeFaultsCharged,
     /// Restarts beyond the budget are given.
     BudgetIgnored,
+    /// A rule of a job restarts it more often than its limit says.
+    RuleLimitIgnored,
+    /// Of a job's rules that match, the last decides.
+    LastRuleDecides,
+    /// A job's rules about its own failures are asked about node faults too.
+    RulesTakeNodeFaults,
+    /// One member's success decides the job although another member had failed before.
+    LateSuccessWins,
+    /// Time in which a job was suspended counts for its deadline.
+    SuspendedTimeCounts,
     /// Muster cordons as many nodes as it likes.
     CordonUncapped,
     /// A node that was silent a moment ago and is heard again is blamed for the next break.

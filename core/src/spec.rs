@@ -5,7 +5,7 @@
 //! [`JobSpec`]. It finds all mistakes at once, each with the field's path. The command line and the
 //! coordinator use it, and later the Kubernetes controller will.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,15 +16,23 @@ use crate::{
 
 mod choices;
 pub mod entry;
+mod errors;
+mod lifetime;
 mod limits;
+pub mod rules;
 pub mod shape;
 
 #[cfg(test)]
 mod tests;
 mod variables;
 
+use errors::Errors;
+
 pub use choices::{Launch, NodeMix, Progress};
+pub use errors::FieldError;
+pub use lifetime::Lifetime;
 pub use limits::*;
+pub use rules::{Rule, RuleDocument};
 pub use variables::{EnvVar, ValueFrom, is_of_a_launch};
 use variables::{check_value_from, env_error};
 
@@ -98,6 +106,16 @@ pub struct SpecDocument {
     pub checkpoint_pattern: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_mix: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleDocument>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_deadline_seconds: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_deadline_seconds: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds_after_finished: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -150,6 +168,15 @@ pub struct JobSpec {
     pub checkpoint_pattern: Option<String>,
     #[serde(default)]
     pub node_mix: NodeMix,
+    /// What ends of ranks and losses of nodes mean for the job. The first that matches decides; what
+    /// none matches goes the usual way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+    /// The job holds no nodes until somebody resumes it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+    #[serde(default, skip_serializing_if = "Lifetime::is_unlimited")]
+    pub lifetime: Lifetime,
     /// The PodTemplateSpec of the job's worker pods, as JSON. `None`: the job runs on hosts. Only a
     /// `MusterJob` object can have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,20 +190,6 @@ pub struct RestartPolicy {
     pub max_restarts: u32,
     #[serde(with = "serde_period")]
     pub window: Duration,
-}
-
-/// One mistake in a document: its path, as `spec.minReplicas` or `spec.env[2].name`, and what is
-/// wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldError {
-    pub path: String,
-    pub message: String,
-}
-
-impl fmt::Display for FieldError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.message)
-    }
 }
 
 impl JobDocument {
@@ -220,6 +233,7 @@ impl JobDocument {
 impl JobSpec {
     /// Paths of the fields in which `other` differs.
     pub fn differences(&self, other: &JobSpec) -> Vec<&'static str> {
+        let (own, theirs) = (&self.lifetime, &other.lifetime);
         let fields = [
             ("spec.replicas", self.replicas != other.replicas),
             ("spec.minReplicas", self.min_replicas != other.min_replicas),
@@ -258,6 +272,20 @@ impl JobSpec {
                 self.checkpoint_pattern != other.checkpoint_pattern,
             ),
             ("spec.nodeMix", self.node_mix != other.node_mix),
+            ("spec.rules", self.rules != other.rules),
+            ("spec.suspend", self.suspend != other.suspend),
+            (
+                "spec.activeDeadlineSeconds",
+                own.active_deadline_seconds != theirs.active_deadline_seconds,
+            ),
+            (
+                "spec.startDeadlineSeconds",
+                own.start_deadline_seconds != theirs.start_deadline_seconds,
+            ),
+            (
+                "spec.ttlSecondsAfterFinished",
+                own.ttl_seconds_after_finished != theirs.ttl_seconds_after_finished,
+            ),
             ("spec.template", self.template != other.template),
         ];
         fields
@@ -265,81 +293,6 @@ impl JobSpec {
             .filter(|(_, differs)| *differs)
             .map(|(path, _)| path)
             .collect()
-    }
-}
-
-#[derive(Default)]
-struct Errors(Vec<FieldError>);
-
-impl Errors {
-    fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.0.push(FieldError {
-            path: path.into(),
-            message: message.into(),
-        });
-    }
-
-    /// Checks that a number is within bounds. Returns the low bound in place of a wrong number, so
-    /// that checking can go on.
-    fn number(&mut self, path: &str, value: i64, low: i64, high: i64) -> i64 {
-        if (low..=high).contains(&value) {
-            value
-        } else {
-            self.add(
-                path,
-                format!("is {value}, must be between {low} and {high}"),
-            );
-            low
-        }
-    }
-
-    fn one_of<T: Copy + Default>(
-        &mut self,
-        path: &str,
-        text: Option<&str>,
-        choices: &[(&str, T)],
-    ) -> T {
-        let Some(text) = text else {
-            return T::default();
-        };
-        let found = choices.iter().find(|(name, _)| *name == text);
-        if found.is_none() {
-            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            self.add(
-                path,
-                format!("is {text:?}, must be one of {}", names.join(", ")),
-            );
-        }
-        found.map_or_else(T::default, |(_, value)| *value)
-    }
-
-    fn period(
-        &mut self,
-        path: &str,
-        text: Option<&str>,
-        default: Duration,
-        low: Duration,
-        high: Duration,
-    ) -> Duration {
-        let Some(text) = text else { return default };
-        match period::parse(text) {
-            Ok(value) if value < low || value > high => {
-                self.add(
-                    path,
-                    format!(
-                        "is {text}, must be between {} and {}",
-                        period::format(low),
-                        period::format(high)
-                    ),
-                );
-                default
-            }
-            Ok(value) => value,
-            Err(message) => {
-                self.add(path, message);
-                default
-            }
-        }
     }
 }
 
@@ -456,6 +409,9 @@ impl SpecDocument {
             step_pattern: self.step_pattern.clone(),
             checkpoint_pattern: self.checkpoint_pattern.clone(),
             node_mix: errors.one_of("spec.nodeMix", self.node_mix.as_deref(), &NodeMix::ALL),
+            rules: self.check_rules(errors),
+            suspend: self.suspend.unwrap_or(false),
+            lifetime: self.check_lifetime(errors),
             template: None,
         }
     }

@@ -1,15 +1,14 @@
 //! Puts a MusterJob together, and remembers which field of the foreign file each of its parts is
 //! from. So an error that core finds in the job is reported at a place that the user knows.
 
-use muster_core::spec::{
-    API_VERSION, JobDocument, KIND, Metadata, RestartPolicyDocument, SpecDocument,
-};
+use muster_core::spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument};
 
 use crate::{
     fields::{Object, Rule, Rules},
     launch::Launch,
     options::Options,
     pod::Pod,
+    roles::Ends,
     run_policy::RunPolicy,
     tree::{Field, Node, Place},
     verdict::Verdicts,
@@ -33,9 +32,6 @@ pub struct Converted {
 pub struct ObjectOnly {
     /// The pods' template.
     pub template: Node,
-    pub suspend: bool,
-    pub active_deadline_seconds: Option<i64>,
-    pub ttl_seconds_after_finished: Option<i64>,
 }
 
 /// Name and namespace of a job.
@@ -162,7 +158,7 @@ pub(crate) struct Draft<'a, 't> {
     pub(crate) min: Option<Size<'t>>,
     pub(crate) max: Option<Size<'t>>,
     pub(crate) procs: i64,
-    pub(crate) restarts: Option<RestartPolicyDocument>,
+    pub(crate) restarts: Ends,
     pub(crate) run: &'a RunPolicy<'t>,
 }
 
@@ -177,12 +173,9 @@ impl Draft<'_, '_> {
             ..
         } = self;
         let container = pod.container.clone();
-        let object = pod.template.clone().map(|template| ObjectOnly {
-            template,
-            suspend: self.run.suspend,
-            active_deadline_seconds: self.run.deadline,
-            ttl_seconds_after_finished: self.run.ttl,
-        });
+        let object = pod.template.clone();
+        let object = object.map(|template| ObjectOnly { template });
+        let seconds = |limit: &Option<(i64, Field<'_>)>| limit.as_ref().map(|(n, _)| *n);
         if !launch.is_torch {
             log.warn(
                 &container,
@@ -233,7 +226,11 @@ impl Draft<'_, '_> {
                 env: variables.list.iter().map(|(var, _)| var.clone()).collect(),
                 working_dir,
                 priority: priority.map(|(priority, _)| *priority),
-                restart_policy: self.restarts,
+                restart_policy: self.restarts.policy,
+                rules: self.restarts.rules,
+                suspend: self.run.suspend.then_some(true),
+                active_deadline_seconds: seconds(&self.run.deadline),
+                ttl_seconds_after_finished: seconds(&self.run.ttl),
                 stop_grace_period: pod.grace.as_ref().map(|(grace, _)| grace.clone()),
                 launch: launch.lane.map(str::to_owned),
                 ..SpecDocument::default()
@@ -267,7 +264,14 @@ impl Draft<'_, '_> {
                 "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => &self.replicas.1,
                 "spec.priority" => priority.map_or(&container, |(_, at)| at),
                 "spec.stopGracePeriod" => pod.grace.as_ref().map_or(&container, |(_, at)| at),
-                _ if is("spec.restartPolicy") => self
+                "spec.activeDeadlineSeconds" => {
+                    let deadline = self.run.deadline.as_ref();
+                    deadline.map_or(&container, |(_, at)| at)
+                }
+                "spec.ttlSecondsAfterFinished" => {
+                    self.run.ttl.as_ref().map_or(&container, |(_, at)| at)
+                }
+                _ if is("spec.restartPolicy") || is("spec.rules") => self
                     .run
                     .backoff_limit
                     .as_ref()

@@ -81,7 +81,7 @@ const POD: Rules = &[
     (
         "activeDeadlineSeconds",
         Rule::Warn(
-            "has no effect: only a MusterJob object in Kubernetes has a deadline (activeDeadlineSeconds), so the job runs until it ends",
+            "has no effect: it is of one pod; a job has a deadline of its own (activeDeadlineSeconds)",
         ),
     ),
     (

@@ -3,7 +3,7 @@
 //! Muster's job has one kind of member today. So groups are read one by one, and a kind's file puts
 //! together those that are one world.
 
-use muster_core::spec::{RESTARTS_MAX, RestartPolicyDocument};
+use muster_core::spec::{RESTARTS_MAX, RestartPolicyDocument, RuleDocument};
 
 use crate::{
     fields::{Object, Rule, Rules},
@@ -221,8 +221,57 @@ pub(crate) fn start(pod: &Pod<'_>, style: Style, log: &mut Verdicts) -> Option<L
     Some(launch)
 }
 
-/// The budget of restarts that policy and limits mean together. `own` is how many failures the
-/// launcher in the pods survives by itself; `codes` are the exit codes that `ExitCode` restarts for.
+/// The exit codes that `ExitCode` restarts for: those of training-operator, and those of the older
+/// library of the TorchElastic controller. A process that a signal ended has 128 and its number.
+pub(crate) const RETRIED: &str = "128-255";
+pub(crate) const RETRIED_BY_ELASTIC_JOB: &str = "130,137,138,143";
+
+/// What failures, and the success of some, mean for a job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ends {
+    pub(crate) policy: Option<RestartPolicyDocument>,
+    pub(crate) rules: Vec<RuleDocument>,
+}
+
+/// A rule that restarts, so often in the life of the job.
+pub(crate) fn restart(when: &str, limit: Option<i64>) -> RuleDocument {
+    RuleDocument {
+        when: when.into(),
+        then: "restart".into(),
+        limit: limit.map(|limit| limit.min(RESTARTS_MAX)),
+        ..RuleDocument::default()
+    }
+}
+
+/// The rule that no failure of the job is survived, unless one before it says so.
+pub(crate) fn failure_is_final() -> RuleDocument {
+    RuleDocument {
+        when: "failure".into(),
+        then: "fail".into(),
+        ..RuleDocument::default()
+    }
+}
+
+/// The rule that the job has succeeded when `any` of its nodes has, or the `first`.
+pub(crate) fn success_of(of: &str) -> RuleDocument {
+    RuleDocument {
+        when: "success".into(),
+        of: Some(of.into()),
+        then: "succeed".into(),
+        ..RuleDocument::default()
+    }
+}
+
+/// Upstream counts restarts without a window. This is the longest one.
+pub(crate) fn in_all(max: i64) -> RestartPolicyDocument {
+    RestartPolicyDocument {
+        max_restarts: Some(max.min(RESTARTS_MAX)),
+        window: Some("720h".into()),
+    }
+}
+
+/// What policy and limits mean together. `own` is how many failures the launcher in the pods survives
+/// by itself; `codes` are the exit codes that `ExitCode` restarts for.
 pub(crate) fn restarts(
     policy: Option<&(Policy, Field<'_>)>,
     default: Policy,
@@ -230,7 +279,7 @@ pub(crate) fn restarts(
     own: Option<i64>,
     codes: &str,
     log: &mut Verdicts,
-) -> Option<RestartPolicyDocument> {
+) -> Ends {
     let kind = policy.map_or(default, |(policy, _)| *policy);
     let limit = run.backoff_limit.as_ref();
     if let Some((_, at)) = limit {
@@ -243,35 +292,45 @@ pub(crate) fn restarts(
             ),
         }
     }
-    let limit = limit.map(|(limit, _)| *limit);
-    let max = match kind {
-        Policy::Never => Some(own.unwrap_or(0)),
-        Policy::OnFailure | Policy::Always => Some(limit.or(own).unwrap_or(RESTARTS_MAX)),
-        Policy::ExitCode => own,
-    };
     if let Some((kind, at)) = policy {
         match kind {
             Policy::Never => log.taken(
                 at,
-                "spec.restartPolicy; a node that is lost is replaced all the same",
+                "part of spec.rules; a node that is lost is replaced all the same",
             ),
             Policy::OnFailure => log.taken(at, "spec.restartPolicy"),
             Policy::Always => log.warn(at, "restarts after failures only, not after success"),
-            Policy::ExitCode => log.warn(
+            Policy::ExitCode => log.taken(
                 at,
-                format!(
-                    "exit codes are not told apart yet: any failure of the job counts, not only {codes}, {}",
-                    match max {
-                        Some(max) => format!("and it survives {max}"),
-                        None => "and it survives 3 within an hour".into(),
-                    }
-                ),
+                format!("part of spec.rules: a rank that ends with one of {codes} is restarted"),
             ),
         }
     }
-    max.map(|max| RestartPolicyDocument {
-        max_restarts: Some(max.min(RESTARTS_MAX)),
-        // Upstream counts without a window. This is the longest one.
-        window: Some("720h".into()),
-    })
+    let own = own.filter(|own| *own > 0);
+    let limit = limit.map(|(limit, _)| *limit);
+    // What the launcher in the pods survives never reaches the policy of the job.
+    let last = match own {
+        Some(own) => restart("failure", Some(own)),
+        None => failure_is_final(),
+    };
+    match kind {
+        Policy::OnFailure | Policy::Always => Ends {
+            policy: Some(in_all(limit.or(own).unwrap_or(RESTARTS_MAX))),
+            rules: Vec::new(),
+        },
+        Policy::Never => Ends {
+            policy: None,
+            rules: vec![last],
+        },
+        Policy::ExitCode => {
+            let retried = RuleDocument {
+                codes: Some(codes.into()),
+                ..restart("exit", Some(RESTARTS_MAX))
+            };
+            Ends {
+                policy: None,
+                rules: vec![retried, last],
+            }
+        }
+    }
 }

@@ -44,9 +44,8 @@ const SCHEDULING: Rules = &[
 pub(crate) struct RunPolicy<'t> {
     pub(crate) backoff_limit: Option<(i64, Field<'t>)>,
     pub(crate) priority: Option<(i64, Field<'t>)>,
-    /// Only a `MusterJob` object has these, so they are read for one only.
-    pub(crate) deadline: Option<i64>,
-    pub(crate) ttl: Option<i64>,
+    pub(crate) deadline: Option<(i64, Field<'t>)>,
+    pub(crate) ttl: Option<(i64, Field<'t>)>,
     pub(crate) suspend: bool,
 }
 
@@ -89,40 +88,20 @@ pub(crate) fn read<'t>(
         }
     }
     let seconds = |name: &str, log: &mut Verdicts| {
-        let field = cluster.pods.then(|| found(name, log))??;
+        let field = found(name, log)?;
         let seconds = field.whole(log)?;
         log.taken(&field, format!("spec.{name}"));
-        Some(seconds)
+        Some((seconds, field))
     };
     let ttl = seconds("ttlSecondsAfterFinished", log);
     let deadline = seconds("activeDeadlineSeconds", log);
     let mut suspend = false;
-    if !cluster.pods
-        && let Some(field) = found("ttlSecondsAfterFinished", log)
-    {
-        log.warn(
-            &field,
-            "has no effect: a job that is over stays listed until muster delete",
-        );
-    }
-    if !cluster.pods
-        && let Some(field) = found("activeDeadlineSeconds", log)
-    {
-        log.warn(
-            &field,
-            "has no effect: only a MusterJob object in Kubernetes has a deadline (activeDeadlineSeconds), so the job runs until it ends",
-        );
-    }
     if let Some(field) = found("suspend", log) {
         match field.flag(log) {
-            Some(true) if cluster.pods => {
+            Some(true) => {
                 log.taken(&field, "spec.suspend");
                 suspend = true;
             }
-            Some(true) => log.refuse(
-                &field,
-                "holds the job back, and only a MusterJob object in Kubernetes can be held back (suspend); remove it to start the job",
-            ),
             Some(false) => log.note(&field, "is so"),
             None => {}
         }

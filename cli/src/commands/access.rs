@@ -97,7 +97,7 @@ struct CanI {
 }
 
 /// The method that decides whether a command is allowed.
-const VERBS: [(&str, &str); 13] = [
+const VERBS: [(&str, &str); 15] = [
     ("submit", "JobService/Submit"),
     ("run", "JobService/Submit"),
     ("get", "JobService/List"),
@@ -105,6 +105,8 @@ const VERBS: [(&str, &str); 13] = [
     ("explain", "JobService/Explain"),
     ("logs", "JobService/Logs"),
     ("scale", "JobService/Scale"),
+    ("suspend", "JobService/Suspend"),
+    ("resume", "JobService/Resume"),
     ("cancel", "JobService/Cancel"),
     ("delete", "JobService/Delete"),
     ("wait", "JobService/Wait"),

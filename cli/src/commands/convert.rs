@@ -80,20 +80,7 @@ fn name(document: &JobDocument) -> String {
 fn object(job: &JobDocument, own: Option<&ObjectOnly>) -> Value {
     let mut object = output::value(job);
     if let Some(own) = own {
-        let spec = &mut object["spec"];
-        spec[shape::TEMPLATE] = output::value(&own.template);
-        if own.suspend {
-            spec[shape::SUSPEND] = true.into();
-        }
-        let seconds = [
-            (shape::ACTIVE_DEADLINE, own.active_deadline_seconds),
-            (shape::TTL, own.ttl_seconds_after_finished),
-        ];
-        for (field, seconds) in seconds {
-            if let Some(seconds) = seconds {
-                spec[field] = seconds.into();
-            }
-        }
+        object["spec"][shape::TEMPLATE] = output::value(&own.template);
     }
     object
 }

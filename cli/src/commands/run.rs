@@ -3,9 +3,12 @@
 use std::env;
 
 use clap::Args;
-use muster_core::spec::{
-    API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, SpecDocument,
-    ValueFrom,
+use muster_core::{
+    period,
+    spec::{
+        API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, RuleDocument,
+        SpecDocument, ValueFrom,
+    },
 };
 use muster_proto::v1::JobRef;
 
@@ -117,6 +120,28 @@ pub(crate) struct Run {
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i64>,
 
+    /// Begin suspended: the job holds no nodes until `muster resume`
+    #[arg(long)]
+    suspend: bool,
+
+    /// The job fails if it is not over after this period, as 4h, counted from now or from when it was
+    /// last resumed [default: no limit]
+    #[arg(long, alias = "active_deadline", value_name = "PERIOD", value_parser = read_seconds)]
+    active_deadline: Option<i64>,
+
+    /// The job fails if it waits longer than this period for its first start [default: no limit]
+    #[arg(long, alias = "start_deadline", value_name = "PERIOD", value_parser = read_seconds)]
+    start_deadline: Option<i64>,
+
+    /// Delete the job, with its logs, this long after its end [default: it is kept]
+    #[arg(long, value_name = "PERIOD", value_parser = read_seconds)]
+    ttl: Option<i64>,
+
+    /// What an end means, as 'exit codes 3,64-78: fail', 'signal SIGUSR1: restart, at most 5 in 1h' or
+    /// 'success of any: succeed' (repeatable; the first that matches decides; see docs/run-a-job.md)
+    #[arg(long, value_name = "RULE", value_parser = RuleDocument::read)]
+    rule: Vec<RuleDocument>,
+
     /// Return when the job is accepted (this is the default)
     #[arg(long, conflicts_with_all = ["wait", "follow"])]
     detach: bool,
@@ -177,6 +202,15 @@ fn read_procs(text: &str) -> Result<Procs, String> {
             .parse()
             .map(Procs::Count)
             .map_err(|_| "write a number, gpu or auto".into()),
+    }
+}
+
+/// A period in whole seconds.
+fn read_seconds(text: &str) -> Result<i64, String> {
+    let period = period::parse(text)?;
+    match period.subsec_nanos() {
+        0 => Ok(period.as_secs() as i64),
+        _ => Err("must be whole seconds".into()),
     }
 }
 
@@ -328,6 +362,11 @@ fn document(
             checkpoint_pattern: args.checkpoint_pattern.clone(),
             stop_grace_period: args.stop_grace_period.clone(),
             scale_up_cooldown: args.scale_up_cooldown.clone(),
+            rules: args.rule.clone(),
+            suspend: args.suspend.then_some(true),
+            active_deadline_seconds: args.active_deadline,
+            start_deadline_seconds: args.start_deadline,
+            ttl_seconds_after_finished: args.ttl,
             ..SpecDocument::default()
         },
     };
@@ -361,6 +400,10 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.stopGracePeriod" => "--stop-grace-period",
         "spec.scaleUpCooldown" => "--scale-up-cooldown",
         "spec.restartPolicy.maxRestarts" => "--max-restarts",
+        "spec.activeDeadlineSeconds" => "--active-deadline",
+        "spec.startDeadlineSeconds" => "--start-deadline",
+        "spec.ttlSecondsAfterFinished" => "--ttl",
+        path if path.starts_with("spec.rules") => "--rule",
         path if path.starts_with("spec.env") => "--env",
         path if path.starts_with("spec.command") => "--python",
         path if path.starts_with("spec.args") => "SCRIPT",

@@ -25,7 +25,9 @@ pub(super) fn read(
         (Shape::Text(_), Value::Text(text)) => Some(Json::from(text.as_str())),
         (Shape::Whole(..), Value::Whole(number)) => Some(Json::from(*number)),
         (Shape::Choice, Value::Bool(choice)) => Some(Json::from(*choice)),
-        (Shape::List(item, _), Value::List(nodes)) => Some(read_list(nodes, item, path, findings)),
+        (Shape::List(item, _) | Shape::Ordered(item, _), Value::List(nodes)) => {
+            Some(read_list(nodes, item, path, findings))
+        }
         (Shape::Object(fields), Value::Object(_)) => {
             Some(read_object(node, fields, path, findings))
         }
@@ -100,8 +102,10 @@ fn read_object(node: &Node, fields: &'static [Field], path: &str, findings: &mut
 
 fn placeholder(shape: &Shape) -> Json {
     match shape {
-        Shape::Object(_) => {
-            Json::Object(Map::from_iter([("name".into(), Json::from("placeholder"))]))
+        Shape::Object(fields) => {
+            let needed = fields.iter().filter(|field| field.needed);
+            let needed = needed.map(|field| (field.name.into(), Json::from("placeholder")));
+            Json::Object(needed.collect())
         }
         _ => Json::from("placeholder"),
     }
@@ -128,7 +132,7 @@ fn mismatch(shape: &Shape, value: &Value) -> String {
         Shape::Text(_) => value.must_be_text(),
         Shape::Whole(..) => value.must_be_whole(),
         Shape::Choice => format!("{}, must be true or false", value.is()),
-        Shape::List(..) => format!("{}, must be a list", value.is()),
+        Shape::List(..) | Shape::Ordered(..) => format!("{}, must be a list", value.is()),
         Shape::Object(_) | Shape::Foreign => {
             format!("{}, must be a mapping of fields", value.is())
         }

@@ -95,6 +95,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         }
     }
     job_spec(&mut page, &spec, show_env);
+    life(&mut page, &spec, &status);
     let lanes: BTreeSet<_> = status
         .members
         .iter()
@@ -254,6 +255,34 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
         "Checkpoint pattern",
         spec.checkpoint_pattern.as_deref().unwrap_or_default(),
     );
+}
+
+/// The limits of the job's life, and its own rules about ends.
+fn life(page: &mut Page, spec: &SpecDocument, status: &v1::JobStatus) {
+    let period = |seconds: Option<i64>| {
+        let seconds = u64::try_from(seconds?).ok()?;
+        Some(period::format(Duration::from_secs(seconds)))
+    };
+    if let Some(after) = period(spec.active_deadline_seconds) {
+        let at = match status.deadline_unix_us {
+            0 => String::new(),
+            at => format!(", at {}", words::utc_seconds(at)),
+        };
+        page.field("Deadline", format!("{after}{at}"));
+    }
+    if let Some(after) = period(spec.start_deadline_seconds) {
+        page.field("Start deadline", after);
+    }
+    if let Some(after) = period(spec.ttl_seconds_after_finished) {
+        page.field("Deleted", format!("{after} after its end"));
+    }
+    for rule in &status.rules {
+        let restarts = match rule.restarts {
+            0 => String::new(),
+            count => format!("; {} so far", words::count(count.into(), "restart")),
+        };
+        page.field("Rule", format!("{}{restarts}", rule.text));
+    }
 }
 
 /// The software of the members' interpreters. If members differ, the names of the nodes follow each

@@ -80,6 +80,12 @@ struct Status {
     /// When a file of `checkpointPattern` was last seen to change.
     #[serde(skip_serializing_if = "Option::is_none")]
     saved_at: Option<String>,
+    /// It is held back until somebody resumes it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    suspended: bool,
+    /// When it must be over, by its activeDeadlineSeconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<String>,
     store_node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     store_open: Option<String>,
@@ -131,6 +137,8 @@ impl From<v1::Job> for Job {
                 step_format: some(status.step_format),
                 stepless_lines: status.stepless_lines,
                 saved_at: time(status.saved_unix_us),
+                suspended: status.suspended,
+                deadline: time(status.deadline_unix_us),
                 store_node: some(status.store_node),
                 store_open: some(status.store_open),
                 finished_at: time(status.finished_unix_us),
@@ -456,6 +464,9 @@ struct Incident {
     steps_lost: Option<u64>,
     charged: String,
     culprit: Option<String>,
+    /// The rule of the job that decided what followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
     collateral: Vec<String>,
 }
 
@@ -497,6 +508,7 @@ impl From<v1::ExplainResponse> for Explanation {
                     steps_lost: incident.steps_lost,
                     charged: incident.charged,
                     culprit: some(incident.culprit),
+                    rule: some(incident.rule),
                     collateral: incident.collateral,
                 })
                 .collect(),

@@ -159,6 +159,7 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
     for (name, text) in [
         ("charged to", &incident.charged),
         ("culprit", &incident.culprit),
+        ("decided by", &incident.rule),
     ] {
         if !text.is_empty() {
             rows.push((name, plain(text)));

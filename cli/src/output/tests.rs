@@ -70,6 +70,17 @@ fn job() -> Job {
             step_pattern: None,
             checkpoint_pattern: None,
             node_mix: Some("warn".into()),
+            rules: vec![Rule {
+                when: "signal".into(),
+                signals: vec!["SIGKILL".into()],
+                then: "restart".into(),
+                limit: Some(2),
+                ..Rule::default()
+            }],
+            suspend: None,
+            active_deadline_seconds: Some(14_400),
+            start_deadline_seconds: None,
+            ttl_seconds_after_finished: Some(3_600),
         }),
         status: Some(JobStatus {
             phase: JobPhase::Running.into(),
@@ -98,6 +109,12 @@ fn job() -> Job {
             step_format: "step".into(),
             stepless_lines: None,
             saved_unix_us: 0,
+            suspended: false,
+            deadline_unix_us: START + 14_400_000_000,
+            rules: vec![RuleStatus {
+                text: "rule 1 (signal SIGKILL: restart, at most 2)".into(),
+                restarts: 1,
+            }],
         }),
         created_unix_us: START,
     }
@@ -315,6 +332,7 @@ fn story() -> ExplainResponse {
                 steps_lost: Some(4),
                 charged: "node".into(),
                 culprit: "node-1".into(),
+                rule: "rule 1 (signal SIGKILL: restart, at most 2)".into(),
                 collateral: vec!["rank 1 on node-2".into(), "rank 2 on node-3".into()],
             },
         ],

@@ -99,6 +99,18 @@ impl JobService for Cardboard {
             .unwrap_or_else(|| Err(Status::permission_denied("not yours")))
             .map(Response::new)
     }
+
+    async fn suspend(&self, _: Request<SuspendRequest>) -> Answer<SuspendResponse> {
+        Err(Status::failed_precondition(
+            "job default/digits is Succeeded and cannot be suspended or resumed",
+        ))
+    }
+
+    async fn resume(&self, _: Request<ResumeRequest>) -> Answer<ResumeResponse> {
+        Err(Status::failed_precondition(
+            "job default/digits is Succeeded and cannot be suspended or resumed",
+        ))
+    }
     async fn delete(&self, _: Request<DeleteRequest>) -> Answer<DeleteResponse> {
         Err(Status::failed_precondition(
             "job default/digits is Running; cancel it first",

@@ -72,7 +72,7 @@ const fn once(verb: &'static str, resource: &'static str, subresource: &'static 
 /// The rule of each method, what it asks of a user of Kubernetes, and what calling it means in the
 /// words of the command line.
 #[rustfmt::skip]
-const METHODS: [Row; 30] = [
+const METHODS: [Row; 32] = [
     ("grpc.health.v1.Health/Check", Anyone, Unasked, "health check"),
     ("grpc.health.v1.Health/List", Anyone, Unasked, "health check"),
     ("grpc.health.v1.Health/Watch", Anyone, Unasked, "health check"),
@@ -93,8 +93,10 @@ const METHODS: [Row; 30] = [
     ("muster.v1.JobService/Get", Least(Role::Viewer), jobs("get", ""), "get job"),
     ("muster.v1.JobService/List", Least(Role::Viewer), jobs("list", ""), "get jobs"),
     ("muster.v1.JobService/Logs", Least(Role::Submitter), jobs("get", "log"), "logs"),
+    ("muster.v1.JobService/Resume", Least(Role::Submitter), jobs("update", "suspend"), "resume"),
     ("muster.v1.JobService/Scale", Least(Role::Submitter), jobs("update", "scale"), "scale"),
     ("muster.v1.JobService/Submit", Least(Role::Submitter), jobs("create", ""), "submit"),
+    ("muster.v1.JobService/Suspend", Least(Role::Submitter), jobs("update", "suspend"), "suspend"),
     ("muster.v1.JobService/Wait", Least(Role::Viewer), jobs("get", ""), "wait"),
     ("muster.v1.JobService/Watch", Least(Role::Viewer), jobs("watch", ""), "get jobs -w"),
     ("muster.v1.NodeService/Cordon", Least(Role::Operator), nodes("update", "cordon"), "cordon"),

@@ -61,7 +61,6 @@ impl v1::job_service_server::JobService for Jobs {
                     spec,
                     uid,
                     request_id,
-                    suspended: false,
                     validate_only,
                 },
             )
@@ -199,6 +198,36 @@ impl v1::job_service_server::JobService for Jobs {
             .ask(rights.actor(""), FleetRequest::Cancel { name })
             .await?;
         Ok(Response::new(v1::CancelResponse {
+            job: Some(shown(&rights, &view)),
+        }))
+    }
+
+    async fn suspend(
+        &self,
+        request: Request<v1::SuspendRequest>,
+    ) -> Result<Response<v1::SuspendResponse>, Status> {
+        let mut rights = rights(&request)?;
+        let name = job_name(&mut rights, request.into_inner().r#ref).await?;
+        let suspended = true;
+        let (view, _) = self
+            .ask(rights.actor(""), FleetRequest::Suspend { name, suspended })
+            .await?;
+        Ok(Response::new(v1::SuspendResponse {
+            job: Some(shown(&rights, &view)),
+        }))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<v1::ResumeRequest>,
+    ) -> Result<Response<v1::ResumeResponse>, Status> {
+        let mut rights = rights(&request)?;
+        let name = job_name(&mut rights, request.into_inner().r#ref).await?;
+        let suspended = false;
+        let (view, _) = self
+            .ask(rights.actor(""), FleetRequest::Suspend { name, suspended })
+            .await?;
+        Ok(Response::new(v1::ResumeResponse {
             job: Some(shown(&rights, &view)),
         }))
     }

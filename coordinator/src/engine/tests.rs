@@ -108,7 +108,6 @@ fn submit(name: &str) -> Request {
         spec,
         uid: JobUid::from(format!("uid-of-{name}")),
         request_id: String::new(),
-        suspended: false,
         validate_only: false,
     }
 }

@@ -9,7 +9,7 @@ use muster_core::{
     fleet::job_status::INCIDENTS_SHOWN,
     spec::{
         API_VERSION, KIND,
-        shape::{Field, OBJECT_FIELDS, SPEC_FIELDS, Shape, Text},
+        shape::{CHANGING, Field, OBJECT_FIELDS, SPEC_FIELDS, Shape, Text},
     },
 };
 use serde_json::{Map, Value, json};
@@ -22,9 +22,6 @@ const NAME_MAX: usize = 52;
 
 /// Conditions of one object. There are seven.
 const CONDITIONS_MAX: usize = 16;
-
-/// The field that `kubectl scale` changes, and the only one that changes in an accepted job.
-const SCALED: &str = "replicas";
 
 /// The rules' word for an object whose job was accepted before.
 const ACCEPTED: &str = "has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'Accepted' && c.status == 'True')";
@@ -157,9 +154,11 @@ fn rules_of_object() -> Value {
             "metadata.name must have at most {NAME_MAX} characters: lower-case letters, digits and '-', a letter first, no '-' last"
         ),
     );
-    let changing = SPEC_FIELDS.iter().filter(|field| field.name != SCALED);
-    let fixed = changing.map(|field| fixed(field.name));
-    let all: Vec<Value> = [name, range()].into_iter().chain(fixed).collect();
+    let kept = SPEC_FIELDS
+        .iter()
+        .filter(|field| !CHANGING.contains(&field.name));
+    let kept = kept.map(|field| fixed(field.name));
+    let all: Vec<Value> = [name, range()].into_iter().chain(kept).collect();
     Value::Array(all)
 }
 
@@ -214,6 +213,13 @@ fn schema(shape: &Shape) -> Value {
             }
             list
         }
+        // The order of its items counts, and they have no names: the list is one value.
+        Shape::Ordered(item, most) => {
+            let mut list = json!({ "type": "array", "maxItems": most, "items": schema(item) });
+            list["x-kubernetes-list-type"] = json!("atomic");
+            list["items"]["x-kubernetes-validations"] = rules_of_rule();
+            list
+        }
         // Its own types would make the definition larger than kubectl apply takes.
         Shape::Foreign => json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true }),
         Shape::Object(fields) => {
@@ -243,6 +249,40 @@ fn rules_of_variable() -> Value {
         rule(
             "!has(self.valueFrom) || !has(self.value) || self.value == ''",
             "valueFrom is given beside a value; give one of them",
+        ),
+    ])
+}
+
+/// What each of a job's rules may say. The check has the same, and more.
+fn rules_of_rule() -> Value {
+    json!([
+        rule(
+            "(self.when == 'exit') == has(self.codes)",
+            "codes must be given with when: exit, and only there",
+        ),
+        rule(
+            "self.when == 'signal' || !has(self.signals) || size(self.signals) == 0",
+            "signals belongs to when: signal",
+        ),
+        rule(
+            "self.when == 'success' || !has(self.of)",
+            "of belongs to when: success"
+        ),
+        rule(
+            "!has(self.limit) || (self.then == 'restart' && self.when in ['exit', 'signal', 'failure'])",
+            "limit belongs to then: restart, of when: exit, signal or failure",
+        ),
+        rule(
+            "!has(self.within) || has(self.limit)",
+            "within is the window of a limit, and there is none"
+        ),
+        rule(
+            "self.when != 'success' || self.then in ['succeed', 'ignore']",
+            "then must be succeed or ignore with when: success",
+        ),
+        rule(
+            "self.when != 'deadline' || self.then in ['fail', 'succeed']",
+            "then must be fail or succeed with when: deadline",
         ),
     ])
 }
@@ -378,13 +418,14 @@ mod tests {
     }
 
     #[test]
-    fn all_fields_but_the_number_of_nodes_are_fixed() {
+    fn all_fields_but_the_number_of_nodes_and_the_life_are_fixed() {
         let rules = rules_of_object();
         let paths = rules.as_array().into_iter().flatten();
         let paths: Vec<&str> = paths
             .filter_map(|rule| rule["fieldPath"].as_str())
             .collect();
-        assert_eq!(paths.len(), SPEC_FIELDS.len());
+        // One rule is about the range of replicas.
+        assert_eq!(paths.len(), SPEC_FIELDS.len() - CHANGING.len() + 1);
         assert!(paths.contains(&".spec.args") && paths.contains(&".spec.env"));
     }
 }

@@ -237,7 +237,7 @@ impl Evidence {
 
     /// The time at which this is ranked among the others. A silence is ranked a little before it was
     /// noticed (see [`SAME_CUT`]), and a refusal, which has no time, first.
-    fn at(&self) -> Timestamp {
+    pub(crate) fn at(&self) -> Timestamp {
         match self {
             Evidence::RankExit { at, .. }
             | Evidence::TorchrunFailed { at, .. }
@@ -299,6 +299,8 @@ pub(crate) struct Verdict {
     /// How the program that failed first ended, without naming the place. `None` if no program of
     /// the job failed.
     pub symptom: Option<String>,
+    /// How the rank ended that failed first. `None`: no rank did, or it is a victim.
+    pub exit: Option<Exit>,
     pub charged: Charged,
     /// `None`: every known failure is a victim of another.
     pub culprit: Option<String>,
@@ -335,6 +337,7 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         cause,
         message,
         symptom: symptom(primary),
+        exit: exit(primary),
         charged,
         culprit: named.then(|| primary.name()),
         node: named.then(|| primary.node().clone()),
@@ -342,6 +345,14 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         event_at: primary.happened(),
         doubtful: primary.is_victim() || matches!(primary, Evidence::Vanished { .. }),
     })
+}
+
+/// How the rank ended that failed first.
+fn exit(primary: &Evidence) -> Option<Exit> {
+    match primary {
+        Evidence::RankExit { exit, .. } if !primary.is_victim() => Some(*exit),
+        _ => None,
+    }
 }
 
 /// What the primary failure was, who pays for it, and the sentence that says so.

@@ -14,10 +14,11 @@ use crate::{
         job::{CrashLoop, Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::JobTurn,
         receipt::{Charged, Incident},
+        rules::{self, Ruling},
     },
     id::Generation,
     planted::{self, Mistake},
-    spec::Progress,
+    spec::{Progress, rules::Then},
     time::Timestamp,
 };
 
@@ -50,13 +51,28 @@ impl JobTurn<'_> {
             // Nobody knows when a node refused, nor when torchrun ended before its group is dead.
             verdict.event_at = doubted;
         }
-        self.note_break(&verdict, &generation, &steps, doubted);
-        self.job.in_vain = in_vain + u32::from(verdict.doubtful);
-        let charge = self.charge(&verdict);
-        self.retire_broken(&verdict);
-        self.tell_break(&verdict, generation.number);
-        self.tell_crash_loop(&charge, generation.number);
-        self.restart(&verdict, charge);
+        let ruling = rules::of_break(&self.job.spec.rules, &verdict);
+        let then = ruling.as_ref().map(|ruling| ruling.rule.then);
+        if then == Some(Then::Succeed) {
+            // The job asked for this end, so it pays nothing.
+            verdict.charged = Charged::Nobody;
+        }
+        self.note_break(&verdict, ruling.as_ref(), &generation, &steps, doubted);
+        if let (Some(ruling), Some(Then::Fail | Then::Succeed)) = (&ruling, then) {
+            self.retire_broken(&verdict);
+            self.tell_break(&verdict, generation.number);
+            self.end_by(&verdict, ruling);
+            if then == Some(Then::Succeed) {
+                return;
+            }
+        } else {
+            self.job.in_vain = in_vain + u32::from(verdict.doubtful);
+            let charge = self.charge(&verdict, ruling.as_ref());
+            self.retire_broken(&verdict);
+            self.tell_break(&verdict, generation.number);
+            self.tell_crash_loop(&charge, generation.number);
+            self.restart(&verdict, charge);
+        }
         let lasted = generation
             .started_at
             .map_or(Duration::ZERO, |at| verdict.event_at.since(at));
@@ -76,6 +92,7 @@ impl JobTurn<'_> {
     fn note_break(
         &mut self,
         verdict: &Verdict,
+        ruling: Option<&Ruling>,
         generation: &GenerationRecord,
         steps: &Steps,
         doubted: Timestamp,
@@ -93,12 +110,13 @@ impl JobTurn<'_> {
             detected_at: doubted,
             last_step_before: steps.last,
             node: verdict.node.clone(),
+            rule: ruling.map(Ruling::name),
             ..Incident::at(verdict.event_at.min(doubted))
         });
         job.last_step = steps.last.or(job.last_step);
     }
 
-    fn charge(&mut self, verdict: &Verdict) -> Charge {
+    fn charge(&mut self, verdict: &Verdict, ruling: Option<&Ruling>) -> Charge {
         let job = &mut *self.job;
         if verdict.charged != Charged::Job && !planted::on(Mistake::NodeFaultsCharged) {
             return Charge {
@@ -109,7 +127,7 @@ impl JobTurn<'_> {
         crash_loop::note(job, verdict.symptom.as_deref(), verdict.event_at);
         Charge {
             crash_loop: job.crash_loop.clone(),
-            restart: budget::charge(job, self.policy, self.now),
+            restart: budget::charge(job, ruling, self.policy, self.now),
         }
     }
 
@@ -146,6 +164,21 @@ impl JobTurn<'_> {
             let message = format!("{name}: {hint} (muster logs {})", name.name);
             self.warn("CrashLoop", message).in_generation(number);
         }
+    }
+
+    /// A rule says that this break ends the job.
+    fn end_by(&mut self, verdict: &Verdict, ruling: &Ruling) {
+        self.job.not_before = None;
+        let message = format!("{}; {}", verdict.message, ruling.name());
+        let (phase, reason) = match ruling.rule.then {
+            Then::Succeed => (Phase::Succeeded, Reason::Completed),
+            _ => (Phase::Failed, Reason::FailedByRule),
+        };
+        self.end(Ending {
+            phase,
+            reason,
+            message,
+        });
     }
 
     /// The job may start again at some time, or has failed for good.

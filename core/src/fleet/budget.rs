@@ -9,6 +9,7 @@ use crate::{
         job::JobRecord,
         node_record::{Cordon, CordonedBy, NodeRecord},
         policy::Policy,
+        rules::Ruling,
     },
     period,
     planted::{self, Mistake},
@@ -23,25 +24,65 @@ pub(crate) enum Restart {
     Spent(String),
 }
 
-/// Charges one failure to a job.
-pub(crate) fn charge(record: &mut JobRecord, policy: &Policy, now: Timestamp) -> Restart {
-    let (max, window) = (
-        record.spec.restart_policy.max_restarts,
-        record.spec.restart_policy.window,
-    );
-    record.restarts.retain(|at| now.since(*at) < window);
-    if record.restarts.len() >= max as usize && !planted::on(Mistake::BudgetIgnored) {
-        return Restart::Spent(format!(
-            "{} restarts in {} are all that restartPolicy allows",
-            max,
-            period::format(window)
-        ));
+/// Charges one failure to a job: to the rule that restarts it, if that has a limit of its own, or else
+/// to its `restartPolicy`.
+pub(crate) fn charge(
+    record: &mut JobRecord,
+    ruling: Option<&Ruling>,
+    policy: &Policy,
+    now: Timestamp,
+) -> Restart {
+    forget_old(record, now);
+    // Failures that the windows have forgotten do not count for the back-off either.
+    let of_rules = record.rule_restarts.values().map(|spent| spent.count);
+    let known = of_rules.fold(record.restarts.len() as u32, u32::saturating_add);
+    let in_row = record.failures_in_row.min(known);
+    let own = ruling.and_then(|ruling| Some((ruling, ruling.rule.budget.as_ref()?)));
+    match own {
+        None => {
+            let (max, window) = (
+                record.spec.restart_policy.max_restarts,
+                record.spec.restart_policy.window,
+            );
+            if record.restarts.len() >= max as usize && !planted::on(Mistake::BudgetIgnored) {
+                return Restart::Spent(format!(
+                    "{} restarts in {} are all that restartPolicy allows",
+                    max,
+                    period::format(window)
+                ));
+            }
+            record.restarts.push(now);
+        }
+        Some((ruling, budget)) => {
+            let spent = record.rule_restarts.entry(ruling.index).or_default();
+            if spent.count >= budget.limit && !planted::on(Mistake::RuleLimitIgnored) {
+                return Restart::Spent(format!("{} allows no more restarts", ruling.name()));
+            }
+            spent.count += 1;
+            if budget.within.is_some() {
+                spent.at.push(now);
+            }
+        }
     }
-    // Failures that the window has forgotten do not count for the back-off either.
-    let in_row = record.failures_in_row.min(record.restarts.len() as u32);
-    record.restarts.push(now);
     record.failures_in_row = in_row + 1;
     Restart::At(now + backoff(in_row, policy))
+}
+
+/// Forgets restarts that are out of their windows.
+fn forget_old(record: &mut JobRecord, now: Timestamp) {
+    let window = record.spec.restart_policy.window;
+    record.restarts.retain(|at| now.since(*at) < window);
+    for (index, spent) in &mut record.rule_restarts {
+        let budget = record
+            .spec
+            .rules
+            .get(*index)
+            .and_then(|r| r.budget.as_ref());
+        if let Some(within) = budget.and_then(|budget| budget.within) {
+            spent.at.retain(|at| now.since(*at) < within);
+            spent.count = spent.at.len() as u32;
+        }
+    }
 }
 
 /// Ends the row of failures if the current generation, which is about to be replaced, has trained.

@@ -99,6 +99,14 @@ impl JobTurn<'_> {
             let waits = self.pods.why_waiting(job, self.nodes);
             waits.map(|why| format!("; {why}")).unwrap_or_default()
         };
+        if let Some(won) = &generation.won {
+            let message = format!(
+                "all ranks on {} ended with exit code 0, and the other members end; {}",
+                won.node,
+                self.rule_name(won.rule)
+            );
+            return self.job.say(Phase::Running, Reason::Running, message);
+        }
         let left = self.live.condition.left();
         if let Some(LeftAsItIs::Frozen(why)) = left {
             (

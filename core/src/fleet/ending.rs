@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::fleet::{
     generation,
-    job::{Ending, JobRecord, Phase, Reason, Stopping},
+    job::{Ending, JobRecord, Phase, Reason, Stopping, Won},
     job_turn::JobTurn,
     registry::Registry,
 };
@@ -23,18 +23,46 @@ impl JobTurn<'_> {
     pub(crate) fn end(&mut self, ending: Ending) {
         end(self.nodes, self.job, ending);
     }
+
+    /// The job has succeeded, because a rule says so of one member's success.
+    pub(crate) fn succeed_by(&mut self, won: &Won) {
+        self.compare(None);
+        let message = format!(
+            "all ranks on {} ended with exit code 0; {}",
+            won.node,
+            self.rule_name(won.rule)
+        );
+        self.end_in_order(Ending {
+            phase: Phase::Succeeded,
+            reason: Reason::Completed,
+            message,
+        });
+    }
+
+    pub(crate) fn rule_name(&self, index: usize) -> String {
+        let rule = self.job.spec.rules.get(index);
+        rule.map_or_else(String::new, |rule| rule.named(index))
+    }
+
+    /// Ends a job of which nothing has failed. What still runs may have something to save.
+    pub(crate) fn end_in_order(&mut self, ending: Ending) {
+        let grace = self.job.spec.stop_grace_period;
+        end_with(self.nodes, self.job, ending, grace);
+    }
 }
 
 /// Brings a job to its end. Whatever still runs is stopped.
 pub(crate) fn end(nodes: &Registry, job: &mut JobRecord, ending: Ending) {
     let grace = match ending.phase {
         Phase::Cancelled => job.spec.stop_grace_period,
-        // Nothing has failed, so there may be something to save.
-        _ if ending.reason == Reason::DeadlineExceeded => job.spec.stop_grace_period,
         // The processes that are left are torchrun's, in their exit barrier.
         Phase::Succeeded => Duration::from_secs(1),
         _ => Duration::ZERO,
     };
+    end_with(nodes, job, ending, grace);
+}
+
+fn end_with(nodes: &Registry, job: &mut JobRecord, ending: Ending, grace: Duration) {
     let reason = ending.message.clone();
     if let Some(generation) = &job.current {
         let steps = generation::steps(nodes, &job.uid, generation);

@@ -31,6 +31,9 @@ impl Fleet {
                 altered.push(Altered::Job { before, after });
             }
             let job = &self.jobs[&uid];
+            if let Some(at) = self.deleted_at(job) {
+                self.expiring.insert((at, uid.clone()));
+            }
             if job.phase.is_over() && job.unproven_generations().next().is_none() {
                 self.active.remove(&uid);
                 self.live.remove(&uid);
@@ -82,6 +85,7 @@ impl Fleet {
             self.nodes.next_verdict(heartbeat, &self.policy),
             self.is_listening(scratch.now)
                 .then_some(self.presence.listen_until),
+            self.expiring.first().map(|(at, _)| *at),
         ]
         .into_iter()
         .flatten()

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use crate::{
@@ -16,7 +15,7 @@ use crate::{
     node_object::NodeObject,
     node_report::NodeReport,
     run::{LauncherReport, RunReport},
-    spec::JobSpec,
+    spec::{JobSpec, Lifetime},
 };
 
 /// One thing the coordinator learnt or was asked.
@@ -120,8 +119,6 @@ pub enum Request {
         spec: JobSpec,
         uid: JobUid,
         request_id: String,
-        /// The job holds no nodes until it is resumed.
-        suspended: bool,
         validate_only: bool,
     },
     /// Holds a job back, or resumes it.
@@ -136,10 +133,10 @@ pub enum Request {
     Cancel {
         name: JobName,
     },
-    /// Ends a job as failed that has had all the time it was given.
-    Expire {
+    /// Gives a job other limits of its life.
+    Limit {
         name: JobName,
-        after: Duration,
+        lifetime: Lifetime,
     },
     Delete {
         name: JobName,

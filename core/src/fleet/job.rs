@@ -79,8 +79,12 @@ pub enum Reason {
     StoreBehind,
     Completed,
     RestartBudgetSpent,
-    /// Its object gave it less time than it took.
+    /// It took longer than its `activeDeadlineSeconds`.
     DeadlineExceeded,
+    /// It waited longer than its `startDeadlineSeconds` for its first start.
+    StartDeadlineExceeded,
+    /// One of its rules says that it has failed.
+    FailedByRule,
     Cancelled,
     /// A reason that a later version wrote.
     #[serde(other)]
@@ -113,6 +117,9 @@ pub struct JobRecord {
     /// When it was last resumed. `None`: it never was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<Timestamp>,
+    /// When a generation of it was started for the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_started: Option<Timestamp>,
     pub phase: Phase,
     /// Why the job is in this phase. `reason` is a word, `message` a sentence with the numbers.
     pub reason: Reason,
@@ -125,6 +132,9 @@ pub struct JobRecord {
     pub last_generation: Generation,
     /// Failures charged to the job within its window, newest last.
     pub restarts: Vec<Timestamp>,
+    /// The restarts that were charged to rules with a limit of their own, by their place in the list.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rule_restarts: BTreeMap<usize, RuleRestarts>,
     /// How often workers that had been started were started again, for any reason: a failure, a
     /// lost node or a resize.
     pub restart_count: u32,
@@ -174,6 +184,17 @@ pub struct KnownStack {
     pub stack: Stack,
     /// The incarnation of the agent that reported it.
     pub incarnation: u64,
+}
+
+/// The restarts that one rule has allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleRestarts {
+    /// Their number. If the limit has a window, only those in it.
+    pub count: u32,
+    /// When they were. Only a limit with a window needs this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub at: Vec<Timestamp>,
 }
 
 /// Failures in a row that look alike, each soon after its start. The job has never shown a step.
@@ -246,6 +267,21 @@ pub struct GenerationRecord {
     /// How its members ended. Only the last generation that was started keeps this.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ends: BTreeMap<NodeName, MemberEnd>,
+    /// A rule says that the job has succeeded, because of this member. The others have some time
+    /// left to end by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub won: Option<Won>,
+}
+
+/// A member's success that decides the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Won {
+    /// The place of the rule in the list.
+    pub rule: usize,
+    pub node: NodeName,
+    /// When the coordinator saw it.
+    pub at: Timestamp,
 }
 
 /// How a generation is being ended.
@@ -272,8 +308,9 @@ impl JobRecord {
             uid,
             name,
             replicas: spec.replicas,
-            suspended: false,
+            suspended: spec.suspend,
             resumed: None,
+            first_started: None,
             spec,
             request_id,
             owner: None,
@@ -285,6 +322,7 @@ impl JobRecord {
             retiring: Vec::new(),
             last_generation: Generation(0),
             restarts: Vec::new(),
+            rule_restarts: BTreeMap::new(),
             restart_count: 0,
             failures_in_row: 0,
             crash_loop: None,
@@ -470,6 +508,7 @@ pub(crate) mod tests {
             fenced: BTreeSet::new(),
             profile: Profile::default(),
             ends: BTreeMap::new(),
+            won: None,
         }
     }
 

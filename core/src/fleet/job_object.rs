@@ -16,7 +16,7 @@ use crate::{
         job::{JobRecord, Phase},
     },
     id::{JobName, JobUid},
-    spec::{API_VERSION, FieldError, JobDocument, JobSpec, KIND, Metadata, SpecDocument},
+    spec::{API_VERSION, FieldError, JobDocument, JobSpec, KIND, Lifetime, Metadata, SpecDocument},
     time::Timestamp,
 };
 
@@ -37,8 +37,6 @@ pub struct JobObject {
     pub held: bool,
     /// Its status says that the job is over, since this moment.
     pub over: Option<Timestamp>,
-    /// The job may take so long, from its submission or from when it was last resumed.
-    pub deadline: Option<Duration>,
     /// The object is deleted so long after the end of its job.
     pub ttl: Option<Duration>,
     /// Other objects that it asks for.
@@ -56,8 +54,8 @@ pub enum Step {
     Scale(u32),
     /// End the job. Its object, or its predecessor's, was deleted.
     Cancel,
-    /// End the job as failed. It has had all the time that it was given.
-    Expire(Duration),
+    /// Give the job other limits of its life.
+    Limit(Lifetime),
     /// Forget the job, which is over.
     Forget,
     /// Delete the object. Its job has been over for long enough.
@@ -195,17 +193,13 @@ impl Plan {
         again: None,
     };
 
-    /// Takes this step at this moment, if there is no other to take. The end of a job that has had all
-    /// its time does not wait for the finalizer of its object. After each step the object is looked
-    /// at again anyway.
+    /// Takes this step at this moment, if there is no other to take. After each step the object is
+    /// looked at again anyway.
     fn later(mut self, at: Timestamp, now: Timestamp, step: Step) -> Self {
         if at > now {
             self.again = Some(at);
-        } else if matches!(
-            (&self.step, &step),
-            (None, _) | (Some(Step::Hold), Step::Expire(_))
-        ) {
-            self.step = Some(step);
+        } else {
+            self.step.get_or_insert(step);
         }
         self
     }
@@ -283,7 +277,8 @@ fn of_both(object: &JobObject, job: &JobRecord, now: Timestamp) -> Plan {
         Err(objection) => Plan::objection(objection),
         Ok(_) if job.ending.is_some() || job.phase.is_over() => Plan::NOTHING,
         Ok(_) if object.suspend != job.suspended => Plan::step(Step::Suspend(object.suspend)),
-        Ok(nodes) if nodes != job.replicas => Plan::step(Step::Scale(nodes)),
+        Ok((nodes, _)) if nodes != job.replicas => Plan::step(Step::Scale(nodes)),
+        Ok((_, life)) if life != job.spec.lifetime => Plan::step(Step::Limit(life)),
         Ok(_) => Plan::NOTHING,
     };
     let hold = match (may_live, object.held) {
@@ -299,14 +294,7 @@ fn of_both(object: &JobObject, job: &JobRecord, now: Timestamp) -> Plan {
             None => plan,
         };
     }
-    let runs = job.ending.is_none() && !job.suspended;
-    match object.deadline.filter(|_| runs) {
-        Some(deadline) => {
-            let since = job.resumed.unwrap_or(job.created);
-            plan.later(since + deadline, now, Step::Expire(deadline))
-        }
-        None => plan,
-    }
+    plan
 }
 
 fn after_the_end(plan: Plan, object: &JobObject, over: Timestamp, now: Timestamp) -> Plan {
@@ -316,16 +304,18 @@ fn after_the_end(plan: Plan, object: &JobObject, over: Timestamp, now: Timestamp
     }
 }
 
-/// How many nodes the object wants for its accepted job, or why it cannot have what it asks for.
-fn wanted(object: &JobObject, job: &JobRecord) -> Result<u32, Objection> {
+/// How many nodes the object wants for its accepted job, and which limits of its life, or why it
+/// cannot have what it asks for.
+fn wanted(object: &JobObject, job: &JobRecord) -> Result<(u32, Lifetime), Objection> {
     let document = object.spec.as_ref();
     let document = document.map_err(|why| Objection::InvalidSpec(why.clone()))?;
     // Bounds that are left out are those of the number of nodes at the submission.
     let accepted = i64::from(job.spec.replicas);
     let wanted = document.replicas.unwrap_or(accepted);
+    let life = document.lifetime().map_err(told)?;
     let as_accepted = SpecDocument {
         replicas: Some(accepted),
-        ..document.clone()
+        ..document.clone().with_life_of(&job.spec)
     };
     let spec = check(object, as_accepted)?;
     let differing = job.spec.differences(&spec);
@@ -336,6 +326,7 @@ fn wanted(object: &JobObject, job: &JobRecord) -> Result<u32, Objection> {
     u32::try_from(wanted)
         .ok()
         .filter(|nodes| (min..=max).contains(nodes))
+        .map(|nodes| (nodes, life))
         .ok_or(Objection::OutOfRange { wanted, min, max })
 }
 
@@ -357,15 +348,16 @@ fn check(object: &JobObject, spec: SpecDocument) -> Result<JobSpec, Objection> {
         },
         spec,
     };
-    let told = |errors: Vec<FieldError>| {
-        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        Objection::InvalidSpec(errors.join("; "))
-    };
     let (_, spec) = document.check().map_err(told)?;
     Ok(JobSpec {
         template: object.template.clone(),
         ..spec
     })
+}
+
+fn told(errors: Vec<FieldError>) -> Objection {
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Objection::InvalidSpec(errors.join("; "))
 }
 
 #[cfg(test)]

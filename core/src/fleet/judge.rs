@@ -13,12 +13,16 @@ use crate::{
         blame::{self, Evidence, UNDER_WAY},
         evidence,
         generation::{self, Completion},
-        job::GenerationRecord,
+        job::{GenerationRecord, Won},
         job_turn::JobTurn,
         live::{Condition, Doubt, LeftAsItIs},
         placement::Placement,
+        rules,
     },
+    period,
     planted::{self, Mistake},
+    run::RunReport,
+    spec::rules::Then,
     time::Timestamp,
 };
 
@@ -38,6 +42,12 @@ enum Judgement {
     Done,
     /// Every rank had ended well by this moment. Some torchrun processes still wait for each other.
     RanksDone(Timestamp),
+    /// A rule says that this member's success is the job's.
+    Wins(Won),
+    /// The same was said before. The other members have time until this moment.
+    Won(Timestamp),
+    /// That time is over, or nobody needs it any more.
+    WonAndOver(Won),
     /// No evidence speaks against it.
     Sound,
     /// There is evidence, and better evidence may come until this moment.
@@ -54,6 +64,12 @@ enum Judgement {
     /// come back.
     SomeAreBack(Timestamp),
     Broken(Vec<Evidence>),
+}
+
+/// When the last rank of a member ended.
+fn ended_at(run: &RunReport) -> Timestamp {
+    let ends = run.ranks.iter().filter_map(|rank| rank.exited_at);
+    ends.max().unwrap_or_default()
 }
 
 impl JobTurn<'_> {
@@ -73,6 +89,15 @@ impl JobTurn<'_> {
                 self.wake(since + EXIT_BARRIER);
                 Condition::RanksDone { since }
             }
+            Judgement::Wins(won) => {
+                self.note_win(won);
+                Condition::Won
+            }
+            Judgement::Won(until) => {
+                self.wake(until);
+                Condition::Won
+            }
+            Judgement::WonAndOver(won) => return self.succeed_by(&won),
             Judgement::Sound => Condition::Sound,
             Judgement::Doubted(until) => {
                 self.wake(until);
@@ -165,12 +190,12 @@ impl JobTurn<'_> {
             return None;
         }
         match generation::completion(self.nodes, self.uid, generation) {
-            Completion::Training => None,
+            Completion::Training => self.win(generation),
             Completion::Done => Some(Judgement::Done),
             Completion::RanksDone => {
                 let since = match self.live.condition {
                     Condition::RanksDone { since } => since,
-                    Condition::Sound | Condition::Doubted(_) => self.now,
+                    _ => self.now,
                 };
                 let here = |name| self.nodes.get(name).is_some_and(|node| node.is_ready());
                 let all_here = generation.members.iter().all(|m| here(&m.node));
@@ -182,6 +207,74 @@ impl JobTurn<'_> {
                 })
             }
         }
+    }
+
+    /// What a rule says of the members that have ended well while others train.
+    fn win(&self, generation: &GenerationRecord) -> Option<Judgement> {
+        if let Some(won) = &generation.won {
+            let until = won.at + self.policy.success_grace;
+            let over = self.now >= until || self.all_ended(generation);
+            return Some(match over {
+                true => Judgement::WonAndOver(won.clone()),
+                false => Judgement::Won(until),
+            });
+        }
+        if !rules::some_win(&self.job.spec.rules) {
+            return None;
+        }
+        let reports = generation::reports(self.nodes, self.uid, generation).enumerate();
+        let mut ended: Vec<_> = reports
+            .filter_map(|(rank, (node, run))| {
+                let run = run.filter(|run| run.ranks_finished(generation.proc_per_node))?;
+                Some((ended_at(run), rank, node))
+            })
+            .collect();
+        if ended.is_empty() {
+            return None;
+        }
+        ended.sort();
+        // What failed before a member succeeded has broken the world that it succeeded in.
+        let evidence = self.evidence(generation);
+        let broke = evidence.iter().filter(|e| e.breaks() && !e.is_victim());
+        let broke = broke.map(Evidence::at).min();
+        let counts = |at: Timestamp| {
+            broke.is_none_or(|broke| at <= broke) || planted::on(Mistake::LateSuccessWins)
+        };
+        let wins = ended.into_iter().find_map(|(at, rank, node)| {
+            let ruling = rules::of_success(&self.job.spec.rules, rank)?;
+            (ruling.rule.then == Then::Succeed && counts(at)).then(|| Won {
+                rule: ruling.index,
+                node: node.clone(),
+                at: self.now,
+            })
+        })?;
+        Some(Judgement::Wins(wins))
+    }
+
+    /// Whether no rank of any member runs any more.
+    fn all_ended(&self, generation: &GenerationRecord) -> bool {
+        let mut reports = generation::reports(self.nodes, self.uid, generation);
+        reports.all(|(node, run)| {
+            let ended = |run: &RunReport| run.ranks_finished(generation.proc_per_node);
+            generation.dead.contains(node) || run.is_some_and(ended)
+        })
+    }
+
+    fn note_win(&mut self, won: Won) {
+        let grace = self.policy.success_grace;
+        self.wake(self.now + grace);
+        let message = format!(
+            "all ranks on {} ended with exit code 0; {}; the other members have {} to end",
+            won.node,
+            self.rule_name(won.rule),
+            period::format(grace)
+        );
+        let Some(generation) = &mut self.job.current else {
+            return;
+        };
+        let number = generation.number;
+        generation.won = Some(won);
+        self.note("SucceededByRule", message).in_generation(number);
     }
 
     fn evidence(&self, generation: &GenerationRecord) -> Vec<Evidence> {

@@ -27,7 +27,8 @@ pub(crate) struct Live {
 ///
 /// A generation begins *Sound*, and is so again when nothing speaks against it any more. It is
 /// *Doubted* from the first evidence of a break on, until it breaks or is Sound again. *RanksDone*:
-/// every rank ended well, and some torchrun processes still wait for each other. Only `judge` and
+/// every rank ended well, and some torchrun processes still wait for each other. *Won*: the job has
+/// succeeded by a rule, and no evidence changes that. Only `judge` and
 /// the opening of a generation set this.
 #[derive(Debug, Default)]
 pub(crate) enum Condition {
@@ -37,6 +38,8 @@ pub(crate) enum Condition {
     RanksDone {
         since: Timestamp,
     },
+    /// A rule says that one member's success is the job's, and the others have some time left.
+    Won,
     Doubted(Doubt),
 }
 
@@ -48,7 +51,7 @@ impl Condition {
     pub(crate) fn doubt(&self) -> Option<&Doubt> {
         match self {
             Condition::Doubted(doubt) => Some(doubt),
-            Condition::Sound | Condition::RanksDone { .. } => None,
+            Condition::Sound | Condition::RanksDone { .. } | Condition::Won => None,
         }
     }
 

@@ -155,6 +155,7 @@ impl JobTurn<'_> {
             fenced: Default::default(),
             profile,
             ends: Default::default(),
+            won: None,
         });
         job.not_before = None;
         job.phase = if first {
@@ -278,6 +279,7 @@ impl JobTurn<'_> {
         let generation = job.current.as_mut().expect("checked above");
         (generation.started, generation.started_at, generation.store) =
             (true, Some(self.now), Some(store));
+        job.first_started.get_or_insert(self.now);
         let (number, world, nodes) = (
             generation.number,
             generation.world_size(),

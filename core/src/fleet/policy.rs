@@ -44,6 +44,13 @@ pub struct Policy {
     /// The brake goes off if no node was newly lost for this long. An outage of that length is no
     /// passing disturbance.
     pub mass_loss_hold: Duration,
+    /// How long the other members may go on once a rule says that one member's success is the job's.
+    pub success_grace: Duration,
+    /// A job that is over stays listed at least so long, whatever its `ttlSecondsAfterFinished`. Who
+    /// waits for its end must be able to read it.
+    pub end_shown: Duration,
+    /// When to try again to delete a job by itself that could not be deleted.
+    pub delete_again: Duration,
     pub jobs_max: usize,
     /// How many nodes may be known, including those that are gone.
     pub nodes_max: usize,
@@ -101,6 +108,11 @@ impl Default for Policy {
             mass_loss_min: 3,
             mass_loss_window: Duration::from_secs(60),
             mass_loss_hold: Duration::from_secs(600),
+            // In a synchronous world ranks end within moments of each other, and the slow ones save.
+            success_grace: Duration::from_secs(30),
+            // `muster wait` looks about every second.
+            end_shown: Duration::from_secs(5),
+            delete_again: Duration::from_secs(60),
             jobs_max: 10_000,
             // Twice the largest fleet with which Muster was measured.
             nodes_max: 20_000,

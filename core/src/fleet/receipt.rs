@@ -99,6 +99,9 @@ pub struct Incident {
     pub first_step_after: Option<u64>,
     /// The node that was lost or failed, if one was.
     pub node: Option<NodeName>,
+    /// The rule of the job that decided what follows, in its words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
     /// The part of this incident in which nothing could be done, because nodes were missing or the
     /// job was in back-off.
     #[serde(default, with = "micros")]
@@ -140,6 +143,7 @@ impl Incident {
             last_step_before: None,
             first_step_after: None,
             node: None,
+            rule: None,
             waited: Duration::ZERO,
         }
     }

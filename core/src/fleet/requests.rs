@@ -1,8 +1,6 @@
 //! What users ask for. A request is refused with a reason, or it changes a record. `settle` acts on
 //! the change.
 
-use std::time::Duration;
-
 use crate::{
     fleet::{
         actor::Actor,
@@ -16,10 +14,9 @@ use crate::{
         turn::Fleet,
     },
     id::{Generation, JobName, JobUid, NodeName},
-    period,
     planted::{self, Mistake},
     run::RunId,
-    spec::JobSpec,
+    spec::{JobSpec, Lifetime},
 };
 
 /// The longest reason of a cordon, in bytes. It is enough for a few sentences, and a node's record
@@ -39,20 +36,18 @@ impl Fleet {
                 spec,
                 uid,
                 request_id,
-                suspended,
                 validate_only,
             } => {
                 let record = JobRecord {
                     owner: Some(actor.clone()),
-                    suspended,
                     ..JobRecord::submitted(uid, name, spec, request_id, scratch.now)
                 };
                 self.submit(record, validate_only, scratch)
             }
-            Request::Suspend { name, suspended } => self.suspend(&name, suspended, scratch),
+            Request::Suspend { name, suspended } => self.suspend(&name, actor, suspended, scratch),
+            Request::Limit { name, lifetime } => self.limit(&name, lifetime, scratch),
             Request::Scale { name, nodes } => self.scale(&name, actor, nodes, scratch),
             Request::Cancel { name } => self.cancel(&name, scratch),
-            Request::Expire { name, after } => self.expire(&name, after, scratch),
             Request::Delete { name } => self.delete(&name, actor, scratch),
             Request::Cordon { node, reason } => self.cordon(&node, actor, reason, scratch),
             Request::Uncordon { node } => self.uncordon(&node, scratch),
@@ -263,10 +258,15 @@ impl Fleet {
     fn suspend(
         &mut self,
         name: &JobName,
+        actor: &Actor,
         suspended: bool,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
+        self.refuse_owned(&uid, actor, |job| {
+            let patch = format!("{{\"spec\":{{\"suspend\":{suspended}}}}}");
+            format!("kubectl patch mj/{} --type merge -p '{patch}'", job.name)
+        })?;
         self.refuse_halted(&uid, name)?;
         let job = self.jobs.get_mut(&uid).expect("found above");
         if job.phase.is_over() || job.ending.is_some() {
@@ -290,28 +290,19 @@ impl Fleet {
         Ok(Reply::Job { uid, existed: true })
     }
 
-    fn expire(
+    /// Gives a job other limits. Only its object does.
+    fn limit(
         &mut self,
         name: &JobName,
-        after: Duration,
+        lifetime: Lifetime,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
         self.refuse_halted(&uid, name)?;
         let job = self.jobs.get_mut(&uid).expect("found above");
         if !job.phase.is_over() && job.ending.is_none() {
-            let after = period::format(after);
-            let message = format!("it has had the {after} of its activeDeadlineSeconds");
             scratch.touch_job(job);
-            scratch
-                .warn("DeadlineExceeded", format!("{name}: {message}"))
-                .of_job(&uid, name);
-            let ending = Ending {
-                phase: Phase::Failed,
-                reason: Reason::DeadlineExceeded,
-                message,
-            };
-            ending::end(&self.nodes, job, ending);
+            job.spec.lifetime = lifetime;
         }
         Ok(Reply::Job { uid, existed: true })
     }
@@ -324,8 +315,20 @@ impl Fleet {
     ) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
         self.refuse_owned(&uid, actor, |job| format!("kubectl delete mj/{}", job.name))?;
-        self.refuse_halted(&uid, name)?;
-        let job = &self.jobs[&uid];
+        self.strike(&uid, name, "deleted", scratch)?;
+        Ok(Reply::Ready(Answer::Done))
+    }
+
+    /// Deletes a job that is over and whose workers are all proven dead.
+    pub(crate) fn strike(
+        &mut self,
+        uid: &JobUid,
+        name: &JobName,
+        why: &str,
+        scratch: &mut Scratch,
+    ) -> Result<(), Refusal> {
+        self.refuse_halted(uid, name)?;
+        let job = &self.jobs[uid];
         if !job.phase.is_over() {
             let message = format!(
                 "job {name} is {:?}; cancel it first (muster cancel {})",
@@ -358,8 +361,8 @@ impl Fleet {
             generation: job.last_generation.max(Generation(1)),
         };
         scratch
-            .note("Deleted", format!("job {name} deleted"))
-            .of_job(&uid, name);
+            .note("Deleted", format!("job {name} {why}"))
+            .of_job(uid, name);
         let tombstone = Tombstone {
             run,
             nodes,
@@ -369,13 +372,13 @@ impl Fleet {
         if self.tombstones.len() > TOMBSTONES_MAX {
             scratch.forgotten.push(self.tombstones.remove(0).run.job);
         }
-        self.jobs.remove(&uid);
+        self.jobs.remove(uid);
         self.names.remove(name);
-        self.active.remove(&uid);
-        self.live.remove(&uid);
-        self.nodes.forget_job(&uid);
+        self.active.remove(uid);
+        self.live.remove(uid);
+        self.nodes.forget_job(uid);
         scratch.deleted.push(tombstone);
-        Ok(Reply::Ready(Answer::Done))
+        Ok(())
     }
 
     fn cordon(

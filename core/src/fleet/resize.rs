@@ -4,18 +4,19 @@
 use crate::{
     fleet::{
         budget, fault_ledger, generation,
-        job::{GenerationRecord, Phase, Stopping},
+        job::{Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::JobTurn,
         members::Member,
         placement::Placement,
         prewarm::Readiness,
         receipt::{Cause, Incident},
-        unhealthy,
+        rules, unhealthy,
         worker_pod::is_pod,
     },
     health::TERMINATION_NOTICE,
     id::NodeName,
     planted::{self, Mistake},
+    spec::rules::Then,
     time::Timestamp,
 };
 
@@ -147,6 +148,22 @@ impl JobTurn<'_> {
         members.all(|node| stays(node) || unwanted(node))
     }
 
+    /// Whether a rule ends the job because a node of it is taken away.
+    fn ends_when_it_leaves(&mut self, message: &str) -> bool {
+        let ruling = rules::of_leaving(&self.job.spec.rules);
+        let Some(ruling) = ruling.filter(|ruling| ruling.rule.then == Then::Fail) else {
+            return false;
+        };
+        let message = format!("{message}; {}", ruling.name());
+        self.warn("FailedByRule", message.clone());
+        self.end_in_order(Ending {
+            phase: Phase::Failed,
+            reason: Reason::FailedByRule,
+            message,
+        });
+        true
+    }
+
     fn give_way(&mut self, to: &Resize) {
         let Some(generation) = self.job.current.as_ref() else {
             return;
@@ -171,6 +188,9 @@ impl JobTurn<'_> {
             }
         };
         let steps = generation::steps(self.nodes, self.uid, generation);
+        if matches!(to, Resize::Leave(_)) && self.ends_when_it_leaves(&message) {
+            return;
+        }
         let job = &mut *self.job;
         budget::note_progress(job, &steps, self.policy, self.now);
         job.open_incident(Incident {

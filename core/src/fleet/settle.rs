@@ -100,6 +100,7 @@ impl JobTurn<'_> {
         generation::note_all_deaths(self.nodes, self.job);
         self.note_fences();
         self.judge();
+        self.keep_deadlines();
         self.compare_training();
         self.suspend();
         self.resize();

@@ -29,6 +29,7 @@ mod fences;
 mod joining;
 mod known;
 mod lifecycle;
+mod lifetime;
 mod listening;
 mod mixture;
 mod namesakes;
@@ -39,6 +40,7 @@ mod regressions;
 mod requests;
 mod restarts;
 mod rollback;
+mod rules;
 mod software_mismatch;
 mod suspend;
 mod unhealthy;
@@ -268,7 +270,6 @@ impl Bench {
             spec,
             uid,
             request_id: String::new(),
-            suspended: false,
             validate_only: false,
         })
     }

@@ -49,6 +49,8 @@ pub struct Fleet {
     pub(crate) halted: BTreeSet<NodeName>,
     /// When to look again for nodes to forget.
     pub(crate) forget_at: Timestamp,
+    /// Jobs that are over, and when each is deleted by itself.
+    pub(crate) expiring: BTreeSet<(Timestamp, JobUid)>,
     /// When to consider withheld cordons again.
     pub(crate) consider_at: Timestamp,
     /// The brake for mass losses, while it is on.
@@ -97,6 +99,7 @@ impl Fleet {
         let mut fleet = Self {
             presence: Presence::started(now, &policy, &nodes),
             forget_at: now,
+            expiring: BTreeSet::new(),
             consider_at: now + cordon::AGAIN,
             policy,
             term,
@@ -121,6 +124,9 @@ impl Fleet {
         for job in fleet.active.iter().filter_map(|uid| fleet.jobs.get(uid)) {
             fleet.nodes.note_members(job);
         }
+        let over = fleet.jobs.values();
+        let over = over.filter_map(|job| Some((fleet.deleted_at(job)?, job.uid.clone())));
+        fleet.expiring = over.collect();
         fleet
     }
 
@@ -148,6 +154,7 @@ impl Fleet {
             self.liveness_changed(&name, &mut scratch);
         }
         self.forget_gone(&mut scratch);
+        self.delete_expired(&mut scratch);
         self.decide_brake(&mut scratch);
         self.consider_cordons_again(&mut scratch);
         self.settle_all(&mut scratch);

@@ -10,8 +10,9 @@ pub const NODES_MAX: i64 = 4_096;
 pub const PROCS_MAX: i64 = 256;
 /// Items of `command` and of `args`.
 pub const ARGS_MAX: usize = 256;
-/// Bytes of one item of `command` or `args`.
-pub const ARG_BYTES_MAX: usize = 4 << 10;
+/// Bytes of one item of `command` or `args`: all of them may be one program, as notebooks submit it
+/// (`bash -c` and one text).
+pub const ARG_BYTES_MAX: usize = ARGS_BYTES_MAX;
 /// Bytes of `command` and `args` together: half of the 128 KiB that Linux always allows for
 /// arguments and environment.
 pub const ARGS_BYTES_MAX: usize = 64 << 10;
@@ -42,3 +43,14 @@ pub const FENCE_MAX: Duration = Duration::from_secs(3600);
 /// A re-formation costs seconds. A generation that trained for less than this seldom earns them
 /// back by growing.
 pub const SCALE_UP_COOLDOWN: Duration = Duration::from_secs(30);
+/// The longest time in seconds that a job's life may have a limit of: ten years.
+pub const SECONDS_MAX: i64 = 10 * 365 * 24 * 3_600;
+/// Entries of `rules`. The rules of a batch/v1 Job have the same bound.
+pub const RULES_MAX: usize = 20;
+/// Bytes of the exit codes of a rule. All codes from 1 to 255, one by one, need 912.
+pub const CODES_BYTES_MAX: usize = 1_024;
+/// Signals of a rule. Linux has 64.
+pub const SIGNALS_MAX: usize = 64;
+/// Highest `limit` of a rule that has a window: the moments of that many restarts are in the record,
+/// at 17 bytes each.
+pub const RULE_LIMIT_IN_WINDOW_MAX: i64 = 1_000;

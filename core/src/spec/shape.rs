@@ -7,9 +7,11 @@
 use super::{
     API_VERSION, KIND, Launch, NodeMix, Progress,
     limits::{
-        ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, ENV_BYTES_MAX, ENV_MAX, NODES_MAX,
-        PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, STEP_PATTERN_MAX,
+        ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX, ENV_MAX,
+        NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX, SIGNALS_MAX,
+        STEP_PATTERN_MAX,
     },
+    rules::{self, Of, Then},
 };
 use crate::id::LABEL_MAX;
 
@@ -17,6 +19,8 @@ use crate::id::LABEL_MAX;
 const PATH_MAX: usize = 4_096;
 /// The longest name of an environment variable.
 const VARIABLE_NAME_MAX: usize = 256;
+/// The longest name of a signal, with room for a typing error.
+const SIGNAL_NAME_MAX: usize = 16;
 /// The longest text of a period. Nobody writes as many units.
 const PERIOD_MAX: usize = 32;
 
@@ -28,8 +32,10 @@ pub enum Shape {
     Whole(i64, i64),
     /// true or false.
     Choice,
-    /// A list of so many items at most.
+    /// A list of so many items at most. Objects in it are known by their names.
     List(&'static Shape, usize),
+    /// A list of so many objects at most, whose order counts. They have no names.
+    Ordered(&'static Shape, usize),
     Object(&'static [Field]),
     /// An object of another program, which knows its fields.
     Foreign,
@@ -228,13 +234,35 @@ pub const SPEC_FIELDS: &[Field] = &[
         Shape::Text(Text::OneOf(|| names(&NodeMix::ALL))),
         "warn: take also nodes whose GPU model or software differs. refuse: wait rather than mix. warn if left out.",
     ),
+    field(
+        "rules",
+        Shape::Ordered(&RULE, RULES_MAX),
+        "What ends of ranks and losses of nodes mean for the job. The first rule that matches decides; what none matches goes the usual way.",
+    ),
+    field(
+        SUSPEND,
+        Shape::Choice,
+        "true: the job holds no nodes until it is resumed. A job that trains is stopped with its grace. false if left out.",
+    ),
+    field(
+        ACTIVE_DEADLINE,
+        Shape::Whole(1, SECONDS_MAX),
+        "The job fails if it is not over so many seconds after it was accepted, or last resumed. Its workers get their grace. No limit if left out.",
+    ),
+    field(
+        START_DEADLINE,
+        Shape::Whole(1, SECONDS_MAX),
+        "The job fails if it has not started for the first time so many seconds after it was accepted, or last resumed. No limit if left out.",
+    ),
+    field(
+        TTL,
+        Shape::Whole(0, SECONDS_MAX),
+        "The job is deleted so many seconds after its end, with its logs and with its object. Never if left out.",
+    ),
 ];
 
-/// The longest time in seconds that an object may name: ten years.
-const SECONDS_MAX: i64 = 10 * 365 * 24 * 3_600;
-
-/// Fields that only the `spec` of a Kubernetes object has: the job's pods, and the object's life. Their
-/// names are those of batch/v1 where it has them. All but the template may change at any time.
+/// Fields that only the `spec` of a Kubernetes object has: the job's pods, and what stands beside them. All
+/// but the template may change at any time.
 pub const OBJECT_FIELDS: &[Field] = &[
     field(
         TEMPLATE,
@@ -251,22 +279,10 @@ pub const OBJECT_FIELDS: &[Field] = &[
         Shape::Text(Text::OneOf(|| vec![NONE, DISRUPTION_BUDGET_MINIMUM])),
         "Minimum: a PodDisruptionBudget keeps evictions, as by kubectl drain, from leaving fewer than minReplicas pods. It needs a template. None if left out.",
     ),
-    field(
-        SUSPEND,
-        Shape::Choice,
-        "true: the job holds no nodes until this is false again. A job that trains is stopped with its grace. false if left out.",
-    ),
-    field(
-        ACTIVE_DEADLINE,
-        Shape::Whole(1, SECONDS_MAX),
-        "The job fails if it is not over so many seconds after it was accepted. Its workers get their grace. No limit if left out.",
-    ),
-    field(
-        TTL,
-        Shape::Whole(0, SECONDS_MAX),
-        "The object is deleted so many seconds after the end of its job, and the job is forgotten with its logs. Never if left out.",
-    ),
 ];
+
+/// Fields of an accepted object that may change at any time.
+pub const CHANGING: [&str; 5] = ["replicas", SUSPEND, ACTIVE_DEADLINE, START_DEADLINE, TTL];
 
 pub const TEMPLATE: &str = "template";
 pub const NETWORK_POLICY: &str = "networkPolicy";
@@ -277,6 +293,7 @@ pub const DISRUPTION_BUDGET_MINIMUM: &str = "Minimum";
 pub const NONE: &str = "None";
 pub const SUSPEND: &str = "suspend";
 pub const ACTIVE_DEADLINE: &str = "activeDeadlineSeconds";
+pub const START_DEADLINE: &str = "startDeadlineSeconds";
 pub const TTL: &str = "ttlSecondsAfterFinished";
 
 const VARIABLE: Shape = Shape::Object(&[
@@ -297,6 +314,44 @@ const VARIABLE: Shape = Shape::Object(&[
     ),
 ]);
 
+const RULE: Shape = Shape::Object(&[
+    needed(
+        "when",
+        Shape::Text(Text::OneOf(|| rules::WHEN.to_vec())),
+        "exit: a rank ended first, with one of the codes. signal: it was ended by a signal. failure: any failure of the job itself. success: a member's ranks ended well. nodeLost: a node was lost. evicted: a node was taken away. deadline: activeDeadlineSeconds are over.",
+    ),
+    field(
+        "codes",
+        Shape::Text(Text::Any(CODES_BYTES_MAX)),
+        "Of exit: the codes, as \"3\" or \"1-127,130\". A rank that a signal ended has the code 128 and the signal's number.",
+    ),
+    field(
+        "signals",
+        Shape::List(&Shape::Text(Text::Any(SIGNAL_NAME_MAX)), SIGNALS_MAX),
+        "Of signal: the signals, as [SIGUSR1]. Any if left out.",
+    ),
+    field(
+        "of",
+        Shape::Text(Text::OneOf(|| names(&Of::ALL))),
+        "Of success: any member, the first one, or all. any if left out.",
+    ),
+    needed(
+        "then",
+        Shape::Text(Text::OneOf(|| names(&Then::ALL))),
+        "restart: start the next generation. fail or succeed: the job is over. ignore: it goes the usual way, and no later rule is asked.",
+    ),
+    field(
+        "limit",
+        Shape::Whole(1, RESTARTS_MAX),
+        "Of restart: how many restarts this rule allows. They are not charged to restartPolicy then.",
+    ),
+    field(
+        "within",
+        PERIOD,
+        "The window in which the limit counts. The whole life of the job if left out.",
+    ),
+]);
+
 fn names<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
     choices.iter().map(|(name, _)| *name).collect()
 }
@@ -307,7 +362,7 @@ mod tests {
 
     use super::*;
     use crate::spec::{
-        EnvVar, JobDocument, Metadata, RestartPolicyDocument, SpecDocument, ValueFrom,
+        EnvVar, JobDocument, Metadata, RestartPolicyDocument, RuleDocument, SpecDocument, ValueFrom,
     };
 
     /// A document with every field set.
@@ -347,6 +402,19 @@ mod tests {
                 step_pattern: text(),
                 checkpoint_pattern: text(),
                 node_mix: text(),
+                rules: vec![RuleDocument {
+                    when: "x".into(),
+                    codes: text(),
+                    signals: vec!["x".into()],
+                    of: text(),
+                    then: "x".into(),
+                    limit: Some(1),
+                    within: text(),
+                }],
+                suspend: Some(true),
+                active_deadline_seconds: Some(1),
+                start_deadline_seconds: Some(1),
+                ttl_seconds_after_finished: Some(1),
             },
         }
     }
@@ -354,7 +422,10 @@ mod tests {
     fn same(shape: &Shape, value: &Value, path: &str) {
         match (shape, value) {
             (Shape::Text(_), Value::String(_)) | (Shape::Whole(..), Value::Number(_)) => {}
-            (Shape::List(item, _), Value::Array(items)) => same(item, &items[0], path),
+            (Shape::Choice, Value::Bool(_)) => {}
+            (Shape::List(item, _) | Shape::Ordered(item, _), Value::Array(items)) => {
+                same(item, &items[0], path);
+            }
             (Shape::Object(fields), Value::Object(object)) => {
                 let mut names: Vec<&str> = fields.iter().map(|field| field.name).collect();
                 names.sort_unstable();

@@ -1,13 +1,15 @@
 //! `AITrainingJob` of Baidu's CCE, and of its open ancestor. One process alone runs; several find each
 //! other by files and variables that Muster does not have yet.
 
+use muster_core::spec::{RESTARTS_MAX, RuleDocument};
+
 use super::Job;
 use crate::{
     draft::{Converted, Draft},
     fields::{Object, Rule, Rules},
     options::Cluster,
     pod::{Main, Pod},
-    roles::{self, Policy, Style},
+    roles::{self, Ends, Policy, Style},
     run_policy::RunPolicy,
     tree::Field,
     variables::Told,
@@ -29,24 +31,11 @@ const SPEC: Rules = &[
         Rule::Note("is not needed: Muster places all nodes of a job together"),
     ),
     ("plugin", Rule::Note("is not needed by one process")),
-    (
-        "faultTolerant",
-        Rule::Note("is so: Muster survives the loss of a node"),
-    ),
+    ("faultTolerant", Rule::Read),
     ("completePolicy", ENDS),
     ("failPolicy", ENDS),
-    (
-        "timeLimit",
-        Rule::Warn(
-            "has no effect: only a MusterJob object in Kubernetes has a deadline (activeDeadlineSeconds), so the job runs until it ends",
-        ),
-    ),
-    (
-        "restartingExitCode",
-        Rule::Warn(
-            "has no effect: exit codes are not told apart yet, so any failure of the job counts",
-        ),
-    ),
+    ("timeLimit", Rule::Read),
+    ("restartingExitCode", Rule::Read),
     (
         "metrics",
         Rule::Warn("have no effect: one process does not grow"),
@@ -69,12 +58,7 @@ const ROLE: Rules = &[
         "restartTimeout",
         Rule::Warn("has no documented meaning and no effect here"),
     ),
-    (
-        "faultTolerantPolicy",
-        Rule::Warn(
-            "has no effect: exit codes are not told apart yet, so any failure of the job counts",
-        ),
-    ),
+    ("faultTolerantPolicy", Rule::Read),
     ("completePolicy", ENDS),
     ("failPolicy", ENDS),
     (
@@ -94,6 +78,16 @@ const ROLE: Rules = &[
         Rule::Warn("has no effect: one process does not grow"),
     ),
     ("template", Rule::Read),
+];
+
+const FAULT: Rules = &[
+    ("exitCodes", Rule::Read),
+    ("exceptionalEvent", Rule::Read),
+    (
+        "restartPolicy",
+        Rule::Note("is so: what an entry names is survived"),
+    ),
+    ("restartScope", Rule::Note("is not needed by one process")),
 ];
 
 const STYLE: Style = Style {
@@ -129,10 +123,23 @@ pub(super) fn read(
         .filter(|(_, class)| !class.is_empty());
     let priority =
         priority.and_then(|(at, class)| Some((cluster.priority(class, at, log)?, at.clone())));
+    let deadline = spec.whole("timeLimit", log).map(|(at, seconds)| {
+        log.taken(
+            at,
+            "spec.activeDeadlineSeconds, counted from the submission",
+        );
+        (seconds, at.clone())
+    });
     let run = RunPolicy {
         priority,
+        deadline,
         ..RunPolicy::default()
     };
+    let tolerant = spec.flag("faultTolerant", log).map(|(at, on)| {
+        log.note(at, "is so: Muster survives the loss of a node");
+        on
+    });
+    let retried = codes(spec.get("restartingExitCode"), log);
     let Some(specs) = spec.get("replicaSpecs") else {
         log.refuse(&job.spec, "has no replicaSpecs");
         return None;
@@ -160,15 +167,7 @@ pub(super) fn read(
         &role.pod.container,
         "is not told the variables of its role, such as TRAINER_HOSTS, because it is alone",
     );
-    let policy = role.policy.map(|policy| (policy, role.at.clone()));
-    let restarts = roles::restarts(
-        policy.as_ref(),
-        Policy::Never,
-        &run,
-        role.limit,
-        "those that are listed",
-        log,
-    );
+    let restarts = ends(role, retried, tolerant == Some(true), log);
     Draft {
         kind: job.kind,
         meta: job.meta,
@@ -184,6 +183,101 @@ pub(super) fn read(
     .finish(log)
 }
 
+/// Exit codes as the kind lists them. What core says against them is said at the field.
+fn codes<'t>(field: Option<&Field<'t>>, log: &mut Verdicts) -> Option<(String, Field<'t>)> {
+    let field = field?;
+    let text = field.text(log).filter(|text| !text.trim().is_empty())?;
+    match RuleDocument::read(&format!("exit codes {text}: restart")).map(|rule| rule.verify()) {
+        Ok(Ok(())) => Some((text.to_owned(), field.clone())),
+        Ok(Err(why)) | Err(why) => {
+            log.refuse(field, why);
+            None
+        }
+    }
+}
+
+/// What the failures of the only role mean, in the order in which the operator asks: its
+/// fault-tolerant entries, then its policy.
+fn ends(
+    role: &Role<'_>,
+    retried: Option<(String, Field<'_>)>,
+    tolerant: bool,
+    log: &mut Verdicts,
+) -> Ends {
+    let limit = role.limit.filter(|limit| *limit > 0);
+    let retry = |codes: &str| RuleDocument {
+        codes: Some(codes.to_owned()),
+        ..roles::restart("exit", limit.or(Some(RESTARTS_MAX)))
+    };
+    let mut rules = Vec::new();
+    if let Some(field) = &role.faults {
+        match tolerant {
+            false => log.note(field, "is not used, as upstream: faultTolerant is not true"),
+            true => {
+                let all = faults(field, log);
+                rules.extend(all.iter().map(|codes| retry(codes)));
+            }
+        }
+    }
+    let policy = role.policy.unwrap_or(Policy::Never);
+    if let Some((codes, at)) = &retried {
+        match policy {
+            Policy::ExitCode => {
+                log.taken(at, "part of spec.rules");
+                rules.push(retry(codes));
+            }
+            _ => log.note(at, "is not used, as upstream: no role has ExitCode"),
+        }
+    }
+    if role.policy.is_some() {
+        match policy {
+            Policy::OnFailure => log.taken(&role.at, "spec.restartPolicy"),
+            Policy::Always => log.warn(&role.at, "restarts after failures only, not after success"),
+            Policy::Never | Policy::ExitCode => log.taken(
+                &role.at,
+                "part of spec.rules; a node that is lost is replaced all the same",
+            ),
+        }
+    }
+    let of_failures = match policy {
+        Policy::OnFailure | Policy::Always => {
+            Some(roles::in_all(role.limit.unwrap_or(RESTARTS_MAX)))
+        }
+        Policy::Never | Policy::ExitCode => {
+            rules.push(roles::failure_is_final());
+            None
+        }
+    };
+    Ends {
+        policy: of_failures,
+        rules,
+    }
+}
+
+/// The exit codes of all entries.
+fn faults(field: &Field<'_>, log: &mut Verdicts) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in field.items(log) {
+        let entry = Object::walk(&entry, FAULT, log);
+        if let Some((text, at)) = codes(entry.get("exitCodes"), log) {
+            log.taken(&at, "part of spec.rules");
+            found.push(text);
+        }
+        let Some((at, events)) = entry.text("exceptionalEvent", log) else {
+            continue;
+        };
+        let known = |event: &str| matches!(event.trim(), "nodeNotReady" | "PodForceDeleted");
+        match events.split(',').find(|event| !known(event)) {
+            None => log.note(at, "is so: Muster survives the loss of a node"),
+            Some(event) => log.refuse(
+                at,
+                format!("has {event:?}, and nodeNotReady and PodForceDeleted are known"),
+            ),
+        }
+    }
+    found
+}
+
 /// One of a job's roles, which have any name.
 struct Role<'t> {
     /// The most replicas that it may have.
@@ -192,6 +286,7 @@ struct Role<'t> {
     /// Where the policy stands, else the role.
     at: Field<'t>,
     limit: Option<i64>,
+    faults: Option<Field<'t>>,
     pod: Pod<'t>,
 }
 
@@ -208,7 +303,10 @@ fn role<'t>(field: &Field<'t>, cluster: &Cluster<'_>, log: &mut Verdicts) -> Opt
         }
     }
     let limit = object.whole("restartLimit", log).map(|(at, limit)| {
-        log.taken(at, "part of spec.restartPolicy.maxRestarts");
+        log.taken(
+            at,
+            "part of spec.restartPolicy.maxRestarts, or the limit of spec.rules",
+        );
         limit
     });
     let mut at = field.clone();
@@ -238,6 +336,7 @@ fn role<'t>(field: &Field<'t>, cluster: &Cluster<'_>, log: &mut Verdicts) -> Opt
         policy,
         at,
         limit,
+        faults: object.get("faultTolerantPolicy").cloned(),
         pod: Pod::read(template, STYLE.main, STYLE.told, cluster, log)?,
     })
 }

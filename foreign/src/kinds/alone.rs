@@ -72,7 +72,7 @@ impl Alone {
             self.policy,
             &run,
             None,
-            "128 to 255",
+            roles::RETRIED,
             log,
         );
         Draft {

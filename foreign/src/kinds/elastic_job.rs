@@ -96,7 +96,7 @@ pub(crate) fn read(
         Policy::OnFailure,
         &run,
         own,
-        "130, 137, 138 and 143",
+        roles::RETRIED_BY_ELASTIC_JOB,
         log,
     );
     Draft {

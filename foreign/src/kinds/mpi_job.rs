@@ -127,7 +127,14 @@ pub(super) fn read(
     };
     // The launcher is a Job of Kubernetes, which tries again 6 times unless it is told.
     let own = (job.version != "v1").then_some(6);
-    let restarts = roles::restarts(role.policy.as_ref(), default, &run, own, "128 to 255", log);
+    let restarts = roles::restarts(
+        role.policy.as_ref(),
+        default,
+        &run,
+        own,
+        roles::RETRIED,
+        log,
+    );
     let mut launch = role.launch.clone();
     launch.without_torch();
     Draft {

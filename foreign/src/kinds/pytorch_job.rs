@@ -150,7 +150,18 @@ pub(crate) fn read(
         .policy
         .as_ref()
         .or(worker.and_then(|worker| worker.policy.as_ref()));
-    let restarts = roles::restarts(policy, Policy::OnFailure, &run, own, "128 to 255", log);
+    let mut restarts = roles::restarts(policy, Policy::OnFailure, &run, own, roles::RETRIED, log);
+    // Ranks of one world end within moments of each other. Upstream does not wait for the others
+    // either.
+    let decides = match (master, &elastic.field) {
+        (Some(_), _) => Some("first"),
+        (None, Some(_)) => Some("any"),
+        (None, None) => None,
+    };
+    let most = max.as_ref().map_or(replicas.0, |(max, _)| *max);
+    if let Some(of) = decides.filter(|_| most > 1) {
+        restarts.rules.push(roles::success_of(of));
+    }
     other_policy(main, worker, log);
     Draft {
         kind: job.kind,

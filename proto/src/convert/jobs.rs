@@ -16,7 +16,7 @@ use muster_core::{
     run::{Endpoint, RunPhase},
     spec::{
         API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Metadata, Progress,
-        RestartPolicyDocument, SpecDocument, ValueFrom,
+        RestartPolicyDocument, Rule, RuleDocument, SpecDocument, ValueFrom,
     },
     time::Timestamp,
 };
@@ -118,6 +118,35 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         step_pattern: spec.step_pattern,
         checkpoint_pattern: spec.checkpoint_pattern,
         node_mix: spec.node_mix,
+        rules: spec.rules.into_iter().map(rule_document).collect(),
+        suspend: spec.suspend,
+        active_deadline_seconds: spec.active_deadline_seconds,
+        start_deadline_seconds: spec.start_deadline_seconds,
+        ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
+    }
+}
+
+fn rule_document(rule: v1::Rule) -> RuleDocument {
+    RuleDocument {
+        when: rule.when,
+        codes: rule.codes,
+        signals: rule.signals,
+        of: rule.of,
+        then: rule.then,
+        limit: rule.limit,
+        within: rule.within,
+    }
+}
+
+fn rule_to_wire(rule: RuleDocument) -> v1::Rule {
+    v1::Rule {
+        when: rule.when,
+        codes: rule.codes,
+        signals: rule.signals,
+        of: rule.of,
+        then: rule.then,
+        limit: rule.limit,
+        within: rule.within,
     }
 }
 
@@ -153,6 +182,11 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         step_pattern: spec.step_pattern,
         checkpoint_pattern: spec.checkpoint_pattern,
         node_mix: spec.node_mix,
+        rules: spec.rules.into_iter().map(rule_to_wire).collect(),
+        suspend: spec.suspend,
+        active_deadline_seconds: spec.active_deadline_seconds,
+        start_deadline_seconds: spec.start_deadline_seconds,
+        ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
     }
 }
 
@@ -182,6 +216,8 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         step_pattern: spec.step_pattern.clone(),
         checkpoint_pattern: spec.checkpoint_pattern.clone(),
         node_mix: Some(spec.node_mix.name().into()),
+        rules: spec.rules.iter().map(Rule::document).collect(),
+        ..SpecDocument::default().with_life_of(spec)
     }
 }
 
@@ -247,7 +283,29 @@ fn status(view: &JobView) -> v1::JobStatus {
         saved_unix_us: unix_us(view.saved_at),
         step_format: view.steps.shown.format.clone().unwrap_or_default(),
         stepless_lines: view.steps.shown.stepless_lines,
+        suspended: record.suspended && !record.phase.is_over(),
+        deadline_unix_us: unix_us(
+            record
+                .active_deadline()
+                .filter(|_| !record.suspended && !record.phase.is_over()),
+        ),
+        rules: rules(record),
     }
+}
+
+fn rules(record: &JobRecord) -> Vec<v1::RuleStatus> {
+    let spent = |index| {
+        record
+            .rule_restarts
+            .get(&index)
+            .map_or(0, |spent| spent.count)
+    };
+    let all = record.spec.rules.iter().enumerate();
+    all.map(|(index, rule)| v1::RuleStatus {
+        text: rule.named(index),
+        restarts: spent(index),
+    })
+    .collect()
 }
 
 pub fn phase(phase: Phase) -> v1::JobPhase {
@@ -478,6 +536,7 @@ pub fn incident(incident: &Incident) -> v1::Incident {
         charged: charged_name(incident.charged).into(),
         culprit: incident.culprit.clone().unwrap_or_default(),
         collateral: incident.collateral.clone(),
+        rule: incident.rule.clone().unwrap_or_default(),
     }
 }
 

@@ -22,6 +22,7 @@
 //! | I17 | Muster lifts a cordon on a Node object that it has not set, or cordons again what a person has just uncordoned |
 //! | I18 | Muster deletes or ends a worker pod in which a worker may live |
 //! | I19 | a job gets more worker pods than it may have |
+//! | I20 | a job's own rules, deadlines or time to live are not obeyed, or end it in another way than they say |
 //! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
 //! | R4 | workers of one run are started twice |
@@ -31,7 +32,7 @@
 //! | R10 | many nodes fall silent at once and the brake is not on, or it is on and a wholly silent generation is replaced, or it stays on too long |
 //! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released without an operator |
 //!
-//! I1 to I19 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
+//! I1 to I20 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
 //! be checked directly.
 
 use std::collections::BTreeSet;
@@ -60,6 +61,7 @@ use crate::{
 mod blames;
 mod brake;
 mod decisions;
+mod ends;
 mod fences;
 mod pods;
 mod rollback;
@@ -67,6 +69,8 @@ mod rollback;
 pub(crate) use brake::Silences;
 
 pub(crate) use pods::{no_living_pod_is_deleted, no_pod_too_many};
+
+pub(crate) use ends::past_its_deadline;
 
 pub(crate) use fences::{fences_are_understood, one_generation_lives};
 

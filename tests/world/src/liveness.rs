@@ -15,7 +15,8 @@ use muster_core::{
 };
 
 use crate::{
-    coordinator::Process, event::Event, machine::Machine, plan::Plan, words, world::World,
+    coordinator::Process, event::Event, invariants::past_its_deadline, machine::Machine,
+    plan::Plan, words, world::World,
 };
 
 /// How long something may be wrong without a break. The longest honest chain: an unkillable group
@@ -189,6 +190,12 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
             true => Ok(()),
             false => Err(format!("is suspended and does not rest; {}", says())),
         };
+    }
+    if let Some(wrong) = world
+        .leader()
+        .and_then(|leader| past_its_deadline(job, leader.clock.at(world.now)))
+    {
+        return Err(wrong);
     }
     let room = match job.spec.template {
         Some(_) => world.room_for_pods(job),

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use muster_core::{
-    fleet::{Actor, Answer, Input, Refusal, Request, RequestId},
+    fleet::{Actor, Answer, Input, Refusal, Request, RequestId, job::JobRecord},
     id::{JobName, JobUid},
     spec::{
         API_VERSION, EnvVar, JobDocument, JobSpec, KIND, Metadata, RestartPolicyDocument,
-        SpecDocument,
+        RuleDocument, SpecDocument,
     },
     time::Timestamp,
 };
@@ -25,6 +25,17 @@ use crate::{
 pub(crate) struct Users {
     pub(crate) wishes: Vec<Wish>,
     pub(crate) asked: BTreeMap<RequestId, Asked>,
+}
+
+impl Users {
+    /// A job has been over for as long as its user wanted to see it.
+    pub(crate) fn is_deleted_by_itself(&mut self, job: &JobRecord) {
+        let of = |wish: &&mut Wish| wish.name == job.name && wish.spec.env == job.spec.env;
+        self.wishes
+            .iter_mut()
+            .filter(of)
+            .for_each(|wish| wish.deleting = true);
+    }
 }
 
 /// A job that a user wants, however often it is submitted.
@@ -123,6 +134,11 @@ impl World {
             scale_up_cooldown: Some(cooldown.into()),
             progress: Some(progress.into()),
             fence_after,
+            rules: self.rules(),
+            active_deadline_seconds: self.seconds(10, 20..90),
+            start_deadline_seconds: self.seconds(10, 5..60),
+            ttl_seconds_after_finished: self.seconds(25, 0..40),
+            suspend: self.traits.percent(5).then_some(true),
             ..SpecDocument::default()
         };
         let metadata = Metadata {
@@ -153,6 +169,39 @@ impl World {
         }
     }
 
+    /// Some jobs say what their ends mean.
+    fn rules(&mut self) -> Vec<RuleDocument> {
+        if !self.traits.percent(40) {
+            return Vec::new();
+        }
+        const SOME: [&[&str]; 8] = [
+            &["exit codes 1-127: fail"],
+            &["exit codes 128-255: restart, at most 9", "failure: fail"],
+            &[
+                "signal SIGSEGV: restart, at most 1",
+                "failure: restart, at most 2 in 30s",
+            ],
+            &["exit codes 137: restart", "exit codes 1-255: fail"],
+            &["success of any: succeed", "any signal: restart, at most 3"],
+            &[
+                "success of first: succeed",
+                "nodeLost: ignore",
+                "failure: restart, at most 2",
+            ],
+            &["nodeLost: fail", "exit codes 1: succeed"],
+            &["evicted: fail", "failure: fail"],
+        ];
+        let lines = *self.traits.pick(&SOME).expect("there are eight");
+        let read = |line: &&str| RuleDocument::read(line).expect("it is a rule");
+        lines.iter().map(read).collect()
+    }
+
+    /// Some jobs have a limit of their life.
+    fn seconds(&mut self, percent: u64, range: std::ops::Range<u64>) -> Option<i64> {
+        let limited = self.traits.percent(percent);
+        limited.then(|| self.traits.range(range.start, range.end) as i64)
+    }
+
     fn prepare_submit(&mut self, number: usize, tries: u32) -> RequestId {
         let uid = JobUid::from(format!("uid{}", self.fresh()));
         // Enough work for a while. Some jobs outlast the world.
@@ -173,7 +222,6 @@ impl World {
             spec: wish.spec.clone(),
             uid,
             request_id,
-            suspended: false,
             validate_only: false,
         };
         self.asks(request, Some(number), tries)

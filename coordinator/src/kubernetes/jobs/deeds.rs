@@ -84,14 +84,13 @@ pub(super) async fn do_step(
                 spec: *spec,
                 uid: seen.object.uid,
                 request_id: String::new(),
-                suspended: seen.object.suspend,
                 validate_only: false,
             }
         }
         Step::Suspend(suspended) => Request::Suspend { name, suspended },
         Step::Scale(nodes) => Request::Scale { name, nodes },
         Step::Cancel => Request::Cancel { name },
-        Step::Expire(after) => Request::Expire { name, after },
+        Step::Limit(lifetime) => Request::Limit { name, lifetime },
         Step::Forget => Request::Delete { name },
         Step::Delete => return delete(server, name, seen).await,
         Step::Hold => return hold(server, name, seen, true).await,

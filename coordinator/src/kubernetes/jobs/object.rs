@@ -12,8 +12,8 @@ use muster_core::{
     spec::{
         API_VERSION, KIND, SpecDocument,
         shape::{
-            ACTIVE_DEADLINE, DISRUPTION_BUDGET, DISRUPTION_BUDGET_MINIMUM, NETWORK_POLICY,
-            NETWORK_POLICY_JOB, NONE, SUSPEND, TEMPLATE, TTL,
+            DISRUPTION_BUDGET, DISRUPTION_BUDGET_MINIMUM, NETWORK_POLICY, NETWORK_POLICY_JOB, NONE,
+            SUSPEND, TEMPLATE, TTL,
         },
     },
     time::Timestamp,
@@ -105,15 +105,15 @@ impl Seen {
         };
         let finalizers = metadata.finalizers.unwrap_or_default();
         let mut own = |field: &str| spec.as_object_mut()?.remove(field);
-        let suspend = own(SUSPEND).is_some_and(|value| value == true);
         let template = own(TEMPLATE).filter(|template| !template.is_null());
         let asks = asked(
             own(NETWORK_POLICY),
             own(DISRUPTION_BUDGET),
             template.as_ref(),
         );
-        let mut seconds = |field: &str| own(field)?.as_u64().map(Duration::from_secs);
-        let (deadline, ttl) = (seconds(ACTIVE_DEADLINE), seconds(TTL));
+        // A job that was accepted is held back, and goes after its time, also if the rest is wrong now.
+        let suspend = spec[SUSPEND] == true;
+        let ttl = spec[TTL].as_u64().map(Duration::from_secs);
         let object = JobObject {
             name: JobName {
                 namespace: metadata.namespace?,
@@ -127,7 +127,6 @@ impl Seen {
             deleting: metadata.deletion_timestamp.is_some(),
             held: finalizers.iter().any(|name| name == FINALIZER),
             over: over(&status),
-            deadline,
             ttl,
             asks: asks.unwrap_or_default(),
         };
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_s_own_fields_are_no_part_of_the_job() {
+    fn the_life_of_an_object_s_job_is_read() {
         let spec = json!({ "replicas": 2, "suspend": true, "ttlSecondsAfterFinished": 5, "activeDeadlineSeconds": 60 });
         let done = json!({ "type": "Complete", "status": "True", "lastTransitionTime": "1970-01-01T00:00:07Z" });
         let status = json!({ "phase": "Succeeded", "conditions": [done] });
@@ -271,13 +270,12 @@ mod tests {
         let object = seen.object;
         assert!(object.spec.is_ok() && object.suspend, "{:?}", object.spec);
         assert_eq!(
-            (object.ttl, object.deadline, object.over),
-            (
-                Some(Duration::from_secs(5)),
-                Some(Duration::from_secs(60)),
-                Some(Timestamp(7_000_000))
-            )
+            (object.ttl, object.over),
+            (Some(Duration::from_secs(5)), Some(Timestamp(7_000_000)))
         );
+        let document = object.spec.unwrap();
+        assert_eq!(document.active_deadline_seconds, Some(60));
+        assert_eq!(document.suspend, Some(true));
     }
 
     #[test]

@@ -27,7 +27,6 @@ fn object() -> JobObject {
         deleting: false,
         held: false,
         over: None,
-        deadline: None,
         ttl: None,
         asks: Asked::default(),
     }
@@ -275,56 +274,49 @@ fn a_job_that_was_over_does_not_begin_again() {
 const SECOND: u64 = 1_000_000;
 
 #[test]
-fn a_job_has_the_time_that_its_object_gives() {
-    let object = JobObject {
-        deadline: Some(Duration::from_secs(60)),
+fn the_limits_of_an_accepted_job_change_with_its_object() {
+    let object = object();
+    let job = training(job_of(&object));
+    let limited = with(&object, |spec| {
+        spec.active_deadline_seconds = Some(60);
+        spec.ttl_seconds_after_finished = Some(10);
+    });
+    let held = JobObject {
         held: true,
-        ..object()
+        ..limited.clone()
     };
-    let job = training(job_of(&JobObject {
-        held: false,
-        ..object.clone()
-    }));
-    let at =
-        |job: &JobRecord, seconds| plan_at(Some(&object), Some(job), Timestamp(seconds * SECOND));
-    let before = at(&job, 59);
-    assert_eq!(
-        (before.step, before.again),
-        (None, Some(Timestamp(60 * SECOND)))
-    );
-    let step = Step::Expire(Duration::from_secs(60));
-    assert_eq!(at(&job, 60).step, Some(step.clone()));
-    // Nor does the end wait for a finalizer that cannot be set.
-    let loose = JobObject {
-        held: false,
+    let life = Lifetime {
+        active_deadline_seconds: Some(60),
+        ttl_seconds_after_finished: Some(10),
+        ..Lifetime::default()
+    };
+    assert_eq!(step(Some(&held), Some(&job)), Some(Step::Limit(life)));
+    let mut told = job.clone();
+    told.spec.lifetime = life;
+    assert_eq!(plan(Some(&held), Some(&told)), Plan::NOTHING);
+    // They may go again, and a job that ends keeps those that it has.
+    let unlimited = JobObject {
+        held: true,
         ..object.clone()
     };
-    let trains = training(job.clone());
-    let of_loose = |seconds| plan_at(Some(&loose), Some(&trains), Timestamp(seconds * SECOND));
-    assert_eq!(of_loose(59).step, Some(Step::Hold));
-    assert_eq!((of_loose(60).step, of_loose(60).again), (Some(step), None));
+    let none = Step::Limit(Lifetime::default());
+    assert_eq!(step(Some(&unlimited), Some(&told)), Some(none));
     assert_eq!(
-        at(&cancelled(job.clone()), 60),
-        Plan::NOTHING,
-        "it ends already"
+        plan(Some(&unlimited), Some(&cancelled(told))),
+        Plan::NOTHING
     );
-    // Time in which the job was suspended does not count.
-    let waiting = JobObject {
-        suspend: true,
-        ..loose
-    };
-    let suspended = JobRecord {
-        suspended: true,
-        ..job_of(&waiting)
-    };
-    let at_last = plan_at(Some(&waiting), Some(&suspended), Timestamp(1_000 * SECOND));
-    assert_eq!(at_last, Plan::NOTHING);
-    let resumed = JobRecord {
-        resumed: Some(Timestamp(1_000 * SECOND)),
-        ..job
-    };
-    assert_eq!(at(&resumed, 1_059).step, None);
-    assert!(matches!(at(&resumed, 1_060).step, Some(Step::Expire(_))));
+    // A wrong limit is an objection, and nothing is done.
+    let wrong = with(&held, |spec| spec.active_deadline_seconds = Some(0));
+    let Plan {
+        step, objection, ..
+    } = plan(Some(&wrong), Some(&job));
+    assert_eq!((step, objection.unwrap().reason()), (None, "InvalidSpec"));
+    // So is a rule that changes.
+    let ruled = with(&held, |spec| {
+        spec.rules = vec![crate::spec::RuleDocument::read("failure: fail").unwrap()];
+    });
+    let objection = plan(Some(&ruled), Some(&job)).objection.unwrap();
+    assert_eq!(objection, Objection::FixedFields(vec!["spec.rules"]));
 }
 
 #[test]

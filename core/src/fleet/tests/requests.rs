@@ -44,7 +44,6 @@ fn submit_as_r1(bench: &mut Bench, namespace: &str, name: &str, uid: &str) -> An
         spec,
         uid: uid.into(),
         request_id: "r1".into(),
-        suspended: false,
         validate_only: false,
     })
 }
@@ -340,7 +339,6 @@ fn a_job_of_an_object_is_changed_by_its_object_only() {
         spec,
         uid,
         request_id: String::new(),
-        suspended: false,
         validate_only: false,
     });
     assert!(

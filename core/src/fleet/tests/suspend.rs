@@ -48,13 +48,13 @@ fn a_suspended_job_gives_its_nodes_away_and_goes_on_when_it_is_resumed() {
 fn a_job_that_is_submitted_suspended_starts_when_it_is_resumed() {
     let mut bench = Bench::new(&["a", "b"]);
     for (job, uid) in [("one", "u1"), ("two", "u2")] {
-        let (name, spec) = requests::submission(job);
+        let (name, mut spec) = requests::submission(job);
+        spec.suspend = true;
         bench.request(Request::Submit {
             name,
             spec,
             uid: uid.into(),
             request_id: String::new(),
-            suspended: true,
             validate_only: false,
         });
     }

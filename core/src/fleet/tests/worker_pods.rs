@@ -73,7 +73,6 @@ fn with_pods(bench: &mut Bench, (min, replicas): (u32, u32), pods: &[&str]) -> J
         spec,
         uid: uid.clone(),
         request_id: String::new(),
-        suspended: false,
         validate_only: false,
     });
     for (i, name) in pods.iter().enumerate() {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use muster_core::{
     fleet::receipt::Cause,
     id::{Generation, JobUid, NodeName},
-    spec::{Launch, NodeMix, RestartPolicy},
+    spec::{Launch, Lifetime, NodeMix, RestartPolicy},
 };
 use proptest::{collection::vec, option, prelude::*};
 use prost::Message;
@@ -59,12 +59,62 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         launch: t.4,
         checkpoint_pattern: t.5.clone(),
         step_pattern: t.5,
-        node_mix: t.6,
+        node_mix: t.6.clone(),
+        rules: lists_of_rules(&policy, t.6, n.5),
+        suspend: n.5.map(|n| n > 0),
+        active_deadline_seconds: n.0,
+        start_deadline_seconds: n.1,
+        ttl_seconds_after_finished: n.2,
         restart_policy: policy.map(|(max_restarts, window)| RestartPolicyDocument {
             max_restarts,
             window,
         }),
     })
+}
+
+/// Rules with any text in them.
+fn lists_of_rules(
+    policy: &Option<(Option<i64>, Option<String>)>,
+    text: Option<String>,
+    limit: Option<i64>,
+) -> Vec<RuleDocument> {
+    let rule = |(_, within): &(Option<i64>, Option<String>)| RuleDocument {
+        when: text.clone().unwrap_or_default(),
+        codes: text.clone(),
+        signals: text.iter().cloned().collect(),
+        of: within.clone(),
+        then: "restart".into(),
+        limit,
+        within: within.clone(),
+    };
+    policy.iter().map(rule).collect()
+}
+
+/// Rules as core's check lets them through.
+fn checked_rules() -> Vec<Rule> {
+    let lines = [
+        "exit codes 1-100,130: restart, at most 3 in 1h",
+        "signal SIGUSR1, 64: restart",
+        "success of first: succeed",
+        "evicted: ignore",
+    ];
+    let document = JobDocument {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata: Metadata {
+            name: "j".into(),
+            namespace: None,
+        },
+        spec: SpecDocument {
+            args: vec!["train.py".into()],
+            rules: lines
+                .iter()
+                .map(|line| RuleDocument::read(line).unwrap())
+                .collect(),
+            ..SpecDocument::default()
+        },
+    };
+    document.check().unwrap().1.rules
 }
 
 /// Specs as core's check lets them through.
@@ -128,6 +178,13 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             step_pattern: rest.5,
             template: None,
             node_mix: NodeMix::ALL[usize::from(rest.4)].1,
+            rules: if rest.4 { checked_rules() } else { Vec::new() },
+            suspend: rest.4,
+            lifetime: Lifetime {
+                active_deadline_seconds: rest.4.then_some(rest.1),
+                start_deadline_seconds: rest.4.then_some(rest.1 + 1),
+                ttl_seconds_after_finished: rest.4.then_some(u64::from(rest.0)),
+            },
         },
     )
 }
@@ -184,6 +241,7 @@ fn bare_incident() -> Incident {
         message: "node-2 was not heard for 5 s".into(),
         charged: Charged::Node,
         culprit: None,
+        rule: None,
         collateral: Vec::new(),
         from: Some(Generation(1)),
         to: None,

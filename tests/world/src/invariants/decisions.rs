@@ -14,9 +14,11 @@ pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change
             ),
         )),
         Change::PutJob(job) => {
-            job_change(world, judge, job).or_else(|| blames::are_true(world, job))
+            let broken = job_change(world, judge, job);
+            let broken = broken.or_else(|| ends::are_asked_for(world, judge, job));
+            broken.or_else(|| blames::are_true(world, job))
         }
-        Change::DeleteJob(uid) => deletion(world, uid),
+        Change::DeleteJob(uid) => deletion(world, judge, uid),
         Change::PutNode(node) => node_change(world, judge, node),
         Change::DeleteNode(name) => {
             let place = world
@@ -303,7 +305,13 @@ fn charges_are_told(before: &JobRecord, job: &JobRecord) -> Broken {
 }
 
 /// I12 for deletions: a user asked, and no process of the job lives.
-fn deletion(world: &World, uid: &JobUid) -> Broken {
+fn deletion(world: &mut World, judge: &Judge, uid: &JobUid) -> Broken {
+    let job = world.store.jobs.get(uid).cloned();
+    if let Some(job) = job.filter(|job| ends::has_had_its_time(judge, job)) {
+        // The user asked for it at the submission.
+        world.users.is_deleted_by_itself(&job);
+    }
+    let world = &*world;
     let asked = world.users.wishes.iter().any(|wish| {
         wish.deleting
             && world

@@ -1,0 +1,138 @@
+//! How long a job may take, how long it may wait for its first start, and how long it stays listed
+//! after its end.
+//!
+//! A deadline counts from the submission, or from when the job was last resumed: time in which a job
+//! is suspended does not count. It ends the job like any other end. A job whose time after the end is
+//! over is deleted as a user would delete it; one that belongs to an object is left to the object.
+
+use crate::{
+    fleet::{
+        job::{Ending, JobRecord, Phase, Reason},
+        job_turn::JobTurn,
+        rules,
+        scratch::Scratch,
+        turn::Fleet,
+    },
+    id::JobUid,
+    period,
+    planted::{self, Mistake},
+    time::Timestamp,
+};
+
+/// Jobs that are deleted in one turn. After a long absence of the coordinator many are due at once,
+/// and a turn that deletes them all would hold up all others.
+const AT_ONCE: usize = 50;
+
+impl JobRecord {
+    /// Since when its deadlines count.
+    fn counts_since(&self) -> Timestamp {
+        self.resumed
+            .filter(|_| !planted::on(Mistake::SuspendedTimeCounts))
+            .unwrap_or(self.created)
+    }
+
+    /// When the job must be over.
+    pub fn active_deadline(&self) -> Option<Timestamp> {
+        let deadline = self.spec.lifetime.active_deadline()?;
+        Some(self.counts_since() + deadline)
+    }
+
+    /// When the job must have been started for the first time. `None`: it need not, or it has been.
+    fn start_deadline(&self) -> Option<Timestamp> {
+        let deadline = self.spec.lifetime.start_deadline()?;
+        // Records of older coordinators do not say when.
+        let started = self.first_started.is_some() || self.trained_last().is_some();
+        (!started).then(|| self.counts_since() + deadline)
+    }
+}
+
+impl JobTurn<'_> {
+    /// Ends a job that has had all its time, or has waited too long for its first start. One that is
+    /// about to be judged is judged first: it may be done.
+    pub(crate) fn keep_deadlines(&mut self) {
+        let job = &*self.job;
+        let won = job.current.as_ref().is_some_and(|g| g.won.is_some());
+        if job.ending.is_some() || job.phase.is_over() || job.suspended || won {
+            return;
+        }
+        let (active, start) = (job.active_deadline(), job.start_deadline());
+        let Some(first) = active.into_iter().chain(start).min() else {
+            return;
+        };
+        if first > self.now {
+            return self.wake(first);
+        }
+        if self.is_listening() {
+            // Its nodes may yet say that it is done, or has started.
+            return self.wake(self.presence.listen_until);
+        }
+        let ending = match active.is_some_and(|at| at <= self.now) {
+            true => rules::deadline(job),
+            false => too_late(job),
+        };
+        let (name, reason) = (job.name.clone(), format!("{:?}", ending.reason));
+        let message = format!("{name}: {}", ending.message);
+        match ending.phase {
+            Phase::Failed => self.warn(&reason, message),
+            _ => self.note(&reason, message),
+        };
+        self.end_in_order(ending);
+    }
+}
+
+/// The end of a job that was not started in time.
+fn too_late(job: &JobRecord) -> Ending {
+    let after = job.spec.lifetime.start_deadline().map(period::format);
+    let waits = match job.message.is_empty() {
+        true => String::new(),
+        false => format!("; at last: {}", job.message),
+    };
+    Ending {
+        phase: Phase::Failed,
+        reason: Reason::StartDeadlineExceeded,
+        message: format!(
+            "it was not started within the {} of its startDeadlineSeconds{waits}",
+            after.unwrap_or_default()
+        ),
+    }
+}
+
+impl Fleet {
+    /// When a job that is over is deleted by itself.
+    pub(crate) fn deleted_at(&self, job: &JobRecord) -> Option<Timestamp> {
+        let ttl = job.spec.lifetime.ttl()?.max(self.policy.end_shown);
+        let finished = job.finished.filter(|_| job.phase.is_over())?;
+        // The object is deleted in its place, and the job follows.
+        let is_objects = job.is_of_object() && self.policy.follows_jobs;
+        (!is_objects).then(|| finished + ttl)
+    }
+
+    /// Deletes jobs that have been over for their time.
+    pub(crate) fn delete_expired(&mut self, scratch: &mut Scratch) {
+        for _ in 0..AT_ONCE {
+            let due = self.expiring.first().filter(|(at, _)| *at <= scratch.now);
+            let Some((at, uid)) = due.cloned() else {
+                return;
+            };
+            self.expiring.remove(&(at, uid.clone()));
+            self.delete_one(&uid, scratch);
+        }
+    }
+
+    fn delete_one(&mut self, uid: &JobUid, scratch: &mut Scratch) {
+        let Some(job) = self.jobs.get(uid) else {
+            return;
+        };
+        let after = job.spec.lifetime.ttl().map(period::format);
+        let why = format!(
+            "deleted: it was over for the {} of its ttlSecondsAfterFinished",
+            after.unwrap_or_default()
+        );
+        let name = job.name.clone();
+        if self.strike(uid, &name, &why, scratch).is_err() {
+            // A node must prove first that its workers are dead.
+            let again = scratch.now + self.policy.delete_again;
+            self.expiring.insert((again, uid.clone()));
+        }
+    }
+}

@@ -336,7 +336,7 @@ fn one_wrong_line() {
             "  args: [train.py]\n  image: x",
             "9:3: spec.image: unknown field; the fields here are replicas, minReplicas, \
              maxReplicas, procPerNode, gpusPerNode, command, args, env, workingDir, priority, restartPolicy, stopGracePeriod, \
-             scaleUpCooldown, fenceAfter, progress, launch, stepPattern, checkpointPattern, nodeMix",
+             scaleUpCooldown, fenceAfter, progress, launch, stepPattern, checkpointPattern, nodeMix, rules, suspend, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished",
         ),
         (
             "  args: [train.py]",
@@ -476,17 +476,39 @@ const LISTED: &str = "the fields here are";
 #[test]
 fn what_only_an_object_of_a_cluster_has_is_told_so() {
     let errors = refused(
-        b"apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: a\nspec:\n  args: [train.py]\n  suspend: true\n  template: {spec: {}}\n",
+        b"apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: a\nspec:\n  args: [train.py]\n  networkPolicy: Job\n  template: {spec: {}}\n",
     );
     let why = "only MusterJob objects in Kubernetes have it: submit the file with kubectl apply -f";
     assert_eq!(
         errors,
-        format!("job.yaml:7:3: spec.suspend: {why}\njob.yaml:8:3: spec.template: {why}")
+        format!("job.yaml:7:3: spec.networkPolicy: {why}\njob.yaml:8:3: spec.template: {why}")
     );
     let elsewhere = refused(
         b"apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: a\ntemplate: {}\n",
     );
     assert!(elsewhere.contains("template: unknown field"), "{elsewhere}");
+}
+
+#[test]
+fn rules_are_wrong_at_their_places() {
+    let errors = refused(
+        b"apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: a\nspec:\n  args: [train.py]\n  activeDeadlineSeconds: 0\n  rules:\n  - \
+        {when: exit, codes: 3, then: fail}\n  - {then: fail}\n  - {when: failure, then: restart, limit: 0}\n  - {when: success, then: restart, off: any}\n  - \
+        {when: signal, signals: [SIGFOO], then: fail}\n",
+    );
+    let errors: Vec<&str> = errors.lines().collect();
+    assert_eq!(
+        errors,
+        [
+            "job.yaml:7:26: spec.activeDeadlineSeconds: is 0, must be between 1 and 315360000",
+            "job.yaml:9:25: spec.rules[0].codes: is the number 3, must be a text; write \"3\"",
+            "job.yaml:10:5: spec.rules[1].when: is missing",
+            "job.yaml:11:43: spec.rules[2].limit: is 0, which allows no restart; use then: fail",
+            "job.yaml:12:27: spec.rules[3].then: is restart, and ranks that ended well are not started again",
+            "job.yaml:12:36: spec.rules[3].off: unknown field; did you mean of?",
+            "job.yaml:13:30: spec.rules[4].signals[0]: is \"SIGFOO\", must be a signal, as SIGUSR1, or its number from 1 to 64",
+        ]
+    );
 }
 
 #[test]

@@ -27,6 +27,7 @@
 //! | `generation` | one generation: ready, inert, done |
 //! | `unhealthy` | what a node's verdict on its hardware means for its members |
 //! | `blame` | who broke a generation, and who pays |
+//! | `rules` | what a job's own rules say about that, and about successes and deadlines |
 //! | `evidence` | what says that it is broken |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `crash_loop` | a job that looks as if it could not start at all |
@@ -63,8 +64,7 @@
 //! | `marks` | what its failures say about nodes |
 //! | `prewarm` | nodes that are to join get a launcher ready first |
 //! | `resize` | does its generation give way to another |
-//! | `lifetime` | its deadlines, and its deletion some time after its end |
-//! | `rules` | what its own rules say about ends |
+//! | `lifetime` | its deadlines |
 //! | `suspend` | a suspended job holds no nodes |
 //! | `open` | its next generation: opened, started |
 //! | `fence`, `ends`, `fill_receipt` | what is taken down about its members |
@@ -76,6 +76,7 @@
 //! | `ingest` | what agents say, and what their silence says |
 //! | `pod_news`, `forget` | worker pods; nodes that are gone for long |
 //! | `requests` | what users ask for |
+//! | `expiry` | jobs that are deleted some time after their end |
 //! | `settle` | which jobs have news, and the steps of one job |
 //! | `finish` | what was touched becomes changes and effects |
 
@@ -98,6 +99,7 @@ mod ending;
 mod ends;
 mod event;
 mod evidence;
+mod expiry;
 mod fault_ledger;
 mod fence;
 mod fill_receipt;

@@ -57,8 +57,6 @@ mistakes! {
     LastRuleDecides,
     /// A job's rules about its own failures are asked about node faults too.
     RulesTakeNodeFaults,
-    /// One member's success decides the job although another member had failed before.
-    LateSuccessWins,
     /// Time in which a job was suspended counts for its deadline.
     SuspendedTimeCounts,
     /// Muster cordons as many nodes as it likes.

@@ -224,6 +224,10 @@ fn what_is_accepted_is_a_job_for_core() {
             let mut document = document.clone();
             document.spec.working_dir = None;
             let (_, spec) = document.check().unwrap_or_else(|e| panic!("{name}: {e:?}"));
+            // What is printed means the same job when it is submitted.
+            let printed = serde_saphyr::to_string(&document).unwrap();
+            let again: muster_core::spec::JobDocument = serde_saphyr::from_str(&printed).unwrap();
+            assert_eq!(again.check().unwrap().1, spec, "{name}");
             assert_eq!(
                 document.spec.proc_per_node,
                 Some(i64::from(spec.proc_per_node))

@@ -63,7 +63,7 @@ fn submit(namespace: &str) -> v1::SubmitRequest {
 }
 
 /// The right that each method asks for. Written down apart from the table that it checks.
-const RIGHTS: [(&str, &str, &str); 22] = [
+const RIGHTS: [(&str, &str, &str); 24] = [
     ("AuditService/List", "list", "musteraudits"),
     ("EventService/List", "list", "musterjobs/events"),
     ("EventService/Watch", "watch", "musterjobs/events"),
@@ -74,8 +74,10 @@ const RIGHTS: [(&str, &str, &str); 22] = [
     ("JobService/Get", "get", "musterjobs"),
     ("JobService/List", "list", "musterjobs"),
     ("JobService/Logs", "get", "musterjobs/log"),
+    ("JobService/Resume", "update", "musterjobs/suspend"),
     ("JobService/Scale", "update", "musterjobs/scale"),
     ("JobService/Submit", "create", "musterjobs"),
+    ("JobService/Suspend", "update", "musterjobs/suspend"),
     ("JobService/Wait", "get", "musterjobs"),
     ("JobService/Watch", "watch", "musterjobs"),
     ("NodeService/Cordon", "update", "musternodes/cordon"),

@@ -237,9 +237,7 @@ impl JobTurn<'_> {
         let evidence = self.evidence(generation);
         let broke = evidence.iter().filter(|e| e.breaks() && !e.is_victim());
         let broke = broke.map(Evidence::at).min();
-        let counts = |at: Timestamp| {
-            broke.is_none_or(|broke| at <= broke) || planted::on(Mistake::LateSuccessWins)
-        };
+        let counts = |at: Timestamp| broke.is_none_or(|broke| at <= broke);
         let wins = ended.into_iter().find_map(|(at, rank, node)| {
             let ruling = rules::of_success(&self.job.spec.rules, rank)?;
             (ruling.rule.then == Then::Succeed && counts(at)).then(|| Won {

@@ -1,27 +1,18 @@
-//! How long a job may take, how long it may wait for its first start, and how long it stays listed
-//! after its end.
+//! How long a job may take, and how long it may wait for its first start.
 //!
 //! A deadline counts from the submission, or from when the job was last resumed: time in which a job
-//! is suspended does not count. It ends the job like any other end. A job whose time after the end is
-//! over is deleted as a user would delete it; one that belongs to an object is left to the object.
+//! is suspended does not count. It ends the job like any other end.
 
 use crate::{
     fleet::{
         job::{Ending, JobRecord, Phase, Reason},
         job_turn::JobTurn,
         rules,
-        scratch::Scratch,
-        turn::Fleet,
     },
-    id::JobUid,
     period,
     planted::{self, Mistake},
     time::Timestamp,
 };
-
-/// Jobs that are deleted in one turn. After a long absence of the coordinator many are due at once,
-/// and a turn that deletes them all would hold up all others.
-const AT_ONCE: usize = 50;
 
 impl JobRecord {
     /// Since when its deadlines count.
@@ -94,45 +85,5 @@ fn too_late(job: &JobRecord) -> Ending {
             "it was not started within the {} of its startDeadlineSeconds{waits}",
             after.unwrap_or_default()
         ),
-    }
-}
-
-impl Fleet {
-    /// When a job that is over is deleted by itself.
-    pub(crate) fn deleted_at(&self, job: &JobRecord) -> Option<Timestamp> {
-        let ttl = job.spec.lifetime.ttl()?.max(self.policy.end_shown);
-        let finished = job.finished.filter(|_| job.phase.is_over())?;
-        // The object is deleted in its place, and the job follows.
-        let is_objects = job.is_of_object() && self.policy.follows_jobs;
-        (!is_objects).then(|| finished + ttl)
-    }
-
-    /// Deletes jobs that have been over for their time.
-    pub(crate) fn delete_expired(&mut self, scratch: &mut Scratch) {
-        for _ in 0..AT_ONCE {
-            let due = self.expiring.first().filter(|(at, _)| *at <= scratch.now);
-            let Some((at, uid)) = due.cloned() else {
-                return;
-            };
-            self.expiring.remove(&(at, uid.clone()));
-            self.delete_one(&uid, scratch);
-        }
-    }
-
-    fn delete_one(&mut self, uid: &JobUid, scratch: &mut Scratch) {
-        let Some(job) = self.jobs.get(uid) else {
-            return;
-        };
-        let after = job.spec.lifetime.ttl().map(period::format);
-        let why = format!(
-            "deleted: it was over for the {} of its ttlSecondsAfterFinished",
-            after.unwrap_or_default()
-        );
-        let name = job.name.clone();
-        if self.strike(uid, &name, &why, scratch).is_err() {
-            // A node must prove first that its workers are dead.
-            let again = scratch.now + self.policy.delete_again;
-            self.expiring.insert((again, uid.clone()));
-        }
     }
 }

@@ -89,7 +89,7 @@ fn rules_are_told_as_they_decide_and_read_back_as_they_were() {
     assert_eq!(checked(again).unwrap(), rules);
     for rule in &rules {
         let line = RuleDocument::read(&rule.to_string()).unwrap();
-        assert_eq!(checked(vec![line]).unwrap(), [rule.clone()], "{rule}");
+        assert_eq!(&checked(vec![line]).unwrap()[0], rule, "{rule}");
     }
     let stored = serde_json::to_string(&rules).unwrap();
     assert_eq!(serde_json::from_str::<Vec<Rule>>(&stored).unwrap(), rules);

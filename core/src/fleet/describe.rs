@@ -105,7 +105,7 @@ impl JobTurn<'_> {
                 won.node,
                 self.rule_name(won.rule)
             );
-            return self.job.say(Phase::Running, Reason::Running, message);
+            return (Phase::Running, Reason::Running, message);
         }
         let left = self.live.condition.left();
         if let Some(LeftAsItIs::Frozen(why)) = left {

@@ -310,6 +310,22 @@ async fn rules(world: &World) {
             "is not a period; write for example 500ms",
         ),
         (
+            with("activeDeadlineSeconds", json!(0)),
+            "should be greater than or equal to 1",
+        ),
+        (
+            with("rules", json!([{ "when": "exit", "then": "fail" }])),
+            "codes must be given with when: exit",
+        ),
+        (
+            with("rules", json!([{ "when": "success", "then": "restart" }])),
+            "then must be succeed or ignore with when: success",
+        ),
+        (
+            with("rules", json!([{ "when": "failure" }])),
+            "spec.rules[0].then: Required value",
+        ),
+        (
             with("progress", json!("some")),
             "supported values: \"synchronous\", \"independent\"",
         ),

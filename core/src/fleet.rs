@@ -25,6 +25,7 @@
 //! | **Questions** | pure functions of records and reports |
 //! | `registry` | nodes: sessions, silence, Suspect, Lost |
 //! | `generation` | one generation: ready, inert, done |
+//! | `pod_gpus` | the GPUs of a worker pod, as its host reports them |
 //! | `unhealthy` | what a node's verdict on its hardware means for its members |
 //! | `blame` | who broke a generation, and who pays |
 //! | `rules` | what a job's own rules say about that, and about successes and deadlines |
@@ -126,6 +127,7 @@ mod objects;
 mod open;
 mod output;
 mod placement;
+mod pod_gpus;
 mod pod_news;
 pub mod pod_plan;
 pub mod pod_work;

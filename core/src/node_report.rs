@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::health::Health;
 
 pub mod gpu;
+pub mod holders;
 pub mod host;
 pub mod labels;
 pub mod network;
@@ -18,6 +19,7 @@ pub mod topology;
 
 use gpu::Driver;
 pub use gpu::Gpu;
+use holders::Holders;
 use host::Host;
 use labels::Labels;
 use network::Network;
@@ -63,6 +65,12 @@ pub struct NodeReport {
     /// `None`: the node's operator allows no warm pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_pool: Option<WarmPool>,
+    /// Which pods hold GPUs.
+    #[serde(default, skip_serializing_if = "Holders::is_not_asked")]
+    pub holders: Holders,
+    /// The agent only looks at the node, and starts no worker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub senses_only: bool,
 }
 
 /// The launchers that a node keeps ready for jobs that have not come yet.
@@ -134,13 +142,7 @@ impl NodeReport {
 
     /// The GPU with this UUID, or the GPU that has a MIG instance with this UUID.
     pub fn gpu_of(&self, uuid: &str) -> Option<&Gpu> {
-        self.gpus.iter().find(|gpu| {
-            gpu.uuid == uuid
-                || gpu
-                    .mig
-                    .as_ref()
-                    .is_some_and(|mig| mig.instances.iter().any(|i| i.uuid == uuid))
-        })
+        self.gpus.iter().find(|gpu| gpu.has(uuid))
     }
 }
 

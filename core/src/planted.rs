@@ -132,6 +132,10 @@ mistakes! {
     PodsNeverGivenBack,
     /// A worker pod is heard about jobs that are not its own.
     PodsWordTaken,
+    /// A sick GPU of a worker pod ends no generation.
+    PodsGpuIgnored,
+    /// Every GPU of its host that somebody holds counts as a worker pod's own.
+    NeighboursGpuCounts,
 }
 
 #[cfg(feature = "planted")]

@@ -4,16 +4,18 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    fleet::{members::Member, registry::Registry},
+    fleet::{members::Member, pod_gpus, registry::Registry},
     nccl::{
         mixture::Mismatch,
         profile::{self, Profile},
     },
     node_report::NodeReport,
+    spec::JobSpec,
 };
 
-/// The profile of these members, and which of their nodes do not go together.
-pub(crate) fn agree(nodes: &Registry, gang: &[Member]) -> (Profile, Vec<Mismatch>) {
+/// The profile of these members, and which of their nodes do not go together. A worker pod's GPUs are
+/// given to it by its kubelet and not by Muster, so that `spec` tells whether there are any.
+pub(crate) fn agree(nodes: &Registry, spec: &JobSpec, gang: &[Member]) -> (Profile, Vec<Mismatch>) {
     // Placement chooses only nodes that have reported. A node without a report counts as an empty
     // one.
     let nothing = NodeReport::default();
@@ -36,5 +38,12 @@ pub(crate) fn agree(nodes: &Registry, gang: &[Member]) -> (Profile, Vec<Mismatch
             gpus: &member.gpus,
         })
         .collect();
-    profile::decide(&members)
+    let has_gpus = |member: &Member| {
+        let held = nodes
+            .get(&member.node)
+            .and_then(|node| pod_gpus::of(nodes, node));
+        held.is_some_and(|held| !held.ids.is_empty())
+    };
+    let with_gpus = spec.gpus_per_node > 0 || gang.iter().any(has_gpus);
+    profile::decide(&members, with_gpus)
 }

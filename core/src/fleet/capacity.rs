@@ -10,13 +10,15 @@ use crate::{
         fault_ledger,
         job::{GenerationRecord, JobRecord},
         job_turn::JobTurn,
-        placement::{self, Candidate, FreeGpu, Need, Placement},
+        placement::{self, Candidate, FreeGpu, Held, Need, Placement},
+        pod_gpus,
         registry::Node,
         unhealthy,
         worker_pod::is_pod,
     },
     id::{JobUid, NodeName},
     nccl::{mixture::Kind, profile::Member},
+    node_report::holders::{Holder, Holders},
     planted::{self, Mistake},
     protocol,
     spec::NodeMix,
@@ -52,7 +54,10 @@ impl JobTurn<'_> {
             .iter()
             .map(|node| (&node.record.name, node))
             .filter(|(name, node)| is_for(name, node, job))
-            .map(|(name, node)| (name, node, gpus_free(node, self.others, self.uid)))
+            .map(|(name, node)| {
+                let counts = |holder: &Holder| !self.pods.is_over(holder);
+                (name, node, gpus_free(node, self.others, self.uid, counts))
+            })
             .map(|(name, node, gpus_free)| Candidate {
                 node: name.clone(),
                 boot_id: &node.record.boot_id,
@@ -63,8 +68,10 @@ impl JobTurn<'_> {
                 avoided: avoided(name)
                     .or_else(|| unhealthy::withheld(node))
                     .or_else(|| unhealthy::withheld(self.nodes.host_of(node)?))
+                    .or_else(|| pod_gpus::withheld(self.nodes, node))
                     .or_else(|| self.pods.why_going(node))
-                    .or_else(|| unfenced(node)),
+                    .or_else(|| unfenced(node))
+                    .or_else(|| takes_none(node)),
                 shunned: fault_ledger::shunned_by(
                     &self.nodes.blamed(node).record,
                     self.uid,
@@ -80,6 +87,10 @@ impl JobTurn<'_> {
                 } else {
                     Kind::default()
                 },
+                gpus_held: match (gpus_free.len() as u32) < gpus_per_node {
+                    true => self.gpus_held(node),
+                    false => Held::default(),
+                },
                 gpus_free,
             })
             .collect();
@@ -90,6 +101,35 @@ impl JobTurn<'_> {
         };
         placement::place(&candidates, need)
     }
+
+    /// Who else holds GPUs of the node, by the word of its kubelet.
+    fn gpus_held(&self, node: &Node) -> Held {
+        let report = &node.report;
+        if report.holders == Holders::Unknown {
+            return Held::Unknown;
+        }
+        let counts = |holder: &Holder| !self.pods.is_over(holder);
+        let placeable = report.placeable_ids().count();
+        let gpus = placeable - report.unheld_ids(counts).len();
+        let holders = report.holders.all().iter().filter(|held| counts(held));
+        let pods: BTreeSet<(&str, &str)> = holders
+            .map(|holder| (holder.namespace.as_str(), holder.pod.as_str()))
+            .collect();
+        let (own, others): (Vec<_>, Vec<_>) = pods
+            .into_iter()
+            .partition(|(namespace, _)| *namespace == self.job.name.namespace);
+        Held::By {
+            gpus: gpus as u32,
+            pods: own.iter().map(|(ns, pod)| format!("{ns}/{pod}")).collect(),
+            elsewhere: others.len() as u32,
+        }
+    }
+}
+
+/// Why an agent that only looks at its node gets no work.
+fn takes_none(node: &Node) -> Option<String> {
+    let senses_only = node.report.senses_only;
+    senses_only.then(|| "takes no work: its agent only looks at it".to_owned())
 }
 
 /// Whether the job may have this node: a job with a template gets its own worker pods and nothing
@@ -132,6 +172,7 @@ fn gpus_free<'a>(
     node: &'a Node,
     jobs: &BTreeMap<JobUid, JobRecord>,
     but: &JobUid,
+    counts: impl Fn(&Holder) -> bool,
 ) -> Vec<FreeGpu<'a>> {
     if node.report.gpus.is_empty() {
         return Vec::new();
@@ -147,7 +188,7 @@ fn gpus_free<'a>(
         .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
         .flat_map(|member| member.gpus.iter().map(String::as_str))
         .collect();
-    let free = node.report.placeable_ids();
+    let free = node.report.unheld_ids(counts).into_iter();
     free.filter(|(_, uuid)| !taken.contains(uuid))
         .map(|(index, uuid)| FreeGpu { index, uuid })
         .collect()

@@ -79,8 +79,7 @@ fn of_member(
         });
         return;
     }
-    if let Some(finding) = unhealthy::fails(node, member) {
-        let reason = format!("{}: {}", finding.check, finding.reason);
+    if let Some(reason) = unhealthy::fails(nodes, node, member) {
         found.push(Evidence::Unhealthy {
             node: name.clone(),
             reason,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        brake, cordon, health_events,
+        brake, cordon, health_events, pod_gpus,
         registry::{Liveness, Node},
         scratch::Scratch,
         turn::Fleet,
@@ -55,9 +55,32 @@ impl Fleet {
             };
             let before = std::mem::replace(&mut node.report, report.into());
             health_events::tell_health(node, &before.health, scratch);
+            self.pods_hear_host(&name, &before, scratch);
         }
         scratch.publish.insert(name.clone());
         scratch.node_changed(&self.nodes, &self.jobs, &name);
+    }
+
+    /// What a host says of its GPUs concerns the worker pods that hold them.
+    pub(crate) fn pods_hear_host(
+        &self,
+        host: &NodeName,
+        before: &NodeReport,
+        scratch: &mut Scratch,
+    ) {
+        let Some(report) = self.nodes.get(host).map(|node| &node.report) else {
+            return;
+        };
+        let same = |a: &NodeReport, b: &NodeReport| {
+            (&a.holders, &a.health, &a.gpus) == (&b.holders, &b.health, &b.gpus)
+        };
+        if self.pods.all.is_empty() || same(report, before) {
+            return;
+        }
+        for pod in self.nodes.pods_on(host) {
+            scratch.node_changed(&self.nodes, &self.jobs, pod);
+        }
+        pod_gpus::tell_xids(host, &before.health, &self.nodes, &self.jobs, scratch);
     }
 
     pub(crate) fn runs(&mut self, session: SessionId, runs: Vec<RunReport>, scratch: &mut Scratch) {

@@ -52,7 +52,9 @@ impl JobTurn<'_> {
             // Its host is not known, and a pod does not live long enough to be judged.
             return;
         }
-        let is_its_word = is_pod(name) && !planted::on(Mistake::PodsWordCounts);
+        // That a GPU is unhealthy is the word of the host's agent.
+        let is_its_word = is_pod(name) && verdict.cause != Cause::NodeUnhealthy;
+        let is_its_word = is_its_word && !planted::on(Mistake::PodsWordCounts);
         if standing == Standing::Node && is_its_word {
             // It is a pod's own word, and the host answers for it. Other jobs must confirm it.
             standing = Standing::Open;

@@ -107,7 +107,7 @@ impl JobTurn<'_> {
 
     /// Opens the next generation on these nodes.
     fn open_on(&mut self, gang: &[Member]) {
-        let (profile, mismatches) = agreement::agree(self.nodes, gang);
+        let (profile, mismatches) = agreement::agree(self.nodes, &self.job.spec, gang);
         let members = self.with_addresses(gang);
         let job = &mut *self.job;
         job.restart_count += u32::from(job.latest().is_some_and(|before| before.started));

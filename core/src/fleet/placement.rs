@@ -34,6 +34,8 @@ pub(crate) struct Candidate<'a> {
     pub shunned: bool,
     pub slots_free: u32,
     pub gpus_free: Vec<FreeGpu<'a>>,
+    /// Who holds GPUs of the node, if too few are free.
+    pub gpus_held: Held,
     /// Its node rank in the job's latest generation.
     pub node_rank: Option<u32>,
     /// The kind of node. It is the same for all if the job takes any mixture, and for all nodes
@@ -51,6 +53,58 @@ pub(crate) struct Candidate<'a> {
 pub(crate) struct FreeGpu<'a> {
     pub index: u32,
     pub uuid: &'a str,
+}
+
+/// Who besides Muster's own jobs holds GPUs of a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Held {
+    By {
+        /// How many GPUs are held.
+        gpus: u32,
+        /// The holders in the job's namespace, as `NAMESPACE/POD`.
+        pods: Vec<String>,
+        /// How many pods of other namespaces hold GPUs. The owner of a job need not know their names.
+        elsewhere: u32,
+    },
+    /// The node's kubelet does not say it.
+    Unknown,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Held::By {
+            gpus: 0,
+            pods: Vec::new(),
+            elsewhere: 0,
+        }
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One node has at most a few pods with GPUs, unless these are shared.
+        const NAMED: usize = 4;
+        let (gpus, pods, elsewhere) = match self {
+            Held::Unknown => {
+                return f.write_str("; its kubelet does not say which pods hold GPUs");
+            }
+            Held::By { gpus: 0, .. } => return Ok(()),
+            Held::By {
+                gpus,
+                pods,
+                elsewhere,
+            } => (gpus, pods, elsewhere),
+        };
+        write!(f, "; {gpus} held by pods: ")?;
+        let mut said: Vec<String> = pods.iter().take(NAMED).cloned().collect();
+        if pods.len() > NAMED {
+            said.push(format!("{} more", pods.len() - NAMED));
+        }
+        if *elsewhere > 0 {
+            said.push(format!("{elsewhere} of other namespaces"));
+        }
+        f.write_str(&said.join(", "))
+    }
 }
 
 /// What one generation needs.
@@ -89,6 +143,7 @@ pub(crate) enum Exclusion {
     Gpus {
         free: u32,
         need: u32,
+        held: Held,
     },
     /// How the node differs from those that would be taken.
     Mixed(String),
@@ -104,7 +159,7 @@ impl fmt::Display for Exclusion {
             Exclusion::Halted => f.write_str("knows more than the store"),
             Exclusion::Avoided(why) => f.write_str(why),
             Exclusion::Occupied => f.write_str("occupied"),
-            Exclusion::Gpus { free, need } => write!(f, "{free} of {need} GPUs free"),
+            Exclusion::Gpus { free, need, held } => write!(f, "{free} of {need} GPUs free{held}"),
             Exclusion::Mixed(how) => write!(f, "does not go with the others ({how})"),
         }
     }
@@ -161,6 +216,7 @@ fn exclusion(candidate: &Candidate<'_>, need: &Need) -> Option<Exclusion> {
         Some(Exclusion::Gpus {
             free,
             need: need.gpus_per_node,
+            held: candidate.gpus_held.clone(),
         })
     } else if need.gpus_per_node == 0 && candidate.slots_free == 0 {
         Some(Exclusion::Occupied)

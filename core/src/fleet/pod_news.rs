@@ -39,6 +39,8 @@ impl Fleet {
             }
             PodNews::Applied(name, pod) => {
                 self.look_again(&pod.job, scratch);
+                // What it held is free, though its kubelet may still name it.
+                scratch.capacity |= pod.stage == PodStage::Ended;
                 self.pods.all.insert(name.clone(), pod);
                 self.hear_pod(&name, scratch);
             }

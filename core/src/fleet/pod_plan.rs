@@ -13,8 +13,10 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     fleet::{
         job::JobRecord,
+        view::NodeView,
         worker_pod::{PodStage, WorkerPod},
     },
+    health::{Finding, Severity},
     id::NodeName,
     planted::{self, Mistake},
     time::Timestamp,
@@ -51,22 +53,62 @@ pub struct Unneeded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
     Fit,
+    /// One of its GPUs is unhealthy, and a new pod could get it. Pods with other GPUs stay.
+    Barred,
     /// It should get no new work.
     Avoided,
     Unknown,
+}
+
+impl Host {
+    pub fn of(view: &NodeView) -> Self {
+        match view.record.cordon.is_some() || view.withheld.is_some() {
+            true => Host::Avoided,
+            false if view.bars_pods.is_some() => Host::Barred,
+            false => Host::Fit,
+        }
+    }
+
+    /// Whether new pods are kept from it.
+    pub fn is_closed(self) -> bool {
+        matches!(self, Host::Barred | Host::Avoided)
+    }
+}
+
+/// What is thought of a pod, by what is known of the node that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodState {
+    Sound,
+    /// A GPU that it holds is unhealthy.
+    Sick,
+    /// Its agent was silent for too long.
+    Lost,
+}
+
+impl PodState {
+    /// `None`: the pod's agent was never heard.
+    pub fn of(view: Option<&NodeView>) -> Self {
+        let grave = |finding: &Finding| finding.severity >= Severity::Drain;
+        let place = view.and_then(|view| view.place.as_ref());
+        match view {
+            Some(view) if view.record.gone => PodState::Lost,
+            _ if place.is_some_and(|place| place.findings.iter().any(grave)) => PodState::Sick,
+            _ => PodState::Sound,
+        }
+    }
 }
 
 /// What to do about the pods of this job.
 ///
 /// `hosts` says what is thought of each host. A pod that no generation needs is replaced if its host
 /// should not have the job, or if it cannot be scheduled because it must avoid a host that is fit
-/// again. `lost` says which nodes are Lost. Such a pod is replaced too, but kept, since its workers
-/// may live.
+/// again. `state` says what is thought of each pod. One that is Lost or sick is replaced too, but kept
+/// for as long as its workers may live.
 pub fn plan<'a>(
     job: &JobRecord,
     pods: impl IntoIterator<Item = &'a WorkerPod>,
     hosts: impl Fn(&NodeName) -> Host,
-    lost: impl Fn(&NodeName) -> bool,
+    state: impl Fn(&NodeName) -> PodState,
     now: Timestamp,
 ) -> PodPlan {
     let mut plan = PodPlan::default();
@@ -104,6 +146,7 @@ pub fn plan<'a>(
         let waits = pod.host.is_none() && pod.waits.is_some();
         let why = match pod.host.as_ref().is_some_and(&is_avoided) {
             true => Some("its host should not have the job"),
+            false if state(&pod.node()) == PodState::Sick => Some("one of its GPUs is unhealthy"),
             false if waits && pod.avoids.iter().any(is_fit) => {
                 Some("it must not go to a host that is fit again")
             }
@@ -115,7 +158,7 @@ pub fn plan<'a>(
         }
         why.is_none()
     });
-    standing.retain(|pod| !lost(&pod.node()));
+    standing.retain(|pod| state(&pod.node()) != PodState::Lost);
     if give_back(job, &standing, now, &mut plan) {
         return plan;
     }
@@ -124,7 +167,10 @@ pub fn plan<'a>(
     // other hosts do not count.
     let current = job.current.as_ref();
     let is_short = current.is_some_and(|current| current.members.len() < wanted);
-    let is_place = |pod: &&&WorkerPod| !is_short || !pod.host.as_ref().is_some_and(&is_avoided);
+    let is_place = |pod: &&&WorkerPod| {
+        let is_sick = state(&pod.node()) == PodState::Sick;
+        !is_sick && (!is_short || !pod.host.as_ref().is_some_and(&is_avoided))
+    };
     let have = standing.iter().filter(is_place).count();
     if have < wanted {
         plan.create = (wanted - have) as u32;

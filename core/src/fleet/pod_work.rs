@@ -25,7 +25,7 @@ use std::{
 use crate::{
     fleet::{
         job::{JobRecord, Phase},
-        pod_plan::{Host, PodPlan, Unneeded, plan},
+        pod_plan::{Host, PodPlan, PodState, Unneeded, plan},
         worker_pod::WorkerPod,
     },
     id::NodeName,
@@ -132,7 +132,7 @@ impl PodWork {
         job: &JobRecord,
         known: &BTreeSet<String>,
         hosts: impl Fn(&NodeName) -> Host,
-        lost: impl Fn(&NodeName) -> bool,
+        state: impl Fn(&NodeName) -> PodState,
         now: Timestamp,
         random: u64,
     ) -> NextWork {
@@ -143,7 +143,7 @@ impl PodWork {
             again,
         } = {
             let pods: Vec<WorkerPod> = self.seen().collect();
-            plan(job, &pods, hosts, lost, now)
+            plan(job, &pods, hosts, state, now)
         };
         if job.phase == Phase::Running {
             (self.given_back, self.in_vain) = (0, 0);

@@ -63,7 +63,7 @@ impl JobTurn<'_> {
             self.wake(self.now + TAKEN);
             return Readiness::Awaited;
         }
-        let profile = agreement::agree(self.nodes, gang).0;
+        let profile = agreement::agree(self.nodes, &job.spec, gang).0;
         let (mut refused, mut awaited, mut asked_since) = (Vec::new(), false, self.now);
         for member in new {
             let since = self.ask(member, &profile);

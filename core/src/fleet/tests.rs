@@ -35,6 +35,7 @@ mod mixture;
 mod namesakes;
 mod node_objects;
 mod objects;
+mod pod_gpus;
 mod prewarm;
 mod regressions;
 mod requests;

@@ -16,17 +16,18 @@ use crate::{
         marking,
         objects::Objects,
         output::Turn,
+        pod_gpus,
         policy::Policy,
         presence::Presence,
         registry::Registry,
         scratch::Scratch,
         tombstone::{self, Tombstone},
         unhealthy,
-        view::{self, JobView, NodeView},
+        view::{self, JobView, NodeView, PodPlace},
         worker_pods::WorkerPods,
     },
     id::{JobName, JobUid, NodeName, Term},
-    node_report::labels::Labels,
+    node_report::{holders::Holder, labels::Labels},
     planted::{self, Mistake},
     time::Timestamp,
 };
@@ -208,14 +209,19 @@ impl Fleet {
 
     pub fn node_view(&self, name: &NodeName) -> Option<NodeView> {
         let node = self.nodes.get(name)?;
-        Some(view::node(
-            node,
-            &self.jobs,
-            capacity::slots_free(node, &self.jobs, None),
-            self.conditions(node),
-            unhealthy::withheld(node),
-            marking::due(node, self.brake.is_some(), &self.policy),
-        ))
+        let is_ours = |holder: &Holder| self.pods.of_holder(holder).is_some();
+        Some(NodeView {
+            place: PodPlace::of(&self.nodes, node),
+            bars_pods: pod_gpus::bars_new_pods(node, is_ours),
+            ..view::node(
+                node,
+                &self.jobs,
+                capacity::slots_free(node, &self.jobs, None),
+                self.conditions(node),
+                unhealthy::withheld(node).or_else(|| pod_gpus::withheld(&self.nodes, node)),
+                marking::due(node, self.brake.is_some(), &self.policy),
+            )
+        })
     }
 
     pub fn job_views(&self) -> Vec<JobView> {

@@ -9,6 +9,7 @@ use crate::{
     fleet::{
         job::JobRecord,
         members::Member,
+        pod_gpus,
         registry::{Node, Registry},
     },
     health::{Finding, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
@@ -17,9 +18,15 @@ use crate::{
     run::RunId,
 };
 
-/// The gravest finding about the GPUs of this member, or about its node. A member without GPUs
-/// stays as long as its processes do.
-fn concerns<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
+/// What concerns a member, and the host that says so if the member is a worker pod.
+type Concern<'a> = (&'a Finding, Option<&'a NodeName>);
+
+/// The gravest finding about the GPUs of this member, or about its node. Of a worker pod's host only
+/// the pod's GPUs count. A member without GPUs stays as long as its processes do.
+fn concerns<'a>(nodes: &'a Registry, node: &'a Node, member: &Member) -> Option<Concern<'a>> {
+    if let Some((finding, host)) = pod_gpus::gravest(nodes, node) {
+        return Some((finding, Some(host)));
+    }
     let report = &node.report;
     let given = member.gpus.iter().map(|uuid| {
         report
@@ -29,11 +36,14 @@ fn concerns<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
     given
         .filter_map(|uuid| report.health.of_gpu(uuid))
         .max_by_key(|finding| finding.severity)
+        .map(|finding| (finding, None))
 }
 
-/// The finding that ends this member: it cannot go on, or must not.
-pub(crate) fn fails<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
-    concerns(node, member).filter(|finding| finding.severity >= Severity::FailNow)
+/// The finding that ends this member, in words: it cannot go on, or must not.
+pub(crate) fn fails(nodes: &Registry, node: &Node, member: &Member) -> Option<String> {
+    concerns(nodes, node, member)
+        .filter(|(finding, _)| finding.severity >= Severity::FailNow)
+        .map(|(finding, host)| pod_gpus::said(finding, host))
 }
 
 /// Why nothing new may be placed on the node, if that is so: its own finding, or the word of others
@@ -119,11 +129,8 @@ pub(crate) fn leaving<'a>(
 pub(crate) fn ailing(nodes: &Registry, job: &JobRecord) -> Option<(NodeName, String)> {
     let members = &job.current.as_ref()?.members;
     members.iter().find_map(|member| {
-        let finding = concerns(nodes.get(&member.node)?, member)
-            .filter(|finding| finding.severity >= Severity::Drain)?;
-        Some((
-            member.node.clone(),
-            format!("{}: {}", finding.check, finding.reason),
-        ))
+        let (finding, host) = concerns(nodes, nodes.get(&member.node)?, member)
+            .filter(|(finding, _)| finding.severity >= Severity::Drain)?;
+        Some((member.node.clone(), pod_gpus::said(finding, host)))
     })
 }

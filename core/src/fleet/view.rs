@@ -14,13 +14,15 @@ use crate::{
         member_end::{MemberEnd, RankEnd},
         members::Member,
         node_record::NodeRecord,
+        pod_gpus,
         registry::{Node, Registry},
         store_clients::{StoreClients, Why},
     },
+    health::Finding,
     id::{JobName, JobUid, NodeName},
     nccl::stack::Stack,
     node_object::{Marking, NodeObject},
-    node_report::NodeReport,
+    node_report::{Gpu, NodeReport},
     run::{Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, StepsShown},
     time::Timestamp,
 };
@@ -61,6 +63,10 @@ pub struct MemberView {
     pub phase: Option<RunPhase>,
     pub lane: LaneReport,
     pub stack: Stack,
+    /// The node on which it is, if it is a worker pod and its node is known.
+    pub host: Option<NodeName>,
+    /// The GPUs that it holds as a worker pod, by UUID.
+    pub pod_gpus: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +101,29 @@ pub struct NodeView {
     pub withheld: Option<String>,
     /// What that object should carry of Muster, and does not yet.
     pub unmarked: Option<Marking>,
+    /// Where it is, if it is a worker pod and its host is known.
+    pub place: Option<PodPlace>,
+    /// Why no new worker pod should go there, although the node as a whole is fit.
+    pub bars_pods: Option<String>,
+}
+
+/// The host of a worker pod, and what it says of the pod's GPUs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodPlace {
+    pub host: NodeName,
+    pub gpus: Vec<Gpu>,
+    pub findings: Vec<Finding>,
+}
+
+impl PodPlace {
+    pub(crate) fn of(nodes: &Registry, node: &Node) -> Option<Self> {
+        let held = pod_gpus::of(nodes, node)?;
+        Some(Self {
+            host: held.host.record.name.clone(),
+            gpus: held.shares().collect(),
+            findings: held.findings().cloned().collect(),
+        })
+    }
 }
 
 fn store_open(members: &[Member]) -> Option<Why> {
@@ -139,6 +168,10 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
             run.phase == RunPhase::Running && run.ranks_started(generation.proc_per_node)
         };
         view.nodes_running += u32::from(report.is_some_and(runs));
+        let held = nodes.get(node).and_then(|node| pod_gpus::of(nodes, node));
+        let host = held.as_ref().map(|held| held.host.record.name.clone());
+        let ids = held.into_iter().flat_map(|held| held.ids);
+        let pod_gpus = ids.map(str::to_owned).collect();
         let (phase, lane, stack, ranks) = match known {
             Some(known) => (Some(known.phase), known.lane, known.stack, known.ranks),
             None => Default::default(),
@@ -149,6 +182,8 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
             phase,
             lane,
             stack,
+            host,
+            pod_gpus,
         });
         view.ranks
             .extend(ranks.into_iter().map(|rank| rank_view(node, rank)));
@@ -243,5 +278,7 @@ pub(crate) fn node(
         object: node.object.clone(),
         withheld,
         unmarked,
+        place: None,
+        bars_pods: None,
     }
 }

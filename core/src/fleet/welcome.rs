@@ -61,6 +61,7 @@ impl Fleet {
         if let Some(node) = self.nodes.get(&name) {
             health_events::tell_health(node, &before.health, scratch);
         }
+        self.pods_hear_host(&name, &before, scratch);
         let (nodes, policy) = (&mut self.nodes, &self.policy);
         self.objects.hear(&name, nodes, &self.jobs, policy, scratch);
         self.hear_pod(&name, scratch);

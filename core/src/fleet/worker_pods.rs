@@ -10,9 +10,10 @@ use crate::{
         job::JobRecord,
         pod_plan,
         registry::{Node, Registry},
-        worker_pod::{PodStage, WorkerPod},
+        worker_pod::{PodStage, WorkerPod, node_of},
     },
     id::{JobUid, NodeName},
+    node_report::holders::Holder,
 };
 
 /// All worker pods that exist, by the name of their node.
@@ -50,6 +51,19 @@ impl WorkerPods {
             has_host && pod.stage != PodStage::Ended && !pod.deleting && !self.is_unneeded(pod)
         };
         self.of(job).filter(comes).count()
+    }
+
+    /// Whether this holder of a GPU is a worker pod that is over, though its kubelet still names it.
+    pub(crate) fn is_over(&self, holder: &Holder) -> bool {
+        let pod = self.of_holder(holder);
+        pod.is_some_and(|pod| pod.stage == PodStage::Ended)
+    }
+
+    /// The worker pod that this holder of a GPU is, if it is one.
+    pub(crate) fn of_holder(&self, holder: &Holder) -> Option<&Arc<WorkerPod>> {
+        // Most clusters have none.
+        let some = &self.all;
+        (!some.is_empty()).then(|| some.get(&node_of(&holder.namespace, &holder.pod)))?
     }
 
     fn is_unneeded(&self, pod: &WorkerPod) -> bool {

@@ -106,6 +106,9 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
         );
     }
     let with_gpus = !share.gpus.is_empty();
+    // The kubelet gives a worker pod its GPUs, and nobody here knows which. The profile knows that there
+    // are some.
+    let uses_gpus = with_gpus || *profile != Profile::default();
     if let Some((name, why)) = socket_interface(share.report) {
         // Gloo takes plain names. NCCL takes prefixes unless the value begins with `=`.
         set(
@@ -114,7 +117,7 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
             Source::Node,
             why.clone(),
         );
-        if with_gpus {
+        if uses_gpus {
             set(
                 "TP_SOCKET_IFNAME",
                 name.to_owned(),
@@ -135,7 +138,7 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
             why,
         );
     }
-    if with_gpus && matches!(profile.transport, Transport::Infiniband | Transport::Roce) {
+    if uses_gpus && matches!(profile.transport, Transport::Infiniband | Transport::Roce) {
         let devices: Vec<String> = profile::compute_devices(share.report)
             .into_iter()
             .take(profile.rails as usize)

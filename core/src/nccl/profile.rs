@@ -172,9 +172,9 @@ fn transport_of(report: &NodeReport) -> Transport {
 }
 
 /// The profile of a generation with these members, and the differences among them that are known to
-/// end badly.
-pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
-    if members.iter().all(|member| member.gpus.is_empty()) {
+/// end badly. `with_gpus`: the ranks use GPUs. Those of a worker pod are not among its member's.
+pub fn decide(members: &[Member<'_>], with_gpus: bool) -> (Profile, Vec<Mismatch>) {
+    if !with_gpus {
         return (Profile::default(), Vec::new());
     }
     let mut shared: BTreeMap<&str, (String, String)> = BTreeMap::new();

@@ -71,6 +71,12 @@ impl Gpu {
         }
     }
 
+    /// Whether this UUID is that of the GPU or of one of its MIG instances.
+    pub fn has(&self, uuid: &str) -> bool {
+        let mut instances = self.mig.iter().flat_map(|mig| &mig.instances);
+        self.uuid == uuid || instances.any(|instance| instance.uuid == uuid)
+    }
+
     pub fn active_links(&self) -> usize {
         self.nvlinks.iter().filter(|link| link.active).count()
     }

@@ -18,9 +18,11 @@ use super::session::{
 use crate::{convert::Malformed, v1};
 
 mod gpu;
+mod holders;
 mod network;
 
 pub(super) use gpu::{gpu_from_wire, gpu_to_wire};
+pub(super) use holders::{holders_from_wire, holders_to_wire};
 
 /// Devices in a topology matrix. The agent cuts its matrix at 64 devices (16 GPUs, and NICs with
 /// their virtual functions).

@@ -24,7 +24,9 @@ use muster_core::{
 use crate::{
     convert::{
         Malformed,
-        hardware::{finding_to_wire, gpu_to_wire, hardware_to_wire, warm_pool_to_wire},
+        hardware::{
+            finding_to_wire, gpu_to_wire, hardware_to_wire, holders_to_wire, warm_pool_to_wire,
+        },
     },
     v1,
 };
@@ -335,6 +337,12 @@ fn member(view: &MemberView) -> v1::MemberStatus {
         torch: view.stack.torch.clone(),
         cuda: view.stack.cuda.clone(),
         nccl: view.stack.nccl.clone(),
+        gpus: view.pod_gpus.clone(),
+        host: view
+            .host
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
     }
 }
 
@@ -380,7 +388,7 @@ fn address(endpoint: &Endpoint) -> String {
 
 pub fn node(view: &NodeView) -> v1::Node {
     let record: &NodeRecord = &view.record;
-    let (report, object) = (&view.report, view.object.as_ref());
+    let (report, object, place) = (&view.report, view.object.as_ref(), view.place.as_ref());
     v1::Node {
         name: record.name.to_string(),
         state: node_state(view.liveness).into(),
@@ -395,7 +403,10 @@ pub fn node(view: &NodeView) -> v1::Node {
         slots_free: view.slots_free,
         cpus: report.cpus,
         memory_bytes: report.memory_bytes,
-        gpus: report.gpus.iter().map(gpu_to_wire).collect(),
+        gpus: match place {
+            Some(place) => place.gpus.iter().map(gpu_to_wire).collect(),
+            None => report.gpus.iter().map(gpu_to_wire).collect(),
+        },
         gpu_error: report.gpu_error.clone().unwrap_or_default(),
         runs: view
             .runs
@@ -424,13 +435,20 @@ pub fn node(view: &NodeView) -> v1::Node {
             .filter(|key| !report.labels.contains_key(*key))
             .cloned()
             .collect(),
+        gpu_holders: holders_to_wire(&report.holders),
+        senses_only: report.senses_only,
+        host: place
+            .map(|place| place.host.to_string())
+            .unwrap_or_default(),
     }
 }
 
-/// The node's own report, with what others say on its Kubernetes Node object.
+/// The node's own report, with what others say on its Kubernetes Node object. For a worker pod also
+/// what its host says of the pod's GPUs.
 fn hardware(view: &NodeView) -> v1::Hardware {
     let mut hardware = hardware_to_wire(&view.report);
     let others = view.object.iter().flat_map(|object| &object.findings);
+    let others = others.chain(view.place.iter().flat_map(|place| &place.findings));
     hardware.findings.extend(others.map(finding_to_wire));
     hardware
 }

@@ -646,7 +646,7 @@ async fn trays_use_nvlink_between_them_where_two_are_in_one_clique() {
             report: &reports[*at],
             gpus: &given[*at],
         };
-        let (profile, mismatches) = decide(&which.iter().map(member).collect::<Vec<_>>());
+        let (profile, mismatches) = decide(&which.iter().map(member).collect::<Vec<_>>(), true);
         assert_eq!(
             (profile.transport, profile.rails, mismatches.len()),
             (Transport::Infiniband, 4, 0)
@@ -677,7 +677,7 @@ async fn trays_use_nvlink_between_them_where_two_are_in_one_clique() {
         report: &reports[at],
         gpus: &given[at],
     };
-    let (profile, _) = decide(&[member(0), member(1)]);
+    let (profile, _) = decide(&[member(0), member(1)], true);
     let off = profile
         .shared
         .iter()

@@ -12,7 +12,7 @@ use muster_core::{
     fleet::{
         Input, PodNews,
         job::JobRecord,
-        pod_plan::Host,
+        pod_plan::{Host, PodState},
         pod_work::{Known, Made, NextWork, PodWork, Removed},
         view::JobView,
         worker_pod::{WorkerPod, is_pod, node_of},
@@ -279,7 +279,7 @@ impl Controller {
             job,
             &view.pods_unneeded,
             |host| hosts.get(host).copied().unwrap_or(Host::Unknown),
-            |node| self.is_lost(node),
+            |node| self.state(node),
             clock,
             entropy(),
         );
@@ -327,7 +327,7 @@ impl Controller {
             }
             let pod = work.pods.begin_to_make(&job.name.name, entropy());
             let (server, model, job) = (self.server.clone(), self.model.clone(), job.clone());
-            let avoided = hosts.iter().filter(|(_, host)| **host == Host::Avoided);
+            let avoided = hosts.iter().filter(|(_, host)| host.is_closed());
             let avoided = avoided.map(|(name, _)| name.clone()).collect();
             let key = name.clone();
             self.under_way.spawn(async move {
@@ -358,18 +358,14 @@ impl Controller {
         let nodes = self.handle.nodes();
         let nodes = nodes.borrow();
         let hosts = nodes.after(None).filter(|(name, _)| !is_pod(name));
-        let judged = hosts.map(|(name, view)| {
-            let bad = view.record.cordon.is_some() || view.withheld.is_some();
-            let host = if bad { Host::Avoided } else { Host::Fit };
-            (name.clone(), host)
-        });
-        judged.collect()
+        hosts
+            .map(|(name, view)| (name.clone(), Host::of(view)))
+            .collect()
     }
 
-    /// Whether the pod's agent was silent for too long.
-    fn is_lost(&self, node: &NodeName) -> bool {
-        let view = self.handle.node(node);
-        view.is_some_and(|view| view.record.gone)
+    /// What the fleet thinks of the pod that is this node.
+    fn state(&self, node: &NodeName) -> PodState {
+        PodState::of(self.handle.node(node).as_deref())
     }
 
     fn wake(&mut self, name: &JobName, at: Instant) {

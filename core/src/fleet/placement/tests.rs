@@ -13,6 +13,7 @@ fn node(name: &str, node_rank: Option<u32>) -> Candidate<'static> {
         avoided: None,
         shunned: false,
         slots_free: 1,
+        gpus_held: Held::default(),
         gpus_free: Vec::new(),
         node_rank,
         kind: Kind::default(),

@@ -65,10 +65,15 @@ fn planned(job: &JobRecord, pods: &[WorkerPod], seconds: u64) -> PodPlan {
         pods,
         |host| match host.as_str() {
             "bad" => Host::Avoided,
+            "barred" => Host::Barred,
             "strange" => Host::Unknown,
             _ => Host::Fit,
         },
-        |node| node.as_str().starts_with("lost"),
+        |node| match node.as_str() {
+            lost if lost.starts_with("lost") => PodState::Lost,
+            sick if sick.starts_with("sick") => PodState::Sick,
+            _ => PodState::Sound,
+        },
         at(seconds),
     )
 }
@@ -215,7 +220,7 @@ fn the_pods_of_a_job_that_is_over_end_by_themselves_or_are_deleted() {
 }
 
 fn plan_at(job: &JobRecord, pods: &[WorkerPod], now: Timestamp) -> PodPlan {
-    plan(job, pods, |_| Host::Fit, |_| false, now)
+    plan(job, pods, |_| Host::Fit, |_| PodState::Sound, now)
 }
 
 #[test]
@@ -250,6 +255,41 @@ fn for_a_pod_whose_agent_is_lost_another_is_made_and_it_is_kept() {
     let trains = training(job(2), &["b", "c"]);
     let pods = [pod("a"), pod("b"), pod("c")];
     assert_eq!(deleted(&planned(&trains, &pods, 10)), ["a"]);
+}
+
+/// In place of a pod with an unhealthy GPU another one is made. While workers live in it, it stays, so
+/// that the job can move to the other one first.
+#[test]
+fn a_pod_with_an_unhealthy_gpu_is_replaced() {
+    let trains = training(job(2), &["sick-1", "b"]);
+    let pods = [pod("sick-1"), pod("b")];
+    let plan = planned(&trains, &pods, 10);
+    assert_eq!((plan.create, deleted(&plan).len()), (1, 0));
+    let moved = training(job(2), &["b", "c"]);
+    let pods = [pod("sick-1"), pod("b"), pod("c")];
+    let plan = planned(&moved, &pods, 10);
+    assert_eq!((plan.create, deleted(&plan)), (0, vec!["sick-1"]));
+    assert!(plan.delete[0].in_vain, "the next one may get it too");
+}
+
+#[test]
+fn pods_stay_on_a_host_with_an_unhealthy_gpu_of_others() {
+    let on = |name: &str| WorkerPod {
+        host: Some("barred".into()),
+        ..pod(name)
+    };
+    let pods = [on("a"), on("b")];
+    assert_eq!(planned(&job(2), &pods, 10), PodPlan::default());
+    // One that waits, and was kept from the only host that is fit by now, is made anew.
+    let kept_from = |host: &str| WorkerPod {
+        avoids: [host.into()].into(),
+        ..unschedulable("c")
+    };
+    assert_eq!(
+        deleted(&planned(&job(1), &[kept_from("barred")], 10)),
+        [""; 0]
+    );
+    assert_eq!(deleted(&planned(&job(1), &[kept_from("h")], 10)), ["c"]);
 }
 
 /// Which hosts are bad is known when a pod is made. A job that already trains would wait for ever for

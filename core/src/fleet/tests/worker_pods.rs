@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The pod of a job in the namespace default.
-fn pod(name: &str, job: &JobUid, host: &str) -> WorkerPod {
+pub(super) fn pod(name: &str, job: &JobUid, host: &str) -> WorkerPod {
     WorkerPod {
         namespace: "default".into(),
         name: name.into(),
@@ -38,7 +38,7 @@ fn goes(bench: &mut Bench, name: &str, stage: PodStage) {
     bench.obey();
 }
 
-fn tell(bench: &mut Bench, pod: WorkerPod) {
+pub(super) fn tell(bench: &mut Bench, pod: WorkerPod) {
     bench.input(Input::Pods(PodNews::Applied(pod.node(), Arc::new(pod))));
     bench.obey();
 }
@@ -57,7 +57,7 @@ fn told_to_end() -> Finding {
 }
 
 /// A job with a template, and its pods on the hosts h1, h2 and so on.
-fn with_pods(bench: &mut Bench, (min, replicas): (u32, u32), pods: &[&str]) -> JobUid {
+pub(super) fn with_pods(bench: &mut Bench, (min, replicas): (u32, u32), pods: &[&str]) -> JobUid {
     bench.input(Input::Pods(PodNews::Listed(BTreeMap::new())));
     let (name, checked) = requests::submission("one");
     let spec = JobSpec {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::nccl::profile::{Member, decide, tests::dgx};
+use crate::node_report::network::Network;
 
 fn env(text: &str) -> BTreeMap<String, String> {
     text.split_whitespace()
@@ -11,11 +12,12 @@ fn env(text: &str) -> BTreeMap<String, String> {
 fn of(report: &NodeReport, gpus: usize, own: &str) -> Environment {
     let gpus: Vec<String> = (0..gpus).map(|i| format!("GPU-{i}")).collect();
     let node = "n1".into();
-    let (profile, _) = decide(&[Member {
+    let member = Member {
         node: &node,
         report,
         gpus: &gpus,
-    }]);
+    };
+    let (profile, _) = decide(&[member], !gpus.is_empty());
     let ranks = gpus.len().max(1) as u32;
     environment(
         &profile,
@@ -39,6 +41,57 @@ fn get<'a>(environment: &'a Environment, name: &str) -> &'a Variable {
 
 fn value(environment: &Environment, name: &str) -> String {
     get(environment, name).value.clone().unwrap_or_default()
+}
+
+/// A worker pod: its agent sees the pod's interface, and neither GPUs nor RDMA devices.
+#[test]
+fn a_pod_whose_kubelet_gave_it_gpus_gets_the_names_of_its_interface() {
+    let eth0 = Interface {
+        name: "eth0".into(),
+        up: true,
+        ipv4: true,
+        default_route: true,
+        addresses: vec!["10.244.1.7".into()],
+        ..Interface::default()
+    };
+    let report = NodeReport {
+        address: "10.244.1.7".into(),
+        network: Network {
+            interfaces: vec![eth0],
+            ..Network::default()
+        },
+        ..NodeReport::default()
+    };
+    let node = "one-bcdfg.team-a.pod".into();
+    let member = Member {
+        node: &node,
+        report: &report,
+        gpus: &[],
+    };
+    let names = |with_gpus: bool| {
+        let (profile, _) = decide(&[member, member], with_gpus);
+        let share = Share {
+            report: &report,
+            gpus: &[],
+            ranks: 8,
+            nodes: 2,
+            env: &BTreeMap::new(),
+        };
+        let given = environment(&profile, share);
+        let names = [
+            "NCCL_SOCKET_IFNAME",
+            "GLOO_SOCKET_IFNAME",
+            "CUDA_VISIBLE_DEVICES",
+        ];
+        names.map(|name| {
+            let mut set = given.set().filter(|(set, _)| *set == name);
+            set.next().map(|(_, value)| value.to_owned())
+        })
+    };
+    let (nccl, gloo) = (Some("=eth0".to_owned()), Some("eth0".to_owned()));
+    // An empty CUDA_VISIBLE_DEVICES would hide the GPUs that the kubelet gave.
+    assert_eq!(names(true), [nccl, gloo.clone(), None]);
+    assert_eq!(names(false), [None, gloo, None]);
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn of(reports: &[NodeReport]) -> (Profile, Vec<Mismatch>) {
             gpus: &gpus,
         })
         .collect();
-    decide(&members)
+    decide(&members, true)
 }
 
 fn value<'a>(profile: &'a Profile, name: &str) -> Option<(&'a str, &'a str)> {
@@ -132,7 +132,7 @@ fn equal_and_healthy_nodes_are_left_alone() {
         gpus: &[],
     };
     assert_eq!(
-        decide(&[none]),
+        decide(&[none], false),
         (Profile::default(), Vec::new()),
         "a job without GPUs has nothing to agree on"
     );

@@ -12,7 +12,8 @@ use crate::{
     convert::{
         Malformed,
         hardware::{
-            gpu_from_wire, gpu_to_wire, hardware_from_wire, hardware_to_wire, warm_pool_to_wire,
+            gpu_from_wire, gpu_to_wire, hardware_from_wire, hardware_to_wire, holders_from_wire,
+            holders_to_wire, warm_pool_to_wire,
         },
     },
     v1,
@@ -35,6 +36,8 @@ pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
         gpu_error: report.gpu_error.clone().unwrap_or_default(),
         hardware: Some(hardware_to_wire(report)),
         warm_pool: report.warm_pool.map(warm_pool_to_wire),
+        gpu_holders: holders_to_wire(&report.holders),
+        senses_only: report.senses_only,
     }
 }
 
@@ -74,6 +77,8 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
                 bytes,
             },
         ),
+        holders: holders_from_wire("report.gpu_holders", wire.gpu_holders)?,
+        senses_only: wire.senses_only,
         ..NodeReport::default()
     };
     hardware_from_wire(wire.hardware.unwrap_or_default(), &mut report)?;

@@ -9,7 +9,10 @@ use muster_core::{
         profile::{Profile, Shared, Transport},
         stack::Stack,
     },
-    node_report::{Gpu, NodeReport, WarmPool},
+    node_report::{
+        Gpu, NodeReport, WarmPool,
+        holders::{Holder, Holders},
+    },
     protocol,
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, LaneReport, LauncherReport,
@@ -229,6 +232,7 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                 bytes,
             }),
         ),
+        (holders(), any::<bool>()),
     )
         .prop_map(
             |(
@@ -237,6 +241,7 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                 gpus,
                 gpu_error,
                 warm_pool,
+                (holders, senses_only),
             )| {
                 NodeReport {
                     address: address.to_string(),
@@ -250,10 +255,26 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                     gpus,
                     gpu_error,
                     warm_pool,
+                    holders,
+                    senses_only,
                     ..NodeReport::default()
                 }
             },
         )
+}
+
+fn holders() -> impl Strategy<Value = Holders> {
+    let holder = (name(), name(), name()).prop_map(|(gpu, namespace, pod)| Holder {
+        gpu,
+        namespace,
+        pod,
+    });
+    let known = collection::btree_set(holder, 0..5).prop_map(|all| all.into_iter().collect());
+    prop_oneof![
+        Just(Holders::NotAsked),
+        Just(Holders::Unknown),
+        known.prop_map(Holders::Known)
+    ]
 }
 
 fn profile() -> impl Strategy<Value = Profile> {

@@ -10,7 +10,7 @@ use std::{
 use muster_core::{
     fleet::{
         Change, Input, PodNews,
-        pod_plan::Host,
+        pod_plan::{Host, PodState},
         pod_work::{Known, PodWork, Removed},
         view::JobView,
         worker_pod::{WorkerPod, is_pod, node_of},
@@ -207,16 +207,12 @@ impl World {
         let seat = self.seat_of(process).expect("it has a shell");
         let brain = self.seats[seat].process.as_ref().expect("it is there");
         let views = brain.fleet.node_views().into_iter();
-        let (mut hosts, mut lost) = (BTreeMap::new(), BTreeSet::new());
+        let (mut hosts, mut states) = (BTreeMap::new(), BTreeMap::new());
         for view in views {
-            let name = &view.record.name;
-            if view.record.gone {
-                lost.insert(name.clone());
-            }
-            let bad = view.record.cordon.is_some() || view.withheld.is_some();
-            if !is_pod(name) {
-                let host = if bad { Host::Avoided } else { Host::Fit };
-                hosts.insert(name.clone(), host);
+            let name = view.record.name.clone();
+            match is_pod(&name) {
+                true => drop(states.insert(name, PodState::of(Some(&view)))),
+                false => drop(hosts.insert(name, Host::of(&view))),
             }
         }
         let jobs: Vec<_> = brain.fleet.job_views();
@@ -231,7 +227,7 @@ impl World {
             .iter()
             .filter(|view| view.record.spec.template.is_some())
         {
-            let after = self.works_on(process, view, &hosts, &lost, clock);
+            let after = self.works_on(process, view, &hosts, &states, clock);
             next = next.min(after);
         }
         self.shell_is_to_look(process, next);
@@ -243,7 +239,7 @@ impl World {
         process: u64,
         view: &JobView,
         hosts: &BTreeMap<NodeName, Host>,
-        lost: &BTreeSet<NodeName>,
+        states: &BTreeMap<NodeName, PodState>,
         clock: Timestamp,
     ) -> Duration {
         let now = self.now;
@@ -258,7 +254,7 @@ impl World {
             job,
             &view.pods_unneeded,
             |host| hosts.get(host).copied().unwrap_or(Host::Unknown),
-            |node| lost.contains(node),
+            |node| states.get(node).copied().unwrap_or(PodState::Sound),
             clock,
             random,
         );
@@ -268,7 +264,7 @@ impl World {
             self.tells_fleet(process, &job.uid, next.tell);
             return again;
         }
-        let avoided = hosts.iter().filter(|(_, host)| **host == Host::Avoided);
+        let avoided = hosts.iter().filter(|(_, host)| host.is_closed());
         let avoided: BTreeSet<NodeName> = avoided.map(|(name, _)| name.clone()).collect();
         let room = AT_ONCE.saturating_sub(shell.under_way);
         let mut writes = Vec::new();

@@ -1,5 +1,7 @@
 //! One wrong message per bound.
 
+use muster_core::node_report::holders::HOLDERS_MAX;
+
 use super::*;
 
 fn good_run() -> v1::RunReport {
@@ -10,6 +12,18 @@ fn good_run() -> v1::RunReport {
     runs_to_wire(&[RunReport::preparing(run, Term(1))], NOW)
         .runs
         .remove(0)
+}
+
+fn holders(count: usize) -> v1::GpuHolders {
+    let holder = |i: usize| v1::GpuHolder {
+        gpu: "GPU-0".into(),
+        namespace: "team-a".into(),
+        pod: format!("pod-{i}"),
+    };
+    v1::GpuHolders {
+        known: true,
+        holders: (0..count).map(holder).collect(),
+    }
 }
 
 fn good_rank() -> v1::RankReport {
@@ -266,6 +280,17 @@ fn every_wrong_hello_is_refused_by_field() {
         (
             report(|r| r.gpus = vec![v1::Gpu::default()]),
             "report.gpus[0].uuid: is empty",
+        ),
+        (
+            report(|r| r.gpu_holders = Some(holders(HOLDERS_MAX + 1))),
+            "report.gpu_holders.holders: has 513 items, at most 512 are allowed",
+        ),
+        (
+            report(|r| {
+                r.gpu_holders = Some(holders(1));
+                r.gpu_holders.as_mut().unwrap().holders[0].pod.clear();
+            }),
+            "report.gpu_holders.holders[0].pod: is empty",
         ),
         (
             report(|r| r.hostname = "h".repeat(257)),

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for file in &files {
         println!("cargo:rerun-if-changed={}", file.display());
     }
-    let descriptors = protox::compile(files, [root])?;
+    let descriptors = protox::compile(files, [&root])?;
     // Tests walk all methods by this.
     let set = PathBuf::from(env::var("OUT_DIR")?).join("descriptors.bin");
     std::fs::write(set, prost::Message::encode_to_vec(&descriptors))?;
@@ -19,5 +19,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .codec_path("crate::codec::SmallBuffers")
         .btree_map(".")
         .compile_fds(descriptors)?;
+    // The API of another program. It is no part of ours, so it is not in the set above.
+    let kubelet = root.join("kubelet/podresources.proto");
+    println!("cargo:rerun-if-changed={}", kubelet.display());
+    let descriptors = protox::compile([kubelet], [root.join("kubelet")])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

@@ -22,10 +22,12 @@ use crate::{
 };
 
 mod awaited;
+mod kubelet;
 mod place;
 mod proof;
 
 use awaited::{interfaces, peers};
+use kubelet::kubelet;
 pub use place::credentials_path;
 pub(crate) use place::host_name;
 use place::{address, coordinator, joined, node_name};
@@ -92,6 +94,16 @@ pub struct Flags {
     /// DIR`. Both containers mount this volume at the same path, and have the same user
     #[arg(long, env = "MUSTER_POD", value_name = "DIR")]
     pub pod: Option<PathBuf>,
+    /// The kubelet's socket pod-resources/kubelet.sock, to ask which pods hold which GPUs. What a pod holds
+    /// is not given to jobs, and worker pods get the health of their GPUs. Only root can call it, as a rule
+    #[arg(long, env = "MUSTER_POD_RESOURCES", value_name = "PATH")]
+    pub pod_resources: Option<PathBuf>,
+    /// The agent's own pod. What it holds, by the word of the kubelet, is this node's
+    #[arg(long, env = "MUSTER_OWN_POD", value_name = "NAMESPACE/NAME")]
+    pub own_pod: Option<String>,
+    /// Only look at the node, and take no work. The agent then starts no worker, whoever asks
+    #[arg(long, env = "MUSTER_SENSES_ONLY")]
+    pub senses_only: bool,
     /// Which of this machine's GPUs belong to this node: all, none, one of equal parts such as 2/3,
     /// or UUIDs and indices
     #[arg(long, env = "MUSTER_GPUS", value_name = "WHICH", default_value = "all")]
@@ -226,6 +238,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The volume that the container for workers shares, if workers do not live beside the agent.
     pub pod: Option<PathBuf>,
+    /// The agent starts no worker.
+    pub senses_only: bool,
     pub address: IpAddr,
     /// The address is the one from which this machine reaches the coordinator, and follows it if
     /// that becomes another one.
@@ -280,7 +294,7 @@ impl Config {
 impl Flags {
     /// Checks that workers may run as `user`, the number of the agent's own user.
     pub fn check_user(&self, user: u32) -> Result<(), WrongFlag> {
-        if user != 0 || self.allow_root_workers {
+        if user != 0 || self.allow_root_workers || self.senses_only {
             return Ok(());
         }
         let message = "this agent runs as root, and every program that a job names would too; start it as a user of its own, or give \
@@ -319,6 +333,13 @@ impl Flags {
                 "keeps launchers, and --no-launchers forbids them",
             ));
         }
+        if self.senses_only && (self.pod.is_some() || self.warm_pool > 0) {
+            return Err(wrong(
+                "senses-only",
+                "takes no work, and --pod and --warm-pool are for work",
+            ));
+        }
+        let kubelet = kubelet(self.pod_resources, self.own_pod)?;
         let pod = self.pod.map(std::path::absolute).transpose();
         let pod = pod.map_err(|e| wrong("pod", e.to_string()))?;
         for (flag, dir) in [("state-dir", Some(&state_dir)), ("pod", pod.as_ref())] {
@@ -339,14 +360,19 @@ impl Flags {
             node: NodeName::from(node),
             state_dir,
             pod: pod.clone(),
+            senses_only: self.senses_only,
             labels: labels(&self.labels, self.label_file.as_deref())?,
-            slots: self.slots,
+            slots: match self.senses_only {
+                true => 0,
+                false => self.slots,
+            },
             runner: match &pod {
                 // The other container brings its own.
                 Some(_) => PathBuf::new(),
+                None if self.senses_only => PathBuf::new(),
                 None => runner(self.runner)?,
             },
-            launchers: !self.no_launchers,
+            launchers: !self.no_launchers && !self.senses_only,
             launcher_memory_max: self
                 .launcher_memory_max
                 .map(|mib| mib.saturating_mul(1 << 20)),
@@ -371,6 +397,7 @@ impl Flags {
                     .notice_file
                     .or_else(|| Some(pod.as_ref()?.join(LEAVING))),
                 pod,
+                kubelet,
             },
         })
     }
@@ -458,139 +485,4 @@ fn runner(given: Option<PathBuf>) -> Result<PathBuf, WrongFlag> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    fn check(args: &[&str]) -> Result<Config, WrongFlag> {
-        let fixed = [
-            "muster-agent",
-            "--node-name",
-            "n1",
-            "--state-dir",
-            "state",
-            "--runner",
-            "/bin/sh",
-        ];
-        let mut flags = Flags::try_parse_from(fixed).unwrap();
-        // A later flag overrides an earlier one.
-        flags.update_from(std::iter::once(&"muster-agent").chain(args));
-        flags.check()
-    }
-
-    #[test]
-    fn the_flags_are_well_formed() {
-        Flags::command().debug_assert();
-    }
-
-    #[test]
-    fn workers_run_as_root_only_where_the_operator_says_so() {
-        let flags = |more: &[&str]| {
-            Flags::try_parse_from(["muster-agent", "--state-dir", "s"].iter().chain(more)).unwrap()
-        };
-        assert_eq!(flags(&[]).check_user(1000), Ok(()));
-        assert_eq!(flags(&["--allow-root-workers"]).check_user(0), Ok(()));
-        let refused = flags(&[]).check_user(0).unwrap_err().to_string();
-        assert!(
-            refused.starts_with("--allow-root-workers: this agent runs as root, and every program"),
-            "{refused}"
-        );
-    }
-
-    #[test]
-    fn good_flags_make_a_configuration() {
-        let config = check(&["--label", "rack=r7", "--label", "x/y=", "--slots", "2"]).unwrap();
-        assert_eq!(config.node, NodeName::from("n1"));
-        assert!(config.state_dir.is_absolute());
-        assert_eq!(config.labels.len(), 2);
-        assert_eq!(config.coordinator.to_string(), "http://127.0.0.1:7070");
-    }
-
-    #[test]
-    fn every_wrong_flag_is_named() {
-        let cases: [(&[&str], &str); 21] = [
-            (
-                &["--probe-every", "1h"],
-                "--probe-every: 1h is not between 100ms and 5m",
-            ),
-            (
-                &["--wait-interface", "a/b"],
-                "--wait-interface: \"a/b\" is not the name of an interface",
-            ),
-            (
-                &["--wait-peer", "hub:"],
-                "--wait-peer: \"hub:\" is not HOST or HOST:PORT",
-            ),
-            (
-                &["--node-name", "Node"],
-                "--node-name: \"Node\" has 'N': only lower-case letters, digits and '-' are allowed",
-            ),
-            (&["--node-name", ""], "--node-name: must not be empty"),
-            (
-                &["--coordinator", "127.0.0.1:7070"],
-                "--coordinator: \"127.0.0.1:7070\" is not a URL like https://train.example.org:7070 or http://127.0.0.1:7070",
-            ),
-            (
-                &["--coordinator", "http://127.0.0.1"],
-                "--coordinator: \"http://127.0.0.1\" is not a URL like https://train.example.org:7070 or http://127.0.0.1:7070",
-            ),
-            (
-                &["--coordinator", "ftp://localhost:1"],
-                "--coordinator: \"ftp://localhost:1\" is not a URL like https://train.example.org:7070 or http://127.0.0.1:7070",
-            ),
-            (
-                &["--coordinator", "https://localhost:1"],
-                "--coordinator: https://localhost:1 speaks TLS, and this node has no certificate; get a token from whoever runs the \
-                 coordinator, and run MUSTER_TOKEN=... muster-agent join https://localhost:1 --ca-pin PIN and the same --state-dir",
-            ),
-            (
-                &["--coordinator", "http://10.0.0.1:7070"],
-                "--coordinator: \"http://10.0.0.1:7070\" is beyond loopback, where only TLS is spoken; use https://",
-            ),
-            (
-                &["--address", "node-1"],
-                "--address: \"node-1\" is not an IP address",
-            ),
-            (
-                &["--address", "10.0.0.1"],
-                "--address: 10.0.0.1 is beyond loopback, and the coordinator at http://127.0.0.1:7070 serves this machine only",
-            ),
-            (&["--label", "rack"], "--label: \"rack\" is not KEY=VALUE"),
-            (
-                &["--label", "=x"],
-                "--label: \"=x\": a key has 1 to 253 letters, digits, '-', '_', '.' and '/'",
-            ),
-            (
-                &["--label", "a=b c"],
-                "--label: \"a=b c\": a value has at most 63 letters, digits, '-', '_' and '.'",
-            ),
-            (
-                &["--label", "a=1", "--label", "a=2"],
-                "--label: \"a\" is given twice",
-            ),
-            (
-                &["--warm-pool", "9"],
-                "--warm-pool: is 9, at most 8 are allowed",
-            ),
-            (
-                &["--warm-pool", "1", "--no-launchers"],
-                "--warm-pool: keeps launchers, and --no-launchers forbids them",
-            ),
-            (&["--slots", "33"], "--slots: is 33, at most 32 are allowed"),
-            (
-                &["--runner", "/nowhere"],
-                "--runner: /nowhere: No such file or directory (os error 2)",
-            ),
-            (
-                &["--runner", "/etc/passwd"],
-                "--runner: /etc/passwd is not a program",
-            ),
-        ];
-        for (args, error) in cases {
-            assert_eq!(check(args).unwrap_err().to_string(), error);
-        }
-        assert!(check(&["--coordinator", "http://[::1]:7070"]).is_ok());
-        assert!(check(&["--coordinator", "http://localhost:7070"]).is_ok());
-    }
-}
+mod tests;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use muster_core::node_report::NodeReport;
 use muster_runtime::{
     service,
@@ -23,7 +23,7 @@ use crate::{
     atomic_file,
     boot::Boot,
     config::Config,
-    host::{LocalHost, PodHost, RunnerHost},
+    host::{LocalHost, NoHost, PodHost, RunnerHost},
     ledger_file, lock,
     logs::Logs,
     probe::Facts,
@@ -44,6 +44,12 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let _lock = lock::take(&config.state_dir, config.node.as_str())?;
     let runs = Runs::new(config.holds_runs());
     let open = runs.open().context("list the runs on disk")?;
+    if config.senses_only && !open.is_empty() {
+        bail!(
+            "this state directory has runs ({}), and --senses-only takes no work: end them first, or use another directory",
+            open.len()
+        );
+    }
     let ledger = ledger_file::read(&config.state_dir, &config.node, !open.is_empty())?;
     info!(node = %config.node, state = %config.state_dir.display(), coordinator = %config.coordinator, "muster-agent {}", version());
 
@@ -54,6 +60,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let disk = StateDisk::start(&config.state_dir, runs.clone(), facts.clone())
         .context("start a thread for the state directory")?;
     let (host, boot): (Arc<dyn RunnerHost>, Boot) = match &config.pod {
+        None if config.senses_only => (Arc::new(NoHost), Boot::of_machine()),
         None => (
             Arc::new(LocalHost::new(config.runner.clone())),
             Boot::of_machine(),
@@ -116,6 +123,7 @@ pub fn facts(config: &Config) -> Facts {
         agent_version: version().to_owned(),
         labels: config.labels.clone(),
         slots: config.slots,
+        senses_only: config.senses_only,
         ..NodeReport::default()
     };
     Facts::gather(fixed, &config.probes, &config.state_dir)

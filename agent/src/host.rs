@@ -20,16 +20,18 @@ use muster_runner::{
 use tokio::net::UnixStream;
 
 mod local;
+mod none;
 mod pod;
 
 pub(crate) use local::LocalHost;
+pub(crate) use none::NoHost;
 pub(crate) use pod::PodHost;
 
 /// An answer that may take long.
 pub(crate) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The place where this node's runners live. [`LocalHost`] is the machine that the agent itself is
-/// on, [`PodHost`] another container of its pod. Methods that return no future may block on a disk.
+/// on, [`PodHost`] another container of its pod. With [`NoHost`] there are none. Methods that return no future may block on a disk.
 /// Call them on a separate thread.
 pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// Starts a runner for `dir`, which holds its `hold.json`, and returns once it can be reached.

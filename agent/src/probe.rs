@@ -16,8 +16,10 @@
 //! | `kernel_clock` | whether anything sets the clock |
 //! | `usage` | how much of the machine is in use, and by whom |
 //! | `held` | what the supervisor says about its runs, and what follows from it |
+//! | `holders` | which pods hold which GPUs, by what the kubelet says |
 //! | `awaited` | interfaces and peers without which the node takes no work |
 //! | `kernel_log` | lines of the kernel log |
+//! | `kubelet` | asking the kubelet which devices it gave to pods |
 //! | `topology` | the distance matrix |
 //! | `roots` | the directory that is read as `/` |
 
@@ -42,9 +44,11 @@ mod awaited;
 mod container;
 mod glance;
 mod held;
+mod holders;
 mod host;
 mod kernel_clock;
 mod kernel_log;
+mod kubelet;
 mod machine;
 mod network;
 mod nvml;
@@ -63,7 +67,7 @@ pub use held::{HeldRank, HeldRun};
 use roots::Roots;
 use sense::Sense;
 use senses::Senses;
-pub use settings::{Pace, Probes, Share};
+pub use settings::{Kubelet, Pace, Probes, Share};
 pub(crate) use usage::memory;
 
 /// How long the first look may take. Initialising a driver with eight GPUs in non-persistent mode
@@ -255,6 +259,7 @@ fn watch(
         table: probes.table.clone(),
         pace: probes.pace,
         remembers: probes.remembers,
+        kubelet: probes.kubelet.clone(),
         inbox,
         poke,
         peers: awaited::unasked(&probes.wait_peers),
@@ -280,6 +285,14 @@ fn watch(
             runs,
             out: out.clone(),
             publish: used,
+            over: over.clone(),
+        });
+    }
+    if let Some(Kubelet { socket, .. }) = &probes.kubelet {
+        kubelet::start(kubelet::Watch {
+            socket: socket.clone(),
+            every: probes.pace.fast,
+            out: out.clone(),
             over: over.clone(),
         });
     }

@@ -63,6 +63,7 @@ impl SimulatedAgent {
             node: node.clone(),
             state_dir: PathBuf::new(),
             pod: None,
+            senses_only: false,
             address: [127, 0, 0, 1].into(),
             follows_address: false,
             labels: [("rack", "r1"), ("zone", "a")]

@@ -71,6 +71,8 @@ impl Finding {
 pub const WORKER_UNKILLABLE: &str = "worker-unkillable";
 /// The rule for connections that a TCPStore on this node has refused.
 pub const TCPSTORE_REFUSAL: &str = "tcpstore-refusal";
+/// The rule for a kubelet that does not say which pods hold GPUs.
+pub const POD_RESOURCES: &str = "pod-resources";
 /// The rule for a machine that will be taken away, such as a spot instance.
 pub const TERMINATION_NOTICE: &str = "termination-notice";
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
 
+pub mod devices;
 pub mod gpu;
 pub mod holders;
 pub mod host;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `address` | where a coordinator is reached |
 //! | `dial` | calling it: timeouts, keep-alive, the clients of its services |
+//! | `unix` | calling another server on this machine by its Unix socket |
 //! | `listen` | its port: which addresses, how many connections, who is served |
 //! | `handshake` | TLS handshakes of callers, so many at a time |
 //! | `connection` | one accepted connection |
@@ -41,6 +42,7 @@ mod refusal;
 #[cfg(test)]
 mod stranger;
 pub mod tls;
+pub mod unix;
 mod unproven;
 pub mod uri_names;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use muster_core::{
     health::{Reading, Source, Xid, kernel_log::Line},
     node_report::{
+        devices::Given,
         gpu::{Driver, Gpu},
         network::Network,
     },
@@ -28,6 +29,8 @@ pub(super) enum Sense {
     StateDisk(Vec<Reading>),
     /// How much of the machine is in use.
     Usage(Vec<Reading>),
+    /// The devices that the kubelet has given to pods, or why it does not say.
+    Kubelet(Result<Vec<Given>, String>),
 }
 
 /// One look at the GPUs.

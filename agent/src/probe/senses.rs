@@ -31,8 +31,9 @@ use tracing::{info, warn};
 
 use super::{
     held::{Held, HeldRun},
+    holders::PodHolders,
     sense::{GpuLook, MachineLook, Sense},
-    settings::{Pace, Share},
+    settings::{Kubelet, Pace, Share},
     topology,
 };
 use crate::atomic_file::write_atomic;
@@ -55,6 +56,7 @@ pub(super) struct Senses {
     pub(super) table: Table,
     pub(super) pace: Pace,
     pub(super) remembers: bool,
+    pub(super) kubelet: Option<Kubelet>,
     pub(super) inbox: Receiver<Sense>,
     pub(super) poke: SyncSender<()>,
     /// The readings about peers until they have been asked.
@@ -82,6 +84,7 @@ struct Mind {
     nics: BTreeSet<String>,
     /// The combined result of the last looks. It is kept as long as looks say the same, as most do.
     seen: Option<Seen>,
+    pods: PodHolders,
     keeper: Keeper,
 }
 
@@ -117,6 +120,7 @@ impl Senses {
             names: BTreeMap::new(),
             nics: BTreeSet::new(),
             seen: None,
+            pods: PodHolders::new(self.kubelet.clone()),
             keeper: Keeper::start(self.state_dir.join(MEMORY)),
         };
         mind.judge.look(Source::Peers, &self.peers, self.moment());
@@ -194,6 +198,11 @@ impl Senses {
             Sense::Skew(reading) => mind.judge.look(Source::Clock, &[reading], at),
             Sense::StateDisk(readings) => mind.judge.look(Source::StateDisk, &readings, at),
             Sense::Usage(readings) => mind.judge.look(Source::Usage, &readings, at),
+            Sense::Kubelet(answer) => {
+                let gpus = mind.gpus.as_ref().map_or(&[][..], |look| &look.gpus);
+                let reading = mind.pods.hear(answer, gpus);
+                mind.judge.look(Source::Kubelet, &[reading], at);
+            }
         }
     }
 
@@ -208,12 +217,11 @@ impl Senses {
             .get(&xid.pci)
             .map_or(Subject::Node, |uuid| Subject::Gpu(uuid.clone()));
         if mind.judge.xid(xid, &subject, at) {
-            if let Some(job) = mind
-                .names
-                .get(&xid.pci)
-                .and_then(|uuid| mind.held.job_on(uuid))
-            {
-                mind.judge.fault_of_job(xid.code, &subject, job, at);
+            let uuid = mind.names.get(&xid.pci);
+            let ours = uuid.and_then(|uuid| mind.held.job_on(uuid));
+            let job = ours.map(str::to_owned);
+            if let Some(job) = job.or_else(|| mind.workload_on(uuid?)) {
+                mind.judge.fault_of_job(xid.code, &subject, &job, at);
             }
             warn!(code = xid.code, pci = %xid.pci, detail = %xid.detail, "XID");
             self.look_again();
@@ -373,6 +381,7 @@ impl Senses {
         if !report.network.addresses.is_empty() {
             report.network.addresses.extend(&self.outer);
         }
+        report.holders = mind.pods.of(&look.gpus, &report.gpus);
         report.health = self.own(mind.judge.health(now()), &report.gpus);
         // Remember before telling: an agent that ends at this moment must not forget what it has
         // told.
@@ -480,6 +489,11 @@ impl Keeper {
 }
 
 impl Mind {
+    /// The workload in a pod on this GPU.
+    fn workload_on(&self, uuid: &str) -> Option<String> {
+        self.pods.workload_on(&self.gpus.as_ref()?.gpus, uuid)
+    }
+
     fn at_address(&self, pci: &str) -> Option<Subject> {
         if let Some(uuid) = self.names.get(pci) {
             return Some(Subject::Gpu(uuid.clone()));

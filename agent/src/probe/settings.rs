@@ -36,6 +36,8 @@ pub struct Probes {
     pub wait_peers: Vec<Peer>,
     /// The volume that the container for workers shares with the agent's.
     pub pod: Option<PathBuf>,
+    /// Where to ask who holds GPUs. None: nobody is asked.
+    pub kubelet: Option<Kubelet>,
     /// This file exists once the machine is about to be taken away.
     pub notice_file: Option<PathBuf>,
 }
@@ -54,9 +56,19 @@ impl Default for Probes {
             wait_interfaces: Vec::new(),
             wait_peers: Vec::new(),
             pod: None,
+            kubelet: None,
             notice_file: None,
         }
     }
+}
+
+/// The kubelet of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubelet {
+    /// Its socket for the PodResources API.
+    pub socket: PathBuf,
+    /// The agent's own pod, as namespace and name. What it holds is this node's.
+    pub own_pod: Option<(String, String)>,
 }
 
 /// How often the probes look. Events and the kernel log are heard at once, independently of this.

@@ -61,6 +61,8 @@ pub enum Source {
     StateDisk,
     /// How much of the machine is in use.
     Usage,
+    /// What the kubelet says about GPUs.
+    Kubelet,
 }
 
 /// One value of one check.

@@ -64,7 +64,12 @@ const ROOMS: [(&str, &[&str]); 19] = [
     // It runs the agent's probes against machines that do not exist.
     (
         "muster-senses",
-        &["muster-agent", "muster-core", "muster-fake-nvml"],
+        &[
+            "muster-agent",
+            "muster-core",
+            "muster-fake-nvml",
+            "muster-proto",
+        ],
     ),
     ("muster-architecture", &[]),
     // It runs the agents' real sessions against the real coordinator process.

@@ -1,6 +1,8 @@
 //! A fake machine, and the agent's own probes that look at it. The tests are in `tests/`.
 //! `senses-cost` measures the cost of looking.
 
+pub mod kubelet;
+
 use std::{
     path::{Path, PathBuf},
     time::Duration,

@@ -7,6 +7,7 @@ pub(crate) mod document;
 pub(crate) mod environment;
 pub(crate) mod explain;
 pub(crate) mod hardware;
+pub(crate) mod holders;
 pub(crate) mod listing;
 pub(crate) mod steps;
 pub(crate) mod table;

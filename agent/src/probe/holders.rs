@@ -98,16 +98,11 @@ fn doubt(gpus: &[Gpu], given: &[Given]) -> Option<String> {
             "more than {HOLDERS_MAX} pods share GPUs here, and the others are not counted"
         ));
     }
-    let strange = resolved.strange?;
-    let Given {
-        namespace,
-        pod,
-        by,
-        device,
-    } = strange;
+    // The pod is not named: everybody who may look at nodes reads this.
+    let Given { by, device, .. } = resolved.strange?;
     Some(format!(
-        "the kubelet has given {device} ({by}) to {namespace}/{pod}, and NVML knows no such GPU: the device plugin and the agent must see \
-         the same GPUs"
+        "the kubelet has given {device} ({by}) to a pod, and NVML knows no such GPU: the device plugin and the agent must see the same \
+         GPUs"
     ))
 }
 
@@ -177,7 +172,7 @@ mod tests {
     fn a_device_that_is_none_of_the_gpus_is_told() {
         let strange = || Ok(vec![given("team-a/p", "GPU-z")]);
         let reading = asked().hear(strange(), &[gpu("GPU-a")]);
-        let said = "given GPU-z (nvidia.com/gpu) to team-a/p";
+        let said = "given GPU-z (nvidia.com/gpu) to a pod";
         assert!(reading.words.contains(said), "{}", reading.words);
         // The driver may not have answered yet.
         assert_eq!(asked().hear(strange(), &[]).value, Value::Flag(false));

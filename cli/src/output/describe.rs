@@ -14,7 +14,7 @@ use muster_proto::{convert::jobs, v1};
 
 use super::{
     document::severity,
-    hardware, steps,
+    hardware, holders, steps,
     table::{Table, plain},
     usage, words,
 };
@@ -106,12 +106,15 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         page.field("Lane", format!("{lane}: {reason}"));
     }
     software(&mut page, &status.members);
-    let members: Vec<_> = status.members.iter().map(member).collect();
-    page.table(
-        "Members",
-        vec!["NODE RANK", "NODE", "PHASE", "LANE", "LAUNCHER"],
-        &members,
-    );
+    let mut heads = vec!["NODE RANK", "NODE", "PHASE", "LANE", "LAUNCHER"];
+    let pods = status.members.iter().any(|member| !member.host.is_empty());
+    if pods {
+        heads.extend(["HOST", "GPUS"]);
+    }
+    let of =
+        |one: &v1::MemberStatus| [member(one), if pods { place(one) } else { vec![] }].concat();
+    let members: Vec<_> = status.members.iter().map(of).collect();
+    page.table("Members", heads, &members);
     let number = |step: Option<u64>| step.map(|step| step.to_string()).unwrap_or_default();
     let ranks: Vec<_> = status
         .ranks
@@ -334,6 +337,12 @@ fn member(member: &v1::MemberStatus) -> Vec<String> {
     ]
 }
 
+/// Where a worker pod is, and its GPUs.
+fn place(member: &v1::MemberStatus) -> Vec<String> {
+    let gpus: Vec<&str> = member.gpus.iter().map(|gpu| holders::short(gpu)).collect();
+    vec![member.host.clone(), gpus.join(",")]
+}
+
 /// Quotes a word as a shell needs it, so that the command can be copied.
 fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
@@ -348,6 +357,7 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
     let mut page = Page::default();
     page.field("Name", &node.name);
     page.field("State", hardware::state(node));
+    page.field("Host", &node.host);
     if let Some(cordon) = &node.cordon {
         page.field(
             "Cordoned",
@@ -435,11 +445,9 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
             format!("{}, CUDA up to {}", driver.version, driver.cuda),
         );
     }
-    page.table(
-        "GPUs",
-        hardware::GPU_HEADS.to_vec(),
-        &hardware::gpu_rows(node),
-    );
+    let gpus = hardware::gpu_rows(node);
+    let (heads, gpus) = holders::with_column(node, hardware::GPU_HEADS.to_vec(), gpus);
+    page.table("GPUs", heads, &gpus);
     if let Some(used) = &node.usage {
         page.field(
             "Usage",

@@ -12,7 +12,10 @@ use muster_proto::{
 };
 use serde::Serialize;
 
-use super::words;
+use super::{
+    holders::{self, Holder},
+    words,
+};
 
 mod members;
 mod usage;
@@ -190,6 +193,14 @@ struct NodeStatus {
     memory_bytes: u64,
     gpus: Vec<Gpu>,
     gpu_error: Option<String>,
+    /// `None`: the agent asks no kubelet who holds them, or has no answer yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_holders: Option<Vec<Holder>>,
+    /// The host of a worker pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    senses_only: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     warm_pool: Option<WarmPool>,
     findings: Vec<Finding>,
@@ -310,6 +321,9 @@ impl From<v1::Node> for Node {
                     })
                     .collect(),
                 gpu_error: some(node.gpu_error),
+                gpu_holders: holders::listed(node.gpu_holders),
+                host: some(node.host),
+                senses_only: node.senses_only,
                 warm_pool: node.warm_pool.map(
                     |v1::WarmPool {
                          limit,

@@ -92,7 +92,8 @@ fn withholds(finding: &&v1::Finding) -> bool {
 }
 
 /// `Ready` or `Ready,Cordoned`; `Excluded` is added if somebody else keeps work away in Kubernetes,
-/// and `Unhealthy` if a finding that is not about a single GPU does.
+/// `Unhealthy` if a finding that is not about a single GPU does, and `SensesOnly` if its agent takes
+/// no work.
 pub(crate) fn state(node: &v1::Node) -> String {
     let grave = node
         .hardware
@@ -108,6 +109,7 @@ pub(crate) fn state(node: &v1::Node) -> String {
         (node.cordon.is_some(), "Cordoned"),
         (!node.excluded.is_empty(), "Excluded"),
         (unhealthy, "Unhealthy"),
+        (node.senses_only, "SensesOnly"),
     ];
     words
         .into_iter()

@@ -140,7 +140,7 @@ impl v1::node_service_server::NodeService for Nodes {
     }
 }
 
-/// A node, without the names of jobs that are none of the caller's business.
+/// A node, without the names of jobs and pods that are none of the caller's business.
 fn shown(rights: &Rights, view: &NodeView) -> v1::Node {
     let mut node = wire::node(view);
     for run in &mut node.runs {
@@ -151,6 +151,12 @@ fn shown(rights: &Rights, view: &NodeView) -> v1::Node {
     for mark in &mut node.marks {
         if !rights.scope.has(&mark.namespace) {
             (mark.namespace, mark.job) = Default::default();
+        }
+    }
+    let holders = node.gpu_holders.iter_mut().flat_map(|all| &mut all.holders);
+    for holder in holders {
+        if !rights.scope.has(&holder.namespace) {
+            (holder.namespace, holder.pod) = Default::default();
         }
     }
     node

@@ -19,7 +19,9 @@ use muster_core::{
     time::Timestamp,
 };
 use muster_proto::{
-    convert::session::{desired_from_wire, hello_to_wire, launchers_to_wire, runs_to_wire},
+    convert::session::{
+        desired_from_wire, hello_to_wire, launchers_to_wire, node_report_to_wire, runs_to_wire,
+    },
     v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
 };
 use muster_rpc::Clients;
@@ -34,11 +36,7 @@ pub(crate) fn hello(node: &str) -> v1::Hello {
 }
 
 fn hello_with(node: &str, report: NodeReport) -> v1::Hello {
-    let report = NodeReport {
-        address: "127.0.0.1".into(),
-        slots: 1,
-        ..report
-    };
+    let report = with_address(report);
     let hello = Hello {
         node: NodeName::from(node),
         boot_id: format!("boot-of-{node}"),
@@ -52,6 +50,14 @@ fn hello_with(node: &str, report: NodeReport) -> v1::Hello {
         runs: Vec::new(),
     };
     hello_to_wire(&hello, Timestamp(0))
+}
+
+fn with_address(report: NodeReport) -> NodeReport {
+    NodeReport {
+        address: "127.0.0.1".into(),
+        slots: 1,
+        ..report
+    }
 }
 
 pub(crate) fn say(message: FromAgent) -> v1::AgentMessage {
@@ -111,6 +117,8 @@ pub(crate) enum Order {
     Exit(Exit),
     /// Every log of this node gets more lines.
     Write(Vec<String>),
+    /// The node is like this now.
+    Report(Box<NodeReport>),
 }
 
 /// A node that works until it is dropped.
@@ -316,6 +324,10 @@ impl Node {
                     }
                 }
                 self.report().await;
+            }
+            Order::Report(report) => {
+                let report = node_report_to_wire(&with_address(*report));
+                self.send(FromAgent::Report(report)).await;
             }
             Order::Write(lines) => {
                 self.log.extend(lines.iter().cloned());

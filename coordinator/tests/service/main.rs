@@ -19,6 +19,7 @@ mod kubectl;
 mod kubernetes;
 mod logs;
 mod nodes;
+mod pod_gpus;
 mod process;
 mod reflection;
 mod rotation;

@@ -14,10 +14,10 @@ use crate::{
     tokens::{changed, mint, whoami},
 };
 
-struct World {
-    cluster: Cluster,
-    secure: Secure,
-    kubectl: Kubectl,
+pub(crate) struct World {
+    pub(crate) cluster: Cluster,
+    pub(crate) secure: Secure,
+    pub(crate) kubectl: Kubectl,
     agents: BTreeMap<String, FakeAgent>,
 }
 
@@ -27,7 +27,7 @@ fn template() -> Value {
 }
 
 /// A job of two nodes, of one to two.
-fn job() -> Value {
+pub(crate) fn job() -> Value {
     let mut job = job_of_two();
     (job["replicas"], job["template"]) = (json!(2), template());
     job
@@ -44,7 +44,7 @@ fn names(state: &State) -> Vec<String> {
 }
 
 impl World {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let cluster = Cluster::start().await;
         let settings = cluster.pods();
         let secure = changed(&cluster, |asked| *asked = settings).await;
@@ -57,7 +57,7 @@ impl World {
     }
 
     /// Waits until there are so many pods that stay.
-    async fn pods(&self, count: usize) -> Vec<String> {
+    pub(crate) async fn pods(&self, count: usize) -> Vec<String> {
         self.cluster
             .until(|state| names(state).len() == count)
             .await;
@@ -65,7 +65,7 @@ impl World {
     }
 
     /// The scheduler gives the pod this host, its containers start, and its agent dials.
-    async fn runs(&mut self, pod: &str, host: &str) {
+    pub(crate) async fn runs(&mut self, pod: &str, host: &str) {
         let running = json!({ "spec": { "nodeName": host }, "status": { "phase": "Running" } });
         self.cluster
             .change(|state| state.change_pod(NAMESPACE, pod, running));
@@ -87,12 +87,12 @@ impl World {
         self.cluster.change(|state| state.drop_pod(NAMESPACE, pod));
     }
 
-    async fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
         self.kubectl.until("digits", wanted).await
     }
 }
 
-fn runs_on(nodes: &str) -> impl Fn(&Value) -> bool {
+pub(crate) fn runs_on(nodes: &str) -> impl Fn(&Value) -> bool {
     move |object| in_phase("Running")(object) && object["status"]["nodes"] == *nodes
 }
 

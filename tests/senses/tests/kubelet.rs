@@ -148,7 +148,7 @@ async fn an_old_api_and_a_strange_device_are_told() {
     eyes.until("it is too old", says("Kubernetes must be 1.20 or later"))
         .await;
     kubelet.says(&[("team-a/p", "nvidia.com/gpu", &["GPU-of-nobody"])]);
-    let strange = "given GPU-of-nobody (nvidia.com/gpu) to team-a/p";
+    let strange = "given GPU-of-nobody (nvidia.com/gpu) to a pod";
     eyes.until("the device is strange", says(strange)).await;
 }
 

@@ -25,6 +25,11 @@ pub(super) struct Member {
     cuda: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     nccl: Option<String>,
+    /// The host of a worker pod, and the GPUs that it holds there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gpus: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -58,6 +63,8 @@ impl From<v1::MemberStatus> for Member {
             torch: some(member.torch),
             cuda: some(member.cuda),
             nccl: some(member.nccl),
+            host: some(member.host),
+            gpus: member.gpus,
         }
     }
 }

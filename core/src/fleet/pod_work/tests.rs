@@ -42,7 +42,14 @@ fn steps(work: &mut PodWork, job: &JobRecord, seconds: u64) -> NextWork {
 
 /// The same, if the fleet knows of these.
 fn told(work: &mut PodWork, job: &JobRecord, seconds: u64, known: &BTreeSet<String>) -> NextWork {
-    work.next(job, known, |_| Host::Fit, |_| PodState::Sound, at(seconds), 500)
+    work.next(
+        job,
+        known,
+        |_| Host::Fit,
+        |_| PodState::Sound,
+        at(seconds),
+        500,
+    )
 }
 
 /// The same, if the fleet knows of all that are to go.

@@ -11,7 +11,7 @@ use muster_core::{
     },
 };
 
-use super::settings::Kubelet;
+use super::{sense::GpuLook, settings::Kubelet};
 
 #[derive(Debug)]
 pub(super) struct PodHolders {
@@ -29,8 +29,12 @@ impl PodHolders {
         }
     }
 
-    /// Takes the latest answer, and says what is wrong with it. `gpus`: all of the machine.
-    pub(super) fn hear(&mut self, answer: Result<Vec<Given>, String>, gpus: &[Gpu]) -> Reading {
+    /// Takes the latest answer, and says what is wrong with it. `look`: the last one at the GPUs.
+    pub(super) fn hear(
+        &mut self,
+        answer: Result<Vec<Given>, String>,
+        look: Option<&GpuLook>,
+    ) -> Reading {
         let wrong = match answer {
             Ok(mut given) => {
                 let own = self
@@ -42,7 +46,7 @@ impl PodHolders {
                         (namespace, pod) != (&device.namespace, &device.pod)
                     })
                 });
-                let wrong = doubt(gpus, &given);
+                let wrong = look.and_then(|look| doubt(look, &given));
                 self.said = Some(given);
                 wrong
             }
@@ -86,13 +90,18 @@ impl PodHolders {
     }
 }
 
-/// What in an answer does not go with the GPUs that there are. While none is known, as with a driver that
-/// does not answer, nothing can be said.
-fn doubt(gpus: &[Gpu], given: &[Given]) -> Option<String> {
-    if gpus.is_empty() {
-        return None;
+/// What in an answer does not go with the GPUs that there are. If the driver does not answer, nothing can
+/// be said.
+fn doubt(look: &GpuLook, given: &[Given]) -> Option<String> {
+    let resolved = resolve(&look.gpus, given);
+    if look.gpus.is_empty() {
+        let sees_none = look.absent && resolved.strange.is_some();
+        return sees_none.then(|| {
+            "the kubelet has given GPUs to pods, and the agent sees no driver: the pod needs the runtime class nvidia and \
+             NVIDIA_VISIBLE_DEVICES=all, and NVIDIA's container toolkit must accept this variable from unprivileged containers"
+                .to_owned()
+        });
     }
-    let resolved = resolve(gpus, given);
     if resolved.cut {
         return Some(format!(
             "more than {HOLDERS_MAX} pods share GPUs here, and the others are not counted"
@@ -114,6 +123,13 @@ mod tests {
         Gpu {
             uuid: uuid.into(),
             ..Gpu::default()
+        }
+    }
+
+    fn look(gpus: &[Gpu]) -> GpuLook {
+        GpuLook {
+            gpus: gpus.to_vec(),
+            ..GpuLook::default()
         }
     }
 
@@ -143,13 +159,13 @@ mod tests {
     fn nothing_is_guessed_before_the_kubelet_has_answered() {
         let (all, mut holders) = ([gpu("GPU-a")], asked());
         assert_eq!(PodHolders::new(None).of(&all, &all), Holders::NotAsked);
-        let reading = holders.hear(Err("it is away".into()), &all);
+        let reading = holders.hear(Err("it is away".into()), None);
         assert_eq!(reading.value, Value::Flag(true));
         assert!(reading.words.contains("no GPU of this node is given"));
         assert_eq!(holders.of(&all, &all), Holders::Unknown);
-        let reading = holders.hear(Ok(vec![given("team-a/p", "GPU-a")]), &all);
+        let reading = holders.hear(Ok(vec![given("team-a/p", "GPU-a")]), Some(&look(&all)));
         assert_eq!(reading.value, Value::Flag(false));
-        let reading = holders.hear(Err("it is away".into()), &all);
+        let reading = holders.hear(Err("it is away".into()), None);
         assert!(reading.words.contains("is taken for true"));
         assert_eq!(pods(holders.of(&all, &all)), ["p"]);
     }
@@ -163,7 +179,7 @@ mod tests {
                 given("team-a/p", "GPU-b"),
                 given("team-a/q", "GPU-c"),
             ]),
-            &all,
+            Some(&look(&all)),
         );
         assert_eq!(pods(holders.of(&all, &all[..2])), ["p"]);
     }
@@ -171,11 +187,32 @@ mod tests {
     #[test]
     fn a_device_that_is_none_of_the_gpus_is_told() {
         let strange = || Ok(vec![given("team-a/p", "GPU-z")]);
-        let reading = asked().hear(strange(), &[gpu("GPU-a")]);
+        let reading = asked().hear(strange(), Some(&look(&[gpu("GPU-a")])));
         let said = "given GPU-z (nvidia.com/gpu) to a pod";
         assert!(reading.words.contains(said), "{}", reading.words);
         // The driver may not have answered yet.
-        assert_eq!(asked().hear(strange(), &[]).value, Value::Flag(false));
+        for unknown in [None, Some(&look(&[]))] {
+            let reading = asked().hear(strange(), unknown);
+            assert_eq!(reading.value, Value::Flag(false));
+        }
+        let absent = GpuLook {
+            absent: true,
+            ..GpuLook::default()
+        };
+        let reading = asked().hear(strange(), Some(&absent));
+        assert!(
+            reading.words.contains("runtime class nvidia"),
+            "{}",
+            reading.words
+        );
+        let others = Ok(vec![Given {
+            by: "rdma/hca".into(),
+            ..given("team-a/p", "0")
+        }]);
+        assert_eq!(
+            asked().hear(others, Some(&absent)).value,
+            Value::Flag(false)
+        );
     }
 
     #[test]
@@ -183,7 +220,7 @@ mod tests {
         let (all, mut holders) = ([gpu("GPU-a")], asked());
         let mut on = |pods: &[&str]| {
             let given = pods.iter().map(|pod| given(pod, "GPU-a"));
-            holders.hear(Ok(given.collect()), &all);
+            holders.hear(Ok(given.collect()), Some(&look(&all)));
             holders.workload_on(&all, "GPU-a")
         };
         assert_eq!(on(&["team-a/one-bcdfg"]).as_deref(), Some("team-a/one"));

@@ -199,8 +199,7 @@ impl Senses {
             Sense::StateDisk(readings) => mind.judge.look(Source::StateDisk, &readings, at),
             Sense::Usage(readings) => mind.judge.look(Source::Usage, &readings, at),
             Sense::Kubelet(answer) => {
-                let gpus = mind.gpus.as_ref().map_or(&[][..], |look| &look.gpus);
-                let reading = mind.pods.hear(answer, gpus);
+                let reading = mind.pods.hear(answer, mind.gpus.as_ref());
                 mind.judge.look(Source::Kubelet, &[reading], at);
             }
         }

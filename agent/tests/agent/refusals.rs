@@ -2,10 +2,13 @@
 
 use std::{fs, path::Path};
 
-use muster_core::run::{Assignment, RunPhase};
+use muster_core::{
+    node_report::holders::Holders,
+    run::{Assignment, RunPhase},
+};
 
 use crate::rig::{
-    Coordinator, Node,
+    Coordinator, Node, Session,
     node::{ready, run, running},
 };
 
@@ -64,6 +67,31 @@ async fn a_run_that_cannot_start_here_says_why() {
         };
         assert!(reason.starts_with(&why), "{reason:?} is not {why:?}");
     }
+}
+
+/// Whoever asks: such an agent may be root.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_only_looks_starts_nothing() {
+    let mut coordinator = Coordinator::start().await;
+    let mut node = Node::new("n1");
+    let flags = ["--senses-only", "--pod-resources=/no/kubelet.sock"];
+    node.flags = flags.map(str::to_owned).into();
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 1).await;
+    let report = &session.hello.report;
+    assert_eq!((report.senses_only, report.slots), (true, 0));
+    assert_eq!(report.holders, Holders::Unknown, "nothing is guessed");
+    let assignment = node.assignment("job-a", 1);
+    session.desire(vec![running(assignment)]).await;
+    let why = |session: &Session| match session.phase(&run("job-a", 1)) {
+        Some(RunPhase::Refused(why)) => Some(why.clone()),
+        _ => None,
+    };
+    session.until("refused", |s| why(s).is_some()).await;
+    let why = why(&session).unwrap();
+    assert!(why.contains("only looks at its node"), "{why}");
+    let started = fs::read_dir(node.path("out")).unwrap().count();
+    assert_eq!(started, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,6 +79,91 @@ fn no_pod_asks_for_a_privilege() {
     }
 }
 
+/// The pods that only look have two privileges, and what each is for stands above it.
+#[test]
+fn the_component_that_only_looks_asks_for_two_privileges() {
+    let file = "components/senses-only/kustomization.yaml";
+    let kustomization = objects(file).remove(0);
+    let mut steps: Vec<Value> = Vec::new();
+    for patch in kustomization["patches"].as_array().into_iter().flatten() {
+        let text = patch["patch"].as_str().expect("a text");
+        let all: Vec<Value> = serde_saphyr::from_str(text).expect("it is YAML");
+        steps.extend(all);
+    }
+    let put = |path: &str| {
+        let step = steps.iter().find(|step| step["path"] == path);
+        step.unwrap_or_else(|| panic!("nothing replaces {path}"))["value"].clone()
+    };
+    let list = |name: &str| {
+        let list = put(&format!("/spec/template/spec/{name}"));
+        list.as_array().cloned().expect("a list")
+    };
+    assert!(list("initContainers").is_empty());
+    let containers = list("containers");
+    assert_eq!(
+        (containers.len(), &containers[0]["name"]),
+        (1, &json!("agent"))
+    );
+    let agent = &containers[0];
+    let context = json!({
+        "runAsUser": 0,
+        "runAsNonRoot": false,
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+    });
+    assert_eq!(agent["securityContext"], context);
+    let limits = agent["resources"]["limits"].to_string();
+    assert!(!limits.contains("gpu"), "it takes no GPU: {limits}");
+    let of_host: Vec<Value> = list("volumes")
+        .into_iter()
+        .filter(|volume| !volume["hostPath"].is_null())
+        .collect();
+    assert_eq!(of_host.len(), 1, "{of_host:?}");
+    assert_eq!(
+        of_host[0]["hostPath"]["path"],
+        "/var/lib/kubelet/pod-resources"
+    );
+    let mut mounts = agent["volumeMounts"].as_array().into_iter().flatten();
+    let mount = mounts.find(|mount| mount["name"] == of_host[0]["name"]);
+    assert_eq!(mount.expect("it is mounted")["readOnly"], true);
+    let touched: BTreeSet<&str> = steps
+        .iter()
+        .filter_map(|step| step["path"].as_str())
+        .collect();
+    let expected = [
+        "/metadata/labels/pod-security.kubernetes.io~1enforce",
+        "/spec/template/metadata/annotations/kubectl.kubernetes.io~1default-container",
+        "/spec/template/spec/containers",
+        "/spec/template/spec/initContainers",
+        "/spec/template/spec/volumes",
+    ];
+    assert_eq!(touched, expected.into(), "a namespace, a user and a path");
+
+    let text = source(&format!("manifests/{file}"));
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let privileges = [
+        "runAsUser: 0",
+        "runAsNonRoot: false",
+        "hostPath:",
+        "value: privileged",
+    ];
+    for privilege in privileges {
+        let at = lines.iter().position(|line| *line == privilege);
+        let at = at.unwrap_or_else(|| panic!("{file} has no {privilege}"));
+        // Above it, or above the item or the step that it belongs to.
+        let above = lines[at.saturating_sub(3)..at].iter();
+        let explained = above.clone().any(|line| line.starts_with('#'));
+        assert!(explained, "{file}: what is {privilege} for?");
+    }
+    let flags = source("agent/src/config.rs") + &source("agent/src/config/proof.rs");
+    for variable in agent["env"].as_array().into_iter().flatten() {
+        let name = variable["name"].as_str().unwrap_or_default();
+        let known = !name.starts_with("MUSTER_") || flags.contains(&format!("env = \"{name}\""));
+        assert!(known, "no flag takes {name}");
+    }
+}
+
 #[test]
 fn the_agents_pods_have_no_right_and_one_token() {
     let workload = of_kind("DaemonSet");

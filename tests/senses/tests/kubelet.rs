@@ -183,15 +183,14 @@ async fn an_xid_counts_for_the_workload_whose_pod_holds_the_gpu() {
     let (mut kubelet, mut eyes) = beside(&machine, &[]).await;
     kubelet.start();
     let uuid = eyes.report.gpus[3].uuid.clone();
-    let mut round = 0;
-    for (pod, suspected) in [
+    let pods = [
         ("team-a/one-bcdfg", false),
         ("team-a/one-hjklm", false),
         ("team-b/two-bcdfg", true),
-    ] {
+    ];
+    for (round, (pod, suspected)) in (1..).zip(pods) {
         kubelet.says(&[(pod, "nvidia.com/gpu", &[&uuid])]);
         held(&mut eyes, &[(pod, 3)]).await;
-        round += 1;
         machine.inject("gpu3", "xid=31");
         let seen = |report: &NodeReport| {
             let times = format!("{round} times");

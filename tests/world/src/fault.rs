@@ -86,6 +86,7 @@ faults! {
     NoRoom: "the scheduler finds no room for any pod",
     WatchBroken: "the coordinators' watch of pods breaks, and what happens until the next list is never told",
     PodLies: "the agent in a worker pod speaks of another job than its own",
+    GpuSick: "a GPU that a kubelet gives to pods is sick for a while; whoever uses it goes on",
 }
 
 impl Fault {
@@ -105,7 +106,7 @@ impl Fault {
 
     /// Faults that were added when even a draw more would have changed too many histories. Each
     /// draws from a source of its own.
-    pub(crate) const LAST: [Fault; 11] = [
+    pub(crate) const LAST: [Fault; 12] = [
         Fault::CommitTorn,
         Fault::PodDeleted,
         Fault::PodForced,
@@ -117,6 +118,7 @@ impl Fault {
         Fault::NoRoom,
         Fault::WatchBroken,
         Fault::PodLies,
+        Fault::GpuSick,
     ];
 
     /// Whether it happens to machines, and not to pods on them: to their hardware, their disks, or by

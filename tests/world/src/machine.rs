@@ -23,7 +23,7 @@ use crate::{
     clock::Clock,
     leftovers::Left,
     planted::{Planted, on},
-    pods::{Containers, Place},
+    pods::{Containers, KubeletGpu, Place},
     strangers::{Disk, StateDir},
 };
 
@@ -87,6 +87,8 @@ pub(crate) struct Machine {
     pub(crate) struck_off: bool,
     /// It is a worker pod.
     pub(crate) pod: Option<Place>,
+    /// The GPUs that its kubelet gives to pods.
+    pub(crate) kubelet_gpus: Vec<KubeletGpu>,
     /// In its next hello its agent speaks of a job that is not its own; and whether one has done so.
     pub(crate) lies: bool,
     pub(crate) lied: bool,
@@ -176,7 +178,7 @@ impl Machine {
             self.nic_down
                 .then(|| finding("port-down", Subject::Nic("mlx5_0".into()))),
         ];
-        NodeReport {
+        let mut report = NodeReport {
             address: "10.0.0.1".into(),
             slots: self.slots + extra_slots,
             gpus: (0..self.gpus)
@@ -187,7 +189,9 @@ impl Machine {
                 findings: findings.into_iter().flatten().collect(),
             },
             ..NodeReport::default()
-        }
+        };
+        self.add_kubelet_gpus(&mut report);
+        report
     }
 
     /// Whether something may happen on it: it is no pod, or one whose containers run.

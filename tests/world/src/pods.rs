@@ -11,6 +11,7 @@
 //! | `shell` | the coordinators: news in, requests out |
 //! | `kubelet` | the scheduler, the kubelets, and the containers |
 //! | `books` | where pods are, and how many a job has or could have |
+//! | `gpus` | the GPUs that kubelets give to pods |
 //! | `harm` | people who delete pods, evictions, and everything else that goes wrong |
 
 use std::{
@@ -39,10 +40,12 @@ use crate::{
 };
 
 mod books;
+mod gpus;
 mod harm;
 mod kubelet;
 mod shell;
 
+pub(crate) use gpus::KubeletGpu;
 pub(crate) use shell::Shell;
 
 /// How long a coordinator waits for an answer of the API server, as in production.
@@ -68,6 +71,8 @@ pub(crate) struct Pods {
     no_node: BTreeSet<usize>,
     /// Nodes that were Lost at any time. Others are made in their place.
     were_lost: BTreeSet<NodeName>,
+    /// Pods that had a sick GPU at any time. Others are made in their place.
+    were_sick: BTreeSet<NodeName>,
     /// The uids of pods whose deletion a coordinator has begun.
     doomed: BTreeSet<String>,
 }
@@ -210,6 +215,7 @@ impl Pods {
             kubelet_cut: vec![Timestamp(0); plan.machines],
             no_node: BTreeSet::new(),
             were_lost: BTreeSet::new(),
+            were_sick: BTreeSet::new(),
             doomed: BTreeSet::new(),
         })
     }
@@ -261,6 +267,7 @@ impl World {
         if self.pods.is_none() {
             return;
         }
+        self.kubelets_have_gpus();
         self.pods_wait(100, 1_000, PodEvent::SchedulerLooks);
         for host in 0..self.plan.machines {
             self.pods_wait(100, 1_000, PodEvent::KubeletLooks { host });

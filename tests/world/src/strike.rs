@@ -479,6 +479,7 @@ impl World {
                 self.ends(machine, Kind::Slow);
             }
             Fault::ProcessLeft => self.reboot_where_left(machine),
+            Fault::GpuSick => self.gpu_is_well(machine, other),
             Fault::AgentPause | Fault::MachineStands => self.agent_goes_on(machine),
             Fault::FabricCut => self.heal_fabric(machine, other),
             Fault::GpusHidden => {

@@ -42,6 +42,7 @@ kinds! {
     PeersParted: "the network between members failed",
     StruckOff: "an operator struck the node off",
     Leaving: "it was to be taken away",
+    SickGpu: "a GPU of the pod was sick",
     Fenced: "its workers stopped, as nothing was heard of the coordinator",
 }
 

@@ -477,6 +477,7 @@ pub(crate) fn machine(index: usize, plan: &Plan) -> Machine {
         other_disk: None,
         struck_off: false,
         pod: None,
+        kubelet_gpus: Vec::new(),
         lies: false,
         lied: false,
     }

@@ -43,10 +43,14 @@ pub(crate) struct Component {
 }
 
 /// In the order of their folders' names.
-pub(crate) const COMPONENTS: [Component; 3] = [
+pub(crate) const COMPONENTS: [Component; 4] = [
     Component {
         folder: "cordon",
         value: "cordon.enabled",
+    },
+    Component {
+        folder: SENSES_ONLY,
+        value: "sensesOnly.enabled",
     },
     Component {
         folder: "two-coordinators",
@@ -70,6 +74,10 @@ impl Component {
         files.join("---\n")
     }
 
+    fn has_objects(&self) -> bool {
+        !names(&self.kustomization()).is_empty()
+    }
+
     fn read(&self, name: &str) -> String {
         read(&format!("components/{}/{name}", self.folder))
     }
@@ -83,6 +91,24 @@ impl Component {
         let text = format!("{head}{{{{- if .Values.{value} }}}}\n{text}{{{{- end }}}}\n");
         (format!("{folder}.yaml"), text)
     }
+}
+
+const SENSES_ONLY: &str = "senses-only";
+/// Stands for what the component `senses-only` has in place of a list of the pod.
+const ITS_CONTAINERS: &str = "@containers@\n";
+const ITS_VOLUMES: &str = "@volumes@\n";
+
+/// The text that this component puts in place of a list. Its lines have the indent that the list has in the
+/// base.
+fn replaced(folder: &str, list: &str) -> String {
+    let text = read(&format!("components/{folder}/kustomization.yaml"));
+    let head = format!("      path: /spec/template/spec/{list}\n      value:\n");
+    let (_, rest) = text.split_once(&head).expect("it replaces the list");
+    let list = rest
+        .split("    - op: ")
+        .next()
+        .expect("splits have a first");
+    list.to_owned()
 }
 
 const fn edit(file: &'static str, find: &'static str, put: &'static str) -> Edit {
@@ -278,6 +304,34 @@ spec:
     ),
     edit(
         "agent.yaml",
+        "        kubectl.kubernetes.io/default-container: workers\n",
+        "        {{- if .Values.sensesOnly.enabled }}
+        kubectl.kubernetes.io/default-container: agent
+        {{- end }}
+        {{- if not .Values.sensesOnly.enabled }}
+        kubectl.kubernetes.io/default-container: workers
+        {{- end }}
+",
+    ),
+    edit(
+        "agent.yaml",
+        "      initContainers:
+      - name: install
+",
+        "      {{- if .Values.sensesOnly.enabled }}
+      initContainers: []
+      containers:
+@containers@
+      volumes:
+@volumes@
+      {{- end }}
+      {{- if not .Values.sensesOnly.enabled }}
+      initContainers:
+      - name: install
+",
+    ),
+    edit(
+        "agent.yaml",
         "      maxUnavailable: 1\n",
         "      maxUnavailable: {{ toJson .Values.agent.maxUnavailable }}\n",
     ),
@@ -383,6 +437,7 @@ spec:
       {{- range .Values.workers.volumes }}
       - {{ toJson . }}
       {{- end }}
+      {{- end }}
 ",
     ),
 ];
@@ -430,12 +485,25 @@ pub(crate) fn templates(base: &[(String, String)]) -> Result<Vec<(String, String
             }
             text = text.replace(edit.find, edit.put);
         }
+        for (place, list) in [(ITS_CONTAINERS, "containers"), (ITS_VOLUMES, "volumes")] {
+            let mut own = escaped(&replaced(SENSES_ONLY, list));
+            // The agent is configured by the same values there.
+            let of_agent = |edit: &&Edit| {
+                let values = [".Values.agent.", ".Values.images.agent"];
+                edit.file == name && values.iter().any(|value| edit.put.contains(value))
+            };
+            for edit in EDITS.iter().filter(of_agent) {
+                own = own.replace(edit.find, edit.put);
+            }
+            text = text.replace(place, &own);
+        }
         let head = format!(
             "# Made from manifests/base/{name}: change that file, or tests/architecture/tests/chart/generate.rs, not this one.\n"
         );
         made.push((name.clone(), head + &documents(&text)));
     }
-    made.extend(COMPONENTS.iter().map(Component::template));
+    let with_objects = COMPONENTS.iter().filter(|one| one.has_objects());
+    made.extend(with_objects.map(Component::template));
     if lost.is_empty() { Ok(made) } else { Err(lost) }
 }
 

@@ -235,6 +235,8 @@ fn truth_of(
         }
         // What was killed there was ended with it, as far as anybody can know.
         Cause::NodeLeaving => world.befell(machine, opened, &|kind| kind == Kind::Leaving),
+        // Its host may say so late.
+        Cause::NodeUnhealthy => world.befell(machine, Timestamp(0), &|kind| kind == Kind::SickGpu),
         Cause::NodeDeleted => world.befell(machine, opened, &|kind| kind == Kind::StruckOff),
         _ => None,
     }

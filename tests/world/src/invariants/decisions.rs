@@ -178,6 +178,15 @@ fn only_who_is_heard(world: &World, before: &JobRecord, job: &JobRecord) -> Brok
             ),
         ));
     }
+    let sick = |node: &NodeName| Some((node.clone(), world.sick_by_report(node)?));
+    let mut members = current.members.iter();
+    if let Some((node, check)) = members.find_map(|member| sick(&member.node)) {
+        let what = format!(
+            "generation {} of {} is opened on {node}, and a GPU of this pod has {check}",
+            current.number, job.uid
+        );
+        return Some(("I16", what));
+    }
     let unheard = current
         .members
         .iter()

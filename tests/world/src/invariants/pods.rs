@@ -37,7 +37,8 @@ pub(crate) fn no_pod_too_many(world: &mut World, process: u64, job: &JobUid, mos
 pub(super) fn marks_of_pods(world: &World, node: &NodeRecord, mark: &Mark) -> Broken {
     let what = match (is_pod(&node.name), mark.standing) {
         (true, _) => format!("{} is a pod and gets a mark of {}", node.name, mark.job),
-        (false, muster_core::fleet::Standing::Node) => {
+        // That its GPU is sick is the word of its host.
+        (false, muster_core::fleet::Standing::Node) if mark.cause != Cause::NodeUnhealthy => {
             let of_pod = |job: &JobRecord| job.spec.template.is_some();
             let is_word = world.store.jobs.get(&mark.job).is_some_and(of_pod);
             if !is_word {

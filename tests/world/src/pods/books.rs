@@ -97,6 +97,7 @@ impl World {
             let told = shell.is_some_and(|process| process.shell.has_found(pod));
             (object.by == process || told)
                 && !pods.were_lost.contains(&pod.node())
+                && !pods.were_sick.contains(&pod.node())
                 && !pods.doomed.contains(&pod.uid)
         };
         pods.standing(job).filter(knows).count()

@@ -70,6 +70,11 @@ impl World {
                 place.lies = true;
                 self.break_session(machine);
             }
+            Fault::GpuSick if self.machines[host].powered => {
+                if !self.gpu_sickens(host) {
+                    return false;
+                }
+            }
             _ => return false,
         }
         self.count(fault);
@@ -201,6 +206,7 @@ impl World {
             (pods.away_until, pods.unsure_until, pods.no_room_until) = (now, now, now);
             pods.kubelet_cut.fill(now);
         }
+        self.all_gpus_are_well();
     }
 
     /// What is wrong with pods, and must not be for long: those of jobs that are over run on, or a job

@@ -76,6 +76,7 @@ impl World {
             place.host = Some(host);
         }
         note!(self, "{name} is bound to n{host}");
+        self.gets_a_gpu(name, host);
         self.pod_changed(name);
     }
 

@@ -2,10 +2,7 @@
 
 use std::{fs, path::Path};
 
-use muster_core::{
-    node_report::holders::Holders,
-    run::{Assignment, RunPhase},
-};
+use muster_core::run::{Assignment, RunPhase};
 
 use crate::rig::{
     Coordinator, Node, Session,
@@ -78,9 +75,10 @@ async fn an_agent_that_only_looks_starts_nothing() {
     node.flags = flags.map(str::to_owned).into();
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 1).await;
-    let report = &session.hello.report;
+    let report = session.hello.report.clone().unwrap();
     assert_eq!((report.senses_only, report.slots), (true, 0));
-    assert_eq!(report.holders, Holders::Unknown, "nothing is guessed");
+    let known = report.gpu_holders.map(|holders| holders.known);
+    assert_eq!(known, Some(false), "nothing is guessed");
     let assignment = node.assignment("job-a", 1);
     session.desire(vec![running(assignment)]).await;
     let why = |session: &Session| match session.phase(&run("job-a", 1)) {

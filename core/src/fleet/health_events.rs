@@ -1,9 +1,18 @@
 //! Events about a node: what keeps work away from its hardware, and what others say of it on its
-//! Kubernetes Node object.
+//! Kubernetes Node object. Also the XIDs of GPUs that worker pods hold.
+
+use std::collections::BTreeMap;
 
 use crate::{
-    fleet::{registry::Node, scratch::Scratch, unhealthy},
+    fleet::{
+        job::JobRecord,
+        pod_gpus,
+        registry::{Node, Registry},
+        scratch::Scratch,
+        unhealthy,
+    },
     health::{Finding, Health, Severity},
+    id::{JobUid, NodeName},
 };
 
 /// The findings that keep work away from a GPU or the node.
@@ -72,4 +81,40 @@ pub(crate) fn tell_object(node: &mut Node, out: &mut Scratch) {
     };
     out.tell(warning, reason, message).on_node(name);
     node.record.told_excluded = now;
+}
+
+/// Tells each job whose pod holds a GPU of new XIDs of this GPU.
+pub(crate) fn tell_xids(
+    host: &NodeName,
+    before: &Health,
+    nodes: &Registry,
+    jobs: &BTreeMap<JobUid, JobRecord>,
+    out: &mut Scratch,
+) {
+    let known = |finding: &&Finding| {
+        let same = |old: &Finding| {
+            (&old.check, &old.subject, &old.reason)
+                == (&finding.check, &finding.subject, &finding.reason)
+        };
+        before.findings.iter().any(same)
+    };
+    for name in nodes.pods_on(host) {
+        let node = nodes.get(name);
+        let job = node.and_then(|node| jobs.get(&node.pod.as_ref()?.job));
+        let (Some(node), Some(job)) = (node, job) else {
+            continue;
+        };
+        let Some(held) = pod_gpus::of(nodes, node) else {
+            continue;
+        };
+        let xids = held.findings().filter(|f| f.check.starts_with("xid"));
+        for finding in xids.filter(|finding| !known(finding)) {
+            let message = format!("{name}: {}", pod_gpus::said(finding, Some(host)));
+            let event = out.tell(finding.severity > Severity::Note, "Xid", message);
+            event.of_job(&job.uid, &job.name).on_node(host);
+            if let Some(current) = job.current.as_ref().filter(|current| current.has(name)) {
+                event.in_generation(current.number);
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        brake, cordon, health_events, pod_gpus,
+        brake, cordon, health_events,
         registry::{Liveness, Node},
         scratch::Scratch,
         turn::Fleet,
@@ -80,7 +80,7 @@ impl Fleet {
         for pod in self.nodes.pods_on(host) {
             scratch.node_changed(&self.nodes, &self.jobs, pod);
         }
-        pod_gpus::tell_xids(host, &before.health, &self.nodes, &self.jobs, scratch);
+        health_events::tell_xids(host, &before.health, &self.nodes, &self.jobs, scratch);
     }
 
     pub(crate) fn runs(&mut self, session: SessionId, runs: Vec<RunReport>, scratch: &mut Scratch) {

@@ -5,17 +5,13 @@
 //! has no GPUs here. Only what the host says of the pod's own GPUs concerns the pod. A sick GPU of a
 //! neighbour does not.
 
-use std::collections::BTreeMap;
-
 use crate::{
     fleet::{
-        job::JobRecord,
         registry::{Node, Registry},
-        scratch::Scratch,
         worker_pod::PodStage,
     },
-    health::{Finding, Health, Severity, Subject},
-    id::{JobUid, NodeName},
+    health::{Finding, Severity, Subject},
+    id::NodeName,
     node_report::{
         Gpu,
         holders::{Holder, Holders},
@@ -112,40 +108,4 @@ pub(crate) fn bars_new_pods(host: &Node, is_ours: impl Fn(&Holder) -> bool) -> O
     let gpu = grave.find(|gpu| report.holders_of(gpu).all(&is_ours))?;
     let finding = report.health.of_gpu(&gpu.uuid)?;
     Some(format!("{} is unhealthy ({})", gpu.uuid, finding.check))
-}
-
-/// Tells each job whose pod holds a GPU of new XIDs of this GPU.
-pub(crate) fn tell_xids(
-    host: &NodeName,
-    before: &Health,
-    nodes: &Registry,
-    jobs: &BTreeMap<JobUid, JobRecord>,
-    out: &mut Scratch,
-) {
-    let known = |finding: &&Finding| {
-        let same = |old: &Finding| {
-            (&old.check, &old.subject, &old.reason)
-                == (&finding.check, &finding.subject, &finding.reason)
-        };
-        before.findings.iter().any(same)
-    };
-    for name in nodes.pods_on(host) {
-        let node = nodes.get(name);
-        let job = node.and_then(|node| jobs.get(&node.pod.as_ref()?.job));
-        let (Some(node), Some(job)) = (node, job) else {
-            continue;
-        };
-        let Some(held) = of(nodes, node) else {
-            continue;
-        };
-        let xids = held.findings().filter(|f| f.check.starts_with("xid"));
-        for finding in xids.filter(|finding| !known(finding)) {
-            let message = format!("{name}: {}", said(finding, Some(host)));
-            let event = out.tell(finding.severity > Severity::Note, "Xid", message);
-            event.of_job(&job.uid, &job.name).on_node(host);
-            if let Some(current) = job.current.as_ref().filter(|current| current.has(name)) {
-                event.in_generation(current.number);
-            }
-        }
-    }
 }

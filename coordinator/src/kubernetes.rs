@@ -11,8 +11,9 @@
 //! | `nodes` | the Node objects, listed and followed |
 //! | `object` | what is kept of a Node object |
 //! | `marking` | what is written on Node objects: cordons, a condition |
-//! | `pods` | worker pods: they are made for jobs, and become nodes |
-//! | `pace`, `attempts`, `turns` | so many writes in a time; when to try again; whose turn it is |
+//! | `pods` | worker pods: they are made for jobs, and become nodes; queues of Kueue |
+//! | `desk` | what the loops about jobs, pods and queues tell each other |
+//! | `pace`, `attempts`, `turns`, `stamp` | so many writes in a time; when to try again; whose turn it is; times as text |
 //! | `server` | one question and its answer, within seconds or not at all |
 //! | `access` | what a user of Kubernetes may do |
 //! | `account` | the service account of the agents, and the audience of tokens |
@@ -27,6 +28,7 @@ mod answers;
 mod attempts;
 mod bundle;
 mod crd;
+mod desk;
 mod follow;
 mod jobs;
 mod leader;
@@ -37,6 +39,7 @@ mod pace;
 mod pods;
 mod reviews;
 mod server;
+mod stamp;
 mod turns;
 mod verdict;
 
@@ -49,6 +52,7 @@ pub(crate) use access::{Access, Deed, JOBS, Question};
 pub use account::{Account, BadAccount};
 pub(crate) use bundle::Bundle;
 pub use crd::yaml as definition_yaml;
+pub(crate) use desk::Desk;
 pub(crate) use jobs::Jobs;
 pub use leader::Leader;
 pub(crate) use marking::Marking;
@@ -86,6 +90,8 @@ pub struct Settings {
     pub jobs: bool,
     /// Make worker pods, with agents as in this DaemonSet.
     pub pods: Option<Account>,
+    /// Keep a Workload for each job with pods of its own that names a queue of Kueue.
+    pub kueue: bool,
     /// What is written on them. They are read then, too.
     pub cordon: CordonMode,
     /// Take tokens that it knows, as the identity of a caller.

@@ -137,15 +137,19 @@ impl Coordinator {
         let nodes = asked.clone().filter(is_read);
         let nodes = nodes.map(|asked| kubernetes::Nodes::of(asked.configuration));
         let nodes = nodes.transpose()?;
+        let desk = asked.as_ref().filter(|asked| asked.kueue);
+        let desk = desk.map(|_| Arc::new(kubernetes::Desk::new()));
         let pods = asked.as_ref().and_then(|asked| {
             let model = asked.pods.clone()?;
             let audience = asked.tokens.as_ref()?.audience.clone();
-            Some(kubernetes::Pods::of(&asked.configuration, model, audience))
+            let (configuration, desk) = (&asked.configuration, desk.clone());
+            Some(kubernetes::Pods::of(configuration, model, audience, desk))
         });
         let pods = pods.transpose()?;
         let jobs = asked.as_ref().filter(|asked| asked.jobs);
         let makes_pods = pods.is_some();
-        let jobs = jobs.map(|asked| kubernetes::Jobs::of(&asked.configuration, makes_pods));
+        let jobs =
+            jobs.map(|asked| kubernetes::Jobs::of(&asked.configuration, makes_pods, desk.clone()));
         let jobs = jobs.transpose()?;
         let reviews = asked.as_ref().map(kubernetes::Reviews::of).transpose()?;
         let reviews = reviews.flatten().map(Arc::new);

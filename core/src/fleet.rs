@@ -42,6 +42,7 @@
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
 //! | `dependents` | what a `MusterJob` object owns besides pods: a NetworkPolicy, a PodDisruptionBudget |
+//! | `queue` | a job in a queue of Kueue: whether it may have nodes |
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
 //! | `pod_work` | the work for them: what is under way, and what is not known |
@@ -134,6 +135,7 @@ pub mod pod_work;
 mod policy;
 mod presence;
 mod prewarm;
+pub mod queue;
 pub mod receipt;
 mod registry;
 mod requests;

@@ -20,7 +20,7 @@ use super::access::{GROUP, JOBS};
 /// at most 63 characters.
 const NAME_MAX: usize = 52;
 
-/// Conditions of one object. There are seven.
+/// Conditions of one object. There are eight.
 const CONDITIONS_MAX: usize = 16;
 
 /// The rules' word for an object whose job was accepted before.
@@ -377,7 +377,7 @@ fn status() -> Value {
             "conditions": {
                 "type": "array",
                 "maxItems": CONDITIONS_MAX,
-                "description": "Accepted, Running, Degraded, BelowMinimum, Suspended, Complete, Failed.",
+                "description": "Accepted, Running, Degraded, BelowMinimum, Suspended, Complete, Failed; Queued if the object names a queue of Kueue.",
                 "items": condition,
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["type"],

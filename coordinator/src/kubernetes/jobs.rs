@@ -20,7 +20,7 @@ mod events;
 mod object;
 mod status;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kube::{Api, Client, Config};
 use muster_core::id::JobName;
@@ -35,6 +35,7 @@ use self::{
 use super::{
     KubernetesError,
     access::{GROUP, JOBS},
+    desk::Desk,
     follow::{Follower, News, Reader},
     server::Server,
 };
@@ -48,16 +49,23 @@ pub(crate) struct Jobs {
     api: Api<MusterJob>,
     /// For dependents. `None`: no pods are made, and so no dependents.
     client: Option<Client>,
+    /// `Some`: Kueue admits jobs.
+    desk: Option<Arc<Desk>>,
     server: Server,
 }
 
 impl Jobs {
-    pub(crate) fn of(configuration: &Config, makes_pods: bool) -> Result<Self, KubernetesError> {
+    pub(crate) fn of(
+        configuration: &Config,
+        makes_pods: bool,
+        desk: Option<Arc<Desk>>,
+    ) -> Result<Self, KubernetesError> {
         let client = Client::try_from(configuration.clone())
             .map_err(|source| KubernetesError::Client(Box::new(source)))?;
         Ok(Self {
             client: makes_pods.then(|| client.clone()),
             api: Api::all(client),
+            desk,
             server: Server::of(configuration)?,
         })
     }
@@ -69,7 +77,7 @@ impl Jobs {
         let events = Events::new(handle.clone(), self.server.clone());
         let (tell, told) = mpsc::channel(NEWS);
         let makes_pods = self.client.is_some();
-        let controller = Controller::new(handle, self.server, makes_pods, news, told);
+        let controller = Controller::new(handle, self.server, makes_pods, self.desk, news, told);
         let dependents = async {
             match self.client {
                 Some(client) => dependents::follow(client, tell).await,

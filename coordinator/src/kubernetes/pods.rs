@@ -12,8 +12,10 @@
 //! | `object` | what is kept of a Pod object |
 //! | `model` | the DaemonSet of the agents, and the authorities in a job's namespace |
 //! | `controller` | the loop: news, plans, pods made and deleted |
+//! | `kueue` | jobs in the queues of Kueue |
 
 mod controller;
+mod kueue;
 mod model;
 mod object;
 mod template;
@@ -31,9 +33,14 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use self::object::{JOB_NAME, JOB_UID, is_worker, owner};
 pub(super) use self::template::check as check_template;
-use self::{controller::Controller, model::Model};
+use self::{
+    controller::{Controller, Queues},
+    kueue::Flavors,
+    model::Model,
+};
 use super::{
     Account, KubernetesError,
+    desk::Desk,
     follow::{Follower, News, Reader},
     server::Server,
 };
@@ -44,26 +51,30 @@ const NEWS: usize = 64;
 
 /// The worker pods of one cluster.
 pub(crate) struct Pods {
-    api: Api<Pod>,
+    client: Client,
     server: Server,
     model: Account,
     audience: String,
+    /// `Some`: Kueue admits jobs.
+    desk: Option<Arc<Desk>>,
 }
 
 impl Pods {
-    /// `model`: the DaemonSet of the agents.
+    /// `model`: the DaemonSet of the agents. `desk`: given if Kueue admits jobs.
     pub(crate) fn of(
         configuration: &Config,
         model: Account,
         audience: String,
+        desk: Option<Arc<Desk>>,
     ) -> Result<Self, KubernetesError> {
         let client = Client::try_from(configuration.clone())
             .map_err(|source| KubernetesError::Client(Box::new(source)))?;
         Ok(Self {
-            api: Api::all(client),
+            client,
             server: Server::of(configuration)?,
             model,
             audience,
+            desk,
         })
     }
 
@@ -79,15 +90,35 @@ impl Pods {
             handle: handle.clone(),
             tell,
         };
-        let mut follower = Follower::new(self.api, reader);
+        let mut follower = Follower::new(Api::all(self.client.clone()), reader);
         let model = Model::new(
             self.server.clone(),
             self.model,
             self.audience,
             Box::new(authorities),
         );
-        let controller = Controller::new(handle, self.server, Arc::new(model), news);
-        let work = async { tokio::join!(Box::pin(follower.work()), Box::pin(controller.work())) };
+        let model = Arc::new(model);
+        let queues = self.desk.clone().map(|desk| Queues {
+            standings: desk.standings(),
+            desk,
+            flavors: Flavors::new(self.server.clone()),
+        });
+        let kueue = {
+            let (handle, server, model) = (handle.clone(), self.server.clone(), model.clone());
+            async move {
+                if let Some(desk) = self.desk {
+                    kueue::work(self.client, handle, server, model, desk).await;
+                }
+            }
+        };
+        let controller = Controller::new(handle, self.server, model, news, queues);
+        let work = async {
+            tokio::join!(
+                Box::pin(follower.work()),
+                Box::pin(controller.work()),
+                Box::pin(kueue)
+            )
+        };
         shutdown.run_until_cancelled(work).await;
     }
 }

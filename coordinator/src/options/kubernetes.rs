@@ -64,6 +64,12 @@ pub struct KubernetesOptions {
     )]
     pub kubernetes_pods: Option<Account>,
 
+    /// Let Kueue admit jobs with pods of their own whose object has the label
+    /// kueue.x-k8s.io/queue-name: each gets a Workload object, and no pod before it is admitted. Needs
+    /// --kubernetes-pods, and the rights of manifests/components/kueue.
+    #[arg(long, env = "MUSTER_KUBERNETES_KUEUE", requires = "kubernetes_pods")]
+    pub kubernetes_kueue: bool,
+
     /// For whom a token must be [default: muster-coordinator.NAMESPACE, with the namespace of the
     /// pod or kubeconfig]
     #[arg(long, env = "MUSTER_AUDIENCE", value_name = "AUDIENCE")]
@@ -122,6 +128,7 @@ impl KubernetesOptions {
             configuration,
             jobs: self.kubernetes_jobs,
             pods: self.kubernetes_pods,
+            kueue: self.kubernetes_kueue,
             nodes,
             cordon,
             tokens,

@@ -106,6 +106,8 @@ pub(crate) struct State {
     pub config_maps: BTreeMap<(String, String), Value>,
     kept: kept::Kept,
     collections: collections::Collections,
+    /// The versions of Kueue's objects that are served.
+    pub kueue: Vec<&'static str>,
 }
 
 impl Cluster {
@@ -160,6 +162,7 @@ impl Cluster {
             nodes: true,
             jobs: false,
             pods: None,
+            kueue: false,
             cordon: CordonMode::Off,
             tokens: None,
         }
@@ -193,6 +196,7 @@ impl Cluster {
             nodes: false,
             jobs: false,
             pods: None,
+            kueue: false,
             cordon: CordonMode::Off,
             tokens: Some(Tokens {
                 audience: access::AUDIENCE.into(),
@@ -214,6 +218,14 @@ impl Cluster {
         (settings.jobs, settings.pods) = (true, Some(access::AGENTS.parse().unwrap()));
         settings.tokens.as_mut().unwrap().pods = true;
         settings
+    }
+
+    /// A coordinator that lets Kueue admit jobs.
+    pub(crate) fn queues(&self) -> Settings {
+        Settings {
+            kueue: true,
+            ..self.pods()
+        }
     }
 
     /// A coordinator that takes tokens of users too.

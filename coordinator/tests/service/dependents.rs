@@ -39,7 +39,7 @@ impl World {
         let cluster = Cluster::start().await;
         cluster.change(before);
         let settings = cluster.pods();
-        let secure = changed(&cluster, |asked| *asked = settings).await;
+        let secure = Box::pin(changed(&cluster, |asked| *asked = settings)).await;
         Self {
             kubectl: Kubectl::new(cluster.configuration()),
             cluster,

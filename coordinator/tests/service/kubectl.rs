@@ -45,9 +45,24 @@ impl Kubectl {
     }
 
     pub(crate) async fn apply(&self, name: &str, spec: Value) -> Result<Value, kube::Error> {
+        self.apply_with(name, json!({}), spec).await
+    }
+
+    /// The same, in a queue of Kueue.
+    pub(crate) async fn queue(&self, name: &str, queue: &str, spec: Value) -> Value {
+        let labels = json!({ "kueue.x-k8s.io/queue-name": queue });
+        self.apply_with(name, labels, spec).await.unwrap()
+    }
+
+    async fn apply_with(
+        &self,
+        name: &str,
+        labels: Value,
+        spec: Value,
+    ) -> Result<Value, kube::Error> {
         let object = json!({
             "apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob",
-            "metadata": { "name": name }, "spec": spec,
+            "metadata": { "name": name, "labels": labels }, "spec": spec,
         });
         self.ask(Method::POST, &Self::path(""), Some(&object)).await
     }

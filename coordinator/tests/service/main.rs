@@ -21,6 +21,7 @@ mod logs;
 mod nodes;
 mod pod_gpus;
 mod process;
+mod queues;
 mod reflection;
 mod rotation;
 mod semantics;

@@ -6,6 +6,7 @@
 mod cordons;
 mod dependents;
 mod objects;
+mod queues;
 mod real;
 
 use std::time::Duration;
@@ -117,6 +118,7 @@ impl World {
         };
         Settings {
             pods: None,
+            kueue: false,
             configuration,
             nodes: false,
             jobs: true,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use muster_coordinator::kubernetes::Settings;
 use muster_core::exit::Exit;
 use serde_json::{Value, json};
 
@@ -18,7 +19,7 @@ pub(crate) struct World {
     pub(crate) cluster: Cluster,
     pub(crate) secure: Secure,
     pub(crate) kubectl: Kubectl,
-    agents: BTreeMap<String, FakeAgent>,
+    pub(crate) agents: BTreeMap<String, FakeAgent>,
 }
 
 /// The template of a job in somebody's own image.
@@ -47,7 +48,11 @@ impl World {
     pub(crate) async fn start() -> Self {
         let cluster = Cluster::start().await;
         let settings = cluster.pods();
-        let secure = changed(&cluster, |asked| *asked = settings).await;
+        Self::with(cluster, settings).await
+    }
+
+    pub(crate) async fn with(cluster: Cluster, settings: Settings) -> Self {
+        let secure = Box::pin(changed(&cluster, |asked| *asked = settings)).await;
         Self {
             kubectl: Kubectl::new(cluster.configuration()),
             cluster,
@@ -82,7 +87,7 @@ impl World {
     }
 
     /// The pod's containers end, and it is gone.
-    fn goes(&mut self, pod: &str) {
+    pub(crate) fn goes(&mut self, pod: &str) {
         self.agents.remove(pod);
         self.cluster.change(|state| state.drop_pod(NAMESPACE, pod));
     }

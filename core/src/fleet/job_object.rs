@@ -14,6 +14,7 @@ use crate::{
     fleet::{
         dependents::{self, Asked, Dependent, Kind, Situation},
         job::{JobRecord, Phase},
+        queue::Admission,
     },
     id::{JobName, JobUid},
     spec::{API_VERSION, FieldError, JobDocument, JobSpec, KIND, Lifetime, Metadata, SpecDocument},
@@ -41,6 +42,8 @@ pub struct JobObject {
     pub ttl: Option<Duration>,
     /// Other objects that it asks for.
     pub asks: Asked,
+    /// The queue of Kueue that its label names. Only a job with pods of its own is in one.
+    pub queue: Option<String>,
 }
 
 /// What to do next about an object or its job.
@@ -87,8 +90,13 @@ pub enum Objection {
 }
 
 impl JobObject {
+    /// Whether its job is to have no nodes for now. `job`: its own, if the fleet has it.
+    pub fn holds_back(&self, job: Option<&JobRecord>, admission: &Admission) -> bool {
+        self.suspend || admission.holds_back(job.is_none_or(|job| job.suspended))
+    }
+
     /// The dependents that it should have. `job`: its own, if the fleet has it.
-    pub fn dependents(&self, job: Option<&JobRecord>) -> Vec<Dependent> {
+    pub fn dependents(&self, job: Option<&JobRecord>, admission: &Admission) -> Vec<Dependent> {
         let least = |document: &SpecDocument| {
             let wanted = document.replicas.unwrap_or(1);
             u32::try_from(document.min_replicas.unwrap_or(wanted)).ok()
@@ -101,7 +109,7 @@ impl JobObject {
                 None => self.spec.as_ref().ok().and_then(least),
             },
             is_over: self.over.is_some() || job.is_some_and(|job| job.phase.is_over()),
-            is_held_back: self.suspend,
+            is_held_back: self.holds_back(job, admission),
         })
     }
 }
@@ -206,13 +214,18 @@ impl Plan {
 }
 
 /// The next step about an object and the job of its name. One of them may be missing. Ask only when
-/// all objects are known: a job without its object is ended.
-pub fn plan(object: Option<&JobObject>, job: Option<&JobRecord>, now: Timestamp) -> Plan {
+/// all objects are known: a job without its object is ended. `admission`: what the object's queue says.
+pub fn plan(
+    object: Option<&JobObject>,
+    job: Option<&JobRecord>,
+    admission: &Admission,
+    now: Timestamp,
+) -> Plan {
     let Some(object) = object else {
         return job.map_or(Plan::NOTHING, without_object);
     };
     match job {
-        Some(job) if job.uid == object.uid => of_both(object, job, now),
+        Some(job) if job.uid == object.uid => of_both(object, job, admission, now),
         Some(job) => of_namesakes(object, job),
         None => without_job(object, now),
     }
@@ -268,15 +281,24 @@ fn of_namesakes(object: &JobObject, job: &JobRecord) -> Plan {
     plan
 }
 
-fn of_both(object: &JobObject, job: &JobRecord, now: Timestamp) -> Plan {
+fn of_both(object: &JobObject, job: &JobRecord, admission: &Admission, now: Timestamp) -> Plan {
     if object.deleting {
         return ended(job);
     }
     let may_live = job.unproven_generations().next().is_some();
-    let mut plan = match wanted(object, job) {
+    let suspend = object.holds_back(Some(job), admission);
+    let bounded = |(nodes, life)| {
+        let nodes = admission.bounds(nodes, job.replicas, job.spec.min_replicas);
+        (nodes, life)
+    };
+    let mut plan = match wanted(object, job).map(bounded) {
         Err(objection) => Plan::objection(objection),
         Ok(_) if job.ending.is_some() || job.phase.is_over() => Plan::NOTHING,
-        Ok(_) if object.suspend != job.suspended => Plan::step(Step::Suspend(object.suspend)),
+        // It must not get pods for more nodes than it may have.
+        Ok((nodes, _)) if job.suspended && !suspend && nodes != job.replicas => {
+            Plan::step(Step::Scale(nodes))
+        }
+        Ok(_) if suspend != job.suspended => Plan::step(Step::Suspend(suspend)),
         Ok((nodes, _)) if nodes != job.replicas => Plan::step(Step::Scale(nodes)),
         Ok((_, life)) if life != job.spec.lifetime => Plan::step(Step::Limit(life)),
         Ok(_) => Plan::NOTHING,

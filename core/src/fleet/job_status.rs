@@ -6,6 +6,7 @@ use crate::{
     fleet::{
         job::{Phase, Reason},
         job_object::Objection,
+        queue::{Admission, Said},
         receipt::Incident,
         view::JobView,
     },
@@ -16,8 +17,20 @@ use crate::{
 /// How many incidents a status has, newest last. `muster explain` has all.
 pub const INCIDENTS_SHOWN: usize = 5;
 
+/// The reason of a job that waits in a queue.
+pub const QUEUED: &str = "QueuedInKueue";
+
 /// The phase of an object that was not accepted. All other phases are those of the job.
 pub const REJECTED: &str = "Rejected";
+
+/// What a status says of the queue of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InQueue<'a> {
+    pub name: &'a str,
+    pub admission: &'a Admission,
+    /// How many nodes the object asks for, if it can be read.
+    pub wanted: Option<i64>,
+}
 
 /// The status of one object.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,8 +81,13 @@ pub struct Steps {
     pub loss: Option<String>,
 }
 
-/// The status of an object. `job` must be the object's own. `None`: there is nothing to say.
-pub fn status(job: Option<&JobView>, objection: Option<&Objection>) -> Option<JobStatus> {
+/// The status of an object. `job` must be the object's own. `queue`: its queue, unless its own `suspend`
+/// holds it back. `None`: there is nothing to say.
+pub fn status(
+    job: Option<&JobView>,
+    objection: Option<&Objection>,
+    queue: Option<&InQueue<'_>>,
+) -> Option<JobStatus> {
     let accepted = |message: &str| match objection {
         Some(objection) => condition("Accepted", false, objection.reason(), objection.to_string()),
         None => condition("Accepted", true, "Accepted", message.to_owned()),
@@ -88,15 +106,70 @@ pub fn status(job: Option<&JobView>, objection: Option<&Objection>) -> Option<Jo
         });
     };
     let record = &view.record;
+    let queue = queue.filter(|_| !record.phase.is_over());
+    let waits = queue.and_then(|queue| waits(view, queue));
     let mut conditions = vec![accepted("the fleet has the job as the spec says")];
-    conditions.extend(conditions_of(view));
+    conditions.extend(conditions_of(view, waits.is_some()));
+    conditions.extend(queue.map(queued));
+    // A job that waits in a queue is suspended to the fleet, and says more to people.
+    let message = waits.filter(|_| record.reason == Reason::Suspended);
     Some(JobStatus {
         phase: format!("{:?}", record.phase),
-        reason: record.reason.to_string(),
-        message: record.message.clone(),
+        reason: match message {
+            Some(_) => QUEUED.to_owned(),
+            None => record.reason.to_string(),
+        },
+        message: message.unwrap_or_else(|| record.message.clone()),
         conditions,
         facts: Some(facts(view)),
     })
+}
+
+/// Why the job waits in its queue, as a sentence. `None`: it does not.
+fn waits(view: &JobView, queue: &InQueue<'_>) -> Option<String> {
+    let Admission::Waits(said) = queue.admission else {
+        return None;
+    };
+    let may_live = view.record.unproven_generations().next().is_some();
+    let stops = if may_live {
+        "; its workers are being stopped"
+    } else {
+        ""
+    };
+    Some(format!("{}{stops}", sentence(queue.name, said)))
+}
+
+fn sentence(queue: &str, said: &Said) -> String {
+    format!(
+        "waits in the queue {queue} of Kueue: {}: {}",
+        said.reason, said.message
+    )
+}
+
+/// The condition about the queue. Its message is told also if the job has nodes: it may have fewer than
+/// it asks for.
+fn queued(queue: &InQueue<'_>) -> Condition {
+    match queue.admission {
+        Admission::Waits(said) => condition("Queued", true, QUEUED, sentence(queue.name, said)),
+        Admission::Admitted(nodes) => {
+            let lacks = queue.wanted.filter(|wanted| *wanted > i64::from(*nodes));
+            let message = lacks.map(|wanted| {
+                format!(
+                    "Kueue has admitted {nodes} nodes, and spec.replicas is {wanted}; for more, suspend the job and resume it: it is queued anew then"
+                )
+            });
+            condition(
+                "Queued",
+                false,
+                "AdmittedByKueue",
+                message.unwrap_or_default(),
+            )
+        }
+        Admission::Free | Admission::Unknown => {
+            let message = "Kueue's Workloads cannot be read; the job goes on as it was".to_owned();
+            condition("Queued", false, "QueueUnknown", message)
+        }
+    }
 }
 
 fn condition(kind: &'static str, holds: bool, reason: &str, message: String) -> Condition {
@@ -108,14 +181,17 @@ fn condition(kind: &'static str, holds: bool, reason: &str, message: String) -> 
     }
 }
 
-fn conditions_of(view: &JobView) -> Vec<Condition> {
+fn conditions_of(view: &JobView, is_queued: bool) -> Vec<Condition> {
     let record = &view.record;
     let reason = record.reason.to_string();
     let all = [
         ("Running", record.phase == Phase::Running),
         ("Degraded", is_degraded(view)),
         ("BelowMinimum", record.reason == Reason::BelowMinimum),
-        ("Suspended", record.suspended && !record.phase.is_over()),
+        (
+            "Suspended",
+            record.suspended && !record.phase.is_over() && !is_queued,
+        ),
         ("Complete", record.phase == Phase::Succeeded),
         (
             "Failed",
@@ -217,7 +293,7 @@ mod tests {
 
     fn of_phase(phase: Phase, reason: Reason) -> JobStatus {
         let view = view(|record| record.say(phase, reason, "a sentence".into()));
-        status(Some(&view), None).unwrap()
+        status(Some(&view), None, None).unwrap()
     }
 
     #[test]
@@ -269,14 +345,14 @@ mod tests {
             record.replicas = 0;
             record.say(Phase::Running, Reason::Running, String::new());
         });
-        let status = status(Some(&full), None).unwrap();
+        let status = status(Some(&full), None, None).unwrap();
         assert_eq!(holding(&status), ["Accepted", "Running"], "none is missing");
     }
 
     #[test]
     fn an_object_that_was_not_accepted_says_why() {
         let wrong = Objection::InvalidSpec("spec.args: names no script".into());
-        let rejected = status(None, Some(&wrong)).unwrap();
+        let rejected = status(None, Some(&wrong), None).unwrap();
         assert_eq!(
             (
                 rejected.phase.as_str(),
@@ -286,14 +362,14 @@ mod tests {
             ("Rejected", "InvalidSpec", "spec.args: names no script")
         );
         assert_eq!((holding(&rejected).len(), rejected.facts), (0, None));
-        let waits = status(None, Some(&Objection::Refused("too many".into())));
+        let waits = status(None, Some(&Objection::Refused("too many".into())), None);
         assert_eq!(waits.unwrap().phase, "Pending");
-        assert_eq!(status(None, None), None);
+        assert_eq!(status(None, None, None), None);
 
         // A job that runs keeps its phase.
         let running = view(|record| record.say(Phase::Running, Reason::Running, String::new()));
         let fixed = Objection::FixedFields(vec!["spec.args"]);
-        let edited = status(Some(&running), Some(&fixed)).unwrap();
+        let edited = status(Some(&running), Some(&fixed), None).unwrap();
         assert_eq!(edited.phase, "Running");
         let accepted = &edited.conditions[0];
         assert_eq!(
@@ -321,7 +397,7 @@ mod tests {
             },
             step_time: Some(Duration::from_millis(500)),
         };
-        let facts = status(Some(&view), None).unwrap().facts.unwrap();
+        let facts = status(Some(&view), None, None).unwrap().facts.unwrap();
         let expected = Steps {
             last: 40,
             total: Some(100),
@@ -331,5 +407,50 @@ mod tests {
         assert_eq!(facts.steps, Some(expected));
         let shown: Vec<u64> = facts.incidents.iter().map(|i| i.event_at.0).collect();
         assert_eq!(shown, [4, 5, 6, 7, 8]);
+    }
+    #[test]
+    fn a_job_that_waits_in_a_queue_says_so_and_is_not_suspended_to_people() {
+        let suspended = |message: &str| {
+            view(|record| {
+                record.suspended = true;
+                record.say(Phase::Pending, Reason::Suspended, message.into());
+            })
+        };
+        let said = |admission: &Admission, job: &JobView| {
+            let queue = InQueue {
+                name: "gpus",
+                admission,
+                wanted: Some(3),
+            };
+            status(Some(job), None, Some(&queue)).unwrap()
+        };
+        let waits = Admission::Waits(Said::new("WaitingForQuota", "8 GPUs are missing"));
+        let told = said(&waits, &suspended("suspended"));
+        assert_eq!(holding(&told), ["Accepted", "Queued"]);
+        let message = "waits in the queue gpus of Kueue: WaitingForQuota: 8 GPUs are missing";
+        assert_eq!(
+            (told.reason.as_str(), told.message.as_str()),
+            (QUEUED, message)
+        );
+        // Evicted, and its workers have not stopped yet.
+        let mut stops = suspended("its workers are being stopped");
+        stops.record.retiring = vec![tests::generation(1)];
+        let told = said(&waits, &stops);
+        assert_eq!(
+            told.message,
+            format!("{message}; its workers are being stopped")
+        );
+        let runs = view(|record| record.say(Phase::Running, Reason::Running, "trains".into()));
+        let told = said(&Admission::Admitted(2), &runs);
+        let queued = told.conditions.last().unwrap();
+        assert_eq!((told.message.as_str(), queued.holds), ("trains", false));
+        assert!(
+            queued.message.contains("2 nodes, and spec.replicas is 3"),
+            "{queued:?}"
+        );
+        let full = said(&Admission::Admitted(3), &runs);
+        assert_eq!(full.conditions.last().unwrap().message, "");
+        let unknown = said(&Admission::Unknown, &runs);
+        assert_eq!(unknown.conditions.last().unwrap().reason, "QueueUnknown");
     }
 }

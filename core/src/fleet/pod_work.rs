@@ -318,6 +318,11 @@ impl PodWork {
         self.pods.values()
     }
 
+    /// How many pods there are, with those that go, and those that may have been made.
+    pub fn count(&self) -> usize {
+        self.pods.len() + self.making.len()
+    }
+
     /// Whether no pod of the job is known or requested.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty() && self.making.is_empty()

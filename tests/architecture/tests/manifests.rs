@@ -268,7 +268,7 @@ fn every_flag_and_variable_exists() {
     ]
     .map(source)
     .concat();
-    for component in ["cert-manager", "cordon", "worker-pods"] {
+    for component in ["cert-manager", "cordon", "kueue", "worker-pods"] {
         let file = format!("manifests/components/{component}/kustomization.yaml");
         let text = source(&file);
         let variables = text
@@ -369,6 +369,25 @@ fn the_coordinator_asks_for_these_rights_and_no_others() {
         rights("components/worker-pods/rights.yaml"),
         expected.map(str::to_owned).into()
     );
+}
+
+#[test]
+fn kueue_is_asked_for_what_is_written_on_workloads_and_nothing_else() {
+    let expected = [
+        "ClusterRole create workloads",
+        "ClusterRole delete workloads",
+        "ClusterRole get resourceflavors",
+        "ClusterRole list workloads",
+        "ClusterRole patch workloads",
+        "ClusterRole patch workloads/status",
+        "ClusterRole watch workloads",
+    ];
+    assert_eq!(
+        rights("components/kueue/rights.yaml"),
+        expected.map(str::to_owned).into()
+    );
+    let kustomization = source("manifests/components/kueue/kustomization.yaml");
+    assert!(kustomization.contains("value: --kubernetes-kueue"));
 }
 
 /// The flag names the DaemonSet whose reading it is given, and that has what worker pods take from

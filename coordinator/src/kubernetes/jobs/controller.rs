@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,9 +17,10 @@ use muster_core::{
         dependents::Kind,
         job::JobRecord,
         job_object::{Objection, Plan, Step, plan},
-        job_status,
+        job_status::{self, InQueue},
+        queue::{Admission, Said},
     },
-    id::JobName,
+    id::{JobName, JobUid},
 };
 use serde_json::json;
 use tokio::{
@@ -38,7 +40,14 @@ use super::{
 use crate::{
     board,
     handle::Handle,
-    kubernetes::{attempts::Attempts, follow::News, pace::Pace, server::Server, turns::next},
+    kubernetes::{
+        attempts::Attempts,
+        desk::{Desk, Standings},
+        follow::News,
+        pace::Pace,
+        server::Server,
+        turns::next,
+    },
 };
 
 /// Things that are done at a time, each about another object. An API server that hangs holds up so
@@ -75,6 +84,9 @@ pub(super) struct Controller {
     news: mpsc::Receiver<News<JobName, Seen>>,
     told: mpsc::Receiver<Told>,
     dependents: Dependents,
+    desk: Option<Arc<Desk>>,
+    /// News of jobs' queues. Nothing comes if there are none.
+    standings: watch::Receiver<Standings>,
     board: watch::Receiver<board::Jobs>,
     /// The last revision of the board that was looked at.
     revision: u64,
@@ -137,6 +149,7 @@ impl Controller {
         handle: Handle,
         server: Server,
         makes_pods: bool,
+        desk: Option<Arc<Desk>>,
         news: mpsc::Receiver<News<JobName, Seen>>,
         told: mpsc::Receiver<Told>,
     ) -> Self {
@@ -148,6 +161,11 @@ impl Controller {
             news,
             told,
             dependents: Dependents::default(),
+            standings: desk.as_ref().map_or_else(
+                || watch::channel(Standings::new()).1,
+                |desk| desk.standings(),
+            ),
+            desk,
             revision: 0,
             objects: BTreeMap::new(),
             listed: false,
@@ -172,6 +190,10 @@ impl Controller {
                     None => return,
                 },
                 Some(told) = self.told.recv() => self.hear_dependents(told),
+                Ok(()) = self.standings.changed() => {
+                    let queued = self.objects.iter().filter(|(_, seen)| seen.object.queue.is_some());
+                    self.waiting.extend(queued.map(|(name, _)| name.clone()));
+                }
                 changed = self.board.changed() => match changed {
                     Ok(()) => self.look(),
                     // The engine has ended.
@@ -208,6 +230,7 @@ impl Controller {
                     .into_iter()
                     .map(|(name, seen)| (name, self.checked(seen)));
                 (self.objects, self.listed) = (all.collect(), true);
+                self.list_places();
             }
             News::Applied(name, seen) => {
                 self.know(&name, seen);
@@ -217,6 +240,9 @@ impl Controller {
                 let same = |known: &Seen| known.object.uid == last.object.uid;
                 if self.objects.get(&name).is_some_and(same) {
                     self.objects.remove(&name);
+                }
+                if let Some(desk) = &self.desk {
+                    desk.put(&last.object.uid, None);
                 }
                 self.waiting.insert(name);
             }
@@ -262,7 +288,33 @@ impl Controller {
         let known = self.objects.get(name);
         let same = known.filter(|known| known.object.uid == seen.object.uid);
         if !same.is_some_and(|known| seen.is_older_than(known)) {
+            if let Some(desk) = &self.desk {
+                desk.put(&seen.object.uid, seen.place());
+            }
             self.objects.insert(name.clone(), seen);
+        }
+    }
+
+    /// Tells of the queues of all objects.
+    fn list_places(&self) {
+        let Some(desk) = &self.desk else { return };
+        let all = self.objects.values();
+        let all = all.filter_map(|seen| Some((seen.object.uid.clone(), seen.place()?)));
+        let board = self.board.borrow();
+        let jobs = board.after(None).map(|(_, view)| view.record.uid.clone());
+        let jobs: BTreeSet<JobUid> = jobs.collect();
+        desk.list(all.collect(), |uid| jobs.contains(uid));
+    }
+
+    /// Whether the queue of the object gives its job nodes.
+    fn admission(&self, seen: &Seen) -> Admission {
+        match (&seen.object.queue, &self.desk) {
+            (None, _) => Admission::Free,
+            (Some(_), Some(desk)) => desk.admission(&seen.object.uid),
+            (Some(_), None) => Admission::Waits(Said::new(
+                "KueueNotFollowed",
+                "this coordinator does not speak with Kueue (--kubernetes-kueue, manifests/components/kueue)",
+            )),
         }
     }
 
@@ -306,11 +358,12 @@ impl Controller {
         let view = self.handle.job(name);
         let record = view.as_ref().map(|view| &view.record);
         let clock = self.handle.now();
+        let admission = seen.map_or(Admission::Free, |seen| self.admission(seen));
         let Plan {
             step,
             objection,
             again,
-        } = plan(seen.map(|seen| &seen.object), record, clock);
+        } = plan(seen.map(|seen| &seen.object), record, &admission, clock);
         if seen.is_none() && step.is_none() {
             self.works.remove(name);
             return;
@@ -321,7 +374,9 @@ impl Controller {
         }
         let own = record.filter(|job| seen.is_some_and(|seen| seen.object.uid == job.uid));
         let standing = seen.cloned().filter(|seen| !seen.object.deleting);
-        let protected = standing.map_or(Protected::Yes, |seen| self.protect(name, seen, own, now));
+        let protected = standing.map_or(Protected::Yes, |seen| {
+            self.protect(name, seen, own, &admission, now)
+        });
         let gives_nodes = |step: &Step| matches!(step, Step::Submit(_) | Step::Suspend(false));
         let (step, objection) = match protected {
             Protected::UnderWay => return,
@@ -329,6 +384,7 @@ impl Controller {
             Protected::No(why) => (step.filter(|step| !gives_nodes(step)), objection.or(why)),
         };
         let seen = self.objects.get(name);
+        let held = seen.is_some_and(|seen| seen.object.holds_back(None, &admission));
         let work = self.works.entry(name.clone()).or_insert_with(Work::new);
         if step.is_none() {
             (work.refused, work.step) = (None, Attempts::default());
@@ -343,6 +399,7 @@ impl Controller {
                         name.clone(),
                         step,
                         seen.cloned(),
+                        held,
                     );
                     let name = name.clone();
                     self.under_way.spawn(async move { (name, doing.await) });
@@ -364,9 +421,10 @@ impl Controller {
         name: &JobName,
         seen: Seen,
         job: Option<&JobRecord>,
+        admission: &Admission,
         now: Instant,
     ) -> Protected {
-        let wanted = seen.object.dependents(job);
+        let wanted = seen.object.dependents(job, admission);
         let next = self.dependents.next(&seen.object.uid, &wanted);
         let work = self.works.entry(name.clone()).or_insert_with(Work::new);
         match next {
@@ -395,13 +453,27 @@ impl Controller {
     }
 
     fn begin_write(&mut self, name: &JobName, objection: Option<Objection>, now: Instant) {
+        let admission = self.objects.get(name).map(|seen| self.admission(seen));
+        let admission = admission.unwrap_or(Admission::Free);
         let Some((seen, work)) = self.objects.get(name).zip(self.works.get_mut(name)) else {
             return;
         };
         let objection = objection.or(work.refused.clone().map(Objection::Refused));
         let view = self.handle.job(name);
         let own = view.filter(|view| view.record.uid == seen.object.uid);
-        let Some(status) = job_status::status(own.as_deref(), objection.as_ref()) else {
+        let document = seen.object.spec.as_ref().ok();
+        let queue = seen
+            .object
+            .queue
+            .as_deref()
+            .filter(|_| !seen.object.suspend);
+        let queue = queue.map(|name| InQueue {
+            name,
+            admission: &admission,
+            wanted: document.and_then(|document| document.replicas),
+        });
+        let Some(status) = job_status::status(own.as_deref(), objection.as_ref(), queue.as_ref())
+        else {
             return;
         };
         let wanted = status::wanted(&status, seen, self.handle.now());
@@ -418,15 +490,14 @@ impl Controller {
         }
         work.busy = true;
         // An object that is refused is told of it once more, where `kubectl describe` shows it.
-        let was = |seen: &Seen| {
-            let known = seen.status["conditions"].as_array().into_iter().flatten();
-            let mut known = known.filter(|known| known["type"] == "Accepted");
-            known.next().map(|known| known["reason"].clone())
-        };
-        let new = objection.filter(|now| was(seen) != Some(json!(now.reason())));
-        let told = new.map(|objection| {
-            let at = self.handle.now();
-            events::of_objection(&seen.object, &objection, at)
+        let at = self.handle.now();
+        let new = objection.filter(|now| seen.reason("Accepted") != Some(json!(now.reason())));
+        let told = new.map(|objection| events::of_objection(&seen.object, &objection, at));
+        // So is one that begins to wait in its queue, or has waited.
+        let told = told.or_else(|| {
+            let queued = status.conditions.iter().find(|now| now.kind == "Queued")?;
+            let is_new = seen.reason("Queued") != Some(json!(queued.reason));
+            is_new.then(|| events::of_queue(&seen.object, &queued.reason, &queued.message, at))
         });
         let doing = write(self.server.clone(), seen.clone(), wanted, told);
         let name = name.clone();

@@ -66,19 +66,21 @@ fn path(name: &JobName, part: &str) -> String {
     )
 }
 
-/// Takes a step.
+/// Takes a step. `suspended`: a job that is submitted is held back.
 pub(super) async fn do_step(
     handle: Handle,
     server: Server,
     name: JobName,
     step: Step,
     seen: Option<Seen>,
+    suspended: bool,
 ) -> Result<Done, Failed> {
     let request = match step {
-        Step::Submit(spec) => {
+        Step::Submit(mut spec) => {
             let Some(seen) = seen else {
                 return Ok(Done::Decided);
             };
+            spec.suspend |= suspended;
             Request::Submit {
                 name,
                 spec: *spec,

@@ -4,7 +4,7 @@
 //! They are found by the label of worker pods, and only if a MusterJob object owns them. One that somebody
 //! has changed or deleted is put right again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{networking::v1::NetworkPolicy, policy::v1::PodDisruptionBudget};
 use kube::{Api, Client, Resource, core::ObjectMeta};
@@ -31,6 +31,9 @@ use crate::{
 /// same name that was deleted a moment ago: so many of the last characters of the object's uid.
 const SUFFIX: usize = 5;
 
+/// So many that are gone are remembered. What comes late comes within seconds.
+const GONE_MAX: usize = 4_096;
+
 /// Of which job, and the name.
 type Key = (JobUid, String);
 
@@ -52,6 +55,8 @@ pub(super) type Told = (Kind, News<Key, Owned>);
 #[derive(Default)]
 pub(super) struct Dependents {
     kinds: BTreeMap<Kind, Known>,
+    /// The uids of those that are gone. An answer or an event that comes late must not bring one back.
+    gone: BTreeSet<String>,
 }
 
 /// Those of one kind.
@@ -127,6 +132,9 @@ impl Dependents {
     }
 
     fn is(&mut self, owned: Owned) {
+        if self.gone.contains(&owned.uid) {
+            return;
+        }
         let Some(all) = &mut self.kinds.entry(owned.kind).or_default().all else {
             return;
         };
@@ -140,6 +148,10 @@ impl Dependents {
     }
 
     fn gone(&mut self, owned: &Owned) {
+        if self.gone.len() >= GONE_MAX {
+            self.gone.clear();
+        }
+        self.gone.insert(owned.uid.clone());
         let all = self.kinds.entry(owned.kind).or_default().all.as_mut();
         let is_same = |known: &Owned| known.uid == owned.uid;
         if let Some(all) = all.filter(|all| all.get(&owned.key).is_some_and(is_same)) {
@@ -456,6 +468,9 @@ mod tests {
         assert_eq!(step(&all, &[]), Some(Step::Delete(Kind::DisruptionBudget)));
         all.changed(Changed::Gone(Box::new(made(budget(2), "6"))));
         assert_eq!(step(&all, &[]), None);
+        // Neither an event nor an answer that comes late brings it back.
+        all.changed(Changed::Is(Box::new(made(budget(2), "7"))));
+        assert_eq!(step(&all, &[budget(2)]), Some(Step::Make(budget(2))));
     }
 
     #[test]

@@ -19,12 +19,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
-use super::status::precise_time;
 use crate::{
     handle::Handle,
     kubernetes::{
         pace::Pace,
         server::{Server, Unanswered},
+        stamp::precise_time,
     },
 };
 
@@ -167,6 +167,23 @@ pub(super) fn of_objection(
         reason: objection.reason(),
         note: &objection.to_string(),
         warning: true,
+        at,
+        number: 0,
+    };
+    told.of(&object.name, &object.uid)
+}
+
+/// The event that a job waits in its queue, or does not any more.
+pub(super) fn of_queue(
+    object: &JobObject,
+    reason: &str,
+    note: &str,
+    at: Timestamp,
+) -> (String, Value) {
+    let told = Told {
+        reason,
+        note,
+        warning: false,
         at,
         number: 0,
     };

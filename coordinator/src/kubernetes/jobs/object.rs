@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::kubernetes::{
     access::{GROUP, JOBS},
+    desk::{Place, QUEUE},
     pods::check_template,
 };
 
@@ -104,6 +105,8 @@ impl Seen {
             (1..=64).contains(&uid.len()) && uid.chars().all(is_plain)
         };
         let finalizers = metadata.finalizers.unwrap_or_default();
+        let queue = metadata.labels.as_ref().and_then(|all| all.get(QUEUE));
+        let queue = queue.filter(|queue| !queue.is_empty()).cloned();
         let mut own = |field: &str| spec.as_object_mut()?.remove(field);
         let template = own(TEMPLATE).filter(|template| !template.is_null());
         let asks = asked(
@@ -122,6 +125,7 @@ impl Seen {
             uid: JobUid::from(metadata.uid.filter(plain)?),
             spec: document(spec, template.as_ref())
                 .and_then(|document| asks.as_ref().map(|_| document).map_err(String::clone)),
+            queue: queue.filter(|_| template.is_some()),
             template: template.map(|template| template.to_string()),
             suspend,
             deleting: metadata.deletion_timestamp.is_some(),
@@ -147,6 +151,24 @@ impl Seen {
             (Ok(own), Ok(others)) => own < others,
             _ => false,
         }
+    }
+
+    /// The reason of a condition, as it was written.
+    pub(super) fn reason(&self, kind: &str) -> Option<Value> {
+        let known = self.status["conditions"].as_array().into_iter().flatten();
+        let mut known = known.filter(|known| known["type"] == kind);
+        known.next().map(|known| known["reason"].clone())
+    }
+
+    /// What an object with pods of its own says of its queue.
+    pub(super) fn place(&self) -> Option<Place> {
+        let object = &self.object;
+        object.template.as_ref()?;
+        Some(Place {
+            job: object.name.clone(),
+            queue: object.queue.clone(),
+            suspend: object.suspend,
+        })
     }
 
     /// The finalizers with ours, or without it.

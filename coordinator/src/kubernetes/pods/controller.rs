@@ -29,6 +29,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
+    kueue::{Flavors, Unplaced},
     model::{Model, NoSite},
     object::kept,
     template,
@@ -38,6 +39,7 @@ use crate::{
     handle::Handle,
     kubernetes::{
         attempts::Attempts,
+        desk::{Desk, Placement, Standings},
         follow::News,
         pace::Pace,
         server::{Server, Unanswered},
@@ -71,6 +73,16 @@ pub(super) struct Controller {
     due: BTreeMap<JobName, Instant>,
     under_way: JoinSet<(JobName, JobUid, Did)>,
     writes: Pace,
+    queues: Option<Arc<Queues>>,
+    /// News of jobs' queues. Nothing comes if there are none.
+    standings: watch::Receiver<Standings>,
+}
+
+/// Kueue admits jobs.
+pub(super) struct Queues {
+    pub(super) desk: Arc<Desk>,
+    pub(super) standings: watch::Receiver<Standings>,
+    pub(super) flavors: Flavors,
 }
 
 /// The work for one job.
@@ -95,6 +107,8 @@ enum NotMade {
     Unanswered(#[from] Unanswered),
     #[error("{0:?} cannot be a node's name: {1}")]
     Name(String, String),
+    #[error(transparent)]
+    Unplaced(#[from] Unplaced),
     #[error("the API server made something else")]
     Strange,
 }
@@ -105,8 +119,12 @@ impl Controller {
         server: Server,
         model: Arc<Model>,
         news: mpsc::Receiver<News<NodeName, Arc<WorkerPod>>>,
+        queues: Option<Queues>,
     ) -> Self {
+        let standings = queues.as_ref().map(|queues| queues.standings.clone());
         Self {
+            queues: queues.map(Arc::new),
+            standings: standings.unwrap_or_else(|| watch::channel(Standings::new()).1),
             board: handle.jobs(),
             handle,
             server,
@@ -150,6 +168,9 @@ impl Controller {
                     let now = Instant::now();
                     let ready = self.due.extract_if(.., |_, at| *at <= now);
                     self.waiting.extend(ready.map(|(name, _)| name));
+                }
+                Ok(()) = self.standings.changed() => {
+                    self.waiting.extend(self.names.values().cloned());
                 }
                 _ = look.tick() => self.look_around().await,
             }
@@ -195,6 +216,21 @@ impl Controller {
         let is_job = |uid: &JobUid| self.names.contains_key(uid);
         self.works
             .retain(|uid, work| is_job(uid) || !work.pods.is_empty());
+        if let Some(queues) = self.queues.as_ref().filter(|_| self.listed) {
+            let counts = self.works.iter();
+            let counts = counts.map(|(uid, work)| (uid.clone(), work.pods.count()));
+            queues
+                .desk
+                .count(counts.filter(|(_, count)| *count > 0).collect());
+        }
+    }
+
+    /// What the next pod of a job is to have besides. `None`: it is to get none now.
+    fn placement(&self, job: &JobUid) -> Option<(&'static str, Placement)> {
+        match &self.queues {
+            Some(queues) => queues.desk.placement(job),
+            None => Some(Default::default()),
+        }
     }
 
     /// The job of this uid is looked at.
@@ -289,6 +325,7 @@ impl Controller {
         if gives_back {
             info!(job = %name, "too few worker pods could be had, so it gives all back and comes again");
         }
+        let placement = self.placement(&job.uid);
         let mut may = || {
             work.attempts
                 .may(now)
@@ -313,6 +350,8 @@ impl Controller {
                 (key, uid, Did::Remove(pod.uid, result))
             });
         }
+        // A job that is to get none is looked at again when its queue says more.
+        let create = placement.as_ref().map_or(0, |_| create);
         for _ in 0..create {
             if held_up.is_some() {
                 break;
@@ -328,15 +367,18 @@ impl Controller {
             let pod = work.pods.begin_to_make(&job.name.name, entropy());
             let (server, model, job) = (self.server.clone(), self.model.clone(), job.clone());
             let avoided = hosts.iter().filter(|(_, host)| host.is_closed());
-            let avoided = avoided.map(|(name, _)| name.clone()).collect();
+            let avoided: Vec<NodeName> = avoided.map(|(name, _)| name.clone()).collect();
             let key = name.clone();
+            let (queues, placement) = (self.queues.clone(), placement.clone());
             self.under_way.spawn(async move {
-                let made = make(&server, &model, &job, &pod, avoided).await;
+                let placed = queues.as_deref().zip(placement.as_ref());
+                let made = make(&server, &model, &job, &pod, avoided, placed).await;
                 (key, job.uid, Did::Make(pod, made))
             });
         }
         let is_told = is_complete && work.refused.take().is_some();
         self.works.insert(job.uid.clone(), work);
+        self.forget_idle();
         match held_up {
             // Whatever ends next makes room.
             Some(at) if at <= now => drop(self.waiting.insert(name.clone())),
@@ -431,7 +473,7 @@ impl NotMade {
             Self::Unanswered(why) if why.may_be_done() => Made::Unknown,
             // It is there, and no worker pod. Another one would be alike.
             Self::Strange => Made::Unknown,
-            Self::Unanswered(_) | Self::Site(_) | Self::Name(..) => Made::No,
+            Self::Unanswered(_) | Self::Site(_) | Self::Unplaced(_) | Self::Name(..) => Made::No,
         }
     }
 }
@@ -446,6 +488,7 @@ async fn make(
     job: &JobRecord,
     name: &str,
     avoided: Vec<NodeName>,
+    placed: Option<(&Queues, &(&str, Placement))>,
 ) -> Result<(), NotMade> {
     let namespace = &job.name.namespace;
     let site = model.site(namespace).await?;
@@ -454,7 +497,10 @@ async fn make(
     if let Some(why) = node_name_error(node_of(namespace, name).as_str()) {
         return Err(NotMade::Name(name.to_owned(), why));
     }
-    let pod = template::pod(job, &template, name, &site, &avoided);
+    let mut pod = template::pod(job, &template, name, &site, &avoided);
+    if let Some((queues, (version, placement))) = placed {
+        queues.flavors.place(&mut pod, version, placement).await?;
+    }
     // A field that this cluster does not know is a mistake, and is told as one.
     let path = format!("/api/v1/namespaces/{namespace}/pods?fieldValidation=Strict");
     let made: Pod = server.create(&path, &pod).await?;

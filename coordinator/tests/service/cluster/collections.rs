@@ -12,7 +12,12 @@ use super::{
 };
 
 /// The kinds that are here, as paths name them.
-pub(super) const KINDS: [&str; 2] = ["networkpolicies", "poddisruptionbudgets"];
+pub(super) const KINDS: [&str; 4] = [
+    "networkpolicies",
+    "poddisruptionbudgets",
+    "workloads",
+    "resourceflavors",
+];
 
 /// By resource, namespace and name.
 pub(super) type Collections = BTreeMap<(&'static str, String, String), Value>;
@@ -59,6 +64,30 @@ impl State {
             }
             None => drop(self.collect(key, object, "DELETED")),
         }
+    }
+
+    /// Somebody makes an object that belongs to no namespace.
+    pub(crate) fn put_global(&mut self, what: &'static str, name: &str, spec: Value) {
+        let object = json!({ "metadata": { "name": name }, "spec": spec });
+        let key = (what, String::new(), name.to_owned());
+        self.collect(key, object, "ADDED");
+    }
+
+    /// The versions of Kueue's objects.
+    pub(super) fn versions_of_kueue(&self) -> Answer {
+        if self.kueue.is_empty() {
+            return failure(
+                404,
+                "NotFound",
+                "the server could not find the requested resource",
+            );
+        }
+        let of = |version: &&str| json!({ "version": version, "groupVersion": format!("kueue.x-k8s.io/{version}") });
+        let versions: Vec<Value> = self.kueue.iter().map(of).collect();
+        Answer::Whole(
+            200,
+            json!({ "kind": "APIGroup", "name": "kueue.x-k8s.io", "versions": versions }),
+        )
     }
 
     fn collect(
@@ -124,6 +153,7 @@ impl State {
         Answer::Whole(201, self.collect(key, object, "ADDED"))
     }
 
+    /// If nothing changes, nothing is written.
     fn patch_in(
         &mut self,
         key: (&'static str, String, String),
@@ -149,6 +179,9 @@ impl State {
             let generation = old["metadata"]["generation"].as_u64().unwrap();
             new["metadata"]["generation"] = json!(generation + 1);
         }
-        Answer::Whole(200, self.collect(key, new, "MODIFIED"))
+        match new == old {
+            true => Answer::Whole(200, new),
+            false => Answer::Whole(200, self.collect(key, new, "MODIFIED")),
+        }
     }
 }

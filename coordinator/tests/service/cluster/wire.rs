@@ -71,6 +71,7 @@ fn resource(path: &str) -> &'static str {
         "pods",
         "daemonsets",
         "nodes",
+        "kueue.x-k8s.io",
     ];
     let found = KINDS
         .into_iter()
@@ -211,6 +212,7 @@ impl State {
             "subjectaccessreviews" => self.decide(&asked.body()),
             "pods" => self.pod(verb, asked),
             "daemonsets" => self.agents(),
+            "kueue.x-k8s.io" => self.versions_of_kueue(),
             _ if KINDS.contains(&what) => self.collection(verb, what, asked),
             _ => self.config_map(asked),
         }

@@ -49,6 +49,13 @@ fn program(name: &str, variable: &str) -> Option<PathBuf> {
     named.or_else(in_folder).filter(|path| path.exists())
 }
 
+/// The objects of a file of the manifests.
+fn manifest(file: &str) -> Vec<Value> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests");
+    let text = fs::read_to_string(root.join(file)).unwrap();
+    serde_saphyr::from_multiple(&text).unwrap()
+}
+
 /// A port that was free a moment ago.
 fn port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -291,16 +298,11 @@ impl Server {
         }
     }
 
-    /// The component for worker pods as it is shipped, and what their pods need of the cluster.
-    pub(super) async fn install_pods(&self) {
-        let read = |file: &str| -> Vec<Value> {
-            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests");
-            let text = fs::read_to_string(root.join(file)).unwrap();
-            serde_saphyr::from_multiple(&text).unwrap()
-        };
+    /// Rights of a component, as they are shipped.
+    async fn grant(&self, component: &str) {
         let rbac = "/apis/rbac.authorization.k8s.io/v1";
         let own = format!("{rbac}/namespaces/{AGENTS}");
-        for object in read("components/worker-pods/rights.yaml") {
+        for object in manifest(&format!("components/{component}/rights.yaml")) {
             let path = match object["kind"].as_str().unwrap() {
                 "ClusterRole" => format!("{rbac}/clusterroles"),
                 "ClusterRoleBinding" => format!("{rbac}/clusterrolebindings"),
@@ -309,7 +311,29 @@ impl Server {
             };
             self.create(&path, object).await;
         }
-        let agents = read("base/agent.yaml");
+    }
+
+    /// Waits until the coordinator may list these objects: its rights are known to the API server a moment
+    /// later.
+    async fn until_listed(&self, path: &str) {
+        let client = kube::Client::try_from(self.coordinators()).unwrap();
+        within(async {
+            let mut look = tokio::time::interval(Duration::from_millis(200));
+            loop {
+                let request = Request::get(path).body(Vec::new()).unwrap();
+                if client.request::<Value>(request).await.is_ok() {
+                    return;
+                }
+                look.tick().await;
+            }
+        })
+        .await;
+    }
+
+    /// The component for worker pods as it is shipped, and what their pods need of the cluster.
+    pub(super) async fn install_pods(&self) {
+        self.grant("worker-pods").await;
+        let agents = manifest("base/agent.yaml");
         let agents = agents.iter().find(|object| object["kind"] == "DaemonSet");
         let path = format!("/apis/apps/v1/namespaces/{AGENTS}/daemonsets");
         self.create(&path, agents.unwrap().clone()).await;
@@ -317,16 +341,30 @@ impl Server {
         let account = json!({ "metadata": { "name": "default" } });
         let path = "/api/v1/namespaces/team-a/serviceaccounts";
         self.create(path, account).await;
-        // The rights are known to the API server a moment later.
-        let client = kube::Client::try_from(self.coordinators()).unwrap();
+        self.until_listed("/apis/policy/v1/poddisruptionbudgets")
+            .await;
+    }
+
+    /// Kueue's definitions from this folder, its component as it is shipped, and a flavor `spot`.
+    pub(super) async fn install_kueue(&self, definitions: &Path, flavor: Value) {
+        for file in ["workloads", "resourceflavors"] {
+            let path = definitions.join(format!("kueue.x-k8s.io_{file}.yaml"));
+            let text = fs::read_to_string(path).unwrap();
+            let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+            let made = self.send(ADMIN, Method::POST, path, "application/yaml", &text);
+            within(made).await.unwrap_or_else(|e| panic!("{file}: {e}"));
+        }
+        self.grant("kueue").await;
+        self.until_listed("/apis/kueue.x-k8s.io/v1beta2/workloads")
+            .await;
+        let object = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
+            "metadata": { "name": "spot" }, "spec": flavor,
+        });
+        let path = "/apis/kueue.x-k8s.io/v1beta2/resourceflavors";
         within(async {
             let mut look = tokio::time::interval(Duration::from_millis(200));
-            loop {
-                let path = "/apis/policy/v1/poddisruptionbudgets";
-                let request = Request::get(path).body(Vec::new()).unwrap();
-                if client.request::<Value>(request).await.is_ok() {
-                    return;
-                }
+            while (self.try_ask(Method::POST, path, Some(object.clone())).await).is_err() {
                 look.tick().await;
             }
         })

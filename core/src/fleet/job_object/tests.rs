@@ -3,6 +3,7 @@ use crate::{
     fleet::{
         actor::Actor,
         job::{Ending, GenerationRecord, Member, Reason, Stopping, tests},
+        queue::Said,
     },
     id::JobUid,
 };
@@ -29,6 +30,7 @@ fn object() -> JobObject {
         over: None,
         ttl: None,
         asks: Asked::default(),
+        queue: None,
     }
 }
 
@@ -39,7 +41,7 @@ fn with(object: &JobObject, change: impl FnOnce(&mut SpecDocument)) -> JobObject
 }
 
 fn plan(object: Option<&JobObject>, job: Option<&JobRecord>) -> Plan {
-    plan_at(object, job, Timestamp(0))
+    plan_at(object, job, &Admission::Free, Timestamp(0))
 }
 
 /// The job as the fleet accepted it from this object.
@@ -331,13 +333,25 @@ fn an_object_goes_some_time_after_its_job_has_ended() {
         ..job_of(&running)
     };
     // Its status says nothing of the end yet, and somebody may wait for that.
-    let unsaid = plan_at(Some(&running), Some(&done), Timestamp(15 * SECOND));
+    let unsaid = plan_at(
+        Some(&running),
+        Some(&done),
+        &Admission::Free,
+        Timestamp(15 * SECOND),
+    );
     assert_eq!(unsaid, Plan::NOTHING);
     let object = JobObject {
         over: Some(Timestamp(5 * SECOND)),
         ..running
     };
-    let at = |seconds| plan_at(Some(&object), Some(&done), Timestamp(seconds * SECOND));
+    let at = |seconds| {
+        plan_at(
+            Some(&object),
+            Some(&done),
+            &Admission::Free,
+            Timestamp(seconds * SECOND),
+        )
+    };
     assert_eq!(
         (at(14).step, at(14).again),
         (None, Some(Timestamp(15 * SECOND)))
@@ -347,7 +361,12 @@ fn an_object_goes_some_time_after_its_job_has_ended() {
         held: true,
         ..object.clone()
     };
-    let plan = plan_at(Some(&held), Some(&done), Timestamp(15 * SECOND));
+    let plan = plan_at(
+        Some(&held),
+        Some(&done),
+        &Admission::Free,
+        Timestamp(15 * SECOND),
+    );
     assert_eq!(plan.step, Some(Step::Release), "first things first");
     assert_eq!(plan.again, None, "a moment that is past is not waited for");
     // The fleet has lost the job, and the status knows when it ended.
@@ -355,7 +374,15 @@ fn an_object_goes_some_time_after_its_job_has_ended() {
         over: Some(Timestamp(5 * SECOND)),
         ..object
     };
-    let at = |seconds| plan_at(Some(&lost), None, Timestamp(seconds * SECOND)).step;
+    let at = |seconds| {
+        plan_at(
+            Some(&lost),
+            None,
+            &Admission::Free,
+            Timestamp(seconds * SECOND),
+        )
+        .step
+    };
     assert_eq!((at(14), at(15)), (None, Some(Step::Delete)));
 }
 
@@ -387,20 +414,71 @@ fn its_dependents_are_wanted_before_the_job_is_there_and_follow_it() {
     let mut object = object();
     let budget = |min_available| vec![Dependent::DisruptionBudget { min_available }];
     object.asks.budget = true;
-    assert_eq!(object.dependents(None), budget(1));
+    assert_eq!(object.dependents(None, &Admission::Free), budget(1));
     let all_or_none = with(&object, |spec| {
         (spec.min_replicas, spec.max_replicas) = (None, None);
     });
-    assert_eq!(all_or_none.dependents(None), budget(2));
+    assert_eq!(all_or_none.dependents(None, &Admission::Free), budget(2));
     let mut job = job_of(&object);
     // What was accepted counts.
     let edited = with(&object, |spec| spec.min_replicas = Some(2));
-    assert_eq!(edited.dependents(Some(&job)), budget(1));
+    assert_eq!(edited.dependents(Some(&job), &Admission::Free), budget(1));
     object.suspend = true;
-    assert_eq!(object.dependents(Some(&job)), []);
+    assert_eq!(object.dependents(Some(&job), &Admission::Free), []);
     object.suspend = false;
     job.phase = Phase::Succeeded;
-    assert_eq!(object.dependents(Some(&job)), []);
+    assert_eq!(object.dependents(Some(&job), &Admission::Free), []);
     object.over = Some(Timestamp(1));
-    assert_eq!(object.dependents(None), []);
+    assert_eq!(object.dependents(None, &Admission::Free), []);
+}
+
+/// A queue holds a job back as `suspend` does, and lets it have so many nodes.
+#[test]
+fn a_queue_holds_a_job_back_and_bounds_it() {
+    let object = object();
+    let job = training(job_of(&object));
+    let step = |job: &JobRecord, admission: &Admission| {
+        plan_at(Some(&object), Some(job), admission, Timestamp(0)).step
+    };
+    let waits = Admission::Waits(Said::new("Preempted", "for others"));
+    assert_eq!(step(&job, &waits), Some(Step::Suspend(true)));
+    let held = JobObject {
+        held: true,
+        asks: Asked {
+            budget: true,
+            policy: false,
+        },
+        ..object.clone()
+    };
+    let after = |job: &JobRecord, admission: &Admission| {
+        plan_at(Some(&held), Some(job), admission, Timestamp(0)).step
+    };
+    // While nobody knows, all stays as it is, and nothing grows.
+    assert_eq!(after(&job, &Admission::Unknown), None);
+    let grown = with(&held, |spec| spec.replicas = Some(3));
+    let of_grown = |admission| plan_at(Some(&grown), Some(&job), &admission, Timestamp(0)).step;
+    assert_eq!(of_grown(Admission::Unknown), None);
+    assert_eq!(of_grown(Admission::Admitted(2)), None);
+    assert_eq!(of_grown(Admission::Admitted(3)), Some(Step::Scale(3)));
+    assert_eq!(after(&job, &Admission::Admitted(1)), Some(Step::Scale(1)));
+    let mut stopped = job.clone();
+    (stopped.suspended, stopped.current) = (true, None);
+    assert_eq!(step(&stopped, &Admission::Unknown), None);
+    assert_eq!(step(&stopped, &waits), None);
+    let admitted = Admission::Admitted(2);
+    assert_eq!(step(&stopped, &admitted), Some(Step::Suspend(false)));
+    let fewer = Admission::Admitted(1);
+    assert_eq!(step(&stopped, &fewer), Some(Step::Scale(1)));
+    // A budget is for a job that has nodes, or is about to get them.
+    assert_eq!(held.dependents(None, &Admission::Unknown), []);
+    assert_eq!(held.dependents(Some(&stopped), &waits), []);
+    assert_eq!(held.dependents(Some(&stopped), &admitted).len(), 1);
+    assert_eq!(held.dependents(Some(&job), &Admission::Unknown).len(), 1);
+    // Its own word counts too.
+    let suspended = JobObject {
+        suspend: true,
+        ..object.clone()
+    };
+    let step = plan_at(Some(&suspended), Some(&stopped), &admitted, Timestamp(0)).step;
+    assert_eq!(step, None);
 }

@@ -43,10 +43,14 @@ pub(crate) struct Component {
 }
 
 /// In the order of their folders' names.
-pub(crate) const COMPONENTS: [Component; 4] = [
+pub(crate) const COMPONENTS: [Component; 5] = [
     Component {
         folder: "cordon",
         value: "cordon.enabled",
+    },
+    Component {
+        folder: "kueue",
+        value: "kueue.enabled",
     },
     Component {
         folder: SENSES_ONLY,
@@ -188,6 +192,9 @@ const EDITS: &[Edit] = &[
         "muster-coordinator,localhost{{ range .Values.coordinator.serverNames }},{{ . }}{{ end }}
         {{- if .Values.cordon.enabled }}
         - --kubernetes-cordon={{ if .Values.cordon.dryRun }}dry-run{{ end }}{{ if not .Values.cordon.dryRun }}on{{ end }}
+        {{- end }}
+        {{- if .Values.kueue.enabled }}
+        - --kubernetes-kueue
         {{- end }}
         {{- if .Values.twoCoordinators.enabled }}
         - --store=kubernetes

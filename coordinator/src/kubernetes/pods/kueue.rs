@@ -1,0 +1,211 @@
+//! Jobs in the queues of Kueue. For each MusterJob object that names a queue there is a Workload object,
+//! by which Kueue admits the job, evicts it, and knows its end.
+//!
+//! Where a job stands and what its Workload needs is decided in `core::fleet::queue`. The rest of the
+//! coordinator hears of it by the desk: a job that is not admitted is held back as if it were suspended, and
+//! pods are made as the admission says.
+//!
+//! Kueue's objects are in the cluster only if somebody has installed it. Their version is found by asking
+//! the API server which it has. A cluster without Kueue harms nobody but jobs that name a queue.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `object` | a Workload as it is read, made and patched |
+//! | `flavors` | what an admission adds to pods |
+//! | `controller` | the loop |
+
+mod controller;
+mod flavors;
+mod object;
+
+use std::{sync::Arc, time::Duration};
+
+use kube::{
+    Api, Client,
+    core::{ApiResource, DynamicObject},
+};
+use muster_core::id::JobUid;
+use serde_json::Value;
+use tokio::{sync::mpsc, time::sleep};
+
+pub(super) use self::flavors::{Flavors, Unplaced};
+use self::{
+    controller::Controller,
+    object::{GROUP, KIND, PLURAL, Seen},
+};
+use super::{JOB_UID, model::Model};
+use crate::{
+    handle::{Handle, NoAnswer},
+    kubernetes::{
+        desk::Desk,
+        follow::{Follower, News, Reader},
+        server::Server,
+    },
+};
+
+/// News that wait for the controller. While they are this many, the watch waits.
+const NEWS: usize = 64;
+/// How often the API server is asked for the versions of Kueue's objects: while it has none, and while they are
+/// followed.
+const LOOK_FOR: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// The versions that are known here, best first.
+const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+
+/// What the controller is told.
+enum Told {
+    /// The cluster's version of Kueue's objects. Their news follow.
+    Version(&'static str),
+    /// The cluster has none that is known here.
+    Absent(String),
+    News(News<JobUid, Box<Seen>>),
+}
+
+/// Keeps the Workloads of all jobs until it is dropped.
+pub(super) async fn work(
+    client: Client,
+    handle: Handle,
+    server: Server,
+    model: Arc<Model>,
+    desk: Arc<Desk>,
+) {
+    let (tell, told) = mpsc::channel(NEWS);
+    let controller = Controller::new(handle, server.clone(), model, desk, told);
+    tokio::join!(
+        Box::pin(follow(client, server, tell)),
+        Box::pin(controller.work())
+    );
+}
+
+/// Follows the Workloads in the version that the cluster has, and anew if it has another one.
+async fn follow(client: Client, server: Server, tell: mpsc::Sender<Told>) {
+    loop {
+        let version = match version(&server).await {
+            Ok(version) => version,
+            Err(why) => {
+                if tell.send(Told::Absent(why)).await.is_err() {
+                    return;
+                }
+                sleep(LOOK_FOR).await;
+                continue;
+            }
+        };
+        if tell.send(Told::Version(version)).await.is_err() {
+            return;
+        }
+        let resource = ApiResource {
+            group: GROUP.to_owned(),
+            version: version.to_owned(),
+            api_version: format!("{GROUP}/{version}"),
+            kind: KIND.to_owned(),
+            plural: PLURAL.to_owned(),
+        };
+        let api = Api::all_with(client.clone(), &resource);
+        let mut follower = Follower::new(api, Telling(tell.clone()));
+        let other = async {
+            loop {
+                sleep(LOOK_AGAIN).await;
+                // An API server that does not answer has not changed.
+                if let Some(now) = versions(&server).await
+                    && best(&now) != Some(version)
+                {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = Box::pin(follower.work()) => return,
+            () = other => {}
+        }
+    }
+}
+
+/// The version to use, or why there is none.
+async fn version(server: &Server) -> Result<&'static str, String> {
+    let found = server.get::<Value>(&format!("/apis/{GROUP}")).await;
+    match found {
+        Ok(group) => best(&names(&group)).ok_or_else(|| {
+            format!(
+                "the cluster's Kueue has none of the versions {}",
+                VERSIONS.join(", ")
+            )
+        }),
+        Err(why) if why.is_missing() => Err(format!(
+            "the cluster has no Kueue (the API server does not know {GROUP})"
+        )),
+        Err(why) => Err(format!("ask for the versions of {GROUP}: {why}")),
+    }
+}
+
+/// The versions that the API server has. `None`: it does not answer.
+async fn versions(server: &Server) -> Option<Vec<String>> {
+    match server.get::<Value>(&format!("/apis/{GROUP}")).await {
+        Ok(group) => Some(names(&group)),
+        Err(why) if why.is_missing() => Some(Vec::new()),
+        Err(_) => None,
+    }
+}
+
+fn names(group: &Value) -> Vec<String> {
+    let versions = group["versions"].as_array().into_iter().flatten();
+    let names = versions.filter_map(|one| one["version"].as_str());
+    names.map(str::to_owned).collect()
+}
+
+fn best(versions: &[String]) -> Option<&'static str> {
+    let has = |known: &&str| versions.iter().any(|one| one == known);
+    VERSIONS.into_iter().find(has)
+}
+
+/// Hands Workloads to the controller.
+struct Telling(mpsc::Sender<Told>);
+
+impl Reader for Telling {
+    type Object = DynamicObject;
+    type Key = JobUid;
+    type Kept = Box<Seen>;
+
+    const PLURAL: &'static str = PLURAL;
+    const GROUP: &'static str = GROUP;
+    const OBJECTS: &'static str = "Workloads of Kueue";
+    const MEANWHILE: &'static str = "jobs that are admitted go on, and others wait";
+    /// As many as MusterJob objects.
+    const MOST: usize = 20_000;
+    /// Each has the template of a pod.
+    const PAGE: u32 = 100;
+    const SELECTOR: Option<&'static str> = Some(JOB_UID);
+    /// Jobs wait for them.
+    const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn keep(object: DynamicObject) -> Option<(JobUid, Box<Seen>)> {
+        let seen = Seen::of(serde_json::to_value(object).ok()?)?;
+        Some((seen.uid.clone(), Box::new(seen)))
+    }
+
+    async fn tell(&mut self, news: News<JobUid, Box<Seen>>) -> Result<(), NoAnswer> {
+        let told = Told::News(news);
+        self.0.send(told).await.map_err(|_| NoAnswer::Ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_newest_version_that_both_know_is_used() {
+        let group = |versions: &[&str]| {
+            let all: Vec<Value> = versions
+                .iter()
+                .map(|one| json!({ "version": one }))
+                .collect();
+            best(&names(&json!({ "versions": all })))
+        };
+        assert_eq!(group(&["v1beta1", "v1beta2"]), Some("v1beta2"));
+        assert_eq!(group(&["v1beta1", "v1alpha1"]), Some("v1beta1"));
+        assert_eq!(group(&["v1"]), None);
+        assert_eq!(group(&[]), None);
+    }
+}

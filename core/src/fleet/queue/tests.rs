@@ -1,0 +1,299 @@
+use super::*;
+use crate::fleet::job::tests::{generation, record};
+
+/// A job of two nodes that waits.
+fn job() -> JobRecord {
+    let mut job = record();
+    job.replicas = 2;
+    job
+}
+
+fn training() -> JobRecord {
+    let mut job = job();
+    (job.phase, job.current) = (Phase::Running, Some(generation(1)));
+    job
+}
+
+fn queued(job: &JobRecord, pods: usize) -> Queued<'_> {
+    Queued {
+        job,
+        queue: Some("gpus"),
+        suspend: false,
+        pods: Some(pods),
+    }
+}
+
+/// Its Workload, as it was made.
+fn waiting() -> Workload {
+    Workload {
+        queue: "gpus".into(),
+        count: 2,
+        active: true,
+        ..Workload::default()
+    }
+}
+
+fn admitted() -> Workload {
+    Workload {
+        reserved: true,
+        admitted: true,
+        assigned: Some(2),
+        ready: Some(true),
+        ..waiting()
+    }
+}
+
+fn asks() -> Asks {
+    Asks {
+        queue: "gpus".into(),
+        count: 2,
+        priority: 0,
+    }
+}
+
+fn reason(stand: &Stand) -> &str {
+    match &stand.admission {
+        Admission::Waits(said) => &said.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_job_waits_until_it_is_admitted() {
+    let job = job();
+    let new = stand(queued(&job, 0), None);
+    assert_eq!(
+        (reason(&new), new.step.clone()),
+        ("NoWorkload", Some(Step::Make(asks())))
+    );
+    // It is as Kueue says.
+    let mut workload = waiting();
+    let stays = stand(queued(&job, 0), Some(&workload));
+    assert_eq!((reason(&stays), stays.step.clone()), ("Pending", None));
+    let said = Said::new("WaitingForQuota", "needs 8 more nvidia.com/gpu");
+    workload.waits = Some(said.clone());
+    let told = stand(queued(&job, 0), Some(&workload));
+    assert_eq!(told.admission, Admission::Waits(said));
+    // Quota alone does not admit it: a check may be open.
+    workload.reserved = true;
+    assert_eq!(
+        reason(&stand(queued(&job, 0), Some(&workload))),
+        "WaitingForQuota"
+    );
+    (workload.admitted, workload.assigned) = (true, Some(2));
+    let starts = stand(queued(&job, 0), Some(&workload));
+    assert_eq!(
+        (starts.admission, starts.step),
+        (Admission::Admitted(2), None)
+    );
+}
+
+#[test]
+fn what_it_asks_for_changes_until_quota_is_reserved() {
+    let mut job = job();
+    (job.replicas, job.spec.priority) = (3, 7);
+    let changed = Asks {
+        queue: "others".into(),
+        count: 3,
+        priority: 7,
+    };
+    let of = |workload: &Workload| {
+        let queued = Queued {
+            queue: Some("others"),
+            ..queued(&job, 0)
+        };
+        stand(queued, Some(workload)).step
+    };
+    assert_eq!(of(&waiting()), Some(Step::Change(changed)));
+    let reserved = Workload {
+        reserved: true,
+        ..waiting()
+    };
+    assert_eq!(of(&reserved), None);
+}
+
+#[test]
+fn an_evicted_job_gives_its_quota_back_when_its_pods_are_gone() {
+    let why = Said::new("Preempted", "for team-b/big");
+    let evicted = Workload {
+        evicted: Some(why.clone()),
+        ..admitted()
+    };
+    let trains = training();
+    let told = stand(queued(&trains, 2), Some(&evicted));
+    assert_eq!(told.admission, Admission::Waits(why.clone()));
+    assert_eq!(told.step, Some(Step::Ready(false)));
+    let evicted = Workload {
+        ready: Some(false),
+        ..evicted
+    };
+    // Neither while workers may live, nor while pods are there, nor while nobody knows.
+    let stopped = job();
+    let unknown = Queued {
+        pods: None,
+        ..queued(&stopped, 0)
+    };
+    for holds in [queued(&trains, 0), queued(&stopped, 1), unknown] {
+        assert_eq!(stand(holds, Some(&evicted)).step, None, "{holds:?}");
+    }
+    let release = |why: &Said, requeued| {
+        let why = why.clone();
+        Some(Step::Release { why, requeued })
+    };
+    let gone = stand(queued(&stopped, 0), Some(&evicted));
+    assert_eq!(gone.step, release(&why, true));
+    // Kueue itself puts back those that it has evicted for other reasons.
+    let why = Said::new("PodsReadyTimeout", "too slow");
+    let slow = Workload {
+        evicted: Some(why.clone()),
+        ..evicted.clone()
+    };
+    assert_eq!(
+        stand(queued(&stopped, 0), Some(&slow)).step,
+        release(&why, false)
+    );
+    let released = Workload {
+        reserved: false,
+        admitted: false,
+        ..evicted
+    };
+    let waits = stand(queued(&stopped, 0), Some(&released));
+    assert_eq!((reason(&waits), waits.step.clone()), ("Preempted", None));
+    // It waits as any other, though the condition stays until quota is reserved again.
+    let mut smaller = stopped.clone();
+    smaller.replicas = 1;
+    let changed = Step::Change(Asks { count: 1, ..asks() });
+    let waits = stand(queued(&smaller, 0), Some(&released));
+    assert_eq!(waits.step, Some(changed));
+}
+
+#[test]
+fn a_workload_that_is_not_active_or_is_gone_admits_nobody() {
+    let job = training();
+    let of = |workload: &Workload| {
+        let stand = stand(queued(&job, 2), Some(workload));
+        (reason(&stand).to_owned(), stand.step)
+    };
+    let unready = Some(Step::Ready(false));
+    let inactive = Workload {
+        active: false,
+        ..admitted()
+    };
+    assert_eq!(of(&inactive), ("Deactivated".into(), unready));
+    let deleting = Workload {
+        deleting: true,
+        ..admitted()
+    };
+    assert_eq!(of(&deleting), ("WorkloadDeleted".into(), None));
+    let finished = Workload {
+        finished: Some(Said::new("OutOfSync", "no")),
+        ..admitted()
+    };
+    assert_eq!(of(&finished), ("WorkloadFinished".into(), None));
+    // Another one is made when the pods are gone.
+    let without = stand(queued(&job, 2), None);
+    assert_eq!(
+        (reason(&without), without.step.clone()),
+        ("NoWorkload", None)
+    );
+}
+
+#[test]
+fn a_smaller_job_gives_quota_back_and_does_not_get_it_again() {
+    let mut job = training();
+    job.replicas = 1;
+    let of = |job: &JobRecord, pods, workload: &Workload| stand(queued(job, pods), Some(workload));
+    // Its second pod is still there.
+    assert_eq!(of(&job, 2, &admitted()).step, None);
+    let shrunk = of(&job, 1, &admitted());
+    assert_eq!(shrunk.step, Some(Step::Reclaim(1)));
+    assert_eq!(shrunk.admission, Admission::Admitted(2));
+    let reclaimed = Workload {
+        reclaimable: 1,
+        ..admitted()
+    };
+    let settled = of(&job, 1, &reclaimed);
+    assert_eq!(
+        (settled.admission, settled.step),
+        (Admission::Admitted(1), None)
+    );
+}
+
+#[test]
+fn kueue_is_told_whether_the_job_trains_and_how_it_ends() {
+    let mut job = training();
+    let unready = Workload {
+        ready: None,
+        ..admitted()
+    };
+    let step = |job: &JobRecord, workload: &Workload| stand(queued(job, 2), Some(workload)).step;
+    assert_eq!(step(&job, &unready), Some(Step::Ready(true)));
+    for (phase, told) in [
+        (Phase::Recovering, None),
+        (Phase::Pending, Some(Step::Ready(false))),
+    ] {
+        job.phase = phase;
+        assert_eq!(step(&job, &unready), None);
+        assert_eq!(step(&job, &admitted()), told);
+    }
+    // Not before the last worker is proven dead.
+    (job.phase, job.message) = (Phase::Failed, "out of memory".into());
+    assert_eq!(step(&job, &admitted()), None);
+    job.current = None;
+    let finish = Step::Finish {
+        succeeded: false,
+        message: "out of memory".into(),
+    };
+    let ended = stand(queued(&job, 2), Some(&admitted()));
+    assert_eq!(
+        (ended.admission, ended.step),
+        (Admission::Free, Some(finish))
+    );
+    let finished = Workload {
+        finished: Some(Said::new("Failed", "out of memory")),
+        ..admitted()
+    };
+    assert_eq!(step(&job, &finished), None);
+}
+
+#[test]
+fn a_suspended_job_is_in_no_queue() {
+    let job = job();
+    let suspended = |pods| Queued {
+        suspend: true,
+        ..queued(&job, pods)
+    };
+    assert_eq!(stand(suspended(1), Some(&admitted())).step, None);
+    let gone = stand(suspended(0), Some(&admitted()));
+    assert_eq!(
+        (reason(&gone), gone.step.clone()),
+        ("Suspended", Some(Step::Delete))
+    );
+    assert_eq!(stand(suspended(0), None).step, None);
+    // One that has left its queue goes on.
+    let left = Queued {
+        queue: None,
+        ..queued(&job, 2)
+    };
+    let free = stand(left, Some(&admitted()));
+    assert_eq!(
+        (free.admission, free.step),
+        (Admission::Free, Some(Step::Delete))
+    );
+}
+
+#[test]
+fn an_admission_bounds_the_nodes_of_a_job() {
+    let waits = Admission::Waits(Said::new("Pending", ""));
+    for (admission, held, bounds) in [
+        (Admission::Free, (false, false), (4, 4)),
+        (Admission::Admitted(2), (false, false), (2, 2)),
+        (Admission::Admitted(0), (false, false), (1, 1)),
+        (waits, (true, true), (4, 4)),
+        (Admission::Unknown, (false, true), (2, 3)),
+    ] {
+        let holds = (admission.holds_back(false), admission.holds_back(true));
+        let of = |has| admission.bounds(4, has, 1);
+        assert_eq!((holds, (of(2), of(3))), (held, bounds), "{admission:?}");
+    }
+}

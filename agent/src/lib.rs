@@ -40,6 +40,7 @@ mod prepare;
 pub mod probe;
 mod proof;
 mod renewal;
+mod reserve;
 mod run_dir;
 mod runner_link;
 mod session;

@@ -55,23 +55,31 @@ impl Preflight {
         if !unfit.is_empty() {
             return Err(format!("{node} is not fit for it: {}", unfit.join("; ")));
         }
-        let entry = Entry::read(&assignment.command, &assignment.args)?;
+        let entry = torchrun::entry(assignment)?;
         let (script, ranks) = match &entry {
             Entry::Script { script, .. } => (Some(script.into()), None),
             Entry::Program { program, .. } => (None, Some(program.clone())),
             Entry::Module { .. } => (None, None),
         };
+        let without_torch = !assignment.framework.is_torch();
         let wanted = Wanted {
             dir: (&launch.dir).into(),
             env_files: assignment.env_files.clone(),
             path: launch.env.get("PATH").cloned(),
-            program: launch.program.clone(),
+            // Without torchrun a rank is the first program.
+            program: match torchrun::rank_command(assignment).into_iter().next() {
+                Some(program) if without_torch => program,
+                _ => launch.program.clone(),
+            },
             script,
             ranks,
         };
         let python = host
             .find(&wanted)
             .map_err(|why| format!("{why} on {node}"))?;
+        if without_torch {
+            return Ok(Answer::unasked());
+        }
         let mut answer = self
             .interpreters
             .ask(host, &python, launch)
@@ -175,6 +183,8 @@ mod tests {
             profile: Profile::default(),
             profile_hash: Profile::default().hash(),
             fence_after: None,
+            framework: Default::default(),
+            layout: Default::default(),
         }
     }
 

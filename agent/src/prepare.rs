@@ -19,11 +19,13 @@ use crate::{
     host::RunnerHost,
     launchers::Found,
     preflight::{Answer, Preflight},
+    reserve::{Reserved, reserve},
     run_dir::{Accepted, Runs},
 };
 
 /// Checks that the run can be started here, and starts its runner. The runner is forked from the
-/// job's launcher if the lane has one. The error is for the user.
+/// job's launcher if the lane has one. Returns the port that its process gets, if it needs one. The
+/// error is for the user.
 pub(crate) async fn prepare(
     assignment: &Assignment,
     term: Term,
@@ -32,7 +34,7 @@ pub(crate) async fn prepare(
     here: &Here,
     preflight: &Preflight,
     launcher: Option<Found>,
-) -> Result<(), String> {
+) -> Result<Option<Reserved>, String> {
     let site = &here.site;
     // The TCPStore's port is not known yet. No check depends on it.
     let anywhere = Endpoint {
@@ -52,6 +54,7 @@ pub(crate) async fn prepare(
             Lane::Cold,
             "torchrun before 2.7 brings its own TCPStore to a world of one node".to_owned(),
         ),
+        false if !assignment.framework.is_torch() => lane::without_torch(assignment.framework),
         false => lane::choose(
             assignment.launch,
             torchrun::ranks(assignment).is_some(),
@@ -104,6 +107,10 @@ pub(crate) async fn prepare(
         },
         None => None,
     };
+    let reserved = match assignment.framework.tells_peers() {
+        true => Some(reserve(address, here.ports, &assignment.run)?),
+        false => None,
+    };
     let work_dir = Some(launch.dir.clone());
     let mut accepted = Accepted {
         term,
@@ -117,6 +124,7 @@ pub(crate) async fn prepare(
         fenced,
         work_dir,
         checkpoint_pattern: assignment.checkpoint_pattern.clone(),
+        port: reserved.as_ref().map(|reserved| reserved.port),
         was: None,
     };
     let dir = runs
@@ -126,7 +134,7 @@ pub(crate) async fn prepare(
         .map_err(|e| trouble("write the run down", &e))?;
     if let Some(launcher) = launcher {
         match launcher.fork(&dir).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(reserved),
             Err(e) => {
                 warn!(job = %assignment.run.job, "nothing can be forked from the launcher, so torchrun is executed: {e}");
                 (accepted.lane, accepted.why) =
@@ -138,5 +146,6 @@ pub(crate) async fn prepare(
     }
     host.start(&dir)
         .await
-        .map_err(|e| trouble("start the runner", &e))
+        .map_err(|e| trouble("start the runner", &e))?;
+    Ok(reserved)
 }

@@ -76,6 +76,9 @@ pub(crate) struct Accepted {
     /// The files whose changes are reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint_pattern: Option<String>,
+    /// The port that was chosen for its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<u16>,
     /// The directory that its processes also name, if an older agent has started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<PathBuf>,

@@ -16,11 +16,11 @@ use muster_core::{
     node::{
         Effect, Found, FoundState, Input, Ledger, Node,
         lane::Lane,
-        torchrun,
+        peers, torchrun,
         torchrun::{EnvIs, Site},
     },
     node_report::{NodeReport, WarmPool},
-    run::{Assignment, Desired, Endpoint, LauncherReport, Obeyed, RunId, RunReport},
+    run::{Assignment, Desired, LauncherReport, Obeyed, RunId, RunReport, Start},
     time::Timestamp,
 };
 use muster_runner::wire::StartSpec;
@@ -38,6 +38,7 @@ use crate::{
     preflight::Preflight,
     prepare,
     probe::Facts,
+    reserve::Reserved,
     run_dir::{Accepted, Runs},
     runner_link::{Link, LinkEvent, RunnerOrders},
     state_disk::{Errand, StateDisk, ThreadEnded},
@@ -123,6 +124,8 @@ pub(crate) struct Supervisor {
     prewarm: BTreeMap<JobUid, Assignment>,
     /// What was noted about runs when they were accepted. A run's messages do not repeat it.
     accepted: BTreeMap<RunId, Accepted>,
+    /// Ports that are kept for processes that have not started yet.
+    reserved: BTreeMap<RunId, Reserved>,
     /// Processes that survive SIGKILL, by run, as far as they can be named.
     unkillable: BTreeMap<RunId, Vec<i32>>,
     /// Runs whose runner is gone and whose death cannot be proven, with the reason.
@@ -141,7 +144,8 @@ pub(crate) struct Supervisor {
 #[derive(Debug)]
 struct Prepared {
     run: RunId,
-    outcome: Result<(), String>,
+    /// The port that its process gets, if it needs one.
+    outcome: Result<Option<Reserved>, String>,
     accepted: Option<Accepted>,
 }
 
@@ -188,6 +192,7 @@ impl Supervisor {
             wanted: BTreeMap::new(),
             prewarm: BTreeMap::new(),
             accepted: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             unkillable: BTreeMap::new(),
             unproven: BTreeMap::new(),
             store_refused: BTreeMap::new(),
@@ -225,7 +230,8 @@ impl Supervisor {
                     }
                 },
                 Some(prepared) = self.prepared.1.recv() => match prepared.outcome {
-                    Ok(()) => {
+                    Ok(reserved) => {
+                        self.reserved.extend(reserved.map(|port| (prepared.run.clone(), port)));
                         self.accepted.extend(prepared.accepted.map(|accepted| (prepared.run.clone(), accepted)));
                         self.attend(prepared.run);
                         continue;
@@ -380,13 +386,15 @@ impl Supervisor {
         match effect {
             Effect::SaveLedger(ledger) => self.disk.save(ledger),
             Effect::Hold { assignment, term } => self.hold(*assignment, term),
-            Effect::Start { assignment, store } => return self.start(&assignment, &store),
+            Effect::Start { assignment, start } => return self.start(&assignment, &start),
             Effect::Stop { run, grace, reason } => {
                 info!(run = %run, ?grace, "stopping: {reason}");
+                self.reserved.remove(&run);
                 self.order(&run, |orders| orders.stop = Some((grace, reason)));
             }
             Effect::Release { run } => {
                 self.order(&run, |orders| orders.release = true);
+                self.reserved.remove(&run);
                 self.links.remove(&run);
                 self.fenced.remove(&run);
                 self.disk.run(Errand::Release(run));
@@ -454,13 +462,13 @@ impl Supervisor {
         });
     }
 
-    fn start(&mut self, assignment: &Assignment, store: &Endpoint) -> Option<Input> {
+    fn start(&mut self, assignment: &Assignment, start: &Start) -> Option<Input> {
         let run = &assignment.run;
         let alone = self.accepted(run).is_some_and(|accepted| accepted.alone);
         let meeting = if alone {
             torchrun::Meeting::Own
         } else {
-            torchrun::Meeting::Served(store)
+            torchrun::Meeting::Served(&start.store)
         };
         let mut launch = match torchrun::launch(assignment, meeting, &self.site(run)) {
             Ok(launch) => launch,
@@ -480,6 +488,9 @@ impl Supervisor {
             // No interpreter stands above these ranks to set LC_CTYPE for them.
             launch.env.insert("LC_CTYPE".into(), ctype);
         }
+        launch.env.extend(peers::told(assignment, &start.peers));
+        // From now on the port is the process's own to take.
+        self.reserved.remove(run);
         let order = order_for(self.lane(run), assignment, &launch);
         let spec = StartSpec {
             order,

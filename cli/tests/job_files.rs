@@ -336,7 +336,7 @@ fn one_wrong_line() {
             "  args: [train.py]\n  image: x",
             "9:3: spec.image: unknown field; the fields here are replicas, minReplicas, \
              maxReplicas, procPerNode, gpusPerNode, command, args, env, workingDir, priority, restartPolicy, stopGracePeriod, \
-             scaleUpCooldown, fenceAfter, progress, launch, stepPattern, checkpointPattern, nodeMix, rules, suspend, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished",
+             scaleUpCooldown, fenceAfter, progress, launch, stepPattern, checkpointPattern, nodeMix, rules, suspend, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished, framework, roles",
         ),
         (
             "  args: [train.py]",
@@ -537,8 +537,8 @@ fn a_refused_kind_is_all_that_is_said_of_a_file() {
         "{why}"
     );
     assert!(why.contains("write a MusterJob"), "{why}");
-    let jax = b"apiVersion: kubeflow.org/v1\nkind: JAXJob\nmetadata: {name: a}\nspec:\n  jaxReplicaSpecs:\n    Worker: {replicas: 2, template: {spec: {containers: [{name: jax, image: b, command: [python3, t.py]}]}}}\n";
-    let why = refused(jax);
+    let paddle = b"apiVersion: kubeflow.org/v1\nkind: PaddleJob\nmetadata: {name: a}\nspec:\n  paddleReplicaSpecs:\n    Worker: {replicas: 2, template: {spec: {containers: [{name: paddle, image: b, command: [python3, t.py]}]}}}\n";
+    let why = refused(paddle);
     assert_eq!(why.lines().count(), 1, "{why}");
-    assert!(why.contains("are JAX processes"), "{why}");
+    assert!(why.contains("are several Paddle processes"), "{why}");
 }

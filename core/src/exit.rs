@@ -99,9 +99,18 @@ const BETWEEN_RANKS: [&str; 9] = [
     "TCPStore",
 ];
 
+/// Texts by which other frameworks say that a peer is lost. Each of them says it alone. TensorFlow 2.21
+/// (`collective_executor_mgr`, and the coordination service that it shares with JAX) and JAX 0.10 print
+/// them.
+const OF_FRAMEWORKS: [&str; 3] = [
+    "Collective ops is aborted",
+    "stopped sending heartbeats",
+    "JAX distributed service detected fatal errors",
+];
+
 fn names_a_lost_peer(line: &str) -> bool {
     let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
-    says(&PEER_LOST_SIGNS) && says(&BETWEEN_RANKS)
+    says(&OF_FRAMEWORKS) || says(&PEER_LOST_SIGNS) && says(&BETWEEN_RANKS)
 }
 
 impl fmt::Display for Exit {
@@ -184,6 +193,10 @@ mod tests {
         assert_eq!(Exit::Code(1).class(Some(victim)), ExitClass::PeerLost);
         let store = "torch.distributed.DistNetworkError: The client socket has failed to connect: Connection refused";
         assert_eq!(Exit::Code(1).class(Some(store)), ExitClass::PeerLost);
+        let tensorflow = "UnavailableError: Collective ops is aborted by: The following tasks are unhealthy (stopped sending heartbeats):";
+        assert_eq!(Exit::Code(1).class(Some(tensorflow)), ExitClass::PeerLost);
+        let jax = "Terminating process because the JAX distributed service detected fatal errors.";
+        assert_eq!(Exit::Signal(6).class(Some(jax)), ExitClass::PeerLost);
         for own in [
             "ValueError: bad shape",
             "ConnectionRefusedError: [Errno 111] Connection refused",

@@ -5,7 +5,7 @@
 //! test moves by hand, and the world simulation runs the same code as production.
 //!
 //! - the words that both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`],
-//!   [`node_report`], [`node_object`], [`health`], [`run`], [`usage`], [`protocol`], [`hello`];
+//!   [`node_report`], [`node_object`], [`health`], [`run`], [`layout`], [`usage`], [`protocol`], [`hello`];
 //! - [`nccl`]: the environment of the ranks, which the coordinator decides and each agent
 //!   completes;
 //! - [`fleet`]: the coordinator's decisions, entered through [`fleet::turn`];
@@ -19,6 +19,7 @@ pub mod fleet;
 pub mod health;
 pub mod hello;
 pub mod id;
+pub mod layout;
 pub mod nccl;
 pub mod node;
 pub mod node_object;

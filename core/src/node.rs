@@ -19,6 +19,7 @@
 //! | `unsaved` | the effects and reports that wait until the ledger is on disk |
 //! | `pool` | the launchers for jobs that are not known yet, and which job may take one |
 //! | `launcher` | the jobs for which a launcher is kept ready |
+//! | `peers` | what processes of a framework other than torch are told about each other |
 //! | `torchrun` | the process that starts an assignment's workers |
 
 mod digest;
@@ -28,6 +29,7 @@ pub mod lane;
 pub mod launcher;
 pub mod lease;
 mod ledger;
+pub mod peers;
 pub mod pool;
 pub mod skew;
 pub mod torchrun;

@@ -87,8 +87,10 @@ mistakes! {
     LeaseFromAnswer,
     /// Workers that stop by themselves count as gone before their stop grace is over.
     FenceGraceForgotten,
-    /// A fenced job is placed on nodes whose agents do not know of fences.
-    FencedAnywhere,
+    /// A job with roles is placed on nodes whose agents do not know of roles.
+    RolesAnywhere,
+    /// A role gets fewer nodes than its minimum, as long as the job has enough in all.
+    RoleUnfilled,
     /// A node gets new work although its agent says that nothing may be placed on it.
     UnhealthyPlaced,
     /// A job is deleted although a node has not proven that its workers are dead.

@@ -8,13 +8,14 @@
 //! |---|---|
 //! | 1 | the first version |
 //! | 2 | both ends say which versions they speak; `fenceAfter`; an agent reports the newest generation of each job that it has obeyed |
+//! | 3 | roles and frameworks: members choose ports, and are told of each other |
 
 use std::fmt;
 
 /// The newest version that this build speaks.
-pub const NEWEST: u32 = 2;
-/// The first version whose agents stop workers after the coordinator was not heard (`fenceAfter`).
-pub const FENCES: u32 = 2;
+pub const NEWEST: u32 = 3;
+/// The first version whose agents know roles and frameworks other than torch.
+pub const ROLES: u32 = 3;
 
 /// The versions that one end speaks: a range with both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,17 +5,18 @@
 //! [`RunReport`] for every run that it knows, alive or not. Both describe states ("this is so"),
 //! never commands ("do X now"), so a repeated or lost message does no harm.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, fmt, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     exit::Exit,
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, Term},
+    layout::Layout,
     nccl::{profile::Profile, stack::Stack},
     node_report::labels::Labels,
     period::{optional_period, serde_period},
-    spec::Launch,
+    spec::{Framework, Launch},
     time::Timestamp,
 };
 
@@ -81,9 +82,9 @@ pub enum Target {
     /// The runner is up (and serves the TCPStore, if this node hosts it), and every older
     /// generation of the job is dead. Then the run waits.
     Ready(Box<Assignment>),
-    /// The ranks train. It follows only after `Ready`, once the TCPStore answers at this address
-    /// and the older generation is inert.
-    Running(Box<Assignment>, Endpoint),
+    /// The ranks train. It follows only after `Ready`, once the TCPStore answers and the older
+    /// generation is inert.
+    Running(Box<Assignment>, Start),
     /// The run is dead, and the node has proven it.
     Stopped { grace: Duration, reason: String },
     /// The coordinator has recorded this run's end. The runner may go. The logs stay unless
@@ -91,11 +92,42 @@ pub enum Target {
     Gone { purge: bool },
 }
 
+/// What a member is told when it starts, and nobody knew before all members were ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Where the generation's TCPStore answers.
+    pub store: Endpoint,
+    /// Where the members' processes will listen for each other, by node rank. Empty for torch, whose
+    /// processes meet at the TCPStore.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<Endpoint>,
+}
+
+impl From<Endpoint> for Start {
+    /// A start that tells only of the TCPStore.
+    fn from(store: Endpoint) -> Self {
+        Self {
+            store,
+            peers: Vec::new(),
+        }
+    }
+}
+
 /// Where a TCP service listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Endpoint {
     pub host: String,
     pub port: u16,
+}
+
+/// `HOST:PORT`, as every client takes it: an IPv6 address has brackets.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
 }
 
 /// How many addresses a TCPStore may be told that its clients have: 16 of each of 1,024 nodes. As text they take
@@ -155,6 +187,11 @@ pub struct Assignment {
         skip_serializing_if = "Option::is_none"
     )]
     pub fence_after: Option<Duration>,
+    #[serde(default, skip_serializing_if = "Framework::is_torch")]
+    pub framework: Framework,
+    /// The roles of all members. Empty: they are all alike.
+    #[serde(default, skip_serializing_if = "Layout::is_empty")]
+    pub layout: Layout,
 }
 
 /// What an agent reports about one run. Times are on the sender's clock.
@@ -168,6 +205,10 @@ pub struct RunReport {
     /// Where this node's runner serves the generation's TCPStore. `None`: another node does, or it
     /// is not up yet.
     pub store: Option<Endpoint>,
+    /// The port that this node has chosen for its process to listen on, if the job's framework tells
+    /// the members of each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// Global ranks that have entered the process group, ascending, as the TCPStore saw it. Only
     /// the node that serves it knows them.
     pub joined_ranks: Vec<u32>,
@@ -319,6 +360,7 @@ impl RunReport {
             term,
             phase: RunPhase::Preparing,
             store: None,
+            port: None,
             joined_ranks: Vec::new(),
             all_joined_at: None,
             launched_at: None,

@@ -5,7 +5,7 @@
 //! [`JobSpec`]. It finds all mistakes at once, each with the field's path. The command line and the
 //! coordinator use it, and later the Kubernetes controller will.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,24 +17,28 @@ use crate::{
 mod choices;
 pub mod entry;
 mod errors;
+mod framework;
 mod lifetime;
 mod limits;
+mod roles;
 pub mod rules;
 pub mod shape;
 
 #[cfg(test)]
 mod tests;
+mod values;
 mod variables;
 
 use errors::Errors;
 
 pub use choices::{Launch, NodeMix, Progress};
 pub use errors::FieldError;
+pub use framework::{Framework, PEERS_MAX};
 pub use lifetime::Lifetime;
 pub use limits::*;
+pub use roles::{ROLES_MAX, Role, RoleDocument, Runs, WORKER};
 pub use rules::{Rule, RuleDocument};
 pub use variables::{EnvVar, ValueFrom, is_of_a_launch};
-use variables::{check_value_from, env_error};
 
 pub const API_VERSION: &str = "muster.dev/v1alpha1";
 pub const KIND: &str = "MusterJob";
@@ -116,6 +120,10 @@ pub struct SpecDocument {
     pub start_deadline_seconds: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framework: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<RoleDocument>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -181,6 +189,12 @@ pub struct JobSpec {
     /// `MusterJob` object can have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    #[serde(default, skip_serializing_if = "Framework::is_torch")]
+    pub framework: Framework,
+    /// The roles, complete, in the order of node ranks. Empty: all nodes run the same. With roles,
+    /// `replicas` and its bounds are those of all roles together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<Role>,
 }
 
 /// How many failures of its own a job survives: at most `max_restarts` within any `window`.
@@ -287,6 +301,8 @@ impl JobSpec {
                 own.ttl_seconds_after_finished != theirs.ttl_seconds_after_finished,
             ),
             ("spec.template", self.template != other.template),
+            ("spec.framework", self.framework != other.framework),
+            ("spec.roles", self.roles != other.roles),
         ];
         fields
             .into_iter()
@@ -298,30 +314,39 @@ impl JobSpec {
 
 impl SpecDocument {
     fn check(&self, errors: &mut Errors) -> JobSpec {
-        let (replicas, min_replicas, max_replicas) = self.check_sizes(errors);
+        let framework = errors.one_of("spec.framework", self.framework.as_deref(), &Framework::ALL);
+        let (replicas, min_replicas, max_replicas) = match self.roles.is_empty() {
+            true => errors.sizes(
+                "spec",
+                [self.replicas, self.min_replicas, self.max_replicas],
+                1,
+            ),
+            // The roles say it; see below.
+            false => (1, 1, 1),
+        };
         let gpus_per_node = errors.number(
             "spec.gpusPerNode",
             self.gpus_per_node.unwrap_or(0),
             0,
             PROCS_MAX,
         ) as u32;
-        let procs_default = i64::from(gpus_per_node.max(1));
+        // Other frameworks use all GPUs of a node in one process.
+        let procs_default = match framework.tells_peers() {
+            true => 1,
+            false => i64::from(gpus_per_node.max(1)),
+        };
         let proc_per_node = errors.number(
             "spec.procPerNode",
             self.proc_per_node.unwrap_or(procs_default),
             1,
             PROCS_MAX,
         ) as u32;
-        self.check_command(errors);
-        self.check_env(errors);
-        if let Some(dir) = &self.working_dir
-            && !dir.starts_with('/')
-        {
-            errors.add(
-                "spec.workingDir",
-                format!("is {dir:?}, must be an absolute path: it is opened on the nodes"),
-            );
+        // Roles have the commands, with what they take from here.
+        if self.roles.is_empty() {
+            errors.command("spec", &self.command, &self.args, framework);
         }
+        errors.env("spec", &self.env);
+        errors.directory("spec", self.working_dir.as_deref());
         if let Some(pattern) = &self.step_pattern
             && (pattern.is_empty() || pattern.len() > STEP_PATTERN_MAX || !pattern.contains('('))
         {
@@ -346,7 +371,7 @@ impl SpecDocument {
             );
         }
         let policy = self.restart_policy.clone().unwrap_or_default();
-        JobSpec {
+        let mut spec = JobSpec {
             replicas,
             min_replicas,
             max_replicas,
@@ -413,116 +438,14 @@ impl SpecDocument {
             suspend: self.suspend.unwrap_or(false),
             lifetime: self.check_lifetime(errors),
             template: None,
+            framework,
+            roles: Vec::new(),
+        };
+        spec.roles = roles::check(self, &spec, errors);
+        if !self.roles.is_empty() {
+            (spec.replicas, spec.min_replicas, spec.max_replicas) =
+                roles::totals(self, &spec.roles, errors);
         }
-    }
-
-    fn check_sizes(&self, errors: &mut Errors) -> (u32, u32, u32) {
-        let replicas = errors.number("spec.replicas", self.replicas.unwrap_or(1), 1, NODES_MAX);
-        let min = errors.number(
-            "spec.minReplicas",
-            self.min_replicas.unwrap_or(replicas),
-            1,
-            NODES_MAX,
-        );
-        let max = errors.number(
-            "spec.maxReplicas",
-            self.max_replicas.unwrap_or(replicas.max(min)),
-            1,
-            NODES_MAX,
-        );
-        if min > max {
-            errors.add(
-                "spec.minReplicas",
-                format!("is {min}, must not be more than maxReplicas, which is {max}"),
-            );
-        } else if replicas < min {
-            errors.add(
-                "spec.replicas",
-                format!("is {replicas}, must not be less than minReplicas, which is {min}"),
-            );
-        } else if replicas > max {
-            errors.add(
-                "spec.replicas",
-                format!("is {replicas}, must not be more than maxReplicas, which is {max}"),
-            );
-        }
-        (replicas as u32, min as u32, max as u32)
-    }
-
-    fn check_command(&self, errors: &mut Errors) {
-        let mut bytes = 0;
-        for (field, list) in [("command", &self.command), ("args", &self.args)] {
-            if list.len() > ARGS_MAX {
-                errors.add(
-                    format!("spec.{field}"),
-                    format!("has {} items, at most {ARGS_MAX} are allowed", list.len()),
-                );
-            }
-            for (i, item) in list.iter().enumerate() {
-                bytes += item.len();
-                let path = || format!("spec.{field}[{i}]");
-                if item.len() > ARG_BYTES_MAX {
-                    errors.add(
-                        path(),
-                        format!(
-                            "is {} bytes long, at most {ARG_BYTES_MAX} are allowed",
-                            item.len()
-                        ),
-                    );
-                } else if item.contains('\0') {
-                    errors.add(path(), "has a NUL byte");
-                } else if field == "command" && item.is_empty() {
-                    errors.add(path(), "must not be empty");
-                }
-            }
-        }
-        if bytes > ARGS_BYTES_MAX {
-            errors
-                .add("spec.args", format!("command and args are {bytes} bytes long in all, at most {ARGS_BYTES_MAX} are allowed"));
-        }
-        if self.args.is_empty() && self.command.len() < 2 {
-            errors.add("spec.args", "names no script: give for example [train.py, --epochs, \"10\"] or [-m, package.module]");
-        } else if let Err(message) = entry::Entry::read(&self.command, &self.args) {
-            errors.add("spec.args", message);
-        }
-    }
-
-    fn check_env(&self, errors: &mut Errors) {
-        if self.env.len() > ENV_MAX {
-            errors.add(
-                "spec.env",
-                format!(
-                    "has {} variables, at most {ENV_MAX} are allowed",
-                    self.env.len()
-                ),
-            );
-        }
-        let mut seen = BTreeMap::new();
-        let mut bytes = 0;
-        for (i, var) in self.env.iter().enumerate() {
-            bytes += var.name.len() + var.value.len();
-            if let Some(from) = &var.value_from {
-                bytes += from.file.len();
-                check_value_from(i, var, &from.file, errors);
-            }
-            let path = format!("spec.env[{i}].name");
-            if let Some(message) = env_error(&var.name, &var.value) {
-                errors.add(path, message);
-            } else if let Some(first) = seen.insert(&var.name, i) {
-                errors.add(
-                    path,
-                    format!("{} is set already by spec.env[{first}]", var.name),
-                );
-            }
-            if var.value.contains('\0') {
-                errors.add(format!("spec.env[{i}].value"), "has a NUL byte");
-            }
-        }
-        if bytes > ENV_BYTES_MAX {
-            errors.add(
-                "spec.env",
-                format!("is {bytes} bytes long in all, at most {ENV_BYTES_MAX} are allowed"),
-            );
-        }
+        spec
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     roles::Ends,
     run_policy::RunPolicy,
     tree::{Field, Node, Place},
+    variables::Variables,
     verdict::Verdicts,
 };
 
@@ -40,9 +41,9 @@ pub(crate) struct Meta<'t> {
     pub(crate) name: String,
     pub(crate) name_at: Field<'t>,
     pub(crate) namespace: Option<String>,
-    namespace_at: Field<'t>,
+    pub(crate) namespace_at: Field<'t>,
     /// Where the document begins.
-    place: Place,
+    pub(crate) place: Place,
 }
 
 const KEPT: Rule = Rule::Note("is the cluster's, and is not kept");
@@ -162,6 +163,25 @@ pub(crate) struct Draft<'a, 't> {
     pub(crate) run: &'a RunPolicy<'t>,
 }
 
+/// The variables of a container. Those that the command's own shell would set come last.
+pub(crate) fn variables<'t>(pod: &Pod<'t>, launch: &Launch) -> Variables<'t> {
+    let mut variables = pod.variables.clone();
+    for (name, value) in &launch.env {
+        variables.set(name, value, &pod.container);
+    }
+    variables
+}
+
+/// Where a container's program starts.
+pub(crate) fn working_dir(pod: &Pod<'_>, launch: &Launch) -> Option<String> {
+    let before = pod.working_dir.as_ref();
+    match (&launch.dir, before) {
+        (Some(dir), Some((before, _))) if !dir.starts_with('/') => Some(format!("{before}/{dir}")),
+        (Some(dir), _) => Some(dir.clone()),
+        (None, before) => before.map(|(dir, _)| dir.clone()),
+    }
+}
+
 impl Draft<'_, '_> {
     /// The job, if core takes it. An objection of core is reported at the field from which the value came.
     pub(crate) fn finish(self, log: &mut Verdicts) -> Option<Converted> {
@@ -182,11 +202,7 @@ impl Draft<'_, '_> {
                 "is no program of torch; Muster still wants a python3 with torch on the PATH of the nodes",
             );
         }
-        // Variables that the command's own shell would set come last.
-        let mut variables = pod.variables.clone();
-        for (name, value) in &launch.env {
-            variables.set(name, value, &container);
-        }
+        let mut variables = variables(pod, launch);
         // A program finds the site's interpreter by its name. Muster, too, looks there for torch.
         let folder = pod
             .python
@@ -198,14 +214,7 @@ impl Draft<'_, '_> {
         {
             variables.add("PATH", &format!("{folder}:{USUAL_PATH}"));
         }
-        let before = pod.working_dir.as_ref();
-        let working_dir = match (&launch.dir, before) {
-            (Some(dir), Some((before, _))) if !dir.starts_with('/') => {
-                Some(format!("{before}/{dir}"))
-            }
-            (Some(dir), _) => Some(dir.clone()),
-            (None, before) => before.map(|(dir, _)| dir.clone()),
-        };
+        let working_dir = working_dir(pod, launch);
         let priority = pod.priority.as_ref().or(self.run.priority.as_ref());
         let document = JobDocument {
             api_version: API_VERSION.into(),

@@ -11,10 +11,10 @@ use crate::{
 mod ai_training_job;
 mod alone;
 mod elastic_job;
+mod frameworks;
 mod mpi_job;
 pub(crate) mod pods;
 mod pytorch_job;
-mod tf_job;
 mod train_job;
 
 /// One job of a file.
@@ -56,7 +56,7 @@ static KINDS: [Kind; 10] = [
         group: "kubeflow.org",
         kind: "TFJob",
         versions: &["v1"],
-        read: tf_job::read,
+        read: frameworks::tensorflow,
     },
     Kind {
         group: "kubeflow.org",
@@ -68,13 +68,13 @@ static KINDS: [Kind; 10] = [
         group: "kubeflow.org",
         kind: "JAXJob",
         versions: &["v1"],
-        read: alone::jax,
+        read: frameworks::jax,
     },
     Kind {
         group: "kubeflow.org",
         kind: "XGBoostJob",
         versions: &["v1"],
-        read: alone::xgboost,
+        read: frameworks::xgboost,
     },
     Kind {
         group: "kubeflow.org",

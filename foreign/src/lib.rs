@@ -12,6 +12,7 @@ mod documents;
 mod draft;
 mod fields;
 mod flags;
+mod framework_draft;
 mod kinds;
 mod launch;
 mod options;

@@ -228,10 +228,14 @@ fn what_is_accepted_is_a_job_for_core() {
             let printed = serde_saphyr::to_string(&document).unwrap();
             let again: muster_core::spec::JobDocument = serde_saphyr::from_str(&printed).unwrap();
             assert_eq!(again.check().unwrap().1, spec, "{name}");
-            assert_eq!(
-                document.spec.proc_per_node,
-                Some(i64::from(spec.proc_per_node))
-            );
+            // A GPU is not a process, so each says its number.
+            let said = document.spec.roles.iter().map(|role| role.proc_per_node);
+            let said: Vec<_> = match document.spec.roles.is_empty() {
+                true => vec![document.spec.proc_per_node],
+                false => said.collect(),
+            };
+            assert!(said.iter().all(Option::is_some), "{name}: {said:?}");
+            assert!(spec.replicas > 0);
             jobs += 1;
         }
     }

@@ -63,6 +63,21 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// Of a run whose framework is not torch: nothing is asked, and nothing depends on it.
+    pub(super) fn unasked() -> Self {
+        Self {
+            interpreter: Interpreter {
+                torch: (0, 0),
+                implementation: String::new(),
+                python: (0, 0),
+                system: String::new(),
+            },
+            stack: Stack::default(),
+            ctype: None,
+            read_from: Vec::new(),
+        }
+    }
+
     /// The files that this interpreter consists of, with their times: the files that its answer was
     /// read from, and the folder with torch's distribution. That folder changes with each package
     /// that is installed into it. This blocks for a look at the disk.

@@ -361,6 +361,7 @@ impl Supervisor {
                 (report.lane.name, report.lane.reason) =
                     (accepted.lane.name().to_owned(), accepted.why.clone());
                 report.stack = accepted.stack.clone();
+                report.port = accepted.port;
             }
             if report.phase == RunPhase::Running {
                 report.lane.launcher_bytes = self.launchers.bytes(&report.run.job);

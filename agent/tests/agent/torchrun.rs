@@ -90,7 +90,7 @@ async fn start(pair: &mut Pair, generation: u64, steps: &str, change: impl Fn(&m
     }
     let store: Endpoint = pair.sessions[0].run(&id).unwrap().store.clone().unwrap();
     for (session, share) in pair.sessions.iter().zip(shares) {
-        let target = Target::Running(Box::new(share), store.clone());
+        let target = Target::Running(Box::new(share), store.clone().into());
         session
             .desire(vec![DesiredRun {
                 run: id.clone(),
@@ -207,7 +207,7 @@ async fn an_older_torch_alone_on_its_node_brings_its_own_store() {
     session
         .desire(vec![DesiredRun {
             run: id.clone(),
-            target: Target::Running(Box::new(share), store),
+            target: Target::Running(Box::new(share), store.into()),
         }])
         .await;
     session.until_phase(&id, RunPhase::Dead).await;

@@ -254,7 +254,9 @@ pub(crate) async fn send(
     end: &Ending,
 ) -> Result<(), Failure> {
     let name = document.metadata.name.clone();
-    if let Some(var) = document.spec.env.iter().find(|var| var.value == HIDDEN) {
+    let of_roles = document.spec.roles.iter().flat_map(|role| &role.env);
+    let mut variables = document.spec.env.iter().chain(of_roles);
+    if let Some(var) = variables.find(|var| var.value == HIDDEN) {
         return Err(Failure::BadJob(format!(
             "spec.env: {} is {HIDDEN}, which stands for a value that was not shown; write the value, or get the job with --show-env",
             var.name

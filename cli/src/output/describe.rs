@@ -8,13 +8,13 @@ use std::{
 use muster_core::{
     nccl::stack::Stack,
     period,
-    spec::{EnvVar, SpecDocument},
+    spec::{EnvVar, Framework, SpecDocument},
 };
 use muster_proto::{convert::jobs, v1};
 
 use super::{
     document::severity,
-    hardware, holders, steps,
+    hardware, holders, roles, steps,
     table::{Table, plain},
     usage, words,
 };
@@ -106,13 +106,22 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         page.field("Lane", format!("{lane}: {reason}"));
     }
     software(&mut page, &status.members);
+    let with_roles = status.members.iter().any(|member| !member.role.is_empty());
     let mut heads = vec!["NODE RANK", "NODE", "PHASE", "LANE", "LAUNCHER"];
+    if with_roles {
+        heads.insert(1, "ROLE");
+    }
     let pods = status.members.iter().any(|member| !member.host.is_empty());
     if pods {
         heads.extend(["HOST", "GPUS"]);
     }
-    let of =
-        |one: &v1::MemberStatus| [member(one), if pods { place(one) } else { vec![] }].concat();
+    let of = |one: &v1::MemberStatus| {
+        [
+            member(one, with_roles),
+            if pods { place(one) } else { vec![] },
+        ]
+        .concat()
+    };
     let members: Vec<_> = status.members.iter().map(of).collect();
     page.table("Members", heads, &members);
     let number = |step: Option<u64>| step.map(|step| step.to_string()).unwrap_or_default();
@@ -193,11 +202,16 @@ fn joining(ranks: &[v1::RankStatus]) -> String {
 
 fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     let number = |value: Option<i64>| value.map(|value| value.to_string()).unwrap_or_default();
-    let min = spec.min_replicas.or(spec.replicas).unwrap_or(1);
-    page.field(
-        "Range",
-        words::range(min, spec.max_replicas.or(spec.replicas).unwrap_or(min)),
-    );
+    let (min, max) = words::bounds(spec);
+    page.field("Range", words::range(min, max));
+    let framework = spec.framework.as_deref().unwrap_or_default();
+    if ![Framework::Torch.name(), ""].contains(&framework) {
+        page.field("Framework", framework);
+    }
+    if !spec.roles.is_empty() {
+        let rows: Vec<_> = spec.roles.iter().map(roles::row).collect();
+        page.table("Roles", roles::HEADS.into(), &rows);
+    }
     page.field("Processes/node", number(spec.proc_per_node));
     page.field("GPUs/node", number(spec.gpus_per_node));
     page.field(
@@ -205,7 +219,7 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
         spec.command
             .iter()
             .chain(&spec.args)
-            .map(|word| quoted(word))
+            .map(|word| words::quoted(word))
             .collect::<Vec<_>>()
             .join(" "),
     );
@@ -322,35 +336,29 @@ fn software(page: &mut Page, members: &[v1::MemberStatus]) {
     }
 }
 
-fn member(member: &v1::MemberStatus) -> Vec<String> {
+fn member(member: &v1::MemberStatus, with_role: bool) -> Vec<String> {
     let launcher = if member.launcher_bytes > 0 {
         words::bytes(member.launcher_bytes)
     } else {
         String::new()
     };
-    vec![
+    let mut row = vec![
         member.node_rank.to_string(),
         member.node.clone(),
         member.phase.clone(),
         member.lane.clone(),
         launcher,
-    ]
+    ];
+    if with_role {
+        row.insert(1, member.role.clone());
+    }
+    row
 }
 
 /// Where a worker pod is, and its GPUs.
 fn place(member: &v1::MemberStatus) -> Vec<String> {
     let gpus: Vec<&str> = member.gpus.iter().map(|gpu| holders::short(gpu)).collect();
     vec![member.host.clone(), gpus.join(",")]
-}
-
-/// Quotes a word as a shell needs it, so that the command can be copied.
-fn quoted(word: &str) -> String {
-    let safe = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(safe) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_proto::v1;
+use muster_proto::{convert::jobs, v1};
 
 use super::{
     document::{self, severity},
@@ -61,8 +61,7 @@ impl Listed for v1::Job {
         let named = self.r#ref.clone().unwrap_or_default();
         let status = self.status.clone().unwrap_or_default();
         let spec = self.spec.clone().unwrap_or_default();
-        let min = spec.min_replicas.or(spec.replicas).unwrap_or(1);
-        let max = spec.max_replicas.or(spec.replicas).unwrap_or(min);
+        let (min, max) = words::bounds(&jobs::spec_document(spec));
         let mut row = if namespaced {
             vec![named.namespace]
         } else {
@@ -103,13 +102,12 @@ impl Listed for v1::Job {
     }
 
     fn discreet(mut self) -> Self {
-        for var in self
-            .spec
-            .iter_mut()
-            .flat_map(|spec| &mut spec.env)
-            .filter(|var| !var.value.is_empty())
-        {
-            var.value = HIDDEN.into();
+        if let Some(spec) = &mut self.spec {
+            let of_roles = spec.roles.iter_mut().flat_map(|role| &mut role.env);
+            let all = spec.env.iter_mut().chain(of_roles);
+            for var in all.filter(|var| !var.value.is_empty()) {
+                var.value = HIDDEN.into();
+            }
         }
         self
     }

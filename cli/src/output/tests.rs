@@ -37,6 +37,7 @@ fn job() -> Job {
         nccl: String::new(),
         gpus: Vec::new(),
         host: String::new(),
+        role: String::new(),
     };
     Job {
         r#ref: Some(JobRef {
@@ -83,6 +84,8 @@ fn job() -> Job {
             active_deadline_seconds: Some(14_400),
             start_deadline_seconds: None,
             ttl_seconds_after_finished: Some(3_600),
+            framework: Some("torch".into()),
+            roles: Vec::new(),
         }),
         status: Some(JobStatus {
             phase: JobPhase::Running.into(),

@@ -1,5 +1,6 @@
 //! The text form of numbers and enumerations: ages, times, phases.
 
+use muster_core::spec::{RoleDocument, SpecDocument};
 use muster_proto::v1::{JobPhase, NodeState};
 
 /// The time from `from` to `to` (microseconds) as kubectl writes ages: with a second unit as long
@@ -61,6 +62,21 @@ pub(crate) fn node_state(state: i32) -> &'static str {
     }
 }
 
+/// The least and the most nodes that a job may have.
+pub(crate) fn bounds(spec: &SpecDocument) -> (i64, i64) {
+    if spec.roles.is_empty() {
+        let min = spec.min_replicas.or(spec.replicas).unwrap_or(1);
+        return (min, spec.max_replicas.or(spec.replicas).unwrap_or(min));
+    }
+    let nodes = |role: &RoleDocument| role.replicas.unwrap_or(1);
+    let least = |role: &RoleDocument| role.min_replicas.unwrap_or(nodes(role));
+    let most = |role: &RoleDocument| role.max_replicas.unwrap_or(nodes(role));
+    (
+        spec.roles.iter().map(least).sum(),
+        spec.roles.iter().map(most).sum(),
+    )
+}
+
 /// `3`, or `2-8`.
 pub(crate) fn range(min: i64, max: i64) -> String {
     if min == max {
@@ -92,6 +108,16 @@ pub(crate) fn bytes(bytes: u64) -> String {
         format!("{bytes} B")
     } else {
         format!("{size:.1} {}", UNITS[unit])
+    }
+}
+
+/// Quotes a word as a shell needs it, so that the command can be copied.
+pub(crate) fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(safe) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 

@@ -27,19 +27,29 @@ pub(crate) fn answer<'a>(
 ) -> Option<v1::EnvironmentResponse> {
     let record = &view.record;
     let generation = record.latest()?;
-    let env = record.spec.values();
     let mut entries: BTreeMap<Entry, (String, Vec<String>)> = BTreeMap::new();
     let mut remarks: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut described = 0;
-    for member in &generation.members {
+    for (node_rank, member) in (0..).zip(&generation.members) {
         let Some(known) = node(&member.node) else {
             continue;
         };
         described += 1;
+        let role = generation.layout.place(node_rank).map(|place| place.role);
+        let runs = record.spec.runs(role);
+        let env = runs.values();
+        for (name, file) in runs.files() {
+            let why = "read on each node when the ranks start".to_owned();
+            let from = format!("file {file}");
+            let (_, nodes) = entries
+                .entry((name, None, from))
+                .or_insert_with(|| (why, Vec::new()));
+            nodes.push(member.node.to_string());
+        }
         let share = Share {
             report: &known.report,
             gpus: &member.gpus,
-            ranks: generation.proc_per_node,
+            ranks: generation.procs(node_rank),
             nodes: generation.members.len() as u32,
             env: &env,
         };
@@ -60,10 +70,6 @@ pub(crate) fn answer<'a>(
                 .or_default()
                 .push(member.node.to_string());
         }
-    }
-    for (name, file) in record.spec.files() {
-        let why = "read on each node when the ranks start".to_owned();
-        entries.insert((name, None, format!("file {file}")), (why, Vec::new()));
     }
     // An empty list means all nodes that were described.
     let some = |nodes: Vec<String>| {

@@ -22,7 +22,9 @@ pub(crate) fn shown(rights: &Rights, view: &JobView) -> v1::Job {
     if !rights.sees_environment(view.record.owner.as_ref())
         && let Some(spec) = &mut job.spec
     {
-        let values = spec.env.iter_mut().filter(|var| var.file.is_empty());
+        let of_roles = spec.roles.iter_mut().flat_map(|role| &mut role.env);
+        let all = spec.env.iter_mut().chain(of_roles);
+        let values = all.filter(|var| var.file.is_empty());
         for variable in values {
             HIDDEN.clone_into(&mut variable.value);
         }

@@ -217,7 +217,10 @@ fn schema(shape: &Shape) -> Value {
         Shape::Ordered(item, most) => {
             let mut list = json!({ "type": "array", "maxItems": most, "items": schema(item) });
             list["x-kubernetes-list-type"] = json!("atomic");
-            list["items"]["x-kubernetes-validations"] = rules_of_rule();
+            let is_rule = |fields: &[Field]| fields.iter().any(|field| field.name == "when");
+            if matches!(item, Shape::Object(fields) if is_rule(fields)) {
+                list["items"]["x-kubernetes-validations"] = rules_of_rule();
+            }
             list
         }
         // Its own types would make the definition larger than kubectl apply takes.

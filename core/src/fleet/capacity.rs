@@ -10,7 +10,7 @@ use crate::{
         fault_ledger,
         job::{GenerationRecord, JobRecord},
         job_turn::JobTurn,
-        placement::{self, Candidate, FreeGpu, Held, Need, Placement},
+        placement::{self, Candidate, FreeGpu, Held, Need, Placement, RoleNeed},
         pod_gpus,
         registry::Node,
         unhealthy,
@@ -21,7 +21,7 @@ use crate::{
     node_report::holders::{Holder, Holders},
     planted::{self, Mistake},
     protocol,
-    spec::NodeMix,
+    spec::{NodeMix, Role},
 };
 
 impl JobTurn<'_> {
@@ -34,20 +34,20 @@ impl JobTurn<'_> {
                 .map(|avoided| avoided.why.clone())
         };
         let job = &*self.job;
-        let unfenced = |node: &Node| {
-            let old = job.spec.fence_after.is_some()
-                && node.protocol < protocol::FENCES
-                && !planted::on(Mistake::FencedAnywhere);
-            old.then(|| "has an agent that does not know fenceAfter: upgrade it".to_owned())
+        let outdated = |node: &Node| {
+            let roles = job.spec.framework.tells_peers() || !job.spec.roles.is_empty();
+            let old =
+                roles && node.protocol < protocol::ROLES && !planted::on(Mistake::RolesAnywhere);
+            old.then(|| {
+                "has an agent that does not know roles and frameworks: upgrade it".to_owned()
+            })
         };
         let before = job.latest();
         let trained = job.trained_last();
         // A worker pod's GPUs are the kubelet's affair: its agent does not see them, and its limits
         // hold them for the job.
-        let gpus_per_node = match job.spec.template {
-            Some(_) => 0,
-            None => job.spec.gpus_per_node,
-        };
+        let gpus_of = |gpus: u32| if job.spec.template.is_some() { 0 } else { gpus };
+        let gpus_per_node = gpus_of(job.spec.gpus_max());
         let alike = job.spec.node_mix == NodeMix::Refuse && gpus_per_node > 0;
         let candidates: Vec<Candidate<'_>> = self
             .nodes
@@ -70,7 +70,7 @@ impl JobTurn<'_> {
                     .or_else(|| unhealthy::withheld(self.nodes.host_of(node)?))
                     .or_else(|| pod_gpus::withheld(self.nodes, node))
                     .or_else(|| self.pods.why_going(node))
-                    .or_else(|| unfenced(node))
+                    .or_else(|| outdated(node))
                     .or_else(|| takes_none(node)),
                 shunned: fault_ledger::shunned_by(
                     &self.nodes.blamed(node).record,
@@ -80,6 +80,7 @@ impl JobTurn<'_> {
                 ),
                 slots_free: slots_free(node, self.others, Some(self.uid)),
                 node_rank: before.and_then(|g| g.members.rank_of(name)),
+                role: before.and_then(|g| Some(g.layout.place(g.members.rank_of(name)?)?.role)),
                 stack: job.stack_on(node),
                 trained: trained.is_some_and(|g| g.has(name)),
                 kind: if alike && gpus_free.len() >= gpus_per_node as usize {
@@ -94,6 +95,15 @@ impl JobTurn<'_> {
                 gpus_free,
             })
             .collect();
+        if !job.spec.roles.is_empty() {
+            let need = |role: &Role| RoleNeed {
+                min: role.min_replicas,
+                max: role.max_replicas,
+                gpus_per_node: gpus_of(role.gpus_per_node),
+            };
+            let roles: Vec<RoleNeed> = job.spec.roles.iter().map(need).collect();
+            return placement::place_roles(&candidates, &roles, job.replicas);
+        }
         let need = Need {
             min: job.spec.min_replicas,
             wanted: job.replicas,
@@ -163,9 +173,23 @@ pub(crate) fn slots_free(
     };
     taken.extend(node.jobs.iter().filter(held));
     let taken = taken.into_iter().filter(|uid| {
-        Some(*uid) != but && jobs.get(uid).is_none_or(|job| job.spec.gpus_per_node == 0)
+        Some(*uid) != but
+            && jobs
+                .get(uid)
+                .is_none_or(|job| takes_slot(job, &node.record.name))
     });
     node.report.slots.saturating_sub(taken.count() as u32)
+}
+
+/// Whether the job's share of this node is a slot. A share with GPUs is none.
+fn takes_slot(job: &JobRecord, node: &NodeName) -> bool {
+    if job.spec.roles.is_empty() {
+        return job.spec.gpus_per_node == 0;
+    }
+    let mut shares = job
+        .unproven_generations()
+        .filter_map(|g| g.members.get(g.members.rank_of(node)? as usize));
+    shares.all(|member| member.gpus.is_empty())
 }
 
 fn gpus_free<'a>(

@@ -88,11 +88,12 @@ impl JobTurn<'_> {
     fn while_training(&self, generation: &GenerationRecord) -> (Phase, Reason, String) {
         let job = &*self.job;
         let (have, wanted) = (generation.members.len() as u32, job.replicas);
-        let expected = generation.proc_per_node;
         let unlaunched = || {
             let reports = generation::reports(self.nodes, self.uid, generation);
             reports
-                .filter(|(_, run)| !run.is_some_and(|run| run.ranks_started(expected)))
+                .filter(|(node, run)| {
+                    !run.is_some_and(|run| run.ranks_started(generation.procs_on(node)))
+                })
                 .count()
         };
         let waits = || {

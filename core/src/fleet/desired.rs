@@ -14,7 +14,7 @@ use crate::{
     id::{JobUid, NodeName, Term},
     nccl::environment,
     planted::{self, Mistake},
-    run::{Assignment, Desired, DesiredRun, RunId, Target},
+    run::{Assignment, Desired, DesiredRun, RunId, Start, Target},
 };
 
 pub(crate) fn of_node(
@@ -107,13 +107,17 @@ fn prewarm_assignment(node: &Node, job: &JobRecord, asked: &Prewarm) -> Option<A
         gpus: asked.gpus.clone(),
         addresses: Vec::new(),
     };
-    let members = current
-        .members
-        .iter()
-        .cloned()
-        .chain([member])
-        .collect::<Vec<_>>()
-        .into();
+    let layout = job.spec.layout(current.members.len() as u32 + 1);
+    let mut members: Vec<Member> = current.members.to_vec();
+    // With roles, the one that grows gets the node.
+    let grown = layout.0.iter().zip(&current.layout.0);
+    let grown = grown.take_while(|(then, now)| then.members == now.members);
+    let at = match layout.is_empty() {
+        true => members.len(),
+        false => current.layout.begin(grown.count() + 1) as usize,
+    };
+    members.insert(at.min(members.len()), member);
+    let members = members.into();
     let (number, profile) = (job.last_generation.next(), asked.profile.clone());
     assignment(
         &name,
@@ -121,6 +125,7 @@ fn prewarm_assignment(node: &Node, job: &JobRecord, asked: &Prewarm) -> Option<A
         &GenerationRecord {
             number,
             members,
+            layout,
             profile,
             ..current.clone()
         },
@@ -161,7 +166,11 @@ fn target(
     }
     let assignment = Box::new(assignment(name, job, generation)?);
     Some(match &generation.store {
-        Some(store) if generation.started => Target::Running(assignment, store.clone()),
+        Some(store) if generation.started => {
+            let peers = generation.peers.clone();
+            let store = store.clone();
+            Target::Running(assignment, Start { store, peers })
+        }
         _ => Target::Ready(assignment),
     })
 }
@@ -173,6 +182,8 @@ fn assignment(
 ) -> Option<Assignment> {
     let node_rank = generation.members.rank_of(name)?;
     let spec = &job.spec;
+    let place = generation.layout.place(node_rank);
+    let runs = spec.runs(place.map(|place| place.role));
     Some(Assignment {
         run: RunId {
             job: job.uid.clone(),
@@ -182,8 +193,8 @@ fn assignment(
         rendezvous: generation.rendezvous.clone(),
         node_rank,
         node_count: generation.members.len() as u32,
-        proc_per_node: generation.proc_per_node,
-        first_rank: node_rank * generation.proc_per_node,
+        proc_per_node: generation.procs(node_rank),
+        first_rank: generation.first_rank(node_rank),
         world_size: generation.world_size(),
         store_host: generation.store_host.clone(),
         hosts_store: &generation.store_host == name,
@@ -191,11 +202,11 @@ fn assignment(
             true => StoreClients::of(&generation.members).addresses(),
             false => Vec::new(),
         },
-        command: spec.command.clone(),
-        args: spec.args.clone(),
-        env: spec.values(),
-        env_files: spec.files(),
-        working_dir: spec.working_dir.clone(),
+        command: runs.command.to_vec(),
+        args: runs.args.to_vec(),
+        env: runs.values(),
+        env_files: runs.files(),
+        working_dir: runs.working_dir.map(str::to_owned),
         gpus: generation.members[node_rank as usize].gpus.clone(),
         launch: spec.launch,
         stop_grace: spec.stop_grace_period,
@@ -205,5 +216,7 @@ fn assignment(
         profile: generation.profile.clone(),
         profile_hash: generation.profile.hash(),
         fence_after: spec.fence_after,
+        framework: spec.framework,
+        layout: generation.layout.clone(),
     })
 }

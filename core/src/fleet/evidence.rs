@@ -89,7 +89,7 @@ fn of_member(
     let run = node.runs.get(id);
     if let Some(run) = run {
         let first = found.len();
-        exits(name, run, generation.proc_per_node, found);
+        exits(name, run, generation.procs_on(name), found);
         if let Some(why) = unhealthy::leaves(node) {
             let of_node = found.split_off(first).into_iter();
             found.extend(of_node.map(|e| e.on_leaving(&why)));
@@ -100,7 +100,7 @@ fn of_member(
             at: now,
         });
     }
-    let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));
+    let finished = run.is_some_and(|run| run.ranks_finished(generation.procs_on(name)));
     match node.liveness {
         Liveness::Suspect | Liveness::Lost if !finished => found.push(Evidence::NodeSilent {
             node: name.clone(),
@@ -138,7 +138,7 @@ pub(crate) fn victims(
     let mut found = Vec::new();
     for (node, run) in generation::reports(nodes, job, generation) {
         if let Some(run) = run {
-            exits(node, run, generation.proc_per_node, &mut found);
+            exits(node, run, generation.procs_on(node), &mut found);
         }
     }
     found

@@ -8,6 +8,7 @@
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord},
+        members::Member,
         policy::Policy,
         registry::{Liveness, Node, Registry},
     },
@@ -80,6 +81,22 @@ pub(crate) fn tcp_store(
     report(nodes, job, generation, &generation.store_host)?
         .store
         .clone()
+}
+
+/// Where the members' processes will listen for each other, by node rank, as soon as every node has
+/// chosen a port.
+pub(crate) fn peers(
+    nodes: &Registry,
+    job: &JobUid,
+    generation: &GenerationRecord,
+) -> Option<Vec<Endpoint>> {
+    let peer = |(name, run): (&NodeName, Option<&RunReport>)| {
+        Some(Endpoint {
+            host: nodes.get(name)?.report.address.clone(),
+            port: run?.port?,
+        })
+    };
+    reports(nodes, job, generation).map(peer).collect()
 }
 
 /// Members that are not ready to start yet.
@@ -167,9 +184,11 @@ pub(crate) fn completion(
     generation: &GenerationRecord,
 ) -> Completion {
     let mut completion = Completion::Done;
-    for member in &generation.members {
+    // A service does not end by itself. What the others have done is all.
+    let deciding = |member: &&Member| !generation.is_service(&member.node);
+    for member in generation.members.iter().filter(deciding) {
         let run = report(nodes, job, generation, &member.node);
-        let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));
+        let finished = run.is_some_and(|run| run.ranks_finished(generation.procs_on(&member.node)));
         if run.is_some_and(|run| run.phase == RunPhase::Dead && (finished || run.succeeded())) {
             continue;
         }

@@ -22,6 +22,7 @@ use crate::{
         receipt::{Cause, Incident, Lost},
     },
     id::{Generation, JobName, JobUid, NodeName},
+    layout::Layout,
     nccl::profile::Profile,
     nccl::stack::Stack,
     run::{Endpoint, RunId},
@@ -235,7 +236,11 @@ pub struct GenerationRecord {
     pub number: Generation,
     pub cause: Cause,
     pub members: Members,
+    /// Processes of each member, if it has no roles.
     pub proc_per_node: u32,
+    /// The roles of its members. Empty: they are all alike.
+    #[serde(default, skip_serializing_if = "Layout::is_empty")]
+    pub layout: Layout,
     /// The job's restart count when this generation was opened. It is part of the assignment, which
     /// must never change within a generation.
     pub restart_count: u32,
@@ -243,6 +248,10 @@ pub struct GenerationRecord {
     /// Where the TCPStore is served. It is stored when the generation is started, and unknown
     /// before.
     pub store: Option<Endpoint>,
+    /// Where each member's process listens for its peers, by node rank. It is stored when the
+    /// generation is started, and only for a framework whose processes are told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<Endpoint>,
     /// The rendezvous id. It contains the generation's number and is never used again.
     pub rendezvous: String,
     pub opened: Timestamp,
@@ -434,13 +443,52 @@ impl GenerationRecord {
 
     /// The node of a global rank.
     pub fn node_of(&self, rank: u32) -> Option<&NodeName> {
+        let node_rank = match self.layout.is_empty() {
+            true => rank / self.proc_per_node.max(1),
+            false => self.layout.node_rank_of(rank)?,
+        };
         self.members
-            .get((rank / self.proc_per_node.max(1)) as usize)
+            .get(node_rank as usize)
             .map(|member| &member.node)
     }
 
+    /// How many processes the member with this node rank has.
+    pub fn procs(&self, node_rank: u32) -> u32 {
+        let place = self.layout.place(node_rank);
+        place.map_or(self.proc_per_node, |place| place.share.procs)
+    }
+
+    /// How many processes the member on this node has.
+    pub fn procs_on(&self, node: &NodeName) -> u32 {
+        if self.layout.is_empty() {
+            return self.proc_per_node;
+        }
+        let node_rank = self.members.rank_of(node);
+        node_rank.map_or(0, |node_rank| self.procs(node_rank))
+    }
+
+    /// The global rank of the first process of the member with this node rank.
+    pub fn first_rank(&self, node_rank: u32) -> u32 {
+        let place = self.layout.place(node_rank);
+        place.map_or(node_rank * self.proc_per_node, |place| place.first_rank)
+    }
+
+    /// How many processes it has in all.
     pub fn world_size(&self) -> u32 {
-        self.members.len() as u32 * self.proc_per_node
+        match self.layout.is_empty() {
+            true => self.members.len() as u32 * self.proc_per_node,
+            false => self.layout.world_size(),
+        }
+    }
+
+    /// Whether the member on this node serves the others, and does not decide when the job is over.
+    pub fn is_service(&self, node: &NodeName) -> bool {
+        if self.layout.is_empty() {
+            return false;
+        }
+        let node_rank = self.members.rank_of(node);
+        let place = node_rank.and_then(|node_rank| self.layout.place(node_rank));
+        place.is_some_and(|place| place.share.service)
     }
 
     pub fn has(&self, node: &NodeName) -> bool {
@@ -495,9 +543,11 @@ pub(crate) mod tests {
             cause: Cause::FirstStart,
             members: Vec::new().into(),
             proc_per_node: 1,
+            layout: Layout::default(),
             restart_count: 0,
             store_host: NodeName::from("a"),
             store: None,
+            peers: Vec::new(),
             rendezvous: String::new(),
             opened: Timestamp(0),
             started: true,

@@ -225,7 +225,9 @@ impl JobTurn<'_> {
         let reports = generation::reports(self.nodes, self.uid, generation).enumerate();
         let mut ended: Vec<_> = reports
             .filter_map(|(rank, (node, run))| {
-                let run = run.filter(|run| run.ranks_finished(generation.proc_per_node))?;
+                let run = run
+                    .filter(|_| !generation.is_service(node))
+                    .filter(|run| run.ranks_finished(generation.procs_on(node)))?;
                 Some((ended_at(run), rank, node))
             })
             .collect();
@@ -249,12 +251,12 @@ impl JobTurn<'_> {
         Some(Judgement::Wins(wins))
     }
 
-    /// Whether no rank of any member runs any more.
+    /// Whether no rank of any member runs any more, except those that serve the others.
     fn all_ended(&self, generation: &GenerationRecord) -> bool {
         let mut reports = generation::reports(self.nodes, self.uid, generation);
         reports.all(|(node, run)| {
-            let ended = |run: &RunReport| run.ranks_finished(generation.proc_per_node);
-            generation.dead.contains(node) || run.is_some_and(ended)
+            let ended = |run: &RunReport| run.ranks_finished(generation.procs_on(node));
+            generation.dead.contains(node) || generation.is_service(node) || run.is_some_and(ended)
         })
     }
 

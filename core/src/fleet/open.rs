@@ -135,8 +135,10 @@ impl JobTurn<'_> {
                 .clone(),
             members,
             proc_per_node: job.spec.proc_per_node,
+            layout: job.spec.layout(size),
             restart_count: job.restart_count,
             store: None,
+            peers: Vec::new(),
             rendezvous: RunId {
                 job: self.uid.clone(),
                 generation: number,
@@ -265,6 +267,13 @@ impl JobTurn<'_> {
         let Some(store) = generation::tcp_store(self.nodes, self.uid, generation) else {
             return;
         };
+        let peers = match job.spec.framework.tells_peers() {
+            true => generation::peers(self.nodes, self.uid, generation),
+            false => Some(Vec::new()),
+        };
+        let Some(peers) = peers else {
+            return;
+        };
         // A generation that has already lost a member will be replaced, not started.
         if !inert
             || !generation.dead.is_empty()
@@ -277,8 +286,8 @@ impl JobTurn<'_> {
         }
         let job = &mut *self.job;
         let generation = job.current.as_mut().expect("checked above");
-        (generation.started, generation.started_at, generation.store) =
-            (true, Some(self.now), Some(store));
+        (generation.started, generation.started_at) = (true, Some(self.now));
+        (generation.store, generation.peers) = (Some(store), peers);
         job.first_started.get_or_insert(self.now);
         let (number, world, nodes) = (
             generation.number,

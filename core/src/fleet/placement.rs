@@ -18,6 +18,10 @@ use crate::{
     planted::{self, Mistake},
 };
 
+mod roles;
+
+pub(crate) use roles::{RoleNeed, place_roles};
+
 /// A node as placement sees it: for one job, at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate<'a> {
@@ -38,6 +42,8 @@ pub(crate) struct Candidate<'a> {
     pub gpus_held: Held,
     /// Its node rank in the job's latest generation.
     pub node_rank: Option<u32>,
+    /// The position of its role in that generation, if its members had roles.
+    pub role: Option<usize>,
     /// The kind of node. It is the same for all if the job takes any mixture, and for all nodes
     /// with too few GPUs.
     pub kind: Kind,
@@ -324,7 +330,7 @@ fn score(candidate: &Candidate<'_>, need: &Need) -> Score {
     Score {
         newcomer: candidate.node_rank.is_none(),
         node_rank: candidate.node_rank.unwrap_or(0),
-        gpus_left: candidate.gpus_free.len() as u32 - need.gpus_per_node,
+        gpus_left: (candidate.gpus_free.len() as u32).saturating_sub(need.gpus_per_node),
         slots_left: candidate.slots_free,
         node: candidate.node.clone(),
     }

@@ -49,7 +49,7 @@ impl JobTurn<'_> {
         let Some(current) = job
             .current
             .as_ref()
-            .filter(|_| job.spec.launch != Launch::Cold)
+            .filter(|_| job.spec.launch != Launch::Cold && job.spec.framework.has_launchers())
         else {
             return Readiness::Ready;
         };

@@ -105,7 +105,7 @@ impl JobTurn<'_> {
         };
         let odd = stack::mismatched(
             &self.bearers(job, generation),
-            job.spec.gpus_per_node > 0,
+            job.spec.gpus_max() > 0,
             job.spec.min_replicas,
         );
         odd.into_iter()
@@ -164,7 +164,7 @@ impl JobTurn<'_> {
         let Some(generation) = &job.current else {
             return String::new();
         };
-        let (bearers, gpus) = (self.bearers(job, generation), job.spec.gpus_per_node > 0);
+        let (bearers, gpus) = (self.bearers(job, generation), job.spec.gpus_max() > 0);
         let mismatches = stack::mismatches(&bearers, gpus);
         // A large job has many members, but few different stacks.
         let different: BTreeMap<&Stack, Bearer<'_>> = bearers

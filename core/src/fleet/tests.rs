@@ -40,6 +40,7 @@ mod prewarm;
 mod regressions;
 mod requests;
 mod restarts;
+mod roles;
 mod rollback;
 mod rules;
 mod software_mismatch;
@@ -195,6 +196,7 @@ impl Bench {
                     .iter()
                     .map(|job| job.run.job.clone())
                     .collect();
+                agent.told = desired.runs.clone();
                 let (before, launchers) = (agent.runs.clone(), agent.launchers());
                 for run in desired.runs {
                     obey(&mut agent.runs, run, desired.term, self.now, agent.imports);
@@ -203,7 +205,10 @@ impl Bench {
                     .runs
                     .values_mut()
                     .filter(|run| run.phase == RunPhase::Ready);
-                ready.for_each(|run| run.stack = agent.stack.clone());
+                ready.for_each(|run| {
+                    run.stack = agent.stack.clone();
+                    run.port = run.port.filter(|_| !agent.keeps_port);
+                });
                 let runs = (agent.runs != before).then(|| agent.runs.values().cloned().collect());
                 quiet &= runs.is_none() && launchers.is_none();
                 if let Some(runs) = runs {

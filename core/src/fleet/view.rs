@@ -59,6 +59,8 @@ pub struct StepsView {
 pub struct MemberView {
     pub node: NodeName,
     pub node_rank: u32,
+    /// Its role and its number there, as `worker-1`, if the job has roles.
+    pub role: Option<String>,
     /// `None` as long as its node has not been heard.
     pub phase: Option<RunPhase>,
     pub lane: LaneReport,
@@ -165,7 +167,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         let saved = report.and_then(|run| run.checkpoint?.saved_at);
         view.saved_at = view.saved_at.max(saved);
         let runs = |run: &RunReport| {
-            run.phase == RunPhase::Running && run.ranks_started(generation.proc_per_node)
+            run.phase == RunPhase::Running && run.ranks_started(generation.procs_on(node))
         };
         view.nodes_running += u32::from(report.is_some_and(runs));
         let held = nodes.get(node).and_then(|node| pod_gpus::of(nodes, node));
@@ -179,6 +181,10 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         view.members.push(MemberView {
             node: node.clone(),
             node_rank: node_rank as u32,
+            role: generation
+                .layout
+                .place(node_rank as u32)
+                .map(|place| format!("{}-{}", place.share.name, place.index)),
             phase,
             lane,
             stack,

@@ -47,6 +47,8 @@ impl Digest {
             profile,
             profile_hash,
             fence_after,
+            framework,
+            layout,
         } = assignment;
         let mut fnv = Fnv::default();
         fnv.text(run.job.as_str());
@@ -102,6 +104,17 @@ impl Digest {
         if let Some(fence_after) = fence_after {
             fnv.text("fence");
             fnv.number(u64::try_from(fence_after.as_millis()).unwrap_or(u64::MAX));
+        }
+        if !framework.is_torch() {
+            fnv.text("framework");
+            fnv.text(framework.name());
+        }
+        for share in &layout.0 {
+            fnv.text("role");
+            fnv.text(&share.name);
+            fnv.number(share.members.into());
+            fnv.number(share.procs.into());
+            fnv.number(share.service.into());
         }
         Self(format!("{:032x}", fnv.0))
     }

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Launch;
+use crate::spec::{Framework, Launch};
 
 /// How the workers of one run are started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -57,6 +57,12 @@ const FASTEST: Lane = Lane::Fork;
 /// The oldest Python that the launcher supports: it uses `socket.recv_fds` and an absolute
 /// `__file__`.
 const LAUNCHER_PYTHON: (u32, u32) = (3, 9);
+
+/// The lane of a framework other than torch. torchrun would start nothing that it needs.
+pub fn without_torch(framework: Framework) -> (Lane, String) {
+    let why = format!("framework {} is started without torchrun", framework.name());
+    (Lane::Direct, why)
+}
 
 /// The lane for a request, and the reason for the user. `python`: the workers are a Python script
 /// or module.

@@ -64,7 +64,7 @@ pub enum Objection {
     #[error("generation {0} comes with other content than before")]
     OtherContent(Generation),
     /// This is an alarm, because the run's workers were given another address before.
-    #[error("generation {generation} shall meet at {got}, was started to meet at {seen}", got = show(got), seen = show(seen))]
+    #[error("generation {generation} shall meet at {got}, was started to meet at {seen}")]
     OtherStore {
         generation: Generation,
         got: Endpoint,
@@ -72,10 +72,6 @@ pub enum Objection {
     },
     #[error("generation {0} has ended on this node and is not started twice")]
     Over(Generation),
-}
-
-fn show(endpoint: &Endpoint) -> String {
-    format!("{}:{}", endpoint.host, endpoint.port)
 }
 
 impl Ledger {

@@ -62,7 +62,7 @@ pub enum Meeting<'a> {
 /// cannot share a host with ours, and a world of one node has no other host. No other node has to
 /// find that store, so Muster only loses the knowledge of which ranks have joined.
 pub fn alone(assignment: &Assignment, torch: (u32, u32)) -> bool {
-    assignment.node_count == 1 && torch < FORGIVES_BIND
+    assignment.framework.is_torch() && assignment.node_count == 1 && torch < FORGIVES_BIND
 }
 
 /// The process that starts `assignment` on this node, to meet the others at `meeting`. The error is
@@ -72,7 +72,7 @@ pub fn launch(
     meeting: Meeting<'_>,
     site: &Site,
 ) -> Result<Launch, String> {
-    let entry = Entry::read(&assignment.command, &assignment.args)?;
+    let entry = entry(assignment)?;
     let shim = format!("{}/muster-shim", site.run_dir);
     let mut args: Vec<String> = ["-m", "torch.distributed.run"].map(str::to_owned).into();
     match meeting {
@@ -145,9 +145,30 @@ pub fn launch(
     })
 }
 
+/// What the assignment starts. The error is for the user.
+pub fn entry(assignment: &Assignment) -> Result<Entry, String> {
+    let Assignment { command, args, .. } = assignment;
+    let as_it_is = || {
+        let (program, own) = command.split_first()?;
+        Some(Entry::Program {
+            program: program.clone(),
+            args: [own, args].concat(),
+        })
+    };
+    match Entry::read(command, args) {
+        // What torchrun cannot start, such as `python -c`, is a program like others without it.
+        Err(why) if !assignment.framework.is_torch() => as_it_is().ok_or(why),
+        entry => entry,
+    }
+}
+
 /// The arguments of the ranks themselves, without torchrun: the interpreter's options, and a script
-/// (or `-m` and a module) with its arguments. `None`: the workers are not Python.
+/// (or `-m` and a module) with its arguments. `None`: the workers are not Python, or nothing can be
+/// imported ahead for their framework.
 pub fn ranks(assignment: &Assignment) -> Option<(Vec<String>, Vec<String>)> {
+    if !assignment.framework.has_launchers() {
+        return None;
+    }
     match Entry::read(&assignment.command, &assignment.args).ok()? {
         Entry::Script {
             options,
@@ -168,7 +189,7 @@ pub fn ranks(assignment: &Assignment) -> Option<(Vec<String>, Vec<String>)> {
 /// The command of one rank if Muster starts it without torchrun. It is unbuffered, as torchrun runs
 /// a script, too.
 pub fn rank_command(assignment: &Assignment) -> Vec<String> {
-    match Entry::read(&assignment.command, &assignment.args) {
+    match entry(assignment) {
         Ok(Entry::Script {
             python,
             options,
@@ -264,6 +285,10 @@ fn environment(
     let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     ours("MUSTER_JOB", assignment.name.name.clone());
     ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());
+    if let Some(place) = assignment.layout.place(assignment.node_rank) {
+        ours("MUSTER_ROLE", place.share.name.clone());
+        ours("MUSTER_ROLE_INDEX", place.index.to_string());
+    }
     // The --rdzv-id is new in every generation, so ranks get the uid as TORCHELASTIC_RUN_ID.
     ours("MUSTER_JOB_UID", assignment.run.job.to_string());
     ours("MUSTER_GENERATION", assignment.run.generation.to_string());

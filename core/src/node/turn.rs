@@ -14,7 +14,7 @@ use crate::{
     },
     node_report::labels::Labels,
     planted::{self, Mistake},
-    run::{Assignment, Desired, Endpoint, RunId, RunReport, Target},
+    run::{self, Assignment, Desired, Endpoint, RunId, RunReport, Target},
     time::Timestamp,
 };
 
@@ -67,7 +67,7 @@ pub enum Effect {
     /// the agent the order comes again.
     Start {
         assignment: Box<Assignment>,
-        store: Endpoint,
+        start: run::Start,
     },
     /// End the group. Another stop with a shorter grace period may follow.
     Stop {
@@ -250,8 +250,8 @@ impl Node {
         for wanted in &desired.runs {
             let verdict = match &wanted.target {
                 Target::Ready(assignment) => self.accept_assignment(assignment, None, work),
-                Target::Running(assignment, store) => {
-                    self.accept_assignment(assignment, Some(store), work)
+                Target::Running(assignment, start) => {
+                    self.accept_assignment(assignment, Some(&start.store), work)
                 }
                 Target::Stopped { .. } if !self.runs.contains_key(&wanted.run) => {
                     // The run never came here, or its start was lost on the way. It can never start
@@ -339,9 +339,9 @@ impl Node {
             }
             match &wanted.target {
                 Target::Ready(assignment) => self.prepare(assignment, &desired, work),
-                Target::Running(assignment, store) => {
+                Target::Running(assignment, start) => {
                     self.prepare(assignment, &desired, work);
-                    self.start(assignment, store, work);
+                    self.start(assignment, start, work);
                 }
                 Target::Stopped { grace, reason } => self.stop(&wanted.run, *grace, reason, work),
                 Target::Gone { purge } => self.forget(&wanted.run, *purge, work),
@@ -417,7 +417,7 @@ impl Node {
 
     /// Starts the workers once no other run prevents it, and never twice: a runner that has started
     /// its group reports that it does not hold.
-    fn start(&mut self, assignment: &Assignment, store: &Endpoint, work: &mut Work) {
+    fn start(&mut self, assignment: &Assignment, start: &run::Start, work: &mut Work) {
         let id = &assignment.run;
         let Some(run) = self.runs.get(id) else { return };
         let asked = run.start_asked || run.stop_asked.is_some();
@@ -428,10 +428,10 @@ impl Node {
         {
             return;
         }
-        work.save |= self.ledger.started(id, store);
+        work.save |= self.ledger.started(id, &start.store);
         work.effects.push(Effect::Start {
             assignment: Box::new(assignment.clone()),
-            store: store.clone(),
+            start: start.clone(),
         });
         self.runs
             .get_mut(id)

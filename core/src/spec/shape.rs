@@ -5,7 +5,7 @@
 //! than a table can say. A test compares the table with the types.
 
 use super::{
-    API_VERSION, KIND, Launch, NodeMix, Progress,
+    API_VERSION, Framework, KIND, Launch, NodeMix, Progress, ROLES_MAX,
     limits::{
         ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX, ENV_MAX,
         NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX, SIGNALS_MAX,
@@ -259,7 +259,73 @@ pub const SPEC_FIELDS: &[Field] = &[
         Shape::Whole(0, SECONDS_MAX),
         "The job is deleted so many seconds after its end, with its logs and with its object. Never if left out.",
     ),
+    field(
+        "framework",
+        Shape::Text(Text::OneOf(|| names(&Framework::ALL))),
+        "How the processes find each other: torchrun's variables, TF_CONFIG, or those of JAXJob and XGBoostJob. plain: only MUSTER_... variables. torch if left out.",
+    ),
+    field(
+        "roles",
+        Shape::Ordered(&ROLE, ROLES_MAX),
+        "Groups of nodes that run different things, in the order of ranks. A role takes from the top of the spec what it does not say.",
+    ),
 ];
+
+const ROLE_NODES: Shape = Shape::Whole(0, NODES_MAX);
+
+const ROLE: Shape = Shape::Object(&[
+    needed("name", LABEL, "The name of the role, as worker or ps."),
+    field(
+        "replicas",
+        ROLE_NODES,
+        "How many nodes the role has. 1 if left out.",
+    ),
+    field(
+        "minReplicas",
+        ROLE_NODES,
+        "With fewer nodes than this the job waits. The same as replicas if left out. Only one role may have another number here.",
+    ),
+    field(
+        "maxReplicas",
+        ROLE_NODES,
+        "The role can grow up to so many nodes. The same as replicas if left out.",
+    ),
+    field(
+        "procPerNode",
+        Shape::Whole(1, PROCS_MAX),
+        "Processes on each node of the role.",
+    ),
+    field(
+        "gpusPerNode",
+        Shape::Whole(0, PROCS_MAX),
+        "GPUs that each node of the role must give.",
+    ),
+    field(
+        "command",
+        ARGUMENTS,
+        "The interpreter and its options, or a program.",
+    ),
+    field(
+        "args",
+        ARGUMENTS,
+        "The script and its arguments. A role with a command takes no args from the top.",
+    ),
+    field(
+        "env",
+        Shape::List(&VARIABLE, ENV_MAX),
+        "Environment variables of the role, beside those at the top.",
+    ),
+    field(
+        "workingDir",
+        Shape::Text(Text::Path),
+        "The directory in which the processes start. An absolute path.",
+    ),
+    field(
+        "service",
+        Shape::Choice,
+        "true: the role serves the others and never ends by itself; the job is over when the others are. false if left out, but true for ps and evaluator of tensorflow.",
+    ),
+]);
 
 /// Fields that only the `spec` of a Kubernetes object has: the job's pods, and what stands beside them. All
 /// but the template may change at any time.
@@ -362,8 +428,17 @@ mod tests {
 
     use super::*;
     use crate::spec::{
-        EnvVar, JobDocument, Metadata, RestartPolicyDocument, RuleDocument, SpecDocument, ValueFrom,
+        EnvVar, JobDocument, Metadata, RestartPolicyDocument, RoleDocument, RuleDocument,
+        SpecDocument, ValueFrom,
     };
+
+    fn variable() -> EnvVar {
+        EnvVar {
+            name: "x".into(),
+            value: "x".into(),
+            value_from: Some(ValueFrom { file: "x".into() }),
+        }
+    }
 
     /// A document with every field set.
     fn full() -> JobDocument {
@@ -383,11 +458,7 @@ mod tests {
                 gpus_per_node: Some(1),
                 command: vec!["x".into()],
                 args: vec!["x".into()],
-                env: vec![EnvVar {
-                    name: "x".into(),
-                    value: "x".into(),
-                    value_from: Some(ValueFrom { file: "x".into() }),
-                }],
+                env: vec![variable()],
                 working_dir: text(),
                 priority: Some(1),
                 restart_policy: Some(RestartPolicyDocument {
@@ -415,6 +486,20 @@ mod tests {
                 active_deadline_seconds: Some(1),
                 start_deadline_seconds: Some(1),
                 ttl_seconds_after_finished: Some(1),
+                framework: text(),
+                roles: vec![RoleDocument {
+                    name: "x".into(),
+                    replicas: Some(1),
+                    min_replicas: Some(1),
+                    max_replicas: Some(1),
+                    proc_per_node: Some(1),
+                    gpus_per_node: Some(1),
+                    command: vec!["x".into()],
+                    args: vec!["x".into()],
+                    env: vec![variable()],
+                    working_dir: text(),
+                    service: Some(true),
+                }],
             },
         }
     }
@@ -479,7 +564,7 @@ mod tests {
                 ),
                 Shape::Text(Text::Path) => (vec!["/a".into()], vec!["a".into()]),
                 Shape::Text(Text::Period) => (vec!["1m".into()], vec!["soon".into()]),
-                Shape::List(_, most) if field.name != "env" => {
+                Shape::List(_, most) if !matches!(field.name, "env" | "roles") => {
                     let of = |count: usize| Value::from(vec!["a"; count]);
                     (vec![of(most)], vec![of(most + 1)])
                 }

@@ -219,3 +219,147 @@ fn all_errors_come_at_once() {
     doc.spec.priority = Some(i64::MIN);
     assert_eq!(paths(&doc), ["kind", "spec.priority"]);
 }
+
+fn role(name: &str, replicas: i64) -> RoleDocument {
+    RoleDocument {
+        name: name.into(),
+        replicas: Some(replicas),
+        ..RoleDocument::default()
+    }
+}
+
+fn with_roles(framework: &str, roles: Vec<RoleDocument>) -> JobDocument {
+    let mut doc = document();
+    (doc.spec.framework, doc.spec.roles) = (Some(framework.into()), roles);
+    doc
+}
+
+#[test]
+fn a_role_takes_from_the_top_what_it_does_not_say() {
+    let variable = |name: &str, value: &str| EnvVar {
+        name: name.into(),
+        value: value.into(),
+        value_from: None,
+    };
+    let mut doc = with_roles("tensorflow", vec![role("chief", 1), role("ps", 2)]);
+    doc.spec.env = vec![variable("A", "top"), variable("B", "top")];
+    doc.spec.gpus_per_node = Some(4);
+    doc.spec.roles[1].env = vec![variable("B", "own")];
+    doc.spec.roles[1].command = vec!["./serve".into(), "all".into()];
+    doc.spec.roles[1].gpus_per_node = Some(0);
+    let spec = doc.check().unwrap().1;
+    assert_eq!(
+        (spec.replicas, spec.min_replicas, spec.max_replicas),
+        (3, 3, 3)
+    );
+    let [chief, ps] = &spec.roles[..] else {
+        panic!()
+    };
+    assert_eq!(
+        (&chief.command[..], &chief.args[..]),
+        (&["python3".to_owned()][..], &spec.args[..])
+    );
+    assert_eq!(
+        (chief.gpus_per_node, chief.proc_per_node, chief.service),
+        (4, 1, false)
+    );
+    assert_eq!(ps.args, Vec::<String>::new(), "of another program");
+    assert_eq!(
+        (ps.gpus_per_node, ps.service),
+        (0, true),
+        "parameter servers wait for ever"
+    );
+    let values: Vec<&str> = ps.env.iter().map(|var| &*var.value).collect();
+    assert_eq!(values, ["top", "own"]);
+    assert_eq!(spec.gpus_max(), 4);
+}
+
+#[test]
+fn the_elastic_role_has_what_the_others_leave() {
+    let mut worker = role("worker", 3);
+    (worker.min_replicas, worker.max_replicas) = (Some(1), Some(4));
+    let doc = with_roles("plain", vec![role("chief", 1), worker, role("ps", 2)]);
+    let spec = doc.check().unwrap().1;
+    assert_eq!(
+        (spec.replicas, spec.min_replicas, spec.max_replicas),
+        (6, 4, 7)
+    );
+    for (members, workers) in [(4, 1), (5, 2), (7, 4)] {
+        let layout = spec.layout(members);
+        let shares: Vec<u32> = layout.0.iter().map(|share| share.members).collect();
+        assert_eq!(shares, [1, workers, 2]);
+        assert_eq!(layout.members(), members);
+    }
+    assert!(document().check().unwrap().1.layout(3).is_empty());
+    let jax = with_roles("jax", Vec::new()).check().unwrap().1.layout(3);
+    assert_eq!((&*jax.0[0].name, jax.0[0].members), (WORKER, 3));
+}
+
+#[test]
+fn every_wrong_role_is_named() {
+    type Change = fn(&mut JobDocument);
+    let cases: [(&str, Change); 16] = [
+        ("spec.framework", |d| {
+            d.spec.framework = Some("mxnet".into())
+        }),
+        ("spec.minReplicas", |d| d.spec.min_replicas = Some(1)),
+        ("spec.maxReplicas", |d| d.spec.max_replicas = Some(9)),
+        ("spec.replicas", |d| d.spec.replicas = Some(4)),
+        ("spec.launch", |d| d.spec.launch = Some("fork".into())),
+        ("spec.env[0].name", |d| {
+            d.spec.env = vec![EnvVar {
+                name: "TF_CONFIG".into(),
+                ..EnvVar::default()
+            }]
+        }),
+        ("spec.roles[0].name", |d| {
+            d.spec.roles[0].name = "leader".into()
+        }),
+        ("spec.roles[1].name", |d| {
+            d.spec.roles[1].name = "chief".into()
+        }),
+        ("spec.roles[1].name", |d| {
+            d.spec.roles[1].name = "Worker".into()
+        }),
+        ("spec.roles[1].replicas", |d| {
+            d.spec.roles[1].replicas = Some(-1)
+        }),
+        ("spec.roles[1].minReplicas", |d| {
+            d.spec.roles[0].max_replicas = Some(2);
+            d.spec.roles[1].max_replicas = Some(3);
+        }),
+        ("spec.roles[1].procPerNode", |d| {
+            d.spec.roles[1].proc_per_node = Some(2)
+        }),
+        ("spec.roles[1].args", |d| {
+            (d.spec.args, d.spec.roles[0].args) = (Vec::new(), vec!["a.py".into()])
+        }),
+        ("spec.roles[1].workingDir", |d| {
+            d.spec.roles[1].working_dir = Some("here".into())
+        }),
+        ("spec.roles", |d| {
+            d.spec
+                .roles
+                .iter_mut()
+                .for_each(|role| role.service = Some(true))
+        }),
+        ("spec.roles", |d| d.spec.roles = vec![role("worker", 0)]),
+    ];
+    for (path, change) in cases {
+        let mut doc = with_roles("tensorflow", vec![role("chief", 1), role("worker", 2)]);
+        assert!(doc.check().is_ok());
+        change(&mut doc);
+        assert_eq!(paths(&doc), [path]);
+    }
+    let mut torch = with_roles("torch", vec![role("master", 1), role("worker", 2)]);
+    assert!(torch.check().is_ok());
+    torch.spec.roles[1].proc_per_node = Some(2);
+    assert_eq!(
+        paths(&torch),
+        ["spec.roles[1].procPerNode"],
+        "torchrun's nodes are alike"
+    );
+    let mut many = with_roles("jax", Vec::new());
+    many.spec.max_replicas = Some(PEERS_MAX + 1);
+    assert_eq!(paths(&many), ["spec.maxReplicas"]);
+}

@@ -1,10 +1,8 @@
 //! The environment variables that a job may set.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
-use super::{Errors, JobSpec};
+use super::errors::Errors;
 use crate::nccl::affinity;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,21 +24,6 @@ pub struct ValueFrom {
     pub file: String,
 }
 
-impl JobSpec {
-    /// The variables that have their values in the spec.
-    pub fn values(&self) -> BTreeMap<String, String> {
-        let own = self.env.iter().filter(|var| var.value_from.is_none());
-        own.map(|var| (var.name.clone(), var.value.clone()))
-            .collect()
-    }
-
-    /// The variables whose values are in files of the nodes, and the paths.
-    pub fn files(&self) -> BTreeMap<String, String> {
-        let file = |var: &EnvVar| Some((var.name.clone(), var.value_from.as_ref()?.file.clone()));
-        self.env.iter().filter_map(file).collect()
-    }
-}
-
 /// Beginnings of names that may not come from a file: a launcher has read them before, or the node's
 /// profile counts on them.
 const READ_EARLIER: [&str; 12] = [
@@ -58,17 +41,17 @@ const READ_EARLIER: [&str; 12] = [
     "MALLOC_",
 ];
 
-pub(super) fn check_value_from(i: usize, var: &EnvVar, file: &str, errors: &mut Errors) {
-    let path = format!("spec.env[{i}].valueFrom.file");
+pub(super) fn check_value_from(at: &str, i: usize, var: &EnvVar, file: &str, errors: &mut Errors) {
+    let path = format!("{at}.env[{i}].valueFrom.file");
     if !var.value.is_empty() {
         let message = "is given beside a value; give one of them";
-        errors.add(format!("spec.env[{i}].valueFrom"), message);
+        errors.add(format!("{at}.env[{i}].valueFrom"), message);
     }
     if let Some(prefix) = READ_EARLIER.iter().find(|p| var.name.starts_with(**p)) {
         let message = format!(
             "{prefix} variables take effect before the file is read, or Muster chooses them; give a value"
         );
-        errors.add(format!("spec.env[{i}].valueFrom"), message);
+        errors.add(format!("{at}.env[{i}].valueFrom"), message);
     }
     if !file.starts_with('/') {
         errors.add(path, format!("{file:?} is not an absolute path"));

@@ -15,8 +15,8 @@ use muster_core::{
     period,
     run::{Endpoint, RunPhase},
     spec::{
-        API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Metadata, Progress,
-        RestartPolicyDocument, Rule, RuleDocument, SpecDocument, ValueFrom,
+        API_VERSION, DEFAULT_NAMESPACE, JobDocument, JobSpec, KIND, Metadata, Progress,
+        RestartPolicyDocument, Rule, RuleDocument, SpecDocument,
     },
     time::Timestamp,
 };
@@ -31,8 +31,11 @@ use crate::{
     v1,
 };
 
+mod roles;
 #[cfg(test)]
 mod tests;
+
+use roles::{checked_role, role_document, role_to_wire, variable, variable_to_wire};
 
 /// The document that a submission carries, not checked yet. A missing message is read as an empty
 /// one, and the check then names what is missing.
@@ -97,15 +100,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         gpus_per_node: spec.gpus_per_node,
         command: spec.command,
         args: spec.args,
-        env: spec
-            .env
-            .into_iter()
-            .map(|var| EnvVar {
-                name: var.name,
-                value: var.value,
-                value_from: Some(ValueFrom { file: var.file }).filter(|from| !from.file.is_empty()),
-            })
-            .collect(),
+        env: spec.env.into_iter().map(variable).collect(),
         working_dir: spec.working_dir,
         priority: spec.priority,
         restart_policy: spec.restart_policy.map(|policy| RestartPolicyDocument {
@@ -125,6 +120,8 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         active_deadline_seconds: spec.active_deadline_seconds,
         start_deadline_seconds: spec.start_deadline_seconds,
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
+        framework: spec.framework,
+        roles: spec.roles.into_iter().map(role_document).collect(),
     }
 }
 
@@ -161,15 +158,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         gpus_per_node: spec.gpus_per_node,
         command: spec.command,
         args: spec.args,
-        env: spec
-            .env
-            .into_iter()
-            .map(|var| v1::EnvVar {
-                name: var.name,
-                value: var.value,
-                file: var.value_from.map(|from| from.file).unwrap_or_default(),
-            })
-            .collect(),
+        env: spec.env.into_iter().map(variable_to_wire).collect(),
         working_dir: spec.working_dir,
         priority: spec.priority,
         restart_policy: spec.restart_policy.map(|policy| v1::RestartPolicy {
@@ -189,6 +178,8 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         active_deadline_seconds: spec.active_deadline_seconds,
         start_deadline_seconds: spec.start_deadline_seconds,
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
+        framework: spec.framework,
+        roles: spec.roles.into_iter().map(role_to_wire).collect(),
     }
 }
 
@@ -197,8 +188,9 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
 pub fn checked_document(spec: &JobSpec) -> SpecDocument {
     SpecDocument {
         replicas: Some(spec.replicas.into()),
-        min_replicas: Some(spec.min_replicas.into()),
-        max_replicas: Some(spec.max_replicas.into()),
+        // Roles have these two themselves.
+        min_replicas: Some(spec.min_replicas.into()).filter(|_| spec.roles.is_empty()),
+        max_replicas: Some(spec.max_replicas.into()).filter(|_| spec.roles.is_empty()),
         proc_per_node: Some(spec.proc_per_node.into()),
         gpus_per_node: Some(spec.gpus_per_node.into()),
         command: spec.command.clone(),
@@ -219,6 +211,8 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         checkpoint_pattern: spec.checkpoint_pattern.clone(),
         node_mix: Some(spec.node_mix.name().into()),
         rules: spec.rules.iter().map(Rule::document).collect(),
+        framework: Some(spec.framework.name().into()),
+        roles: spec.roles.iter().map(checked_role).collect(),
         ..SpecDocument::default().with_life_of(spec)
     }
 }
@@ -343,6 +337,7 @@ fn member(view: &MemberView) -> v1::MemberStatus {
             .as_ref()
             .map(ToString::to_string)
             .unwrap_or_default(),
+        role: view.role.clone().unwrap_or_default(),
     }
 }
 

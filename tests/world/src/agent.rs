@@ -22,7 +22,7 @@ use crate::{
     event::{Down, Event, Order, Up},
     fault::Fault,
     invariants,
-    machine::{Group, Runner},
+    machine::{self, Group, Runner},
     planted::{Planted, on},
     trace::note,
     troubles::Kind,
@@ -199,7 +199,8 @@ impl World {
         let (clock, report) = (place.clock(now), place.report(extra_slots));
         let agent = place.agent.as_mut().expect("checked above");
         (agent.conn, agent.welcomed, agent.dialled, agent.answered) = (Some(conn), false, now, now);
-        let runs = agent.node.reports();
+        let mut runs = agent.node.reports();
+        machine::tell_ports(machine, &place.runs, &mut runs);
         agent.sent = Some(runs.clone());
         (agent.lease, agent.asked) = (Lease::default(), 0);
         agent.lease.asked(0, clock);
@@ -344,10 +345,10 @@ impl World {
                 self.agent_turn(machine, Input::Welcome { term, epoch });
             }
             Down::Desired(mut desired) => {
-                if agent.speaks.newest < protocol::FENCES {
+                if agent.speaks.newest < protocol::ROLES {
                     // An old agent does not read fields that came later.
-                    invariants::fences_are_understood(self, machine, &desired);
-                    crate::words::forget_fences(&mut desired);
+                    invariants::roles_are_understood(self, machine, &desired);
+                    crate::words::forget_roles(&mut desired);
                 }
                 note!(
                     self,
@@ -425,7 +426,8 @@ impl World {
             return;
         };
         let Some(conn) = agent.conn else { return };
-        let reports = agent.node.reports();
+        let mut reports = agent.node.reports();
+        machine::tell_ports(machine, &place.runs, &mut reports);
         if agent.sent.as_ref() == Some(&reports) || muted {
             return;
         }
@@ -465,7 +467,8 @@ impl World {
                 invariants::persisted_before_obeyed(self, machine, &assignment.run);
                 self.hold(machine, agent, *assignment, term);
             }
-            Effect::Start { assignment, store } => {
+            Effect::Start { assignment, start } => {
+                let store = start.store;
                 note!(
                     self,
                     "n{machine} starts {} at :{}",

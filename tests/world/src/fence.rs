@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use muster_core::{
     node::GroupPhase,
-    protocol,
     run::{Desired, DesiredRun, RunId, Target},
     time::Timestamp,
 };
@@ -124,9 +123,6 @@ impl World {
             return;
         };
         agent.heard = agent.heard.max(Some(heard));
-        if agent.speaks.newest < protocol::FENCES {
-            return;
-        }
         let live_by_it = self.machines[machine]
             .runs
             .iter()

@@ -45,7 +45,7 @@ use muster_core::{
     },
     id::{JobUid, NodeEpoch, NodeName, SessionId, Term},
     protocol::Speaks,
-    run::{Desired, DesiredRun, RunId, Target},
+    run::{DesiredRun, RunId, Start, Target},
     spec::Progress,
     time::Timestamp,
 };
@@ -64,6 +64,7 @@ mod decisions;
 mod ends;
 mod fences;
 mod pods;
+mod roles;
 mod rollback;
 
 pub(crate) use brake::Silences;
@@ -72,7 +73,8 @@ pub(crate) use pods::{no_living_pod_is_deleted, no_pod_too_many};
 
 pub(crate) use ends::past_its_deadline;
 
-pub(crate) use fences::{fences_are_understood, one_generation_lives};
+pub(crate) use fences::one_generation_lives;
+pub(crate) use roles::{roles_are_filled, roles_are_understood};
 
 pub(crate) use decisions::{
     change_is_lawful, cordons, cordons_are_capped, leaves_a_cordon, only_what_is_free,
@@ -531,11 +533,18 @@ fn uncommitted(store: &Store, node: Option<&NodeName>, wanted: &DesiredRun) -> O
         && generation.members[assignment.node_rank as usize].gpus == assignment.gpus;
     if !same {
         Some(format!("{run} is commanded otherwise than stored"))
-    } else if meets.is_some() && (!generation.started || generation.store.as_ref() != meets) {
+    } else if meets.is_some_and(|meets| !generation.started || !is_stored(generation, meets)) {
         Some(format!(
             "{run} is told to run and is not started in the store"
         ))
     } else {
         None
     }
+}
+
+/// Whether the members are told to meet where the store says.
+fn is_stored(generation: &GenerationRecord, meets: &Start) -> bool {
+    generation.store.as_ref() == Some(&meets.store)
+        && generation.peers == meets.peers
+        && (meets.peers.is_empty() || meets.peers.len() == generation.members.len())
 }

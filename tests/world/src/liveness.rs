@@ -271,7 +271,7 @@ fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
             .as_ref()
             .map_or(place.speaks, |agent| agent.speaks);
         if Speaks::OURS.agree(speaks).is_err()
-            || (job.spec.fence_after.is_some() && speaks.newest < protocol::FENCES)
+            || (!job.spec.roles.is_empty() && speaks.newest < protocol::ROLES)
         {
             return false;
         }

@@ -14,7 +14,7 @@ use muster_core::{
     node::{FoundState, GroupPhase, GroupStatus, Ledger, SeenExit},
     node_report::{Gpu, NodeReport},
     protocol::Speaks,
-    run::{Assignment, Endpoint, RankReport, RunId},
+    run::{Assignment, Endpoint, RankReport, RunId, RunReport},
     time::Timestamp,
 };
 
@@ -337,5 +337,20 @@ impl Group {
             Runner::Up if !answers => Some(FoundState::Silent),
             _ => Some(FoundState::Known(self.status(self.joined_at.is_some()))),
         }
+    }
+}
+
+/// Adds the port that the agent has chosen for each run whose processes are told of each other.
+pub(crate) fn tell_ports(
+    machine: usize,
+    groups: &BTreeMap<RunId, Group>,
+    reports: &mut [RunReport],
+) {
+    for report in reports {
+        let group = groups.get(&report.run);
+        let framework = group.map(|group| group.assignment.framework);
+        report.port = framework
+            .filter(|framework| framework.tells_peers())
+            .map(|_| 20_000 + machine as u16);
     }
 }

@@ -8,7 +8,7 @@ use muster_core::{
     id::{JobName, JobUid},
     spec::{
         API_VERSION, EnvVar, JobDocument, JobSpec, KIND, Metadata, RestartPolicyDocument,
-        RuleDocument, SpecDocument,
+        RoleDocument, RuleDocument, SpecDocument,
     },
     time::Timestamp,
 };
@@ -140,6 +140,10 @@ impl World {
             ttl_seconds_after_finished: self.seconds(25, 0..40),
             suspend: self.traits.percent(5).then_some(true),
             ..SpecDocument::default()
+        };
+        let spec = match number % 4 {
+            3 => with_roles(number, spec),
+            _ => spec,
         };
         let metadata = Metadata {
             name,
@@ -454,5 +458,30 @@ fn short(request: &Request) -> String {
             )
         }
         other => format!("{other:?}"),
+    }
+}
+
+/// The same job with a role of one node before the others. Nothing is drawn for it, so the rest of a
+/// history does not depend on it.
+fn with_roles(number: usize, spec: SpecDocument) -> SpecDocument {
+    let less = |nodes: Option<i64>| nodes.map(|nodes| nodes - 1);
+    let head = RoleDocument {
+        name: "head".into(),
+        ..RoleDocument::default()
+    };
+    let worker = RoleDocument {
+        name: "worker".into(),
+        replicas: less(spec.replicas),
+        min_replicas: less(spec.min_replicas),
+        max_replicas: less(spec.max_replicas),
+        ..RoleDocument::default()
+    };
+    let framework = if number % 8 == 3 { "plain" } else { "torch" };
+    SpecDocument {
+        framework: Some(framework.into()),
+        roles: vec![head, worker],
+        min_replicas: None,
+        max_replicas: None,
+        ..spec
     }
 }

@@ -6,11 +6,12 @@ pub(crate) fn run(run: &RunId) -> String {
     format!("{}-g{}", run.job, run.generation)
 }
 
-/// Makes the desired state look as an agent reads it that knows no fences.
-pub(crate) fn forget_fences(desired: &mut Desired) {
+/// Makes the desired state look as an agent reads it that knows no roles.
+pub(crate) fn forget_roles(desired: &mut Desired) {
     for wanted in &mut desired.runs {
         if let Target::Ready(assignment) | Target::Running(assignment, _) = &mut wanted.target {
-            assignment.fence_after = None;
+            assignment.framework = Default::default();
+            assignment.layout = Default::default();
         }
     }
 }

@@ -362,16 +362,16 @@ impl World {
     fn installed(&mut self) -> Speaks {
         let of_others = [
             Speaks {
-                oldest: 1,
-                newest: 1,
-            },
-            Speaks {
                 oldest: 2,
-                newest: 3,
+                newest: 2,
             },
             Speaks {
                 oldest: 3,
                 newest: 4,
+            },
+            Speaks {
+                oldest: 4,
+                newest: 5,
             },
         ];
         match self.plan.versions && self.traits.percent(60) {

@@ -260,6 +260,8 @@ impl Node {
             profile: Profile::default(),
             profile_hash: Profile::default().hash(),
             fence_after: None,
+            framework: Default::default(),
+            layout: Default::default(),
         }
     }
 
@@ -294,7 +296,7 @@ pub fn running(assignment: Assignment) -> DesiredRun {
     };
     DesiredRun {
         run: assignment.run.clone(),
-        target: Target::Running(Box::new(assignment), store),
+        target: Target::Running(Box::new(assignment), store.into()),
     }
 }
 

@@ -10,6 +10,9 @@ use super::{some, time};
 pub(super) struct Member {
     node: String,
     node_rank: u32,
+    /// Its role and its number there, as `worker-1`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<String>,
     phase: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     lane: Option<String>,
@@ -56,6 +59,7 @@ impl From<v1::MemberStatus> for Member {
         Member {
             node: member.node,
             node_rank: member.node_rank,
+            role: some(member.role),
             phase: member.phase,
             lane: some(member.lane),
             lane_reason: some(member.lane_reason),

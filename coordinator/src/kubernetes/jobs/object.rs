@@ -216,7 +216,14 @@ fn document(spec: Value, template: Option<&Value>) -> Result<SpecDocument, Strin
     }
     let document: SpecDocument = serde_json::from_value(spec).map_err(|e| format!("spec: {e}"))?;
     if let Some(template) = template {
-        check_template(template, document.gpus_per_node.unwrap_or(0))?;
+        let gpus = document.gpus_per_node.unwrap_or(0);
+        let mut of_roles = document.roles.iter().filter_map(|role| role.gpus_per_node);
+        if of_roles.any(|own| own != gpus) {
+            return Err(
+                "spec.roles: have different gpusPerNode, and all pods of a template are alike; give it once, at the top of the spec".to_owned(),
+            );
+        }
+        check_template(template, gpus)?;
     }
     Ok(document)
 }

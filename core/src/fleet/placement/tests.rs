@@ -16,6 +16,7 @@ fn node(name: &str, node_rank: Option<u32>) -> Candidate<'static> {
         gpus_held: Held::default(),
         gpus_free: Vec::new(),
         node_rank,
+        role: None,
         kind: Kind::default(),
         stack: Stack::default(),
         trained: false,

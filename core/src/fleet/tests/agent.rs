@@ -3,6 +3,9 @@
 use super::*;
 use crate::run::{DesiredRun, Endpoint, LauncherState, Target};
 
+/// The port that each agent chooses for a process.
+pub(super) const PORT: u16 = 2222;
+
 #[derive(Default)]
 pub(super) struct Agent {
     pub(super) session: Option<SessionId>,
@@ -24,6 +27,10 @@ pub(super) struct Agent {
     pub(super) imports: bool,
     /// Why it refuses to get ready for jobs, if it does.
     pub(super) refuses: Option<String>,
+    /// The runs that it was last told of.
+    pub(super) told: Vec<DesiredRun>,
+    /// It does not say which ports it has chosen.
+    pub(super) keeps_port: bool,
 }
 
 impl Agent {
@@ -65,6 +72,7 @@ pub(super) fn obey(
             let run = runs.entry(desired.run.clone()).or_insert_with(fresh);
             if run.phase == RunPhase::Preparing && !older_alive {
                 run.phase = RunPhase::Ready;
+                run.port = assignment.framework.tells_peers().then_some(PORT);
                 run.store = assignment.hosts_store.then(|| Endpoint {
                     host: "127.0.0.1".into(),
                     port: 4000,

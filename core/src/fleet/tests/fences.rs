@@ -1,7 +1,7 @@
 //! Jobs whose workers stop by themselves, and agents of other versions.
 
 use super::*;
-use crate::{fleet::capacity, protocol};
+use crate::fleet::capacity;
 
 fn slots_free(bench: &Bench, node: &str) -> u32 {
     let fleet = &bench.fleet;
@@ -39,7 +39,7 @@ fn comes_back_fenced(bench: &mut Bench, node: &str) {
     bench.connect(node);
 }
 
-fn connect_with(bench: &mut Bench, node: &str, speaks: Speaks) -> Vec<Effect> {
+pub(super) fn connect_with(bench: &mut Bench, node: &str, speaks: Speaks) -> Vec<Effect> {
     bench.next += 1;
     let session = SessionId(bench.next);
     bench.agents.entry(node.into()).or_default().session = Some(session);
@@ -176,34 +176,6 @@ fn a_silent_member_is_not_waited_for_once_it_must_have_stopped() {
 }
 
 #[test]
-fn an_agent_of_the_version_before_is_served_and_gets_no_fenced_job() {
-    let mut bench = Bench::new(&[]);
-    let before = Speaks {
-        oldest: protocol::FENCES - 1,
-        newest: protocol::FENCES - 1,
-    };
-    let effects = connect_with(&mut bench, "a", before);
-    assert!(
-        matches!(&effects[..], [Effect::Welcome { protocol: 1, .. }, ..]),
-        "{effects:?}"
-    );
-    bench.submit("fenced", fenced(1));
-    let job = bench.job("fenced");
-    assert_eq!(job.phase, Phase::Pending);
-    assert!(
-        job.message
-            .contains("a has an agent that does not know fenceAfter: upgrade it"),
-        "{}",
-        job.message
-    );
-    bench.submit("digits", document(1, 1, 1));
-    assert_eq!(bench.members("digits"), ["a"]);
-    bench.connect("b");
-    bench.pass(SECOND);
-    assert_eq!(bench.members("fenced"), ["b"]);
-}
-
-#[test]
 fn an_agent_without_a_common_version_is_told_what_to_do() {
     let mut bench = Bench::new(&[]);
     let effects = connect_with(
@@ -215,7 +187,7 @@ fn an_agent_without_a_common_version_is_told_what_to_do() {
         },
     );
     let said =
-        "the agent speaks protocol 8 to 9, this coordinator 1 to 2: upgrade the coordinator first";
+        "the agent speaks protocol 8 to 9, this coordinator 2 to 3: upgrade the coordinator first";
     assert!(
         matches!(&effects[..], [Effect::Refuse { why, .. }] if why.starts_with(said)),
         "{effects:?}"

@@ -47,7 +47,7 @@ fn ready(job: &str, generation: u64) -> DesiredRun {
 fn running(job: &str, generation: u64) -> DesiredRun {
     DesiredRun {
         run: run(job, generation),
-        target: Target::Running(Box::new(assignment(job, generation)), store(7)),
+        target: Target::Running(Box::new(assignment(job, generation)), store(7).into()),
     }
 }
 
@@ -135,7 +135,7 @@ fn hold(job: &str, generation: u64, term: u64) -> Effect {
 fn start(job: &str, generation: u64) -> Effect {
     Effect::Start {
         assignment: Box::new(assignment(job, generation)),
-        store: store(7),
+        start: store(7).into(),
     }
 }
 
@@ -291,7 +291,7 @@ fn a_gpu_belongs_to_one_run() {
         };
         DesiredRun {
             run: run(job, 1),
-            target: Target::Running(Box::new(assignment), store(7)),
+            target: Target::Running(Box::new(assignment), store(7).into()),
         }
     };
     wants(&mut node, vec![on_gpu("a")]);
@@ -356,7 +356,7 @@ fn same_number_with_other_content_is_an_alarm() {
         args: vec!["evil.py".into()],
         ..assignment("a", 1)
     };
-    let target = Target::Running(Box::new(other), store(7));
+    let target = Target::Running(Box::new(other), store(7).into());
     let why = Objection::OtherContent(Generation(1));
     let alarm = vec![Effect::Alarm(Alarm {
         run: Some(run("a", 1)),
@@ -379,7 +379,7 @@ fn same_number_with_other_content_is_an_alarm() {
     );
 
     assert_eq!(wants(&mut node, vec![running("a", 1)]), vec![start("a", 1)]);
-    let target = Target::Running(Box::new(assignment("a", 1)), store(8));
+    let target = Target::Running(Box::new(assignment("a", 1)), store(8).into());
     let effects = wants(
         &mut node,
         vec![DesiredRun {
@@ -788,11 +788,11 @@ impl Machine {
                 };
                 self.groups.entry(assignment.run).or_insert(group);
             }
-            Effect::Start { assignment, store } => {
+            Effect::Start { assignment, start } => {
                 let seen = &self.disk.jobs[&assignment.run.job];
                 assert_eq!(
                     (seen.generation, seen.store.as_ref()),
-                    (assignment.run.generation, Some(&store)),
+                    (assignment.run.generation, Some(&start.store)),
                     "persisted before obeyed"
                 );
                 assert_eq!(

@@ -3,7 +3,7 @@ use std::time::Duration;
 use muster_core::{
     fleet::receipt::Cause,
     id::{Generation, JobUid, NodeName},
-    spec::{Launch, Lifetime, NodeMix, RestartPolicy},
+    spec::{EnvVar, Framework, Launch, Lifetime, NodeMix, RestartPolicy, Role, RoleDocument},
 };
 use proptest::{collection::vec, option, prelude::*};
 use prost::Message;
@@ -51,8 +51,8 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
                 value_from: None,
             })
             .collect(),
-        working_dir: t.0,
-        stop_grace_period: t.1,
+        working_dir: t.0.clone(),
+        stop_grace_period: t.1.clone(),
         scale_up_cooldown: t.2.clone(),
         fence_after: t.2,
         progress: t.3,
@@ -69,6 +69,12 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
             max_restarts,
             window,
         }),
+        framework: t.0.clone(),
+        roles: n
+            .0
+            .map(|_| role_document_of(n.1, t.1))
+            .into_iter()
+            .collect(),
     })
 }
 
@@ -115,6 +121,49 @@ fn checked_rules() -> Vec<Rule> {
         },
     };
     document.check().unwrap().1.rules
+}
+
+fn role_document_of(number: Option<i64>, text: Option<String>) -> RoleDocument {
+    RoleDocument {
+        name: text.clone().unwrap_or_default(),
+        replicas: number,
+        min_replicas: number,
+        max_replicas: number,
+        proc_per_node: number,
+        gpus_per_node: number,
+        command: text.clone().into_iter().collect(),
+        args: text.clone().into_iter().collect(),
+        env: Vec::new(),
+        working_dir: text,
+        service: number.map(|number| number > 0),
+    }
+}
+
+/// The same job with a role of one node before the others.
+fn with_roles(spec: JobSpec) -> JobSpec {
+    let role = |name: &str, sizes: (u32, u32, u32), service| Role {
+        name: name.into(),
+        replicas: sizes.0,
+        min_replicas: sizes.1,
+        max_replicas: sizes.2,
+        proc_per_node: spec.proc_per_node,
+        gpus_per_node: spec.gpus_per_node,
+        command: spec.command.clone(),
+        args: spec.args.clone(),
+        env: spec.env.clone(),
+        working_dir: spec.working_dir.clone(),
+        service,
+    };
+    let sizes = (spec.replicas, spec.min_replicas, spec.max_replicas);
+    JobSpec {
+        roles: vec![role("first", (1, 1, 1), true), role("rest", sizes, false)],
+        replicas: sizes.0 + 1,
+        min_replicas: sizes.1 + 1,
+        max_replicas: sizes.2 + 1,
+        launch: Launch::Auto,
+        framework: Framework::Plain,
+        ..spec
+    }
 }
 
 /// Specs as core's check lets them through.
@@ -185,6 +234,8 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
                 start_deadline_seconds: rest.4.then_some(rest.1 + 1),
                 ttl_seconds_after_finished: rest.4.then_some(u64::from(rest.0)),
             },
+            framework: Framework::Torch,
+            roles: Vec::new(),
         },
     )
 }
@@ -212,7 +263,10 @@ proptest! {
             metadata: Metadata { name: "j".into(), namespace: None },
             spec: checked_document(&spec),
         };
-        prop_assert_eq!(document.check(), Ok((JobName { namespace: "default".into(), name: "j".into() }, spec)));
+        prop_assert_eq!(document.check(), Ok((JobName { namespace: "default".into(), name: "j".into() }, spec.clone())));
+        let spec = with_roles(spec);
+        let document = JobDocument { spec: checked_document(&spec), ..document };
+        prop_assert_eq!(document.check().map(|(_, spec)| spec), Ok(spec));
     }
 
     #[test]

@@ -4,10 +4,11 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use muster_core::{
     id::{JobName, NodeEpoch, NodeName, Term, label_error, node_name_error},
+    layout::{Layout, RoleShare},
     nccl::profile::{Profile, Shared, Transport},
     period,
-    run::{Assignment, Desired, DesiredRun, RunId, STORE_CLIENTS_MAX, Target},
-    spec::Launch,
+    run::{Assignment, Desired, DesiredRun, RunId, STORE_CLIENTS_MAX, Start, Target},
+    spec::{Framework, Launch, PEERS_MAX, ROLES_MAX},
 };
 
 use super::{
@@ -52,9 +53,10 @@ fn warm_to_wire(assignment: &Assignment) -> v1::Warm {
 fn run_to_wire(desired: &DesiredRun) -> v1::DesiredRun {
     let target = match &desired.target {
         Target::Ready(assignment) => desired_run::Target::Ready(assignment_to_wire(assignment)),
-        Target::Running(assignment, store) => desired_run::Target::Running(v1::Start {
+        Target::Running(assignment, start) => desired_run::Target::Running(v1::Start {
             assignment: Some(assignment_to_wire(assignment)),
-            store: Some(endpoint_to_wire(store)),
+            store: Some(endpoint_to_wire(&start.store)),
+            peers: start.peers.iter().map(endpoint_to_wire).collect(),
         }),
         Target::Stopped { grace, reason } => desired_run::Target::Stopped(v1::Stop {
             grace_ms: millis(*grace),
@@ -102,6 +104,21 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
             &assignment.profile,
             &assignment.profile_hash,
         )),
+        framework: match assignment.framework {
+            Framework::Torch => String::new(),
+            other => other.name().to_owned(),
+        },
+        roles: assignment
+            .layout
+            .0
+            .iter()
+            .map(|share| v1::RoleShare {
+                name: share.name.clone(),
+                members: share.members,
+                procs: share.procs,
+                service: share.service,
+            })
+            .collect(),
     }
 }
 
@@ -184,10 +201,17 @@ fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malfor
                 let store = start.store.ok_or_else(|| missing("store"))?;
                 let assignment =
                     assignment_from_wire(&format!("{field}.assignment"), assignment, &run)?;
-                Target::Running(
-                    Box::new(assignment),
-                    endpoint_from_wire(&format!("{field}.store"), store)?,
-                )
+                let store = endpoint_from_wire(&format!("{field}.store"), store)?;
+                count(
+                    &format!("{field}.peers"),
+                    start.peers.len(),
+                    PEERS_MAX as usize,
+                )?;
+                let peers = start.peers.into_iter().enumerate();
+                let peers = peers
+                    .map(|(i, peer)| endpoint_from_wire(&format!("{field}.peers[{i}]"), peer))
+                    .collect::<Result<_, _>>()?;
+                Target::Running(Box::new(assignment), Start { store, peers })
             }
             desired_run::Target::Stopped(stop) => Target::Stopped {
                 grace: period_from_wire(&format!("{field}.stopped.grace_ms"), stop.grace_ms)?,
@@ -200,6 +224,25 @@ fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malfor
             desired_run::Target::Gone(gone) => Target::Gone { purge: gone.purge },
         };
     Ok(DesiredRun { run, target })
+}
+
+/// Roles whose numbers fit the bounds of a generation.
+fn layout_from_wire(field: &str, wire: Vec<v1::RoleShare>) -> Result<Layout, Malformed> {
+    count(field, wire.len(), ROLES_MAX)?;
+    let share = |(i, share): (usize, v1::RoleShare)| {
+        let at = |part: &str| format!("{field}[{i}].{part}");
+        if let Some(message) = label_error(&share.name) {
+            return Err(malformed(at("name"), message));
+        }
+        Ok(RoleShare {
+            name: share.name,
+            members: between(&at("members"), share.members, 0, NODES_MAX)?,
+            procs: between(&at("procs"), share.procs, 1, PROCS_MAX)?,
+            service: share.service,
+        })
+    };
+    let shares = wire.into_iter().enumerate().map(share);
+    Ok(Layout(shares.collect::<Result<_, _>>()?))
 }
 
 fn assignment_from_wire(
@@ -218,6 +261,19 @@ fn assignment_from_wire(
             return Err(malformed(at(part), message));
         }
     }
+    let framework = match wire.framework.as_str() {
+        "" => Framework::Torch,
+        word => match Framework::ALL.iter().find(|(name, _)| *name == word) {
+            Some((_, framework)) => *framework,
+            None => {
+                return Err(malformed(
+                    at("framework"),
+                    format!("{word:.64?} is not a framework this agent knows"),
+                ));
+            }
+        },
+    };
+    let layout = layout_from_wire(&at("roles"), wire.roles)?;
     let node_count = between(&at("node_count"), wire.node_count, 1, NODES_MAX)?;
     let proc_per_node = between(&at("proc_per_node"), wire.proc_per_node, 1, PROCS_MAX)?;
     let world_size = between(
@@ -226,6 +282,16 @@ fn assignment_from_wire(
         node_count.max(proc_per_node),
         NODES_MAX * PROCS_MAX,
     )?;
+    if !layout.is_empty() && (layout.members(), layout.world_size()) != (node_count, world_size) {
+        return Err(malformed(
+            at("roles"),
+            format!(
+                "have {} nodes and {} ranks, the generation {node_count} and {world_size}",
+                layout.members(),
+                layout.world_size()
+            ),
+        ));
+    }
     count(&at("env"), wire.env.len(), ENV_MAX)?;
     count(&at("env_files"), wire.env_files.len(), ENV_MAX)?;
     for (name, value) in wire.env.iter().chain(&wire.env_files) {
@@ -301,6 +367,8 @@ fn assignment_from_wire(
         },
         profile,
         profile_hash,
+        framework,
+        layout,
     })
 }
 

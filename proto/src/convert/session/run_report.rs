@@ -55,6 +55,7 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         phase: phase.into(),
         refused: refused.to_owned(),
         store: report.store.as_ref().map(endpoint_to_wire),
+        port: report.port.unwrap_or(0).into(),
         joined_ranks: report.joined_ranks.clone(),
         all_joined_age_us: age(report.all_joined_at, now),
         launched_age_us: age(report.launched_at, now),
@@ -194,6 +195,16 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
             .store
             .map(|store| endpoint_from_wire(&format!("{field}.store"), store))
             .transpose()?,
+        port: match u16::try_from(wire.port) {
+            Ok(0) => None,
+            Ok(port) => Some(port),
+            Err(_) => {
+                return Err(malformed(
+                    format!("{field}.port"),
+                    format!("{} is not a port", wire.port),
+                ));
+            }
+        },
         joined_ranks: wire.joined_ranks,
         all_joined_at: at(wire.all_joined_age_us, now),
         launched_at: at(wire.launched_age_us, now),

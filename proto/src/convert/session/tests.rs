@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use muster_core::{
     exit::Exit,
     id::{Generation, JobName, JobUid},
+    layout::{Layout, RoleShare},
     nccl::{
         profile::{Profile, Shared, Transport},
         stack::Stack,
@@ -16,9 +17,9 @@ use muster_core::{
     protocol,
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, LaneReport, LauncherReport,
-        LauncherState, RankReport, RunId, RunPhase, RunReport, StepsShown, Target,
+        LauncherState, RankReport, RunId, RunPhase, RunReport, Start, StepsShown, Target,
     },
-    spec::Launch,
+    spec::{Framework, Launch},
 };
 use proptest::{collection, option, prelude::*};
 use prost::Message;
@@ -163,6 +164,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                     term: Term(term),
                     phase,
                     store,
+                    port: u16::try_from(term % 70_000).ok().filter(|port| *port > 0),
                     joined_ranks,
                     all_joined_at,
                     launched_at,
@@ -295,6 +297,15 @@ fn profile() -> impl Strategy<Value = Profile> {
     })
 }
 
+fn share(name: &str, members: u32, procs: u32) -> RoleShare {
+    RoleShare {
+        name: name.into(),
+        members,
+        procs,
+        service: members > 1,
+    }
+}
+
 fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
     let words = || collection::vec("[ -~]{0,20}", 0..5);
     let env = collection::btree_map("[A-Z_]{1,9}", "[ -~]{0,20}", 0..5);
@@ -350,6 +361,14 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     profile,
                     fence_after: Some(Duration::from_millis(rest.2))
                         .filter(|after| !after.is_zero()),
+                    framework: Framework::ALL[rest.4 as usize % Framework::ALL.len()].1,
+                    layout: match rest.4 % 2 {
+                        0 => Layout::default(),
+                        _ => Layout(vec![
+                            share("one", 1, procs),
+                            share("rest", nodes - 1, procs),
+                        ]),
+                    },
                 }
             },
         )
@@ -358,7 +377,12 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
 fn target(run: RunId) -> impl Strategy<Value = Target> {
     prop_oneof![
         assignment(run.clone()).prop_map(|a| Target::Ready(Box::new(a))),
-        (assignment(run), endpoint()).prop_map(|(a, store)| Target::Running(Box::new(a), store)),
+        (
+            assignment(run),
+            endpoint(),
+            collection::vec(endpoint(), 0..3)
+        )
+            .prop_map(|(a, store, peers)| Target::Running(Box::new(a), Start { store, peers })),
         (0..1_000_000u64, "[ -~]{0,30}").prop_map(|(ms, reason)| Target::Stopped {
             grace: Duration::from_millis(ms),
             reason

@@ -7,6 +7,7 @@ use muster_core::{
     exit::Exit,
     hello::Hello,
     id::{Generation, JobName, JobUid, NodeEpoch, Term},
+    layout::{Layout, RoleShare},
     nccl::{profile::Profile, stack::Stack},
     node_report::{NodeReport, labels::Labels},
     protocol::Speaks,
@@ -14,7 +15,7 @@ use muster_core::{
         Assignment, Desired, DesiredRun, Endpoint, LauncherReport, LauncherState, Obeyed, RunId,
         RunPhase, RunReport, Target,
     },
-    spec::Launch,
+    spec::{Framework, Launch},
     time::Timestamp,
 };
 use muster_proto::{
@@ -267,5 +268,12 @@ fn assignment(run: RunId) -> Assignment {
         profile_hash: profile.hash(),
         profile,
         fence_after: Some(Duration::from_secs(60)),
+        framework: Framework::Plain,
+        layout: Layout(vec![RoleShare {
+            name: "worker".into(),
+            members: 1,
+            procs: 1,
+            service: false,
+        }]),
     }
 }

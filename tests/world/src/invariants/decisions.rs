@@ -68,6 +68,9 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
             ));
         }
     }
+    if let Some(what) = job.current.as_ref().and_then(|g| roles_are_filled(job, g)) {
+        return Some(("I11", what));
+    }
     let before = world.store.jobs.get(&job.uid)?;
     terminal_is_terminal(before, job)
         .or_else(|| within_limits(judge, before, job))

@@ -45,19 +45,3 @@ pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
         world.fail("R7", what);
     }
 }
-
-/// An agent that knows no fences is given no job that needs one.
-pub(crate) fn fences_are_understood(world: &mut World, machine: usize, desired: &Desired) {
-    let fenced = desired.runs.iter().find(|wanted| {
-        matches!(&wanted.target, Target::Ready(assignment) | Target::Running(assignment, _) if assignment.fence_after.is_some())
-    });
-    if let Some(wanted) = fenced {
-        world.fail(
-            "R7",
-            format!(
-                "{} is given to n{machine}, whose agent does not know of fences",
-                words::run(&wanted.run)
-            ),
-        );
-    }
-}

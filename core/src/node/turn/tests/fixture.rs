@@ -1,6 +1,7 @@
 //! Assignments and orders like those that a session brings.
 
 use super::*;
+use crate::{layout::Layout, spec::Framework};
 
 pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
     Assignment {
@@ -32,6 +33,8 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         profile: Profile::default(),
         profile_hash: Profile::default().hash(),
         fence_after: None,
+        framework: Framework::Torch,
+        layout: Layout::default(),
     }
 }
 
@@ -49,7 +52,7 @@ pub(super) fn wanted(number: u8, generation: u64, kind: u8) -> DesiredRun {
             };
             DesiredRun {
                 run: run(name, generation),
-                target: Target::Running(Box::new(other), store(7)),
+                target: Target::Running(Box::new(other), store(7).into()),
             }
         }
     }

@@ -54,12 +54,15 @@ fn each_end_says_what_it_speaks() {
     };
     assert_eq!(
         welcome(0).map(|welcome| welcome.protocol),
-        Ok(1),
+        Err(malformed(
+            "welcome.protocol",
+            "is 1, this agent speaks 2 to 3"
+        )),
         "so did its coordinators"
     );
     assert_eq!(welcome(2).map(|welcome| welcome.protocol), Ok(2));
     assert_eq!(
         welcome(7).unwrap_err().to_string(),
-        "welcome.protocol: is 7, this agent speaks 1 to 2"
+        "welcome.protocol: is 7, this agent speaks 2 to 3"
     );
 }

@@ -1,0 +1,191 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    fleet::{placement::FreeGpu, registry::Liveness},
+    nccl::{mixture::Kind, stack::Stack},
+};
+
+const UUIDS: [&str; 4] = ["GPU-0", "GPU-1", "GPU-2", "GPU-3"];
+
+fn node(name: &str, gpus: usize, before: Option<(usize, u32)>) -> Candidate<'static> {
+    let gpu = |(index, uuid): (usize, &'static &'static str)| FreeGpu {
+        index: index as u32,
+        uuid,
+    };
+    Candidate {
+        node: name.into(),
+        boot_id: "boot",
+        liveness: Liveness::Ready,
+        connected: true,
+        cordoned: false,
+        halted: false,
+        avoided: None,
+        shunned: false,
+        slots_free: 1,
+        gpus_free: UUIDS.iter().enumerate().take(gpus).map(gpu).collect(),
+        gpus_held: Default::default(),
+        node_rank: before.map(|(_, node_rank)| node_rank),
+        role: before.map(|(role, _)| role),
+        kind: Kind::default(),
+        stack: Stack::default(),
+        trained: before.is_some(),
+    }
+}
+
+fn need(min: u32, max: u32, gpus_per_node: u32) -> RoleNeed {
+    RoleNeed {
+        min,
+        max,
+        gpus_per_node,
+    }
+}
+
+fn names(placement: Placement) -> Vec<String> {
+    match placement {
+        Placement::Gang(members) => members.iter().map(|m| m.node.to_string()).collect(),
+        Placement::Short(shortfall) => panic!("{shortfall}"),
+    }
+}
+
+#[test]
+fn a_role_with_gpus_gets_the_nodes_that_have_them() {
+    let nodes = [
+        node("a", 4, None),
+        node("b", 0, None),
+        node("c", 4, None),
+        node("d", 0, None),
+    ];
+    // Two parameter servers come first in the order of ranks, and leave the GPUs to the workers.
+    let roles = [need(2, 2, 0), need(2, 2, 4)];
+    let Placement::Gang(gang) = place_roles(&nodes, &roles, 4) else {
+        panic!("must fit")
+    };
+    let shares: Vec<(&str, usize)> = gang
+        .iter()
+        .map(|m| (m.node.as_str(), m.gpus.len()))
+        .collect();
+    assert_eq!(shares, [("b", 0), ("d", 0), ("a", 4), ("c", 4)]);
+}
+
+#[test]
+fn nodes_keep_their_roles_and_a_spare_replaces_the_lost_chief() {
+    let nodes = [
+        node("a", 0, Some((1, 1))),
+        node("b", 0, None),
+        node("c", 0, Some((1, 2))),
+    ];
+    let roles = [need(1, 1, 0), need(1, 2, 0)];
+    assert_eq!(names(place_roles(&nodes, &roles, 3)), ["b", "a", "c"]);
+    // Without a spare a worker becomes the chief, and the elastic role shrinks.
+    let left = [nodes[0].clone(), nodes[2].clone()];
+    assert_eq!(names(place_roles(&left, &roles, 3)), ["a", "c"]);
+}
+
+#[test]
+fn a_shortfall_says_which_nodes_do_not_do_for_a_role() {
+    let nodes = [node("a", 4, None), node("b", 2, None), node("c", 0, None)];
+    let roles = [need(1, 1, 0), need(2, 2, 4)];
+    let Placement::Short(shortfall) = place_roles(&nodes, &roles, 3) else {
+        panic!("must be short")
+    };
+    assert_eq!(
+        shortfall.to_string(),
+        "2 of at least 3 nodes available: b 2 of 4 GPUs free"
+    );
+}
+
+#[test]
+fn only_the_elastic_role_takes_more() {
+    let nodes = ["a", "b", "c", "d", "e"].map(|name| node(name, 0, None));
+    let roles = [need(1, 1, 0), need(1, 3, 0)];
+    assert_eq!(names(place_roles(&nodes, &roles, 3)).len(), 3);
+    assert_eq!(
+        names(place_roles(&nodes, &roles, 9)).len(),
+        4,
+        "the roles have no more"
+    );
+}
+
+fn candidates() -> impl Strategy<Value = Vec<Candidate<'static>>> {
+    let one = (
+        0..=4usize,
+        0..2u32,
+        any::<bool>(),
+        proptest::option::of(0..3usize),
+    );
+    proptest::collection::vec(one, 0..9).prop_map(|drawn| {
+        let node =
+            |(i, (gpus, slots, cordoned, role)): (usize, (usize, u32, bool, Option<usize>))| {
+                let before = role.map(|role| (role, i as u32));
+                let mut node = node(&format!("n{i}"), gpus, before);
+                (node.slots_free, node.cordoned) = (slots, cordoned && i % 3 == 0);
+                node
+            };
+        drawn.into_iter().enumerate().map(node).collect()
+    })
+}
+
+fn roles() -> impl Strategy<Value = Vec<RoleNeed>> {
+    let one = (0..3u32, 0..4u32);
+    (proptest::collection::vec(one, 1..4), 0..3usize, 0..3u32).prop_map(|(drawn, elastic, more)| {
+        let role = |(i, (min, gpus)): (usize, (u32, u32))| {
+            need(min, min + if i == elastic { more } else { 0 }, gpus)
+        };
+        drawn.into_iter().enumerate().map(role).collect()
+    })
+}
+
+/// Whether all roles can have their minimum, found by trying every assignment.
+fn possible(nodes: &[Candidate<'_>], roles: &[RoleNeed]) -> bool {
+    let Some((node, rest)) = nodes.split_first() else {
+        return roles.iter().all(|role| role.min == 0);
+    };
+    let with = (0..roles.len()).any(|i| {
+        let fits = node.gpus_free.len() as u32 >= roles[i].gpus_per_node
+            && (roles[i].gpus_per_node > 0 || node.slots_free > 0)
+            && !node.cordoned;
+        roles[i].min > 0 && fits && {
+            let mut roles = roles.to_vec();
+            roles[i].min -= 1;
+            possible(rest, &roles)
+        }
+    });
+    with || possible(rest, roles)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_role_has_its_nodes_or_there_are_too_few(nodes in candidates(), roles in roles(), wanted in 0..12u32) {
+        let min: u32 = roles.iter().map(|role| role.min).sum();
+        match place_roles(&nodes, &roles, wanted.max(min)) {
+            Placement::Gang(gang) => {
+                let size = gang.len() as u32;
+                prop_assert!(min <= size && size <= wanted.max(min));
+                let mut seen: Vec<&NodeName> = gang.iter().map(|member| &member.node).collect();
+                seen.sort();
+                seen.dedup();
+                prop_assert_eq!(seen.len(), gang.len(), "no node twice");
+                // The elastic role has what is above the minimum of all.
+                let mut members = gang.iter();
+                for role in &roles {
+                    let count = if role.max > role.min { role.min + size - min } else { role.min };
+                    prop_assert!(count <= role.max);
+                    for member in members.by_ref().take(count as usize) {
+                        let node = nodes.iter().find(|node| node.node == member.node).unwrap();
+                        prop_assert_eq!(member.gpus.len() as u32, role.gpus_per_node);
+                        prop_assert!(!node.cordoned);
+                        prop_assert!(role.gpus_per_node > 0 || node.slots_free > 0);
+                    }
+                }
+                prop_assert!(members.next().is_none());
+            }
+            Placement::Short(shortfall) => {
+                prop_assert!(shortfall.have < shortfall.need);
+                prop_assert!(min == 0 || !possible(&nodes, &roles), "{}", shortfall);
+            }
+        }
+    }
+}

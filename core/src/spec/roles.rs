@@ -1,0 +1,372 @@
+//! The roles of a job: groups of nodes that run different things, such as a chief, workers and
+//! parameter servers.
+//!
+//! A role takes from the top of the spec what it does not say itself. A job without roles has one, of
+//! which all fields are at the top.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    EnvVar, Framework, JobSpec, NODES_MAX, PEERS_MAX, PROCS_MAX, SpecDocument, errors::Errors,
+};
+use crate::{
+    id::label_error,
+    layout::{Layout, RoleShare},
+};
+
+/// Roles of one job. Public job files have at most five.
+pub const ROLES_MAX: usize = 16;
+
+/// The name of the only role of a job without roles.
+pub const WORKER: &str = "worker";
+
+/// A role as a document has it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RoleDocument {
+    #[serde(default)]
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_replicas: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_replicas: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proc_per_node: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_node: Option<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvVar>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<bool>,
+}
+
+/// A role as the rules use it: complete, with what it takes from the top of the spec.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Role {
+    pub name: String,
+    /// Nodes wanted for this role; `min_replicas <= replicas <= max_replicas`.
+    pub replicas: u32,
+    pub min_replicas: u32,
+    pub max_replicas: u32,
+    pub proc_per_node: u32,
+    pub gpus_per_node: u32,
+    pub command: Vec<String>,
+    pub args: Vec<String>,
+    pub env: Vec<EnvVar>,
+    pub working_dir: Option<String>,
+    /// The role serves the others and does not end by itself. The job is over when the other roles
+    /// are.
+    pub service: bool,
+}
+
+/// What a member runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs<'a> {
+    pub command: &'a [String],
+    pub args: &'a [String],
+    pub env: &'a [EnvVar],
+    pub working_dir: Option<&'a str>,
+}
+
+impl Runs<'_> {
+    /// The variables that have their values in the spec.
+    pub fn values(&self) -> BTreeMap<String, String> {
+        let own = self.env.iter().filter(|var| var.value_from.is_none());
+        own.map(|var| (var.name.clone(), var.value.clone()))
+            .collect()
+    }
+
+    /// The variables whose values are in files of the nodes, and the paths.
+    pub fn files(&self) -> BTreeMap<String, String> {
+        let file = |var: &EnvVar| Some((var.name.clone(), var.value_from.as_ref()?.file.clone()));
+        self.env.iter().filter_map(file).collect()
+    }
+}
+
+impl JobSpec {
+    /// How this many members divide into roles. Empty for torch without roles.
+    ///
+    /// Roles of a fixed size have it. The elastic role has the rest.
+    pub fn layout(&self, members: u32) -> Layout {
+        if self.roles.is_empty() {
+            return match self.framework.tells_peers() {
+                false => Layout::default(),
+                true => Layout(vec![RoleShare {
+                    name: WORKER.into(),
+                    members,
+                    procs: self.proc_per_node,
+                    service: false,
+                }]),
+            };
+        }
+        let least: u32 = self.roles.iter().map(|role| role.min_replicas).sum();
+        let mut more = members.saturating_sub(least);
+        let share = |role: &Role| {
+            let extra = more.min(role.max_replicas - role.min_replicas);
+            more -= extra;
+            RoleShare {
+                name: role.name.clone(),
+                members: role.min_replicas + extra,
+                procs: role.proc_per_node,
+                service: role.service,
+            }
+        };
+        Layout(self.roles.iter().map(share).collect())
+    }
+
+    /// What the members of the role at this position run. A job without roles has one, of which the
+    /// top of the spec says all.
+    pub fn runs(&self, role: Option<usize>) -> Runs<'_> {
+        match role.and_then(|role| self.roles.get(role)) {
+            Some(role) => Runs {
+                command: &role.command,
+                args: &role.args,
+                env: &role.env,
+                working_dir: role.working_dir.as_deref(),
+            },
+            None => Runs {
+                command: &self.command,
+                args: &self.args,
+                env: &self.env,
+                working_dir: self.working_dir.as_deref(),
+            },
+        }
+    }
+
+    /// The most GPUs that any of its members needs.
+    pub fn gpus_max(&self) -> u32 {
+        let of_roles = self.roles.iter().map(|role| role.gpus_per_node).max();
+        of_roles.unwrap_or(self.gpus_per_node)
+    }
+}
+
+/// Checks `framework` against the rest, and all roles. Returns the roles, complete. `top` is the spec
+/// with the fields of its top checked.
+pub(super) fn check(document: &SpecDocument, top: &JobSpec, errors: &mut Errors) -> Vec<Role> {
+    let framework = top.framework;
+    if framework.tells_peers() && i64::from(top.max_replicas) > PEERS_MAX {
+        errors.add(
+            "spec.maxReplicas",
+            format!(
+                "is {}, and with framework {} a job has at most {PEERS_MAX} nodes: each is told the addresses of all",
+                top.max_replicas,
+                framework.name()
+            ),
+        );
+    }
+    if framework.tells_peers() && !matches!(document.launch.as_deref(), None | Some("auto")) {
+        errors.add(
+            "spec.launch",
+            format!(
+                "must be auto with framework {}: the lanes are torch's",
+                framework.name()
+            ),
+        );
+    }
+    if document.roles.len() > ROLES_MAX {
+        errors.add(
+            "spec.roles",
+            format!(
+                "has {} roles, at most {ROLES_MAX} are allowed",
+                document.roles.len()
+            ),
+        );
+        return Vec::new();
+    }
+    refuse_set(framework, &document.env, "spec", errors);
+    let mut roles: Vec<Role> = Vec::new();
+    for (i, document) in document.roles.iter().enumerate() {
+        let at = format!("spec.roles[{i}]");
+        refuse_set(framework, &document.env, &at, errors);
+        let role = complete(document, top, &at, errors);
+        if let Some(message) = label_error(&role.name) {
+            errors.add(format!("{at}.name"), message);
+        } else if let Some(message) = framework.refuses(&role.name) {
+            errors.add(
+                format!("{at}.name"),
+                format!("is {:?}: {message}", role.name),
+            );
+        } else if let Some(first) = roles.iter().position(|other| other.name == role.name) {
+            errors.add(
+                format!("{at}.name"),
+                format!("spec.roles[{first}] is called {} already", role.name),
+            );
+        }
+        let elastic = |role: &Role| role.min_replicas < role.max_replicas;
+        if elastic(&role)
+            && let Some(first) = roles.iter().find(|other| elastic(other))
+        {
+            errors.add(
+                format!("{at}.minReplicas"),
+                format!(
+                    "only one role can change its size, and {} does already",
+                    first.name
+                ),
+            );
+        }
+        if framework == Framework::Torch
+            && let Some(first) = roles.first()
+            && first.proc_per_node != role.proc_per_node
+        {
+            errors.add(
+                format!("{at}.procPerNode"),
+                format!(
+                    "is {}, and {} of the role {}: torchrun starts equally many processes on each node",
+                    role.proc_per_node, first.proc_per_node, first.name
+                ),
+            );
+        }
+        roles.push(role);
+    }
+    if !roles.is_empty() && roles.iter().all(|role| role.service) {
+        errors.add(
+            "spec.roles",
+            "all of them are services, so the job would never end",
+        );
+    }
+    if framework.tells_peers() {
+        let many = |procs: u32, path: &str, errors: &mut Errors| {
+            if procs > 1 && framework != Framework::Plain {
+                errors.add(
+                    format!("{path}.procPerNode"),
+                    format!("is {procs}, must be 1 with framework {}", framework.name()),
+                );
+            }
+        };
+        if roles.is_empty() {
+            many(top.proc_per_node, "spec", errors);
+        }
+        for (i, role) in roles.iter().enumerate() {
+            many(role.proc_per_node, &format!("spec.roles[{i}]"), errors);
+        }
+    }
+    roles
+}
+
+/// Refuses variables that the framework's processes get from Muster.
+fn refuse_set(framework: Framework, env: &[EnvVar], at: &str, errors: &mut Errors) {
+    for (i, var) in env.iter().enumerate() {
+        if framework.sets(&var.name) {
+            errors.add(
+                format!("{at}.env[{i}].name"),
+                format!(
+                    "{} is set by Muster for every process of framework {}",
+                    var.name,
+                    framework.name()
+                ),
+            );
+        }
+    }
+}
+
+/// One role with what it takes from the top.
+fn complete(document: &RoleDocument, top: &JobSpec, at: &str, errors: &mut Errors) -> Role {
+    let (replicas, min_replicas, max_replicas) = errors.sizes(
+        at,
+        [
+            document.replicas,
+            document.min_replicas,
+            document.max_replicas,
+        ],
+        0,
+    );
+    let gpus_per_node = errors.number(
+        &format!("{at}.gpusPerNode"),
+        document.gpus_per_node.unwrap_or(top.gpus_per_node.into()),
+        0,
+        PROCS_MAX,
+    ) as u32;
+    let procs = match document.gpus_per_node {
+        Some(gpus) if !top.framework.tells_peers() => gpus.max(1),
+        _ => top.proc_per_node.into(),
+    };
+    let proc_per_node = errors.number(
+        &format!("{at}.procPerNode"),
+        document.proc_per_node.unwrap_or(procs),
+        1,
+        PROCS_MAX,
+    ) as u32;
+    let or_top = |own: &[String], top: &[String]| match own.is_empty() {
+        true => top.to_vec(),
+        false => own.to_vec(),
+    };
+    // A role that names a program does not take the arguments of another program.
+    let args = match document.command.is_empty() {
+        true => or_top(&document.args, &top.args),
+        false => document.args.clone(),
+    };
+    let command = or_top(&document.command, &top.command);
+    errors.command(at, &command, &args, top.framework);
+    errors.env(at, &document.env);
+    errors.directory(at, document.working_dir.as_deref());
+    let own = |var: &&EnvVar| document.env.iter().all(|own| own.name != var.name);
+    let env = top.env.iter().filter(own).chain(&document.env);
+    Role {
+        name: document.name.clone(),
+        replicas,
+        min_replicas,
+        max_replicas,
+        proc_per_node,
+        gpus_per_node,
+        command,
+        args,
+        env: env.cloned().collect(),
+        working_dir: document
+            .working_dir
+            .clone()
+            .or_else(|| top.working_dir.clone()),
+        service: document
+            .service
+            .unwrap_or_else(|| top.framework.is_service(&document.name)),
+    }
+}
+
+/// The nodes of all roles together: wanted, at least, at most. The top of the document may only want
+/// another number within these bounds.
+pub(super) fn totals(
+    document: &SpecDocument,
+    roles: &[Role],
+    errors: &mut Errors,
+) -> (u32, u32, u32) {
+    for (field, given) in [
+        ("minReplicas", document.min_replicas),
+        ("maxReplicas", document.max_replicas),
+    ] {
+        if given.is_some() {
+            errors.add(
+                format!("spec.{field}"),
+                "is given beside roles; give it in the role that may change its size",
+            );
+        }
+    }
+    let sum = |of: fn(&Role) -> u32| roles.iter().map(of).fold(0, u32::saturating_add);
+    let (min, max) = (sum(|role| role.min_replicas), sum(|role| role.max_replicas));
+    let wanted = document
+        .replicas
+        .unwrap_or(sum(|role| role.replicas).into());
+    if !(1..=NODES_MAX).contains(&max.into()) {
+        errors.add(
+            "spec.roles",
+            format!("have {max} nodes in all, must be between 1 and {NODES_MAX}"),
+        );
+    } else if !(i64::from(min)..=i64::from(max)).contains(&wanted) {
+        errors.add(
+            "spec.replicas",
+            format!(
+                "is {wanted}, must be between {min} and {max}, the nodes that the roles have in all"
+            ),
+        );
+    }
+    (wanted.clamp(min.into(), max.into()) as u32, min.max(1), max)
+}

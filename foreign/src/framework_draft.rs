@@ -1,0 +1,190 @@
+//! Puts a job of a framework other than torch together: one role for each replica group, or none for a
+//! single group.
+
+use muster_core::{
+    period,
+    spec::{API_VERSION, Framework, JobDocument, KIND, Metadata, RoleDocument, SpecDocument},
+};
+
+use crate::{
+    draft::{Converted, Meta, ObjectOnly, variables, working_dir},
+    roles::{Ends, Role},
+    run_policy::RunPolicy,
+    tree::Field,
+    variables::Variables,
+    verdict::Verdicts,
+};
+
+/// A replica group, and the role that it becomes.
+#[derive(Clone, Debug)]
+pub(crate) struct Group<'a, 't> {
+    pub(crate) role: &'a Role<'t>,
+    /// The name of the role.
+    pub(crate) name: String,
+    /// Whether it serves the others, if that is not as usual for its name.
+    pub(crate) service: Option<bool>,
+}
+
+/// The job before it is checked.
+#[derive(Debug)]
+pub(crate) struct FrameworkDraft<'a, 't> {
+    pub(crate) kind: &'static str,
+    pub(crate) meta: &'a Meta<'t>,
+    pub(crate) framework: Framework,
+    /// In the order of node ranks; at least one.
+    pub(crate) groups: Vec<Group<'a, 't>>,
+    pub(crate) ends: Ends,
+    pub(crate) run: &'a RunPolicy<'t>,
+}
+
+impl<'t> FrameworkDraft<'_, 't> {
+    /// The job, if core takes it. An objection of core is reported at the field from which the value
+    /// came.
+    pub(crate) fn finish(self, log: &mut Verdicts) -> Option<Converted> {
+        let variables: Vec<Variables<'t>> = self
+            .groups
+            .iter()
+            .map(|group| variables(&group.role.pod, &group.role.launch))
+            .collect();
+        let roles = self.groups.iter().zip(&variables);
+        let roles: Vec<RoleDocument> = roles.map(|(group, env)| role(group, env)).collect();
+        let (object, clash) = self.object(log);
+        if clash {
+            return None;
+        }
+        let pods = || self.groups.iter().map(|group| &group.role.pod);
+        let priority = pods().find_map(|pod| pod.priority.as_ref());
+        let priority = priority.or(self.run.priority.as_ref());
+        // All roles stop together, so the longest grace is enough for each.
+        let graces = pods().filter_map(|pod| pod.grace.as_ref());
+        let grace = graces.max_by_key(|(grace, _)| period::parse(grace).ok());
+        let seconds = |given: &Option<(i64, Field<'_>)>| given.as_ref().map(|(given, _)| *given);
+        let mut spec = SpecDocument {
+            framework: Some(self.framework.name().to_owned()),
+            priority: priority.map(|(priority, _)| *priority),
+            restart_policy: self.ends.policy.clone(),
+            rules: self.ends.rules.clone(),
+            suspend: self.run.suspend.then_some(true),
+            active_deadline_seconds: seconds(&self.run.deadline),
+            ttl_seconds_after_finished: seconds(&self.run.ttl),
+            stop_grace_period: grace.map(|(grace, _)| grace.clone()),
+            ..SpecDocument::default()
+        };
+        match <[RoleDocument; 1]>::try_from(roles) {
+            Ok([only]) => {
+                spec = SpecDocument {
+                    replicas: only.replicas,
+                    proc_per_node: only.proc_per_node,
+                    gpus_per_node: only.gpus_per_node,
+                    command: only.command,
+                    args: only.args,
+                    env: only.env,
+                    working_dir: only.working_dir,
+                    ..spec
+                };
+            }
+            Err(roles) => spec.roles = roles,
+        }
+        let document = JobDocument {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            metadata: Metadata {
+                name: self.meta.name.clone(),
+                namespace: self.meta.namespace.clone(),
+            },
+            spec,
+        };
+        let mut checked = document.clone();
+        // The caller makes a relative directory absolute.
+        checked.spec.working_dir = None;
+        for role in &mut checked.spec.roles {
+            role.working_dir = None;
+        }
+        let errors = checked.check().err().unwrap_or_default();
+        let clean = errors.is_empty();
+        for error in errors {
+            let at = self.at(&error.path, &variables);
+            log.refuse(at, format!("{}: {}", error.path, error.message));
+        }
+        clean.then_some(Converted {
+            place: self.meta.place,
+            kind: self.kind,
+            document,
+            object,
+        })
+    }
+
+    /// What only an object has. True: the groups' templates differ, and the job is refused for it.
+    fn object(&self, log: &mut Verdicts) -> (Option<ObjectOnly>, bool) {
+        let [first, others @ ..] = &self.groups[..] else {
+            return (None, false);
+        };
+        let Some(template) = first.role.pod.template.clone() else {
+            return (None, false);
+        };
+        let differs = |group: &&Group<'_, '_>| {
+            let own = group.role.pod.template.as_ref();
+            !own.is_some_and(|own| own.says_the_same(&template))
+        };
+        if let Some(other) = others.iter().find(differs) {
+            log.refuse(
+                &other.role.template,
+                format!(
+                    "differs from that of {} by more than the command; with --pods all pods of a job are alike",
+                    first.role.name
+                ),
+            );
+            return (None, true);
+        }
+        let object = ObjectOnly { template };
+        (Some(object), false)
+    }
+
+    /// The field from which the value at this path of the document came.
+    fn at<'b>(&'b self, path: &str, variables: &'b [Variables<'t>]) -> &'b Field<'t> {
+        let number = |rest: &str| rest.split(']').next()?.parse::<usize>().ok();
+        let (group, rest) = match path.strip_prefix("spec.roles[") {
+            Some(rest) => (
+                number(rest).unwrap_or(0),
+                rest.split_once("].").map_or("", |(_, rest)| rest),
+            ),
+            None => (0, path.strip_prefix("spec.").unwrap_or(path)),
+        };
+        let group = group.min(self.groups.len() - 1);
+        let role = self.groups[group].role;
+        let variable = || {
+            let i = number(rest.strip_prefix("env[")?)?;
+            variables[group].list.get(i)?.1.as_ref()
+        };
+        match path {
+            "metadata.name" => &self.meta.name_at,
+            "metadata.namespace" => &self.meta.namespace_at,
+            "spec.activeDeadlineSeconds" | "spec.ttlSecondsAfterFinished" => {
+                let given = match rest.starts_with("active") {
+                    true => self.run.deadline.as_ref(),
+                    false => self.run.ttl.as_ref(),
+                };
+                given.map_or(&role.pod.container, |(_, at)| at)
+            }
+            _ if rest.ends_with("eplicas") => &role.replicas_at,
+            _ => variable().unwrap_or(&role.pod.container),
+        }
+    }
+}
+
+fn role(group: &Group<'_, '_>, variables: &Variables<'_>) -> RoleDocument {
+    let Role { pod, launch, .. } = group.role;
+    RoleDocument {
+        name: group.name.clone(),
+        replicas: Some(group.role.replicas),
+        // A GPU is not a process.
+        proc_per_node: Some(1),
+        gpus_per_node: (pod.gpus != 0).then_some(pod.gpus),
+        command: launch.command.clone(),
+        args: launch.args.clone(),
+        env: variables.list.iter().map(|(var, _)| var.clone()).collect(),
+        working_dir: working_dir(pod, launch),
+        service: group.service,
+        ..RoleDocument::default()
+    }
+}

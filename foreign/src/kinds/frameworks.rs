@@ -1,0 +1,271 @@
+//! The kinds of Kubeflow's operator whose processes are told of each other: `TFJob`, `JAXJob` and
+//! `XGBoostJob`. Each replica group becomes a role.
+
+use muster_core::spec::{Framework, RuleDocument};
+
+use super::Job;
+use crate::{
+    draft::Converted,
+    fields::{Object, Rule, Rules},
+    framework_draft::{FrameworkDraft, Group},
+    options::Cluster,
+    pod::Main,
+    roles::{self, Policy, Role, Style},
+    run_policy,
+    variables::Told,
+    verdict::Verdicts,
+};
+
+/// A kind whose groups become the roles of one framework.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    framework: Framework,
+    /// The field with the replica groups.
+    specs: &'static str,
+    /// The groups, in the order of ranks.
+    groups: &'static [&'static str],
+    style: Style,
+    /// The groups' restartPolicy, if they name none.
+    policy: Policy,
+}
+
+impl Kind {
+    fn read(
+        self,
+        job: &Job<'_, '_>,
+        spec: &Object<'_>,
+        service: impl Fn(&Role<'_>, &[Role<'_>]) -> Option<bool>,
+        success: Option<RuleDocument>,
+        cluster: &Cluster<'_>,
+        log: &mut Verdicts,
+    ) -> Option<Converted> {
+        let run = run_policy::read(spec, &["kubeflow.org/training-operator"], cluster, log);
+        let Some(specs) = spec.get(self.specs) else {
+            log.refuse(&job.spec, format!("has no {}", self.specs));
+            return None;
+        };
+        let before = log.refused();
+        let mut roles = roles::read(specs, self.groups, 1, self.style, cluster, log);
+        if log.refused() > before {
+            return None;
+        }
+        let order = |role: &Role<'_>| self.groups.iter().position(|name| *name == role.name);
+        roles.sort_by_key(order);
+        roles.retain(|role| {
+            if role.replicas == 0 {
+                log.note(&role.replicas_at, "is no process");
+            }
+            role.replicas != 0
+        });
+        let Some(first) = roles.first() else {
+            log.refuse(specs, "has no process");
+            return None;
+        };
+        for (i, role) in roles.iter().enumerate() {
+            let field = match roles.len() {
+                1 => "spec.replicas".to_owned(),
+                _ => format!("spec.roles[{i}].replicas"),
+            };
+            log.taken(&role.replicas_at, field);
+            let kind =
+                |role: &Role<'_>| role.policy.as_ref().map_or(self.policy, |(kind, _)| *kind);
+            if kind(role) != kind(first)
+                && let Some((_, at)) = &role.policy
+            {
+                log.warn(
+                    at,
+                    format!(
+                        "differs from that of {}, which counts for all roles",
+                        first.name
+                    ),
+                );
+            }
+        }
+        let mut ends = roles::restarts(
+            first.policy.as_ref(),
+            self.policy,
+            &run,
+            None,
+            roles::RETRIED,
+            log,
+        );
+        ends.rules.extend(success);
+        let groups = roles.iter().map(|role| Group {
+            role,
+            name: role.name.to_lowercase(),
+            service: service(role, &roles),
+        });
+        FrameworkDraft {
+            kind: job.kind,
+            meta: job.meta,
+            framework: self.framework,
+            groups: groups.collect(),
+            ends,
+            run: &run,
+        }
+        .finish(log)
+    }
+}
+
+/// The rule that the success of node rank 0 is that of the job.
+fn first_succeeds() -> RuleDocument {
+    RuleDocument {
+        when: "success".into(),
+        of: Some("first".into()),
+        then: "succeed".into(),
+        ..RuleDocument::default()
+    }
+}
+
+const TF_SPEC: Rules = &[
+    ("tfReplicaSpecs", Rule::Read),
+    ("runPolicy", Rule::Read),
+    ("successPolicy", Rule::Read),
+    ("enableDynamicWorker", Rule::Read),
+    // Before runPolicy these were here.
+    ("cleanPodPolicy", Rule::Read),
+    ("ttlSecondsAfterFinished", Rule::Read),
+    ("activeDeadlineSeconds", Rule::Read),
+    ("backoffLimit", Rule::Read),
+];
+
+const TF: Kind = Kind {
+    framework: Framework::Tensorflow,
+    specs: "tfReplicaSpecs",
+    groups: &["Chief", "Master", "Worker", "PS", "Evaluator"],
+    style: Style {
+        main: Main::Named("tensorflow"),
+        told: Told {
+            names: &["TF_CONFIG"],
+            prefixes: &[],
+        },
+        entrypoint: None,
+        as_is: true,
+    },
+    policy: Policy::Never,
+};
+
+/// `TFJob` of `kubeflow.org/v1`.
+pub(super) fn tensorflow(
+    job: &Job<'_, '_>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Converted> {
+    let spec = Object::walk(&job.spec, TF_SPEC, log);
+    // The chief's success is the job's. Without a chief it is that of worker 0, or of all workers.
+    let mut success = Some(first_succeeds());
+    if let Some((at, policy)) = spec.text("successPolicy", log) {
+        let groups = spec.get("tfReplicaSpecs");
+        let has_chief = groups.is_some_and(|groups| {
+            let names = groups.entries(log);
+            names
+                .iter()
+                .any(|(name, _)| ["chief", "master"].contains(&&*name.to_lowercase()))
+        });
+        match policy {
+            "" => log.note(at, "is the usual"),
+            "AllWorkers" if has_chief => log.note(
+                at,
+                "is not used, as upstream: the chief's success is the job's",
+            ),
+            "AllWorkers" => {
+                log.taken(at, "the usual end: all workers must succeed");
+                success = None;
+            }
+            other => log.refuse(at, format!("is {other:?}, must be empty or AllWorkers")),
+        }
+    }
+    if let Some((at, dynamic)) = spec.flag("enableDynamicWorker", log) {
+        match dynamic {
+            true => log.refuse(
+                at,
+                "lets workers come and go one by one, which Muster cannot do yet",
+            ),
+            false => log.note(at, "is so"),
+        }
+    }
+    // Beside parameter servers a chief gives the workers their work. They wait for it for ever, and
+    // the job is over when the chief is.
+    let service = |role: &Role<'_>, roles: &[Role<'_>]| {
+        let has = |names: &[&str]| roles.iter().any(|role| names.contains(&role.name));
+        (role.name == "Worker" && has(&["PS"]) && has(&["Chief", "Master"])).then_some(true)
+    };
+    TF.read(job, &spec, service, success, cluster, log)
+}
+
+const JAX_SPEC: Rules = &[("jaxReplicaSpecs", Rule::Read), ("runPolicy", Rule::Read)];
+
+const JAX: Kind = Kind {
+    framework: Framework::Jax,
+    specs: "jaxReplicaSpecs",
+    groups: &["Worker"],
+    style: Style {
+        main: Main::Named("jax"),
+        told: Told {
+            names: &[
+                "COORDINATOR_ADDRESS",
+                "COORDINATOR_PORT",
+                "NUM_PROCESSES",
+                "PROCESS_ID",
+                "PYTHONUNBUFFERED",
+            ],
+            prefixes: &[],
+        },
+        entrypoint: None,
+        as_is: true,
+    },
+    policy: Policy::Never,
+};
+
+/// `JAXJob` of `kubeflow.org/v1`.
+pub(super) fn jax(
+    job: &Job<'_, '_>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Converted> {
+    let spec = Object::walk(&job.spec, JAX_SPEC, log);
+    JAX.read(job, &spec, |_, _| None, None, cluster, log)
+}
+
+const XGBOOST_SPEC: Rules = &[("xgbReplicaSpecs", Rule::Read), ("runPolicy", Rule::Read)];
+
+const XGBOOST: Kind = Kind {
+    framework: Framework::Xgboost,
+    specs: "xgbReplicaSpecs",
+    groups: &["Master", "Worker"],
+    style: Style {
+        main: Main::Named("xgboost"),
+        told: Told {
+            names: &[
+                "MASTER_ADDR",
+                "MASTER_PORT",
+                "WORLD_SIZE",
+                "RANK",
+                "WORKER_ADDRS",
+                "WORKER_PORT",
+                "PYTHONUNBUFFERED",
+            ],
+            prefixes: &[],
+        },
+        entrypoint: None,
+        as_is: true,
+    },
+    policy: Policy::Never,
+};
+
+/// `XGBoostJob` of `kubeflow.org/v1`.
+pub(super) fn xgboost(
+    job: &Job<'_, '_>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Converted> {
+    let spec = Object::walk(&job.spec, XGBOOST_SPEC, log);
+    XGBOOST.read(
+        job,
+        &spec,
+        |_, _| None,
+        Some(first_succeeds()),
+        cluster,
+        log,
+    )
+}

@@ -1,0 +1,69 @@
+//! The roles of a job, and the variables that jobs and roles have.
+
+use muster_core::spec::{EnvVar, Role, RoleDocument, ValueFrom};
+
+use crate::v1;
+
+pub(super) fn variable(var: v1::EnvVar) -> EnvVar {
+    EnvVar {
+        name: var.name,
+        value: var.value,
+        value_from: Some(ValueFrom { file: var.file }).filter(|from| !from.file.is_empty()),
+    }
+}
+
+pub(super) fn variable_to_wire(var: EnvVar) -> v1::EnvVar {
+    v1::EnvVar {
+        name: var.name,
+        value: var.value,
+        file: var.value_from.map(|from| from.file).unwrap_or_default(),
+    }
+}
+
+pub(super) fn role_document(role: v1::Role) -> RoleDocument {
+    RoleDocument {
+        name: role.name,
+        replicas: role.replicas,
+        min_replicas: role.min_replicas,
+        max_replicas: role.max_replicas,
+        proc_per_node: role.proc_per_node,
+        gpus_per_node: role.gpus_per_node,
+        command: role.command,
+        args: role.args,
+        env: role.env.into_iter().map(variable).collect(),
+        working_dir: role.working_dir,
+        service: role.service,
+    }
+}
+
+pub(super) fn role_to_wire(role: RoleDocument) -> v1::Role {
+    v1::Role {
+        name: role.name,
+        replicas: role.replicas,
+        min_replicas: role.min_replicas,
+        max_replicas: role.max_replicas,
+        proc_per_node: role.proc_per_node,
+        gpus_per_node: role.gpus_per_node,
+        command: role.command,
+        args: role.args,
+        env: role.env.into_iter().map(variable_to_wire).collect(),
+        working_dir: role.working_dir,
+        service: role.service,
+    }
+}
+
+pub(super) fn checked_role(role: &Role) -> RoleDocument {
+    RoleDocument {
+        name: role.name.clone(),
+        replicas: Some(role.replicas.into()),
+        min_replicas: Some(role.min_replicas.into()),
+        max_replicas: Some(role.max_replicas.into()),
+        proc_per_node: Some(role.proc_per_node.into()),
+        gpus_per_node: Some(role.gpus_per_node.into()),
+        command: role.command.clone(),
+        args: role.args.clone(),
+        env: role.env.clone(),
+        working_dir: role.working_dir.clone(),
+        service: Some(role.service),
+    }
+}

@@ -216,7 +216,7 @@ async fn agents_of_this_version_and_of_the_one_before_are_served_and_others_told
         }
     }
     let refused = open("node-b", 4, 5).await.unwrap_err();
-    let why = "the agent speaks protocol 4 to 5, this coordinator 1 to 2: upgrade the coordinator first, then the agents (a coordinator \
+    let why = "the agent speaks protocol 4 to 5, this coordinator 2 to 3: upgrade the coordinator first, then the agents (a coordinator \
                serves its own version and the one before)";
     assert_eq!(
         (refused.code(), refused.message()),

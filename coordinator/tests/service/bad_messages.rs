@@ -90,8 +90,8 @@ async fn a_wrong_submission_names_every_wrong_field() {
             "spec.args[0]: has a NUL byte",
         ),
         (
-            with!(|s| s.args = vec!["x".repeat(5_000)]),
-            "spec.args[0]: is 5000 bytes long, at most 4096 are allowed",
+            with!(|s| s.args = vec!["x".repeat(70_000)]),
+            "spec.args[0]: is 70000 bytes long, at most 65536 are allowed; spec.args: command and args are 70000 bytes long in all, at most 65536 are allowed",
         ),
         (
             with!(|s| s.env = vec![v1::EnvVar {

@@ -208,7 +208,7 @@ async fn agents_of_this_version_and_of_the_one_before_are_served_and_others_told
             .next()
             .await
     };
-    for (oldest, newest, used) in [(1, 2, 2), (0, 1, 1), (2, 3, 2)] {
+    for (oldest, newest, used) in [(2, 3, 3), (0, 2, 2), (3, 4, 3)] {
         let node = format!("node-{oldest}-{newest}");
         match open(&node, oldest, newest).await.unwrap() {
             ToAgent::Welcome(welcome) => assert_eq!(welcome.protocol, used, "{oldest} to {newest}"),

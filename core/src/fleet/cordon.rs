@@ -7,7 +7,9 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     fleet::{
         brake::Brake,
-        budget, fault_ledger,
+        budget,
+        changes::Changes,
+        fault_ledger,
         job::JobRecord,
         node_record::{Cordon, CordonedBy, HoldOff, NodeRecord},
         policy::Policy,
@@ -30,16 +32,18 @@ pub(crate) fn set(
     jobs: &BTreeMap<JobUid, JobRecord>,
     name: &NodeName,
     cordon: Option<Cordon>,
-    out: &mut Scratch,
+    scratch: &mut Scratch,
 ) {
     match &cordon {
-        Some(Cordon { by, reason, .. }) => {
-            out.warn("NodeCordoned", format!("{name} cordoned by {by}: {reason}"))
-        }
-        None => out.note("NodeUncordoned", format!("{name} uncordoned")),
+        Some(Cordon { by, reason, .. }) => scratch
+            .events
+            .warn("NodeCordoned", format!("{name} cordoned by {by}: {reason}")),
+        None => scratch
+            .events
+            .note("NodeUncordoned", format!("{name} uncordoned")),
     }
     .on_node(name);
-    put(nodes, jobs, name, cordon, out);
+    put(nodes, jobs, name, cordon, &mut scratch.changes);
 }
 
 /// A person has uncordoned the node in Kubernetes. That ends every cordon of ours, and for a while
@@ -49,18 +53,18 @@ pub(crate) fn overruled(
     jobs: &BTreeMap<JobUid, JobRecord>,
     name: &NodeName,
     policy: &Policy,
-    out: &mut Scratch,
+    scratch: &mut Scratch,
 ) {
     let hold_off = HoldOff {
-        since: out.now,
-        until: out.now + policy.cordon_hold_off,
+        since: scratch.now,
+        until: scratch.now + policy.cordon_hold_off,
     };
     let message = format!(
         "{name} uncordoned in Kubernetes: somebody made it schedulable again. Muster does not cordon it by itself before {}",
         hold_off.until.rfc3339_seconds()
     );
-    out.note("NodeUncordoned", message).on_node(name);
-    put(nodes, jobs, name, None, out);
+    scratch.events.note("NodeUncordoned", message).on_node(name);
+    put(nodes, jobs, name, None, &mut scratch.changes);
     if let Some(node) = nodes.get_mut(name) {
         node.record.hold_off = Some(hold_off);
     }
@@ -71,9 +75,9 @@ fn put(
     jobs: &BTreeMap<JobUid, JobRecord>,
     name: &NodeName,
     cordon: Option<Cordon>,
-    out: &mut Scratch,
+    changes: &mut Changes,
 ) {
-    out.touch_node(nodes, name);
+    changes.touch_node(nodes, name);
     let Some(node) = nodes.get_mut(name) else {
         return;
     };
@@ -84,7 +88,7 @@ fn put(
         node.record.marks.clear();
     }
     (node.record.cordon, node.withheld) = (cordon, None);
-    out.node_changed(nodes, jobs, name);
+    changes.node_changed(nodes, jobs, name);
 }
 
 /// The time of a new cordon of this node. It names the cordon, so it is later than that of every
@@ -101,22 +105,22 @@ pub(crate) fn consider(
     name: &NodeName,
     brake: Option<&Brake>,
     policy: &Policy,
-    out: &mut Scratch,
+    scratch: &mut Scratch,
 ) {
     let Some(node) = nodes.get(name).filter(|node| node.record.cordon.is_none()) else {
         return;
     };
-    let storm = fault_ledger::storm(&node.record, policy, out.now);
+    let storm = fault_ledger::storm(&node.record, policy, scratch.now);
     let veto = storm.as_ref().and_then(|_| {
         let records = nodes.iter().map(|node| &node.record);
-        hold_off_veto(&node.record, out.now)
+        hold_off_veto(&node.record, scratch.now)
             .or_else(|| brake.map(|brake| brake.sentence(policy)))
-            .or_else(|| budget::cordon_veto(records, policy, out.now))
+            .or_else(|| budget::cordon_veto(records, policy, scratch.now))
     });
     let withheld = storm.clone().zip(veto);
     let withheld = withheld.map(|(reason, veto)| Withheld { reason, veto });
     if node.withheld != withheld {
-        out.touch_node(nodes, name);
+        scratch.changes.touch_node(nodes, name);
         let node = nodes.get_mut(name).expect("found above");
         let before = std::mem::replace(&mut node.withheld, withheld.clone());
         // The numbers in the sentence change all the time.
@@ -124,7 +128,7 @@ pub(crate) fn consider(
             && before.is_none_or(|before| !same_but_numbers(&before.veto, veto))
         {
             let message = format!("{name} should be cordoned ({reason}), but {veto}");
-            out.warn("CordonWithheld", message).on_node(name);
+            scratch.events.warn("CordonWithheld", message).on_node(name);
         }
     }
     let (Some(reason), None) = (storm, withheld) else {
@@ -133,10 +137,10 @@ pub(crate) fn consider(
     let cordon = Cordon {
         by: CordonedBy::Muster,
         reason,
-        at: moment(&nodes[name].record, out.now),
-        jobs: fault_ledger::accusers(&nodes[name].record, policy, out.now),
+        at: moment(&nodes[name].record, scratch.now),
+        jobs: fault_ledger::accusers(&nodes[name].record, policy, scratch.now),
     };
-    set(nodes, jobs, name, Some(cordon), out);
+    set(nodes, jobs, name, Some(cordon), scratch);
 }
 
 /// Considers all nodes again that have enough marks, and forgets what is over: a veto ends with
@@ -146,9 +150,9 @@ pub(crate) fn consider_again(
     jobs: &BTreeMap<JobUid, JobRecord>,
     brake: Option<&Brake>,
     policy: &Policy,
-    out: &mut Scratch,
+    scratch: &mut Scratch,
 ) {
-    let now = out.now;
+    let now = scratch.now;
     let held_off = |record: &NodeRecord| record.hold_off.is_some();
     let concerned = nodes.iter().filter(|node| {
         let marked = node.record.marks.len() >= policy.storm_failures;
@@ -156,10 +160,10 @@ pub(crate) fn consider_again(
     });
     let names: Vec<NodeName> = concerned.map(|node| node.record.name.clone()).collect();
     for name in &names {
-        consider(nodes, jobs, name, brake, policy, out);
+        consider(nodes, jobs, name, brake, policy, scratch);
         let is_over = |hold_off: &HoldOff| now >= hold_off.until;
         if nodes[name].record.hold_off.as_ref().is_some_and(is_over) {
-            out.touch_node(nodes, name);
+            scratch.changes.touch_node(nodes, name);
             let node = nodes.get_mut(name).expect("it is there");
             node.record.hold_off = None;
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     fleet::{
+        changes::Changes,
         desired,
         job::{JobRecord, Stopping},
         output::{Answer, Effect, Turn},
@@ -18,16 +19,27 @@ use crate::{
 
 impl Fleet {
     /// Turns everything that was touched into changes and effects.
-    pub(crate) fn finish(&mut self, mut scratch: Scratch) -> Turn {
-        let mut turn = Turn::default();
+    pub(crate) fn finish(&mut self, scratch: Scratch) -> Turn {
+        let heartbeat = self.nodes.heartbeat(&self.policy);
+        let mut effects = scratch.effects;
+        let Changes {
+            jobs,
+            mut shown,
+            deleted,
+            forgotten,
+            nodes,
+            mut publish,
+            capacity: _,
+            lost: _,
+        } = scratch.changes;
         let (mut altered, mut views) = (Vec::new(), Vec::new());
-        for (uid, before) in std::mem::take(&mut scratch.jobs) {
+        for (uid, before) in jobs {
             let Some(job) = self.jobs.get(&uid) else {
                 continue;
             };
             if before.as_ref() != Some(job) {
                 let after = Box::new(job.clone());
-                self.reindex(&uid, before.as_ref(), &mut scratch.publish);
+                self.reindex(&uid, before.as_ref(), &mut publish);
                 altered.push(Altered::Job { before, after });
             }
             let job = &self.jobs[&uid];
@@ -38,23 +50,19 @@ impl Fleet {
                 self.active.remove(&uid);
                 self.live.remove(&uid);
             }
-            scratch.shown.remove(&uid);
+            shown.remove(&uid);
             views.push(Effect::JobChanged(uid));
         }
-        views.extend(
-            std::mem::take(&mut scratch.shown)
-                .into_iter()
-                .map(Effect::JobChanged),
-        );
-        for tombstone in std::mem::take(&mut scratch.deleted) {
+        views.extend(shown.into_iter().map(Effect::JobChanged));
+        for tombstone in deleted {
             let uid = tombstone.run.job.clone();
             altered.push(Altered::JobDeleted(uid.clone()));
-            scratch.publish.extend(tombstone.nodes.iter().cloned());
+            publish.extend(tombstone.nodes.iter().cloned());
             altered.push(Altered::Tombstone(tombstone));
             views.push(Effect::JobChanged(uid));
         }
-        altered.extend(scratch.forgotten.drain(..).map(Altered::Forgotten));
-        for (name, before) in std::mem::take(&mut scratch.nodes) {
+        altered.extend(forgotten.into_iter().map(Altered::Forgotten));
+        for (name, before) in nodes {
             match self.nodes.get(&name) {
                 Some(node) if before.as_ref() != Some(&node.record) => {
                     let after = Box::new(node.record.clone());
@@ -66,34 +74,33 @@ impl Fleet {
             }
             views.push(Effect::NodeChanged(name));
         }
-        let events = scratch.numbered_events(&mut self.last_event);
+        let events = scratch.events.numbered(&mut self.last_event);
         altered.extend(events.into_iter().map(Altered::Event));
-        turn.changes = write_order::in_order(altered);
-        turn.effects = std::mem::take(&mut scratch.effects);
-        for name in std::mem::take(&mut scratch.publish) {
-            turn.effects.extend(self.publish(&name));
+        for name in publish {
+            effects.extend(self.publish(&name));
         }
-        turn.effects.extend(views);
-        if let Some((id, reply)) = scratch.answer.take() {
-            turn.effects.push(Effect::Answer {
+        effects.extend(views);
+        if let Some((id, reply)) = scratch.answer {
+            effects.push(Effect::Answer {
                 id,
                 answer: self.answer(reply),
             });
         }
-        let heartbeat = self.nodes.heartbeat(&self.policy);
-        for at in [
+        let listening = self.is_listening(scratch.now);
+        let wake_at = [
+            scratch.wake_at,
             self.nodes.next_verdict(heartbeat, &self.policy),
-            self.is_listening(scratch.now)
-                .then_some(self.presence.listen_until),
+            listening.then_some(self.presence.listen_until),
             self.expiring.first().map(|(at, _)| *at),
         ]
         .into_iter()
         .flatten()
-        {
-            scratch.wake(at);
+        .min();
+        Turn {
+            changes: write_order::in_order(altered),
+            effects,
+            wake_at,
         }
-        turn.wake_at = scratch.wake_at;
-        turn
     }
 
     fn reindex(

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{registry::Node, scratch::Scratch, turn::Fleet},
+    fleet::{changes::Changes, registry::Node, scratch::Scratch, turn::Fleet},
     id::NodeName,
     period,
     time::Timestamp,
@@ -45,7 +45,7 @@ impl Fleet {
             .map(|node| node.record.name.clone())
             .collect();
         for name in undated {
-            scratch.touch_node(&self.nodes, &name);
+            scratch.changes.touch_node(&self.nodes, &name);
             if let Some(node) = self.nodes.get_mut(&name) {
                 node.record.gone_since = Some(now);
             }
@@ -69,8 +69,9 @@ impl Fleet {
             old.len(),
             named.join(", ")
         );
-        old.iter().for_each(|name| self.forget_node(name, scratch));
-        scratch.note("NodesForgotten", message);
+        old.iter()
+            .for_each(|name| self.forget_node(name, &mut scratch.changes));
+        scratch.events.note("NodesForgotten", message);
     }
 
     /// Whether there is room for one more node. If need be, forgets the node that has been gone
@@ -91,13 +92,16 @@ impl Fleet {
             "{name} forgotten to make room, gone for {}",
             period::format(now.since(since))
         );
-        self.forget_node(&name, scratch);
-        scratch.note("NodesForgotten", message).on_node(&name);
+        self.forget_node(&name, &mut scratch.changes);
+        scratch
+            .events
+            .note("NodesForgotten", message)
+            .on_node(&name);
         true
     }
 
-    fn forget_node(&mut self, name: &NodeName, scratch: &mut Scratch) {
-        scratch.touch_node(&self.nodes, name);
+    fn forget_node(&mut self, name: &NodeName, changes: &mut Changes) {
+        changes.touch_node(&self.nodes, name);
         self.nodes.forget(name);
     }
 }

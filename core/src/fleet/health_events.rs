@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use crate::{
     fleet::{
+        event_log::EventLog,
         job::JobRecord,
         pod_gpus,
         registry::{Node, Registry},
-        scratch::Scratch,
         unhealthy,
     },
     health::{Finding, Health, Severity},
@@ -25,7 +25,7 @@ fn grave(health: &Health) -> impl Iterator<Item = &Finding> {
 
 /// Writes one event per report if something new keeps work away from a node, or if nothing does any
 /// more.
-pub(crate) fn tell_health(node: &Node, before: &Health, out: &mut Scratch) {
+pub(crate) fn tell_health(node: &Node, before: &Health, events: &mut EventLog) {
     let name = &node.record.name;
     let known = |finding: &&Finding| {
         grave(before).any(|old| (&old.check, &old.subject) == (&finding.check, &finding.subject))
@@ -56,12 +56,12 @@ pub(crate) fn tell_health(node: &Node, before: &Health, out: &mut Scratch) {
     } else {
         return;
     };
-    out.tell(warning, reason, message).on_node(name);
+    events.tell(warning, reason, message).on_node(name);
 }
 
 /// Writes one event if others now say on the Node object that work must stay away or leave, or do
 /// not say so any more. Also a coordinator that starts anew does not repeat it.
-pub(crate) fn tell_object(node: &mut Node, out: &mut Scratch) {
+pub(crate) fn tell_object(node: &mut Node, events: &mut EventLog) {
     let now = unhealthy::word_of_others(node);
     if node.record.told_excluded == now {
         return;
@@ -79,7 +79,7 @@ pub(crate) fn tell_object(node: &mut Node, out: &mut Scratch) {
             format!("{name}: nothing in Kubernetes keeps work away from it any more"),
         ),
     };
-    out.tell(warning, reason, message).on_node(name);
+    events.tell(warning, reason, message).on_node(name);
     node.record.told_excluded = now;
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn tell_xids(
     before: &Health,
     nodes: &Registry,
     jobs: &BTreeMap<JobUid, JobRecord>,
-    out: &mut Scratch,
+    events: &mut EventLog,
 ) {
     let known = |finding: &&Finding| {
         let same = |old: &Finding| {
@@ -110,7 +110,7 @@ pub(crate) fn tell_xids(
         let xids = held.findings().filter(|f| f.check.starts_with("xid"));
         for finding in xids.filter(|finding| !known(finding)) {
             let message = format!("{name}: {}", pod_gpus::said(finding, Some(host)));
-            let event = out.tell(finding.severity > Severity::Note, "Xid", message);
+            let event = events.tell(finding.severity > Severity::Note, "Xid", message);
             event.of_job(&job.uid, &job.name).on_node(host);
             if let Some(current) = job.current.as_ref().filter(|current| current.has(name)) {
                 event.in_generation(current.number);

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        brake, cordon, health_events,
+        brake, cordon,
+        event_log::EventLog,
+        health_events,
         registry::{Liveness, Node},
         scratch::Scratch,
         turn::Fleet,
@@ -14,6 +16,7 @@ use crate::{
     node_report::NodeReport,
     period,
     run::{LauncherReport, LauncherState, RunReport},
+    time::Timestamp,
 };
 
 impl Fleet {
@@ -47,18 +50,18 @@ impl Fleet {
         let Some(name) = self.nodes.speaker(session).cloned() else {
             return;
         };
-        scratch.touch_node(&self.nodes, &name);
+        scratch.changes.touch_node(&self.nodes, &name);
         if let Some(node) = self.nodes.get_mut(&name) {
             let report = NodeReport {
                 object_labels: self.objects.of(&name, &node.report),
                 ..report
             };
             let before = std::mem::replace(&mut node.report, report.into());
-            health_events::tell_health(node, &before.health, scratch);
+            health_events::tell_health(node, &before.health, &mut scratch.events);
             self.pods_hear_host(&name, &before, scratch);
         }
-        scratch.publish.insert(name.clone());
-        scratch.node_changed(&self.nodes, &self.jobs, &name);
+        scratch.changes.publish.insert(name.clone());
+        scratch.changes.node_changed(&self.nodes, &self.jobs, &name);
     }
 
     /// What a host says of its GPUs concerns the worker pods that hold them.
@@ -78,9 +81,15 @@ impl Fleet {
             return;
         }
         for pod in self.nodes.pods_on(host) {
-            scratch.node_changed(&self.nodes, &self.jobs, pod);
+            scratch.changes.node_changed(&self.nodes, &self.jobs, pod);
         }
-        health_events::tell_xids(host, &before.health, &self.nodes, &self.jobs, scratch);
+        health_events::tell_xids(
+            host,
+            &before.health,
+            &self.nodes,
+            &self.jobs,
+            &mut scratch.events,
+        );
     }
 
     pub(crate) fn runs(&mut self, session: SessionId, runs: Vec<RunReport>, scratch: &mut Scratch) {
@@ -104,7 +113,7 @@ impl Fleet {
                 // Every node reports steps all the time. They are shown to users, and decide
                 // nothing until something else happens.
                 Some(before) if before.without_progress() == run.without_progress() => {
-                    scratch.shown.insert(id.job.clone());
+                    scratch.changes.shown.insert(id.job.clone());
                 }
                 _ => {
                     touched.insert(id.job.clone());
@@ -113,11 +122,11 @@ impl Fleet {
         }
         node.runs = next;
         for job in touched.iter().filter_map(|uid| self.jobs.get(uid)) {
-            scratch.touch_job(job);
+            scratch.changes.touch_job(job);
         }
-        scratch.publish.insert(name.clone());
+        scratch.changes.publish.insert(name.clone());
         if keys_changed || ended {
-            scratch.node_changed(&self.nodes, &self.jobs, &name);
+            scratch.changes.node_changed(&self.nodes, &self.jobs, &name);
         }
     }
 
@@ -145,13 +154,13 @@ impl Fleet {
         let news: Vec<JobUid> = node.prewarm.keys().filter(is_news).cloned().collect();
         node.launchers = said;
         for job in news.iter().filter_map(|uid| self.jobs.get(uid)) {
-            scratch.touch_job(job);
+            scratch.changes.touch_job(job);
         }
     }
 
     pub(crate) fn liveness_changed(&mut self, name: &NodeName, scratch: &mut Scratch) {
         let now = scratch.now;
-        scratch.touch_node(&self.nodes, name);
+        scratch.changes.touch_node(&self.nodes, name);
         let Some(node) = self.nodes.get(name) else {
             return;
         };
@@ -165,7 +174,7 @@ impl Fleet {
         };
         if newly_lost {
             node.lost_at = Some(now);
-            scratch.lost = true;
+            scratch.changes.lost = true;
         }
         let told_silent = node.told_silent;
         node.told_silent = matches!(node.liveness, Liveness::Suspect | Liveness::Lost);
@@ -174,6 +183,7 @@ impl Fleet {
         match node.liveness {
             Liveness::Suspect if connected => {
                 scratch
+                    .events
                     .warn(
                         "NodeSuspect",
                         format!("{name} has been silent for {silent:.1} s"),
@@ -182,6 +192,7 @@ impl Fleet {
             }
             Liveness::Suspect => {
                 scratch
+                    .events
                     .warn(
                         "NodeSuspect",
                         format!("{name}: the agent's connection broke"),
@@ -190,6 +201,7 @@ impl Fleet {
             }
             Liveness::Lost => {
                 scratch
+                    .events
                     .warn(
                         "NodeLost",
                         format!("{name} has been silent for {silent:.1} s"),
@@ -199,23 +211,23 @@ impl Fleet {
             Liveness::Ready => {
                 if told_silent {
                     scratch
+                        .events
                         .note("NodeReady", format!("{name} is heard again"))
                         .on_node(name);
                 } else {
                     self.presence.returned += 1;
                 }
-                scratch.publish.insert(name.clone());
+                scratch.changes.publish.insert(name.clone());
             }
             Liveness::Unknown => {}
         }
-        scratch.node_changed(&self.nodes, &self.jobs, name);
+        scratch.changes.node_changed(&self.nodes, &self.jobs, name);
     }
 
     /// Writes one event about the return of the nodes that were there before this coordinator
     /// started, or before it stood still.
-    pub(crate) fn tell_return(&mut self, scratch: &mut Scratch) {
-        let now = scratch.now;
-        if self.presence.told_return || self.is_listening(scratch.now) {
+    pub(crate) fn tell_return(&mut self, now: Timestamp, events: &mut EventLog) {
+        if self.presence.told_return || self.is_listening(now) {
             return;
         }
         self.presence.told_return = true;
@@ -247,13 +259,13 @@ impl Fleet {
                 )
             }
         };
-        scratch.tell(!missing.is_empty(), "NodesBack", message);
+        events.tell(!missing.is_empty(), "NodesBack", message);
     }
 
     /// Puts the brake for mass losses on, or takes it off.
     pub(crate) fn decide_brake(&mut self, scratch: &mut Scratch) {
         let now = scratch.now;
-        if self.brake.is_none() && !scratch.lost {
+        if self.brake.is_none() && !scratch.changes.lost {
             return;
         }
         let next = brake::decide(self.brake.as_ref(), &self.nodes, &self.policy, now);
@@ -266,20 +278,20 @@ impl Fleet {
                     brake.sentence(&self.policy),
                     period::format(self.policy.mass_loss_hold)
                 );
-                scratch.warn("MassLoss", message);
+                scratch.events.warn("MassLoss", message);
             }
             (Some(brake), None) => {
                 let message = format!(
                     "{}; Muster decides as usual again",
                     brake.sentence(&self.policy)
                 );
-                scratch.note("MassLossOver", message);
+                scratch.events.note("MassLossOver", message);
             }
             _ => {}
         }
         self.brake = next;
         if turned {
-            scratch.capacity = true;
+            scratch.changes.capacity = true;
             let silent: Vec<NodeName> = self
                 .nodes
                 .iter()
@@ -288,7 +300,7 @@ impl Fleet {
                 .collect();
             silent
                 .iter()
-                .for_each(|name| scratch.touch_node(&self.nodes, name));
+                .for_each(|name| scratch.changes.touch_node(&self.nodes, name));
         }
         if let Some(brake) = &self.brake {
             scratch.wake(brake.until(&self.policy));

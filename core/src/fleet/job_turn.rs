@@ -30,7 +30,7 @@ pub(crate) struct JobTurn<'a> {
     pub halted: &'a BTreeSet<NodeName>,
     pub policy: &'a Policy,
     pub now: Timestamp,
-    pub out: &'a mut Scratch,
+    pub scratch: &'a mut Scratch,
 }
 
 impl JobTurn<'_> {
@@ -46,13 +46,15 @@ impl JobTurn<'_> {
 
     /// Writes an event about this job for which people need to do nothing.
     pub(crate) fn note(&mut self, reason: &str, message: String) -> &mut Event {
-        self.out
+        self.scratch
+            .events
             .note(reason, message)
             .of_job(self.uid, &self.job.name)
     }
 
     pub(crate) fn warn(&mut self, reason: &str, message: String) -> &mut Event {
-        self.out
+        self.scratch
+            .events
             .warn(reason, message)
             .of_job(self.uid, &self.job.name)
     }

@@ -154,7 +154,7 @@ impl JobTurn<'_> {
 
     fn change_node(&mut self, name: &NodeName, change: impl FnOnce(&mut NodeRecord)) {
         let name = self.blamed(name);
-        self.out.touch_node(self.nodes, &name);
+        self.scratch.changes.touch_node(self.nodes, &name);
         if let Some(node) = self.nodes.get_mut(&name) {
             change(&mut node.record);
         }
@@ -162,6 +162,6 @@ impl JobTurn<'_> {
 
     fn consider_cordon(&mut self, name: &NodeName) {
         let (brake, policy, name) = (self.brake, self.policy, self.blamed(name));
-        cordon::consider(self.nodes, self.others, &name, brake, policy, self.out);
+        cordon::consider(self.nodes, self.others, &name, brake, policy, self.scratch);
     }
 }

@@ -20,6 +20,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     fleet::{
+        changes::Changes,
         cordon, health_events,
         input::ObjectNews,
         job::JobRecord,
@@ -84,44 +85,44 @@ impl Objects {
         nodes: &mut Registry,
         jobs: &BTreeMap<JobUid, JobRecord>,
         policy: &Policy,
-        out: &mut Scratch,
+        scratch: &mut Scratch,
     ) {
         match news {
             ObjectNews::Listed(all) => {
                 (self.all, self.listed) = (all, true);
                 let names: Vec<NodeName> = nodes.names().cloned().collect();
                 for name in &names {
-                    self.hear(name, nodes, jobs, policy, out);
+                    self.hear(name, nodes, jobs, policy, scratch);
                 }
             }
             ObjectNews::Applied(name, object) => {
                 self.all.insert(name.clone(), object);
-                self.hear(&name, nodes, jobs, policy, out);
+                self.hear(&name, nodes, jobs, policy, scratch);
             }
             ObjectNews::Deleted(name) => {
                 self.all.remove(&name);
-                self.hear(&name, nodes, jobs, policy, out);
+                self.hear(&name, nodes, jobs, policy, scratch);
             }
             ObjectNews::Followed => {
                 if self.unreadable.take().is_some() {
                     let message = "Kubernetes Node objects are read again";
-                    out.note("NodeLabelsFresh", message.to_owned());
-                    touch_all(nodes, out);
+                    scratch.events.note("NodeLabelsFresh", message.to_owned());
+                    touch_all(nodes, &mut scratch.changes);
                 }
             }
             ObjectNews::Unreadable(why) => {
                 let message = format!(
                     "Kubernetes Node objects cannot be read: {why}; nodes keep the labels they have"
                 );
-                out.warn("NodeLabelsStale", message);
+                scratch.events.warn("NodeLabelsStale", message);
                 self.unreadable = Some(why);
-                touch_all(nodes, out);
+                touch_all(nodes, &mut scratch.changes);
             }
             ObjectNews::Written => {
                 if self.unwritable.take().is_some() {
                     let message = "no write on a Kubernetes Node object fails any more";
-                    out.note("NodeMarksFresh", message.to_owned());
-                    touch_all(nodes, out);
+                    scratch.events.note("NodeMarksFresh", message.to_owned());
+                    touch_all(nodes, &mut scratch.changes);
                 }
             }
             ObjectNews::Unwritable { why, known } => {
@@ -129,10 +130,10 @@ impl Objects {
                     let message = format!(
                         "Kubernetes Node objects cannot be written: {why}; cordons count for Muster's jobs all the same"
                     );
-                    out.warn("NodeMarksStale", message);
+                    scratch.events.warn("NodeMarksStale", message);
                 }
                 self.unwritable = Some(why);
-                touch_all(nodes, out);
+                touch_all(nodes, &mut scratch.changes);
             }
         }
     }
@@ -144,7 +145,7 @@ impl Objects {
         nodes: &mut Registry,
         jobs: &BTreeMap<JobUid, JobRecord>,
         policy: &Policy,
-        out: &mut Scratch,
+        scratch: &mut Scratch,
     ) {
         let object = self.all.get(name).cloned();
         let Some(node) = nodes.get(name) else {
@@ -157,7 +158,7 @@ impl Objects {
         if node.object == object && told() {
             return;
         }
-        out.touch_node(nodes, name);
+        scratch.changes.touch_node(nodes, name);
         let node = nodes.get_mut(name).expect("found above");
         let before = work(node);
         node.object = object;
@@ -166,21 +167,21 @@ impl Objects {
         if let Some(object) = &node.object {
             hear_undone(&mut node.record, object);
         }
-        health_events::tell_object(node, out);
+        health_events::tell_object(node, &mut scratch.events);
         let relabelled = relabel(node);
         let matters = relabelled || before != work(node);
         if relabelled {
-            out.publish.insert(name.clone());
+            scratch.changes.publish.insert(name.clone());
         }
         if matters {
-            out.node_changed(nodes, jobs, name);
+            scratch.changes.node_changed(nodes, jobs, name);
             for pod in nodes.pods_on(name) {
-                out.node_changed(nodes, jobs, pod);
+                scratch.changes.node_changed(nodes, jobs, pod);
             }
         }
         match meaning {
-            Some(Meaning::Overruled) => cordon::overruled(nodes, jobs, name, policy, out),
-            Some(Meaning::Lost(cordon)) => cordon::set(nodes, jobs, name, Some(cordon), out),
+            Some(Meaning::Overruled) => cordon::overruled(nodes, jobs, name, policy, scratch),
+            Some(Meaning::Lost(cordon)) => cordon::set(nodes, jobs, name, Some(cordon), scratch),
             None => {}
         }
     }
@@ -239,8 +240,8 @@ fn meaning(record: &NodeRecord, object: &NodeObject, policy: &Policy) -> Option<
     (lost && policy.kubernetes_cordon != CordonMode::Off).then(|| Meaning::Lost(cordon()))
 }
 
-fn touch_all(nodes: &Registry, out: &mut Scratch) {
+fn touch_all(nodes: &Registry, changes: &mut Changes) {
     for name in nodes.names() {
-        out.touch_node(nodes, name);
+        changes.touch_node(nodes, name);
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::{
     fleet::{
+        changes::Changes,
         input::PodNews,
         output::Effect,
         registry::Liveness,
@@ -38,9 +39,9 @@ impl Fleet {
                 }
             }
             PodNews::Applied(name, pod) => {
-                self.look_again(&pod.job, scratch);
+                self.look_again(&pod.job, &mut scratch.changes);
                 // What it held is free, though its kubelet may still name it.
-                scratch.capacity |= pod.stage == PodStage::Ended;
+                scratch.changes.capacity |= pod.stage == PodStage::Ended;
                 self.pods.all.insert(name.clone(), pod);
                 self.hear_pod(&name, scratch);
             }
@@ -52,7 +53,7 @@ impl Fleet {
                 self.hear_pod(&name, scratch);
             }
             PodNews::Unneeded(job, pods) => {
-                self.look_again(&job, scratch);
+                self.look_again(&job, &mut scratch.changes);
                 let unneeded = &mut self.pods.unneeded;
                 unneeded.retain(|job, _| self.jobs.contains_key(job));
                 match pods.is_empty() {
@@ -61,7 +62,7 @@ impl Fleet {
                 }
             }
             PodNews::Refused(job, why) => {
-                self.look_again(&job, scratch);
+                self.look_again(&job, &mut scratch.changes);
                 self.pods
                     .refused
                     .retain(|job, _| self.jobs.contains_key(job));
@@ -74,9 +75,9 @@ impl Fleet {
     }
 
     /// What a job waits for is told to people, also if nothing follows from it.
-    fn look_again(&self, job: &JobUid, scratch: &mut Scratch) {
+    fn look_again(&self, job: &JobUid, changes: &mut Changes) {
         if let Some(job) = self.jobs.get(job).filter(|job| !job.phase.is_over()) {
-            scratch.touch_job(job);
+            changes.touch_job(job);
         }
     }
 
@@ -111,7 +112,7 @@ impl Fleet {
             pod.is_of(&job.name, &job.uid).then(|| job.uid.clone())
         });
         let is_new_owner = owner.is_some() && node.record.pod_of != owner;
-        scratch.node_changed(&self.nodes, &self.jobs, name);
+        scratch.changes.node_changed(&self.nodes, &self.jobs, name);
         let node = self.nodes.get_mut(name).expect("found above");
         node.pod = pod;
         if is_new_owner {
@@ -125,13 +126,13 @@ impl Fleet {
             scratch.effects.push(Effect::Refuse { session, why });
             self.nodes.disconnect(session, scratch.now, false);
         }
-        self.strike_off(name, scratch);
+        self.strike_off(name, &mut scratch.changes);
         let how = match ended {
             true => "all its containers have ended",
             false => "it is gone, and its agent is silent",
         };
         let message = format!("{name} is struck off with its pod: {how}");
-        scratch.note("PodGone", message).on_node(name);
+        scratch.events.note("PodGone", message).on_node(name);
     }
 
     /// The only job of which this node may report. `None`: all jobs, because it is a host.

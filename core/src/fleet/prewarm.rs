@@ -142,7 +142,7 @@ impl JobTurn<'_> {
                 profile: profile.clone(),
             },
         );
-        self.out.publish.insert(member.node.clone());
+        self.scratch.changes.publish.insert(member.node.clone());
         self.live.prewarm_asked.insert(member.node.clone());
         since
     }
@@ -172,8 +172,8 @@ impl JobTurn<'_> {
         for name in std::mem::replace(&mut live.prewarm_asked, kept.clone()).difference(&kept) {
             if let Some(node) = self.nodes.get_mut(name) {
                 node.prewarm.remove(self.uid);
-                self.out.publish.insert(name.clone());
-                self.out.capacity = true;
+                self.scratch.changes.publish.insert(name.clone());
+                self.scratch.changes.capacity = true;
             }
         }
     }

@@ -4,6 +4,7 @@
 use crate::{
     fleet::{
         actor::Actor,
+        changes::Changes,
         cordon, ending,
         input::Request,
         job::{Ending, JobRecord, Phase, Reason},
@@ -45,7 +46,7 @@ impl Fleet {
                 self.submit(record, validate_only, scratch)
             }
             Request::Suspend { name, suspended } => self.suspend(&name, actor, suspended, scratch),
-            Request::Limit { name, lifetime } => self.limit(&name, lifetime, scratch),
+            Request::Limit { name, lifetime } => self.limit(&name, lifetime, &mut scratch.changes),
             Request::Scale { name, nodes } => self.scale(&name, actor, nodes, scratch),
             Request::Cancel { name } => self.cancel(&name, scratch),
             Request::Delete { name } => self.delete(&name, actor, scratch),
@@ -100,11 +101,14 @@ impl Fleet {
             "job {name} accepted: {} nodes wanted, at least {}",
             record.replicas, record.spec.min_replicas
         );
-        scratch.note("Submitted", message).of_job(&uid, &name);
+        scratch
+            .events
+            .note("Submitted", message)
+            .of_job(&uid, &name);
         self.jobs.insert(uid.clone(), record);
         self.names.insert(name, uid.clone());
         self.active.insert(uid.clone());
-        scratch.jobs.insert(uid.clone(), None);
+        scratch.changes.jobs.insert(uid.clone(), None);
         Ok(Reply::Job {
             uid,
             existed: false,
@@ -203,16 +207,16 @@ impl Fleet {
         // A user who asks for nodes may have mended those that did not match.
         if !job.stacks.is_empty() {
             let job = self.jobs.get_mut(&uid).expect("found above");
-            scratch.touch_job(job);
+            scratch.changes.touch_job(job);
             job.stacks.clear();
         }
         if before != nodes {
             let job = self.jobs.get_mut(&uid).expect("found above");
-            scratch.touch_job(job);
+            scratch.changes.touch_job(job);
             job.replicas = nodes;
             self.live.entry(uid.clone()).or_default().scaled = true;
             let message = format!("scaled from {before} to {nodes} nodes");
-            scratch.note("Scaled", message).of_job(&uid, name);
+            scratch.events.note("Scaled", message).of_job(&uid, name);
         }
         Ok(Reply::Job { uid, existed: true })
     }
@@ -225,7 +229,7 @@ impl Fleet {
             Phase::Cancelled => return Ok(Reply::Job { uid, existed: true }),
             Phase::Succeeded | Phase::Failed if planted::on(Mistake::TerminalReopened) => {
                 let job = self.jobs.get_mut(&uid).expect("found above");
-                scratch.touch_job(job);
+                scratch.changes.touch_job(job);
                 job.phase = Phase::Stopping;
             }
             Phase::Succeeded | Phase::Failed => {
@@ -246,8 +250,9 @@ impl Fleet {
                 message: "cancelled by a user".into(),
             };
             let job = self.jobs.get_mut(&uid).expect("found above");
-            scratch.touch_job(job);
+            scratch.changes.touch_job(job);
             scratch
+                .events
                 .note("CancelRequested", format!("{name} is being cancelled"))
                 .of_job(&uid, name);
             ending::end(&self.nodes, job, ending);
@@ -276,7 +281,7 @@ impl Fleet {
             )));
         }
         if job.suspended != suspended {
-            scratch.touch_job(job);
+            scratch.changes.touch_job(job);
             job.suspended = suspended;
             if !suspended {
                 job.resumed = Some(scratch.now);
@@ -285,7 +290,7 @@ impl Fleet {
                 true => ("Suspended", format!("{name} is suspended")),
                 false => ("Resumed", format!("{name} is resumed")),
             };
-            scratch.note(reason, message).of_job(&uid, name);
+            scratch.events.note(reason, message).of_job(&uid, name);
         }
         Ok(Reply::Job { uid, existed: true })
     }
@@ -295,13 +300,13 @@ impl Fleet {
         &mut self,
         name: &JobName,
         lifetime: Lifetime,
-        scratch: &mut Scratch,
+        changes: &mut Changes,
     ) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
         self.refuse_halted(&uid, name)?;
         let job = self.jobs.get_mut(&uid).expect("found above");
         if !job.phase.is_over() && job.ending.is_none() {
-            scratch.touch_job(job);
+            changes.touch_job(job);
             job.spec.lifetime = lifetime;
         }
         Ok(Reply::Job { uid, existed: true })
@@ -361,6 +366,7 @@ impl Fleet {
             generation: job.last_generation.max(Generation(1)),
         };
         scratch
+            .events
             .note("Deleted", format!("job {name} {why}"))
             .of_job(uid, name);
         let tombstone = Tombstone {
@@ -370,14 +376,17 @@ impl Fleet {
         };
         self.tombstones.push(tombstone.clone());
         if self.tombstones.len() > TOMBSTONES_MAX {
-            scratch.forgotten.push(self.tombstones.remove(0).run.job);
+            scratch
+                .changes
+                .forgotten
+                .push(self.tombstones.remove(0).run.job);
         }
         self.jobs.remove(uid);
         self.names.remove(name);
         self.active.remove(uid);
         self.live.remove(uid);
         self.nodes.forget_job(uid);
-        scratch.deleted.push(tombstone);
+        scratch.changes.deleted.push(tombstone);
         Ok(())
     }
 
@@ -444,20 +453,20 @@ impl Fleet {
                 "{name} is connected; stop its agent first"
             )));
         }
-        self.strike_off(name, scratch);
+        self.strike_off(name, &mut scratch.changes);
         let message = format!("{name} deleted by an operator: all its workers count as dead");
-        scratch.warn("NodeDeleted", message).on_node(name);
+        scratch.events.warn("NodeDeleted", message).on_node(name);
         Ok(Reply::Ready(Answer::Done))
     }
 
     /// Forgets a node whose workers are all dead.
-    pub(crate) fn strike_off(&mut self, name: &NodeName, scratch: &mut Scratch) {
-        scratch.node_changed(&self.nodes, &self.jobs, name);
+    pub(crate) fn strike_off(&mut self, name: &NodeName, changes: &mut Changes) {
+        changes.node_changed(&self.nodes, &self.jobs, name);
         for uid in &self.active {
             let Some(job) = self.jobs.get_mut(uid) else {
                 continue;
             };
-            scratch.touch_job(job);
+            changes.touch_job(job);
             for generation in job.unproven_generations_mut() {
                 if generation.has(name) {
                     generation.dead.insert(name.clone());

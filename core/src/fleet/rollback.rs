@@ -12,12 +12,12 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     fleet::{
+        changes::Changes,
         job::{GenerationRecord, JobRecord, Stopping},
         job_turn::JobTurn,
         output::Refusal,
         receipt::{Cause, Incident},
         registry::Registry,
-        scratch::Scratch,
         turn::Fleet,
     },
     hello::Hello,
@@ -208,10 +208,10 @@ impl Fleet {
     /// store, or for a store that an operator has accepted. A job that a halted node holds up is
     /// skipped. It goes on when that node connects to a coordinator that accepts the store, or when
     /// an operator deletes the node, which breaks the generation.
-    pub(crate) fn accept_numbers(&mut self, hello: &Hello, scratch: &mut Scratch) {
+    pub(crate) fn accept_numbers(&mut self, hello: &Hello, now: Timestamp, changes: &mut Changes) {
         for (uid, generation) in hello.newest() {
             if self.halted_by(uid).is_none() {
-                self.accept_number(uid, generation, &hello.node, scratch);
+                self.accept_number(uid, generation, &hello.node, now, changes);
             }
         }
     }
@@ -221,7 +221,8 @@ impl Fleet {
         uid: &JobUid,
         generation: Generation,
         node: &NodeName,
-        scratch: &mut Scratch,
+        now: Timestamp,
+        changes: &mut Changes,
     ) {
         let Some(job) = self.jobs.get_mut(uid) else {
             return;
@@ -230,13 +231,13 @@ impl Fleet {
         if generation <= job.last_generation && !replaced {
             return;
         }
-        scratch.touch_job(job);
+        changes.touch_job(job);
         job.last_generation = job.last_generation.max(generation);
         if replaced {
             let message = format!(
                 "{node} has gone on to generation {generation}, which the accepted store does not know"
             );
-            supersede(job, message, scratch.now);
+            supersede(job, message, now);
         }
     }
 

@@ -23,44 +23,47 @@ const PASSES: usize = 3;
 
 impl Fleet {
     /// Settles every job that has news or waits for room, the most important first.
-    pub(crate) fn settle_all(&mut self, out: &mut Scratch) {
+    pub(crate) fn settle_all(&mut self, scratch: &mut Scratch) {
         // Most turns are heartbeats, which touch no job.
-        if !out.capacity && out.jobs.is_empty() && self.jobs_wake.is_none_or(|at| out.now < at) {
-            self.jobs_wake.into_iter().for_each(|at| out.wake(at));
+        if !scratch.changes.capacity
+            && scratch.changes.jobs.is_empty()
+            && self.jobs_wake.is_none_or(|at| scratch.now < at)
+        {
+            self.jobs_wake.into_iter().for_each(|at| scratch.wake(at));
             return;
         }
         for uid in &self.active {
             let wake = self.live.get(uid).and_then(|live| live.wake);
-            if wake.is_some_and(|at| at <= out.now)
+            if wake.is_some_and(|at| at <= scratch.now)
                 && let Some(job) = self.jobs.get(uid)
             {
-                out.touch_job(job);
+                scratch.changes.touch_job(job);
             }
         }
         for pass in 0..PASSES {
-            let room = std::mem::take(&mut out.capacity);
+            let room = std::mem::take(&mut scratch.changes.capacity);
             let concerned = |uid: &&JobUid| {
-                let news = pass == 0 && out.jobs.contains_key(*uid);
+                let news = pass == 0 && scratch.changes.jobs.contains_key(*uid);
                 let live = self.live.get(*uid);
                 news || room && live.is_none_or(|live| !live.has_all_it_wants)
             };
             for uid in admission::admitted(&self.jobs, self.active.iter().filter(concerned)) {
-                self.settle(&uid, out);
+                self.settle(&uid, scratch);
             }
-            if !out.capacity {
+            if !scratch.changes.capacity {
                 break;
             }
         }
         self.jobs_wake = self.live.values().filter_map(|live| live.wake).min();
-        self.jobs_wake.into_iter().for_each(|at| out.wake(at));
+        self.jobs_wake.into_iter().for_each(|at| scratch.wake(at));
     }
 
     /// Settles one job. The job is taken out of the fleet meanwhile.
-    fn settle(&mut self, uid: &JobUid, out: &mut Scratch) {
+    fn settle(&mut self, uid: &JobUid, scratch: &mut Scratch) {
         let Some(mut job) = self.jobs.remove(uid) else {
             return;
         };
-        out.touch_job(&job);
+        scratch.changes.touch_job(&job);
         let mut live = self.live.remove(uid).unwrap_or_default();
         JobTurn {
             uid,
@@ -73,8 +76,8 @@ impl Fleet {
             pods: &self.pods,
             halted: &self.halted,
             policy: &self.policy,
-            now: out.now,
-            out,
+            now: scratch.now,
+            scratch,
         }
         .settle();
         self.jobs.insert(uid.clone(), job);
@@ -113,7 +116,7 @@ impl JobTurn<'_> {
         let before = self.job.retiring.len();
         self.job.keep_proven_as_history();
         if self.job.retiring.len() < before {
-            self.out.capacity = true;
+            self.scratch.changes.capacity = true;
         }
         self.live.has_all_it_wants = self.has_all_it_wants();
     }
@@ -153,7 +156,7 @@ impl JobTurn<'_> {
         let message = format!("{}: {}", job.name, ending.message);
         self.job.say(ending.phase, ending.reason, ending.message);
         self.job.finished = Some(self.now);
-        self.out.capacity = true;
+        self.scratch.changes.capacity = true;
         let (reason, number) = (format!("{:?}", ending.phase), self.job.last_generation);
         match ending.phase {
             Phase::Failed => self.warn(&reason, message),

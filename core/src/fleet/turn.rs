@@ -144,11 +144,11 @@ impl Fleet {
         self.presence
             .turn_begins(now, &self.policy, &mut self.nodes);
         // Timers are not stored, so the first turn looks at every job.
-        scratch.capacity = std::mem::take(&mut self.fresh);
+        scratch.changes.capacity = std::mem::take(&mut self.fresh);
         for input in inputs {
             self.apply(input, &mut scratch);
         }
-        self.tell_return(&mut scratch);
+        self.tell_return(now, &mut scratch.events);
         let heartbeat = self.nodes.heartbeat(&self.policy);
         let listening = self.is_listening(now);
         for name in self.nodes.expire(now, heartbeat, &self.policy, listening) {
@@ -191,9 +191,9 @@ impl Fleet {
             }
             Input::Pods(news) => self.read_pods(news, scratch),
             Input::Request { id, actor, request } => {
-                scratch.actor = Some(actor.clone());
+                scratch.events.actor = Some(actor.clone());
                 let reply = self.request(&actor, request, scratch);
-                scratch.actor = None;
+                scratch.events.actor = None;
                 scratch.answer = Some((id, reply));
             }
             Input::Tick => {}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::{
     fleet::{
+        event_log::EventLog,
         health_events,
         node_record::{Halt, NodeRecord},
         output::Effect,
@@ -36,37 +37,42 @@ impl Fleet {
             .or_else(|| self.admit(&hello, scratch));
         if let Some(why) = refused {
             let message = format!("session of {name} refused: {why}");
-            scratch.warn("SessionRefused", message).on_node(&name);
+            scratch
+                .events
+                .warn("SessionRefused", message)
+                .on_node(&name);
             return scratch.effects.push(Effect::Refuse { session, why });
         }
         self.take_numbers(&hello, ahead.as_deref(), scratch);
-        scratch.touch_node(&self.nodes, &name);
+        scratch.changes.touch_node(&self.nodes, &name);
         let returns = self.returns(&hello);
         if comes_back {
             self.presence
                 .came_back(scratch.now, &self.policy, &self.nodes);
         }
-        self.bind_session(session, &name, scratch);
+        let replaced = self.bind_session(session, &name, scratch.now);
+        scratch.effects.extend(replaced);
         let before = self.take_in(hello, scratch.now);
         if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {
-            self.halt(&name, &why, scratch);
+            self.halt(&name, &why, scratch.now, &mut scratch.events);
         }
-        let epoch = self.welcome(session, &name, scratch);
+        scratch.effects.push(self.welcome(session, &name));
         if returns {
             self.presence.returned += 1;
         } else {
+            let epoch = self.nodes[&name].record.epoch;
             let message = format!("{name} connected, node epoch {epoch}");
-            scratch.note("NodeReady", message).on_node(&name);
+            scratch.events.note("NodeReady", message).on_node(&name);
         }
         if let Some(node) = self.nodes.get(&name) {
-            health_events::tell_health(node, &before.health, scratch);
+            health_events::tell_health(node, &before.health, &mut scratch.events);
         }
         self.pods_hear_host(&name, &before, scratch);
         let (nodes, policy) = (&mut self.nodes, &self.policy);
         self.objects.hear(&name, nodes, &self.jobs, policy, scratch);
         self.hear_pod(&name, scratch);
-        scratch.publish.insert(name.clone());
-        scratch.node_changed(&self.nodes, &self.jobs, &name);
+        scratch.changes.publish.insert(name.clone());
+        scratch.changes.node_changed(&self.nodes, &self.jobs, &name);
     }
 
     /// Why this agent may not have a session. `None` if it may.
@@ -124,7 +130,7 @@ impl Fleet {
             marks: Vec::new(),
         };
         self.nodes.admit(record, scratch.now);
-        scratch.nodes.insert(hello.node.clone(), None);
+        scratch.changes.nodes.insert(hello.node.clone(), None);
         // The node may have been deleted while it still held work.
         for job in self.active.iter().filter_map(|uid| self.jobs.get(uid)) {
             self.nodes.note_members(job);
@@ -140,10 +146,10 @@ impl Fleet {
             let message = format!(
                 "{name}: {why}; an operator has accepted the store, and what it does not know is stopped"
             );
-            scratch.warn("StoreAccepted", message).on_node(name);
+            scratch.events.warn("StoreAccepted", message).on_node(name);
         }
         if accepts || ahead.is_none() && !self.halted.contains(name) {
-            self.accept_numbers(hello, scratch);
+            self.accept_numbers(hello, scratch.now, &mut scratch.changes);
         }
     }
 
@@ -157,12 +163,16 @@ impl Fleet {
     }
 
     /// From now on this session speaks for the node, and an earlier one no longer does.
-    fn bind_session(&mut self, session: SessionId, name: &NodeName, scratch: &mut Scratch) {
-        self.nodes.set_gone(name, false, scratch.now);
-        if let Some(old) = self.nodes.bind(session, name, scratch.now) {
-            let why = format!("a newer session of {name} took over");
-            scratch.effects.push(Effect::Refuse { session: old, why });
-        }
+    fn bind_session(
+        &mut self,
+        session: SessionId,
+        name: &NodeName,
+        now: Timestamp,
+    ) -> Option<Effect> {
+        self.nodes.set_gone(name, false, now);
+        let old = self.nodes.bind(session, name, now)?;
+        let why = format!("a newer session of {name} took over");
+        Some(Effect::Refuse { session: old, why })
     }
 
     /// Takes down what the agent has said of its node. Returns the report before that.
@@ -203,29 +213,24 @@ impl Fleet {
     }
 
     /// Nothing is decided about a node that knows more than the store.
-    fn halt(&mut self, name: &NodeName, why: &str, scratch: &mut Scratch) {
+    fn halt(&mut self, name: &NodeName, why: &str, now: Timestamp, events: &mut EventLog) {
         let why = rollback::halt_sentence(why);
-        scratch
+        events
             .warn("StoreBehind", format!("{name}: {why}"))
             .on_node(name);
         self.halted.insert(name.clone());
         let node = self.nodes.get_mut(name).expect("it was admitted");
-        node.record.halt = Some(Halt {
-            at: scratch.now,
-            why,
-        });
+        node.record.halt = Some(Halt { at: now, why });
     }
 
-    fn welcome(&mut self, session: SessionId, name: &NodeName, scratch: &mut Scratch) -> NodeEpoch {
+    fn welcome(&self, session: SessionId, name: &NodeName) -> Effect {
         let node = self.nodes.get(name).expect("it was admitted");
-        let epoch = node.record.epoch;
-        scratch.effects.push(Effect::Welcome {
+        Effect::Welcome {
             session,
             term: self.term,
-            epoch,
+            epoch: node.record.epoch,
             heartbeat: node.heartbeat,
             protocol: node.protocol,
-        });
-        epoch
+        }
     }
 }

@@ -190,7 +190,8 @@ async fn fresh(path: &Path, server: &Address) -> Result<Credentials, Failure> {
 /// with them. `None`: that has failed, and the old ones are still good.
 async fn renewed(path: &Path, old: &Credentials, server: &Address) -> Option<Clients> {
     let new = enroll::renew(old, server).await.ok()?;
-    // What cannot be kept is not shown either: the coordinator would think that it is in use.
+    // A certificate that cannot be kept is not shown either: the coordinator would think that it is
+    // in use.
     new.write(path).ok()?;
     let options = Options {
         tls: Some(new.tls().ok()?),
@@ -211,7 +212,7 @@ pub(crate) fn lost(status: &Status) -> bool {
 }
 
 fn unreachable(server: &Address, why: &str) -> Failure {
-    // What a client without TLS sees of a server with TLS is a connection that breaks at once, as
+    // To a client without TLS, a server with TLS is a connection that breaks at once, as
     // that of a coordinator that is killed.
     let is_broken =
         why == "transport error" || why.contains("http2") || why.contains("h2 protocol");

@@ -1,5 +1,5 @@
 //! `muster convert`, and the same files by `submit` and `validate`: what goes where, and with which
-//! exit code. What each kind becomes is tested in `foreign/`.
+//! exit code. The tests in `foreign/` show what each kind becomes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{fs, path::Path, process::Command};

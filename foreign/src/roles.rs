@@ -308,7 +308,7 @@ pub(crate) fn restarts(
     }
     let own = own.filter(|own| *own > 0);
     let limit = limit.map(|(limit, _)| *limit);
-    // What the launcher in the pods survives never reaches the policy of the job.
+    // An end that the launcher in the pods survives never reaches the policy of the job.
     let last = match own {
         Some(own) => restart("failure", Some(own)),
         None => failure_is_final(),

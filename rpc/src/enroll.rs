@@ -119,7 +119,7 @@ fn credentials(
         not_before_us: certificate.not_before_us,
         not_after_us: certificate.not_after_us,
     };
-    // What cannot be used must not replace what can.
+    // A certificate that cannot be used must not replace one that can.
     credentials.tls()?;
     Ok(credentials)
 }

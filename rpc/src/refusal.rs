@@ -26,7 +26,7 @@ impl Refusal {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// Listens to a new connection. What was heard on the one before is forgotten.
+    /// Listens to a new connection. It forgets everything about the connection before.
     pub(crate) fn watch<S>(&self, stream: S) -> Watched<S> {
         self.set(None);
         Watched {

@@ -42,7 +42,7 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 struct Book {
     next: u64,
-    /// By age: the oldest has the smallest number. Who is taken out is told.
+    /// By age: the oldest has the smallest number. A caller that is taken out is told.
     silent: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
     spoken: usize,
     addresses: BTreeMap<IpAddr, Address>,

@@ -68,7 +68,7 @@ fn before(text: &[u8]) -> Option<&[u8]> {
     let number = &text[text.len() - length..];
     // A list's comma is no part of the number behind it.
     let start = number.iter().position(u8::is_ascii_digit)?;
-    // What begins within a word, an exponent or a negative number is not the number.
+    // Digits that begin within a word, an exponent or a negative number are not the number.
     let begin = text.len() - length + start;
     let glued = |b: &u8| b.is_ascii_alphabetic() || b"+-_.".contains(b);
     if start == 0 && text[..begin].last().is_some_and(glued) {

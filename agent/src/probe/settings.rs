@@ -67,7 +67,7 @@ impl Default for Probes {
 pub struct Kubelet {
     /// Its socket for the PodResources API.
     pub socket: PathBuf,
-    /// The agent's own pod, as namespace and name. What it holds is this node's.
+    /// The agent's own pod, as namespace and name. This node has the GPUs that the pod holds.
     pub own_pod: Option<(String, String)>,
 }
 

@@ -121,7 +121,7 @@ fn is_audited(method: &str, rule: Rule) -> bool {
     match rule {
         Anyone => method == JOIN,
         Certified => true,
-        // What agents do is told by events.
+        // Events tell what agents do.
         Host => false,
         // Viewers only look, and see no secrets.
         Least(role) => role > Role::Viewer,

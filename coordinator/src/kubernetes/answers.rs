@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(answers.look(&202, 1), Known::Nothing);
         answers.keep(1, Err("no"), 2, 5_000);
         assert_ne!(answers.look(&1, 2), Known::Yes("ann"));
-        // What has ended makes room.
+        // Entries that have ended make room.
         answers.keep(300, Ok("eve"), 4_500, 5_000);
         assert_eq!(answers.look(&300, 4_500), Known::Yes("eve"));
     }

@@ -137,7 +137,7 @@ impl Desk {
         standing.map_or(Admission::Unknown, |standing| standing.admission.clone())
     }
 
-    /// What the next pod of a job is to have, with the version of Kueue's objects. `None`: the job is to get
+    /// The additions to the next pod of a job, with the version of Kueue's objects. `None`: the job is to get
     /// none now.
     pub(super) fn placement(&self, uid: &JobUid) -> Option<(&'static str, Placement)> {
         let places = self.places.borrow();

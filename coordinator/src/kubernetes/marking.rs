@@ -215,7 +215,7 @@ impl Marking {
         let object: Object = self.server.get(&path).await?;
         let mut version = object.version().to_owned();
         let seen = NodeObject::read(object.raw());
-        // What was decided while it was read counts too.
+        // A decision made while it was read counts too.
         let Some(wanted) = handle.node(name).and_then(|view| view.unmarked.clone()) else {
             return Ok(Outcome::Done);
         };

@@ -84,7 +84,7 @@ impl Record {
                 });
             }
             Kind::User => {
-                // What it was renewed from, what that was renewed from, and so on.
+                // The chain of certificates that it was renewed from.
                 let mut replaced = BTreeSet::new();
                 let mut older = shown.instead;
                 while let Some(one) = older.filter(|one| replaced.insert(*one)) {

@@ -204,7 +204,7 @@ mod tests {
         ] {
             assert_eq!(step(&wanted, &there), next, "{there:?}");
         }
-        // What is lacking comes before what is too much.
+        // Missing objects come before superfluous ones.
         let other = [there(Kind::DisruptionBudget, false)];
         assert_eq!(step(&[POLICY], &other), Some(Step::Make(POLICY)));
         let gone = Some(Step::Delete(Kind::DisruptionBudget));

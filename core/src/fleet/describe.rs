@@ -146,7 +146,7 @@ impl JobTurn<'_> {
             let message = format!(
                 "{have} of {wanted} wanted nodes; {first}{others} gets ready to join, and nothing stops for that"
             );
-            (Phase::Running, Reason::Warming, message)
+            (Phase::Running, Reason::Prewarming, message)
         } else if have < wanted {
             (
                 Phase::Running,

@@ -32,7 +32,7 @@ pub(crate) fn of_node(
             }
         }
     }
-    // What the node holds beyond that: ends that are recorded, and runs of generations that were
+    // The node may hold more: ends that are recorded, and runs of generations that were
     // replaced long ago.
     for (run, report) in &node.runs {
         if runs.contains_key(run) {

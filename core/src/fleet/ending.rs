@@ -44,7 +44,7 @@ impl JobTurn<'_> {
         rule.map_or_else(String::new, |rule| rule.named(index))
     }
 
-    /// Ends a job of which nothing has failed. What still runs may have something to save.
+    /// Ends a job without any failure. Workers that still run may have something to save.
     pub(crate) fn end_in_order(&mut self, ending: Ending) {
         let grace = self.job.spec.stop_grace_period;
         end_with(self.nodes, self.job, ending, grace);

@@ -184,7 +184,7 @@ pub(crate) fn completion(
     generation: &GenerationRecord,
 ) -> Completion {
     let mut completion = Completion::Done;
-    // A service does not end by itself. What the others have done is all.
+    // A service does not end by itself. The others alone decide that the job is done.
     let deciding = |member: &&Member| !generation.is_service(&member.node);
     for member in generation.members.iter().filter(deciding) {
         let run = report(nodes, job, generation, &member.node);

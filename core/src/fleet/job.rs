@@ -70,8 +70,9 @@ pub enum Reason {
     Stopping,
     Launching,
     Running,
-    /// The job trains, and a node gets ready to join.
-    Warming,
+    /// The job trains, and a new node makes its launcher ready.
+    #[serde(alias = "Warming")]
+    Prewarming,
     /// The job trains on fewer nodes than wanted.
     BelowReplicas,
     /// Many nodes fell silent at once, among them all nodes of this job. The job is left as it is.

@@ -103,7 +103,7 @@ impl JobObject {
         };
         dependents::wanted(Situation {
             asks: self.asks,
-            // What was accepted counts, whatever the object says now.
+            // The accepted spec counts, whatever the object says now.
             min_replicas: match job {
                 Some(job) => Some(job.spec.min_replicas),
                 None => self.spec.as_ref().ok().and_then(least),

@@ -235,7 +235,7 @@ impl JobTurn<'_> {
             return None;
         }
         ended.sort();
-        // What failed before a member succeeded has broken the world that it succeeded in.
+        // A failure before a member's success has broken the world that it succeeded in.
         let evidence = self.evidence(generation);
         let broke = evidence.iter().filter(|e| e.breaks() && !e.is_victim());
         let broke = broke.map(Evidence::at).min();

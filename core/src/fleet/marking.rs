@@ -35,7 +35,8 @@ fn wanted(node: &Node, object: &NodeObject, braked: bool, mode: CordonMode) -> M
     let there = object.marking.cordon.as_ref();
     let note = cordon.map(note).filter(|_| match mode {
         CordonMode::On => true,
-        // What stands already stays as long as a cordon lasts, also if it was set anew.
+        // An annotation that is already there stays as long as the cordon lasts, also if the cordon
+        // was set anew.
         _ => there.is_some_and(|there| there.stands(node.record.overruled)) && object.unschedulable,
     });
     let would = cordon.filter(|_| mode == CordonMode::DryRun && note.is_none());

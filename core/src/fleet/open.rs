@@ -90,7 +90,7 @@ impl JobTurn<'_> {
 
     fn wait_for_nodes(&mut self, shortfall: &Shortfall) {
         let waits = self.pods.why_waiting(self.job, self.nodes);
-        // What the pods wait for comes first: the nodes that are named after it may be many, and
+        // The reason why pods wait comes first: the nodes that are named after it may be many, and
         // long texts are cut.
         let waits = waits.map(|why| format!("{why}; ")).unwrap_or_default();
         let message = format!("{waits}{shortfall}");

@@ -40,7 +40,7 @@ impl Fleet {
             }
             PodNews::Applied(name, pod) => {
                 self.look_again(&pod.job, &mut scratch.changes);
-                // What it held is free, though its kubelet may still name it.
+                // Its GPUs are free, though its kubelet may still name them.
                 scratch.changes.capacity |= pod.stage == PodStage::Ended;
                 self.pods.all.insert(name.clone(), pod);
                 self.hear_pod(&name, scratch);

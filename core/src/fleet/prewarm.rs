@@ -131,7 +131,7 @@ impl JobTurn<'_> {
         let before = node.prewarm.get(self.uid);
         let since = before.map_or(self.now, |asked| asked.since);
         if before.is_some_and(|asked| asked.gpus != member.gpus) {
-            // The node makes another launcher. What it said was about the old one.
+            // The node makes another launcher. Its report was about the old one.
             node.launchers.remove(self.uid);
         }
         node.prewarm.insert(

@@ -222,7 +222,7 @@ pub fn stand(queued: Queued<'_>, workload: Option<&Workload>) -> Stand {
     }
     let assigned = workload.assigned.unwrap_or(workload.count);
     let nodes = assigned.saturating_sub(workload.reclaimable);
-    // What was given back does not come back: Kueue may have given it to others.
+    // Quota that was given back does not come back: Kueue may have given it to others.
     let has_shrunk = job.replicas < nodes && pods.is_some_and(|pods| pods <= job.replicas as usize);
     let reclaim = has_shrunk.then(|| Step::Reclaim(assigned.saturating_sub(job.replicas)));
     // A new generation takes tenths of a second, and Kueue need not hear of it.

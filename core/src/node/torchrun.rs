@@ -156,7 +156,7 @@ pub fn entry(assignment: &Assignment) -> Result<Entry, String> {
         })
     };
     match Entry::read(command, args) {
-        // What torchrun cannot start, such as `python -c`, is a program like others without it.
+        // A command that torchrun cannot start, such as `python -c`, is a program like others without it.
         Err(why) if !assignment.framework.is_torch() => as_it_is().ok_or(why),
         entry => entry,
     }

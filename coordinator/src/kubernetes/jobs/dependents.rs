@@ -31,7 +31,7 @@ use crate::{
 /// same name that was deleted a moment ago: so many of the last characters of the object's uid.
 const SUFFIX: usize = 5;
 
-/// So many that are gone are remembered. What comes late comes within seconds.
+/// So many that are gone are remembered. Late news comes within seconds.
 const GONE_MAX: usize = 4_096;
 
 /// Of which job, and the name.
@@ -431,7 +431,7 @@ mod tests {
         let mut object = object(dependent, &job, &uid());
         object["metadata"]["uid"] = json!("d-1");
         object["metadata"]["resourceVersion"] = json!(version);
-        // What the API server fills in.
+        // The API server fills these in.
         object["spec"]["more"] = json!({ "x": 1 });
         read(dependent.kind(), object).unwrap()
     }

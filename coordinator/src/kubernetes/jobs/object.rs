@@ -1,4 +1,4 @@
-//! A `MusterJob` object as it is read. What is not needed is dropped here.
+//! A `MusterJob` object as it is read. Fields that are not needed are dropped here.
 
 use std::{borrow::Cow, time::Duration};
 

@@ -39,7 +39,7 @@ fn nobody_is_stopped_before_who_joins_is_ready() {
     let job = bench.job("digits");
     assert_eq!(
         (job.phase, job.last_generation.0, job.reason),
-        (Phase::Running, 1, Reason::Warming),
+        (Phase::Running, 1, Reason::Prewarming),
         "{}",
         job.message
     );

@@ -4,7 +4,7 @@
 use super::RuleDocument;
 
 impl RuleDocument {
-    /// Reads a line. What its words mean together is checked later, like that of a document.
+    /// Reads a line. The meaning of its words together is checked later, as in a document.
     pub fn read(text: &str) -> Result<Self, String> {
         let (when, then) = text
             .split_once(':')

@@ -81,7 +81,7 @@ impl Lines {
         }
     }
 
-    /// Ends the stream. What is left is a line without a newline.
+    /// Ends the stream. The rest, if any, is a line without a newline.
     pub(crate) fn end(&mut self, stamp: &str, log: &mut Log, mut see: impl FnMut(Seen)) {
         if !self.held.is_empty() {
             self.line(&[], stamp, log, &mut see);

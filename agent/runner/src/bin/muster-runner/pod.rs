@@ -125,7 +125,7 @@ fn answer_apart(stream: UnixStream) {
     match sys::fork() {
         Ok(Fork::Parent) => {}
         Ok(Fork::Child) => {
-            // What this process starts is its own to wait for, and must be killed like any other.
+            // This process must wait for its own children itself, and kill them like any other.
             let _ = sys::unblock_signals();
             let _ = answer_all(stream);
             std::process::exit(0);

@@ -48,7 +48,7 @@ const AT_ONCE: usize = 16;
 const WRITES_AT_ONCE: u32 = 100;
 const WRITE_EVERY: Duration = Duration::from_millis(50);
 
-/// So many that are gone are remembered. What comes late comes within seconds.
+/// So many that are gone are remembered. Late news comes within seconds.
 const GONE_MAX: usize = 4_096;
 
 pub(super) struct Controller {
@@ -187,7 +187,7 @@ impl Controller {
                 }
                 self.waiting.insert(job);
             }
-            // The log has it. What is known counts until a new list comes.
+            // The log has it. Until a new list comes, the objects as known count.
             Told::News(News::Unreadable(why)) => {
                 self.unreadable = Some(why);
                 self.look_at_all();

@@ -106,7 +106,7 @@ fn put(pod: &mut Value, own: &Value) -> Result<(), Unplaced> {
             all.push(toleration.clone());
         }
     }
-    // What nobody has said is not sent.
+    // A field that nobody has set is not sent.
     for part in ["metadata", "spec"] {
         if let Some(fields) = pod[part].as_object_mut() {
             fields.retain(|_, value| !value.is_null());

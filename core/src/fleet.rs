@@ -52,7 +52,8 @@
 //! | **What a turn decides** | |
 //! | `output` | changes to store, effects, answers |
 //! | `write_order`, `commit` | in which order records become durable; the version of each |
-//! | `scratch` | what a turn gathers on its way |
+//! | `changes`, `event_log` | which records a turn may have changed; what it tells people |
+//! | `scratch` | all that a turn gathers on its way |
 //! | **Nodes** | rules that change a node's record |
 //! | `health_events` | tells what keeps work away from a node |
 //! | `cordon` | keeps new work away from a node |

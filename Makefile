@@ -36,7 +36,8 @@ e2e: ## the whole life in the Kubernetes cluster of KUBECONFIG: install, train, 
 
 bench: ## the race beside stock torchrun, goodput, scale, the senses, the search for steps; more than two hours; writes docs/measured.md (BENCH=--quick: a quarter of it, writes nothing)
 	@python="$$(tools/python-env)" && tools/build --release && "$$python" bench/race.py $(or $(BENCH),--write) \
-		&& "$$python" bench/goodput.py $(or $(BENCH),--write) && "$$python" bench/scale.py $(or $(BENCH),--write) \
+		&& "$$python" bench/goodput.py $(or $(BENCH),--write) && "$$python" bench/sizing.py $(if $(BENCH),,--write) \
+		&& "$$python" bench/scale.py $(or $(BENCH),--write) \
 		&& "$$python" bench/scale.py --only tls $(or $(BENCH),--write) \
 		&& "$$python" bench/scale.py --only flood $(or $(BENCH),--write) \
 		&& "$$python" bench/senses.py $(or $(BENCH),--write) \

@@ -6,7 +6,8 @@
     python bench/goodput.py --from bench/results/goodput.json --write       measure nothing, only write the table
 
 A step takes 50 ms and counts once: a step that was not saved is trained again, and does not count again. The window begins when the whole
-world trains. Each period ends with a failure of a worker, a node, or rank 0's node. A node that was cut comes back after half a period. A
+world trains. Each period ends with a failure of a worker, a node, or rank 0's node, or with a node that is cut some seconds after a notice. A node
+that was cut comes back after half a period. A
 failure that is due while no rank trains is left out and counted, because a stack that is down cannot be hurt more.
 """
 
@@ -34,7 +35,9 @@ START_TIMEOUT = 180
 # The window for each period. At least two failures fall into it, and a start of half a minute does not fill most of it.
 WINDOWS = {10: 60, 30: 90, 60: 150}
 UNDISTURBED = 30
-FAILURES = {"worker": "a worker killed", "node": "a node cut", "rank0": "rank 0's node cut"}
+FAILURES = {"worker": "a worker killed", "node": "a node cut", "rank0": "rank 0's node cut", "reclaim": "a node reclaimed with notice"}
+# Clouds give from 25 seconds to two minutes. A shorter notice leaves more of a period to see.
+NOTICE = 3.0
 LOOK = 0.05
 # A rank trains if it stepped within this many seconds. That is twenty steps, more than a busy machine delays one.
 FRESH = 1.0
@@ -183,13 +186,13 @@ def storm(stack, steps, failure, period, until, meter):
     began = time.monotonic()
     struck = missed = 0
     due = began + period if failure else until
-    back = None
+    later = []  # (moment, what to do then)
     while (now := time.monotonic()) < until:
         meter.look()
-        if back and now >= back[0]:
+        for entry in [entry for entry in later if now >= entry[0]]:
             # Some of these wait until the node is there. Failures go on meanwhile.
-            threading.Thread(target=back[1], daemon=True).start()
-            back = None
+            threading.Thread(target=entry[1], daemon=True).start()
+            later.remove(entry)
         if now >= due:
             due += period
             members = steps.training()
@@ -200,8 +203,11 @@ def storm(stack, steps, failure, period, until, meter):
                 pid = members[min(members) if failure == "rank0" else max(members)]
                 if failure == "worker":
                     processes.send(pid, signal.SIGKILL)
+                elif failure == "reclaim":
+                    take, bring = stack.warn(pid)
+                    later += [(now + NOTICE, take), (now + period / 2, bring)]
                 else:
-                    back = (now + period / 2, stack.cut(pid))
+                    later.append((now + period / 2, stack.cut(pid)))
         time.sleep(LOOK)
     return struck, missed
 
@@ -213,9 +219,17 @@ def shares(found, key, failure, period):
     return [run["rate"] / calm[run["round"]] for run in of(failure, period) if run["rate"] is not None and calm.get(run["round"])]
 
 
+def costs(found, key, failure, period):
+    """Seconds of training that one failure has cost, for each round: the pause, the steps trained again, and the time with fewer nodes, if slower."""
+    of = lambda *course: [r for r in found["runs"] if (r["competitor"], r["failure"], r["period"]) == (key, *course)]  # noqa: E731
+    calm = {run["round"]: run["rate"] for run in of(None, None)}
+    runs = [run for run in of(failure, period) if run["rate"] is not None and run["failures"] and calm.get(run["round"])]
+    return [(run["seconds"] - run["steps"] / calm[run["round"]]) / run["failures"] for run in runs]
+
+
 def block(found):
     meta = found["meta"]
-    head = ["useful steps, share of undisturbed", *meta["competitors"].values()]
+    head = ["useful steps, share of undisturbed; what one failure costs", *meta["competitors"].values()]
     courses = sorted({(list(FAILURES).index(run["failure"]), run["period"]) for run in found["runs"] if run["failure"]})
     rows = []
     for at, period in courses:
@@ -223,6 +237,8 @@ def block(found):
         cells = []
         for key in meta["competitors"]:
             text = spread(shares(found, key, failure, period))
+            if cost := costs(found, key, failure, period):
+                text += f", {max(0, statistics.median(cost)):.1f} s each"
             missed = sum(r.get("missed", 0) for r in found["runs"] if (r["competitor"], r["failure"], r["period"]) == (key, failure, period))
             cells.append(text + (f", {missed} failures fell into a pause" if missed else ""))
         rows.append([f"{FAILURES[failure]} every {period} s", *(f"**{text}**" if key in report.OURS else text for key, text in zip(meta["competitors"], cells))])
@@ -233,7 +249,9 @@ def block(found):
         if rates:
             calm.append(f"{name} {statistics.median(rates):.1f}")
     others = [run["others"] for run in found["runs"] if "others" in run] or [0.0]
-    words = "A node that was cut comes back after half a period.\n" if any(run["failure"] in ("node", "rank0") for run in found["runs"]) else ""
+    words = "A node that was cut comes back after half a period.\n" if any(run["failure"] not in ("worker", None) for run in found["runs"]) else ""
+    if any(run["failure"] == "reclaim" for run in found["runs"]):
+        words += f"A notice comes {NOTICE:.0f} s before the cut. Muster's agent sees it in a file; torchrun gets SIGTERM, as in a pod.\n"
     if "torchft" in meta["competitors"]:
         words += "torchft's replicas heal from a living peer instead, with the settings of its own example and restarts without end.\n"
     absent = "".join(f"{name} did not take part: {why}.\n" for name, why in meta["absent"].items())

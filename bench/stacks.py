@@ -63,6 +63,10 @@ class Stack:
         processes.cut(self.node_of(pid))
         return self.add_node
 
+    def warn(self, pid):
+        """Tells the node of this process that its machine will be taken away. Returns two functions: one takes it away, one brings it back."""
+        raise NotImplementedError
+
     def evidence(self):
         """The ends of the logs, which may show why something did not work."""
         ends = [(log, log.read_text(errors="replace")[-1500:]) for log in sorted(self.folder.glob("**/*log"))]
@@ -77,6 +81,13 @@ class Torchrun(Stack):
         began = time.monotonic_ns()
         launcher.terminate()
         return began
+
+    def warn(self, pid):
+        """torchrun knows no notice. SIGTERM to its launcher is what a pod gets whose node is reclaimed."""
+        node = processes.below(self.node_of(pid)())
+        next(launcher for launcher in self.launchers if launcher.pid in node).terminate()
+        left = lambda: {pid for pid in node if processes.state(pid) not in "ZX"}  # noqa: E731
+        return lambda: processes.cut(left) if left() else None, self.add_node
 
     def __init__(self, setting, folder):
         super().__init__(setting, folder)
@@ -253,12 +264,26 @@ class Muster(Stack):
         homes = sorted((self.cluster / "nodes").iterdir())
         return [lambda home=home: processes.below(processes.naming(home)) for home in homes]
 
-    def cut(self, pid):
-        find = self.node_of(pid)
+    def home_of(self, pid):
         homes = sorted((self.cluster / "nodes").iterdir())
-        name = next(home.name for home, node in zip(homes, self.nodes()) if pid in node())
+        return next(home for home, node in zip(homes, self.nodes()) if pid in node())
+
+    def cut(self, pid):
+        find, name = self.node_of(pid), self.home_of(pid).name
         processes.cut(find)
         return lambda: self.muster("local", "start-node", name)
+
+    def warn(self, pid):
+        """A file in the agent's state directory is the notice. A new machine does not have it."""
+        find, home = self.node_of(pid), self.home_of(pid)
+        notice = home / "state" / "termination-notice"
+        notice.write_text("reclaimed\n")
+
+        def back():
+            notice.unlink()
+            self.muster("local", "start-node", home.name)
+
+        return lambda: processes.cut(find), back
 
     def receipts(self):
         """Muster's own account of each re-form, phase by phase. Nothing, if it cannot be asked."""

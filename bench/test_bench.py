@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import subprocess
 import tempfile
 import time
@@ -15,6 +16,7 @@ import processes
 import report
 import scale
 import senses
+import sizing
 import watch
 
 
@@ -63,6 +65,48 @@ class Goodput(unittest.TestCase):
         self.assertEqual(goodput.shares(found, "fork", "worker", 10), [0.9, 0.8])
         self.assertEqual(goodput.shares(found, "tuned", "worker", 10), [])
         self.assertEqual(goodput.spread([0.9, 0.8]), "85% (80%–90%)")
+
+    def test_a_failure_costs_what_is_missing_of_undisturbed_steps(self):
+        run = lambda failure, steps, failures: {  # noqa: E731
+            **{"competitor": "fork", "failure": failure, "period": failure and 10, "round": 1},
+            **{"seconds": 60.0, "steps": steps, "rate": steps / 60, "failures": failures},
+        }
+        found = {"runs": [run(None, 1200, 0), run("worker", 1100, 5)]}
+        self.assertEqual(goodput.costs(found, "fork", "worker", 10), [1.0])
+        self.assertEqual(goodput.costs({"runs": [run(None, 1200, 0), run("worker", 1200, 0)]}, "fork", "worker", 10), [])
+
+
+class Sizing(unittest.TestCase):
+    def test_the_model_agrees_with_machines_that_are_drawn(self):
+        nodes, least, up, back, reform, save, interval = 6, 4, 4000.0, 600.0, 2.0, 3.0, 60.0
+        draw, now, work = random.Random(1), 0.0, 0.0
+        is_up = [True] * nodes
+        while now < 4e7:
+            k = sum(is_up)
+            rate = k / up + (nodes - k) / back
+            lasts = draw.expovariate(rate)
+            if k >= least:
+                work += k / nodes * max(0.0, lasts * (1 - save / interval) - reform - interval / 2)
+            now += lasts
+            which = draw.random() * rate
+            goes = which < k / up
+            chosen = draw.choice([at for at in range(nodes) if is_up[at] == goes])
+            is_up[chosen] = not is_up[chosen]
+        self.assertAlmostEqual(work / now, sizing.useful(nodes, least, up, back, reform, save, interval), delta=0.01)
+
+    def test_a_budget_is_enough_with_its_risk(self):
+        draw = random.Random(2)
+
+        def failures(expected):
+            count, at = 0, draw.expovariate(1)
+            while at < expected:
+                count, at = count + 1, at + draw.expovariate(1)
+            return count
+
+        for expected in (0.5, 2, 5):
+            allowed = sizing.budget(expected, risk=0.05)
+            self.assertLessEqual(sum(failures(expected) > allowed for _ in range(20_000)) / 20_000, 0.055)
+            self.assertGreater(sum(failures(expected) > allowed - 1 for _ in range(20_000)) / 20_000, 0.05)
 
 
 class Worlds(unittest.TestCase):

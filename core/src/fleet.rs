@@ -1,5 +1,5 @@
-//! The coordinator's brain. [`Fleet::turn`] is its only door: one input in, changes to commit and
-//! effects to execute out.
+//! The coordinator's brain. [`Fleet::turn_all`] is the only way to change it: inputs in, changes to
+//! commit and effects to execute out.
 //!
 //! The shell commits [`Turn::changes`] first, in their order, and only then executes
 //! [`Turn::effects`]. If the commit fails, the process ends and the state in memory with it: nobody
@@ -22,22 +22,22 @@
 //! | `tombstone` | what is remembered of a deleted job |
 //! | `live` | what is known of a job and not stored |
 //! | `input` | what a turn takes in |
-//! | **Questions** | pure functions of records and reports |
+//! | **Questions** | what records and reports say. None of them changes a job |
 //! | `registry` | nodes: sessions, silence, Suspect, Lost |
 //! | `generation` | one generation: ready, inert, done |
 //! | `pod_gpus` | the GPUs of a worker pod, as its host reports them |
 //! | `unhealthy` | what a node's verdict on its hardware means for its members |
 //! | `blame` | who broke a generation, and who pays |
-//! | `rules` | what a job's own rules say about that, and about successes and deadlines |
-//! | `evidence` | what says that it is broken |
+//! | `rules` | what a job's own rules say about a break, a success or a deadline |
+//! | `evidence` | what says that a generation is broken |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `crash_loop` | a job that looks as if it could not start at all |
 //! | `fault_ledger` | failures by job and node: which of the two is at fault |
 //! | `account` | what incidents have cost, by cause |
 //! | `placement` | which nodes, in which rank order, or why none |
 //! | `agreement` | what all members agree on |
-//! | `brake` | many nodes silent at once: no cordons, nothing wholly silent is replaced |
-//! | `presence` | whether the coordinator itself was there, and whether it listens |
+//! | `brake` | many nodes silent at once: no cordons, and no replacement of jobs whose nodes are all silent |
+//! | `presence` | whether this process has just started or was stalled, and whether it listens |
 //! | `store_clients` | who may connect to a generation's TCPStore |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
@@ -46,7 +46,7 @@
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
 //! | `pod_work` | the work for them: what is under way, and what is not known |
-//! | `worker_pods` | all of them, and why jobs lack more |
+//! | `worker_pods` | all worker pods, and why a job has too few |
 //! | `marking` | what Kubernetes Node objects should carry |
 //! | `admission` | which jobs may take room, and in which order |
 //! | **What a turn decides** | |
@@ -70,7 +70,7 @@
 //! | `lifetime` | its deadlines |
 //! | `suspend` | a suspended job holds no nodes |
 //! | `open` | its next generation: opened, started |
-//! | `fence`, `ends`, `fill_receipt` | what is taken down about its members |
+//! | `fence`, `ends`, `fill_receipt` | what is recorded about its members |
 //! | `describe` | its phase, reason and sentence |
 //! | **The turn** | |
 //! | `turn` | the one door |

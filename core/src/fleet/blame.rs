@@ -1,8 +1,9 @@
-//! Who broke a generation. The first cause is the primary failure. All failures that follow from it
-//! are collateral, and are never charged.
+//! Who broke a generation. One failure is primary: the kind that causes others comes before the kind
+//! that follows from others, and the earlier before the later. All failures that follow from it are
+//! collateral, and are never charged.
 //!
-//! A node fault never spends a job's restart budget, unless it repeats without progress; a job
-//! fault never cordons a node.
+//! A node fault never spends a job's restart budget, unless it repeats without progress. A failure
+//! that is charged to a job counts against a node only if the job then lasts longer elsewhere.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -34,7 +35,7 @@ pub(crate) enum Evidence {
         launched: bool,
     },
     /// The group is dead, and nobody knows how it ended, because its runner was killed. A program
-    /// cannot cause that by failing.
+    /// that fails does not cause that, unless it eats all memory.
     Vanished {
         node: NodeName,
         at: Timestamp,
@@ -84,8 +85,8 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
-    /// What ran on this node was ended with it: its machine is taken away, or its pod is deleted. `why`
-    /// as the node says it.
+    /// The workers were killed because their machine is taken away or their pod is deleted. `why` is
+    /// the node's own text.
     Leaving {
         node: NodeName,
         why: String,
@@ -107,9 +108,9 @@ const SAME_CUT: Duration = Duration::from_millis(250);
 /// A heartbeat that arrives up to this long after a failure may have been sent before it.
 pub(crate) const UNDER_WAY: Duration = Duration::from_millis(250);
 
-/// Whether no later report of the same burst can change the culprit. That is so if a rank was
-/// killed from outside and everything else is its victim, but not while a member is silent: its
-/// silence may have begun before the kill.
+/// Whether no later report of the same burst can change the culprit: a rank was killed from outside,
+/// all other evidence follows from that, and no member is silent. A silence may have begun before
+/// the kill.
 pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     let killed = |e: &Evidence| {
         matches!(
@@ -296,10 +297,10 @@ impl Evidence {
 pub(crate) struct Verdict {
     pub cause: Cause,
     pub message: String,
-    /// How the program that failed first ended, without naming the place. `None` if no program of
+    /// The end of the program that failed first, without naming the place. `None` if no program of
     /// the job failed.
     pub symptom: Option<String>,
-    /// How the rank ended that failed first. `None`: no rank did, or it is a victim.
+    /// The exit of the rank that failed first. `None`: no rank did, or it is a victim.
     pub exit: Option<Exit>,
     pub charged: Charged,
     /// `None`: every known failure is a victim of another.
@@ -347,7 +348,7 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
     })
 }
 
-/// How the rank ended that failed first.
+/// The exit of the rank that failed first.
 fn exit(primary: &Evidence) -> Option<Exit> {
     match primary {
         Evidence::RankExit { exit, .. } if !primary.is_victim() => Some(*exit),
@@ -509,7 +510,7 @@ fn cause_and_payer(
     }
 }
 
-/// How the program that failed first ended, without naming the place.
+/// The end of the program that failed first, without naming the place.
 fn symptom(primary: &Evidence) -> Option<String> {
     match primary {
         victim if victim.is_victim() => None,

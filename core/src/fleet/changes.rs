@@ -47,8 +47,8 @@ impl Changes {
     }
 
     /// A node's liveness, cordon, facts or load changed. Its jobs, and jobs that wait for nodes,
-    /// must be looked at again. A job that is being settled is looked at anyway, and may be missing
-    /// in `jobs`.
+    /// must be looked at again. The job that is being settled is taken out of `jobs` meanwhile
+    /// ([`super::settle`]), and needs no mark here.
     pub(crate) fn node_changed(
         &mut self,
         nodes: &Registry,

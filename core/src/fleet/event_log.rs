@@ -8,7 +8,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct EventLog {
     now: Timestamp,
-    /// The caller whose request is being applied. It causes the events of this turn.
+    /// The caller whose request is being applied. The events that are written meanwhile name it.
     pub actor: Option<Actor>,
     events: Vec<Event>,
 }
@@ -22,7 +22,7 @@ impl EventLog {
         }
     }
 
-    /// Writes an event for which people need to do nothing.
+    /// Writes an informational event.
     pub(crate) fn note(&mut self, reason: &str, message: String) -> &mut Event {
         self.tell(false, reason, message)
     }

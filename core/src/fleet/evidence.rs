@@ -1,4 +1,4 @@
-//! What says that a generation is broken: ends of ranks, of launchers and of nodes, and silence.
+//! What says that a generation is broken: ends of ranks, of torchrun and of nodes, and silence.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn of_member(
 ) {
     let name = &member.node;
     if generation.fenced.contains(name) {
-        // The workers have stopped by themselves, whatever the node says now.
+        // The runner has stopped the workers at the fence, whatever the node says now.
         found.push(Evidence::Fenced {
             node: name.clone(),
             at: now,
@@ -73,8 +73,8 @@ fn of_member(
     if node.record.boot_id != member.boot_id {
         found.push(Evidence::NodeRebooted {
             node: name.clone(),
-            // Its earlier boot was up when the generation was opened, so an older doubt has
-            // another cause.
+            // The earlier boot was still up when the generation was opened, so the reboot is dated
+            // no earlier than that.
             at: node.doubted_at.max(generation.opened).min(now),
         });
         return;

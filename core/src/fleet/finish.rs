@@ -1,4 +1,5 @@
-//! The end of a turn: everything it touched becomes changes to store and effects to execute.
+//! The end of a turn: everything it touched becomes changes to store and effects to execute. The
+//! fleet's indexes (which jobs are active, which node has which jobs) follow the records here.
 
 use std::collections::BTreeSet;
 
@@ -166,8 +167,7 @@ impl Fleet {
     }
 }
 
-/// Whether all members get the same orders as before, apart from those that follow from a member's
-/// own death.
+/// Whether no orders have changed, except those of members that are dead now.
 fn same_orders(before: &JobRecord, now: &JobRecord) -> bool {
     fn told(
         job: &JobRecord,

@@ -39,12 +39,12 @@ impl JobTurn<'_> {
         self.presence.is_listening(self.now, self.nodes, jobs)
     }
 
-    /// Asks for another look at the job at this moment. Other news may bring it sooner.
+    /// Asks for another look at the job at this time, or earlier if there is news.
     pub(crate) fn wake(&mut self, at: Timestamp) {
         self.live.wake = Some(self.live.wake.map_or(at, |before| before.min(at)));
     }
 
-    /// Writes an event about this job for which people need to do nothing.
+    /// Writes an informational event about this job.
     pub(crate) fn note(&mut self, reason: &str, message: String) -> &mut Event {
         self.scratch
             .events

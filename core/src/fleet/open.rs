@@ -19,11 +19,12 @@ use crate::{
     run::RunId,
 };
 
-/// The most addresses of one member. Machines have a handful. An incomplete list would keep the
-/// member out, so a member with more counts as reporting none.
+/// The most addresses of one member. Machines have a handful. With a part of its addresses, the
+/// TCPStore could refuse the member. So a longer list counts as none, and then the TCPStore lets
+/// every address in.
 const ADDRESSES_MAX: usize = 16;
 
-/// How long a job that could begin waits for its pods that have a host already. Pods come up within
+/// How long a job that has enough nodes waits for its other scheduled pods. Pods come up within
 /// seconds of each other if their image is on the host. Pulling an image takes minutes, so the job
 /// does not wait for that.
 const PODS_COME: Duration = Duration::from_secs(10);
@@ -209,7 +210,7 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Whether a job that begins waits for more of its pods, which were made together and come up one
+    /// Whether a job that begins waits for more of its pods. They were made together, and come up one
     /// after another. If it began with the first of them, it would end a generation for each of the
     /// others, and train with too few until its cool-down is over.
     fn waits_for_pods(&mut self, have: usize) -> bool {
@@ -242,7 +243,8 @@ impl JobTurn<'_> {
             let more = report.address.parse().ok();
             let all = report.network.addresses.iter().copied();
             let all: BTreeSet<IpAddr> = all.chain(more).collect();
-            // Without the agent's list, its one address would keep its other ones out.
+            // Without the agent's list, only the one address that the coordinator sees is known. The
+            // TCPStore would refuse the member's others.
             let tells = !report.network.addresses.is_empty() && all.len() <= ADDRESSES_MAX;
             tells.then(|| all.into_iter().collect())
         };

@@ -9,8 +9,8 @@
 //! name.
 //!
 //! A pod that is not needed is deleted in two steps, since the fleet could begin a generation in it at
-//! the same moment. First the fleet is told, and places nothing there any more. Then the pod is
-//! deleted, if a record of the job that is at least as new shows that no worker may live in it. From
+//! the same moment. First the fleet is told, and places nothing there any more. The pod is deleted
+//! only after a record of the job that shows this also shows that no worker can live in the pod. From
 //! its deletion request on it counts as going.
 //!
 //! A job that has given its pods back, or whose pods were made in vain, pauses before it gets new
@@ -39,7 +39,7 @@ const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
 /// The first and the longest pause after a pod that was made in vain.
 const IN_VAIN_MIN: Duration = Duration::from_secs(1);
 const IN_VAIN_MAX: Duration = Duration::from_secs(300);
-/// How long a pod that was made counts although the watch does not tell of it. It may have come and
+/// How long a created pod counts before the watch reports it. It may have come and
 /// gone between two watches. Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout`
 /// in `pkg/controller/controller_utils.go`). Less is enough here, because a surplus pod is deleted
 /// again.
@@ -56,7 +56,7 @@ pub struct PodWork {
     pods: Known,
     /// Pods that the watch has not told of yet, by name.
     making: BTreeMap<String, Making>,
-    /// The uids of pods whose deletion was requested. It cannot be taken back, because the request may
+    /// The uids of pods whose deletion was requested. A request cannot be cancelled: it may
     /// still arrive.
     removing: BTreeMap<String, Removing>,
     /// When each pod was seen first, by uid.
@@ -125,12 +125,12 @@ pub struct NextWork {
 }
 
 impl PodWork {
-    /// What to do now. `known`: the pods that the fleet was told are about to be deleted, from the same
-    /// view as `job`. `random`: any number, for the length of a pause.
+    /// What to do now. `announced`: the uids of the pods whose deletion was announced to the fleet,
+    /// from the same view as `job`. `random`: any number, for the length of a pause.
     pub fn next(
         &mut self,
         job: &JobRecord,
-        known: &BTreeSet<String>,
+        announced: &BTreeSet<String>,
         hosts: impl Fn(&NodeName) -> Host,
         state: impl Fn(&NodeName) -> PodState,
         now: Timestamp,
@@ -150,7 +150,7 @@ impl PodWork {
         }
         let is_over = |making: &Making| matches!(making, Making::Made { until } if *until <= now);
         self.making.retain(|_, making| !is_over(making));
-        // The plan asks for it again until the pods are gone. It is one event.
+        // The plan repeats `gives_back` until the pods are gone. Only the first one counts.
         let gives_back = gives_back && !self.pauses(now);
         if gives_back {
             let pause = (GIVEN_BACK_MIN * (1 << self.given_back.min(5))).min(GIVEN_BACK_MAX);
@@ -161,12 +161,12 @@ impl PodWork {
         }
         let uids = delete.iter().map(|unneeded| unneeded.uid.clone());
         let doomed: BTreeSet<String> = uids.chain(self.removing.keys().cloned()).collect();
-        let tell = (doomed != *known && !job.phase.is_over()).then_some(doomed);
+        let tell = (doomed != *announced && !job.phase.is_over()).then_some(doomed);
         let is_new = |unneeded: &Unneeded| !self.removing.contains_key(&unneeded.uid);
         let (delete, untold): (Vec<Unneeded>, Vec<_>) =
             delete.into_iter().filter(is_new).partition(|unneeded| {
                 // A job that is over gets no new generation.
-                known.contains(&unneeded.uid) || job.phase.is_over()
+                announced.contains(&unneeded.uid) || job.phase.is_over()
             });
         // If a pod was made in vain, the next one waits until it is deleted and a pause is over.
         let waits_for_deletion = delete
@@ -318,7 +318,7 @@ impl PodWork {
         self.pods.values()
     }
 
-    /// How many pods there are, with those that go, and those that may have been made.
+    /// How many pods there are, including those being deleted and those that may have been created.
     pub fn count(&self) -> usize {
         self.pods.len() + self.making.len()
     }

@@ -84,7 +84,8 @@ impl Fleet {
             });
         }
         if self.tombstones.iter().any(|known| known.run.job == uid) {
-            // Only an object brings its uid along. Nodes know how far this uid came.
+            // Only a MusterJob object can submit the same uid twice. Nodes may have obeyed generations
+            // of the deleted job with this uid.
             let message = format!(
                 "job {name} was deleted in Muster; delete its MusterJob object and apply it again"
             );
@@ -115,7 +116,7 @@ impl Fleet {
         })
     }
 
-    /// The job that a repeated submission means, or why the name cannot be used.
+    /// The job that this submission repeats. `None`: the submission is new. An error: the name is taken.
     fn existing(
         &self,
         name: &JobName,
@@ -204,7 +205,7 @@ impl Fleet {
             });
         }
         let before = job.replicas;
-        // A user who asks for nodes may have mended those that did not match.
+        // A user who asks for nodes may have mended nodes whose software did not match.
         if !job.stacks.is_empty() {
             let job = self.jobs.get_mut(&uid).expect("found above");
             scratch.changes.touch_job(job);
@@ -414,7 +415,8 @@ impl Fleet {
         let Some(node) = self.nodes.get(name) else {
             return Err(Refusal::NoSuchNode(name.clone()));
         };
-        // Muster's own cordons are counted: a client must not claim to be Muster.
+        // Muster's own cordons count against a cap, so a client's cordon is never recorded as
+        // Muster's.
         let by = match CordonedBy::from(by) {
             CordonedBy::Muster => {
                 let claimed = String::new();
@@ -459,7 +461,7 @@ impl Fleet {
         Ok(Reply::Ready(Answer::Done))
     }
 
-    /// Forgets a node whose workers are all dead.
+    /// Forgets a node, and counts all its workers as dead.
     pub(crate) fn strike_off(&mut self, name: &NodeName, changes: &mut Changes) {
         changes.node_changed(&self.nodes, &self.jobs, name);
         for uid in &self.active {

@@ -23,7 +23,7 @@ pub(crate) struct Scratch {
     pub answer: Option<(RequestId, Reply)>,
 }
 
-/// The answer to a request. It is completed when the turn is settled.
+/// The answer to a request. `finish` completes it, when all jobs are settled.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Job { uid: JobUid, existed: bool },

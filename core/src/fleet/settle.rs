@@ -16,9 +16,10 @@ use crate::{
     id::JobUid,
 };
 
-/// Room comes from facts: a member is dead, a job has ended. Every job with such news is settled in
-/// the first pass, and the second gives all room away. A third is for jobs that look elsewhere
-/// because a node was cordoned in the second. A cordon gives no room, so nothing is left over.
+/// The first pass settles the jobs with news, which may free nodes: a member is dead, a job has
+/// ended. The second gives the free nodes to the jobs that wait. The third serves jobs that must
+/// avoid a node that was cordoned in the second. A job without news frees no node, and neither does
+/// a cordon, so more passes would find nothing.
 const PASSES: usize = 3;
 
 impl Fleet {
@@ -133,8 +134,7 @@ impl JobTurn<'_> {
         self.live.condition.is_sound() && (full || !generation.started)
     }
 
-    /// The longer a generation trains undoubted, the more this accuses the nodes on which the job
-    /// failed before.
+    /// Accuses the nodes on which the job failed before, if it now lasts longer than it did there.
     fn compare_training(&mut self) {
         let current = self.job.current.as_ref();
         let training = current.filter(|g| g.started && self.live.condition.doubt().is_none());

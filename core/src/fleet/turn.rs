@@ -1,8 +1,9 @@
-//! One turn of the fleet. It takes the input as a fact, judges silence, settles every job that may
-//! be affected, and returns what changed.
+//! One turn of the fleet, in this order: take the inputs as facts, judge silence, forget what is
+//! over, decide the brake and the cordons, settle every job that may be affected, and return what
+//! changed.
 //!
-//! Facts are applied first and judged afterwards, so the order of messages within one burst does
-//! not matter.
+//! Reports are applied first and judged afterwards, so their order within one burst does not matter.
+//! A request comes last and is decided at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -52,7 +52,7 @@ impl Fleet {
         }
         let replaced = self.bind_session(session, &name, scratch.now);
         scratch.effects.extend(replaced);
-        let before = self.take_in(hello, scratch.now);
+        let before = self.record_hello(hello, scratch.now);
         if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {
             self.halt(&name, &why, scratch.now, &mut scratch.events);
         }
@@ -94,8 +94,8 @@ impl Fleet {
         self.namesake(hello, now)
     }
 
-    /// Why this agent is refused as a stranger. It is not if the store may be an old copy: then the
-    /// agent may know better.
+    /// Why the agent is refused if it does not know of workers on its node. It is not refused if the
+    /// store may be an old copy: then the agent may know better.
     fn stranger(&self, hello: &Hello, ahead: Option<&str>) -> Option<String> {
         self.lacks_workers(hello)
             .filter(|_| ahead.is_none() && !self.policy.accept_store)
@@ -138,8 +138,8 @@ impl Fleet {
         None
     }
 
-    /// Takes over the numbers of the generations that the node has obeyed, unless they show that the
-    /// store is an old copy and no operator has accepted it.
+    /// Raises the last generation number of each job to the one that the node has obeyed. It does not
+    /// if the store may be an old copy and no operator has accepted it.
     fn take_numbers(&mut self, hello: &Hello, ahead: Option<&str>, scratch: &mut Scratch) {
         let (name, accepts) = (&hello.node, self.policy.accept_store);
         if let Some(why) = ahead.filter(|_| accepts) {
@@ -153,7 +153,8 @@ impl Fleet {
         }
     }
 
-    /// Whether the node was there before this coordinator started, and nothing has happened to it.
+    /// Whether the node was there before this coordinator started, in the same boot, and was not
+    /// reported silent since.
     fn returns(&self, hello: &Hello) -> bool {
         let node = self.nodes.get(&hello.node).expect("it was admitted");
         node.liveness == Liveness::Unknown
@@ -175,8 +176,8 @@ impl Fleet {
         Some(Effect::Refuse { session: old, why })
     }
 
-    /// Takes down what the agent has said of its node. Returns the report before that.
-    fn take_in(&mut self, hello: Hello, now: Timestamp) -> Arc<NodeReport> {
+    /// Records what the agent has said of its node. Returns the report before that.
+    fn record_hello(&mut self, hello: Hello, now: Timestamp) -> Arc<NodeReport> {
         let heartbeat = self.nodes.heartbeat(&self.policy);
         let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
         let stale = self.presence.has_just_woken(now, &self.policy, &self.nodes);

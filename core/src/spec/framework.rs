@@ -69,6 +69,10 @@ impl Framework {
                 "NUM_PROCESSES",
                 "PROCESS_ID",
                 "JAX_COORDINATOR_ADDRESS",
+                "OMPI_MCA_orte_hnp_uri",
+                "OMPI_COMM_WORLD_SIZE",
+                "OMPI_COMM_WORLD_RANK",
+                "OMPI_COMM_WORLD_LOCAL_RANK",
             ],
             Framework::Xgboost => &["WORKER_ADDRS", "WORKER_PORT"],
         };

@@ -1,9 +1,10 @@
-//! All records of one coordinator: read from the API server, and written one after the other.
+//! All records of one coordinator: read from the API server, and written in groups, one group after
+//! the other.
 //!
-//! A node's epoch and the version of its record change with every connection. Those of all nodes are
-//! in one object, `sessions`, so that ten thousand nodes that come back are not ten thousand writes. It
-//! is written before the nodes' own objects. If the commit ends there, an epoch that no node was told
-//! is skipped, and none is ever given out twice.
+//! A node's epoch and the version of its record change with every connection. The epochs and versions
+//! of all nodes are in one object, `sessions`, so that ten thousand nodes that come back are not ten
+//! thousand writes. `sessions` is written before the nodes' own objects. If the commit fails in between,
+//! the new epoch was sent to no node and is never used.
 
 use std::{
     collections::BTreeMap,
@@ -384,7 +385,8 @@ impl Records {
             let put = put.await.map_err(|failed| failed.of("events"))?;
             self.story.written(chunk.first, put);
         }
-        // The event that tells of a deletion is committed together with it.
+        // This commit also has the event of the deletion, so the events of a deleted job are released
+        // only after that one was added.
         deleted(writes).for_each(|uid| self.story.kept().release(uid));
         for (first, version) in self.story.take_empty() {
             let name = chunk_name(first);

@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world drill planted strangers upgrade lanes e2e bench build release sbom lint env completions clean-env
+.PHONY: help demo test world drill planted strangers frameworks upgrade lanes e2e bench build release sbom lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ upgrade: ## build an earlier commit (FROM=COMMIT), and replace each of its daemo
 
 strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB)
 	@exec tools/strangers $(STRANGERS)
+
+frameworks: ## TensorFlow and JAX through killed members and cut nodes: a table of what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 2.3 GB)
+	@exec tools/frameworks $(FRAMEWORKS)
 
 lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B (three minutes each; PyTorch for each from the index)
 	@exec tools/lanes

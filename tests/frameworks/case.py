@@ -1,0 +1,70 @@
+"""What a case is: a job file of some system, its program, and what is done to it.
+
+A case is a file in `cases/` with a list `CASES`. Its program prints `step N` for each step, saves its state, goes on from there when it
+starts, and prints `end NUMBER` when it has made all steps. The number must not depend on how often it was started.
+"""
+
+import dataclasses
+import os
+import signal
+
+KILL, CUT = "kill", "cut"
+
+
+@dataclasses.dataclass(frozen=True)
+class Strike:
+    """One thing that is done to a job that trains. `rank` is a global rank."""
+
+    what: str
+    rank: int
+
+    def named(self, status):
+        """In words, with the member's role if it has one."""
+        member = next(member for member in status["members"] if member["node"] == self.node(status))
+        name = member.get("role") or f"rank {self.rank}"
+        return f"{name} killed" if self.what == KILL else f"node of {name} cut"
+
+    def node(self, status):
+        return self._rank(status)["node"]
+
+    def _rank(self, status):
+        return next(rank for rank in status["ranks"] if rank["rank"] == self.rank)
+
+    def strike(self, status, muster):
+        if self.what == KILL:
+            os.kill(self._rank(status)["pid"], signal.SIGKILL)
+        else:
+            # The power is gone: agent, runner and workers are killed at once.
+            muster("local", "kill-node", self.node(status))
+
+    def expected(self, status):
+        """The cause, the culprit, and the one to be charged, as `muster explain` must say."""
+        node = self.node(status)
+        return ("WorkerKilled", f"rank {self.rank} on {node}", "job") if self.what == KILL else ("NodeLost", node, "node")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One job, and what is done to it."""
+
+    # The first two columns of the table: what runs, and the package whose version is shown.
+    name: str
+    package: str
+    # A file in `packages/`. The case has an environment with exactly these packages.
+    packages: str
+    # A file in `programs/`, and the job file that runs it. In the job file PYTHON, PROGRAM, FOLDER and STEPS are replaced.
+    program: str
+    job: str
+    # Its members, and the ranks that print steps.
+    members: int
+    stepping: tuple
+    strikes: tuple
+    steps: int = 120
+    # The rank that prints `end NUMBER`, and how far that number may be from that of the undisturbed run.
+    ends: int = 0
+    tolerance: float = 0.0
+
+    @property
+    def nodes(self):
+        """A cut node does not come back, so there is a spare one for each."""
+        return self.members + sum(strike.what == CUT for strike in self.strikes)

@@ -1,0 +1,261 @@
+"""Real frameworks through real faults: `make frameworks`.
+
+Each case of `cases/` runs twice on a local cluster of its own: undisturbed, and with members killed and nodes cut. The second run must
+end with the number that the first one ends with, and `muster explain` must name the cause and the culprit of each break. It ends with
+a table, and with exit code 1 if anything was wrong.
+
+    python tests/frameworks/disturb.py --cases jax
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+MUSTER = ROOT / "target" / "muster" / "bin" / "muster"
+FILES = sorted(path.stem for path in (HERE / "cases").glob("*.py"))
+PAGE = ROOT / "docs" / "frameworks.md"
+BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
+HEAD = ["framework", "version", "what was done", "re-form, s", "steps repeated", "culprit right", "end"]
+# Only a failure waits this long. TensorFlow needs 10 s to start on two busy cores, and notices a silent peer after 9 s.
+PATIENCE = 180
+LOOK = 0.1
+# Steps of a new generation before the next strike. Programs save every fifth step, so some steps are lost.
+PROGRESS = 7
+OVER = ("Succeeded", "Failed", "Cancelled")
+
+
+class Wrong(Exception):
+    """A run that was not completed."""
+
+
+def main():
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    options = arguments()
+    sys.path.insert(0, str(HERE))
+    rows, wrong = [], []
+    for file in options.cases:
+        for case in (case for case in load(file) if options.named in case.name):
+            found = Measured(case, environment(case))
+            rows += found.rows
+            wrong += found.wrong
+    print("\n" + table(rows))
+    print("\n".join(wrong) or "All of them ended as if nothing had happened.")
+    if options.write and not wrong:
+        write(table(rows))
+    return 1 if wrong else 0
+
+
+def load(file):
+    spec = importlib.util.spec_from_file_location(f"cases_{file}", HERE / "cases" / f"{file}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.CASES
+
+
+def environment(case):
+    """The interpreter of the case's packages, made if it is not there yet."""
+    command = [ROOT / "tools" / "python-env", "--requirements", HERE / "packages" / case.packages]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+class Measured:
+    """One case, undisturbed and disturbed."""
+
+    def __init__(self, case, python):
+        self.case, self.rows, self.wrong = case, [], []
+        version = self.version(python)
+        with tempfile.TemporaryDirectory(prefix="muster-frameworks-") as folder:
+            plain = Run(case, python, pathlib.Path(folder) / "plain", ()).run()
+            self.say(plain, "undisturbed")
+            self.rows.append([case.name, version, "undisturbed", "", "", "", plain.end or "none"])
+            struck = Run(case, python, pathlib.Path(folder) / "struck", case.strikes).run()
+            if plain.end and struck.end and not close(plain.end, struck.end, case.tolerance):
+                struck.wrong.append(f"ended with {struck.end} instead of {plain.end}")
+            self.say(struck, "disturbed")
+            for number, blow in enumerate(struck.blows):
+                end = (struck.end or "none") if number == len(struck.blows) - 1 else ""
+                right = {True: "yes", False: "no", None: ""}[blow.right]
+                self.rows.append(["", "", blow.words, seconds(blow.receipt), repeated(blow.receipt), right, end])
+
+    def say(self, run, how):
+        said = "; ".join(run.wrong) or "as it should be"
+        print(f"{self.case.name:34} {how:12} {run.seconds:4.0f} s  {said}", flush=True)
+        self.wrong += [f"{self.case.name}, {how}: {what}" for what in run.wrong]
+
+    def version(self, python):
+        look = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+        return subprocess.run([python, "-c", look, self.case.package], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def close(one, other, tolerance):
+    return one == other if not tolerance else abs(float(one) - float(other)) <= tolerance * abs(float(one))
+
+
+def seconds(receipt):
+    return "" if receipt is None or receipt["totalMs"] is None else f"{receipt['totalMs'] / 1000:.1f}"
+
+
+def repeated(receipt):
+    return "" if receipt is None or receipt["stepsLost"] is None else str(receipt["stepsLost"])
+
+
+class Blow:
+    """A strike that has hit: what it was, what `explain` must say, and what it says."""
+
+    def __init__(self, strike, status):
+        self.words, self.expected = strike.named(status), strike.expected(status)
+        self.receipt, self.right = None, None
+
+
+class Run:
+    """One job from its start to its end, through strikes."""
+
+    def __init__(self, case, python, folder, strikes):
+        self.case, self.python, self.folder, self.strikes = case, python, folder, strikes
+        self.state = folder / "state"
+        self.state.mkdir(parents=True)
+        self.cluster = folder / "cluster"
+        self.wrong, self.blows, self.seconds, self.end = [], [], 0.0, None
+
+    def run(self):
+        began = time.monotonic()
+        try:
+            self.start()
+            generation = 0
+            for strike in self.strikes:
+                status = self.until(f"trained in a generation after {generation}", lambda: self.trains(generation))
+                generation = status["generation"]
+                self.blows.append(Blow(strike, status))
+                strike.strike(status, self.muster)
+            self.until("over", self.is_over)
+            self.check()
+        except Wrong as problem:
+            self.wrong.append(str(problem))
+        finally:
+            self.stop()
+        self.seconds = time.monotonic() - began
+        return self
+
+    def start(self):
+        self.muster("local", "up", "--nodes", str(self.case.nodes))
+        job = self.case.job
+        words = {"PYTHON": self.python, "PROGRAM": HERE / "programs" / self.case.program, "FOLDER": self.state, "STEPS": self.case.steps}
+        for word, value in words.items():
+            job = re.sub(rf"\b{word}\b", str(value), job)
+        (self.folder / "job.yaml").write_text(job)
+        self.muster("submit", "-f", str(self.folder / "job.yaml"))
+
+    def muster(self, *arguments):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        clean |= {"MUSTER_LOCAL_DIR": str(self.cluster), "NO_COLOR": "1"}
+        result = subprocess.run([MUSTER, *arguments], env=clean, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise Wrong(f"muster {' '.join(arguments)}: {result.stderr.strip()}")
+        return result.stdout
+
+    def status(self):
+        return json.loads(self.muster("get", "job", "job", "-o", "json"))["status"]
+
+    def trains(self, after):
+        """The status, if a generation later than this one has made some steps of its own."""
+        status = self.status()
+        if status["generation"] > after + 1:
+            raise Wrong(f"broke by itself{self.evidence()}")
+        ranks = {rank["rank"]: rank for rank in status["ranks"]}
+
+        def steps(rank):
+            first, last = ranks[rank]["firstStep"], ranks[rank]["lastStep"]
+            return 0 if first is None else last - first
+
+        new = status["generation"] > after and status["phase"] == "Running" and len(ranks) == self.case.members
+        return status if new and all(rank["pid"] for rank in ranks.values()) and all(steps(rank) >= PROGRESS for rank in self.case.stepping) else None
+
+    def is_over(self):
+        return self.status()["phase"] in OVER
+
+    def until(self, what, look):
+        deadline = time.monotonic() + PATIENCE
+        while not (found := look()):
+            if time.monotonic() > deadline or (what != "over" and self.is_over()):
+                raise Wrong(f"not {what}{self.evidence()}")
+            time.sleep(LOOK)
+        return found
+
+    def check(self):
+        status = self.status()
+        if status["phase"] != "Succeeded":
+            raise Wrong(f"{status['phase']}: {status['message']}{self.evidence()}")
+        ends = re.findall(r"^end (\S+)$", self.muster("logs", "job", "--rank", str(self.case.ends)), re.MULTILINE)
+        self.end = ends[-1] if ends else None
+        if not ends:
+            self.wrong.append(f"rank {self.case.ends} printed no end{self.evidence()}")
+        incidents = json.loads(self.muster("explain", "job", "-o", "json"))["incidents"]
+        breaks = [incident for incident in incidents if incident["cause"] != "FirstStart"]
+        for blow, receipt in zip(self.blows, breaks):
+            said = (receipt["cause"], receipt["culprit"], receipt["charged"])
+            blow.receipt, blow.right = receipt, said == blow.expected
+            if not blow.right:
+                self.wrong.append(f"{blow.words}: explain says {said} instead of {blow.expected}: {receipt['message']}")
+        if len(breaks) != len(self.blows):
+            self.wrong.append(f"{len(breaks)} breaks instead of {len(self.blows)}: {[incident['message'] for incident in breaks]}")
+
+    def evidence(self):
+        with contextlib.suppress(Wrong):
+            return "\n" + self.muster("explain", "job") + self.muster("logs", "job", "--tail", "8") + self.muster("logs", "job", "--previous", "--tail", "8")
+        return ""
+
+    def stop(self):
+        try:
+            self.muster("local", "down")
+        except Wrong as problem:
+            self.wrong.append(str(problem))
+        shutil.rmtree(self.cluster, ignore_errors=True)
+
+
+def table(rows):
+    lines = [HEAD, ["---"] * len(HEAD), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def write(text):
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+def arguments():
+    def some_of(text):
+        unknown = [word for word in text.split(",") if word not in FILES]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are: {', '.join(FILES)}")
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=some_of, default=FILES, help=",".join(FILES) + " [all]")
+    parser.add_argument("--named", default="", metavar="TEXT", help="only cases whose name contains this")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/frameworks.md, if all was right")
+    options = parser.parse_args()
+    if not MUSTER.exists():
+        parser.error(f"{MUSTER} is not there: run make build first")
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -33,7 +33,7 @@ HEAD = ["framework", "version", "what was done", "re-form, s", "steps repeated",
 PATIENCE = 180
 LOOK = 0.1
 # Steps of a new generation before the next strike. Programs save every fifth step, so some steps are lost.
-PROGRESS = 7
+PROGRESS = 9
 OVER = ("Succeeded", "Failed", "Cancelled")
 
 

@@ -177,6 +177,28 @@ pub fn hunt(patience: u64, threads: usize, told: impl Fn(&Caught)) -> io::Result
     Ok(all)
 }
 
+/// The recorded seed of this mistake, if it still sees it. A change of the rules or of the world
+/// gives a seed another history.
+pub fn seen_again(planted: Planted) -> Option<(Size, u64, Violation)> {
+    let name = planted.to_string();
+    let lines = read().ok()?;
+    let (size, seed) = lines.into_iter().find_map(|line| match line {
+        Line::Planted(caught) if caught.name == name => {
+            let sizes = [Size::Small, Size::Mixed, Size::Large];
+            let size = sizes.into_iter().find(|size| size.name() == caught.size)?;
+            Some((size, caught.seeds? - 1))
+        }
+        _ => None,
+    })?;
+    let options = crate::Options {
+        size,
+        planted: Some(planted),
+        ..crate::Options::default()
+    };
+    let violation = crate::run(seed, &options).violation?;
+    Some((size, seed, violation))
+}
+
 /// The first seed that sees this mistake. It looks at small histories first, and then at mixed
 /// ones, in case the mistake needs more nodes or time.
 pub fn first_seen(

@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_core::period;
 
-use crate::{commands, local};
+use crate::{commands, kubectl, local};
 
 /// Run elastic, fault-tolerant distributed training.
 ///
@@ -130,4 +130,7 @@ pub(crate) enum Command {
     /// Not for people: leaves the terminal's session and executes the given program
     #[command(name = local::DETACH, hide = true)]
     Detach(local::Detach),
+    /// Not for people: executes the given program, which ends with its starter
+    #[command(name = kubectl::BOUND, hide = true)]
+    Bound(kubectl::Bound),
 }

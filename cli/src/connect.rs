@@ -1,6 +1,6 @@
 //! The connection to a coordinator, and the explanation of its failures to a person.
 
-use std::{error::Error as _, future::Future, path::Path, time::Duration};
+use std::{error::Error as _, future::Future, path::Path, sync::Arc, time::Duration};
 
 use muster_proto::v1::{
     JobRef, access_service_client::AccessServiceClient, audit_service_client::AuditServiceClient,
@@ -18,7 +18,9 @@ use muster_rpc::{
 use tonic::{Code, Request, Status};
 
 use crate::{
+    contexts::KubernetesEntry,
     fail::Failure,
+    kubectl::{Forward, Kubectl},
     shown::{self, Shown},
 };
 
@@ -27,6 +29,8 @@ pub(crate) struct Client {
     server: Address,
     clients: Clients,
     timeout: Option<Duration>,
+    /// What leads to the coordinator, if kubectl does.
+    _forward: Option<Arc<Forward>>,
 }
 
 impl Client {
@@ -36,6 +40,9 @@ impl Client {
         shown: Option<&Shown>,
         timeout: Option<Duration>,
     ) -> Result<Client, Failure> {
+        if let Some(Shown::Kubernetes(entry)) = shown {
+            return Self::through_kubectl(server, entry, timeout).await;
+        }
         let server = if server.contains("://") {
             server.to_owned()
         } else {
@@ -55,7 +62,7 @@ impl Client {
                 }
                 Some(Shown::Token(entry)) => shown::by_token(entry)?,
                 Some(Shown::Certificate(entry)) => shown::by_certificate(entry)?,
-                None => {
+                Some(Shown::Kubernetes(_)) | None => {
                     return Err(Failure::Unreachable(format!(
                         "there are no credentials for {server}; get a token from whoever runs it, and run: muster login {server} --ca-pin PIN; \
                          or, for a coordinator that takes tokens of Kubernetes or certificates of your site: muster config set-context"
@@ -63,12 +70,7 @@ impl Client {
                 }
             };
         }
-        let mut clients = dial(&server, options)
-            .await
-            .map_err(|error| match error.explain() {
-                Some(why) => Failure::Unreachable(format!("{server}: {why}")),
-                None => unreachable(&server, &innermost(&error)),
-            })?;
+        let mut clients = call(&server, options).await?;
         if let Some((path, own)) = known
             && own.pins() != clients.authorities()
             && let Some(with_new) = renewed(path, &own, &server).await
@@ -79,6 +81,35 @@ impl Client {
             server,
             clients,
             timeout,
+            _forward: None,
+        })
+    }
+
+    /// Calls the coordinator of a Kubernetes cluster, at `server`, or if that is empty through a port
+    /// that kubectl forwards.
+    async fn through_kubectl(
+        server: &str,
+        entry: &KubernetesEntry,
+        timeout: Option<Duration>,
+    ) -> Result<Client, Failure> {
+        let kubectl = Kubectl::of(entry, !server.is_empty(), timeout);
+        let options = shown::by_kubernetes(&kubectl)?;
+        let (address, forward) = match server {
+            "" => {
+                let forward = Forward::open(&kubectl).await?;
+                let address = format!("https://127.0.0.1:{}", forward.port());
+                (address, Some(Arc::new(forward)))
+            }
+            server => (server.to_owned(), None),
+        };
+        let server = address
+            .parse::<Address>()
+            .map_err(|why| Failure::usage(format!("{address:?} is not a URL: {why}")))?;
+        Ok(Client {
+            clients: call(&server, options).await?,
+            server,
+            timeout,
+            _forward: forward,
         })
     }
 
@@ -160,6 +191,15 @@ impl Client {
         .map(tonic::Response::into_inner)
         .map_err(|status| self.failure(status))
     }
+}
+
+async fn call(server: &Address, options: Options) -> Result<Clients, Failure> {
+    dial(server, options)
+        .await
+        .map_err(|error| match error.explain() {
+            Some(why) => Failure::Unreachable(format!("{server}: {why}")),
+            None => unreachable(server, &innermost(&error)),
+        })
 }
 
 /// The credentials in this file, renewed if two thirds of their life are over.

@@ -165,7 +165,7 @@ impl Context {
     }
 
     /// `None`: no limit.
-    fn request_timeout(&self) -> Option<Duration> {
+    pub(crate) fn request_timeout(&self) -> Option<Duration> {
         (self.globals.request_timeout > Duration::ZERO).then_some(self.globals.request_timeout)
     }
 }

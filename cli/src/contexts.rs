@@ -21,7 +21,8 @@ pub(crate) const LOCAL: &str = "local";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Entry {
-    /// `https://HOST:PORT`.
+    /// `https://HOST:PORT`. Empty: a port of this machine that kubectl forwards.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) server: String,
     /// The namespace of jobs whose namespace is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +35,27 @@ pub(crate) struct Entry {
     pub(crate) token: Option<TokenEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) certificate: Option<CertificateEntry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kubernetes: Option<KubernetesEntry>,
+}
+
+/// A coordinator in a Kubernetes cluster that this user's kubectl reaches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct KubernetesEntry {
+    /// The context of the kubeconfig.
+    pub(crate) kube_context: String,
+    /// The files of the kubeconfig, as $KUBECONFIG names them. Without it kubectl looks where it
+    /// always does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kubeconfig: Option<String>,
+    /// The coordinator's namespace.
+    pub(crate) system_namespace: String,
+    /// Whose tokens are shown, as `NAMESPACE/NAME`.
+    pub(crate) service_account: String,
+    /// The name in the coordinator's certificate, if not that of its Service or the one in its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) server_name: Option<String>,
 }
 
 /// A certificate that the site issues and renews, for a coordinator that takes those.
@@ -63,6 +85,16 @@ pub(crate) struct TokenEntry {
     /// A program and its arguments that print a token. No shell is involved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) command: Vec<String>,
+}
+
+impl Entry {
+    /// Where the coordinator is, for a person.
+    pub(crate) fn address(&self) -> &str {
+        match self.server.as_str() {
+            "" => "(kubectl port-forward)",
+            server => server,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,7 +165,8 @@ impl Contexts {
     pub(crate) fn shown(&self, entry: &Entry) -> Option<Shown> {
         let token = entry.token.clone().map(Shown::Token);
         let certificate = || entry.certificate.clone().map(Shown::Certificate);
-        let given = token.or_else(certificate);
+        let kubernetes = || entry.kubernetes.clone().map(Shown::Kubernetes);
+        let given = token.or_else(certificate).or_else(kubernetes);
         given.or_else(|| self.credentials_path(entry).map(Shown::Credentials))
     }
 

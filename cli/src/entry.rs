@@ -12,7 +12,7 @@ use crate::{
     },
     context::Context,
     fail::Failure,
-    local,
+    kubectl, local,
 };
 
 pub(crate) fn run(cli: Cli) -> ExitCode {
@@ -69,6 +69,7 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Completion(args) => completion::completion(cx, args),
         Command::Version(args) => version::version(cx, args).await,
         Command::Detach(args) => local::detach(&args),
+        Command::Bound(args) => kubectl::bound(&args),
     }
 }
 

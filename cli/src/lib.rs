@@ -19,6 +19,7 @@ mod entry;
 mod fail;
 mod help;
 pub mod jobfile;
+mod kubectl;
 mod local;
 mod output;
 mod shown;

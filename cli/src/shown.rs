@@ -1,5 +1,5 @@
 //! What a user shows to a coordinator: the credentials of `muster login`, a certificate of the site, or
-//! a token of a Kubernetes cluster. A token is kept in memory only, and a new one is got shortly before it ends, so that
+//! a token of a Kubernetes cluster, which a file, a command or the user's kubectl gives. A token is kept in memory only, and a new one is got shortly before it ends, so that
 //! commands that follow something outlive it.
 
 use std::{
@@ -20,8 +20,9 @@ use muster_rpc::{
 };
 
 use crate::{
-    contexts::{CertificateEntry, TokenEntry},
+    contexts::{CertificateEntry, KubernetesEntry, TokenEntry},
     fail::Failure,
+    kubectl::Kubectl,
 };
 
 /// A token is not shown any more when it ends within this time, because clocks differ.
@@ -34,6 +35,8 @@ pub(crate) enum Shown {
     Credentials(PathBuf),
     Token(TokenEntry),
     Certificate(CertificateEntry),
+    /// A token, and the authorities that vouch for the coordinator, by the user's kubectl.
+    Kubernetes(KubernetesEntry),
 }
 
 /// With what a coordinator is called by a certificate of the site.
@@ -58,21 +61,46 @@ pub(crate) fn by_token(entry: &TokenEntry) -> Result<Options, Failure> {
         .map_err(|e| Failure::request(format!("{}: {e}", path.display())))?;
     let tls = ClientTls::new(&Trust::Authorities(authorities), None)
         .map_err(|e| Failure::request(format!("{}: {e}", path.display())))?;
-    let first = next(entry).map_err(Failure::Unreachable)?;
-    let (of, kept) = (entry.clone(), Mutex::new(first));
-    let tokens = Tokens::new(move || {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_over(&kept) {
-            *kept = next(&of)?;
-        }
-        Ok(kept.clone())
-    });
+    let of = entry.clone();
     Ok(Options {
         tls: Some(tls),
         server_name: entry.server_name.clone(),
-        tokens: Some(tokens),
+        tokens: Some(tokens(move || next(&of))?),
         ..Options::default()
     })
+}
+
+/// With what the coordinator of a Kubernetes cluster is called. Asks the cluster for its authorities
+/// and for the first token.
+pub(crate) fn by_kubernetes(kubectl: &Kubectl) -> Result<Options, Failure> {
+    let authorities = kubectl.authorities().map_err(Failure::Unreachable)?;
+    let tls = ClientTls::new(&Trust::Authorities(authorities), None)
+        .map_err(|e| Failure::request(format!("the authorities of the coordinator: {e}")))?;
+    let of = kubectl.clone();
+    let next = move || {
+        let text = of.token()?;
+        Bearer::parse(&text).map_err(|e| format!("the token that kubectl has printed: {e}"))
+    };
+    Ok(Options {
+        tls: Some(tls),
+        server_name: kubectl.server_name(),
+        tokens: Some(tokens(next)?),
+        ..Options::default()
+    })
+}
+
+/// Gets the first token, and another one whenever the last is about to end.
+fn tokens(
+    next: impl Fn() -> Result<Bearer, String> + Send + Sync + 'static,
+) -> Result<Tokens, Failure> {
+    let kept = Mutex::new(next().map_err(Failure::Unreachable)?);
+    Ok(Tokens::new(move || {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_over(&kept) {
+            *kept = next()?;
+        }
+        Ok(kept.clone())
+    }))
 }
 
 /// A token that does not say when it ends is got once.

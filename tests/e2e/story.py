@@ -337,7 +337,7 @@ class Story:
                 self.kubectl("create", "rolebinding", name, "-n", TEAM, "--clusterrole", f"muster-{role}", "--serviceaccount", f"{TEAM}:{name}")
             self.kubectl("create", "serviceaccount", "opal", "-n", TEAM)
             self.kubectl("create", "clusterrolebinding", TEAM, "--clusterrole", "muster-operator", "--serviceaccount", f"{TEAM}:opal")
-            return self.three_users(*(self.by_token(name) for name in ("sue", "vic", "opal")))
+            return self.three_users(self.by_token("sue"), self.by_kubeconfig("vic"), self.by_token("opal"))
         finally:
             self.kubectl("delete", "clusterrolebinding", TEAM, "--ignore-not-found", may_fail=True)
             self.kubectl("delete", "namespace", TEAM, "--ignore-not-found", may_fail=True, timeout=120)
@@ -364,6 +364,14 @@ class Story:
         wait_until(lambda: sue("get", "job", "by-sue", "-n", TEAM, may_fail=True) is None, 30, "a right that was taken away is gone")
         took = time.monotonic() - began
         return f"{who.split(',')[0]}; each may do what its role says and nothing else; a right that was taken away was gone after {took:.1f} s"
+
+    def by_kubeconfig(self, name):
+        """Everything comes from kubectl, the way to the coordinator, too."""
+        if self.kubectl.command != ["kubectl"]:
+            return self.by_token(name)
+        user = self.user(name)
+        user("config", "set-context", "prod", "--kubernetes", "--service-account", f"{TEAM}/{name}")
+        return user
 
     def by_token(self, name):
         user = self.user(name)

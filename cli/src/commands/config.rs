@@ -32,7 +32,7 @@ enum ConfigCommand {
     GetContexts(GetContexts),
     CurrentContext(CurrentContext),
     UseContext(UseContext),
-    SetContext(set_context::SetContext),
+    SetContext(Box<set_context::SetContext>),
     DeleteContext(DeleteContext),
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn config(cx: &Context, args: Config) -> Result<(), Failure> {
             cx.say(format!("the context is {name} now"));
             Ok(())
         }
-        ConfigCommand::SetContext(args) => set_context::set_context(cx, contexts, args),
+        ConfigCommand::SetContext(args) => set_context::set_context(cx, contexts, *args),
         ConfigCommand::DeleteContext(DeleteContext { name }) => {
             contexts.remove(&name)?;
             cx.say(format!("context {name} is forgotten"));
@@ -123,7 +123,7 @@ fn list(cx: &Context, contexts: &Contexts) -> Result<(), Failure> {
         .map(|(name, entry)| Row {
             name,
             current: name == current,
-            server: Some(&entry.server),
+            server: Some(entry.address()),
             namespace: entry.namespace.as_deref(),
         })
         .collect();

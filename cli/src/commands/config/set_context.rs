@@ -1,5 +1,7 @@
 //! `muster config set-context`
 
+mod kubernetes;
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -13,19 +15,25 @@ use crate::{
     shown,
 };
 
-/// Add a context with a token of Kubernetes or a certificate of your site.
+/// Add a context by a kubeconfig, a token of Kubernetes or a certificate.
 ///
-/// The token must be for the coordinator's own audience: never show it the one for your API server.
-/// It comes from a file, or from a command that prints it; no shell reads the command. The token is
-/// got once now, to see that it can be, and kept nowhere. A certificate and its key are read with every
-/// command.
+/// With --kubernetes, your kubectl gives all that is needed with every command: the coordinator's
+/// authorities, a token of a service account, and without --url a forwarded port. Your credentials for the
+/// API server stay with kubectl, whatever they are. Without --kubernetes, the token comes from a file, or from
+/// a command that prints it; no shell reads the command. A token must be for the coordinator's own audience:
+/// never show it the one for your API server. It is got once now, to see that it can be, and kept nowhere.
+/// A certificate and its key are read with every command.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
-  # The coordinator's authority, from the cluster
-  kubectl get configmap muster-ca-bundle -n muster-system -o jsonpath='{.data.ca\\.crt}' > ca.crt
+  # The cluster and the namespace that kubectl uses now, as its service account muster
+  muster config set-context prod --kubernetes
 
-  # A new token of the service account ann for every command
+  # As another service account, at an address where the coordinator is exposed
+  muster config set-context prod --kubernetes --kube-context prod --service-account team-a/ann \\
+    --url https://train:7070
+
+  # A token of Kubernetes that another program prints
   muster config set-context prod --url https://train:7070 --ca-file ca.crt -- kubectl create token ann \\
     --audience muster-coordinator.muster-system
 
@@ -38,21 +46,28 @@ EXAMPLES:
 pub(super) struct SetContext {
     /// Name of the context
     name: String,
-    /// The coordinator's address
-    #[arg(long, value_name = "URL")]
-    url: String,
+    /// The coordinator's address [with --kubernetes: default a port that kubectl forwards]
+    #[arg(long, value_name = "URL", required_unless_present = "kubernetes")]
+    url: Option<String>,
     /// The certificate authorities that vouch for it, PEM; read with every command
-    #[arg(long, value_name = "FILE")]
-    ca_file: PathBuf,
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "kubernetes",
+        conflicts_with = "kubernetes"
+    )]
+    ca_file: Option<PathBuf>,
     /// The name that must stand in its certificate [default: the one in its address]
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
+    #[command(flatten)]
+    kubernetes: kubernetes::Flags,
     /// The token, in a file that is read with every command
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with = "token_command",
-        required_unless_present_any = ["token_command", "client_certificate"]
+        conflicts_with_all = ["token_command", "kubernetes"],
+        required_unless_present_any = ["token_command", "client_certificate", "kubernetes"]
     )]
     token_file: Option<PathBuf>,
     /// Your certificate, PEM, for a coordinator with --client-ca-file
@@ -60,14 +75,14 @@ pub(super) struct SetContext {
         long,
         value_name = "FILE",
         requires = "client_key",
-        conflicts_with_all = ["token_file", "token_command"]
+        conflicts_with_all = ["token_file", "token_command", "kubernetes"]
     )]
     client_certificate: Option<PathBuf>,
     /// The key of that certificate, PEM
     #[arg(long, value_name = "FILE", requires = "client_certificate")]
     client_key: Option<PathBuf>,
     /// A program that prints the token, and its arguments
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "kubernetes")]
     token_command: Vec<String>,
 }
 
@@ -76,10 +91,34 @@ pub(super) fn set_context(
     mut contexts: Contexts,
     args: SetContext,
 ) -> Result<(), Failure> {
-    let SetContext { name, url, .. } = args;
+    let name = args.name.clone();
     if let Some(why) = name_error(&name) {
         return Err(Failure::usage(format!("{name:?} {why}")));
     }
+    let namespace = cx.globals.namespace.clone();
+    if let Some(why) = namespace.as_deref().and_then(label_error) {
+        return Err(Failure::usage(format!("--namespace: {why}")));
+    }
+    let entry = Entry {
+        server: args
+            .url
+            .as_deref()
+            .map(address)
+            .transpose()?
+            .unwrap_or_default(),
+        namespace,
+        ..Entry::default()
+    };
+    let entry = match args.ca_file.clone() {
+        Some(ca_file) => by_files(entry, ca_file, args)?,
+        None => kubernetes::entry(cx, entry, args.kubernetes, args.server_name)?,
+    };
+    contexts.set(&name, entry)?;
+    cx.say(format!("the context is {name} now"));
+    Ok(())
+}
+
+fn address(url: &str) -> Result<String, Failure> {
     let address: Address = url
         .parse()
         .map_err(|e| Failure::usage(format!("--url {url:?}: {e}")))?;
@@ -88,19 +127,14 @@ pub(super) fn set_context(
             "--url {address} is not a URL like https://train.example.org:7070"
         )));
     }
-    let namespace = cx.globals.namespace.clone();
-    if let Some(why) = namespace.as_deref().and_then(label_error) {
-        return Err(Failure::usage(format!("--namespace: {why}")));
-    }
+    Ok(address.to_string())
+}
+
+fn by_files(mut entry: Entry, ca_file: PathBuf, args: SetContext) -> Result<Entry, Failure> {
     let whole = |path: PathBuf| {
         std::path::absolute(&path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))
     };
-    let ca_file = whole(args.ca_file)?;
-    let mut entry = Entry {
-        server: address.to_string(),
-        namespace,
-        ..Entry::default()
-    };
+    let ca_file = whole(ca_file)?;
     if let (Some(file), Some(key)) = (args.client_certificate, args.client_key) {
         let certificate = CertificateEntry {
             ca_file,
@@ -120,7 +154,5 @@ pub(super) fn set_context(
         shown::by_token(&token)?;
         entry.token = Some(token);
     }
-    contexts.set(&name, entry)?;
-    cx.say(format!("the context is {name} now"));
-    Ok(())
+    Ok(entry)
 }

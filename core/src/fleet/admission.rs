@@ -1,7 +1,7 @@
 //! Which jobs may take room in this turn, and in which order. A job that comes first takes what it
 //! needs before the next is asked.
 //!
-//! Today every job that is concerned is admitted, by priority and then by age. Decides nothing
+//! Today every job that is concerned is in_order, by priority and then by age. Decides nothing
 //! about nodes: `placement` does, for one job at a time.
 
 use std::{cmp::Reverse, collections::BTreeMap};
@@ -9,13 +9,13 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use crate::{fleet::job::JobRecord, id::JobUid};
 
 /// The jobs of `concerned` that may take room, the first to choose first.
-pub(crate) fn admitted<'a>(
+pub(crate) fn in_order<'a>(
     jobs: &BTreeMap<JobUid, JobRecord>,
     concerned: impl Iterator<Item = &'a JobUid>,
 ) -> Vec<JobUid> {
-    let mut admitted: Vec<&JobRecord> = concerned.filter_map(|uid| jobs.get(uid)).collect();
-    admitted.sort_by_key(|job| (Reverse(job.spec.priority), job.created, &job.uid));
-    admitted.into_iter().map(|job| job.uid.clone()).collect()
+    let mut in_order: Vec<&JobRecord> = concerned.filter_map(|uid| jobs.get(uid)).collect();
+    in_order.sort_by_key(|job| (Reverse(job.spec.priority), job.created, &job.uid));
+    in_order.into_iter().map(|job| job.uid.clone()).collect()
 }
 
 #[cfg(test)]
@@ -36,7 +36,7 @@ mod tests {
                     (job.uid.clone(), job)
                 })
                 .collect();
-        let order = admitted(&jobs, jobs.keys());
+        let order = in_order(&jobs, jobs.keys());
         let order: Vec<&str> = order.iter().map(JobUid::as_str).collect();
         assert_eq!(order, ["c", "b", "d", "a"]);
     }

@@ -294,7 +294,7 @@ impl Evidence {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct Blame {
     pub cause: Cause,
     pub message: String,
     /// The end of the program that failed first, without naming the place. `None` if no program of
@@ -319,7 +319,7 @@ pub(crate) struct Verdict {
 /// a program that cannot reach something else uses the same words, and a program that eats all
 /// memory may take its runner along. So the job pays if this has happened `in_vain`, repeatedly and
 /// without a new step. Otherwise such a job would restart for ever.
-pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Verdict> {
+pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Blame> {
     let late = too_late(evidence);
     let primary = evidence
         .iter()
@@ -334,7 +334,7 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         .filter(|e| !named || e.name() != primary.name())
         .map(Evidence::name)
         .collect();
-    Some(Verdict {
+    Some(Blame {
         cause,
         message,
         symptom: symptom(primary),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::{
     fleet::{
-        blame::{self, Evidence, Verdict},
+        blame::{self, Blame, Evidence},
         budget::{self, IN_VAIN_MAX, Restart},
         crash_loop,
         generation::{self, Steps},
@@ -44,39 +44,39 @@ impl JobTurn<'_> {
         let steps = generation::steps(self.nodes, self.uid, &generation);
         let in_vain = self.in_vain(&steps);
         let members = generation.members.len();
-        let Some(mut verdict) = blame::blame(evidence, members, in_vain >= IN_VAIN_MAX) else {
+        let Some(mut blame) = blame::blame(evidence, members, in_vain >= IN_VAIN_MAX) else {
             return;
         };
-        if verdict.event_at == Timestamp::default() {
+        if blame.event_at == Timestamp::default() {
             // Nobody knows when a node refused, nor when torchrun ended before its group is dead.
-            verdict.event_at = doubted;
+            blame.event_at = doubted;
         }
-        let ruling = rules::of_break(&self.job.spec.rules, &verdict);
+        let ruling = rules::of_break(&self.job.spec.rules, &blame);
         let then = ruling.as_ref().map(|ruling| ruling.rule.then);
         if then == Some(Then::Succeed) {
             // The job asked for this end, so it pays nothing.
-            verdict.charged = Charged::Nobody;
+            blame.charged = Charged::Nobody;
         }
-        self.note_break(&verdict, ruling.as_ref(), &generation, &steps, doubted);
+        self.note_break(&blame, ruling.as_ref(), &generation, &steps, doubted);
         if let (Some(ruling), Some(Then::Fail | Then::Succeed)) = (&ruling, then) {
-            self.retire_broken(&verdict);
-            self.tell_break(&verdict, generation.number);
-            self.end_by(&verdict, ruling);
+            self.retire_broken(&blame);
+            self.tell_break(&blame, generation.number);
+            self.end_by(&blame, ruling);
             if then == Some(Then::Succeed) {
                 return;
             }
         } else {
-            self.job.in_vain = in_vain + u32::from(verdict.doubtful);
-            let charge = self.charge(&verdict, ruling.as_ref());
-            self.retire_broken(&verdict);
-            self.tell_break(&verdict, generation.number);
+            self.job.in_vain = in_vain + u32::from(blame.doubtful);
+            let charge = self.charge(&blame, ruling.as_ref());
+            self.retire_broken(&blame);
+            self.tell_break(&blame, generation.number);
             self.tell_crash_loop(&charge, generation.number);
-            self.restart(&verdict, charge);
+            self.restart(&blame, charge);
         }
         let lasted = generation
             .started_at
-            .map_or(Duration::ZERO, |at| verdict.event_at.since(at));
-        self.hold_against_node(&verdict, lasted);
+            .map_or(Duration::ZERO, |at| blame.event_at.since(at));
+        self.hold_against_node(&blame, lasted);
     }
 
     /// How many doubtful breaks in a row came before this one. Zero if this generation has brought
@@ -91,7 +91,7 @@ impl JobTurn<'_> {
 
     fn note_break(
         &mut self,
-        verdict: &Verdict,
+        blame: &Blame,
         ruling: Option<&Ruling>,
         generation: &GenerationRecord,
         steps: &Steps,
@@ -100,38 +100,38 @@ impl JobTurn<'_> {
         let job = &mut *self.job;
         budget::note_progress(job, steps, self.policy, self.now);
         job.open_incident(Incident {
-            cause: verdict.cause,
-            message: verdict.message.clone(),
-            charged: verdict.charged,
-            culprit: verdict.culprit.clone(),
-            collateral: verdict.collateral.clone(),
+            cause: blame.cause,
+            message: blame.message.clone(),
+            charged: blame.charged,
+            culprit: blame.culprit.clone(),
+            collateral: blame.collateral.clone(),
             from: Some(generation.number),
             from_nodes: generation.members.len() as u32,
             detected_at: doubted,
             last_step_before: steps.last,
-            node: verdict.node.clone(),
+            node: blame.node.clone(),
             rule: ruling.map(Ruling::name),
-            ..Incident::at(verdict.event_at.min(doubted))
+            ..Incident::at(blame.event_at.min(doubted))
         });
         job.last_step = steps.last.or(job.last_step);
     }
 
-    fn charge(&mut self, verdict: &Verdict, ruling: Option<&Ruling>) -> Charge {
+    fn charge(&mut self, blame: &Blame, ruling: Option<&Ruling>) -> Charge {
         let job = &mut *self.job;
-        if verdict.charged != Charged::Job && !planted::on(Mistake::NodeFaultsCharged) {
+        if blame.charged != Charged::Job && !planted::on(Mistake::NodeFaultsCharged) {
             return Charge {
                 restart: Restart::At(self.now),
                 crash_loop: None,
             };
         }
-        crash_loop::note(job, verdict.symptom.as_deref(), verdict.event_at);
+        crash_loop::note(job, blame.symptom.as_deref(), blame.event_at);
         Charge {
             crash_loop: job.crash_loop.clone(),
             restart: budget::charge(job, ruling, self.policy, self.now),
         }
     }
 
-    fn retire_broken(&mut self, verdict: &Verdict) {
+    fn retire_broken(&mut self, blame: &Blame) {
         let job = &mut *self.job;
         // Survivors of a broken synchronous generation cannot make a step any more. A grace to save
         // one would only cost time.
@@ -141,17 +141,17 @@ impl JobTurn<'_> {
             job.spec.stop_grace_period
         };
         job.retire_current(Stopping {
-            reason: verdict.message.clone(),
+            reason: blame.message.clone(),
             grace,
         });
         job.phase = Phase::Recovering;
     }
 
-    fn tell_break(&mut self, verdict: &Verdict, number: Generation) {
-        let reason = format!("{:?}", verdict.cause);
-        let event = self.warn(&reason, verdict.message.clone());
+    fn tell_break(&mut self, blame: &Blame, number: Generation) {
+        let reason = format!("{:?}", blame.cause);
+        let event = self.warn(&reason, blame.message.clone());
         event.in_generation(number);
-        if let Some(node) = &verdict.node {
+        if let Some(node) = &blame.node {
             event.on_node(node);
         }
     }
@@ -167,9 +167,9 @@ impl JobTurn<'_> {
     }
 
     /// A rule says that this break ends the job.
-    fn end_by(&mut self, verdict: &Verdict, ruling: &Ruling) {
+    fn end_by(&mut self, blame: &Blame, ruling: &Ruling) {
         self.job.not_before = None;
-        let message = format!("{}; {}", verdict.message, ruling.name());
+        let message = format!("{}; {}", blame.message, ruling.name());
         let (phase, reason) = match ruling.rule.then {
             Then::Succeed => (Phase::Succeeded, Reason::Completed),
             _ => (Phase::Failed, Reason::FailedByRule),
@@ -182,7 +182,7 @@ impl JobTurn<'_> {
     }
 
     /// The job may start again at some time, or has failed for good.
-    fn restart(&mut self, verdict: &Verdict, charge: Charge) {
+    fn restart(&mut self, blame: &Blame, charge: Charge) {
         let hint = charge.hint();
         match charge.restart {
             Restart::At(at) => self.job.not_before = Some(at).filter(|at| *at > self.now),
@@ -195,7 +195,7 @@ impl JobTurn<'_> {
                     String::new()
                 };
                 let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-                let message = format!("{}; {sentence}{everywhere}{hint}", verdict.message);
+                let message = format!("{}; {sentence}{everywhere}{hint}", blame.message);
                 self.end(Ending {
                     phase: Phase::Failed,
                     reason: Reason::RestartBudgetSpent,

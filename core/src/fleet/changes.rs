@@ -14,7 +14,7 @@ pub(crate) struct Changes {
     /// Jobs whose view may have changed, with their record before the turn. `None`: the job is new.
     pub jobs: BTreeMap<JobUid, Option<JobRecord>>,
     /// Jobs whose only news is a step count.
-    pub shown: BTreeSet<JobUid>,
+    pub steps_only: BTreeSet<JobUid>,
     /// Deleted jobs.
     pub deleted: Vec<Tombstone>,
     /// Tombstones that have made room for newer ones.

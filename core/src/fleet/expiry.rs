@@ -15,7 +15,7 @@ const AT_ONCE: usize = 50;
 
 impl Fleet {
     /// When a job that is over is deleted by itself.
-    pub(crate) fn deleted_at(&self, job: &JobRecord) -> Option<Timestamp> {
+    pub(crate) fn delete_due(&self, job: &JobRecord) -> Option<Timestamp> {
         let ttl = job.spec.lifetime.ttl()?.max(self.policy.end_shown);
         let finished = job.finished.filter(|_| job.phase.is_over())?;
         // The object is deleted in its place, and the job follows.
@@ -45,7 +45,7 @@ impl Fleet {
             after.unwrap_or_default()
         );
         let name = job.name.clone();
-        if self.strike(uid, &name, &why, scratch).is_err() {
+        if self.remove_job(uid, &name, &why, scratch).is_err() {
             // A node must prove first that its workers are dead.
             let again = scratch.now + self.policy.delete_again;
             self.expiring.insert((again, uid.clone()));

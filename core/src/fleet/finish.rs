@@ -25,7 +25,7 @@ impl Fleet {
         let mut effects = scratch.effects;
         let Changes {
             jobs,
-            mut shown,
+            mut steps_only,
             deleted,
             forgotten,
             nodes,
@@ -44,17 +44,17 @@ impl Fleet {
                 altered.push(Altered::Job { before, after });
             }
             let job = &self.jobs[&uid];
-            if let Some(at) = self.deleted_at(job) {
+            if let Some(at) = self.delete_due(job) {
                 self.expiring.insert((at, uid.clone()));
             }
             if job.phase.is_over() && job.unproven_generations().next().is_none() {
                 self.active.remove(&uid);
                 self.live.remove(&uid);
             }
-            shown.remove(&uid);
+            steps_only.remove(&uid);
             views.push(Effect::JobChanged(uid));
         }
-        views.extend(shown.into_iter().map(Effect::JobChanged));
+        views.extend(steps_only.into_iter().map(Effect::JobChanged));
         for tombstone in deleted {
             let uid = tombstone.run.job.clone();
             altered.push(Altered::JobDeleted(uid.clone()));
@@ -90,7 +90,7 @@ impl Fleet {
         let listening = self.is_listening(scratch.now);
         let wake_at = [
             scratch.wake_at,
-            self.nodes.next_verdict(heartbeat, &self.policy),
+            self.nodes.next_silence_limit(heartbeat, &self.policy),
             listening.then_some(self.presence.listen_until),
             self.expiring.first().map(|(at, _)| *at),
         ]
@@ -152,7 +152,7 @@ impl Fleet {
 
     fn answer(&self, reply: Reply) -> Answer {
         match reply {
-            Reply::Ready(answer) => answer,
+            Reply::Complete(answer) => answer,
             Reply::Job { uid, existed } => match self.job_view(&uid) {
                 Some(job) => Answer::Job {
                     job: Box::new(job),

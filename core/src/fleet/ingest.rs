@@ -113,7 +113,7 @@ impl Fleet {
                 // Every node reports steps all the time. They are shown to users, and decide
                 // nothing until something else happens.
                 Some(before) if before.without_progress() == run.without_progress() => {
-                    scratch.changes.shown.insert(id.job.clone());
+                    scratch.changes.steps_only.insert(id.job.clone());
                 }
                 _ => {
                     touched.insert(id.job.clone());

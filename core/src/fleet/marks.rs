@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     fleet::{
-        blame::Verdict,
+        blame::Blame,
         cordon, fault_ledger,
         job::GenerationRecord,
         job_turn::JobTurn,
@@ -36,12 +36,12 @@ impl JobTurn<'_> {
 
     /// Records what a failure says about the node on which it began, and about the nodes on which
     /// the job failed before.
-    pub(crate) fn hold_against_node(&mut self, verdict: &Verdict, lasted: Duration) {
-        let Some(name) = &verdict.node else {
+    pub(crate) fn hold_against_node(&mut self, blame: &Blame, lasted: Duration) {
+        let Some(name) = &blame.node else {
             return;
         };
-        self.avoid(name, verdict);
-        let Some(mut standing) = fault_ledger::at_first(verdict.cause) else {
+        self.avoid(name, blame);
+        let Some(mut standing) = fault_ledger::at_first(blame.cause) else {
             return;
         };
         if is_pod(name) && self.nodes.get(name).and_then(unhealthy::leaves).is_some() {
@@ -53,7 +53,7 @@ impl JobTurn<'_> {
             return;
         }
         // That a GPU is unhealthy is the word of the host's agent.
-        let is_its_word = is_pod(name) && verdict.cause != Cause::NodeUnhealthy;
+        let is_its_word = is_pod(name) && blame.cause != Cause::NodeUnhealthy;
         let is_its_word = is_its_word && !planted::on(Mistake::PodsWordCounts);
         if standing == Standing::Node && is_its_word {
             // It is a pod's own word, and the host answers for it. Other jobs must confirm it.
@@ -70,7 +70,7 @@ impl JobTurn<'_> {
             at: self.now,
             job: self.uid.clone(),
             name: self.job.name.clone(),
-            cause: verdict.cause,
+            cause: blame.cause,
             lasted,
             standing,
         };
@@ -80,14 +80,14 @@ impl JobTurn<'_> {
     }
 
     /// A node that could not start the job is not asked again for a while.
-    fn avoid(&mut self, name: &NodeName, verdict: &Verdict) {
-        if matches!(verdict.cause, Cause::StartFailed | Cause::StartTimeout)
-            && verdict.charged == Charged::Node
+    fn avoid(&mut self, name: &NodeName, blame: &Blame) {
+        if matches!(blame.cause, Cause::StartFailed | Cause::StartTimeout)
+            && blame.charged == Charged::Node
         {
             self.live.avoided.push(Avoided {
                 node: name.clone(),
                 until: self.now + AVOID,
-                why: verdict.message.clone(),
+                why: blame.message.clone(),
             });
         }
     }

@@ -36,7 +36,7 @@ impl JobTurn<'_> {
         if job.current.is_some() || job.ending.is_some() || job.phase.is_over() {
             return;
         }
-        if self.is_held_back() {
+        if self.hold_back() {
             return;
         }
         if self.job.reason == Reason::BelowMinimum {
@@ -46,14 +46,14 @@ impl JobTurn<'_> {
             Placement::Gang(gang) => gang,
             Placement::Short(shortfall) => return self.wait_for_nodes(&shortfall),
         };
-        if !self.waits_for_pods(gang.len()) {
+        if !self.wait_for_pods(gang.len()) {
             self.open_on(&gang);
         }
     }
 
-    /// Whether the job must not begin yet: it is suspended, or its back-off is not over, or the
-    /// coordinator listens.
-    fn is_held_back(&mut self) -> bool {
+    /// Holds the job back, with the reason in its record, if it must not begin yet: it is suspended,
+    /// or its back-off is not over, or the coordinator listens. Returns whether it does.
+    fn hold_back(&mut self) -> bool {
         let job = &*self.job;
         if job.suspended {
             let message = match unhealthy::unkillable(self.nodes, self.job) {
@@ -119,7 +119,7 @@ impl JobTurn<'_> {
             job.last_generation.next()
         };
         let (size, first) = (gang.len() as u32, job.incidents.is_empty());
-        let cause = self.decide_incident(number, size);
+        let cause = self.answer_incident(number, size);
         let job = &mut *self.job;
         job.nodes_used
             .extend(gang.iter().map(|member| member.node.clone()));
@@ -178,7 +178,7 @@ impl JobTurn<'_> {
 
     /// Notes in the job's incident that this generation is the answer to it, and returns its cause. A
     /// first start and a job that had too few nodes have no incident yet, so one is opened.
-    fn decide_incident(&mut self, number: Generation, size: u32) -> Cause {
+    fn answer_incident(&mut self, number: Generation, size: u32) -> Cause {
         let job = &mut *self.job;
         if job.incidents.is_empty() {
             job.open_incident(Incident {
@@ -210,10 +210,10 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Whether a job that begins waits for more of its pods. They were made together, and come up one
-    /// after another. If it began with the first of them, it would end a generation for each of the
+    /// Lets a job that begins wait for more of its pods, and returns whether it does. They were made
+    /// together, and come up one after another. If it began with the first of them, it would end a generation for each of the
     /// others, and train with too few until its cool-down is over.
-    fn waits_for_pods(&mut self, have: usize) -> bool {
+    fn wait_for_pods(&mut self, have: usize) -> bool {
         if self.job.phase != Phase::Pending || have >= self.job.replicas as usize {
             return false;
         }

@@ -126,7 +126,7 @@ impl Fleet {
             scratch.effects.push(Effect::Refuse { session, why });
             self.nodes.disconnect(session, scratch.now, false);
         }
-        self.strike_off(name, &mut scratch.changes);
+        self.remove_node(name, &mut scratch.changes);
         let how = match ended {
             true => "all its containers have ended",
             false => "it is gone, and its agent is silent",

@@ -48,12 +48,12 @@ const EXPECTED: Duration = Duration::from_secs(60);
 const NAME_MAX: usize = 52;
 
 /// Pods by the node that each is.
-pub type Known = BTreeMap<NodeName, Arc<WorkerPod>>;
+pub type PodsByNode = BTreeMap<NodeName, Arc<WorkerPod>>;
 
 /// What is known of the pods of one job, and of the work for them that is under way.
 #[derive(Clone, Debug, Default)]
 pub struct PodWork {
-    pods: Known,
+    pods: PodsByNode,
     /// Pods that the watch has not told of yet, by name.
     making: BTreeMap<String, Making>,
     /// The uids of pods whose deletion was requested. A request cannot be cancelled: it may
@@ -279,7 +279,7 @@ impl PodWork {
     }
 
     /// All pods that exist were read. These are the job's.
-    pub fn listed(&mut self, pods: Known, now: Timestamp) {
+    pub fn listed(&mut self, pods: PodsByNode, now: Timestamp) {
         let is_there = |uid: &String| pods.values().any(|pod| pod.uid == *uid);
         self.removing.retain(|uid, _| is_there(uid));
         self.seen.retain(|uid, _| is_there(uid));

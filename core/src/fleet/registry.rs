@@ -142,7 +142,7 @@ impl Node {
 
     /// When the node's silence will change its liveness. `heartbeat` is the fleet's interval at
     /// present.
-    fn next_verdict(&self, heartbeat: Duration, policy: &Policy) -> Option<Timestamp> {
+    fn next_silence_limit(&self, heartbeat: Duration, policy: &Policy) -> Option<Timestamp> {
         let (suspect, lost) = self.patience(heartbeat, policy);
         match self.liveness {
             Liveness::Ready => Some(self.heard + suspect),
@@ -458,7 +458,7 @@ impl Registry {
             let next = match node.liveness {
                 Liveness::Unknown => Liveness::Lost,
                 same if node
-                    .next_verdict(heartbeat, policy)
+                    .next_silence_limit(heartbeat, policy)
                     .is_none_or(|at| now < at) =>
                 {
                     same
@@ -470,7 +470,7 @@ impl Registry {
                 node.doubt(next, now);
                 changed.push(name.clone());
             }
-            let due = node.next_verdict(heartbeat, policy).unwrap_or(now);
+            let due = node.next_silence_limit(heartbeat, policy).unwrap_or(now);
             self.file(&name, due);
         }
         changed.sort_unstable();
@@ -509,7 +509,7 @@ impl Registry {
     }
 
     /// A moment not later than the next verdict on silence.
-    pub(crate) fn next_verdict(
+    pub(crate) fn next_silence_limit(
         &mut self,
         heartbeat: Duration,
         policy: &Policy,
@@ -523,7 +523,10 @@ impl Registry {
     fn next_silence(&mut self, heartbeat: Duration, policy: &Policy) -> Option<Timestamp> {
         loop {
             let (filed, name) = self.due.first()?.clone();
-            let due = self.nodes.get(&name)?.next_verdict(heartbeat, policy)?;
+            let due = self
+                .nodes
+                .get(&name)?
+                .next_silence_limit(heartbeat, policy)?;
             if due <= filed {
                 return Some(due);
             }

@@ -54,7 +54,7 @@ impl Fleet {
             Request::Uncordon { node } => self.uncordon(&node, scratch),
             Request::DeleteNode { node } => self.delete_node(&node, scratch),
         };
-        reply.unwrap_or_else(|refusal| Reply::Ready(Answer::Refused(refusal)))
+        reply.unwrap_or_else(|refusal| Reply::Complete(Answer::Refused(refusal)))
     }
 
     fn find(&self, name: &JobName) -> Result<JobUid, Refusal> {
@@ -93,7 +93,7 @@ impl Fleet {
         }
         if validate_only {
             let view = crate::fleet::view::job(&record, &self.nodes);
-            return Ok(Reply::Ready(Answer::Job {
+            return Ok(Reply::Complete(Answer::Job {
                 job: Box::new(view),
                 existed: false,
             }));
@@ -321,12 +321,12 @@ impl Fleet {
     ) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
         self.refuse_owned(&uid, actor, |job| format!("kubectl delete mj/{}", job.name))?;
-        self.strike(&uid, name, "deleted", scratch)?;
-        Ok(Reply::Ready(Answer::Done))
+        self.remove_job(&uid, name, "deleted", scratch)?;
+        Ok(Reply::Complete(Answer::Done))
     }
 
     /// Deletes a job that is over and whose workers are all proven dead.
-    pub(crate) fn strike(
+    pub(crate) fn remove_job(
         &mut self,
         uid: &JobUid,
         name: &JobName,
@@ -455,14 +455,14 @@ impl Fleet {
                 "{name} is connected; stop its agent first"
             )));
         }
-        self.strike_off(name, &mut scratch.changes);
+        self.remove_node(name, &mut scratch.changes);
         let message = format!("{name} deleted by an operator: all its workers count as dead");
         scratch.events.warn("NodeDeleted", message).on_node(name);
-        Ok(Reply::Ready(Answer::Done))
+        Ok(Reply::Complete(Answer::Done))
     }
 
     /// Forgets a node, and counts all its workers as dead.
-    pub(crate) fn strike_off(&mut self, name: &NodeName, changes: &mut Changes) {
+    pub(crate) fn remove_node(&mut self, name: &NodeName, changes: &mut Changes) {
         changes.node_changed(&self.nodes, &self.jobs, name);
         for uid in &self.active {
             let Some(job) = self.jobs.get_mut(uid) else {

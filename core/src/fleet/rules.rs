@@ -6,7 +6,7 @@
 
 use crate::{
     fleet::{
-        blame::Verdict,
+        blame::Blame,
         job::{Ending, JobRecord, Phase, Reason},
         receipt::{Cause, Charged},
     },
@@ -42,13 +42,13 @@ fn first(rules: &[Rule], matches: impl Fn(&When) -> bool) -> Option<Ruling> {
 }
 
 /// The rule about a broken generation.
-pub(crate) fn of_break(rules: &[Rule], verdict: &Verdict) -> Option<Ruling> {
-    let is_jobs = verdict.charged == Charged::Job || planted::on(Mistake::RulesTakeNodeFaults);
+pub(crate) fn of_break(rules: &[Rule], blame: &Blame) -> Option<Ruling> {
+    let is_jobs = blame.charged == Charged::Job || planted::on(Mistake::RulesTakeNodeFaults);
     first(rules, |when| match when {
         When::Success(_) | When::Deadline => false,
-        When::NodeLost => !is_jobs && is_loss(verdict.cause),
-        When::Evicted => !is_jobs && verdict.cause == Cause::NodeLeaving,
-        of_job => is_jobs && of_job.is_failure(verdict.exit),
+        When::NodeLost => !is_jobs && is_loss(blame.cause),
+        When::Evicted => !is_jobs && blame.cause == Cause::NodeLeaving,
+        of_job => is_jobs && of_job.is_failure(blame.exit),
     })
 }
 

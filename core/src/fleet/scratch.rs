@@ -28,7 +28,7 @@ pub(crate) struct Scratch {
 pub(crate) enum Reply {
     Job { uid: JobUid, existed: bool },
     Node(NodeName),
-    Ready(Answer),
+    Complete(Answer),
 }
 
 impl Scratch {

@@ -48,7 +48,7 @@ impl Fleet {
                 let live = self.live.get(*uid);
                 news || room && live.is_none_or(|live| !live.has_all_it_wants)
             };
-            for uid in admission::admitted(&self.jobs, self.active.iter().filter(concerned)) {
+            for uid in admission::in_order(&self.jobs, self.active.iter().filter(concerned)) {
                 self.settle(&uid, scratch);
             }
             if !scratch.changes.capacity {

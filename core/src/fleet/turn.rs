@@ -127,7 +127,7 @@ impl Fleet {
             fleet.nodes.note_members(job);
         }
         let over = fleet.jobs.values();
-        let over = over.filter_map(|job| Some((fleet.deleted_at(job)?, job.uid.clone())));
+        let over = over.filter_map(|job| Some((fleet.delete_due(job)?, job.uid.clone())));
         fleet.expiring = over.collect();
         fleet
     }

@@ -29,11 +29,11 @@ impl Fleet {
         let hello = self.of_own_job(hello);
         let name = hello.node.clone();
         // Asked before a new node gets a record.
-        let comes_back = self.nodes.is_unheard(&name);
+        let is_awaited = self.nodes.is_unheard(&name);
         let ahead = self.ahead_of_store(&hello);
         let refused = self
             .unwelcome(&hello, scratch.now)
-            .or_else(|| self.stranger(&hello, ahead.as_deref()))
+            .or_else(|| self.refused_without_workers(&hello, ahead.as_deref()))
             .or_else(|| self.admit(&hello, scratch));
         if let Some(why) = refused {
             let message = format!("session of {name} refused: {why}");
@@ -45,8 +45,8 @@ impl Fleet {
         }
         self.take_numbers(&hello, ahead.as_deref(), scratch);
         scratch.changes.touch_node(&self.nodes, &name);
-        let returns = self.returns(&hello);
-        if comes_back {
+        let was_here = self.was_here_before(&hello);
+        if is_awaited {
             self.presence
                 .came_back(scratch.now, &self.policy, &self.nodes);
         }
@@ -57,7 +57,7 @@ impl Fleet {
             self.halt(&name, &why, scratch.now, &mut scratch.events);
         }
         scratch.effects.push(self.welcome(session, &name));
-        if returns {
+        if was_here {
             self.presence.returned += 1;
         } else {
             let epoch = self.nodes[&name].record.epoch;
@@ -96,7 +96,7 @@ impl Fleet {
 
     /// Why the agent is refused if it does not know of workers on its node. It is not refused if the
     /// store may be an old copy: then the agent may know better.
-    fn stranger(&self, hello: &Hello, ahead: Option<&str>) -> Option<String> {
+    fn refused_without_workers(&self, hello: &Hello, ahead: Option<&str>) -> Option<String> {
         self.lacks_workers(hello)
             .filter(|_| ahead.is_none() && !self.policy.accept_store)
     }
@@ -155,7 +155,7 @@ impl Fleet {
 
     /// Whether the node was there before this coordinator started, in the same boot, and was not
     /// reported silent since.
-    fn returns(&self, hello: &Hello) -> bool {
+    fn was_here_before(&self, hello: &Hello) -> bool {
         let node = self.nodes.get(&hello.node).expect("it was admitted");
         node.liveness == Liveness::Unknown
             && !node.told_silent

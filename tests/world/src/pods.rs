@@ -22,7 +22,7 @@ use std::{
 
 use muster_core::{
     fleet::{
-        pod_work::{Known, Made, Removed},
+        pod_work::{Made, PodsByNode, Removed},
         worker_pod::{PodStage, PodWait, WorkerPod, node_of},
     },
     id::{JobName, JobUid, NodeName},
@@ -118,7 +118,7 @@ pub(crate) enum PodEvent {
     },
     Listed {
         process: u64,
-        all: Known,
+        all: PodsByNode,
     },
     /// A coordinator hears of a pod as it was then. `gone`: it is deleted.
     Heard {

@@ -13,7 +13,7 @@ use muster_core::{
         Input, PodNews,
         job::JobRecord,
         pod_plan::{Host, PodState},
-        pod_work::{Known, Made, NextWork, PodWork, Removed},
+        pod_work::{Made, NextWork, PodWork, PodsByNode, Removed},
         view::JobView,
         worker_pod::{WorkerPod, is_pod, node_of},
     },
@@ -181,7 +181,7 @@ impl Controller {
         let now = self.handle.now();
         match news {
             News::Listed(all) => {
-                let mut of: BTreeMap<JobUid, Known> = BTreeMap::new();
+                let mut of: BTreeMap<JobUid, PodsByNode> = BTreeMap::new();
                 for (node, pod) in all {
                     of.entry(pod.job.clone()).or_default().insert(node, pod);
                 }

@@ -39,7 +39,7 @@ const AT_ONCE: usize = 32;
 const FORMAT: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Coordinator {
+struct Header {
     format: u32,
     term: Term,
 }
@@ -49,7 +49,7 @@ type Sessions = BTreeMap<NodeName, (u64, u64, u64)>;
 
 /// What this coordinator knows of a stored record.
 #[derive(Clone, Debug)]
-struct Known {
+struct StoredObject {
     resource_version: String,
     version: Version,
     /// A digest of the object's data. A node's epoch and version are not part of it.
@@ -59,7 +59,7 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Records {
     client: Client,
-    known: BTreeMap<RecordKey, Known>,
+    known: BTreeMap<RecordKey, StoredObject>,
     coordinator: Option<String>,
     term: Term,
     sessions: Sessions,
@@ -102,7 +102,7 @@ impl Records {
             let spec = &object.spec;
             match spec.about {
                 About::Coordinator => {
-                    let read: Coordinator = self.client.read(object)?;
+                    let read: Header = self.client.read(object)?;
                     if read.format != FORMAT {
                         let (namespace, found) = (self.client.namespace.clone(), read.format);
                         return Err(unusable(Unusable::Format { namespace, found }));
@@ -164,7 +164,7 @@ impl Records {
     ) -> Result<(), StoreError> {
         let version = object.spec.read_version();
         let version = version.map_err(|why| self.client.unreadable(object, why))?;
-        let known = Known {
+        let known = StoredObject {
             resource_version,
             version,
             digest: digest(&object.spec.data),
@@ -183,7 +183,7 @@ impl Records {
             let name = object.metadata.name.clone();
             return Err(unusable(Unusable::NoSession(name)));
         };
-        let known = Known {
+        let known = StoredObject {
             resource_version,
             version: Version {
                 term: Term(term),
@@ -207,7 +207,7 @@ impl Records {
             .max(self.term)
             .next()
             .max(at_least);
-        let record = Coordinator {
+        let record = Header {
             format: FORMAT,
             term,
         };
@@ -305,7 +305,7 @@ impl Records {
             .expect("it was spawned")
             .expect("no write panics, and none is aborted");
         let resource_version = put.map_err(|failed| failed.of(&key))?;
-        let known = Known {
+        let known = StoredObject {
             resource_version,
             version,
             digest,

@@ -79,7 +79,7 @@ fn what_is_under_way_or_made_counts_before_the_watch_tells_it() {
     // A list may be older than the pod.
     let b = begun(&mut work, 3);
     work.made(&b, Made::Yes, at(1));
-    work.listed(Known::from([(node(&a), pod(&a))]), at(0));
+    work.listed(PodsByNode::from([(node(&a), pod(&a))]), at(0));
     assert_eq!(steps(&mut work, &job, 1).create, 0);
     // A pod of which the watch never tells was none.
     assert_eq!(steps(&mut work, &job, 62).create, 1);
@@ -117,7 +117,7 @@ fn a_pod_that_was_gone_before_its_answer_came_does_not_count() {
 fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
     let (mut work, job) = (PodWork::default(), job(1));
     let known = ["a", "b"].map(|name| (node(name), pod(name)));
-    work.listed(Known::from(known), at(0));
+    work.listed(PodsByNode::from(known), at(0));
     let surplus = obeyed(&mut work, &job, 1).delete;
     assert_eq!(surplus.len(), 1);
     work.begin_to_remove(&surplus[0], at(1));
@@ -142,14 +142,14 @@ fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
 fn a_deletion_that_failed_is_tried_again() {
     let (mut work, job) = (PodWork::default(), job(1));
     work.listed(
-        Known::from(["a", "b"].map(|name| (node(name), pod(name)))),
+        PodsByNode::from(["a", "b"].map(|name| (node(name), pod(name)))),
         at(0),
     );
     let surplus = obeyed(&mut work, &job, 1).delete;
     work.begin_to_remove(&surplus[0], at(1));
     // A list that comes meanwhile changes nothing about that.
     work.listed(
-        Known::from(["a", "b"].map(|name| (node(name), pod(name)))),
+        PodsByNode::from(["a", "b"].map(|name| (node(name), pod(name)))),
         at(0),
     );
     assert_eq!(obeyed(&mut work, &job, 1).delete, []);
@@ -168,7 +168,10 @@ fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
         ..(*pod("a")).clone()
     };
     for (pause, now) in [(1, 0), (2, 100), (4, 200)] {
-        work.listed(Known::from([(node("a"), Arc::new(ended.clone()))]), at(0));
+        work.listed(
+            PodsByNode::from([(node("a"), Arc::new(ended.clone()))]),
+            at(0),
+        );
         let gone = obeyed(&mut work, &job, now).delete;
         work.begin_to_remove(&gone[0], at(now));
         work.deleted(&node("a"), &ended);
@@ -189,7 +192,7 @@ fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
 fn a_pod_that_is_needed_again_before_it_was_deleted_stays() {
     let (mut work, one) = (PodWork::default(), job(1));
     work.listed(
-        Known::from(["a", "b"].map(|name| (node(name), pod(name)))),
+        PodsByNode::from(["a", "b"].map(|name| (node(name), pod(name)))),
         at(0),
     );
     let asked = steps(&mut work, &one, 1).tell.unwrap();
@@ -202,7 +205,7 @@ fn a_pod_that_is_needed_again_before_it_was_deleted_stays() {
 fn a_deletion_without_an_answer_is_not_taken_back() {
     let (mut work, one) = (PodWork::default(), job(1));
     work.listed(
-        Known::from(["a", "b"].map(|name| (node(name), pod(name)))),
+        PodsByNode::from(["a", "b"].map(|name| (node(name), pod(name)))),
         at(0),
     );
     let surplus = obeyed(&mut work, &one, 1).delete;
@@ -224,7 +227,7 @@ fn the_age_of_pods_does_not_depend_on_the_clock_of_the_api_server() {
         ..(*pod("a")).clone()
     };
     let known = [(node("a"), Arc::new(bound)), (node("b"), pod("b"))];
-    work.listed(Known::from(known), at(10));
+    work.listed(PodsByNode::from(known), at(10));
     assert!(!steps(&mut work, &gang, 309).gives_back);
     assert!(steps(&mut work, &gang, 310).gives_back);
 }

@@ -70,7 +70,10 @@ fn a_large_fleet_is_judged_by_the_slow_heartbeat_it_was_given() {
             .expire(start + 2 * slow, slow, &policy, false)
             .is_empty()
     );
-    assert_eq!(registry.next_verdict(slow, &policy), Some(start + 3 * slow));
+    assert_eq!(
+        registry.next_silence_limit(slow, &policy),
+        Some(start + 3 * slow)
+    );
     assert_eq!(
         registry
             .expire(start + 3 * slow, slow, &policy, false)
@@ -92,7 +95,7 @@ fn a_node_is_judged_by_the_heartbeat_it_was_given_when_the_fleet_has_shrunk() {
             .is_empty()
     );
     assert_eq!(
-        registry.next_verdict(policy.heartbeat, &policy),
+        registry.next_silence_limit(policy.heartbeat, &policy),
         Some(start + 3 * slow)
     );
     assert_eq!(
@@ -121,7 +124,7 @@ fn messages_put_a_verdict_off_and_never_away() {
             .is_empty()
     );
     assert_eq!(
-        registry.next_verdict(policy.heartbeat, &policy),
+        registry.next_silence_limit(policy.heartbeat, &policy),
         Some(at(5_000))
     );
     assert_eq!(
@@ -135,7 +138,7 @@ fn messages_put_a_verdict_off_and_never_away() {
         "a message ends the doubt"
     );
     assert_eq!(
-        registry.next_verdict(policy.heartbeat, &policy),
+        registry.next_silence_limit(policy.heartbeat, &policy),
         Some(at(8_100))
     );
     assert_eq!(
@@ -165,7 +168,7 @@ fn a_fleet_that_shrinks_is_judged_by_its_quicker_heartbeat_at_once() {
             .is_empty()
     );
     assert_eq!(
-        registry.next_verdict(heartbeat(&registry), &policy),
+        registry.next_silence_limit(heartbeat(&registry), &policy),
         Some(start + 6 * policy.heartbeat)
     );
     assert!(
@@ -227,7 +230,7 @@ fn the_next_verdict_is_the_earliest_of_all() {
         let overdue = |node: &Node| match node.liveness {
             Liveness::Unknown => !listening,
             _ => node
-                .next_verdict(heartbeat, &policy)
+                .next_silence_limit(heartbeat, &policy)
                 .is_some_and(|at| at <= now),
         };
         let expected: Vec<NodeName> = registry
@@ -244,9 +247,9 @@ fn the_next_verdict_is_the_earliest_of_all() {
         let earliest = registry
             .nodes
             .values()
-            .filter_map(|node| node.next_verdict(heartbeat, &policy))
+            .filter_map(|node| node.next_silence_limit(heartbeat, &policy))
             .min();
-        let next = registry.next_verdict(heartbeat, &policy);
+        let next = registry.next_silence_limit(heartbeat, &policy);
         assert!(
             next <= earliest && next.is_some() == earliest.is_some(),
             "round {round}: {next:?} {earliest:?}"

@@ -20,8 +20,8 @@ use crate::{
 /// What happened, as an incident tells it.
 type Happened = (Cause, Charged, Option<Exit>);
 
-fn verdict((cause, charged, exit): Happened) -> Verdict {
-    Verdict {
+fn blame((cause, charged, exit): Happened) -> Blame {
+    Blame {
         cause,
         message: String::new(),
         symptom: None,
@@ -175,7 +175,7 @@ proptest! {
     fn the_first_rule_that_means_it_decides(documents in documents(), happened in happenings()) {
         let Some(rules) = checked(&documents) else { return Ok(()) };
         let expected = documents.iter().position(|document| means(document, happened));
-        let found = of_break(&rules, &verdict(happened));
+        let found = of_break(&rules, &blame(happened));
         prop_assert_eq!(found.as_ref().map(|ruling| ruling.index), expected);
         if let Some(ruling) = found {
             prop_assert_eq!(ruling.rule.then.name(), documents[ruling.index].then.as_str());
@@ -194,11 +194,11 @@ proptest! {
         for (happened, later) in failures {
             now += later;
             let at = Timestamp(now * 1_000_000);
-            let verdict = verdict(happened);
-            if verdict.charged != Charged::Job {
+            let blame = blame(happened);
+            if blame.charged != Charged::Job {
                 continue;
             }
-            let ruling = of_break(&job.spec.rules, &verdict);
+            let ruling = of_break(&job.spec.rules, &blame);
             if ruling.as_ref().is_some_and(|ruling| ruling.rule.then != Then::Restart) {
                 continue;
             }
@@ -226,10 +226,10 @@ proptest! {
 fn what_no_failure_is_matches_no_rule_about_one() {
     let rules = checked(&[RuleDocument::read("failure: fail").unwrap()]).unwrap();
     assert_eq!(
-        of_break(&rules, &verdict((Cause::NodeLost, Charged::Node, None))),
+        of_break(&rules, &blame((Cause::NodeLost, Charged::Node, None))),
         None
     );
-    let of_job = verdict((Cause::StartFailed, Charged::Job, None));
+    let of_job = blame((Cause::StartFailed, Charged::Job, None));
     let ruling = of_break(&rules, &of_job).unwrap();
     assert_eq!(ruling.name(), "rule 1 (failure: fail)");
     assert!(!some_win(&rules));

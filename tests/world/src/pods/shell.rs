@@ -11,7 +11,7 @@ use muster_core::{
     fleet::{
         Change, Input, PodNews,
         pod_plan::{Host, PodState},
-        pod_work::{Known, PodWork, Removed},
+        pod_work::{PodWork, PodsByNode, Removed},
         view::JobView,
         worker_pod::{WorkerPod, is_pod, node_of},
     },
@@ -103,7 +103,7 @@ impl World {
             return self.pods_wait(100, 5_000, PodEvent::Lists { process });
         }
         let known = pods.objects.iter();
-        let all: Known = known
+        let all: PodsByNode = known
             .map(|(name, object)| (name.clone(), Arc::new(object.pod.clone())))
             .collect();
         let at = now + pods.rng.ms(1, 500);
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    pub(super) fn pods_listed(&mut self, process: u64, all: Known) {
+    pub(super) fn pods_listed(&mut self, process: u64, all: PodsByNode) {
         let Some(seat) = self.seat_of(process) else {
             return;
         };
@@ -129,7 +129,7 @@ impl World {
         let brain = self.seats[seat].process.as_mut().expect("it is there");
         let clock = brain.clock.at(now);
         let shell = &mut brain.shell;
-        let mut of: BTreeMap<JobUid, Known> = BTreeMap::new();
+        let mut of: BTreeMap<JobUid, PodsByNode> = BTreeMap::new();
         for (node, pod) in all {
             of.entry(pod.job.clone()).or_default().insert(node, pod);
         }

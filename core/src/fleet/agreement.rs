@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 use crate::{
     fleet::{members::Member, pod_gpus, registry::Registry},
     nccl::{
-        mixture::Mismatch,
+        mixture::{self, Mismatch},
         profile::{self, Profile},
     },
     node_report::NodeReport,
     spec::JobSpec,
 };
 
-/// The profile of these members, and which of their nodes do not go together. A worker pod's GPUs are
-/// given to it by its kubelet and not by Muster, so that `spec` tells whether there are any.
+/// The profile of these members, and which of their nodes do not go together. Members of a role
+/// without GPUs take no part. A worker pod's GPUs are given to it by its kubelet and not by Muster, so
+/// that `spec` tells whether there are any.
 pub(crate) fn agree(nodes: &Registry, spec: &JobSpec, gang: &[Member]) -> (Profile, Vec<Mismatch>) {
     // Placement chooses only nodes that have reported. A node without a report counts as an empty
     // one.
@@ -44,6 +45,18 @@ pub(crate) fn agree(nodes: &Registry, spec: &JobSpec, gang: &[Member]) -> (Profi
             .and_then(|node| pod_gpus::of(nodes, node));
         held.is_some_and(|held| !held.ids.is_empty())
     };
-    let with_gpus = spec.gpus_per_node > 0 || gang.iter().any(has_gpus);
-    profile::decide(&members, with_gpus)
+    if spec.gpus_max() == 0 && !gang.iter().any(has_gpus) {
+        return (Profile::default(), Vec::new());
+    }
+    let mut with_gpus = members.clone();
+    with_gpus.retain(|member| !member.gpus.is_empty());
+    let members = if with_gpus.is_empty() {
+        members
+    } else {
+        with_gpus
+    };
+    (
+        profile::decide(&members),
+        mixture::mismatches(&members, spec.roles.is_empty()),
+    )
 }

@@ -49,6 +49,13 @@ impl JobTurn<'_> {
         let gpus_of = |gpus: u32| if job.spec.template.is_some() { 0 } else { gpus };
         let gpus_per_node = gpus_of(job.spec.gpus_max());
         let alike = job.spec.node_mix == NodeMix::Refuse && gpus_per_node > 0;
+        // A node has a kind if it can serve the role that needs the fewest GPUs, but needs some.
+        let some = job
+            .spec
+            .roles
+            .iter()
+            .map(|role| gpus_of(role.gpus_per_node));
+        let gpus_for_kind = some.filter(|gpus| *gpus > 0).min().unwrap_or(gpus_per_node);
         let candidates: Vec<Candidate<'_>> = self
             .nodes
             .iter()
@@ -83,7 +90,7 @@ impl JobTurn<'_> {
                 role: before.and_then(|g| Some(g.layout.place(g.members.rank_of(name)?)?.role)),
                 stack: job.stack_on(node),
                 trained: trained.is_some_and(|g| g.has(name)),
-                kind: if alike && gpus_free.len() >= gpus_per_node as usize {
+                kind: if alike && gpus_free.len() >= gpus_for_kind as usize {
                     kind(node, &gpus_free)
                 } else {
                     Kind::default()

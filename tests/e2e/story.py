@@ -10,6 +10,7 @@ import sys
 import time
 
 import cordons
+import fields
 import life
 import objects
 from cluster import AUDIENCE, COORDINATOR, NAMESPACE, SCRIPT, Cluster, Forward, Muster, NotSo, NotTested, Overlay, check, name_of, run, wait_until
@@ -47,6 +48,7 @@ class Story:
             ("train digits on all nodes, to the end", self.train),
             ("users of Kubernetes, by their tokens", self.users),
             ("objects whose workers are in pods of their own", self.with_pods(objects.Objects(self).run)),
+            ("fields of a job object", self.with_pods(fields.Fields(self).run)),
             *((name, self.with_pods(event)) for name, event in self.life.steps()),
             ("cordons on Node objects", self.cordons),
             ("a job without an end", long),

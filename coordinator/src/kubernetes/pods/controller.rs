@@ -430,7 +430,7 @@ impl Controller {
             Did::Make(pod, Err(why)) => {
                 work.pods.made(&pod, why.means(), clock);
                 let again = work.attempts.failed(now);
-                let why = sentence(&why);
+                let why = sentence(&pod, &why);
                 let is_new = work.refused.as_ref() != Some(&why);
                 work.refused = Some(why.clone());
                 self.wake(name, again);
@@ -516,18 +516,24 @@ async fn remove(server: &Server, path: &str, uid: &str) -> Result<(), Unanswered
 
 /// Why, in the words of the API server. Its name of the pod is left out, because each attempt has
 /// another one, and people are told what is new.
-fn sentence(why: &NotMade) -> String {
-    let NotMade::Unanswered(Unanswered::Forbidden(text)) = why else {
-        return why.to_string();
+fn sentence(pod: &str, why: &NotMade) -> String {
+    let (text, code) = match why {
+        NotMade::Unanswered(Unanswered::Forbidden(text)) => (text, String::new()),
+        NotMade::Unanswered(Unanswered::Refused { code, text }) => (text, format!(" ({code})")),
+        _ => return why.to_string(),
     };
-    let text = text
-        .split_once(" is forbidden: ")
-        .map_or(&**text, |(_, why)| why);
-    if text.contains("cannot create resource") {
-        return format!("{text}; manifests/components/worker-pods has the right");
+    // Each attempt has a pod of another name, and the reason is the same.
+    let said = [" is forbidden: ", " is invalid: "]
+        .iter()
+        .find_map(|words| text.split_once(words))
+        .map_or(&**text, |(_, said)| said)
+        .replace(pod, "NAME");
+    if said.contains("cannot create resource") {
+        return format!("{said}; manifests/components/worker-pods has the right");
     }
-    // A quota, the namespace's Pod Security level or another policy. It says which.
-    text.to_owned()
+    // A quota, the namespace's Pod Security level, another policy, or a template that is no pod. It
+    // says which.
+    format!("{said}{code}")
 }
 
 #[cfg(test)]
@@ -536,22 +542,39 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_in_the_words_of_the_api_server() {
-        let told = |text: &str| sentence(&NotMade::Unanswered(Unanswered::Forbidden(text.into())));
-        let quota = |pod: &str| {
-            told(&format!(
-                "pods \"{pod}\" is forbidden: exceeded quota: few, used: pods=5"
-            ))
-        };
-        assert_eq!(quota("one-bcdfg"), "exceeded quota: few, used: pods=5");
-        assert_eq!(quota("one-bcdfg"), quota("one-hjklm"));
+        let told = |pod: &str, why: Unanswered| sentence(pod, &NotMade::Unanswered(why));
+        let forbidden = |text: &str| told("one-bcdfg", Unanswered::Forbidden(text.into()));
+        assert_eq!(
+            forbidden("pods \"one-bcdfg\" is forbidden: exceeded quota: few, used: pods=5"),
+            "exceeded quota: few, used: pods=5"
+        );
         let hook = "admission webhook \"theirs\" denied the request: no";
-        assert_eq!(told(hook), hook);
-        let right = told(
+        assert_eq!(forbidden(hook), hook);
+        let right = forbidden(
             "pods is forbidden: User \"me\" cannot create resource \"pods\" in API group \"\"",
         );
         assert!(
             right.starts_with("User \"me\" cannot create") && right.contains("worker-pods"),
             "{right}"
         );
+        // Who tries again with another name hears the same, and is told once.
+        for (code, text) in [
+            (422, "Pod \"POD\" is invalid: spec.volumes[4]: Forbidden"),
+            (403, "pods \"POD\" is forbidden: exceeded quota: few"),
+            (
+                400,
+                "admission webhook \"theirs\" denied the request: POD is not signed",
+            ),
+        ] {
+            let of = |pod: &str| {
+                let text = text.replace("POD", pod);
+                match code {
+                    403 => told(pod, Unanswered::Forbidden(text)),
+                    _ => told(pod, Unanswered::Refused { code, text }),
+                }
+            };
+            assert_eq!(of("one-bcdfg"), of("one-hjklm"), "{text}");
+            assert!(!of("one-bcdfg").is_empty());
+        }
     }
 }

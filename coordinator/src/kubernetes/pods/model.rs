@@ -4,13 +4,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::{sync::Mutex as Turn, time::Instant};
 
 use crate::kubernetes::{
     Account, bundle,
@@ -20,9 +20,12 @@ use crate::kubernetes::{
 /// The container of the agent, in the DaemonSet, and the variable with the coordinator's address.
 const CONTAINER: &str = "agent";
 const COORDINATOR: &str = "MUSTER_COORDINATOR";
-/// After this time the authorities are written anyway: somebody may have deleted the ConfigMap, or
-/// the namespace and made it again.
+/// After this time the authorities are written anyway before a pod is made: somebody may have
+/// deleted the ConfigMap, or the namespace and made it again.
 const AGAIN: Duration = Duration::from_secs(30);
+/// The same for pods that are there already, and have mounted them. A thousand namespaces cost the
+/// API server two writes a second.
+const AT_REST: Duration = Duration::from_secs(10 * 60);
 /// For so long what was read counts. An upgrade of the agents takes longer.
 const READ: Duration = Duration::from_secs(30);
 
@@ -43,10 +46,13 @@ pub(super) struct Model {
     agents: Account,
     audience: String,
     authorities: Box<dyn Fn() -> String + Send + Sync>,
-    read: Mutex<Option<(Site, Instant)>>,
-    /// The authorities that each namespace was given, and when.
-    published: Mutex<BTreeMap<String, (String, Instant)>>,
+    /// Whoever wants it while it is read waits for the answer, and does not ask, too.
+    read: Turn<Option<(Site, Instant)>>,
+    /// The authorities that each namespace was given, and when. Here, too, one writes and others wait.
+    published: Mutex<BTreeMap<String, Published>>,
 }
+
+type Published = Arc<Turn<Option<(String, Instant)>>>;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoSite {
@@ -131,40 +137,42 @@ impl Model {
             agents,
             audience,
             authorities,
-            read: Mutex::default(),
+            read: Turn::default(),
             published: Mutex::default(),
         }
     }
 
     /// What a worker pod of this namespace has. The namespace has the authorities then.
     pub(super) async fn site(&self, namespace: &str) -> Result<Site, NoSite> {
-        self.publish(namespace).await?;
-        let known = self
-            .read
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        if let Some((site, at)) = known
+        self.publish_after(namespace, AGAIN).await?;
+        let mut known = self.read.lock().await;
+        if let Some((site, at)) = &*known
             && at.elapsed() < READ
         {
-            return Ok(site);
+            return Ok(site.clone());
         }
         let site = self.read().await?;
-        let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Some((site.clone(), Instant::now()));
         Ok(site)
     }
 
-    /// Writes the authorities to the namespace, unless it has them.
+    /// Writes the authorities to a namespace with pods, unless it has them.
     pub(super) async fn publish(&self, namespace: &str) -> Result<(), NoSite> {
+        self.publish_after(namespace, AT_REST).await
+    }
+
+    async fn publish_after(&self, namespace: &str, again: Duration) -> Result<(), NoSite> {
         let now = (self.authorities)();
-        let published = || {
-            self.published
+        let published = {
+            let mut all = self
+                .published
                 .lock()
-                .unwrap_or_else(PoisonError::into_inner)
+                .unwrap_or_else(PoisonError::into_inner);
+            all.entry(namespace.to_owned()).or_default().clone()
         };
-        let is_there = |(text, at): &(String, Instant)| *text == now && at.elapsed() < AGAIN;
-        if published().get(namespace).is_some_and(is_there) {
+        let mut published = published.lock().await;
+        let is_there = |(text, at): &(String, Instant)| *text == now && at.elapsed() < again;
+        if published.as_ref().is_some_and(is_there) {
             return Ok(());
         }
         let written = bundle::publish(&self.server, namespace, &now).await;
@@ -172,7 +180,7 @@ impl Model {
             namespace: namespace.to_owned(),
             source,
         })?;
-        published().insert(namespace.to_owned(), (now, Instant::now()));
+        *published = Some((now, Instant::now()));
         Ok(())
     }
 

@@ -62,6 +62,7 @@ class Story:
             ("the coordinator goes away", self.failover),
             ("change the certificate authority", self.change_authority),
             ("upgrade the coordinator", self.upgrade_coordinator),
+            ("upgrade the agents in their pods", self.upgrade_in_place),
             ("upgrade the agents", self.upgrade_agents),
             ("explain what happened", self.explain),
         ]
@@ -296,6 +297,24 @@ class Story:
         self.forward.close()
         self.goes_on_untouched(before)
         return f"{image or 'its image again'}: status right after {time.monotonic() - began:.1f} s; same generation and workers"
+
+    def upgrade_in_place(self):
+        """The kubelet starts only the agent's container again, and no worker notices."""
+        image = self.options.new_image_agent
+        if not image:
+            raise NotTested("without --new-image-agent")
+        before, began, pods = self.status("story"), time.monotonic(), self.cluster.pods()
+        restarts = {node: self.cluster.restarts(name_of(pod), "agent") for node, pod in pods.items()}
+        patch = json.dumps({"spec": {"initContainers": [{"name": "agent", "image": image}]}})
+        for pod in pods.values():
+            self.kubectl("-n", NAMESPACE, "patch", "pod", name_of(pod), "-p", patch)
+        for node, pod in pods.items():
+            again = lambda node=node, pod=pod: self.cluster.restarts(name_of(pod), "agent") > restarts[node]  # noqa: E731
+            wait_until(again, 120, f"the agent of {node} is started again")
+        self.goes_on_untouched(before)
+        now = self.cluster.pods()
+        check(all(uid(now[node]) == uid(pod) for node, pod in pods.items()), "no pod is new")
+        return f"{image}: the same workers in the same {len(pods)} pods, status right after {time.monotonic() - began:.1f} s"
 
     def upgrade_agents(self):
         before, began, pods, options = self.status("story"), time.monotonic(), self.cluster.pods(), self.options

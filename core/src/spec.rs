@@ -20,6 +20,7 @@ mod errors;
 mod framework;
 mod lifetime;
 mod limits;
+mod origin;
 mod roles;
 pub mod rules;
 pub mod shape;
@@ -36,6 +37,7 @@ pub use errors::FieldError;
 pub use framework::{Framework, PEERS_MAX};
 pub use lifetime::Lifetime;
 pub use limits::*;
+pub use origin::{GROUPS_MAX, ORIGIN_VERSION_MAX, Origin};
 pub use roles::{ROLES_MAX, Role, RoleDocument, Runs, WORKER};
 pub use rules::{Rule, RuleDocument};
 pub use variables::{EnvVar, ValueFrom, is_of_a_launch};
@@ -124,6 +126,8 @@ pub struct SpecDocument {
     pub framework: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<RoleDocument>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -195,6 +199,9 @@ pub struct JobSpec {
     /// `replicas` and its bounds are those of all roles together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Role>,
+    /// The other system's file that the job is from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
 }
 
 /// How many failures of its own a job survives: at most `max_restarts` within any `window`.
@@ -303,6 +310,7 @@ impl JobSpec {
             ("spec.template", self.template != other.template),
             ("spec.framework", self.framework != other.framework),
             ("spec.roles", self.roles != other.roles),
+            ("spec.origin", self.origin != other.origin),
         ];
         fields
             .into_iter()
@@ -440,7 +448,11 @@ impl SpecDocument {
             template: None,
             framework,
             roles: Vec::new(),
+            origin: self.origin.clone(),
         };
+        if let Some(origin) = &self.origin {
+            origin.check(!self.roles.is_empty(), errors);
+        }
         spec.roles = roles::check(self, &spec, errors);
         if !self.roles.is_empty() {
             (spec.replicas, spec.min_replicas, spec.max_replicas) =

@@ -125,7 +125,12 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
                 let converted = (kind.read)(&job, &cluster, &mut log);
                 let has_pods = |job: &Converted| !options.pods || job.object.is_some();
                 match converted.filter(|_| log.refused() == before) {
-                    Some(job) if has_pods(&job) => jobs.push(job),
+                    Some(mut job) if has_pods(&job) => {
+                        let origin = job.document.spec.origin.get_or_insert_default();
+                        origin.api_version = format!("{}/{}", named.group, named.version);
+                        named.kind.clone_into(&mut origin.kind);
+                        jobs.push(job);
+                    }
                     Some(_) => log.refuse(
                         &root,
                         "has no pods of its own that could be kept; convert it without --pods",

@@ -1,7 +1,10 @@
 //! Puts a MusterJob together, and remembers which field of the foreign file each of its parts is
 //! from. So an error that core finds in the job is reported at a place that the user knows.
 
-use muster_core::spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument};
+use muster_core::{
+    id::label_error,
+    spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
+};
 
 use crate::{
     fields::{Object, Rule, Rules},
@@ -26,6 +29,19 @@ pub struct Converted {
     pub document: JobDocument,
     /// What only an object of a cluster has. `None`: the job is for machines.
     pub object: Option<ObjectOnly>,
+}
+
+impl Converted {
+    /// A job without roles, whose members are of these groups: the first of the first one, and all others
+    /// of the last one.
+    pub(crate) fn of_groups<'g>(mut self, groups: impl IntoIterator<Item = &'g str>) -> Converted {
+        let names = groups.into_iter().map(str::to_lowercase);
+        // Free names need not be labels. Then the members have no names.
+        let names: Vec<String> = names.filter(|name| label_error(name).is_none()).collect();
+        let origin = self.document.spec.origin.get_or_insert_default();
+        origin.groups = names;
+        self
+    }
 }
 
 /// The fields of a `MusterJob` object that no job for machines has.

@@ -106,11 +106,15 @@ impl<'t> FrameworkDraft<'_, 't> {
             let at = self.at(&error.path, &variables);
             log.refuse(at, format!("{}: {}", error.path, error.message));
         }
-        clean.then_some(Converted {
+        let converted = clean.then_some(Converted {
             place: self.meta.place,
             kind: self.kind,
             document,
             object,
+        })?;
+        Some(match &self.groups[..] {
+            [only] => converted.of_groups([&*only.name]),
+            _ => converted,
         })
     }
 

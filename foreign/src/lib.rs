@@ -5,7 +5,7 @@
 //! silence. `tree` owns the syntax. `documents` finds the jobs in a file by group and kind, `kinds`
 //! has a file for each kind, `pod` the template that they share, `launch` the command. This crate
 //! reads no file and asks no node; whether a job is right in the end is for `JobDocument::check` in
-//! core.
+//! core. `status` goes the other way: it shows such a job in its system's words.
 #![forbid(unsafe_code)]
 
 mod documents;
@@ -23,6 +23,7 @@ mod run_policy;
 mod shell;
 mod site;
 pub mod spelling;
+pub mod status;
 #[cfg(test)]
 mod tests;
 pub mod tree;

@@ -8,8 +8,8 @@ use std::{
 
 use clap::Args;
 use muster_proto::v1::{
-    Event, GetJobRequest, GetNodeRequest, ListEventsRequest, ListJobsRequest, ListNodesRequest,
-    Node, WatchEventsRequest, WatchJobsRequest, WatchNodesRequest,
+    Event, GetJobRequest, GetNodeRequest, Job, ListEventsRequest, ListJobsRequest,
+    ListNodesRequest, Node, WatchEventsRequest, WatchJobsRequest, WatchNodesRequest,
 };
 use muster_rpc::credentials::now_us;
 use tonic::Status;
@@ -26,10 +26,14 @@ use crate::{
     output::{self, List, listing::Listed, table::Table},
 };
 
+mod foreign;
+
 /// Show jobs, nodes or events.
 ///
 /// Without a name it lists all objects of the kind; jobs that are over come last. Kinds: jobs (job,
-/// mj), nodes (node, mn), events (event, ev). NODES is the number of nodes that train over the
+/// mj), nodes (node, mn), events (event, ev). pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs,
+/// mpijobs and elasticjobs are the jobs from such files, with STATE and -o yaml in the words of the
+/// system that they were written for. NODES is the number of nodes that train over the
 /// number wanted; RANGE is the number of nodes the job can train with; RESTARTS counts how often
 /// its workers were started again (failures, lost nodes, resizes); REASON says why the job is in
 /// this state.
@@ -50,7 +54,11 @@ EXAMPLES:
   muster get nodes -o wide
 
   # What happened to a job
-  muster get events digits")]
+  muster get events digits
+
+  # Jobs from files of Kubeflow, and one with the conditions that its operator would write
+  muster get pytorchjobs
+  muster get tfjob recommender -o yaml")]
 pub(crate) struct Get {
     /// Kind, and optionally name: jobs | job NAME | job/NAME
     #[arg(value_name = "KIND [NAME]", required = true, num_args = 1..=2)]
@@ -133,6 +141,9 @@ pub(crate) struct ListFlags {
 
 pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
     let target = target::read(&args.what)?;
+    if let Some(kind) = target.origin {
+        return foreign::get(cx, kind, target.name.as_deref(), &args.list).await;
+    }
     match target.kind {
         Kind::Job => jobs(cx, target.name, &args.list).await,
         Kind::Node => {
@@ -193,7 +204,26 @@ async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(
             .map_err(|status| client.failure(status))?;
         return print_one(cx, cx.format(), answer.into_inner().job.unwrap_or_default());
     }
-    let listed = all_pages(&client, |page_token| {
+    let listed = all_jobs(&client, cx, namespaced).await?;
+    let place = if namespaced {
+        String::new()
+    } else {
+        format!(" in namespace {namespace}")
+    };
+    print_list(cx, listed, namespaced, &format!("No jobs found{place}."))
+}
+
+/// The jobs of one namespace or of all, those that are over last.
+async fn all_jobs(
+    client: &Client,
+    cx: &Context,
+    of_all_namespaces: bool,
+) -> Result<Vec<Job>, Failure> {
+    let namespace = match of_all_namespaces {
+        true => String::new(),
+        false => cx.namespace(),
+    };
+    let mut listed = all_pages(client, |page_token| {
         let request = client.ask(ListJobsRequest {
             namespace: namespace.clone(),
             page_size: 0,
@@ -206,16 +236,11 @@ async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(
                 .map(|answer| answer.into_inner())
                 .map(|page| (page.jobs, page.next_page_token))
         }
-    });
-    let place = if namespaced {
-        String::new()
-    } else {
-        format!(" in namespace {namespace}")
-    };
-    let mut listed = listed.await?;
+    })
+    .await?;
     // The sort is stable, so each half keeps the order of names.
     listed.sort_by_key(|job| job.status.as_ref().is_some_and(follow::is_over));
-    print_list(cx, listed, namespaced, &format!("No jobs found{place}."))
+    Ok(listed)
 }
 
 pub(crate) async fn nodes(cx: &Context, args: Nodes) -> Result<(), Failure> {

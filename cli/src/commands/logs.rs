@@ -17,6 +17,7 @@ use crate::{
     fail::Failure,
 };
 
+mod member;
 mod merge;
 mod screen;
 mod steps;
@@ -53,10 +54,15 @@ EXAMPLES:
   muster logs digits --steps
   muster logs digits --steps --step-pattern 'update (\\d+)'
 
+  # One member of a job with roles, or of a job from another system's file: both are the same
+  muster logs recommender --member worker-1
+  muster logs recommender-worker-1
+
   # What started the ranks on one node, for a job whose ranks never ran
   muster logs digits --launcher --node node-2")]
 pub(crate) struct Logs {
-    /// Name of the job
+    /// Name of the job, or of one of its members: JOB-worker-1, as its pod is called elsewhere
+    #[arg(value_name = "JOB")]
     job: String,
 
     /// Go on printing as the job writes, until it is over
@@ -70,6 +76,10 @@ pub(crate) struct Logs {
     /// Only what ranks on this node wrote
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
+
+    /// Only what this member wrote, as worker-1: its role or replica group, and its number there
+    #[arg(short, long, value_name = "MEMBER", conflicts_with = "rank")]
+    member: Option<String>,
 
     /// Print the log of what starts the ranks on each node (torchrun or Muster's launcher) instead
     /// of the ranks' own
@@ -120,7 +130,9 @@ pub(crate) struct Logs {
 
 pub(crate) async fn logs(cx: &Context, args: Logs) -> Result<(), Failure> {
     let client = cx.connect().await?;
-    let named = job_ref(cx.namespace(), &args.job);
+    let (job, member) = member::find(cx, &client, &args).await?;
+    let named = job_ref(cx.namespace(), &job);
+    let args = Logs { member, ..args };
     print(cx, &client, &named, &args, 0).await
 }
 
@@ -135,6 +147,7 @@ pub(crate) async fn follow_all(
         follow: true,
         rank: None,
         node: None,
+        member: None,
         launcher: false,
         previous: false,
         generation: None,
@@ -175,6 +188,7 @@ async fn print(
             r#ref: Some(named.clone()),
             rank: args.rank,
             node: args.node.clone().unwrap_or_default(),
+            member: args.member.clone().unwrap_or_default(),
             launcher: args.launcher,
             generation: args.generation.unwrap_or(0),
             previous: args.previous,

@@ -1,6 +1,8 @@
 //! The object that a command is about, as kubectl users write it: `job digits`, `job/digits`, `mj
 //! digits`, `nodes`.
 
+use muster_foreign::status::{Shown, shown_kinds};
+
 use crate::fail::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub(crate) enum Kind {
 pub(crate) struct Target {
     pub(crate) kind: Kind,
     pub(crate) name: Option<String>,
+    /// The job was asked for by the kind of the file that it is from.
+    pub(crate) origin: Option<&'static Shown>,
 }
 
 fn kind(word: &str) -> Option<Kind> {
@@ -45,11 +49,16 @@ pub(crate) fn read(words: &[String]) -> Result<Target, Failure> {
     if name.as_deref() == Some("") {
         return Err(Failure::usage(format!("{first}/ is missing the name")));
     }
-    match kind(first) {
-        Some(kind) => Ok(Target { kind, name }),
-        None => Err(Failure::usage(format!(
-            "unknown kind {first:?}: there are jobs (mj), nodes (mn) and events (ev)"
-        ))),
+    let origin = shown_kinds().find(|known| known.is_called(first));
+    match kind(first).or(origin.map(|_| Kind::Job)) {
+        Some(kind) => Ok(Target { kind, name, origin }),
+        None => {
+            let others: Vec<&str> = shown_kinds().map(|known| known.plural).collect();
+            Err(Failure::usage(format!(
+                "unknown kind {first:?}: there are jobs (mj), nodes (mn) and events (ev), and for jobs from files of other systems {}",
+                others.join(", ")
+            )))
+        }
     }
 }
 
@@ -59,6 +68,7 @@ pub(crate) fn read_or_job(words: &[String]) -> Result<Target, Failure> {
         [only] if !only.contains('/') => Ok(Target {
             kind: Kind::Job,
             name: Some(only.clone()),
+            origin: None,
         }),
         _ => read(words),
     }
@@ -77,6 +87,7 @@ mod tests {
         let target = |kind, name: &str| Target {
             kind,
             name: (!name.is_empty()).then(|| name.to_owned()),
+            origin: None,
         };
         for (text, expected) in [
             ("jobs", target(Kind::Job, "")),
@@ -89,6 +100,12 @@ mod tests {
         ] {
             assert_eq!(read(&words(text)).unwrap(), expected, "{text}");
         }
+        let foreign = read(&words("tfjob/x")).unwrap();
+        assert_eq!(
+            (foreign.kind, foreign.name.as_deref()),
+            (Kind::Job, Some("x"))
+        );
+        assert_eq!(foreign.origin.map(|origin| origin.kind), Some("TFJob"));
         for bad in ["pods", "job/", "job a b", "pod/x"] {
             assert_eq!(read(&words(bad)).unwrap_err().code(), 2, "{bad}");
         }

@@ -86,6 +86,7 @@ fn job() -> Job {
             ttl_seconds_after_finished: Some(3_600),
             framework: Some("torch".into()),
             roles: Vec::new(),
+            origin: None,
         }),
         status: Some(JobStatus {
             phase: JobPhase::Running.into(),

@@ -29,6 +29,7 @@ use super::{
     status,
 };
 
+mod members;
 mod run_log;
 
 use run_log::RunLog;
@@ -45,6 +46,8 @@ struct Wanted {
     launcher: bool,
     rank: Option<u32>,
     node: Option<NodeName>,
+    /// Its name, as [`muster_core::spec::JobSpec::member`] has it.
+    member: Option<String>,
 }
 
 /// One of the logs of a generation.
@@ -129,7 +132,7 @@ impl Logs {
         };
         match logs.generation(record)? {
             Some(_) if goes_on => {}
-            Some(generation) => drop(logs.sources(generation)?),
+            Some(generation) => drop(logs.sources(record, generation)?),
             None if logs.follow && !record.phase.is_over() => {}
             None => {
                 let why = if record.message.is_empty() {
@@ -159,7 +162,7 @@ impl Logs {
         let Ok(Some(generation)) = self.generation(&view.record) else {
             return;
         };
-        for source in self.sources(generation).unwrap_or_default() {
+        for source in self.sources(&view.record, generation).unwrap_or_default() {
             RunLog::new(self, generation, source, 1, out.clone())
                 .copy()
                 .await;
@@ -203,7 +206,8 @@ impl Logs {
                     let _ = out.send(Ok(notice(forgotten))).await;
                 }
                 started = Some(generation.number);
-                self.follow_generation(generation, tail, &out).await;
+                self.follow_generation(&view.record, generation, tail, &out)
+                    .await;
             }
             if view.record.phase.is_over() || (self.fixed.is_some() && started.is_some()) {
                 return;
@@ -245,11 +249,12 @@ impl Logs {
 
     async fn follow_generation(
         &self,
+        record: &JobRecord,
         generation: &GenerationRecord,
         tail: Option<u32>,
         out: &Out<v1::LogsResponse>,
     ) {
-        match self.sources(generation) {
+        match self.sources(record, generation) {
             Ok(sources) => {
                 for source in &sources {
                     let mut log =
@@ -301,12 +306,21 @@ impl Logs {
     }
 
     /// The logs to read.
-    fn sources(&self, generation: &GenerationRecord) -> Result<Vec<Source>, Status> {
+    fn sources(
+        &self,
+        record: &JobRecord,
+        generation: &GenerationRecord,
+    ) -> Result<Vec<Source>, Status> {
         let Wanted {
             launcher,
             rank,
             node,
+            member,
         } = &self.wanted;
+        let holder = match member {
+            Some(member) => Some(members::holder(record, generation, member)?),
+            None => None,
+        };
         if let Some(node) = node.as_ref().filter(|node| !generation.has(node)) {
             let members: Vec<&str> = generation
                 .members
@@ -333,7 +347,9 @@ impl Logs {
                 ),
             ));
         }
-        let is_wanted = |on: &NodeName| node.as_ref().is_none_or(|node| node == on);
+        let is_wanted = |on: &NodeName| {
+            node.as_ref().is_none_or(|node| node == on) && holder.is_none_or(|holder| holder == on)
+        };
         let sources: Vec<Source> = match launcher {
             true => {
                 let nodes = generation
@@ -353,12 +369,13 @@ impl Logs {
             }
         };
         if sources.is_empty() {
+            let (field, it) = match node {
+                Some(_) => ("node", "does not have that rank or member"),
+                None => ("member", "does not have that rank"),
+            };
             return Err(status::invalid(
-                "node",
-                format!(
-                    "does not have that rank in generation {}",
-                    generation.number
-                ),
+                field,
+                format!("{it} in generation {}", generation.number),
             ));
         }
         if self.follow && sources.len() > FOLLOWED_MAX as usize {
@@ -391,6 +408,7 @@ fn wanted(request: &v1::LogsRequest) -> Result<Wanted, Status> {
         launcher: request.launcher,
         rank: request.rank,
         node,
+        member: (!request.member.is_empty()).then(|| request.member.clone()),
     })
 }
 

@@ -59,7 +59,7 @@ pub struct StepsView {
 pub struct MemberView {
     pub node: NodeName,
     pub node_rank: u32,
-    /// Its role and its number there, as `worker-1`, if the job has roles.
+    /// Its name, as [`crate::spec::JobSpec::member`] has it.
     pub role: Option<String>,
     /// `None` as long as its node has not been heard.
     pub phase: Option<RunPhase>,
@@ -181,10 +181,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         view.members.push(MemberView {
             node: node.clone(),
             node_rank: node_rank as u32,
-            role: generation
-                .layout
-                .place(node_rank as u32)
-                .map(|place| format!("{}-{}", place.share.name, place.index)),
+            role: record.spec.member(&generation.layout, node_rank as u32),
             phase,
             lane,
             stack,

@@ -5,7 +5,8 @@
 //! than a table can say. A test compares the table with the types.
 
 use super::{
-    API_VERSION, Framework, KIND, Launch, NodeMix, Progress, ROLES_MAX,
+    API_VERSION, Framework, GROUPS_MAX, KIND, Launch, NodeMix, ORIGIN_VERSION_MAX, Progress,
+    ROLES_MAX,
     limits::{
         ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX, ENV_MAX,
         NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX, SIGNALS_MAX,
@@ -269,7 +270,30 @@ pub const SPEC_FIELDS: &[Field] = &[
         Shape::Ordered(&ROLE, ROLES_MAX),
         "Groups of nodes that run different things, in the order of ranks. A role takes from the top of the spec what it does not say.",
     ),
+    field(
+        "origin",
+        ORIGIN,
+        "The other system's file that the job is from. It changes nothing about how the job runs: muster get shows the job in that system's words, and members have the names that they had there.",
+    ),
 ];
+
+const ORIGIN: Shape = Shape::Object(&[
+    needed(
+        "apiVersion",
+        Shape::Text(Text::Any(ORIGIN_VERSION_MAX)),
+        "The group and version of the file, as kubeflow.org/v1.",
+    ),
+    needed(
+        "kind",
+        Shape::Text(Text::Any(LABEL_MAX)),
+        "The kind of the file, as PyTorchJob.",
+    ),
+    field(
+        "groups",
+        Shape::List(&LABEL, GROUPS_MAX),
+        "For a job without roles: the group of the first member, and that of all others if it is another one, as [master, worker].",
+    ),
+]);
 
 const ROLE_NODES: Shape = Shape::Whole(0, NODES_MAX);
 
@@ -428,7 +452,7 @@ mod tests {
 
     use super::*;
     use crate::spec::{
-        EnvVar, JobDocument, Metadata, RestartPolicyDocument, RoleDocument, RuleDocument,
+        EnvVar, JobDocument, Metadata, Origin, RestartPolicyDocument, RoleDocument, RuleDocument,
         SpecDocument, ValueFrom,
     };
 
@@ -500,6 +524,11 @@ mod tests {
                     working_dir: text(),
                     service: Some(true),
                 }],
+                origin: Some(Origin {
+                    api_version: "x".into(),
+                    kind: "x".into(),
+                    groups: vec!["x".into()],
+                }),
             },
         }
     }

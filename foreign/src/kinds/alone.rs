@@ -88,6 +88,7 @@ impl Alone {
             run: &run,
         }
         .finish(log)
+        .map(|job| job.of_groups([&*role.name]))
     }
 }
 

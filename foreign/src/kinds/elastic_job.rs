@@ -112,4 +112,5 @@ pub(crate) fn read(
         run: &run,
     }
     .finish(log)
+    .map(|job| job.of_groups(["worker"]))
 }

@@ -163,7 +163,7 @@ pub(crate) fn read(
         restarts.rules.push(roles::success_of(of));
     }
     other_policy(main, worker, log);
-    Draft {
+    let converted = Draft {
         kind: job.kind,
         meta: job.meta,
         pod: &main.pod,
@@ -175,7 +175,10 @@ pub(crate) fn read(
         restarts,
         run: &run,
     }
-    .finish(log)
+    .finish(log)?;
+    // The master is first.
+    let groups = master.iter().chain(&worker).map(|role| &*role.name);
+    Some(converted.of_groups(groups))
 }
 
 /// `elasticPolicy`, as far as it is more than a verdict.

@@ -130,6 +130,7 @@ pub(super) fn read(
         run: &run,
     }
     .finish(log)
+    .map(|job| job.of_groups(["node"]))
 }
 
 /// Only a runtime that does nothing but start torch's processes means the same here.

@@ -35,7 +35,9 @@ mod roles;
 #[cfg(test)]
 mod tests;
 
-use roles::{checked_role, role_document, role_to_wire, variable, variable_to_wire};
+use roles::{
+    checked_role, origin, origin_to_wire, role_document, role_to_wire, variable, variable_to_wire,
+};
 
 /// The document that a submission carries, not checked yet. A missing message is read as an empty
 /// one, and the check then names what is missing.
@@ -122,6 +124,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
         framework: spec.framework,
         roles: spec.roles.into_iter().map(role_document).collect(),
+        origin: spec.origin.map(origin),
     }
 }
 
@@ -180,6 +183,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
         framework: spec.framework,
         roles: spec.roles.into_iter().map(role_to_wire).collect(),
+        origin: spec.origin.map(origin_to_wire),
     }
 }
 
@@ -213,6 +217,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         rules: spec.rules.iter().map(Rule::document).collect(),
         framework: Some(spec.framework.name().into()),
         roles: spec.roles.iter().map(checked_role).collect(),
+        origin: spec.origin.clone(),
         ..SpecDocument::default().with_life_of(spec)
     }
 }

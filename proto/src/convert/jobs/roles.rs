@@ -1,6 +1,6 @@
-//! The roles of a job, and the variables that jobs and roles have.
+//! The roles of a job, the variables that jobs and roles have, and the names of members.
 
-use muster_core::spec::{EnvVar, Role, RoleDocument, ValueFrom};
+use muster_core::spec::{EnvVar, Origin, Role, RoleDocument, ValueFrom};
 
 use crate::v1;
 
@@ -17,6 +17,22 @@ pub(super) fn variable_to_wire(var: EnvVar) -> v1::EnvVar {
         name: var.name,
         value: var.value,
         file: var.value_from.map(|from| from.file).unwrap_or_default(),
+    }
+}
+
+pub(super) fn origin(origin: v1::Origin) -> Origin {
+    Origin {
+        api_version: origin.api_version,
+        kind: origin.kind,
+        groups: origin.groups,
+    }
+}
+
+pub(super) fn origin_to_wire(origin: Origin) -> v1::Origin {
+    v1::Origin {
+        api_version: origin.api_version,
+        kind: origin.kind,
+        groups: origin.groups,
     }
 }
 

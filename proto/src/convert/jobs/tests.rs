@@ -3,7 +3,9 @@ use std::time::Duration;
 use muster_core::{
     fleet::receipt::Cause,
     id::{Generation, JobUid, NodeName},
-    spec::{EnvVar, Framework, Launch, Lifetime, NodeMix, RestartPolicy, Role, RoleDocument},
+    spec::{
+        EnvVar, Framework, Launch, Lifetime, NodeMix, Origin, RestartPolicy, Role, RoleDocument,
+    },
 };
 use proptest::{collection::vec, option, prelude::*};
 use prost::Message;
@@ -75,7 +77,16 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
             .map(|_| role_document_of(n.1, t.1))
             .into_iter()
             .collect(),
+        origin: n.5.map(|_| origin_of("PyTorchJob")),
     })
+}
+
+fn origin_of(kind: &str) -> Origin {
+    Origin {
+        api_version: "kubeflow.org/v1".into(),
+        kind: kind.into(),
+        groups: vec!["master".into(), "worker".into()],
+    }
 }
 
 /// Rules with any text in them.
@@ -162,6 +173,8 @@ fn with_roles(spec: JobSpec) -> JobSpec {
         max_replicas: sizes.2 + 1,
         launch: Launch::Auto,
         framework: Framework::Plain,
+        // Roles have the names of the members.
+        origin: None,
         ..spec
     }
 }
@@ -236,6 +249,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             },
             framework: Framework::Torch,
             roles: Vec::new(),
+            origin: rest.4.then(|| origin_of("ElasticJob")),
         },
     )
 }

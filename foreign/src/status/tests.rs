@@ -1,0 +1,277 @@
+//! Lives of jobs, and what their operators would say.
+
+use super::*;
+
+const SECOND: u64 = 1_000_000;
+/// 2026-11-24T22:00:00Z.
+const BEGAN: u64 = 1_795_557_600 * SECOND;
+
+fn after(seconds: u64) -> Option<Timestamp> {
+    Some(Timestamp(BEGAN + seconds * SECOND))
+}
+
+fn origin(kind: &str) -> Origin {
+    let api_version = match kind {
+        "ElasticJob" => "elastic.pytorch.org/v1alpha1",
+        _ => "kubeflow.org/v1",
+    };
+    Origin {
+        api_version: api_version.into(),
+        kind: kind.into(),
+        groups: Vec::new(),
+    }
+}
+
+fn life<'a>(origin: &'a Origin, happened: &[(u64, What)]) -> Life<'a> {
+    let member = |group: &str| Member {
+        group: group.into(),
+        state: MemberState::Active,
+    };
+    Life {
+        origin,
+        namespace: "team",
+        name: "story",
+        created: Timestamp(BEGAN),
+        elastic: false,
+        happened: happened
+            .iter()
+            .map(|(seconds, what)| Happened {
+                at: after(*seconds),
+                what: what.clone(),
+            })
+            .collect(),
+        members: vec![member("master"), member("worker"), member("worker")],
+        finished: None,
+    }
+}
+
+fn failed(group: &str) -> What {
+    What::Failed {
+        group: Some(group.into()),
+    }
+}
+
+/// Each condition in a line: type, status, reason, transition after so many seconds, message.
+fn lines(life: &Life<'_>) -> Vec<String> {
+    let status = status(life).unwrap();
+    let line = |condition: &Condition| {
+        let seconds = condition
+            .last_transition_time
+            .as_deref()
+            .map_or("?".to_owned(), |at| {
+                let at = Timestamp::from_rfc3339(at).unwrap();
+                (at.since(Timestamp(BEGAN)).as_secs()).to_string()
+            });
+        format!(
+            "{}={} {} at {seconds}: {}",
+            condition.kind.name(),
+            condition.status,
+            condition.reason,
+            condition.message
+        )
+    };
+    status.conditions.iter().map(line).collect()
+}
+
+#[test]
+fn a_job_that_restarted_runs_again_and_succeeds() {
+    let origin = origin("PyTorchJob");
+    let mut told = vec![(3, What::Runs), (60, failed("worker"))];
+    let created = "Created=True PyTorchJobCreated at 0: PyTorchJob story is created.";
+    assert_eq!(
+        lines(&life(&origin, &told)),
+        [
+            created,
+            "Restarting=True PyTorchJobRestarting at 60: PyTorchJob story is restarting because 1 Worker replica(s) failed.",
+        ]
+    );
+    told.push((64, What::Runs));
+    assert_eq!(
+        lines(&life(&origin, &told)),
+        [
+            created,
+            "Running=True PyTorchJobRunning at 64: PyTorchJob story is running.",
+        ]
+    );
+    told.push((90, What::Succeeded));
+    assert_eq!(
+        lines(&life(&origin, &told)),
+        [
+            created,
+            "Running=False PyTorchJobRunning at 64: PyTorchJob story is running.",
+            "Succeeded=True PyTorchJobSucceeded at 90: PyTorchJob story is successfully completed.",
+        ]
+    );
+}
+
+#[test]
+fn each_kind_names_the_job_in_its_own_way() {
+    let last = |kind: &str, what: What| {
+        let origin = origin(kind);
+        let mut life = life(&origin, &[(1, what)]);
+        life.members.remove(0);
+        lines(&life)
+            .pop()
+            .unwrap()
+            .split_once(": ")
+            .unwrap()
+            .1
+            .to_owned()
+    };
+    assert_eq!(
+        last("PyTorchJob", What::Runs),
+        "PyTorchJob team/story is running."
+    );
+    assert_eq!(
+        last("ElasticJob", What::Runs),
+        "ElasticJob story is running."
+    );
+    assert_eq!(
+        last("TFJob", What::Succeeded),
+        "TFJob team/story successfully completed."
+    );
+    let gone = What::Ended(End::Failure {
+        group: Some("ps".into()),
+    });
+    assert_eq!(
+        last("TFJob", gone.clone()),
+        "TFJob team/story has failed because 1 PS replica(s) failed."
+    );
+    assert_eq!(
+        last("JAXJob", gone.clone()),
+        "JAXJob story is failed because 1 PS replica(s) failed."
+    );
+    assert_eq!(last("MPIJob", gone), "MPIJob team/story has failed");
+}
+
+#[test]
+fn a_lost_node_restarts_a_fixed_job_and_not_an_elastic_one() {
+    let origin = origin("PyTorchJob");
+    let told = [(3, What::Runs), (60, What::Moved)];
+    let mut life = life(&origin, &told);
+    assert_eq!(status(&life).unwrap().state(), "Restarting");
+    life.elastic = true;
+    assert_eq!(status(&life).unwrap().state(), "Running");
+    let waits = What::Waits {
+        message: "1 of at least 2 nodes available".into(),
+    };
+    life.happened.push(Happened {
+        at: None,
+        what: waits,
+    });
+    assert_eq!(
+        lines(&life).pop().unwrap(),
+        "Restarting=True PyTorchJobRestarting at ?: 1 of at least 2 nodes available"
+    );
+}
+
+#[test]
+fn the_operator_of_v2beta1_does_not_say_restarting() {
+    let mut origin = origin("MPIJob");
+    let told = [(3, What::Runs), (60, failed("launcher"))];
+    assert_eq!(status(&life(&origin, &told)).unwrap().state(), "Restarting");
+    origin.api_version = "kubeflow.org/v2beta1".into();
+    assert_eq!(status(&life(&origin, &told)).unwrap().state(), "Running");
+}
+
+#[test]
+fn a_suspended_job_shows_both() {
+    let origin = origin("TFJob");
+    let mut told = vec![(3, What::Runs), (60, What::Suspended)];
+    assert_eq!(
+        lines(&life(&origin, &told))[1..],
+        [
+            "Running=False TFJobSuspended at 60: TFJob story is suspended.",
+            "Suspended=True TFJobSuspended at 60: TFJob story is suspended.",
+        ]
+    );
+    told.push((99, What::Resumed));
+    let resumed = life(&origin, &told);
+    assert_eq!(
+        status(&resumed).unwrap().start_time,
+        Some("2026-11-24T22:01:39Z".into())
+    );
+    assert_eq!(
+        lines(&resumed).pop().unwrap(),
+        "Suspended=False TFJobResumed at 99: TFJob story is resumed."
+    );
+}
+
+#[test]
+fn nothing_follows_a_failure() {
+    let origin = origin("XGBoostJob");
+    let told = [
+        (3, What::Runs),
+        (60, What::Ended(End::Restarts)),
+        (70, What::Runs),
+    ];
+    assert_eq!(
+        lines(&life(&origin, &told))[1..],
+        [
+            "Running=False XGBoostJobRunning at 3: XGBoostJob story is running.",
+            "Failed=True XGBoostJobFailed at 60: Job story has failed because it has reached the specified backoff limit",
+        ]
+    );
+    let cancelled = life(&origin, &[(60, What::Ended(End::Cancelled))]);
+    assert_eq!(
+        lines(&cancelled).pop().unwrap(),
+        "Failed=True Cancelled at 60: XGBoostJob story was cancelled."
+    );
+}
+
+#[test]
+fn the_document_is_as_upstream_writes_it() {
+    let origin = origin("PyTorchJob");
+    let mut life = life(&origin, &[(3, What::Runs), (9, What::Succeeded)]);
+    life.finished = after(9);
+    life.members[0].state = MemberState::Succeeded;
+    life.members[2].state = MemberState::Failed;
+    let text = serde_saphyr::to_string(&status(&life).unwrap()).unwrap();
+    let expected = r#"conditions:
+- type: Created
+  status: "True"
+  reason: PyTorchJobCreated
+  message: PyTorchJob story is created.
+  lastUpdateTime: "2026-11-24T22:00:00Z"
+  lastTransitionTime: "2026-11-24T22:00:00Z"
+- type: Running
+  status: "False"
+  reason: PyTorchJobRunning
+  message: PyTorchJob story is running.
+  lastUpdateTime: "2026-11-24T22:00:03Z"
+  lastTransitionTime: "2026-11-24T22:00:03Z"
+- type: Succeeded
+  status: "True"
+  reason: PyTorchJobSucceeded
+  message: PyTorchJob story is successfully completed.
+  lastUpdateTime: "2026-11-24T22:00:09Z"
+  lastTransitionTime: "2026-11-24T22:00:09Z"
+startTime: "2026-11-24T22:00:00Z"
+completionTime: "2026-11-24T22:00:09Z"
+replicaStatuses:
+  Master:
+    succeeded: 1
+  Worker:
+    active: 1
+    failed: 1
+"#;
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn kinds_have_the_names_that_kubectl_takes() {
+    let pytorch = shown("PyTorchJob", "kubeflow.org/v1").unwrap();
+    for word in [
+        "pytorchjob",
+        "pytorchjobs",
+        "PyTorchJob",
+        "pytorchjobs.kubeflow.org",
+    ] {
+        assert!(pytorch.is_called(word), "{word}");
+    }
+    for word in ["pytorch", "pytorchjobs.example.org", "tfjobs", "jobs"] {
+        assert!(!pytorch.is_called(word), "{word}");
+    }
+    assert_eq!(shown("ElasticJob", "elastic.iml.github.io/v1alpha1"), None);
+    assert_eq!(shown("MusterJob", "muster.dev/v1alpha1"), None);
+}

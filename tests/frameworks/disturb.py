@@ -93,7 +93,8 @@ class Measured:
     def say(self, run, how):
         said = "; ".join(run.wrong) or "as it should be"
         print(f"{self.case.name:34} {how:12} {run.seconds:4.0f} s  {said}", flush=True)
-        self.wrong += [f"{self.case.name}, {how}: {what}" for what in run.wrong]
+        # The evidence was shown already.
+        self.wrong += [f"{self.case.name}, {how}: {what.splitlines()[0]}" for what in run.wrong]
 
     def version(self, python):
         look = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
@@ -172,8 +173,6 @@ class Run:
     def trains(self, after):
         """The status, if a generation later than this one has made some steps of its own."""
         status = self.status()
-        if status["generation"] > after + 1:
-            raise Wrong(f"broke by itself{self.evidence()}")
         ranks = {rank["rank"]: rank for rank in status["ranks"]}
 
         def steps(rank):
@@ -184,12 +183,15 @@ class Run:
         return status if new and all(rank["pid"] for rank in ranks.values()) and all(steps(rank) >= PROGRESS for rank in self.case.stepping) else None
 
     def is_over(self):
-        return self.status()["phase"] in OVER
+        status = self.status()
+        if status["generation"] > len(self.blows) + 1:
+            raise Wrong(f"broke by itself{self.evidence()}")
+        return status["phase"] in OVER
 
     def until(self, what, look):
         deadline = time.monotonic() + PATIENCE
         while not (found := look()):
-            if time.monotonic() > deadline or (what != "over" and self.is_over()):
+            if time.monotonic() > deadline or (self.is_over() and what != "over"):
                 raise Wrong(f"not {what}{self.evidence()}")
             time.sleep(LOOK)
         return found

@@ -51,11 +51,9 @@ pub fn told(assignment: &Assignment, peers: &[Endpoint]) -> BTreeMap<String, Str
             let workers: Vec<&str> = peers.iter().skip(1).map(|peer| &*peer.host).collect();
             say("MASTER_ADDR", first.host.clone());
             say("MASTER_PORT", first.port.to_string());
-            if let Some(own) = peers
-                .get(assignment.node_rank as usize)
-                .filter(|_| peers.len() > 1)
-            {
-                say("WORKER_PORT", own.port.to_string());
+            // A worker's own port. The master is told the first worker's, because it uses MASTER_PORT itself.
+            if let Some(worker) = peers.get(assignment.node_rank.max(1) as usize) {
+                say("WORKER_PORT", worker.port.to_string());
                 say("WORKER_ADDRS", workers.join(","));
             }
         }
@@ -164,6 +162,11 @@ mod tests {
         assert_eq!(
             told.map(|name| &*env[name]),
             ["10.0.0.0", "2220", "2221", "10.0.0.1,10.0.0.2"]
+        );
+        let master = member(Framework::Xgboost, 0, &roles);
+        assert_eq!(
+            (&*master["MASTER_PORT"], &*master["WORKER_PORT"]),
+            ("2220", "2221")
         );
         let alone = member(Framework::Xgboost, 0, &[("master", 1)]);
         assert!(!alone.contains_key("WORKER_ADDRS"));

@@ -105,6 +105,19 @@ fn processes_with_roles_find_each_other_and_keep_their_roles() {
     let before = roles(&first);
     let names: Vec<&str> = before.iter().map(|(role, _)| role.as_str()).collect();
     assert_eq!(names, ["chief-0", "worker-0", "worker-1", "ps-0"]);
+    let state = || {
+        let shown = cluster.muster(["get", "tfjob", "roles", "-o", "json"]);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let conditions = shown["status"]["conditions"].as_array().unwrap().clone();
+        let last = conditions.last().unwrap();
+        (
+            last["type"].as_str().unwrap().to_owned(),
+            shown["status"]["replicaStatuses"].clone(),
+        )
+    };
+    let all =
+        serde_json::json!({"Chief": {"active": 1}, "Worker": {"active": 2}, "PS": {"active": 1}});
+    assert_eq!(state(), ("Running".to_owned(), all.clone()));
     let found = |generation: u64| {
         let generation = generation.to_string();
         muster_drills::until(|| {
@@ -123,6 +136,7 @@ fn processes_with_roles_find_each_other_and_keep_their_roles() {
     let second = runs(&cluster, 2);
     assert_eq!(roles(&second), before);
     found(2);
+    assert_eq!(state(), ("Running".to_owned(), all));
 
     // The chief's node is cut. The spare node becomes the chief; nobody else changes its role.
     cluster.muster(["local", "kill-node", &before[0].1]);
@@ -132,9 +146,26 @@ fn processes_with_roles_find_each_other_and_keep_their_roles() {
     assert_ne!(after[0], before[0]);
     found(3);
 
+    // A member is found by its name in every generation, wherever it was.
+    for generation in ["1", "3"] {
+        let log = ["logs", "roles-worker-1", "--generation", generation];
+        let steps = || cluster.muster(log).contains("step 1\n").then_some(());
+        muster_drills::until(steps).unwrap_or_else(|| panic!("{}", cluster.muster(log)));
+    }
+    assert!(
+        !cluster
+            .muster(["logs", "roles", "--member", "ps"])
+            .contains("step")
+    );
+    let unknown = cluster.try_muster(["logs", "roles-worker-7"]);
+    let error = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    let named = "is worker-7, generation 3 has chief-0, worker-0, worker-1, ps-0";
+    assert!(error.contains(named), "{error}");
+
     // The chief ends well. The workers only serve it beside a parameter server, so the job is over.
     fs::write(cluster.path("end"), "").unwrap();
     cluster.muster(["wait", "roles", "--for=complete", "--timeout", "60s"]);
+    assert_eq!(state().0, "Succeeded");
     let described = cluster.muster(["describe", "job", "roles"]);
     assert!(described.contains("Framework:"), "{described}");
 }

@@ -197,3 +197,159 @@ fn members(status: &v1::JobStatus) -> Vec<Member> {
     };
     status.members.iter().filter_map(member).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_foreign::status::status;
+
+    use super::*;
+
+    const BEGAN: u64 = 1_795_557_600_000_000;
+
+    fn after(seconds: u64) -> u64 {
+        BEGAN + seconds * 1_000_000
+    }
+
+    fn incident(cause: &str, at: u64, charged: &str, launch_us: Option<u64>) -> v1::Incident {
+        v1::Incident {
+            cause: cause.into(),
+            at_unix_us: after(at),
+            charged: charged.into(),
+            culprit: "rank 1 on node-2".into(),
+            from_nodes: 2,
+            to_generation: 2,
+            detect_us: Some(1_000_000),
+            decide_us: Some(1_000_000),
+            launch_us,
+            ..v1::Incident::default()
+        }
+    }
+
+    fn job(phase: JobPhase, reason: &str, states: [&str; 2]) -> v1::Job {
+        let member = |(i, role): (usize, &str)| v1::MemberStatus {
+            node: format!("node-{}", i + 1),
+            node_rank: i as u32,
+            role: role.into(),
+            ..v1::MemberStatus::default()
+        };
+        let rank = |(i, state): (usize, &str)| v1::RankStatus {
+            rank: i as u32,
+            node: format!("node-{}", i + 1),
+            state: state.into(),
+            ..v1::RankStatus::default()
+        };
+        v1::Job {
+            created_unix_us: BEGAN,
+            status: Some(v1::JobStatus {
+                phase: phase.into(),
+                reason: reason.into(),
+                generation: 2,
+                world_size: 2,
+                members: ["chief-0", "worker-0"]
+                    .into_iter()
+                    .enumerate()
+                    .map(member)
+                    .collect(),
+                ranks: states.into_iter().enumerate().map(rank).collect(),
+                ..v1::JobStatus::default()
+            }),
+            ..v1::Job::default()
+        }
+    }
+
+    /// The conditions of a TFJob in short: type, status, seconds to the transition.
+    fn conditions(job: &v1::Job, story: &Story) -> Vec<String> {
+        let origin = Origin {
+            api_version: "kubeflow.org/v1".into(),
+            kind: "TFJob".into(),
+            groups: Vec::new(),
+        };
+        let named = v1::JobRef::default();
+        let status = status(&of(job, &origin, &named, story)).expect("is a kind with words");
+        let seconds =
+            |at: &String| Timestamp::from_rfc3339(at).map(|at| (at.0 - BEGAN) / 1_000_000);
+        let line = |condition: &muster_foreign::status::Condition| {
+            let at = condition.last_transition_time.as_ref().and_then(seconds);
+            let at = at.map_or("?".to_owned(), |at| at.to_string());
+            format!("{} {} {at}", condition.kind.name(), condition.status)
+        };
+        status.conditions.iter().map(line).collect()
+    }
+
+    #[test]
+    fn times_are_those_of_the_receipts() {
+        let first = incident("FirstStart", 0, "nobody", Some(3_000_000));
+        let broke = incident("WorkerFailed", 60, "job", Some(2_000_000));
+        let story = |last: v1::Incident| Story {
+            incidents: vec![first.clone(), last],
+            events: Vec::new(),
+        };
+        let running = job(JobPhase::Running, "Running", ["running"; 2]);
+        assert_eq!(
+            conditions(&running, &story(broke.clone())),
+            ["Created True 0", "Running True 64"]
+        );
+        let launching = v1::Incident {
+            launch_us: None,
+            ..broke
+        };
+        let recovering = job(JobPhase::Recovering, "Launching", ["running"; 2]);
+        assert!(needs_story(&recovering) && !needs_story(&running));
+        assert_eq!(
+            conditions(&recovering, &story(launching)),
+            ["Created True 0", "Restarting True 60"]
+        );
+    }
+
+    #[test]
+    fn a_time_that_nobody_kept_is_not_made_up() {
+        let running = job(JobPhase::Running, "Running", ["running"; 2]);
+        assert_eq!(
+            conditions(&running, &Story::default()),
+            ["Created True 0", "Running True ?"]
+        );
+    }
+
+    #[test]
+    fn suspensions_are_events() {
+        let event = |reason: &str, at: u64| v1::Event {
+            reason: reason.into(),
+            at_unix_us: after(at),
+            ..v1::Event::default()
+        };
+        let mut suspended = job(JobPhase::Pending, "Suspended", ["exit code 143"; 2]);
+        if let Some(status) = &mut suspended.status {
+            (status.suspended, status.world_size) = (true, 0);
+        }
+        let story = Story {
+            incidents: vec![
+                incident("FirstStart", 0, "nobody", Some(3_000_000)),
+                incident("Suspended", 60, "nobody", None),
+            ],
+            events: vec![event("Suspended", 60)],
+        };
+        assert_eq!(
+            conditions(&suspended, &story),
+            ["Created True 0", "Running False 60", "Suspended True 60"]
+        );
+    }
+
+    #[test]
+    fn the_group_of_the_culprit_is_that_of_its_rank() {
+        let job = job(
+            JobPhase::Failed,
+            "FailedByRule",
+            ["exit code 0", "exit code 3"],
+        );
+        let status = job.status.unwrap_or_default();
+        let failed = incident("WorkerFailed", 60, "job", None);
+        assert_eq!(culprit(&failed, &status).as_deref(), Some("worker"));
+        let larger = v1::Incident {
+            from_nodes: 3,
+            ..failed
+        };
+        assert_eq!(culprit(&larger, &status), None, "ranks were others then");
+        let states: Vec<MemberState> = members(&status).iter().map(|member| member.state).collect();
+        assert_eq!(states, [MemberState::Succeeded, MemberState::Failed]);
+    }
+}

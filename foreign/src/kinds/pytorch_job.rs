@@ -177,7 +177,7 @@ pub(crate) fn read(
     }
     .finish(log)?;
     // The master is first.
-    let groups = master.iter().chain(&worker).map(|role| &*role.name);
+    let groups = master.iter().chain(&worker).map(|role| role.name);
     Some(converted.of_groups(groups))
 }
 

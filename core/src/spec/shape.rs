@@ -5,8 +5,7 @@
 //! than a table can say. A test compares the table with the types.
 
 use super::{
-    API_VERSION, Framework, GROUPS_MAX, KIND, Launch, NodeMix, ORIGIN_VERSION_MAX, Progress,
-    ROLES_MAX,
+    API_VERSION, Framework, KIND, Launch, NodeMix, Progress, ROLES_MAX,
     limits::{
         ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX, ENV_MAX,
         NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX, SIGNALS_MAX,
@@ -15,6 +14,10 @@ use super::{
     rules::{self, Of, Then},
 };
 use crate::id::LABEL_MAX;
+
+mod roles;
+
+use roles::{ORIGIN, ROLE};
 
 /// The longest path that Linux takes.
 const PATH_MAX: usize = 4_096;
@@ -276,80 +279,6 @@ pub const SPEC_FIELDS: &[Field] = &[
         "The other system's file that the job is from. It changes nothing about how the job runs: muster get shows the job in that system's words, and members have the names that they had there.",
     ),
 ];
-
-const ORIGIN: Shape = Shape::Object(&[
-    needed(
-        "apiVersion",
-        Shape::Text(Text::Any(ORIGIN_VERSION_MAX)),
-        "The group and version of the file, as kubeflow.org/v1.",
-    ),
-    needed(
-        "kind",
-        Shape::Text(Text::Any(LABEL_MAX)),
-        "The kind of the file, as PyTorchJob.",
-    ),
-    field(
-        "groups",
-        Shape::List(&LABEL, GROUPS_MAX),
-        "For a job without roles: the group of the first member, and that of all others if it is another one, as [master, worker].",
-    ),
-]);
-
-const ROLE_NODES: Shape = Shape::Whole(0, NODES_MAX);
-
-const ROLE: Shape = Shape::Object(&[
-    needed("name", LABEL, "The name of the role, as worker or ps."),
-    field(
-        "replicas",
-        ROLE_NODES,
-        "How many nodes the role has. 1 if left out.",
-    ),
-    field(
-        "minReplicas",
-        ROLE_NODES,
-        "With fewer nodes than this the job waits. The same as replicas if left out. Only one role may have another number here.",
-    ),
-    field(
-        "maxReplicas",
-        ROLE_NODES,
-        "The role can grow up to so many nodes. The same as replicas if left out.",
-    ),
-    field(
-        "procPerNode",
-        Shape::Whole(1, PROCS_MAX),
-        "Processes on each node of the role.",
-    ),
-    field(
-        "gpusPerNode",
-        Shape::Whole(0, PROCS_MAX),
-        "GPUs that each node of the role must give.",
-    ),
-    field(
-        "command",
-        ARGUMENTS,
-        "The interpreter and its options, or a program.",
-    ),
-    field(
-        "args",
-        ARGUMENTS,
-        "The script and its arguments. A role with a command takes no args from the top.",
-    ),
-    field(
-        "env",
-        Shape::List(&VARIABLE, ENV_MAX),
-        "Environment variables of the role, beside those at the top.",
-    ),
-    field(
-        "workingDir",
-        Shape::Text(Text::Path),
-        "The directory in which the processes start. An absolute path.",
-    ),
-    field(
-        "service",
-        Shape::Choice,
-        "true: the role serves the others and never ends by itself; the job is over when the others are. false if left out, but true for ps and evaluator of tensorflow.",
-    ),
-]);
 
 /// Fields that only the `spec` of a Kubernetes object has: the job's pods, and what stands beside them. All
 /// but the template may change at any time.

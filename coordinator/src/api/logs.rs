@@ -369,9 +369,10 @@ impl Logs {
             }
         };
         if sources.is_empty() {
-            let (field, it) = match node {
-                Some(_) => ("node", "does not have that rank or member"),
-                None => ("member", "does not have that rank"),
+            let (field, it) = match (node, member) {
+                (Some(_), Some(_)) => ("node", "does not have that member"),
+                (Some(_), None) => ("node", "does not have that rank"),
+                (None, _) => ("member", "does not have that rank"),
             };
             return Err(status::invalid(
                 field,

@@ -28,7 +28,7 @@ upgrade: ## build an earlier commit (FROM=COMMIT), and replace each of its daemo
 strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB)
 	@exec tools/strangers $(STRANGERS)
 
-frameworks: ## TensorFlow and JAX through killed members and cut nodes: a table of what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 2.3 GB)
+frameworks: ## TensorFlow, JAX, XGBoost and LightGBM through killed members and cut nodes: what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 2.5 GB)
 	@exec tools/frameworks $(FRAMEWORKS)
 
 lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B (three minutes each; PyTorch for each from the index)

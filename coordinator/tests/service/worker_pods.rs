@@ -125,6 +125,9 @@ async fn a_job_with_a_template_runs_in_pods_of_its_own() {
             .unwrap()
             .contains("BEGIN CERTIFICATE")
     );
+    // Both pods were made at once, and what they have in common was read once.
+    let read = world.cluster.change(|state| state.asked["daemonsets"]);
+    assert_eq!(read, 1);
 
     world.runs(&pods[0], "gpu-1").await;
     world.until(runs_on("1/2")).await;

@@ -101,11 +101,13 @@ const BETWEEN_RANKS: [&str; 9] = [
 
 /// Texts by which other frameworks say that a peer is lost. Each of them says it alone. TensorFlow 2.21
 /// (`collective_executor_mgr`, and the coordination service that it shares with JAX) and JAX 0.10 print
-/// them.
-const OF_FRAMEWORKS: [&str; 3] = [
+/// them. The last one is the place from which XGBoost 3.2 raises whatever stopped a collective; the
+/// reason, as `Socket error. Broken pipe`, is in later lines. LightGBM 4.7 says nothing and waits.
+const OF_FRAMEWORKS: [&str; 4] = [
     "Collective ops is aborted",
     "stopped sending heartbeats",
     "JAX distributed service detected fatal errors",
+    "/src/collective/result.cc:",
 ];
 
 fn names_a_lost_peer(line: &str) -> bool {
@@ -197,7 +199,10 @@ mod tests {
         assert_eq!(Exit::Code(1).class(Some(tensorflow)), ExitClass::PeerLost);
         let jax = "Terminating process because the JAX distributed service detected fatal errors.";
         assert_eq!(Exit::Signal(6).class(Some(jax)), ExitClass::PeerLost);
+        let xgboost = "xgboost.core.XGBoostError: [23:49:22] /workspace/src/collective/result.cc:83: [histogram.h:197|23:49:22]:";
+        assert_eq!(Exit::Code(1).class(Some(xgboost)), ExitClass::PeerLost);
         for own in [
+            "xgboost.core.XGBoostError: [23:49:22] /workspace/src/data/data.cc:513: Check failed: labels.Size() == num_row_",
             "ValueError: bad shape",
             "ConnectionRefusedError: [Errno 111] Connection refused",
             "RuntimeError: the label server: Broken pipe",

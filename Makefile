@@ -18,7 +18,7 @@ world: ## simulated histories: SEEDS=100000 of them, SIZE=small, mixed or large;
 drill: ## the long drills: 100,000 damages, a minute of fuzzing per decoder, 1,000 kills of the coordinator, 50 partitions, 2,000 kills and stops (about an hour)
 	@exec tools/drill
 
-planted: ## put 80 mistakes into the rules, one by one, see the world find each, and write tests/world/REPORT.md
+planted: ## put 79 mistakes into the rules, one by one, see the world find each, and write tests/world/REPORT.md
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --hunt --threads $$(nproc)
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --report
 
@@ -28,7 +28,7 @@ upgrade: ## build an earlier commit (FROM=COMMIT), and replace each of its daemo
 strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB)
 	@exec tools/strangers $(STRANGERS)
 
-frameworks: ## TensorFlow, JAX, XGBoost and LightGBM through killed members and cut nodes: what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 2.5 GB)
+frameworks: ## TensorFlow, JAX, XGBoost, LightGBM and MPI through killed members and cut nodes: what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 2.7 GB)
 	@exec tools/frameworks $(FRAMEWORKS)
 
 lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B (three minutes each; PyTorch for each from the index)

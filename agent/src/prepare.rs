@@ -8,7 +8,7 @@ use muster_core::{
         lane::{self, Lane},
         torchrun::{self, Meeting, launch},
     },
-    run::{Assignment, Endpoint},
+    run::{Assignment, Endpoint, Key},
     spec,
 };
 use muster_runner::{record, wire};
@@ -22,6 +22,14 @@ use crate::{
     reserve::{Reserved, reserve},
     run_dir::{Accepted, Runs},
 };
+
+/// A new secret, from the kernel.
+fn key() -> std::io::Result<Key> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+    Ok(Key(digits.collect()))
+}
 
 /// Checks that the run can be started here, and starts its runner. The runner is forked from the
 /// job's launcher if the lane has one. Returns the port that its process gets, if it needs one. The
@@ -111,6 +119,10 @@ pub(crate) async fn prepare(
         true => Some(reserve(address, here.ports, &assignment.run)?),
         false => None,
     };
+    let key = match assignment.lends() {
+        true => Some(key().map_err(|e| trouble("make a key", &e))?),
+        false => None,
+    };
     let work_dir = Some(launch.dir.clone());
     let mut accepted = Accepted {
         term,
@@ -125,6 +137,7 @@ pub(crate) async fn prepare(
         work_dir,
         checkpoint_pattern: assignment.checkpoint_pattern.clone(),
         port: reserved.as_ref().map(|reserved| reserved.port),
+        key,
         was: None,
     };
     let dir = runs

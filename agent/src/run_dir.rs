@@ -15,7 +15,7 @@ use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
     node::{lane::Lane, pool},
-    run::RunId,
+    run::{Key, RunId},
 };
 use muster_runner::{RunnerIdentity, record, wire::Status};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -79,6 +79,9 @@ pub(crate) struct Accepted {
     /// The port that was chosen for its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) port: Option<u16>,
+    /// The key that was chosen for its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<Key>,
     /// The directory that its processes also name, if an older agent has started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<PathBuf>,

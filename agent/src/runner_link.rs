@@ -371,7 +371,10 @@ async fn send_orders(
         && sent.start.is_none()
     {
         output
-            .write_all(&line(START, Command::Start(StartSpec::clone(start))))
+            .write_all(&line(
+                START,
+                Command::Start(Box::new(StartSpec::clone(start))),
+            ))
             .await?;
         sent.start = Some(start.clone());
     }

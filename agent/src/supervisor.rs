@@ -46,6 +46,7 @@ use crate::{
 
 mod fences;
 mod lanes;
+mod mpi;
 mod reports;
 
 use lanes::order_for;
@@ -489,6 +490,16 @@ impl Supervisor {
             launch.env.insert("LC_CTYPE".into(), ctype);
         }
         launch.env.extend(peers::told(assignment, &start.peers));
+        let key = self.accepted(run).and_then(|accepted| accepted.key.clone());
+        let mpi = match mpi::part(assignment, start, key, &self.site(run), &mut launch.env) {
+            Ok(mpi) => mpi,
+            Err(reason) => {
+                return Some(Input::Refused {
+                    run: run.clone(),
+                    reason,
+                });
+            }
+        };
         // From now on the port is the process's own to take.
         self.reserved.remove(run);
         let order = order_for(self.lane(run), assignment, &launch);
@@ -501,6 +512,7 @@ impl Supervisor {
             cwd: launch.dir.into(),
             ranks: assignment.proc_per_node,
             first_rank: assignment.first_rank,
+            mpi,
         };
         self.order(run, |orders| orders.start = Some(Arc::new(spec)));
         None

@@ -100,13 +100,15 @@ const BETWEEN_RANKS: [&str; 9] = [
 ];
 
 /// Texts by which other frameworks say that a peer is lost. Each of them says it alone. TensorFlow 2.21
-/// (`collective_executor_mgr`, and the coordination service that it shares with JAX) and JAX 0.10 print
-/// them. The last one is the place from which XGBoost 3.2 raises whatever stopped a collective; the
-/// reason, as `Socket error. Broken pipe`, is in later lines. LightGBM 4.7 says nothing and waits.
-const OF_FRAMEWORKS: [&str; 4] = [
+/// (`collective_executor_mgr`, and the coordination service that it shares with JAX), JAX 0.10, and Open
+/// MPI 4.1 and 5.0 print them. The last one is the place from which XGBoost 3.2 raises whatever stopped a
+/// collective; the reason, as `Socket error. Broken pipe`, is in later lines. LightGBM 4.7 says nothing
+/// and waits.
+const OF_FRAMEWORKS: [&str; 5] = [
     "Collective ops is aborted",
     "stopped sending heartbeats",
     "JAX distributed service detected fatal errors",
+    "has lost communication with a remote daemon",
     "/src/collective/result.cc:",
 ];
 
@@ -201,6 +203,8 @@ mod tests {
         assert_eq!(Exit::Signal(6).class(Some(jax)), ExitClass::PeerLost);
         let xgboost = "xgboost.core.XGBoostError: [23:49:22] /workspace/src/collective/result.cc:83: [histogram.h:197|23:49:22]:";
         assert_eq!(Exit::Code(1).class(Some(xgboost)), ExitClass::PeerLost);
+        let mpirun = "ORTE has lost communication with a remote daemon.";
+        assert_eq!(Exit::Code(205).class(Some(mpirun)), ExitClass::PeerLost);
         for own in [
             "xgboost.core.XGBoostError: [23:49:22] /workspace/src/data/data.cc:513: Check failed: labels.Size() == num_row_",
             "ValueError: bad shape",

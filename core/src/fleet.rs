@@ -30,6 +30,7 @@
 //! | `blame` | who broke a generation, and who pays |
 //! | `rules` | what a job's own rules say about a break, a success or a deadline |
 //! | `evidence` | what says that a generation is broken |
+//! | `lenders` | whether the nodes of an MPI job stood when its launcher ended well |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `crash_loop` | a job that looks as if it could not start at all |
 //! | `fault_ledger` | failures by job and node: which of the two is at fault |
@@ -119,6 +120,7 @@ pub mod job_object;
 pub mod job_status;
 mod job_turn;
 mod judge;
+mod lenders;
 mod lifetime;
 mod live;
 mod marking;

@@ -16,9 +16,16 @@ pub struct RoleShare {
     pub members: u32,
     /// Processes of each of them.
     pub procs: u32,
+    /// How many ranks MPI's launcher may start on each of them.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub slots: u32,
     /// The role serves the others and does not end by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub service: bool,
+}
+
+fn is_none(slots: &u32) -> bool {
+    *slots == 0
 }
 
 /// The roles of a generation, in the order of node ranks. Empty for a job without roles, whose members
@@ -42,6 +49,11 @@ pub struct Place<'a> {
 impl Layout {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether a launcher starts ranks on its members.
+    pub fn has_slots(&self) -> bool {
+        self.0.iter().any(|share| share.slots > 0)
     }
 
     /// How many members it has.
@@ -104,6 +116,7 @@ mod tests {
             name: (*name).into(),
             members: *members,
             procs: *procs,
+            slots: 0,
             service: false,
         };
         Layout(shares.iter().map(share).collect())

@@ -29,6 +29,7 @@ pub mod lane;
 pub mod launcher;
 pub mod lease;
 mod ledger;
+pub mod mpi;
 pub mod peers;
 pub mod pool;
 pub mod skew;

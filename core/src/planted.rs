@@ -87,8 +87,6 @@ mistakes! {
     LeaseFromAnswer,
     /// Workers that stop by themselves count as gone before their stop grace is over.
     FenceGraceForgotten,
-    /// A job with roles is placed on nodes whose agents do not know of roles.
-    RolesAnywhere,
     /// A role gets fewer nodes than its minimum, as long as the job has enough in all.
     RoleUnfilled,
     /// A node gets new work although its agent says that nothing may be placed on it.

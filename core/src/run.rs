@@ -101,6 +101,10 @@ pub struct Start {
     /// processes meet at the TCPStore.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<Endpoint>,
+    /// The keys by which the members know MPI's launcher, by node rank. Empty for all members but the
+    /// launcher.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<Key>,
 }
 
 impl From<Endpoint> for Start {
@@ -109,7 +113,20 @@ impl From<Endpoint> for Start {
         Self {
             store,
             peers: Vec::new(),
+            keys: Vec::new(),
         }
+    }
+}
+
+/// A secret of one run, by which its process knows the one that may start programs there: 32
+/// hexadecimal digits.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Key(pub String);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
     }
 }
 
@@ -194,6 +211,14 @@ pub struct Assignment {
     pub layout: Layout,
 }
 
+impl Assignment {
+    /// Whether this member runs nothing of its own, and lends its node to a launcher.
+    pub fn lends(&self) -> bool {
+        let place = self.layout.place(self.node_rank);
+        place.is_some_and(|place| self.framework.lends(&place.share.name))
+    }
+}
+
 /// What an agent reports about one run. Times are on the sender's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -209,6 +234,9 @@ pub struct RunReport {
     /// the members of each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// The key that this node has chosen for its process, if MPI's launcher may start programs there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
     /// Global ranks that have entered the process group, ascending, as the TCPStore saw it. Only
     /// the node that serves it knows them.
     pub joined_ranks: Vec<u32>,
@@ -361,6 +389,7 @@ impl RunReport {
             phase: RunPhase::Preparing,
             store: None,
             port: None,
+            key: None,
             joined_ranks: Vec::new(),
             all_joined_at: None,
             launched_at: None,

@@ -34,11 +34,11 @@ use errors::Errors;
 
 pub use choices::{Launch, NodeMix, Progress};
 pub use errors::FieldError;
-pub use framework::{Framework, PEERS_MAX};
+pub use framework::{Framework, LAUNCHER, PEERS_MAX, WORKER};
 pub use lifetime::Lifetime;
 pub use limits::*;
 pub use origin::{GROUPS_MAX, ORIGIN_VERSION_MAX, Origin};
-pub use roles::{ROLES_MAX, Role, RoleDocument, Runs, WORKER};
+pub use roles::{ROLES_MAX, Role, RoleDocument, Runs};
 pub use rules::{Rule, RuleDocument};
 pub use variables::{EnvVar, ValueFrom, is_of_a_launch};
 

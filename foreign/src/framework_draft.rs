@@ -23,6 +23,8 @@ pub(crate) struct Group<'a, 't> {
     pub(crate) name: String,
     /// Whether it serves the others, if that is not as usual for its name.
     pub(crate) service: Option<bool>,
+    /// Processes on each node.
+    pub(crate) procs: Option<i64>,
 }
 
 /// The job before it is checked.
@@ -181,8 +183,7 @@ fn role(group: &Group<'_, '_>, variables: &Variables<'_>) -> RoleDocument {
     RoleDocument {
         name: group.name.clone(),
         replicas: Some(group.role.replicas),
-        // A GPU is not a process.
-        proc_per_node: Some(1),
+        proc_per_node: group.procs,
         gpus_per_node: (pod.gpus != 0).then_some(pod.gpus),
         command: launch.command.clone(),
         args: launch.args.clone(),

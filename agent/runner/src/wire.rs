@@ -12,9 +12,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+mod mpi;
 mod order;
 mod store;
 
+pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
 pub use order::{AdoptSpec, Lane, Order, ParkSpec};
 pub use store::{PortRange, StoreSpec, StoreStatus};
 
@@ -171,7 +173,7 @@ pub enum Command {
     Preload,
     /// Starts the worker group. Repeating it with the same content is fine; other content is a
     /// conflict.
-    Start(StartSpec),
+    Start(Box<StartSpec>),
     /// Sends TERM, waits `grace_ms`, and kills everything. It may be repeated with a shorter grace.
     /// If it comes before `Start`, the group never starts.
     Stop {
@@ -216,6 +218,9 @@ pub struct StartSpec {
     /// If set, the launcher (parked before, or started now) gets this, and `args` is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
+    /// Set for a member of an MPI job, which is started in the direct lane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mpi: Option<MpiSpec>,
 }
 
 /// The environment is left out because it holds secrets.

@@ -123,7 +123,9 @@ fn nothing_is_started_on_an_old_word_or_none() {
             renew(&mut client, left);
         }
         assert_eq!(
-            client.refused(Command::Start(rig.ranks(1, WORKER))).kind,
+            client
+                .refused(Command::Start(Box::new(rig.ranks(1, WORKER))))
+                .kind,
             RefusalKind::Stopped
         );
         let status = client.until_dead();

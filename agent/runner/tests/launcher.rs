@@ -200,6 +200,7 @@ impl Generation {
             ranks: 2,
             first_rank: 0,
             order: Some(order),
+            mpi: None,
         });
     }
 }
@@ -508,6 +509,7 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
         ranks: 2,
         first_rank: 0,
         order: Some(order),
+        mpi: None,
     });
     let status = generation.client.until_dead();
     assert!(status.fell_back && !lives(copy));

@@ -23,7 +23,7 @@ fn the_same_start_again_is_fine_and_another_is_a_conflict() {
     assert_eq!(client.status().launcher.unwrap().pid, pid);
     let mut other = spec.clone();
     other.env.insert("X".into(), "1".into());
-    let refusal = client.refused(Command::Start(other));
+    let refusal = client.refused(Command::Start(Box::new(other)));
     assert_eq!(
         (refusal.kind, refusal.text.as_str()),
         (
@@ -33,7 +33,7 @@ fn the_same_start_again_is_fine_and_another_is_a_conflict() {
     );
     client.stop(Duration::ZERO);
     client.until_dead();
-    let refusal = client.refused(Command::Start(spec));
+    let refusal = client.refused(Command::Start(Box::new(spec)));
     assert_eq!(
         (refusal.kind, refusal.text.as_str()),
         (
@@ -52,7 +52,9 @@ fn a_stop_before_the_start_means_never() {
     assert_eq!((status.launcher, status.ranks.len()), (None, 0));
     assert_eq!(status.dead.unwrap().how, ProofKind::Reaped);
     assert_eq!(
-        client.refused(Command::Start(rig.ranks(1, FOREVER))).kind,
+        client
+            .refused(Command::Start(Box::new(rig.ranks(1, FOREVER))))
+            .kind,
         RefusalKind::Stopped
     );
     assert_eq!(rig.record().outcome.unwrap().phase, Phase::Dead);
@@ -62,7 +64,11 @@ fn a_stop_before_the_start_means_never() {
 fn what_cannot_be_started_leaves_the_runner_holding() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    let refusal = client.refused(Command::Start(rig.program("/nowhere/torchrun", &[], 1)));
+    let refusal = client.refused(Command::Start(Box::new(rig.program(
+        "/nowhere/torchrun",
+        &[],
+        1,
+    ))));
     assert_eq!(refusal.kind, RefusalKind::Spawn);
     let expected = format!(
         "start \"/nowhere/torchrun\" in {:?}: No such file or directory (os error 2)",
@@ -141,7 +147,7 @@ fn wrong_starts_are_refused_by_field() {
         ),
     ];
     for (spec, text) in cases {
-        let refusal = client.refused(Command::Start(spec));
+        let refusal = client.refused(Command::Start(Box::new(spec)));
         assert_eq!(
             (refusal.kind, refusal.text.as_str()),
             (RefusalKind::Invalid, text)

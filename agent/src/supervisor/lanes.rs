@@ -362,6 +362,7 @@ impl Supervisor {
                     (accepted.lane.name().to_owned(), accepted.why.clone());
                 report.stack = accepted.stack.clone();
                 report.port = accepted.port;
+                report.key = accepted.key.clone();
             }
             if report.phase == RunPhase::Running {
                 report.lane.launcher_bytes = self.launchers.bytes(&report.run.job);

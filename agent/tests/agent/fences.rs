@@ -60,9 +60,9 @@ async fn without_a_common_version_the_agent_says_what_to_do_and_waits() {
     let session = coordinator.accept().await;
     assert_eq!(
         (session.hello.protocol, session.hello.protocol_oldest),
-        (3, 2)
+        (4, 3)
     );
-    let why = "the agent speaks protocol 2 to 3, this coordinator 4 to 5: upgrade the agent";
+    let why = "the agent speaks protocol 3 to 4, this coordinator 5 to 6: upgrade the agent";
     session.refuse(Status::unimplemented(why)).await;
     // The agent comes again. A coordinator that was upgraded meanwhile welcomes it.
     coordinator.welcome(1, 1).await.settle().await;

@@ -208,15 +208,15 @@ async fn agents_of_this_version_and_of_the_one_before_are_served_and_others_told
             .next()
             .await
     };
-    for (oldest, newest, used) in [(2, 3, 3), (0, 2, 2), (3, 4, 3)] {
+    for (oldest, newest, used) in [(3, 4, 4), (0, 3, 3), (4, 5, 4)] {
         let node = format!("node-{oldest}-{newest}");
         match open(&node, oldest, newest).await.unwrap() {
             ToAgent::Welcome(welcome) => assert_eq!(welcome.protocol, used, "{oldest} to {newest}"),
             other => panic!("{other:?}"),
         }
     }
-    let refused = open("node-b", 4, 5).await.unwrap_err();
-    let why = "the agent speaks protocol 4 to 5, this coordinator 2 to 3: upgrade the coordinator first, then the agents (a coordinator \
+    let refused = open("node-b", 5, 6).await.unwrap_err();
+    let why = "the agent speaks protocol 5 to 6, this coordinator 3 to 4: upgrade the coordinator first, then the agents (a coordinator \
                serves its own version and the one before)";
     assert_eq!(
         (refused.code(), refused.message()),

@@ -21,7 +21,7 @@ use crate::{
     node_report::holders::{Holder, Holders},
     planted::{self, Mistake},
     protocol,
-    spec::{NodeMix, Role},
+    spec::{Framework, NodeMix, Role},
 };
 
 impl JobTurn<'_> {
@@ -35,12 +35,9 @@ impl JobTurn<'_> {
         };
         let job = &*self.job;
         let outdated = |node: &Node| {
-            let roles = job.spec.framework.tells_peers() || !job.spec.roles.is_empty();
-            let old =
-                roles && node.protocol < protocol::ROLES && !planted::on(Mistake::RolesAnywhere);
-            old.then(|| {
-                "has an agent that does not know roles and frameworks: upgrade it".to_owned()
-            })
+            let mpi = job.spec.framework == Framework::Mpi;
+            let old = mpi && node.protocol < protocol::MPI;
+            old.then(|| "has an agent that does not know framework mpi: upgrade it".to_owned())
         };
         let before = job.latest();
         let trained = job.trained_last();

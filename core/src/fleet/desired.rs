@@ -169,7 +169,11 @@ fn target(
         Some(store) if generation.started => {
             let peers = generation.peers.clone();
             let store = store.clone();
-            Target::Running(assignment, Start { store, peers })
+            let keys = match assignment.lends() {
+                true => Vec::new(),
+                false => generation.keys.clone(),
+            };
+            Target::Running(assignment, Start { store, peers, keys })
         }
         _ => Target::Ready(assignment),
     })

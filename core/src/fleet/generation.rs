@@ -14,8 +14,8 @@ use crate::{
     },
     id::{JobUid, NodeName},
     planted::{self, Mistake},
-    run::{Endpoint, RunPhase, RunReport},
-    spec::Progress,
+    run::{Endpoint, Key, RunPhase, RunReport},
+    spec::{Framework, Progress},
     time::Timestamp,
 };
 
@@ -97,6 +97,29 @@ pub(crate) fn peers(
         })
     };
     reports(nodes, job, generation).map(peer).collect()
+}
+
+/// The keys that the members have chosen, by node rank, as soon as every one that lends its node has.
+/// Empty for a framework whose members lend nothing.
+pub(crate) fn keys(
+    nodes: &Registry,
+    job: &JobUid,
+    framework: Framework,
+    generation: &GenerationRecord,
+) -> Option<Vec<Key>> {
+    if !generation.layout.has_slots() {
+        return Some(Vec::new());
+    }
+    let lends = |rank: usize| {
+        let place = generation.layout.place(rank as u32);
+        place.is_some_and(|place| framework.lends(&place.share.name))
+    };
+    let key = |(rank, (_, run)): (usize, (&NodeName, Option<&RunReport>))| match lends(rank) {
+        true => run?.key.clone(),
+        false => Some(Key(String::new())),
+    };
+    let reports = reports(nodes, job, generation).enumerate();
+    reports.map(key).collect()
 }
 
 /// Members that are not ready to start yet.

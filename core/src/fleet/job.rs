@@ -25,7 +25,7 @@ use crate::{
     layout::Layout,
     nccl::profile::Profile,
     nccl::stack::Stack,
-    run::{Endpoint, RunId},
+    run::{Endpoint, Key, RunId},
     spec::JobSpec,
     time::Timestamp,
 };
@@ -246,13 +246,15 @@ pub struct GenerationRecord {
     /// must never change within a generation.
     pub restart_count: u32,
     pub store_host: NodeName,
-    /// Where the TCPStore is served. It is stored when the generation is started, and unknown
-    /// before.
+    /// Where the TCPStore is served. It is unknown before the generation is started.
     pub store: Option<Endpoint>,
     /// Where each member's process listens for its peers, by node rank. It is stored when the
     /// generation is started, and only for a framework whose processes are told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<Endpoint>,
+    /// The keys by which the members know MPI's launcher, until the generation is over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<Key>,
     /// The rendezvous id. It contains the generation's number and is never used again.
     pub rendezvous: String,
     pub opened: Timestamp,
@@ -409,10 +411,12 @@ impl JobRecord {
 
     /// Moves generations to the history if all their members are proven dead.
     pub(crate) fn keep_proven_as_history(&mut self) {
-        let (dead, alive): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring)
+        let (mut dead, alive): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring)
             .into_iter()
             .partition(GenerationRecord::all_dead);
         self.retiring = alive;
+        dead.iter_mut()
+            .for_each(|generation| generation.keys.clear());
         self.history.extend(dead);
         let mut members: usize = self.history.iter().map(|g| g.members.len()).sum();
         while self.history.len() > HISTORY_MAX
@@ -549,6 +553,7 @@ pub(crate) mod tests {
             store_host: NodeName::from("a"),
             store: None,
             peers: Vec::new(),
+            keys: Vec::new(),
             rendezvous: String::new(),
             opened: Timestamp(0),
             started: true,

@@ -15,6 +15,7 @@ use crate::{
         generation::{self, Completion},
         job::{GenerationRecord, Won},
         job_turn::JobTurn,
+        lenders::{self, Lenders},
         live::{Condition, Doubt, LeftAsItIs},
         placement::Placement,
         rules,
@@ -44,6 +45,9 @@ enum Judgement {
     RanksDone(Timestamp),
     /// A rule says that this member's success is the job's.
     Wins(Won),
+    /// The launcher ended well. Not all nodes that lend to it were heard since, and its success counts
+    /// only if none fell before.
+    LendersUnheard(Timestamp),
     /// The same was said before. The other members have time until this moment.
     Won(Timestamp),
     /// That time is over, or nobody needs it any more.
@@ -87,6 +91,10 @@ impl JobTurn<'_> {
             Judgement::Done => return self.succeed(),
             Judgement::RanksDone(since) => {
                 self.wake(since + EXIT_BARRIER);
+                Condition::RanksDone { since }
+            }
+            Judgement::LendersUnheard(since) => {
+                self.wake(self.now + LOOK_AGAIN);
                 Condition::RanksDone { since }
             }
             Judgement::Wins(won) => {
@@ -162,7 +170,7 @@ impl JobTurn<'_> {
         if !evidence.iter().any(Evidence::breaks) {
             return Judgement::Sound;
         }
-        None.or_else(|| self.awaits_more(&evidence))
+        None.or_else(|| self.awaits_more(generation, &evidence))
             .or_else(|| self.awaits_culprit(generation, &evidence))
             .or_else(|| self.frozen(generation, &evidence))
             .or_else(|| self.spared(&evidence))
@@ -189,14 +197,19 @@ impl JobTurn<'_> {
         if !generation.started {
             return None;
         }
-        match generation::completion(self.nodes, self.uid, generation) {
+        let completion = generation::completion(self.nodes, self.uid, generation);
+        if completion != Completion::Training {
+            match lenders::stand(self.nodes, self.uid, generation, &self.evidence(generation)) {
+                Lenders::Stand => {}
+                Lenders::Fell => return None,
+                Lenders::Unheard => return Some(Judgement::LendersUnheard(self.ranks_done())),
+            }
+        }
+        match completion {
             Completion::Training => self.win(generation),
             Completion::Done => Some(Judgement::Done),
             Completion::RanksDone => {
-                let since = match self.live.condition {
-                    Condition::RanksDone { since } => since,
-                    _ => self.now,
-                };
+                let since = self.ranks_done();
                 let here = |name| self.nodes.get(name).is_some_and(|node| node.is_ready());
                 let all_here = generation.members.iter().all(|m| here(&m.node));
                 let over = !all_here || self.now.since(since) >= EXIT_BARRIER;
@@ -206,6 +219,14 @@ impl JobTurn<'_> {
                     Judgement::RanksDone(since)
                 })
             }
+        }
+    }
+
+    /// Since when the ranks are known to have ended well.
+    fn ranks_done(&self) -> Timestamp {
+        match self.live.condition {
+            Condition::RanksDone { since } => since,
+            _ => self.now,
         }
     }
 
@@ -292,9 +313,15 @@ impl JobTurn<'_> {
     }
 
     /// `Doubted`, if more evidence of the same burst may come.
-    fn awaits_more(&self, evidence: &[Evidence]) -> Option<Judgement> {
+    fn awaits_more(
+        &self,
+        generation: &GenerationRecord,
+        evidence: &[Evidence],
+    ) -> Option<Judgement> {
         let until = self.doubted_since() + self.policy.coalesce;
-        let awaits = self.now < until && !blame::is_conclusive(evidence);
+        // MPI kills all ranks when one has failed, so a killed one is not necessarily the first.
+        let conclusive = !generation.layout.has_slots() && blame::is_conclusive(evidence);
+        let awaits = self.now < until && !conclusive;
         awaits.then_some(Judgement::Doubted(until))
     }
 

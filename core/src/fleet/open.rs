@@ -140,6 +140,7 @@ impl JobTurn<'_> {
             restart_count: job.restart_count,
             store: None,
             peers: Vec::new(),
+            keys: Vec::new(),
             rendezvous: RunId {
                 job: self.uid.clone(),
                 generation: number,
@@ -273,7 +274,8 @@ impl JobTurn<'_> {
             true => generation::peers(self.nodes, self.uid, generation),
             false => Some(Vec::new()),
         };
-        let Some(peers) = peers else {
+        let keys = generation::keys(self.nodes, self.uid, job.spec.framework, generation);
+        let (Some(peers), Some(keys)) = (peers, keys) else {
             return;
         };
         // A generation that has already lost a member will be replaced, not started.
@@ -290,6 +292,7 @@ impl JobTurn<'_> {
         let generation = job.current.as_mut().expect("checked above");
         (generation.started, generation.started_at) = (true, Some(self.now));
         (generation.store, generation.peers) = (Some(store), peers);
+        generation.keys = keys;
         job.first_started.get_or_insert(self.now);
         let (number, world, nodes) = (
             generation.number,

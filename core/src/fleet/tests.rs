@@ -32,6 +32,7 @@ mod lifecycle;
 mod lifetime;
 mod listening;
 mod mixture;
+mod mpi;
 mod namesakes;
 mod node_objects;
 mod objects;

@@ -261,7 +261,7 @@ const DEFAULT_TOPOLOGY_FILE: &str = "/var/run/nvidia-topologyd/virtualTopology.x
 
 /// The interface over which other members reach this node: the one with the advertised address,
 /// else that of the default route.
-pub(super) fn socket_interface(report: &NodeReport) -> Option<(&str, String)> {
+pub(crate) fn socket_interface(report: &NodeReport) -> Option<(&str, String)> {
     let address = report.address.as_str();
     if address
         .parse::<std::net::IpAddr>()

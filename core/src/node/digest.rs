@@ -115,6 +115,10 @@ impl Digest {
             fnv.number(share.members.into());
             fnv.number(share.procs.into());
             fnv.number(share.service.into());
+            if share.slots > 0 {
+                fnv.text("slots");
+                fnv.number(share.slots.into());
+            }
         }
         Self(format!("{:032x}", fnv.0))
     }

@@ -57,7 +57,8 @@ pub fn told(assignment: &Assignment, peers: &[Endpoint]) -> BTreeMap<String, Str
                 say("WORKER_ADDRS", workers.join(","));
             }
         }
-        Framework::Plain => {}
+        // The launcher is told of its hosts by `mpi`.
+        Framework::Mpi | Framework::Plain => {}
     }
     say("MUSTER_MEMBERS", object(&members));
     env
@@ -112,6 +113,7 @@ mod tests {
             name: (*name).into(),
             members: *members,
             procs: 1,
+            slots: 0,
             service: false,
         };
         let assignment = Assignment {

@@ -148,6 +148,13 @@ pub fn launch(
 /// What the assignment starts. The error is for the user.
 pub fn entry(assignment: &Assignment) -> Result<Entry, String> {
     let Assignment { command, args, .. } = assignment;
+    if assignment.lends() {
+        // What a launcher asks for is run by a shell.
+        return Ok(Entry::Program {
+            program: "/bin/sh".into(),
+            args: Vec::new(),
+        });
+    }
     let as_it_is = || {
         let (program, own) = command.split_first()?;
         Some(Entry::Program {

@@ -2,6 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The name of the only role of a job without roles, and of MPI's nodes.
+pub const WORKER: &str = "worker";
+
+/// The role of MPI whose only member runs the job's command.
+pub const LAUNCHER: &str = "launcher";
+
 /// Members of a job whose processes are told about each other one by one. 1,024 addresses fit an
 /// environment variable, of which Linux allows 128 KiB.
 pub const PEERS_MAX: i64 = 1_024;
@@ -20,16 +26,20 @@ pub enum Framework {
     Jax,
     /// The address of the master, and those of all workers. LightGBM reads the same.
     Xgboost,
+    /// A hostfile and a program that starts others on its hosts. Only the launcher runs the job's
+    /// command; the workers lend their nodes to it ([`crate::node::mpi`]).
+    Mpi,
     /// Only Muster's own variables.
     Plain,
 }
 
 impl Framework {
-    pub const ALL: [(&str, Framework); 5] = [
+    pub const ALL: [(&str, Framework); 6] = [
         ("torch", Framework::Torch),
         ("tensorflow", Framework::Tensorflow),
         ("jax", Framework::Jax),
         ("xgboost", Framework::Xgboost),
+        ("mpi", Framework::Mpi),
         ("plain", Framework::Plain),
     ];
 
@@ -40,6 +50,7 @@ impl Framework {
             Framework::Tensorflow => "tensorflow",
             Framework::Jax => "jax",
             Framework::Xgboost => "xgboost",
+            Framework::Mpi => "mpi",
             Framework::Plain => "plain",
         }
     }
@@ -75,6 +86,19 @@ impl Framework {
                 "OMPI_COMM_WORLD_LOCAL_RANK",
             ],
             Framework::Xgboost => &["WORKER_ADDRS", "WORKER_PORT"],
+            // Open MPI 4 and 5, MPICH, Intel MPI: who starts programs on other nodes, and which nodes.
+            Framework::Mpi => &[
+                "OMPI_MCA_plm_rsh_agent",
+                "PRTE_MCA_plm_ssh_agent",
+                "OMPI_MCA_orte_default_hostfile",
+                "PRTE_MCA_prte_default_hostfile",
+                "HYDRA_LAUNCHER",
+                "HYDRA_LAUNCHER_EXEC",
+                "HYDRA_HOST_FILE",
+                "I_MPI_HYDRA_BOOTSTRAP",
+                "I_MPI_HYDRA_BOOTSTRAP_EXEC",
+                "I_MPI_HYDRA_HOST_FILE",
+            ],
         };
         own.contains(&name)
     }
@@ -82,13 +106,32 @@ impl Framework {
     /// Whether a role of this name serves the others, unless the document says otherwise. Parameter
     /// servers wait for ever, and an evaluator waits for the next checkpoint.
     pub(super) fn is_service(self, role: &str) -> bool {
-        self == Framework::Tensorflow && matches!(role, "ps" | "evaluator")
+        match self {
+            Framework::Tensorflow => matches!(role, "ps" | "evaluator"),
+            Framework::Mpi => self.lends(role),
+            _ => false,
+        }
+    }
+
+    /// Whether the members of this role run nothing of their own, and lend their nodes to the
+    /// launcher.
+    pub fn lends(self, role: &str) -> bool {
+        self == Framework::Mpi && role != LAUNCHER
     }
 
     /// Why a role cannot have this name. `None`: it can.
     pub(super) fn refuses(self, role: &str) -> Option<&'static str> {
-        let known = matches!(role, "chief" | "master" | "worker" | "ps" | "evaluator");
-        (self == Framework::Tensorflow && !known)
-            .then_some("TensorFlow knows chief, master, worker, ps and evaluator")
+        let (known, message) = match self {
+            Framework::Tensorflow => (
+                matches!(role, "chief" | "master" | "worker" | "ps" | "evaluator"),
+                "TensorFlow knows chief, master, worker, ps and evaluator",
+            ),
+            Framework::Mpi => (
+                matches!(role, LAUNCHER | WORKER),
+                "MPI knows launcher and worker",
+            ),
+            _ => return None,
+        };
+        (!known).then_some(message)
     }
 }

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EnvVar, Framework, JobSpec, NODES_MAX, PEERS_MAX, PROCS_MAX, SpecDocument, errors::Errors,
+    EnvVar, Framework, JobSpec, LAUNCHER, NODES_MAX, PEERS_MAX, PROCS_MAX, SpecDocument, WORKER,
+    errors::Errors,
 };
 use crate::{
     id::label_error,
@@ -18,9 +19,6 @@ use crate::{
 
 /// Roles of one job. Public job files have at most five.
 pub const ROLES_MAX: usize = 16;
-
-/// The name of the only role of a job without roles.
-pub const WORKER: &str = "worker";
 
 /// A role as a document has it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,6 +57,7 @@ pub struct Role {
     pub replicas: u32,
     pub min_replicas: u32,
     pub max_replicas: u32,
+    /// Processes of each node. With MPI: the ranks that the launcher may start on it.
     pub proc_per_node: u32,
     pub gpus_per_node: u32,
     pub command: Vec<String>,
@@ -106,6 +105,7 @@ impl JobSpec {
                     name: WORKER.into(),
                     members,
                     procs: self.proc_per_node,
+                    slots: 0,
                     service: false,
                 }]),
             };
@@ -115,10 +115,16 @@ impl JobSpec {
         let share = |role: &Role| {
             let extra = more.min(role.max_replicas - role.min_replicas);
             more -= extra;
+            // MPI's launcher starts the ranks. What Muster starts is one process on each node.
+            let (procs, slots) = match self.framework {
+                Framework::Mpi => (1, role.proc_per_node),
+                _ => (role.proc_per_node, 0),
+            };
             RoleShare {
                 name: role.name.clone(),
                 members: role.min_replicas + extra,
-                procs: role.proc_per_node,
+                procs,
+                slots,
                 service: role.service,
             }
         };
@@ -229,13 +235,15 @@ pub(super) fn check(document: &SpecDocument, top: &JobSpec, errors: &mut Errors)
         }
         roles.push(role);
     }
-    if !roles.is_empty() && roles.iter().all(|role| role.service) {
+    if framework != Framework::Mpi && !roles.is_empty() && roles.iter().all(|role| role.service) {
         errors.add(
             "spec.roles",
             "all of them are services, so the job would never end",
         );
     }
-    if framework.tells_peers() {
+    if framework == Framework::Mpi {
+        check_mpi(document, &roles, errors);
+    } else if framework.tells_peers() {
         let many = |procs: u32, path: &str, errors: &mut Errors| {
             if procs > 1 && framework != Framework::Plain {
                 errors.add(
@@ -252,6 +260,61 @@ pub(super) fn check(document: &SpecDocument, top: &JobSpec, errors: &mut Errors)
         }
     }
     roles
+}
+
+/// Checks that there is one launcher, and that it finds nodes to start ranks on.
+fn check_mpi(document: &SpecDocument, roles: &[Role], errors: &mut Errors) {
+    let Some(launcher) = roles.iter().position(|role| role.name == LAUNCHER) else {
+        errors.add(
+            "spec.roles",
+            "framework mpi needs a role launcher, which runs mpirun, and a role worker for the nodes that mpirun starts ranks on",
+        );
+        return;
+    };
+    let role = &roles[launcher];
+    if (role.min_replicas, role.max_replicas) != (1, 1) {
+        errors.add(
+            format!("spec.roles[{launcher}].replicas"),
+            format!(
+                "is {} to {}, must be 1: there is one launcher",
+                role.min_replicas, role.max_replicas
+            ),
+        );
+    }
+    let slots = |role: &Role| u64::from(role.max_replicas) * u64::from(role.proc_per_node);
+    if roles.iter().map(slots).sum::<u64>() == 0 {
+        errors.add(
+            "spec.roles",
+            "have no slots for ranks: give a role worker, or the launcher a procPerNode",
+        );
+    }
+    for (i, role) in roles.iter().enumerate() {
+        let at = format!("spec.roles[{i}]");
+        if role.name == LAUNCHER {
+            if role.service {
+                errors.add(
+                    format!("{at}.service"),
+                    "the job is over when the launcher is",
+                );
+            }
+            continue;
+        }
+        if !document.roles[i].command.is_empty() || !document.roles[i].args.is_empty() {
+            errors.add(
+                format!("{at}.command"),
+                "a worker of framework mpi runs nothing of its own: the launcher starts ranks on its node",
+            );
+        }
+        if role.proc_per_node == 0 {
+            errors.add(format!("{at}.procPerNode"), "must be at least 1");
+        }
+        if !role.service {
+            errors.add(
+                format!("{at}.service"),
+                "a worker of framework mpi serves the launcher and never ends by itself",
+            );
+        }
+    }
 }
 
 /// Refuses variables that the framework's processes get from Muster.
@@ -281,20 +344,33 @@ fn complete(document: &RoleDocument, top: &JobSpec, at: &str, errors: &mut Error
         ],
         0,
     );
+    // A launcher that starts no rank on its own node needs no GPU there.
+    let only_starts = top.framework == Framework::Mpi
+        && document.name == LAUNCHER
+        && document.proc_per_node.unwrap_or(0) == 0;
+    let gpus = match only_starts {
+        true => 0,
+        false => top.gpus_per_node.into(),
+    };
     let gpus_per_node = errors.number(
         &format!("{at}.gpusPerNode"),
-        document.gpus_per_node.unwrap_or(top.gpus_per_node.into()),
+        document.gpus_per_node.unwrap_or(gpus),
         0,
         PROCS_MAX,
     ) as u32;
-    let procs = match document.gpus_per_node {
-        Some(gpus) if !top.framework.tells_peers() => gpus.max(1),
+    let procs = match top.framework {
+        Framework::Mpi if only_starts => 0,
+        // A rank for each GPU, as with torch.
+        Framework::Mpi => i64::from(gpus_per_node.max(top.proc_per_node)),
+        Framework::Torch => document
+            .gpus_per_node
+            .map_or(top.proc_per_node.into(), |gpus| gpus.max(1)),
         _ => top.proc_per_node.into(),
     };
     let proc_per_node = errors.number(
         &format!("{at}.procPerNode"),
         document.proc_per_node.unwrap_or(procs),
-        1,
+        if only_starts { 0 } else { 1 },
         PROCS_MAX,
     ) as u32;
     let or_top = |own: &[String], top: &[String]| match own.is_empty() {
@@ -307,7 +383,13 @@ fn complete(document: &RoleDocument, top: &JobSpec, at: &str, errors: &mut Error
         false => document.args.clone(),
     };
     let command = or_top(&document.command, &top.command);
-    errors.command(at, &command, &args, top.framework);
+    let (command, args) = match top.framework.lends(&document.name) {
+        true => (Vec::new(), Vec::new()),
+        false => {
+            errors.command(at, &command, &args, top.framework);
+            (command, args)
+        }
+    };
     errors.env(at, &document.env);
     errors.directory(at, document.working_dir.as_deref());
     let own = |var: &&EnvVar| document.env.iter().all(|own| own.name != var.name);

@@ -94,6 +94,8 @@ impl Kind {
             role,
             name: role.name.to_lowercase(),
             service: service(role, &roles),
+            // A GPU is not a process.
+            procs: Some(1),
         });
         FrameworkDraft {
             kind: job.kind,

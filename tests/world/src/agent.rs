@@ -344,11 +344,9 @@ impl World {
                 }
                 self.agent_turn(machine, Input::Welcome { term, epoch });
             }
-            Down::Desired(mut desired) => {
-                if agent.speaks.newest < protocol::ROLES {
-                    // An old agent does not read fields that came later.
-                    invariants::roles_are_understood(self, machine, &desired);
-                    crate::words::forget_roles(&mut desired);
+            Down::Desired(desired) => {
+                if agent.speaks.newest < protocol::MPI {
+                    invariants::mpi_is_understood(self, machine, &desired);
                 }
                 note!(
                     self,

@@ -74,7 +74,7 @@ pub(crate) use pods::{no_living_pod_is_deleted, no_pod_too_many};
 pub(crate) use ends::past_its_deadline;
 
 pub(crate) use fences::one_generation_lives;
-pub(crate) use roles::{roles_are_filled, roles_are_understood};
+pub(crate) use roles::{mpi_is_understood, roles_are_filled};
 
 pub(crate) use decisions::{
     change_is_lawful, cordons, cordons_are_capped, leaves_a_cordon, only_what_is_free,
@@ -546,5 +546,6 @@ fn uncommitted(store: &Store, node: Option<&NodeName>, wanted: &DesiredRun) -> O
 fn is_stored(generation: &GenerationRecord, meets: &Start) -> bool {
     generation.store.as_ref() == Some(&meets.store)
         && generation.peers == meets.peers
+        && (meets.keys.is_empty() || generation.keys == meets.keys)
         && (meets.peers.is_empty() || meets.peers.len() == generation.members.len())
 }

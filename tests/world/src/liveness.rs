@@ -11,6 +11,7 @@ use muster_core::{
     id::{JobUid, NodeName},
     protocol::{self, Speaks},
     run::RunId,
+    spec::Framework,
     time::Timestamp,
 };
 
@@ -271,7 +272,7 @@ fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
             .as_ref()
             .map_or(place.speaks, |agent| agent.speaks);
         if Speaks::OURS.agree(speaks).is_err()
-            || (!job.spec.roles.is_empty() && speaks.newest < protocol::ROLES)
+            || (job.spec.framework == Framework::Mpi && speaks.newest < protocol::MPI)
         {
             return false;
         }

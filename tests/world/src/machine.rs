@@ -14,7 +14,7 @@ use muster_core::{
     node::{FoundState, GroupPhase, GroupStatus, Ledger, SeenExit},
     node_report::{Gpu, NodeReport},
     protocol::Speaks,
-    run::{Assignment, Endpoint, RankReport, RunId, RunReport},
+    run::{Assignment, Endpoint, Key, RankReport, RunId, RunReport},
     time::Timestamp,
 };
 
@@ -340,7 +340,8 @@ impl Group {
     }
 }
 
-/// Adds the port that the agent has chosen for each run whose processes are told of each other.
+/// Adds the port that the agent has chosen for each run whose processes are told of each other, and the
+/// key of those that lend.
 pub(crate) fn tell_ports(
     machine: usize,
     groups: &BTreeMap<RunId, Group>,
@@ -348,9 +349,12 @@ pub(crate) fn tell_ports(
 ) {
     for report in reports {
         let group = groups.get(&report.run);
-        let framework = group.map(|group| group.assignment.framework);
-        report.port = framework
-            .filter(|framework| framework.tells_peers())
+        let assignment = group.map(|group| &group.assignment);
+        report.port = assignment
+            .filter(|assignment| assignment.framework.tells_peers())
             .map(|_| 20_000 + machine as u16);
+        report.key = assignment
+            .filter(|assignment| assignment.lends())
+            .map(|_| Key(format!("{machine:032x}")));
     }
 }

@@ -464,9 +464,10 @@ fn short(request: &Request) -> String {
 /// The same job with a role of one node before the others. Nothing is drawn for it, so the rest of a
 /// history does not depend on it.
 fn with_roles(number: usize, spec: SpecDocument) -> SpecDocument {
+    let mpi = [7, 11].contains(&(number % 16));
     let less = |nodes: Option<i64>| nodes.map(|nodes| nodes - 1);
     let head = RoleDocument {
-        name: "head".into(),
+        name: if mpi { "launcher" } else { "head" }.into(),
         ..RoleDocument::default()
     };
     let worker = RoleDocument {
@@ -476,7 +477,11 @@ fn with_roles(number: usize, spec: SpecDocument) -> SpecDocument {
         max_replicas: less(spec.max_replicas),
         ..RoleDocument::default()
     };
-    let framework = if number % 8 == 3 { "plain" } else { "torch" };
+    let framework = match mpi {
+        true => "mpi",
+        false if number % 8 == 3 => "plain",
+        false => "torch",
+    };
     SpecDocument {
         framework: Some(framework.into()),
         roles: vec![head, worker],

@@ -6,16 +6,6 @@ pub(crate) fn run(run: &RunId) -> String {
     format!("{}-g{}", run.job, run.generation)
 }
 
-/// Makes the desired state look as an agent reads it that knows no roles.
-pub(crate) fn forget_roles(desired: &mut Desired) {
-    for wanted in &mut desired.runs {
-        if let Target::Ready(assignment) | Target::Running(assignment, _) = &mut wanted.target {
-            assignment.framework = Default::default();
-            assignment.layout = Default::default();
-        }
-    }
-}
-
 pub(crate) fn desired(desired: &Desired) -> String {
     let one = |wanted: &muster_core::run::DesiredRun| {
         let target = match &wanted.target {

@@ -362,16 +362,16 @@ impl World {
     fn installed(&mut self) -> Speaks {
         let of_others = [
             Speaks {
-                oldest: 2,
-                newest: 2,
-            },
-            Speaks {
                 oldest: 3,
-                newest: 4,
+                newest: 3,
             },
             Speaks {
                 oldest: 4,
                 newest: 5,
+            },
+            Speaks {
+                oldest: 5,
+                newest: 6,
             },
         ];
         match self.plan.versions && self.traits.percent(60) {

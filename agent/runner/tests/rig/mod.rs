@@ -158,6 +158,7 @@ impl Rig {
             ranks,
             first_rank: 0,
             order: None,
+            mpi: None,
         }
     }
 
@@ -255,7 +256,7 @@ impl Client {
     }
 
     pub fn start(&mut self, spec: StartSpec) {
-        self.ok(Command::Start(spec));
+        self.ok(Command::Start(Box::new(spec)));
     }
 
     pub fn stop(&mut self, grace: Duration) {

@@ -1,7 +1,7 @@
 //! An agent of the tests, which obeys at once.
 
 use super::*;
-use crate::run::{DesiredRun, Endpoint, LauncherState, Target};
+use crate::run::{DesiredRun, Endpoint, Key, LauncherState, Target};
 
 /// The port that each agent chooses for a process.
 pub(super) const PORT: u16 = 2222;
@@ -73,6 +73,7 @@ pub(super) fn obey(
             if run.phase == RunPhase::Preparing && !older_alive {
                 run.phase = RunPhase::Ready;
                 run.port = assignment.framework.tells_peers().then_some(PORT);
+                run.key = assignment.lends().then(|| Key("0".repeat(32)));
                 run.store = assignment.hosts_store.then(|| Endpoint {
                     host: "127.0.0.1".into(),
                     port: 4000,

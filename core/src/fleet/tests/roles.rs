@@ -1,8 +1,7 @@
 //! Jobs whose nodes run different things.
 
-use super::{agent::PORT, fences::connect_with, *};
+use super::{agent::PORT, *};
 use crate::{
-    protocol,
     run::{Assignment, Endpoint, Start, Target},
     spec::RoleDocument,
 };
@@ -147,23 +146,4 @@ fn a_service_that_fails_breaks_the_generation() {
         (incident.cause, incident.charged),
         (Cause::WorkerFailed, Charged::Job)
     );
-}
-
-#[test]
-fn an_agent_of_the_version_before_is_served_and_gets_no_roles() {
-    let mut bench = Bench::new(&["b", "c"]);
-    let before = Speaks {
-        oldest: protocol::ROLES - 1,
-        newest: protocol::ROLES - 1,
-    };
-    let effects = connect_with(&mut bench, "a", before);
-    assert!(
-        matches!(&effects[..], [Effect::Welcome { protocol: 2, .. }, ..]),
-        "{effects:?}"
-    );
-    bench.submit("digits", document(1));
-    let job = bench.job("digits");
-    assert_eq!(job.phase, Phase::Pending);
-    let said = "a has an agent that does not know roles and frameworks: upgrade it";
-    assert!(job.message.contains(said), "{}", job.message);
 }

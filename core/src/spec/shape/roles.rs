@@ -30,8 +30,8 @@ pub(super) const ROLE: Shape = Shape::Object(&[
     ),
     field(
         "procPerNode",
-        Shape::Whole(1, PROCS_MAX),
-        "Processes on each node of the role.",
+        Shape::Whole(0, PROCS_MAX),
+        "Processes on each node of the role. For mpi: the ranks that the launcher may start there, 0 on its own node if left out.",
     ),
     field(
         "gpusPerNode",
@@ -61,7 +61,7 @@ pub(super) const ROLE: Shape = Shape::Object(&[
     field(
         "service",
         Shape::Choice,
-        "true: the role serves the others and never ends by itself; the job is over when the others are. false if left out, but true for ps and evaluator of tensorflow.",
+        "true: the role serves the others and never ends by itself; the job is over when the others are. false if left out, but true for ps and evaluator of tensorflow, and worker of mpi.",
     ),
 ]);
 

@@ -7,7 +7,7 @@ use muster_core::{
     layout::{Layout, RoleShare},
     nccl::profile::{Profile, Shared, Transport},
     period,
-    run::{Assignment, Desired, DesiredRun, RunId, STORE_CLIENTS_MAX, Start, Target},
+    run::{Assignment, Desired, DesiredRun, Key, RunId, STORE_CLIENTS_MAX, Start, Target},
     spec::{Framework, Launch, PEERS_MAX, ROLES_MAX},
 };
 
@@ -17,7 +17,7 @@ use super::{
         required_text, text, texts,
     },
     node_report::labels,
-    run_report::{RUNS_MAX, endpoint_from_wire, endpoint_to_wire, run_id_from_wire},
+    run_report::{RUNS_MAX, endpoint_from_wire, endpoint_to_wire, key_from_wire, run_id_from_wire},
 };
 use crate::{convert::Malformed, v1, v1::desired_run};
 
@@ -57,6 +57,7 @@ fn run_to_wire(desired: &DesiredRun) -> v1::DesiredRun {
             assignment: Some(assignment_to_wire(assignment)),
             store: Some(endpoint_to_wire(&start.store)),
             peers: start.peers.iter().map(endpoint_to_wire).collect(),
+            keys: start.keys.iter().map(|key| key.0.clone()).collect(),
         }),
         Target::Stopped { grace, reason } => desired_run::Target::Stopped(v1::Stop {
             grace_ms: millis(*grace),
@@ -117,6 +118,7 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
                 members: share.members,
                 procs: share.procs,
                 service: share.service,
+                slots: share.slots,
             })
             .collect(),
     }
@@ -211,7 +213,13 @@ fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malfor
                 let peers = peers
                     .map(|(i, peer)| endpoint_from_wire(&format!("{field}.peers[{i}]"), peer))
                     .collect::<Result<_, _>>()?;
-                Target::Running(Box::new(assignment), Start { store, peers })
+                let at = format!("{field}.keys");
+                count(&at, start.keys.len(), PEERS_MAX as usize)?;
+                let keys = start.keys.into_iter();
+                let keys = keys
+                    .map(|key| Ok(key_from_wire(&at, key)?.unwrap_or(Key(String::new()))))
+                    .collect::<Result<_, _>>()?;
+                Target::Running(Box::new(assignment), Start { store, peers, keys })
             }
             desired_run::Target::Stopped(stop) => Target::Stopped {
                 grace: period_from_wire(&format!("{field}.stopped.grace_ms"), stop.grace_ms)?,
@@ -239,6 +247,7 @@ fn layout_from_wire(field: &str, wire: Vec<v1::RoleShare>) -> Result<Layout, Mal
             members: between(&at("members"), share.members, 0, NODES_MAX)?,
             procs: between(&at("procs"), share.procs, 1, PROCS_MAX)?,
             service: share.service,
+            slots: between(&at("slots"), share.slots, 0, PROCS_MAX)?,
         })
     };
     let shares = wire.into_iter().enumerate().map(share);

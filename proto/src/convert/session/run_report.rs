@@ -7,7 +7,8 @@ use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
     run::{
-        CheckpointReport, Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, StepsShown,
+        CheckpointReport, Endpoint, Key, LaneReport, RankReport, RunId, RunPhase, RunReport,
+        StepsShown,
     },
     time::Timestamp,
 };
@@ -29,6 +30,8 @@ const RANKS_MAX: usize = 256;
 /// Ranks of one world that the TCPStore names as joined. 131,072 take 400 KiB on the wire, a tenth
 /// of a message.
 const JOINED_MAX: usize = 128 << 10;
+/// 128 bits.
+const KEY_DIGITS: usize = 32;
 /// Lines of a failed rank's output. The runner keeps the last 20.
 const TAIL_MAX: usize = 64;
 
@@ -56,6 +59,10 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         refused: refused.to_owned(),
         store: report.store.as_ref().map(endpoint_to_wire),
         port: report.port.unwrap_or(0).into(),
+        key: report
+            .key
+            .as_ref()
+            .map_or(String::new(), |key| key.0.clone()),
         joined_ranks: report.joined_ranks.clone(),
         all_joined_age_us: age(report.all_joined_at, now),
         launched_age_us: age(report.launched_at, now),
@@ -205,6 +212,7 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
                 ));
             }
         },
+        key: key_from_wire(&format!("{field}.key"), wire.key)?,
         joined_ranks: wire.joined_ranks,
         all_joined_at: at(wire.all_joined_age_us, now),
         launched_at: at(wire.launched_age_us, now),
@@ -271,6 +279,20 @@ fn exit_from_wire(field: &str, wire: v1::Exit) -> Result<Exit, Malformed> {
             format!("{signal} is not a signal"),
         )),
         None => Err(malformed(field, "has neither a code nor a signal")),
+    }
+}
+
+/// A secret of a run. Empty: there is none. The error does not repeat it.
+pub(super) fn key_from_wire(field: &str, wire: String) -> Result<Option<Key>, Malformed> {
+    match &*wire {
+        "" => Ok(None),
+        hex if hex.len() == KEY_DIGITS && hex.bytes().all(|c| c.is_ascii_hexdigit()) => {
+            Ok(Some(Key(wire)))
+        }
+        _ => {
+            let message = format!("is no key of {KEY_DIGITS} hexadecimal digits");
+            Err(malformed(field.to_owned(), message))
+        }
     }
 }
 

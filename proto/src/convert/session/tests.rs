@@ -16,8 +16,9 @@ use muster_core::{
     },
     protocol,
     run::{
-        Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, LaneReport, LauncherReport,
-        LauncherState, RankReport, RunId, RunPhase, RunReport, Start, StepsShown, Target,
+        Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
+        LauncherReport, LauncherState, RankReport, RunId, RunPhase, RunReport, Start, StepsShown,
+        Target,
     },
     spec::{Framework, Launch},
 };
@@ -165,6 +166,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                     phase,
                     store,
                     port: u16::try_from(term % 70_000).ok().filter(|port| *port > 0),
+                    key: (term % 2 == 0).then(|| Key(format!("{term:032x}"))),
                     joined_ranks,
                     all_joined_at,
                     launched_at,
@@ -302,6 +304,7 @@ fn share(name: &str, members: u32, procs: u32) -> RoleShare {
         name: name.into(),
         members,
         procs,
+        slots: procs - 1,
         service: members > 1,
     }
 }
@@ -380,9 +383,16 @@ fn target(run: RunId) -> impl Strategy<Value = Target> {
         (
             assignment(run),
             endpoint(),
-            collection::vec(endpoint(), 0..3)
+            collection::vec(endpoint(), 0..3),
+            collection::vec(
+                prop_oneof![Just(String::new()), Just("0a".repeat(16))],
+                0..3
+            )
         )
-            .prop_map(|(a, store, peers)| Target::Running(Box::new(a), Start { store, peers })),
+            .prop_map(|(a, store, peers, keys)| {
+                let keys = keys.into_iter().map(Key).collect();
+                Target::Running(Box::new(a), Start { store, peers, keys })
+            }),
         (0..1_000_000u64, "[ -~]{0,30}").prop_map(|(ms, reason)| Target::Stopped {
             grace: Duration::from_millis(ms),
             reason

@@ -349,9 +349,10 @@ pub(super) fn request_seeds() -> Vec<Vec<u8>> {
         ranks: 2,
         first_rank: 4,
         order: None,
+        mpi: None,
     };
     let commands = [
-        Command::Start(start),
+        Command::Start(Box::new(start)),
         Command::Stop {
             grace_ms: 10_000,
             reason: "cancelled".into(),

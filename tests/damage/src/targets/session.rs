@@ -273,6 +273,7 @@ fn assignment(run: RunId) -> Assignment {
             name: "worker".into(),
             members: 1,
             procs: 1,
+            slots: 2,
             service: false,
         }]),
     }

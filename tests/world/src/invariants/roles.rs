@@ -3,20 +3,21 @@
 use muster_core::{
     fleet::job::{GenerationRecord, JobRecord},
     run::{Desired, Target},
+    spec::Framework,
 };
 
 use crate::{words, world::World};
 
-/// An agent that knows no roles is given no job that has some.
-pub(crate) fn roles_are_understood(world: &mut World, machine: usize, desired: &Desired) {
-    let with_roles = desired.runs.iter().find(|wanted| {
-        matches!(&wanted.target, Target::Ready(assignment) | Target::Running(assignment, _) if !assignment.layout.is_empty())
+/// An agent that does not know MPI is given no job of it.
+pub(crate) fn mpi_is_understood(world: &mut World, machine: usize, desired: &Desired) {
+    let of_mpi = desired.runs.iter().find(|wanted| {
+        matches!(&wanted.target, Target::Ready(assignment) | Target::Running(assignment, _) if assignment.framework == Framework::Mpi)
     });
-    if let Some(wanted) = with_roles {
+    if let Some(wanted) = of_mpi {
         world.fail(
             "R7",
             format!(
-                "{} is given to n{machine}, whose agent does not know of roles",
+                "{} is given to n{machine}, whose agent does not know of MPI",
                 words::run(&wanted.run)
             ),
         );

@@ -1,6 +1,7 @@
 //! The runner's binary. `muster-runner hold --dir DIR` holds one worker group. Called as
 //! `muster-shim`, it wraps one rank; called as `muster-ranks`, it starts all ranks of a node; called
-//! as `muster-standby`, it waits for a generation to be the runner or the keeper of.
+//! as `muster-standby`, it waits for a generation to be the runner or the keeper of. In jobs of MPI it is
+//! also `muster-launch`, `muster-lend` and `muster-rsh`.
 //! `muster-runner pod --dir DIR` is the init process of a container that holds such groups.
 
 /// Writes a line to standard error, which is the runner's log from the moment it holds a directory.
@@ -24,6 +25,7 @@ mod limits;
 mod lines;
 mod logs;
 mod mouth;
+mod mpi;
 mod output;
 mod parked;
 mod pod;
@@ -79,6 +81,11 @@ fn main() -> ExitCode {
     match Path::new(&name).file_name().and_then(|name| name.to_str()) {
         Some(shim::NAME) => return shim::run(args.collect()),
         Some(attend::NAME) => return attend::run(args.collect()),
+        Some(mpi::launch::NAME) => return mpi::launch::run(args.collect()),
+        Some(mpi::lend::NAME) => return mpi::lend::run(),
+        Some(name) if mpi::rsh::NAMES.contains(&name) => {
+            return mpi::rsh::run(name, args.collect());
+        }
         Some(standby::PROGRAM) => return standby::run(args.collect()),
         Some(keeper::PROGRAM) => {
             return hold::keep_forked(args.next().unwrap_or_default().as_ref());

@@ -14,7 +14,7 @@ use std::path::Path;
 use muster_runner::wire::{Hold, StartSpec};
 
 /// The variables of a launch that only torchrun and its shims use.
-const OURS: [&str; 4] = [
+pub(crate) const OURS: [&str; 4] = [
     "PYTHON_EXEC",
     "MUSTER_SHIM_DIR",
     "MUSTER_SHIM_PROGRAM",

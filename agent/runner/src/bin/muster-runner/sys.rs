@@ -220,3 +220,62 @@ pub(crate) fn end_by(signal: i32) -> ! {
     // those the shell's convention gives the exit code.
     std::process::exit(128 + signal)
 }
+
+/// What a pidfd tells of how its process ended.
+pub(crate) enum PidfdExit {
+    /// The wait status.
+    Known(i32),
+    /// It is not reaped yet.
+    NotReaped,
+    /// This kernel does not tell: it is older than 6.15.
+    Untold,
+}
+
+/// `struct pidfd_info` of Linux 6.15 (include/uapi/linux/pidfd.h), in its first size.
+#[repr(C)]
+#[derive(Default)]
+struct PidfdEnd {
+    mask: u64,
+    cgroup: u64,
+    /// Process, thread group and parent; then eight ids of users and groups.
+    ids: [u32; 11],
+    exit_code: i32,
+}
+
+/// Asks how the process of this pidfd has ended, also if another process has reaped it.
+pub(crate) fn pidfd_exit(pidfd: &OwnedFd) -> PidfdExit {
+    const GET_INFO: u64 = 3 << 30 | (size_of::<PidfdEnd>() as u64) << 16 | 0xff << 8 | 11;
+    const EXIT: u64 = 1 << 3;
+    let mut told = PidfdEnd {
+        mask: EXIT,
+        ..PidfdEnd::default()
+    };
+    // SAFETY: the kernel writes at most the 64 bytes that the request's number names, into plain data
+    // of that size.
+    let outcome = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO as _, &raw mut told) };
+    match (outcome, told.mask & EXIT) {
+        (0, EXIT) => PidfdExit::Known(told.exit_code),
+        (0, _) => PidfdExit::NotReaped,
+        _ => PidfdExit::Untold,
+    }
+}
+
+/// Gives this process and its children a machine name of their own. Without the right to do so, it
+/// takes a user namespace in which it stays the same user.
+pub(crate) fn take_own_name(name: &str) -> io::Result<()> {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    // SAFETY: this process has one thread, and shares nothing that a new namespace would take from
+    // another one.
+    if unsafe { libc::unshare(libc::CLONE_NEWUTS) } != 0 {
+        // SAFETY: as above.
+        if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWUTS) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // user_namespaces(7): a user without rights may map itself, once setgroups is denied.
+        let (user, group) = (user.as_raw(), group.as_raw());
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+        std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+    }
+    Ok(rustix::system::sethostname(name.as_bytes())?)
+}

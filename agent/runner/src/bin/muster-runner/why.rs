@@ -1,7 +1,7 @@
 //! Finds the line that says why a rank failed, in the last lines of its stderr.
 //!
 //! It takes the last line that looks like a Python exception, else a crash message of the C library
-//! or the interpreter. Python prints the outermost exception of a chain last, and a user sees that
+//! or the interpreter, else what MPI's programs and Muster's own say of another process. Python prints the outermost exception of a chain last, and a user sees that
 //! one first.
 
 /// The reason, without torch's prefix `[rank0]:`, or none.
@@ -10,6 +10,7 @@ pub(crate) fn first_error(lines: &[String]) -> Option<String> {
     bare()
         .find(|line| is_exception(line))
         .or_else(|| bare().find(|line| is_crash(line)))
+        .or_else(|| bare().find(|line| is_of_mpi(line)))
         .map(str::to_owned)
 }
 
@@ -59,6 +60,17 @@ fn is_crash(line: &str) -> bool {
     ]
     .iter()
     .any(|start| line.starts_with(start))
+}
+
+/// What a member of an MPI job says of the ranks below it: `muster-lend`, and Open MPI's `mpirun`.
+fn is_of_mpi(line: &str) -> bool {
+    line.starts_with("muster-lend: ")
+        || [
+            "noticed that process rank",
+            "has lost communication with a remote daemon",
+        ]
+        .iter()
+        .any(|words| line.contains(words))
 }
 
 #[cfg(test)]

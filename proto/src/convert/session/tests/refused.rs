@@ -212,7 +212,7 @@ fn every_wrong_hello_is_refused_by_field() {
                 protocol_oldest: 9,
                 ..good_hello()
             },
-            "hello.protocol_oldest: is 9, and the newest is 3",
+            "hello.protocol_oldest: is 9, and the newest is 4",
         ),
         (
             v1::Hello {

@@ -34,15 +34,15 @@ fn each_end_says_what_it_speaks() {
         "version 1 named one version only"
     );
     let newer = v1::Hello {
-        protocol: 4,
-        protocol_oldest: 3,
+        protocol: 5,
+        protocol_oldest: 4,
         ..good_hello()
     };
     assert_eq!(
         speaks_from_wire(&newer),
         Ok(Speaks {
-            oldest: 3,
-            newest: 4
+            oldest: 4,
+            newest: 5
         })
     );
     let welcome = |protocol| {
@@ -56,13 +56,13 @@ fn each_end_says_what_it_speaks() {
         welcome(0).map(|welcome| welcome.protocol),
         Err(malformed(
             "welcome.protocol",
-            "is 1, this agent speaks 2 to 3"
+            "is 1, this agent speaks 3 to 4"
         )),
         "so did its coordinators"
     );
-    assert_eq!(welcome(2).map(|welcome| welcome.protocol), Ok(2));
+    assert_eq!(welcome(3).map(|welcome| welcome.protocol), Ok(3));
     assert_eq!(
         welcome(7).unwrap_err().to_string(),
-        "welcome.protocol: is 7, this agent speaks 2 to 3"
+        "welcome.protocol: is 7, this agent speaks 3 to 4"
     );
 }

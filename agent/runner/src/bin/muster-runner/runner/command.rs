@@ -9,7 +9,7 @@ use std::time::Duration;
 use muster_runner::procfs::Stat;
 use muster_runner::record;
 use muster_runner::wire::{
-    Command, MAX_RANKS, Order, Refusal, RefusalKind, Refused, Reply, StartSpec,
+    Command, Lane, MAX_RANKS, Order, Refusal, RefusalKind, Refused, Reply, StartSpec,
 };
 use rustix::pipe::PipeFlags;
 use rustix::thread::CpuSet;
@@ -17,7 +17,7 @@ use rustix::thread::CpuSet;
 use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
 use crate::sys::{self, Child};
-use crate::{attend, env_files, fence, time};
+use crate::{attend, env_files, fence, mpi, time};
 
 /// A grace of more than a month is a typing error.
 const MAX_GRACE_MS: u64 = 31 * 24 * 3_600 * 1_000;
@@ -72,7 +72,7 @@ impl Runner {
                 self.preload()?;
                 return Ok(Answer::OfLauncher);
             }
-            Command::Start(spec) => self.start(spec, now)?,
+            Command::Start(spec) => self.start(*spec, now)?,
             Command::Stop { grace_ms, reason } => {
                 if grace_ms > MAX_GRACE_MS {
                     let text = format!("grace_ms: {grace_ms} is above {MAX_GRACE_MS}");
@@ -170,8 +170,13 @@ impl Runner {
         envs: Vec<BTreeMap<String, String>>,
         here: &Path,
     ) -> Result<(), String> {
+        let command = match &spec.mpi {
+            None => order.command.clone(),
+            Some(part) => mpi::prepare(part, &order.command, here)
+                .map_err(|e| format!("files for MPI: {e}"))?,
+        };
         let orders = attend::Orders {
-            command: order.command.clone(),
+            command,
             cwd: spec.cwd.clone(),
             first_rank: spec.first_rank,
             envs,
@@ -267,6 +272,10 @@ fn check(spec: &StartSpec, world_size: u32) -> Result<(), String> {
                 "first_rank: {first_rank} and {ranks} ranks do not fit a world of {world_size}"
             ));
         }
+    }
+    let direct = |order: &Order| order.lane == Lane::Direct;
+    if spec.mpi.is_some() && !spec.order.as_ref().is_some_and(direct) {
+        return Err("mpi: is only started in the direct lane".into());
     }
     if !spec.cwd.is_absolute() {
         return Err(format!("cwd: {:?} is not an absolute path", spec.cwd));

@@ -25,7 +25,7 @@ use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
 use crate::parked::{self, Ask, Parked};
 use crate::poll::{Interest, Source};
-use crate::{affinity, env_files, rank_env, time};
+use crate::{affinity, env_files, mpi, rank_env, time};
 
 impl Runner {
     /// Starts the launcher that stays. The answer comes once it has imported torch.
@@ -196,6 +196,9 @@ impl Runner {
         let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
         let envs: Vec<BTreeMap<String, String>> = match order.lane {
             Lane::Parked => vec![spec.env.clone()],
+            Lane::Direct if spec.mpi.is_some() => {
+                vec![mpi::environment(&spec.env); spec.ranks as usize]
+            }
             Lane::Fork | Lane::Direct => {
                 rank_env::make_error_folders(spec.ranks)
                     .map_err(|e| format!("folders for errors: {e}"))?;

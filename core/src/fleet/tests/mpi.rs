@@ -1,0 +1,186 @@
+//! Jobs of MPI: who is told what, and whose end counts.
+
+use super::{fences::connect_with, *};
+use crate::{
+    protocol,
+    run::{Assignment, Start, Target},
+    spec::RoleDocument,
+};
+
+/// A launcher and two workers with four slots each.
+fn document() -> SpecDocument {
+    let role = |name: &str, replicas, procs| RoleDocument {
+        name: name.into(),
+        replicas: Some(replicas),
+        proc_per_node: procs,
+        ..RoleDocument::default()
+    };
+    SpecDocument {
+        framework: Some("mpi".into()),
+        command: vec!["mpirun".into()],
+        args: vec!["./train".into()],
+        roles: vec![role("launcher", 1, None), role("worker", 2, Some(4))],
+        ..SpecDocument::default()
+    }
+}
+
+fn started(nodes: &[&str]) -> Bench {
+    let mut bench = Bench::new(nodes);
+    bench.submit("pi", document());
+    assert_eq!(bench.job("pi").phase, Phase::Running);
+    bench
+}
+
+fn told(bench: &Bench, node: &str) -> (Assignment, Start) {
+    let told = &bench.agents[&node.into()].told;
+    let running = told.iter().find_map(|wanted| match &wanted.target {
+        Target::Running(assignment, start) => Some((*assignment.clone(), start.clone())),
+        _ => None,
+    });
+    running.unwrap()
+}
+
+#[test]
+fn only_the_launcher_has_a_command_and_the_keys() {
+    let bench = started(&["a", "b", "c"]);
+    let (launcher, start) = told(&bench, "a");
+    assert_eq!(
+        (launcher.command, launcher.args),
+        (vec!["mpirun".to_owned()], vec!["./train".to_owned()])
+    );
+    assert_eq!((start.peers.len(), start.keys.len()), (3, 3));
+    assert_eq!(
+        start.keys[0].0, "",
+        "nobody starts anything in the launcher"
+    );
+    let (worker, start) = told(&bench, "b");
+    assert!(worker.command.is_empty() && worker.lends());
+    assert_eq!((start.peers.len(), start.keys.len()), (3, 0));
+    let slots: Vec<(u32, u32)> = worker
+        .layout
+        .0
+        .iter()
+        .map(|share| (share.procs, share.slots))
+        .collect();
+    assert_eq!(slots, [(1, 0), (1, 4)]);
+}
+
+#[test]
+fn a_killed_rank_is_the_cause_and_what_mpirun_makes_of_it_the_consequence() {
+    let mut bench = started(&["a", "b", "c"]);
+    bench.rank_exits(
+        "pi",
+        2,
+        Exit::Signal(9),
+        Some("muster-lend: MPI rank 5 (pid 7) was killed by signal 9"),
+    );
+    // mpirun kills the other ranks, and then ends itself, all within one burst.
+    bench.now = bench.now + Duration::from_millis(5);
+    bench.rank_exits("pi", 1, Exit::Signal(9), None);
+    bench.rank_exits(
+        "pi",
+        0,
+        Exit::Code(137),
+        Some("mpirun noticed that process rank 5 exited"),
+    );
+    bench.pass(SECOND);
+    let job = bench.job("pi");
+    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 2));
+    let incident = job.incidents.last().unwrap();
+    assert_eq!(
+        incident.culprit.as_deref(),
+        Some("rank 2 on c"),
+        "{}",
+        incident.message
+    );
+    assert_eq!(incident.cause, Cause::WorkerKilled);
+}
+
+#[test]
+fn reports_that_come_in_another_order_name_the_same_cause() {
+    let mut bench = started(&["a", "b", "c"]);
+    let first = bench.now;
+    bench.now = first + Duration::from_millis(5);
+    bench.rank_exits("pi", 1, Exit::Signal(9), None);
+    assert_eq!(
+        bench.job("pi").last_generation.0,
+        1,
+        "one that was killed may not be the first"
+    );
+    bench.now = first;
+    bench.rank_exits("pi", 2, Exit::Signal(9), None);
+    bench.pass(SECOND);
+    let job = bench.job("pi");
+    assert_eq!(
+        job.incidents.last().unwrap().culprit.as_deref(),
+        Some("rank 2 on c")
+    );
+}
+
+#[test]
+fn a_launcher_that_ends_well_ends_the_job_once_every_worker_was_heard() {
+    let mut bench = started(&["a", "b", "c"]);
+    bench.rank_exits("pi", 0, Exit::Code(0), None);
+    assert_eq!(
+        bench.job("pi").phase,
+        Phase::Running,
+        "nobody was heard yet"
+    );
+    bench.pass(2 * SECOND);
+    let job = bench.job("pi");
+    assert_eq!(job.phase, Phase::Succeeded, "{}", job.message);
+}
+
+#[test]
+fn mpirun_is_not_believed_if_a_rank_was_killed_before() {
+    let mut bench = started(&["a", "b", "c"]);
+    bench.rank_exits("pi", 0, Exit::Code(0), None);
+    // The report of the worker comes later, and is about an earlier moment.
+    let ended = bench.now;
+    bench.now = ended + Duration::from_millis(100);
+    bench.rank_exits("pi", 2, Exit::Signal(9), None);
+    bench.pass(SECOND);
+    let job = bench.job("pi");
+    assert_eq!(
+        (job.phase, job.last_generation.0),
+        (Phase::Running, 2),
+        "{}",
+        job.message
+    );
+}
+
+#[test]
+fn mpirun_is_not_believed_if_a_node_was_cut_before() {
+    let mut bench = started(&["a", "b", "c", "d"]);
+    bench.cut("c");
+    bench.rank_exits("pi", 0, Exit::Code(0), None);
+    bench.pass(30 * SECOND);
+    let job = bench.job("pi");
+    assert_eq!(
+        (job.phase, job.last_generation.0),
+        (Phase::Running, 2),
+        "{}",
+        job.message
+    );
+    assert_eq!(bench.members("pi"), ["a", "b", "d"]);
+    assert_eq!(job.incidents.last().unwrap().charged, Charged::Node);
+}
+
+#[test]
+fn an_agent_of_the_version_before_is_served_and_gets_no_mpi() {
+    let mut bench = Bench::new(&["b", "c"]);
+    let before = Speaks {
+        oldest: protocol::MPI - 1,
+        newest: protocol::MPI - 1,
+    };
+    let effects = connect_with(&mut bench, "a", before);
+    assert!(
+        matches!(&effects[..], [Effect::Welcome { protocol: 3, .. }, ..]),
+        "{effects:?}"
+    );
+    bench.submit("pi", document());
+    let job = bench.job("pi");
+    assert_eq!(job.phase, Phase::Pending);
+    let said = "a has an agent that does not know framework mpi: upgrade it";
+    assert!(job.message.contains(said), "{}", job.message);
+}

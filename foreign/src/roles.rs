@@ -130,6 +130,20 @@ pub(crate) fn read_one<'t>(
     cluster: &Cluster<'_>,
     log: &mut Verdicts,
 ) -> Option<Role<'t>> {
+    let start = |pod: &Pod<'_>, log: &mut Verdicts| start(pod, style, log);
+    read_by(field, name, default_replicas, style, start, cluster, log)
+}
+
+/// The same with another way to find out what the containers start.
+pub(crate) fn read_by<'t>(
+    field: &Field<'t>,
+    name: &'static str,
+    default_replicas: i64,
+    style: Style,
+    start: impl Fn(&Pod<'_>, &mut Verdicts) -> Option<Launch>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Role<'t>> {
     let spec = Object::walk(field, REPLICA, log);
     let Some(template) = spec.get("template") else {
         log.refuse(field, "has no template");
@@ -137,7 +151,7 @@ pub(crate) fn read_one<'t>(
     };
     let (replicas, replicas_at, policy) = counted(&spec, field, default_replicas, log);
     let pod = Pod::read(template, style.main, style.told, cluster, log)?;
-    let launch = start(&pod, style, log)?;
+    let launch = start(&pod, log)?;
     Some(Role {
         name,
         replicas,

@@ -6,9 +6,11 @@ starts, and prints `end NUMBER` when it has made all steps. The number must not 
 
 import dataclasses
 import os
+import pathlib
 import signal
 
-KILL, CUT = "kill", "cut"
+# A rank is killed, a rank of MPI below it, or its node is cut.
+KILL, BELOW, CUT = "kill", "below", "cut"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Strike:
         """In words, with the member's role if it has one."""
         member = next(member for member in status["members"] if member["node"] == self.node(status))
         name = member.get("role") or f"rank {self.rank}"
-        return f"{name} killed" if self.what == KILL else f"node of {name} cut"
+        return {KILL: f"{name} killed", BELOW: f"rank of MPI on {name} killed", CUT: f"node of {name} cut"}[self.what]
 
     def node(self, status):
         return self._rank(status)["node"]
@@ -31,8 +33,11 @@ class Strike:
         return next(rank for rank in status["ranks"] if rank["rank"] == self.rank)
 
     def strike(self, status, muster):
+        pid = self._rank(status)["pid"]
         if self.what == KILL:
-            os.kill(self._rank(status)["pid"], signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+        elif self.what == BELOW:
+            os.kill(next(below for below in descendants(pid) if is_of_mpi(below)), signal.SIGKILL)
         else:
             # The power is gone: agent, runner and workers are killed at once.
             muster("local", "kill-node", self.node(status))
@@ -40,7 +45,20 @@ class Strike:
     def expected(self, status):
         """The cause, the culprit, and the one to be charged, as `muster explain` must say."""
         node = self.node(status)
-        return ("WorkerKilled", f"rank {self.rank} on {node}", "job") if self.what == KILL else ("NodeLost", node, "node")
+        return ("WorkerKilled", f"rank {self.rank} on {node}", "job") if self.what != CUT else ("NodeLost", node, "node")
+
+
+def descendants(pid):
+    for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (thread / "children").read_text().split()):
+            yield child
+            yield from descendants(child)
+
+
+def is_of_mpi(pid):
+    """Whether MPI has given the process a number: Open MPI, or MPICH."""
+    environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return any(variable.startswith((b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")) for variable in environment)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +70,8 @@ class Case:
     package: str
     # A file in `packages/`. The case has an environment with exactly these packages.
     packages: str
-    # A file in `programs/`, and the job file that runs it. In the job file PYTHON, PROGRAM, FOLDER and STEPS are replaced.
+    # A file in `programs/`, and the job file that runs it. In the job file PYTHON, its folder ENVIRONMENT, PROGRAM, FOLDER and
+    # STEPS are replaced.
     program: str
     job: str
     # Its members, and the ranks that print steps.

@@ -153,7 +153,10 @@ class Run:
     def start(self):
         self.muster("local", "up", "--nodes", str(self.case.nodes))
         job = self.case.job
-        words = {"PYTHON": self.python, "PROGRAM": HERE / "programs" / self.case.program, "FOLDER": self.state, "STEPS": self.case.steps}
+        words = {
+            "PYTHON": self.python, "ENVIRONMENT": pathlib.Path(self.python).parent.parent,
+            "PROGRAM": HERE / "programs" / self.case.program, "FOLDER": self.state, "STEPS": self.case.steps,
+        }  # fmt: skip
         for word, value in words.items():
             job = re.sub(rf"\b{word}\b", str(value), job)
         (self.folder / "job.yaml").write_text(job)

@@ -1,0 +1,37 @@
+"""MPI: an MPIJob with four ranks on two workers, by three implementations. A killed rank is one that mpirun started, two generations
+below what Muster starts on the worker."""
+
+from case import BELOW, CUT, KILL, Case, Strike
+
+JOB = """
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: job}
+spec:
+  slotsPerWorker: 2
+  mpiImplementation: IMPLEMENTATION
+  mpiReplicaSpecs:
+    Launcher:
+      template: {spec: {containers: [{name: mpi, image: none, command: [mpirun, -np, "4", PYTHON, PROGRAM, FOLDER, "STEPS"], env: &env [
+        {name: PATH, value: "ENVIRONMENT/bin:/usr/bin:/bin"}VARIABLES]}]}}
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{name: mpi, image: none, env: *env}]}}
+"""
+
+# The wheel of Open MPI 4 does not find its own files on another host by itself.
+OPENMPI4 = ", {name: OPAL_PREFIX, value: ENVIRONMENT}, {name: PMIX_INSTALL_PREFIX, value: ENVIRONMENT}"
+
+
+def case(name, package, packages, implementation, variables=""):
+    # The ranks of Muster: 0 is the launcher, and 1 and 2 are what lends the workers to it.
+    strikes = (Strike(BELOW, 2), Strike(KILL, 0), Strike(CUT, 1), Strike(CUT, 0))
+    job = JOB.replace("IMPLEMENTATION", implementation).replace("VARIABLES", variables)
+    return Case(name=name, package=package, packages=packages, program="mpi_sum.py", job=job, members=3, stepping=(0,), strikes=strikes)
+
+
+CASES = [
+    case("Open MPI 4, MPIJob", "openmpi", "openmpi4.txt", "OpenMPI", OPENMPI4),
+    case("Open MPI 5, MPIJob", "openmpi", "openmpi5.txt", "OpenMPI"),
+    case("MPICH, MPIJob", "mpich", "mpich.txt", "MPICH"),
+]

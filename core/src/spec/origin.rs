@@ -154,6 +154,7 @@ mod tests {
             name: "worker".into(),
             members: 1,
             procs: 1,
+            slots: 0,
             service: false,
         };
         let layout = Layout(vec![share]);

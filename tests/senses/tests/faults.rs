@@ -6,7 +6,10 @@ use muster_agent::probe::Pace;
 use muster_core::{
     health::{Finding, Remedy, Severity, Subject},
     id::NodeName,
-    nccl::profile::{Member, Transport, decide},
+    nccl::{
+        mixture::mismatches,
+        profile::{Member, Transport, decide},
+    },
     node_report::{NodeReport, topology::Path},
 };
 use muster_fake_nvml::hardware::Hardware;
@@ -646,7 +649,8 @@ async fn trays_use_nvlink_between_them_where_two_are_in_one_clique() {
             report: &reports[*at],
             gpus: &given[*at],
         };
-        let (profile, mismatches) = decide(&which.iter().map(member).collect::<Vec<_>>(), true);
+        let members: Vec<_> = which.iter().map(member).collect();
+        let (profile, mismatches) = (decide(&members), mismatches(&members, true));
         assert_eq!(
             (profile.transport, profile.rails, mismatches.len()),
             (Transport::Infiniband, 4, 0)
@@ -677,7 +681,7 @@ async fn trays_use_nvlink_between_them_where_two_are_in_one_clique() {
         report: &reports[at],
         gpus: &given[at],
     };
-    let (profile, _) = decide(&[member(0), member(1)], true);
+    let profile = decide(&[member(0), member(1)]);
     let off = profile
         .shared
         .iter()

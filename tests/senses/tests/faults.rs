@@ -6,10 +6,7 @@ use muster_agent::probe::Pace;
 use muster_core::{
     health::{Finding, Remedy, Severity, Subject},
     id::NodeName,
-    nccl::{
-        mixture::mismatches,
-        profile::{Member, Transport, decide},
-    },
+    nccl::profile::{Member, Transport, decide},
     node_report::{NodeReport, topology::Path},
 };
 use muster_fake_nvml::hardware::Hardware;
@@ -650,7 +647,8 @@ async fn trays_use_nvlink_between_them_where_two_are_in_one_clique() {
             gpus: &given[*at],
         };
         let members: Vec<_> = which.iter().map(member).collect();
-        let (profile, mismatches) = (decide(&members), mismatches(&members, true));
+        let profile = decide(&members);
+        let mismatches = muster_core::nccl::mixture::mismatches(&members, true);
         assert_eq!(
             (profile.transport, profile.rails, mismatches.len()),
             (Transport::Infiniband, 4, 0)
@@ -682,11 +680,9 @@ async fn trays_use_nvlink_between_them_where_two_are_in_one_clique() {
         gpus: &given[at],
     };
     let profile = decide(&[member(0), member(1)]);
-    let off = profile
-        .shared
-        .iter()
-        .find(|shared| shared.name == "NCCL_MNNVL_ENABLE")
-        .unwrap();
+    let mut shared = profile.shared.iter();
+    let off = shared.find(|shared| shared.name == "NCCL_MNNVL_ENABLE");
+    let off = off.unwrap();
     assert_eq!(
         (off.value.as_str(), off.why.as_str()),
         ("0", "multi-node NVLink without an IMEX channel on b")

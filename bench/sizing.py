@@ -6,13 +6,16 @@
 The model: each machine runs for a random time (exponential, mean `--every` hours), and its successor comes after `--back` minutes on average. Machines
 do not fail together. A job of `--nodes` nodes trains while at least `min` are there, and k nodes do k/N of the work. Every loss and every return costs
 the re-form, and half a save interval of training again. Each save costs `--save` seconds. The save interval is the best one under these numbers.
-Re-forms cost what bench/race.py has measured for a node that was cut; `requeue` stands for a job that is submitted anew by a person or a queue.
+A machine that is reclaimed without notice says nothing any more, so its loss costs what bench/race.py has measured for a node that was frozen. With notice,
+a change costs a planned resize and one save. torchrun is taken at its figure for a node whose processes were killed, which is kinder: it did not re-form
+at all beside a frozen one. `requeue` stands for a job that is submitted anew by a person or a queue.
 """
 
 import argparse
 import json
 import math
 import pathlib
+import statistics
 
 import report
 
@@ -66,15 +69,11 @@ def budget(expected, risk=1e-3):
     return restarts
 
 
-def measured():
-    """Seconds that a node's loss costs, of Muster and of stock torchrun, as bench/race.py has measured them."""
+def measured(competitor, event):
+    """Seconds until the next generation's first step, median, as bench/race.py has measured them."""
     race = json.loads((RESULTS / "race.json").read_text())
-    seconds = {}
-    for run in race["runs"]:
-        if run.get("event") == "node" and run.get("seconds") is not None:
-            seconds.setdefault(run["competitor"], []).append(run["seconds"])
-    middle = lambda values: sorted(values)[len(values) // 2]  # noqa: E731
-    return middle(seconds["fork"]), middle(seconds["tuned"])
+    runs = [run for run in race["runs"] if (run["competitor"], run["event"]) == (competitor, event)]
+    return statistics.median(run["seconds"] for run in runs if run["seconds"] is not None)
 
 
 def table(rows):
@@ -102,27 +101,27 @@ def main():
     if options.nodes < 1 or options.back <= 0 or options.save <= 0 or min(options.every) <= 0:
         parser.error("all numbers must be greater than zero")
     nodes, back = options.nodes, options.back * MINUTE
-    ours, stock = measured()
+    ours, planned, stock = measured("fork", "frozen"), measured("fork", "resize"), measured("tuned", "node")
     minima = sorted({nodes, max(1, nodes * 15 // 16), max(1, nodes // 2)}, reverse=True)
     rows = [
         [
             "each machine is reclaimed every",
             *(f"min {least} of {nodes}" for least in minima),
-            "the same, saved at each notice",
-            "the same without notice, torchrun's re-form",
-            f"the same, {REQUEUE:.0f} s to start anew",
-            "best save interval",
+            f"min {minima[-1]}, saved at each notice",
+            f"min {minima[-1]}, torchrun's re-form",
+            f"min {minima[-1]}, {REQUEUE:.0f} s to start anew",
+            f"best save interval, min {minima[-1]}",
         ]
     ]
     for hours in options.every:
         up = hours * HOUR
         shares = [best(nodes, least, up, back, ours, options.save) for least in minima]
         others = [best(nodes, minima[-1], up, back, reform, options.save)[0] for reform in (stock, REQUEUE)]
-        told = announced(nodes, minima[-1], up, back, ours, options.save)
+        told = announced(nodes, minima[-1], up, back, planned, options.save)
         rows.append([words(hours), *(f"{share:.0%}" for share in [*(share for share, _ in shares), told, *others]), f"{-shares[-1][1]} s"])
     machines = (
         f"{table(rows)}\n\nUseful work, as a share of {nodes} nodes that never fail and never save. A successor comes after {options.back:g} min, "
-        f"a save costs {options.save:g} s, a re-form {ours:.2g} s (torchrun's {stock:.2g} s; bench/race.py has measured both).\n"
+        f"a save costs {options.save:g} s, a loss {ours:.2g} s, an announced change {planned:.2g} s, a loss under torchrun {stock:.2g} s (bench/race.py).\n"
     )
     expected = [0.1, 0.5, 1, 2, 5, 10]
     failures = ["failures of the job itself that are expected within the window", *(f"{number:g}" for number in expected)]

@@ -45,7 +45,7 @@ const ELASTIC: Rules = &[
     ("nProcPerNode", Rule::Read),
     (
         "metrics",
-        Rule::Warn("have no effect: the job grows to maxReplicas when there is room"),
+        Rule::Warn("have no effect: the job keeps its replicas; muster scale changes them, up to maxReplicas"),
     ),
 ];
 

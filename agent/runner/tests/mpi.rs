@@ -307,7 +307,13 @@ fn whoever_has_not_the_key_gets_nothing_run() {
         log.contains("pi-worker-0 is gone") && log.contains("code 255"),
         "{log}"
     );
-    assert!(log.contains("code 2"), "the file is not there: {log}");
+    let codes: Vec<&str> = log.lines().filter(|l| l.starts_with("code ")).collect();
+    assert_eq!(
+        codes,
+        ["code 255", "code 2"],
+        "the file is not there: {log}"
+    );
+    assert!(!job.lender.dir.join("it").exists());
     assert!(
         said(&job.lender).contains("a connection is refused: the other end does not have the key")
     );

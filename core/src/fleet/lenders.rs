@@ -9,10 +9,12 @@ use crate::{
         blame::{Evidence, UNDER_WAY},
         generation,
         job::GenerationRecord,
-        registry::Registry,
+        members::Member,
+        registry::{Node, Registry},
     },
     id::{JobUid, NodeName},
     run::RunReport,
+    time::Timestamp,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,22 +44,47 @@ pub(crate) fn stand(
     let reports = generation::reports(nodes, job, generation);
     // What is dated a little later may have come first: the two nodes have different clocks.
     let until = reports.filter_map(ended).max().unwrap_or_default() + UNDER_WAY;
-    let lenders = || {
-        let members = generation.members.iter().map(|member| &member.node);
-        members.filter(|node| generation.is_service(node))
-    };
-    let before = |node: &NodeName| {
-        evidence
-            .iter()
-            .find(|e| e.node() == node && e.at() <= until)
-    };
-    if lenders().filter_map(before).any(Evidence::breaks) {
+    let stood = |member: &Member| stood(nodes.get(&member.node), member, evidence, until);
+    let lenders = generation.members.iter();
+    let lenders = lenders.filter(|member| generation.is_service(&member.node));
+    lenders.fold(Lenders::Stand, |all, member| match (all, stood(member)) {
+        (Lenders::Fell, _) | (_, Lenders::Fell) => Lenders::Fell,
+        (Lenders::Unheard, _) => Lenders::Unheard,
+        (Lenders::Stand, one) => one,
+    })
+}
+
+/// Whether one lender stood until then. Only its own later word says so: a message of the node in the
+/// same boot, or the end of its rank with a later time. What the coordinator concludes from silence, or
+/// is told by an operator, has the time of that conclusion, and proves nothing.
+fn stood(node: Option<&Node>, member: &Member, evidence: &[Evidence], until: Timestamp) -> Lenders {
+    let own = || evidence.iter().filter(|e| e.node() == &member.node);
+    if own().any(|e| e.breaks() && e.at() <= until) {
         return Lenders::Fell;
     }
-    let told_later = |node: &NodeName| evidence.iter().any(|e| e.node() == node && e.at() > until);
-    let heard = |node: &NodeName| nodes.get(node).is_none_or(|node| node.heard > until);
-    match lenders().all(|node| told_later(node) || heard(node)) {
-        true => Lenders::Stand,
+    if own().any(|e| matches!(e, Evidence::RankExit { .. })) {
+        return Lenders::Stand;
+    }
+    let dead_unseen = |e: &Evidence| {
+        matches!(
+            e,
+            Evidence::Vanished { .. }
+                | Evidence::Forgotten { .. }
+                | Evidence::NodeRebooted { .. }
+                | Evidence::NodeDeleted { .. }
+        )
+    };
+    if own().any(dead_unseen) {
+        return Lenders::Fell;
+    }
+    let spoke = node
+        .filter(|node| node.record.boot_id == member.boot_id)
+        .and_then(|node| node.spoke);
+    if spoke.is_some_and(|at| at > until) {
+        return Lenders::Stand;
+    }
+    match own().any(Evidence::breaks) {
+        true => Lenders::Fell,
         false => Lenders::Unheard,
     }
 }

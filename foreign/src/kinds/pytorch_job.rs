@@ -45,7 +45,9 @@ const ELASTIC: Rules = &[
     ("nProcPerNode", Rule::Read),
     (
         "metrics",
-        Rule::Warn("have no effect: the job keeps its replicas; muster scale changes them, up to maxReplicas"),
+        Rule::Warn(
+            "have no effect: the job keeps its replicas; muster scale changes them, up to maxReplicas",
+        ),
     ),
 ];
 

@@ -167,6 +167,27 @@ fn mpirun_is_not_believed_if_a_node_was_cut_before() {
 }
 
 #[test]
+fn a_lost_worker_proves_nothing_when_it_is_fenced_or_deleted() {
+    for fence in [None, Some("10s")] {
+        let mut bench = Bench::new(&["a", "b", "c"]);
+        let document = SpecDocument {
+            fence_after: fence.map(str::to_owned),
+            ..document()
+        };
+        bench.submit("pi", document);
+        bench.cut("c");
+        bench.rank_exits("pi", 0, Exit::Code(0), None);
+        bench.pass(20 * SECOND);
+        if fence.is_none() {
+            bench.request(Request::DeleteNode { node: "c".into() });
+        }
+        bench.pass(120 * SECOND);
+        let job = bench.job("pi");
+        assert_ne!(job.phase, Phase::Succeeded, "{fence:?}: {}", job.message);
+    }
+}
+
+#[test]
 fn an_agent_of_the_version_before_is_served_and_gets_no_mpi() {
     let mut bench = Bench::new(&["b", "c"]);
     let before = Speaks {

@@ -64,7 +64,9 @@ fn is_crash(line: &str) -> bool {
 
 /// What a member of an MPI job says of the ranks below it: `muster-lend`, and Open MPI's `mpirun`.
 fn is_of_mpi(line: &str) -> bool {
-    line.starts_with("muster-lend: ")
+    ["muster-lend: MPI rank ", "muster-lend: the daemon above"]
+        .iter()
+        .any(|words| line.starts_with(words))
         || [
             "noticed that process rank",
             "has lost communication with a remote daemon",

@@ -34,6 +34,9 @@ pub(crate) const NAME: &str = "muster-lend";
 /// How many connections there may be. A launcher has one for each daemon, and a few more for scripts.
 const CLIENTS_MAX: usize = 256;
 
+/// So many reads empty a pipe. Linux gives it 64 KiB, and a read here takes 16.
+const PIPE_READS: usize = 5;
+
 /// How long a client may take to show that it has the key.
 const PROVE: Duration = Duration::from_secs(10);
 
@@ -260,7 +263,9 @@ impl Lender {
                 Heard::Frame(Kind::Signal, number) => {
                     let number = number.first().copied().unwrap_or(0);
                     if let Some((pid, command)) = self.command_of(id) {
-                        command.ending = true;
+                        // Others are not meant to end anything.
+                        let ends = [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
+                        command.ending |= ends.contains(&number.into());
                         signal(pid, number.into());
                     }
                 }
@@ -328,7 +333,7 @@ impl Lender {
         }
     }
 
-    /// Passes on what a command has written. False: there is nothing now.
+    /// Passes on what a command has written, up to 16 KiB. False: there is nothing now.
     fn pass(&mut self, pid: i32, side: usize) -> bool {
         let Some(command) = self.commands.get_mut(&pid) else {
             return false;
@@ -398,9 +403,10 @@ impl Lender {
     }
 
     fn command_ended(&mut self, pid: i32, exit: Exit) {
-        // Everything that it wrote itself is in the pipes now.
+        // All that it wrote itself is in the pipes now. Something that it left behind may write on and
+        // on, so no more is read than pipes hold.
         for side in 0..2 {
-            while self.pass(pid, side) {}
+            let _ = (0..PIPE_READS).take_while(|_| self.pass(pid, side)).count();
         }
         let Some(command) = self.commands.remove(&pid) else {
             return;

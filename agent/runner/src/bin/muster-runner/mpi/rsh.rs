@@ -229,6 +229,9 @@ pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, QUIET)?;
     sockopt::set_tcp_keepintvl(stream, ASK)?;
     sockopt::set_tcp_keepcnt(stream, ASKS)?;
+    // The same for a host to which something was sent that it does not confirm.
+    let limit = QUIET + ASK * ASKS;
+    sockopt::set_tcp_user_timeout(stream, limit.as_millis() as u32)?;
     Ok(())
 }
 

@@ -263,19 +263,40 @@ pub(crate) fn pidfd_exit(pidfd: &OwnedFd) -> PidfdExit {
 /// Gives this process and its children a machine name of their own. Without the right to do so, it
 /// takes a user namespace in which it stays the same user.
 pub(crate) fn take_own_name(name: &str) -> io::Result<()> {
-    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     // SAFETY: this process has one thread, and shares nothing that a new namespace would take from
     // another one.
     if unsafe { libc::unshare(libc::CLONE_NEWUTS) } != 0 {
-        // SAFETY: as above.
-        if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWUTS) } != 0 {
-            return Err(io::Error::last_os_error());
+        // A policy may allow the namespace and refuse the mapping. This process would be nobody then, so
+        // a child tries it first.
+        // SAFETY: there is one thread, and the child only makes system calls and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let code = i32::from(user_namespace().is_err());
+            // SAFETY: it ends this child and returns to nobody.
+            unsafe { libc::_exit(code) };
         }
-        // user_namespaces(7): a user without rights may map itself, once setgroups is denied.
-        let (user, group) = (user.as_raw(), group.as_raw());
-        std::fs::write("/proc/self/setgroups", "deny")?;
-        std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
-        std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+        let pid = rustix::process::Pid::from_raw(child).ok_or_else(io::Error::last_os_error)?;
+        let ended = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
+        let ended = ended.and_then(|(_, status)| status.exit_status());
+        if ended != Some(0) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        user_namespace()?;
     }
     Ok(rustix::system::sethostname(name.as_bytes())?)
+}
+
+/// Moves this process into a user namespace in which it stays the same user, with a machine name of
+/// its own.
+fn user_namespace() -> io::Result<()> {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    // SAFETY: as in `take_own_name`.
+    if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWUTS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // user_namespaces(7): a user without rights may map itself, once setgroups is denied.
+    let (user, group) = (user.as_raw(), group.as_raw());
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }

@@ -235,7 +235,13 @@ impl Lender {
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
             if self.clients.len() >= CLIENTS_MAX {
-                continue;
+                // Strangers must not keep the launcher out.
+                let unproven = self.clients.iter().filter(|(_, client)| !client.proven());
+                let oldest = unproven.min_by_key(|(_, client)| client.since);
+                let Some(oldest) = oldest.map(|(id, _)| *id) else {
+                    continue;
+                };
+                self.clients.remove(&oldest);
             }
             if let Ok(client) = Client::new(stream, time::boot()) {
                 self.clients.insert(self.next, client);

@@ -37,6 +37,9 @@ const QUIET: Duration = Duration::from_secs(30);
 const ASK: Duration = Duration::from_secs(5);
 const ASKS: u32 = 3;
 
+/// No more input is read while so much waits to be sent.
+const UNSENT_MAX: usize = 64 << 10;
+
 /// ssh's options that take a value (OpenSSH 10, ssh(1)).
 const WITH_VALUE: &[u8] = b"BbcDEeFIiJLlmOoPpQRSWw";
 
@@ -168,6 +171,10 @@ pub(crate) struct Connection {
     stream: TcpStream,
     sealer: Sealer,
     opener: Opener,
+    /// Frames that the stream has not taken yet. Only a command's connection has any.
+    unsent: Vec<u8>,
+    /// The other end takes nothing more. What it has said before can still be read.
+    deaf: bool,
 }
 
 impl Connection {
@@ -191,7 +198,30 @@ impl Connection {
             stream,
             sealer,
             opener,
+            unsent: Vec::new(),
+            deaf: false,
         })
+    }
+
+    /// Says this as soon as the stream takes it.
+    fn queue(&mut self, kind: Kind, content: &[u8]) {
+        let frame = self.sealer.seal(kind, content);
+        self.unsent.extend(frame);
+    }
+
+    /// Sends as much as the stream takes now.
+    fn flush(&mut self) {
+        while !self.unsent.is_empty() && !self.deaf {
+            match self.stream.write(&self.unsent) {
+                Ok(n) if n > 0 => drop(self.unsent.drain(..n)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(_) | Err(_) => self.deaf = true,
+            }
+        }
+        if self.deaf {
+            self.unsent.clear();
+        }
     }
 
     pub(crate) fn say(&mut self, kind: Kind, content: &[u8]) -> Result<(), String> {
@@ -218,6 +248,7 @@ impl Connection {
                 Ok(())
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(e) => Err(e.to_string()),
         }
     }
@@ -242,13 +273,18 @@ fn forward(mut connection: Connection, asked: &Asked) -> Result<u8, String> {
     if asked.command.len() > MAX {
         return Err(format!("the command has more than {MAX} bytes"));
     }
-    connection.say(Kind::Run, &asked.command)?;
+    // A command may write more than it has read, so neither end may wait for the other to read.
+    connection
+        .stream
+        .set_nonblocking(true)
+        .map_err(|e| e.to_string())?;
+    connection.queue(Kind::Run, &asked.command);
     let mut input = match asked.no_input {
         true => None,
         false => stdin(),
     };
     if input.is_none() {
-        connection.say(Kind::Input, b"")?;
+        connection.queue(Kind::Input, b"");
     }
     loop {
         while let Some((kind, content)) = connection.opener.next()? {
@@ -265,10 +301,13 @@ fn forward(mut connection: Connection, asked: &Asked) -> Result<u8, String> {
                 _ => {}
             }
         }
-        let (signalled, heard, typed) = wait(&signals, &connection.stream, input.as_ref());
+        connection.flush();
+        let room = connection.unsent.len() < UNSENT_MAX;
+        let typing = input.as_ref().filter(|_| room);
+        let (signalled, heard, typed) = wait(&signals, &connection, typing);
         if signalled {
             while let Some(signal) = sys::next_signal(&signals) {
-                connection.say(Kind::Signal, &[signal as u8])?;
+                connection.queue(Kind::Signal, &[signal as u8]);
             }
         }
         if heard {
@@ -277,7 +316,7 @@ fn forward(mut connection: Connection, asked: &Asked) -> Result<u8, String> {
         if typed && let Some(open) = &input {
             let mut bytes = [0; 16 << 10];
             let n = rustix::io::read(open, &mut bytes).unwrap_or(0);
-            connection.say(Kind::Input, &bytes[..n])?;
+            connection.queue(Kind::Input, &bytes[..n]);
             if n == 0 {
                 input = None;
             }
@@ -290,11 +329,15 @@ fn stdin() -> Option<OwnedFd> {
     io::stdin().as_fd().try_clone_to_owned().ok()
 }
 
-/// Waits until one of them can be read. Returns which.
-fn wait(signals: &OwnedFd, stream: &TcpStream, input: Option<&OwnedFd>) -> (bool, bool, bool) {
+/// Waits until one of them can be read, or the connection takes more. Returns which.
+fn wait(signals: &OwnedFd, connection: &Connection, input: Option<&OwnedFd>) -> (bool, bool, bool) {
+    let mut of_stream = PollFlags::IN;
+    if !connection.unsent.is_empty() {
+        of_stream |= PollFlags::OUT;
+    }
     let mut fds = vec![
         PollFd::new(signals, PollFlags::IN),
-        PollFd::new(stream, PollFlags::IN),
+        PollFd::new(&connection.stream, of_stream),
     ];
     fds.extend(input.map(|input| PollFd::new(input, PollFlags::IN)));
     let _ = rustix::event::poll(&mut fds, None);

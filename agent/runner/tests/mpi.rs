@@ -146,7 +146,7 @@ fn a_command_runs_in_the_lenders_place_with_all_three_streams_and_its_code() {
         echo "code $?"
         head -c 3000000 /dev/zero | muster-rsh pi-worker-0 'cat | wc -c'
         muster-rsh pi-worker-0 'head -c 3000000 /dev/zero' | wc -c
-        head -c 3000000 /dev/zero | muster-rsh pi-worker-0 'od -An -v -tx1' | wc -c
+        head -c 20000000 /dev/zero | muster-rsh pi-worker-0 'od -An -v -tx1' | wc -c
         muster-rsh nowhere true; echo "code $?"
         muster-rsh pi-worker-0; echo "code $?""#,
     );
@@ -157,7 +157,7 @@ fn a_command_runs_in_the_lenders_place_with_all_three_streams_and_its_code() {
     let dir = job.lender.dir.display();
     let expected = format!(
         "pi-worker-0 slots=2\ntyped here\nto errors\ncode 7\nlauncher on pi-launcher-0, lender on pi-worker-0\ndir {dir} \ncode 137\n\
-         3000000\n3000000\n9187500\nmuster-rsh: \"nowhere\" is no host of this job: pi-worker-0\ncode 255\n\
+         3000000\n3000000\n61250000\nmuster-rsh: \"nowhere\" is no host of this job: pi-worker-0\ncode 255\n\
          muster-rsh: there is no command to run; a shell for people is not offered\ncode 255"
     );
     let sorted = |text: &str| {

@@ -468,6 +468,8 @@ fn with_roles(number: usize, spec: SpecDocument) -> SpecDocument {
     let less = |nodes: Option<i64>| nodes.map(|nodes| nodes - 1);
     let head = RoleDocument {
         name: if mpi { "launcher" } else { "head" }.into(),
+        // Where no worker can be, the launcher needs a slot of its own.
+        proc_per_node: (mpi && spec.max_replicas == Some(1)).then_some(1),
         ..RoleDocument::default()
     };
     let worker = RoleDocument {

@@ -51,7 +51,7 @@ pub(crate) struct KubernetesEntry {
     pub(crate) kubeconfig: Option<String>,
     /// The coordinator's namespace.
     pub(crate) system_namespace: String,
-    /// Whose tokens are shown, as `NAMESPACE/NAME`.
+    /// The service account whose tokens are shown, as `NAMESPACE/NAME`.
     pub(crate) service_account: String,
     /// The name in the coordinator's certificate, if not that of its Service or the one in its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]

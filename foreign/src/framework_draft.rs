@@ -120,7 +120,7 @@ impl<'t> FrameworkDraft<'_, 't> {
         })
     }
 
-    /// What only an object has. True: the groups' templates differ, and the job is refused for it.
+    /// The fields that only an object has. True: the groups' templates differ, and the job is refused for it.
     fn object(&self, log: &mut Verdicts) -> (Option<ObjectOnly>, bool) {
         let [first, others @ ..] = &self.groups[..] else {
             return (None, false);

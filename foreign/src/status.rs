@@ -130,7 +130,7 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl Status {
-    /// What the column STATE shows: the type of the last condition.
+    /// The column STATE: the type of the last condition.
     pub fn state(&self) -> &'static str {
         self.conditions
             .last()

@@ -150,7 +150,7 @@ async fn start(kubectl: &Kubectl, port: u16) -> Result<Running, String> {
     }
     let _ = child.start_kill();
     let mut said = String::new();
-    // What was read is enough if the rest cannot be.
+    // If reading fails, the part that was read is shown.
     let _ = error.take(ERROR_MAX).read_to_string(&mut said).await;
     Err(format!("kubectl port-forward: {}", said.trim()))
 }

@@ -1,4 +1,4 @@
-//! What one turn gathers on its way to its answer. A function that needs only one part of it takes
+//! All that one turn gathers on its way to its answer. A function that needs only one part of it takes
 //! only this part, so its signature says what it can do. This file decides nothing.
 
 use crate::{

@@ -2,7 +2,8 @@
 //!
 //! An agent is refused if it speaks no version that this coordinator knows, has obeyed a newer
 //! term, is a second machine or a second agent of its name, does not know of workers that were
-//! started on its node, or if there is no room for one more name. A node that knows more than the store is taken in and halted (`rollback`).
+//! started on its node, or if there is no room for one more name. A node that knows more than the
+//! store is taken in and halted (`rollback`).
 
 use std::sync::Arc;
 

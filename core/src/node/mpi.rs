@@ -60,7 +60,7 @@ pub struct Lender {
     pub listen: Endpoint,
 }
 
-/// What this node's member does. `keys` are those of all members, by node rank; only the launcher has
+/// This node's part in an MPI job. `keys` are those of all members, by node rank; only the launcher has
 /// them. `None`: the job is not of MPI. The error is for the user.
 pub fn part(
     assignment: &Assignment,
@@ -187,7 +187,7 @@ pub fn environment(env: &BTreeMap<String, String>, site: &Site) -> BTreeMap<Stri
     // Only the launcher reaches the hosts. Otherwise daemons would start further daemons.
     suggest("OMPI_MCA_plm_rsh_no_tree_spawn", "1");
     suggest("PRTE_MCA_plm_ssh_no_tree_spawn", "1");
-    // Whoever started the agent as root has decided that jobs run as root.
+    // If the agent runs as root, its operator has decided that jobs run as root.
     for name in [
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",

@@ -145,7 +145,7 @@ pub fn launch(
     })
 }
 
-/// What the assignment starts. The error is for the user.
+/// The program that the assignment starts. The error is for the user.
 pub fn entry(assignment: &Assignment) -> Result<Entry, String> {
     let Assignment { command, args, .. } = assignment;
     if assignment.lends() {

@@ -69,7 +69,7 @@ pub struct Role {
     pub service: bool,
 }
 
-/// What a member runs.
+/// The program of a member.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<'a> {
     pub command: &'a [String],

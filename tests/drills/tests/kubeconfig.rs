@@ -16,7 +16,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// What `muster get jobs` says when it may look and there is none.
+/// The answer of `muster get jobs` to a caller who may look, where there is no job.
 const NO_JOBS: &str = "No jobs found in namespace team-a.\n";
 
 /// A cluster with a coordinator, and a user's home.

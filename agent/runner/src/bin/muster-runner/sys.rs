@@ -221,7 +221,7 @@ pub(crate) fn end_by(signal: i32) -> ! {
     std::process::exit(128 + signal)
 }
 
-/// What a pidfd tells of how its process ended.
+/// The end of a process, as its pidfd tells it.
 pub(crate) enum PidfdExit {
     /// The wait status.
     Known(i32),

@@ -19,7 +19,7 @@ pub(crate) const HELLO: usize = MAGIC.len() + RANDOM;
 /// The most content of a frame: a pipe's buffer, and a command as long as Linux takes it in one word.
 pub(crate) const MAX: usize = 128 << 10;
 
-/// What an end says.
+/// The kinds of frames that either end sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// To the lender: a command for `/bin/sh -c`.

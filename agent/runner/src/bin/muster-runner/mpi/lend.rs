@@ -65,7 +65,7 @@ struct Command {
     /// The launcher has signalled it, or is gone. How it ends says nothing about this node.
     ending: bool,
     input: Option<File>,
-    /// What the pipe has not taken yet, and whether more may come.
+    /// Input that the pipe has not taken yet.
     held: Vec<u8>,
     input_ends: bool,
     /// Standard output and standard error, until their ends.

@@ -413,7 +413,7 @@ impl Session {
     /// answer, or 0.
     async fn heard(&mut self, sequence: u64, stamp: u64, wire: &mut Wire) {
         let now = now();
-        if let Some(at) = wire.lease.answered(sequence, now) {
+        if let Some(at) = wire.lease.answered(sequence) {
             if stamp > 0 {
                 let heard = SystemTime::now()
                     .duration_since(UNIX_EPOCH)

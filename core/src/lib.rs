@@ -25,7 +25,6 @@ pub mod node;
 pub mod node_object;
 pub mod node_report;
 pub mod period;
-pub mod planted;
 pub mod protocol;
 pub mod run;
 pub mod spec;

@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use crate::{
     health::{Finding, Remedy, Severity, Subject, TERMINATION_NOTICE},
     node_report::labels::Labels,
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -315,9 +314,6 @@ pub fn correction(wanted: &Marking, seen: &NodeObject, now: Timestamp) -> Correc
             set_cordon(&mut correction, wanted, there, before, seen);
         }
         (None, Some(there)) => lift_cordon(&mut correction, there, alone, seen),
-        (None, None) if planted::on(Mistake::ForeignCordonLifted) && seen.unschedulable => {
-            correction.unschedulable = Some(false);
-        }
         (None, None) => {}
     }
     let (would, withheld) = (&wanted.would_cordon, &wanted.withheld);
@@ -382,8 +378,7 @@ fn set_cordon(
 }
 
 fn lift_cordon(correction: &mut Correction, there: &CordonNote, alone: bool, seen: &NodeObject) {
-    let ours = alone || planted::on(Mistake::ForeignCordonLifted);
-    correction.unschedulable = (seen.unschedulable && ours).then_some(false);
+    correction.unschedulable = (seen.unschedulable && alone).then_some(false);
     correction
         .annotations
         .extend([CORDONED_BY, CORDONED_AT, CORDONED_REASON].map(|key| (key, None)));
@@ -393,7 +388,7 @@ fn lift_cordon(correction: &mut Correction, there: &CordonNote, alone: bool, see
     if there.was_unschedulable {
         correction.annotations.insert(WAS_UNSCHEDULABLE, None);
     }
-    let note = match (seen.unschedulable, ours) {
+    let note = match (seen.unschedulable, alone) {
         (true, true) => "uncordoned",
         (true, false) => {
             "Muster's cordon is over; it stays unschedulable, because somebody else cordoned it"

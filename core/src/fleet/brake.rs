@@ -22,7 +22,6 @@ use crate::{
         registry::{Liveness, Registry},
     },
     period,
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -57,9 +56,6 @@ pub(crate) fn decide(
     policy: &Policy,
     now: Timestamp,
 ) -> Option<Brake> {
-    if let Some(kept) = brake.filter(|_| planted::on(Mistake::BrakeKeptOn)) {
-        return Some(kept.clone());
-    }
     // While the brake is on, a loss counts for as long as the brake may hold.
     let window = if brake.is_some() {
         policy.mass_loss_hold.max(policy.mass_loss_window)
@@ -77,9 +73,7 @@ pub(crate) fn decide(
         of += u32::from(node.liveness != Liveness::Lost || lost.is_some());
     }
     let last_loss = last_loss?;
-    let many = silent >= policy.mass_loss_min
-        && silent * 100 > policy.mass_loss_percent * of
-        && !planted::on(Mistake::BrakeNeverPut);
+    let many = silent >= policy.mass_loss_min && silent * 100 > policy.mass_loss_percent * of;
     let next = Brake {
         since: brake.map_or(now, |brake| brake.since),
         last_loss,

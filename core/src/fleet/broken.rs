@@ -17,7 +17,6 @@ use crate::{
         rules::{self, Ruling},
     },
     id::Generation,
-    planted::{self, Mistake},
     spec::{Progress, rules::Then},
     time::Timestamp,
 };
@@ -118,7 +117,7 @@ impl JobTurn<'_> {
 
     fn charge(&mut self, blame: &Blame, ruling: Option<&Ruling>) -> Charge {
         let job = &mut *self.job;
-        if blame.charged != Charged::Job && !planted::on(Mistake::NodeFaultsCharged) {
+        if blame.charged != Charged::Job {
             return Charge {
                 restart: Restart::At(self.now),
                 crash_loop: None,

@@ -12,7 +12,6 @@ use crate::{
         rules::Ruling,
     },
     period,
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -44,7 +43,7 @@ pub(crate) fn charge(
                 record.spec.restart_policy.max_restarts,
                 record.spec.restart_policy.window,
             );
-            if record.restarts.len() >= max as usize && !planted::on(Mistake::BudgetIgnored) {
+            if record.restarts.len() >= max as usize {
                 return Restart::Spent(format!(
                     "{} restarts in {} are all that restartPolicy allows",
                     max,
@@ -55,7 +54,7 @@ pub(crate) fn charge(
         }
         Some((ruling, budget)) => {
             let spent = record.rule_restarts.entry(ruling.index).or_default();
-            if spent.count >= budget.limit && !planted::on(Mistake::RuleLimitIgnored) {
+            if spent.count >= budget.limit {
                 return Restart::Spent(format!("{} allows no more restarts", ruling.name()));
             }
             spent.count += 1;
@@ -137,9 +136,6 @@ pub(crate) fn cordon_veto<'a>(
     policy: &Policy,
     now: Timestamp,
 ) -> Option<String> {
-    if planted::on(Mistake::CordonUncapped) {
-        return None;
-    }
     let (mut total, mut ours, mut recent) = (0u32, 0u32, 0u32);
     for node in nodes {
         total += u32::from(!node.gone);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     fleet::{
         fault_ledger,
-        job::{GenerationRecord, JobRecord},
+        job::JobRecord,
         job_turn::JobTurn,
         placement::{self, Candidate, FreeGpu, Held, Need, Placement, RoleNeed},
         pod_gpus,
@@ -19,7 +19,6 @@ use crate::{
     id::{JobUid, NodeName},
     nccl::{mixture::Kind, profile::Member},
     node_report::holders::{Holder, Holders},
-    planted::{self, Mistake},
     protocol,
     spec::{Framework, NodeMix, Role},
 };
@@ -210,9 +209,7 @@ fn gpus_free<'a>(
     let taken: Vec<&str> = others
         .filter_map(|uid| jobs.get(uid))
         .flat_map(JobRecord::unproven_generations)
-        .filter(|g| {
-            !g.dead.contains(name) && (g.stopping.is_none() || !planted::on(Mistake::HeldIsFree))
-        })
+        .filter(|g| !g.dead.contains(name))
         .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
         .flat_map(|member| member.gpus.iter().map(String::as_str))
         .collect();
@@ -224,9 +221,8 @@ fn gpus_free<'a>(
 
 /// Whether a generation of this job has a member on the node that is not proven dead.
 fn holds(job: &JobRecord, name: &NodeName) -> bool {
-    let current = |g: &GenerationRecord| g.stopping.is_none() || !planted::on(Mistake::HeldIsFree);
     job.unproven_generations()
-        .any(|g| g.has(name) && !g.dead.contains(name) && current(g))
+        .any(|g| g.has(name) && !g.dead.contains(name))
 }
 
 /// The kind of node that this one would be in a generation: the kind of the GPU that placement

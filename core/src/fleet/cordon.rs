@@ -19,7 +19,6 @@ use crate::{
     id::{JobUid, NodeName},
     node_object::same_but_numbers,
     period,
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -173,7 +172,7 @@ pub(crate) fn consider_again(
 fn hold_off_veto(record: &NodeRecord, now: Timestamp) -> Option<String> {
     let hold_off = record.hold_off.as_ref();
     let hold_off = hold_off.filter(|hold_off| now < hold_off.until)?;
-    (!planted::on(Mistake::HoldOffIgnored)).then(|| hold_off_sentence(hold_off))
+    Some(hold_off_sentence(hold_off))
 }
 
 /// Until when Muster holds off, and why.

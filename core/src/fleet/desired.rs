@@ -13,7 +13,6 @@ use crate::{
     },
     id::{JobUid, NodeName, Term},
     nccl::environment,
-    planted::{self, Mistake},
     run::{Assignment, Desired, DesiredRun, RunId, Start, Target},
 };
 
@@ -48,7 +47,6 @@ pub(crate) fn of_node(
             {
                 continue;
             }
-            _ if report.phase.is_over() && planted::on(Mistake::EndsUnacknowledged) => continue,
             _ if report.phase.is_over() => Target::Gone {
                 purge: !jobs.contains_key(&run.job),
             },
@@ -146,7 +144,7 @@ fn target(
             .runs
             .get(&generation.run(&job.uid))
             .is_some_and(|run| !run.phase.is_over());
-        let acknowledged = dead && !held && !planted::on(Mistake::EndsUnacknowledged);
+        let acknowledged = dead && !held;
         return Some(match acknowledged {
             true => Target::Gone { purge: false },
             false => Target::Stopped {
@@ -159,7 +157,7 @@ fn target(
     // knows more than the store. Then the death is not noted yet.
     let member = &generation.members[generation.members.rank_of(name)? as usize];
     let another_boot = member.boot_id != node.record.boot_id;
-    if generation.has_stopped(name) || another_boot && !planted::on(Mistake::BootIgnored) {
+    if generation.has_stopped(name) || another_boot {
         // The generation will be replaced in a moment. Nothing of it starts on a node that has
         // rebooted, and no evidence is removed.
         return None;

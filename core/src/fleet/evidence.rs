@@ -1,7 +1,5 @@
 //! What says that a generation is broken: ends of ranks, of torchrun and of nodes, and silence.
 
-use std::time::Duration;
-
 use crate::{
     exit::ExitClass,
     fleet::{
@@ -13,7 +11,6 @@ use crate::{
         unhealthy,
     },
     id::{JobUid, NodeName},
-    planted::{self, Mistake},
     run::{RankReport, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
@@ -114,17 +111,6 @@ fn of_member(
             },
             heard: node.heard,
         }),
-        _ if planted::on(Mistake::SilenceRemembered)
-            && now.since(node.doubted_at) < Duration::from_secs(10) =>
-        {
-            let since = node.doubted_at;
-            found.push(Evidence::NodeSilent {
-                node: name.clone(),
-                lost: false,
-                since,
-                heard: since,
-            });
-        }
         _ => {}
     }
 }

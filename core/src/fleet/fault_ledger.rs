@@ -20,7 +20,6 @@ use crate::{
     },
     id::{JobName, JobUid},
     period,
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -132,7 +131,7 @@ pub(crate) fn shunned_by(
 pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Option<String> {
     let against: Vec<&Mark> = against(record, policy, now).collect();
     let jobs: BTreeSet<&JobUid> = against.iter().map(|mark| &mark.job).collect();
-    (against.len() >= policy.storm_failures && (jobs.len() >= 2 || planted::on(Mistake::CordonForOneJob))).then(|| {
+    (against.len() >= policy.storm_failures && jobs.len() >= 2).then(|| {
         let window = period::format(policy.storm_window);
         let own = against.iter().filter(|mark| mark.standing == Standing::Node).count();
         format!(

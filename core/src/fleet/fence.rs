@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use crate::{
     fleet::{job::JobRecord, job_turn::JobTurn, registry::Registry},
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -27,11 +26,6 @@ const MARGIN: Duration = Duration::from_secs(10);
 /// When the workers of a node that was last `heard` then must have stopped, by the coordinator's
 /// clock.
 fn stopped_at(heard: Timestamp, fence_after: Duration, grace: Duration) -> Timestamp {
-    let grace = if planted::on(Mistake::FenceGraceForgotten) {
-        Duration::ZERO
-    } else {
-        grace
-    };
     let lasts = fence_after + grace;
     heard + lasts + lasts * DRIFT_PERCENT / 100 + MARGIN
 }

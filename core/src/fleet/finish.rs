@@ -14,7 +14,6 @@ use crate::{
         write_order::{self, Altered},
     },
     id::{Generation, JobUid, NodeName},
-    planted::{self, Mistake},
     run::Endpoint,
 };
 
@@ -139,9 +138,7 @@ impl Fleet {
 
     fn publish(&mut self, name: &NodeName) -> Option<Effect> {
         let node = self.nodes.get(name)?;
-        let session = node
-            .session
-            .filter(|_| node.record.halt.is_none() || planted::on(Mistake::HaltIgnored))?;
+        let session = node.session.filter(|_| node.record.halt.is_none())?;
         let desired = desired::of_node(name, node, self.term, &self.jobs, &self.tombstones);
         if node.published.as_ref() == Some(&desired) {
             return None;

@@ -13,7 +13,6 @@ use crate::{
         registry::{Liveness, Node, Registry},
     },
     id::{JobUid, NodeName},
-    planted::{self, Mistake},
     run::{Endpoint, Key, RunPhase, RunReport},
     spec::{Framework, Progress},
     time::Timestamp,
@@ -54,11 +53,8 @@ fn note_deaths(nodes: &Registry, job: &JobUid, generation: &mut GenerationRecord
             continue;
         };
         let reported = node.runs.get(&id).is_some_and(|run| run.phase.is_over());
-        let rebooted = node.session.is_some()
-            && node.record.boot_id != member.boot_id
-            && !planted::on(Mistake::BootIgnored);
-        let assumed = planted::on(Mistake::LostIsDead) && node.liveness == Liveness::Lost;
-        if (reported || rebooted || assumed) && !generation.dead.contains(&member.node) {
+        let rebooted = node.session.is_some() && node.record.boot_id != member.boot_id;
+        if (reported || rebooted) && !generation.dead.contains(&member.node) {
             generation.dead.insert(member.node.clone());
         }
     }
@@ -165,12 +161,11 @@ pub(crate) fn is_inert(
             .map(|member| &member.node)
             .filter(|node| !generation.has_stopped(node))
     };
-    if unproven().next().is_none() || !generation.started || planted::on(Mistake::NextStartsAtOnce)
-    {
+    if unproven().next().is_none() || !generation.started {
         return true;
     }
-    let synchronous = progress == Progress::Synchronous || planted::on(Mistake::IndependentIgnored);
-    let broken = !generation.dead.is_empty() || planted::on(Mistake::RingBreakWithoutProof);
+    let synchronous = progress == Progress::Synchronous;
+    let broken = !generation.dead.is_empty();
     synchronous && broken && unproven().all(silent)
 }
 

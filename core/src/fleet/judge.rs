@@ -21,7 +21,6 @@ use crate::{
         rules,
     },
     period,
-    planted::{self, Mistake},
     run::RunReport,
     spec::rules::Then,
     time::Timestamp,
@@ -352,8 +351,7 @@ impl JobTurn<'_> {
     fn frozen(&self, generation: &GenerationRecord, evidence: &[Evidence]) -> Option<Judgement> {
         let brake = self.brake?;
         let frozen = evidence.iter().all(Evidence::is_silence)
-            && generation::unheard(self.nodes, generation)
-            && !planted::on(Mistake::BrakeIgnored);
+            && generation::unheard(self.nodes, generation);
         frozen.then(|| Judgement::Frozen(brake.sentence(self.policy)))
     }
 

@@ -10,16 +10,13 @@ use crate::{
         rules,
     },
     period,
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
 impl JobRecord {
     /// Since when its deadlines count.
     fn counts_since(&self) -> Timestamp {
-        self.resumed
-            .filter(|_| !planted::on(Mistake::SuspendedTimeCounts))
-            .unwrap_or(self.created)
+        self.resumed.unwrap_or(self.created)
     }
 
     /// When the job must be over.

@@ -16,7 +16,6 @@ use crate::{
         worker_pod::is_pod,
     },
     id::NodeName,
-    planted::{self, Mistake},
 };
 
 impl JobTurn<'_> {
@@ -54,7 +53,6 @@ impl JobTurn<'_> {
         }
         // That a GPU is unhealthy is the word of the host's agent.
         let is_its_word = is_pod(name) && blame.cause != Cause::NodeUnhealthy;
-        let is_its_word = is_its_word && !planted::on(Mistake::PodsWordCounts);
         if standing == Standing::Node && is_its_word {
             // It is a pod's own word, and the host answers for it. Other jobs must confirm it.
             standing = Standing::Open;

@@ -16,7 +16,6 @@ use crate::{
     hello::Hello,
     node_report::NodeReport,
     period,
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -64,9 +63,7 @@ impl Fleet {
                 machine(&hello.report)
             ));
         }
-        let uptime = hello
-            .uptime
-            .filter(|_| !planted::on(Mistake::NamesakeTakenIn))?;
+        let uptime = hello.uptime?;
         // `heard` may be late by this much: a message may have waited. A longer stall is noticed
         // (`presence`), and then `spoke` stays as it was.
         let waited = self.nodes.heartbeat(&self.policy) * self.policy.suspect_missed;

@@ -15,7 +15,6 @@ use crate::{
         unhealthy,
     },
     id::Generation,
-    planted::{self, Mistake},
     run::RunId,
 };
 
@@ -112,12 +111,7 @@ impl JobTurn<'_> {
         let members = self.with_addresses(gang);
         let job = &mut *self.job;
         job.restart_count += u32::from(job.latest().is_some_and(|before| before.started));
-        let kept = planted::on(Mistake::NumberKept) && job.last_generation.0 > 0;
-        let number = if kept {
-            job.last_generation
-        } else {
-            job.last_generation.next()
-        };
+        let number = job.last_generation.next();
         let (size, first) = (gang.len() as u32, job.incidents.is_empty());
         let cause = self.answer_incident(number, size);
         let job = &mut *self.job;

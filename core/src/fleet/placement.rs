@@ -15,7 +15,6 @@ use crate::{
         mixture::Kind,
         stack::{self, Bearer, Stack},
     },
-    planted::{self, Mistake},
 };
 
 mod roles;
@@ -206,7 +205,6 @@ fn exclusion(candidate: &Candidate<'_>, need: &Need) -> Option<Exclusion> {
     let free = candidate.gpus_free.len() as u32;
     match candidate.liveness {
         Liveness::Unknown => return Some(Exclusion::Unheard),
-        Liveness::Suspect if planted::on(Mistake::SuspectsPlaced) => {}
         Liveness::Suspect => return Some(Exclusion::Suspect),
         Liveness::Lost => return Some(Exclusion::Lost),
         Liveness::Ready if !candidate.connected => return Some(Exclusion::Suspect),
@@ -245,7 +243,7 @@ pub(crate) fn place(candidates: &[Candidate<'_>], need: Need) -> Placement {
     }
     only_one_kind(&mut fit, &need, &mut excluded);
     only_one_stack(&mut fit, &need, &mut excluded);
-    if (fit.len() as u32) < need.min && (fit.is_empty() || !planted::on(Mistake::MinimumIgnored)) {
+    if (fit.len() as u32) < need.min {
         return Placement::Short(Shortfall {
             need: need.min,
             have: fit.len() as u32,

@@ -16,7 +16,6 @@ use crate::{
         Gpu,
         holders::{Holder, Holders},
     },
-    planted::{self, Mistake},
 };
 
 /// What a worker pod holds, by UUID of GPU or MIG instance, and the host that says so.
@@ -32,9 +31,6 @@ pub(crate) fn of<'a>(nodes: &'a Registry, node: &'a Node) -> Option<PodGpus<'a>>
     let pod = node.pod.as_ref()?;
     let holders = &host.report.holders;
     let mut ids: Vec<&str> = holders.of_pod(&pod.namespace, &pod.name).collect();
-    if planted::on(Mistake::NeighboursGpuCounts) {
-        ids = holders.all().iter().map(|held| held.gpu.as_str()).collect();
-    }
     // Before Kubernetes 1.34 a kubelet names holders that have ended.
     if pod.stage == PodStage::Ended {
         ids.clear();
@@ -74,7 +70,7 @@ pub(crate) fn gravest<'a>(
     nodes: &'a Registry,
     node: &'a Node,
 ) -> Option<(&'a Finding, &'a NodeName)> {
-    let held = of(nodes, node).filter(|_| !planted::on(Mistake::PodsGpuIgnored))?;
+    let held = of(nodes, node)?;
     let gravest = held.findings().max_by_key(|finding| finding.severity)?;
     Some((gravest, &held.host.record.name))
 }

@@ -23,7 +23,6 @@ use crate::{
     },
     hello::Hello,
     id::{JobUid, NodeName},
-    planted::{self, Mistake},
     run::RunReport,
 };
 
@@ -94,8 +93,7 @@ impl Fleet {
         // An agent may come before the watch has told of its pod. Then it was given nothing.
         let was_known = node.pod.is_some() || node.record.pod_of.is_some() || !node.jobs.is_empty();
         let is_missing = pod.is_none() && self.pods.listed && was_known;
-        let is_silent = node.liveness == Liveness::Lost || planted::on(Mistake::ForcedIsDead);
-        let is_lost = is_missing && is_silent;
+        let is_lost = is_missing && node.liveness == Liveness::Lost;
         if (ended && !speaks) || is_lost {
             return self.pod_is_gone(name, ended, scratch);
         }
@@ -139,8 +137,7 @@ impl Fleet {
     fn speaks_for(&self, name: &NodeName) -> Option<Option<JobUid>> {
         let of_record = || self.nodes.get(name)?.record.pod_of.clone();
         let of_pod = || self.pods.all.get(name).map(|pod| pod.job.clone());
-        let is_heard_on_all = planted::on(Mistake::PodsWordTaken);
-        (is_pod(name) && !is_heard_on_all).then(|| of_pod().or_else(of_record))
+        is_pod(name).then(|| of_pod().or_else(of_record))
     }
 
     /// The hello without what a worker pod says of other jobs than its own. Such a pod is not

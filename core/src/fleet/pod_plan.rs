@@ -18,7 +18,6 @@ use crate::{
     },
     health::{Finding, Severity},
     id::NodeName,
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -120,8 +119,7 @@ pub fn plan<'a>(
         .filter(|pod| pod.is_of(&job.name, &job.uid));
     let (gone, there): (Vec<&WorkerPod>, Vec<_>) =
         of_job.partition(|pod| pod.stage == PodStage::Ended);
-    let counts = |pod: &&WorkerPod| !pod.deleting || planted::on(Mistake::GoingPodCounts);
-    let standing = there.into_iter().filter(counts);
+    let standing = there.into_iter().filter(|pod| !pod.deleting);
     let mut standing: Vec<&WorkerPod> = standing.collect();
     if job.phase.is_over() {
         after_the_end(job, &standing, now, &mut plan);
@@ -177,8 +175,8 @@ pub fn plan<'a>(
         return plan;
     }
     let surplus = have - wanted;
-    let may_go = |pod: &&WorkerPod| is_idle(pod) || planted::on(Mistake::LivePodDeleted);
-    let mut idle: Vec<&WorkerPod> = standing.into_iter().filter(may_go).collect();
+    let idle = standing.into_iter().filter(|pod| is_idle(pod));
+    let mut idle: Vec<&WorkerPod> = idle.collect();
     // Those that run come last, and of others the newest go first.
     idle.sort_by_key(|pod| {
         let runs = pod.stage == PodStage::Running;
@@ -219,8 +217,7 @@ fn give_back(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mu
     let in_vain = standing
         .iter()
         .any(|pod| pod.stage == PodStage::Waiting && pod.host.is_none());
-    let never = planted::on(Mistake::PodsNeverGivenBack);
-    if has_begun || !lacks || !held || !in_vain || never {
+    if has_begun || !lacks || !held || !in_vain {
         return false;
     }
     // The newest pod decides: the job must have had time to get it, too.

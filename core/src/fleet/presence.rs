@@ -12,7 +12,6 @@ use crate::{
         policy::Policy,
         registry::{Node, Registry},
     },
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -100,9 +99,7 @@ impl Presence {
             })
         };
         let is_awaited = |node: &Node| !node.record.gone || is_member(node);
-        !planted::on(Mistake::NoListening)
-            && now < self.listen_until
-            && nodes.unheard().any(is_awaited)
+        now < self.listen_until && nodes.unheard().any(is_awaited)
     }
 
     /// Whether the coordinator has only just gone on after it stood still. Messages that piled up

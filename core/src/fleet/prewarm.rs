@@ -17,7 +17,6 @@ use crate::{
     },
     id::NodeName,
     nccl::profile::Profile,
-    planted::{self, Mistake},
     run::LauncherState,
     spec::Launch,
     time::Timestamp,
@@ -84,14 +83,11 @@ impl JobTurn<'_> {
             self.avoid_all(refused);
             return Readiness::Refused;
         }
-        let for_ever = planted::on(Mistake::SilenceAwaited);
         let until = asked_since + PREWARM_MAX;
-        if !awaited || self.now >= until && !for_ever {
+        if !awaited || self.now >= until {
             return Readiness::Ready;
         }
-        if !for_ever {
-            self.wake(until);
-        }
+        self.wake(until);
         // The nodes that are ready stay so until the others are.
         let live = &mut *self.live;
         live.prewarm_awaited = gang

@@ -15,7 +15,6 @@ use crate::{
         turn::Fleet,
     },
     id::{Generation, JobName, JobUid, NodeName},
-    planted::{self, Mistake},
     run::RunId,
     spec::{JobSpec, Lifetime},
 };
@@ -127,7 +126,6 @@ impl Fleet {
             !request_id.is_empty()
                 && job.request_id == request_id
                 && job.name.namespace == name.namespace
-                && !planted::on(Mistake::RequestIdIgnored)
         });
         let Some(job) =
             by_request.or_else(|| self.names.get(name).and_then(|uid| self.jobs.get(uid)))
@@ -228,11 +226,6 @@ impl Fleet {
         let phase = self.jobs[&uid].phase;
         match phase {
             Phase::Cancelled => return Ok(Reply::Job { uid, existed: true }),
-            Phase::Succeeded | Phase::Failed if planted::on(Mistake::TerminalReopened) => {
-                let job = self.jobs.get_mut(&uid).expect("found above");
-                scratch.changes.touch_job(job);
-                job.phase = Phase::Stopping;
-            }
             Phase::Succeeded | Phase::Failed => {
                 return Err(Refusal::Precondition(format!(
                     "job {name} is over already: {phase:?}"
@@ -349,12 +342,7 @@ impl Fleet {
                 .filter(|node| !g.dead.contains(node))
                 .collect::<Vec<_>>()
         };
-        if let Some(node) = job
-            .unproven_generations()
-            .flat_map(unproven)
-            .next()
-            .filter(|_| !planted::on(Mistake::DeletedUnproven))
-        {
+        if let Some(node) = job.unproven_generations().flat_map(unproven).next() {
             let message = format!(
                 "{node} has not proven yet that its workers of {name} are dead; bring it back, or, if it is gone for good, \
                  say so (muster delete node {node})"

@@ -15,7 +15,6 @@ use crate::{
     },
     health::TERMINATION_NOTICE,
     id::NodeName,
-    planted::{self, Mistake},
     spec::rules::Then,
     time::Timestamp,
 };
@@ -117,7 +116,7 @@ impl JobTurn<'_> {
             return Resize::Keep;
         }
         let in_cooldown = !self.live.scaled && self.now < cooled_down;
-        if in_cooldown && !planted::on(Mistake::CooldownIgnored) {
+        if in_cooldown {
             return Resize::KeepUntil(cooled_down);
         }
         Resize::Grow(gang)

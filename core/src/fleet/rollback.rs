@@ -22,7 +22,6 @@ use crate::{
     },
     hello::Hello,
     id::{Generation, JobName, JobUid, NodeName},
-    planted::{self, Mistake},
     run::{Obeyed, RunId, RunReport},
     time::Timestamp,
 };
@@ -61,8 +60,7 @@ fn halted_by<'a>(
             node.jobs.contains(uid) || node.runs.keys().any(|run| &run.job == uid)
         })
     };
-    let mut halted = halted.iter().filter(|_| !planted::on(Mistake::HaltIgnored));
-    halted.find(holds)
+    halted.iter().find(holds)
 }
 
 /// Whether this node, a member of the current generation, has gone on to a later one. Then the
@@ -102,9 +100,6 @@ impl JobTurn<'_> {
 impl Fleet {
     /// What this node has seen and the store does not know, if there is anything.
     pub(crate) fn ahead_of_store(&self, hello: &Hello) -> Option<String> {
-        if planted::on(Mistake::RollbackUnseen) {
-            return None;
-        }
         let stored = self.nodes.get(&hello.node).map(|node| node.record.epoch);
         let newer_epoch = stored
             .filter(|stored| hello.epoch_seen > *stored)
@@ -163,7 +158,7 @@ impl Fleet {
             .nodes
             .get(&hello.node)
             .filter(|node| node.record.boot_id == hello.boot_id)?;
-        if hello.epoch_seen >= node.record.epoch || planted::on(Mistake::StrangerTakenIn) {
+        if hello.epoch_seen >= node.record.epoch {
             return None;
         }
         let past = |seen: &Obeyed, run: &RunId| {

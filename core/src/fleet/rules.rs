@@ -11,7 +11,6 @@ use crate::{
         receipt::{Cause, Charged},
     },
     period,
-    planted::{self, Mistake},
     spec::rules::{Of, Rule, Then, When},
 };
 
@@ -32,18 +31,14 @@ impl Ruling {
 /// The first rule that matches.
 fn first(rules: &[Rule], matches: impl Fn(&When) -> bool) -> Option<Ruling> {
     let mut all = rules.iter().enumerate();
-    let found = match planted::on(Mistake::LastRuleDecides) {
-        false => all.find(|(_, rule)| matches(&rule.when)),
-        true => all.rfind(|(_, rule)| matches(&rule.when)),
-    };
-    let (index, rule) = found?;
+    let (index, rule) = all.find(|(_, rule)| matches(&rule.when))?;
     let rule = rule.clone();
     Some(Ruling { index, rule })
 }
 
 /// The rule about a broken generation.
 pub(crate) fn of_break(rules: &[Rule], blame: &Blame) -> Option<Ruling> {
-    let is_jobs = blame.charged == Charged::Job || planted::on(Mistake::RulesTakeNodeFaults);
+    let is_jobs = blame.charged == Charged::Job;
     first(rules, |when| match when {
         When::Success(_) | When::Deadline => false,
         When::NodeLost => !is_jobs && is_loss(blame.cause),

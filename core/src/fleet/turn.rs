@@ -29,7 +29,6 @@ use crate::{
     },
     id::{JobName, JobUid, NodeName, Term},
     node_report::{holders::Holder, labels::Labels},
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -73,9 +72,7 @@ impl Fleet {
         let mut nodes = Registry::default();
         let mut halted = BTreeSet::new();
         for mut record in stored.nodes {
-            record.halt = record
-                .halt
-                .filter(|_| !policy.accept_store && !planted::on(Mistake::HaltLifted));
+            record.halt = record.halt.filter(|_| !policy.accept_store);
             if record.halt.is_some() {
                 halted.insert(record.name.clone());
             }

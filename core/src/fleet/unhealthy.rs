@@ -14,7 +14,6 @@ use crate::{
     },
     health::{Finding, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     id::NodeName,
-    planted::{self, Mistake},
     run::RunId,
 };
 
@@ -50,7 +49,6 @@ pub(crate) fn fails(nodes: &Registry, node: &Node, member: &Member) -> Option<St
 /// on its Node object.
 pub(crate) fn withheld(node: &Node) -> Option<String> {
     let own = node.report.health.withholds_node();
-    let own = own.filter(|_| !planted::on(Mistake::UnhealthyPlaced));
     let own = own.map(|finding| format!("unhealthy ({}: {})", finding.check, finding.reason));
     own.or_else(|| {
         let object = node.object.as_ref()?;

@@ -21,7 +21,6 @@ use crate::{
     hello::Hello,
     id::{NodeEpoch, NodeName, SessionId},
     node_report::NodeReport,
-    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -78,12 +77,10 @@ impl Fleet {
 
     /// Why this agent may not have a session. `None` if it may.
     fn unwelcome(&self, hello: &Hello, now: Timestamp) -> Option<String> {
-        if let Err(why) = self.policy.speaks.agree(hello.speaks)
-            && !planted::on(Mistake::VersionUnchecked)
-        {
+        if let Err(why) = self.policy.speaks.agree(hello.speaks) {
             return Some(why.to_string());
         }
-        if hello.term_seen > self.term && !planted::on(Mistake::NewerTermIgnored) {
+        if hello.term_seen > self.term {
             return Some(format!(
                 "this coordinator's term {} is older than term {}, which the node has obeyed: the coordinator's store is an old copy. \
                  Restore the newest store, or start the coordinator with --min-term {}",
@@ -191,12 +188,7 @@ impl Fleet {
             Some(now)
         };
         (node.heartbeat, node.protocol) = (heartbeat, protocol);
-        let known = if planted::on(Mistake::EpochFromNode) {
-            hello.epoch_seen
-        } else {
-            node.record.epoch
-        };
-        node.record.epoch = known.max(hello.epoch_seen).next();
+        node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
         node.told_silent = false;
         let before = node.report.clone();

@@ -36,7 +36,6 @@ use crate::{
         event::Event, job::JobRecord, node_record::NodeRecord, output::Change, tombstone::Tombstone,
     },
     id::{Generation, JobUid, NodeName},
-    planted::{self, Mistake},
 };
 
 /// A record before and after a turn.
@@ -77,9 +76,6 @@ enum Step {
 
 /// All writes of a turn, the one that must be durable first at the front.
 pub(crate) fn in_order(altered: Vec<Altered>) -> Vec<Change> {
-    if planted::on(Mistake::WritesOutOfOrder) {
-        return altered.into_iter().map(change).collect();
-    }
     let taken = taken(&altered);
     let mut writes: Vec<(Step, Change)> = Vec::with_capacity(altered.len());
     for altered in altered {

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::{Generation, JobUid, NodeEpoch, NodeName, Term},
     node::Digest,
-    planted::{self, Mistake},
     run::{Assignment, Endpoint, Obeyed, RunId},
 };
 
@@ -109,7 +108,7 @@ impl Ledger {
                 seen: self.term,
             });
         }
-        if epoch < self.epoch && !planted::on(Mistake::OlderEpochObeyed) {
+        if epoch < self.epoch {
             return Err(Objection::OlderEpoch {
                 got: epoch,
                 seen: self.epoch,
@@ -125,15 +124,10 @@ impl Ledger {
         let run = &assignment.run;
         let digest = Digest::of(assignment);
         match self.jobs.get(&run.job) {
-            Some(seen)
-                if run.generation < seen.generation
-                    && !planted::on(Mistake::OlderGenerationObeyed) =>
-            {
-                Err(Objection::OlderGeneration {
-                    got: run.generation,
-                    seen: seen.generation,
-                })
-            }
+            Some(seen) if run.generation < seen.generation => Err(Objection::OlderGeneration {
+                got: run.generation,
+                seen: seen.generation,
+            }),
             Some(seen) if run.generation == seen.generation => match &seen.digest {
                 Some(known) if *known != digest => Err(Objection::OtherContent(run.generation)),
                 _ if seen.over => Err(Objection::Over(run.generation)),

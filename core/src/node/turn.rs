@@ -13,7 +13,6 @@ use crate::{
         unsaved::{Unsaved, Untold},
     },
     node_report::labels::Labels,
-    planted::{self, Mistake},
     run::{self, Assignment, Desired, Endpoint, RunId, RunReport, Target},
     time::Timestamp,
 };
@@ -182,15 +181,6 @@ impl Node {
         };
         let mut effects = self.not_overtaken(released, now);
         self.reconcile(&mut work);
-        if planted::on(Mistake::LedgerSavedLast) {
-            work.effects.extend(
-                work.save
-                    .then(|| Effect::SaveLedger(Box::new(self.ledger.clone()))),
-            );
-            return Turn {
-                effects: work.effects,
-            };
-        }
         let untold = work.save.then_some(work.untold);
         effects.extend(self.unsaved.queue(work.effects, &self.ledger, untold));
         Turn { effects }
@@ -486,9 +476,6 @@ impl Node {
     /// one of its GPUs.
     fn in_the_way(&self, id: &RunId, run: &Run) -> Vec<RunId> {
         let stands = |other: &RunId, theirs: &Run| {
-            if planted::on(Mistake::WaitsForNobody) {
-                return false;
-            }
             let older = other.job == id.job && other.generation < id.generation;
             !theirs.is_over()
                 && other != id

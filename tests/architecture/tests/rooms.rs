@@ -8,7 +8,7 @@ use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in a line, is a
 /// decision: write it in docs/rooms.md too.
-const ROOMS: [(&str, &[&str]); 19] = [
+const ROOMS: [(&str, &[&str]); 20] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
@@ -59,7 +59,11 @@ const ROOMS: [(&str, &[&str]); 19] = [
             "muster-steps",
         ],
     ),
-    ("muster-world", &["muster-core", "muster-runtime"]),
+    ("muster-planted", &[]),
+    (
+        "muster-world",
+        &["muster-core", "muster-planted", "muster-runtime"],
+    ),
     ("muster-fake-nvml", &[]),
     // It runs the agent's probes against machines that do not exist.
     (

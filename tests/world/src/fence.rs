@@ -119,8 +119,13 @@ impl World {
         let Some(agent) = &mut self.machines[machine].agent else {
             return;
         };
-        let Some(heard) = agent.lease.answered(number, clock) else {
+        let Some(asked) = agent.lease.answered(number) else {
             return;
+        };
+        let heard = if on(Planted::LeaseFromAnswer) {
+            clock
+        } else {
+            asked
         };
         agent.heard = agent.heard.max(Some(heard));
         let live_by_it = self.machines[machine]

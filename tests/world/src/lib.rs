@@ -31,6 +31,10 @@
 //! To replay a seed: `cargo run -p muster-world -- --seed N --log`.
 #![forbid(unsafe_code)]
 
+// The same brains, with mistakes that can be switched on.
+#[cfg(feature = "planted")]
+extern crate muster_planted as muster_core;
+
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use muster_core::time::Timestamp;
@@ -78,7 +82,7 @@ mod world;
 
 pub use fault::Fault;
 pub use plan::{Cut, Size};
-pub use planted::{Mistake, Planted};
+pub use planted::Planted;
 
 /// How to run a seed.
 #[derive(Clone, Debug, Default)]

@@ -1,10 +1,11 @@
 //! Mistakes that are put in on purpose, so that the checks can be seen to fail. The mistakes of the
-//! shells are here, those of the brains in `muster_core::planted`. One mistake at a time applies to
-//! the worlds of this thread.
+//! shells are here, those of the brains in `muster_planted`: without the feature `planted` there are
+//! none. One mistake at a time applies to the worlds of this thread.
 
 use std::{cell::Cell, fmt};
 
-pub use muster_core::planted::Mistake;
+#[cfg(feature = "planted")]
+use muster_core::planted::Mistake;
 
 macro_rules! planted {
     ($($(#[doc = $words:literal])* $name:ident),* $(,)?) => {
@@ -12,6 +13,7 @@ macro_rules! planted {
         pub enum Planted {
             $($(#[doc = $words])* $name,)*
             /// A mistake in a brain.
+            #[cfg(feature = "planted")]
             Core(Mistake),
         }
 
@@ -22,6 +24,7 @@ macro_rules! planted {
             pub fn words(self) -> String {
                 let words = match self {
                     $(Planted::$name => concat!($($words),*),)*
+                    #[cfg(feature = "planted")]
                     Planted::Core(mistake) => mistake.words(),
                 };
                 words.trim().trim_end_matches('.').to_owned()
@@ -78,22 +81,24 @@ planted! {
     GraceFromWaking,
     /// The clock of a fence stops while its machine stands still.
     FenceSleeps,
+    /// The fence of a job counts from the coordinator's answer, not from the node's question.
+    LeaseFromAnswer,
 }
 
 impl Planted {
     /// The mistakes that this build has.
     pub fn all() -> impl Iterator<Item = Planted> {
-        let core = Mistake::ALL
-            .into_iter()
-            .filter(|_| cfg!(feature = "planted"))
-            .map(Planted::Core);
-        Self::SHELL.iter().copied().chain(core)
+        let all = Self::SHELL.iter().copied();
+        #[cfg(feature = "planted")]
+        let all = all.chain(Mistake::ALL.iter().copied().map(Planted::Core));
+        all
     }
 }
 
 impl fmt::Display for Planted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            #[cfg(feature = "planted")]
             Planted::Core(mistake) => fmt::Debug::fmt(mistake, f),
             shell => fmt::Debug::fmt(shell, f),
         }

@@ -20,11 +20,7 @@ use super::{
     Candidate, Exclusion, Need, Placement, Score, Shortfall, exclusion, member, only_one_stack,
     score,
 };
-use crate::{
-    id::NodeName,
-    nccl::mixture::Kind,
-    planted::{self, Mistake},
-};
+use crate::{id::NodeName, nccl::mixture::Kind};
 
 /// What one role needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,8 +131,7 @@ pub(crate) fn place_roles(
         }
     }
     let have: u32 = filled.chosen.iter().map(|nodes| nodes.len() as u32).sum();
-    let unfilled = !filled.complete && !planted::on(Mistake::RoleUnfilled);
-    if unfilled || have == 0 {
+    if !filled.complete || have == 0 {
         return Placement::Short(Shortfall {
             need: min.max(1),
             have,

@@ -1,8 +1,8 @@
 //! Which jobs may take room in this turn, and in which order. A job that comes first takes what it
 //! needs before the next is asked.
 //!
-//! Today every job that is concerned is in_order, by priority and then by age. Decides nothing
-//! about nodes: `placement` does, for one job at a time.
+//! Today every job that is concerned gets its turn, by priority and then by age. Decides nothing
+//! about nodes: `placement` does, for one job at a time, from what `capacity` says is left.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 

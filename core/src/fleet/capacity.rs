@@ -23,6 +23,39 @@ use crate::{
     spec::{Framework, NodeMix, Role},
 };
 
+/// What one node has left for one job.
+///
+/// It is a value of the present look: what is reserved in it holds nothing on the node.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    /// How many more worker groups without GPUs fit.
+    pub slots: u32,
+    /// In the order of the node's report.
+    pub gpus: Vec<FreeGpu<'a>>,
+}
+
+impl Room<'_> {
+    /// Takes a share out of it for another job that is about to come. `gpus` are UUIDs; none of
+    /// them: a slot.
+    pub(crate) fn reserve(&mut self, gpus: &[String]) {
+        if gpus.is_empty() {
+            self.slots = self.slots.saturating_sub(1);
+        } else {
+            let reserved = |free: &FreeGpu<'_>| gpus.iter().any(|gpu| gpu == free.uuid);
+            self.gpus.retain(|free| !reserved(free));
+        }
+    }
+
+    /// Whether a share fits into what is left.
+    pub(crate) fn fits(&self, gpus: &[String]) -> bool {
+        let free = |gpu: &String| self.gpus.iter().any(|free| free.uuid == gpu);
+        match gpus.is_empty() {
+            true => self.slots > 0,
+            false => gpus.iter().all(free),
+        }
+    }
+}
+
 impl JobTurn<'_> {
     /// Asks placement for this job's next generation.
     pub(crate) fn place(&self) -> Placement {
@@ -57,11 +90,8 @@ impl JobTurn<'_> {
             .iter()
             .map(|node| (&node.record.name, node))
             .filter(|(name, node)| is_for(name, node, job))
-            .map(|(name, node)| {
-                let counts = |holder: &Holder| !self.pods.is_over(holder);
-                (name, node, gpus_free(node, self.others, self.uid, counts))
-            })
-            .map(|(name, node, gpus_free)| Candidate {
+            .map(|(name, node)| (name, node, self.room(node)))
+            .map(|(name, node, room)| Candidate {
                 node: name.clone(),
                 boot_id: &node.record.boot_id,
                 liveness: node.liveness,
@@ -81,21 +111,21 @@ impl JobTurn<'_> {
                     self.policy,
                     self.now,
                 ),
-                slots_free: slots_free(node, self.others, Some(self.uid)),
+                slots_free: room.slots,
                 node_rank: before.and_then(|g| g.members.rank_of(name)),
                 role: before.and_then(|g| Some(g.layout.place(g.members.rank_of(name)?)?.role)),
                 stack: job.stack_on(node),
                 trained: trained.is_some_and(|g| g.has(name)),
-                kind: if alike && gpus_free.len() >= gpus_for_kind as usize {
-                    kind(node, &gpus_free)
+                kind: if alike && room.gpus.len() >= gpus_for_kind as usize {
+                    kind(node, &room.gpus)
                 } else {
                     Kind::default()
                 },
-                gpus_held: match (gpus_free.len() as u32) < gpus_per_node {
+                gpus_held: match (room.gpus.len() as u32) < gpus_per_node {
                     true => self.gpus_held(node),
                     false => Held::default(),
                 },
-                gpus_free,
+                gpus_free: room.gpus,
             })
             .collect();
         if !job.spec.roles.is_empty() {
@@ -113,6 +143,15 @@ impl JobTurn<'_> {
             gpus_per_node,
         };
         placement::place(&candidates, need)
+    }
+
+    /// What this node has left for this job.
+    pub(crate) fn room<'n>(&self, node: &'n Node) -> Room<'n> {
+        let counts = |holder: &Holder| !self.pods.is_over(holder);
+        Room {
+            slots: slots_free(node, self.others, Some(self.uid)),
+            gpus: gpus_free(node, self.others, self.uid, counts),
+        }
     }
 
     /// Who else holds GPUs of the node, by the word of its kubelet.
@@ -236,4 +275,34 @@ fn kind(node: &Node, free: &[FreeGpu<'_>]) -> Kind {
         report: &node.report,
         gpus: &[first.uuid.to_owned()],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reserved_for_another_job_is_not_left() {
+        let gpu = |index, uuid| FreeGpu { index, uuid };
+        let mut room = Room {
+            slots: 2,
+            gpus: vec![gpu(0, "GPU-0"), gpu(1, "GPU-1"), gpu(2, "GPU-2")],
+        };
+        let share =
+            |gpus: &[&str]| -> Vec<String> { gpus.iter().map(|gpu| (*gpu).into()).collect() };
+        assert!(room.fits(&share(&["GPU-0", "GPU-2"])));
+        assert!(!room.fits(&share(&["GPU-0", "GPU-7"])), "it is not free");
+
+        room.reserve(&share(&["GPU-2"]));
+        assert!(!room.fits(&share(&["GPU-0", "GPU-2"])));
+        assert!(room.fits(&share(&["GPU-0", "GPU-1"])));
+        assert_eq!(room.slots, 2, "a share with GPUs takes no slot");
+
+        room.reserve(&[]);
+        assert!(room.fits(&[]), "one slot is left");
+        room.reserve(&[]);
+        assert!(!room.fits(&[]));
+        room.reserve(&[]);
+        assert_eq!(room.slots, 0);
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::{
     fleet::{
-        agreement, capacity,
+        agreement,
         job_turn::JobTurn,
         live::{AVOID, Avoided},
         members::Member,
@@ -149,16 +149,10 @@ impl JobTurn<'_> {
         let Some(node) = self.nodes.get(&member.node) else {
             return true;
         };
-        let mut others = node
-            .prewarm
-            .iter()
-            .filter(|(other, _)| *other != self.uid)
-            .map(|(_, asked)| asked);
-        if !member.gpus.is_empty() {
-            return others.any(|asked| asked.gpus.iter().any(|gpu| member.gpus.contains(gpu)));
-        }
-        others.filter(|asked| asked.gpus.is_empty()).count() as u32
-            >= capacity::slots_free(node, self.others, Some(self.uid))
+        let mut room = self.room(node);
+        let others = node.prewarm.iter().filter(|(other, _)| *other != self.uid);
+        others.for_each(|(_, asked)| room.reserve(&asked.gpus));
+        !room.fits(&member.gpus)
     }
 
     /// Withdraws what was asked of nodes for this job and is not wanted any more.

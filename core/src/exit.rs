@@ -100,21 +100,24 @@ const BETWEEN_RANKS: [&str; 9] = [
 ];
 
 /// Texts by which other frameworks say that a peer is lost. Each of them says it alone. TensorFlow 2.21
-/// (`collective_executor_mgr`, and the coordination service that it shares with JAX), JAX 0.10, and Open
-/// MPI 4.1 and 5.0 print them. The last one is the place from which XGBoost 3.2 raises whatever stopped a
+/// (`collective_executor_mgr`, and the coordination service that it shares with JAX), JAX 0.10, Open
+/// MPI 4.1 and 5.0, and Muster's own programs for MPI print them. The last one is the place from which XGBoost 3.2 raises whatever stopped a
 /// collective; the reason, as `Socket error. Broken pipe`, is in later lines. LightGBM 4.7 says nothing
 /// and waits.
-const OF_FRAMEWORKS: [&str; 5] = [
+const OF_FRAMEWORKS: [&str; 6] = [
     "Collective ops is aborted",
     "stopped sending heartbeats",
     "JAX distributed service detected fatal errors",
     "has lost communication with a remote daemon",
+    "muster-lend: the launcher's connection broke",
     "/src/collective/result.cc:",
 ];
 
 fn names_a_lost_peer(line: &str) -> bool {
     let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
-    says(&OF_FRAMEWORKS) || says(&PEER_LOST_SIGNS) && says(&BETWEEN_RANKS)
+    // The program for remote starts names a host of the job.
+    let host_is_gone = line.starts_with("muster-rsh: ") && line.contains(" is gone: ");
+    host_is_gone || says(&OF_FRAMEWORKS) || says(&PEER_LOST_SIGNS) && says(&BETWEEN_RANKS)
 }
 
 impl fmt::Display for Exit {
@@ -205,7 +208,12 @@ mod tests {
         assert_eq!(Exit::Code(1).class(Some(xgboost)), ExitClass::PeerLost);
         let mpirun = "ORTE has lost communication with a remote daemon.";
         assert_eq!(Exit::Code(205).class(Some(mpirun)), ExitClass::PeerLost);
+        let lender = "muster-lend: the launcher's connection broke above MPI rank 3 (pid 7)";
+        assert_eq!(Exit::Signal(1).class(Some(lender)), ExitClass::PeerLost);
+        let host = "muster-rsh: pi-worker-0 is gone: it has closed the connection";
+        assert_eq!(Exit::Code(255).class(Some(host)), ExitClass::PeerLost);
         for own in [
+            "muster-rsh: pi-worker-0 refuses: this member runs a command already",
             "xgboost.core.XGBoostError: [23:49:22] /workspace/src/data/data.cc:513: Check failed: labels.Size() == num_row_",
             "ValueError: bad shape",
             "ConnectionRefusedError: [Errno 111] Connection refused",

@@ -253,6 +253,72 @@ fn a_daemon_that_was_killed_is_the_end_of_its_lender() {
     assert_eq!(end_of(&mut job.launches), CODE(0));
 }
 
+/// The program for remote starts below a launcher: the first of its children.
+fn remote_start(launcher: &mut Client) -> Living {
+    let launcher = runs(launcher).ranks[0].pid;
+    let children = format!("/proc/{launcher}/task/{launcher}/children");
+    let children = std::fs::read_to_string(children).unwrap();
+    Living::of(children.split(' ').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn a_connection_that_breaks_above_a_rank_is_the_end_of_its_lender_although_the_launcher_ends_well()
+{
+    // When its connection is gone, this daemon ends its rank and itself in good order.
+    let daemon = "cd DIR; trap 'kill -9 $!; wait; exit 0' HUP
+        OMPI_COMM_WORLD_RANK=3 sh -c 'echo $$ > rank; mv rank rank.pid; exec sleep 1000' & wait";
+    let (mut job, rank) = with_a_rank(daemon);
+    remote_start(&mut job.launches).kill();
+    let hung_up = Exit::Signal {
+        signal: Signal::HUP.as_raw(),
+        core: false,
+    };
+    assert_eq!(end_of(&mut job.lends), hung_up, "{}", said(&job.lender));
+    rank.gone();
+    let status = job.lends.until_dead();
+    let error = status.ranks[0].first_error.as_deref().unwrap_or_default();
+    assert!(
+        error.starts_with("muster-lend: the launcher's connection broke above MPI rank 3 (pid "),
+        "{error}"
+    );
+    assert_eq!(end_of(&mut job.launches), CODE(0));
+}
+
+#[test]
+fn a_connection_that_breaks_after_the_last_rank_has_ended_well_ends_no_lender() {
+    // Some launchers end before their daemons.
+    let daemon = "cd DIR; OMPI_COMM_WORLD_RANK=3 sh -c 'echo $$ > rank; mv rank rank.pid; while [ ! -e end ]; do sleep 0.02; done'
+        touch ended; exec sleep 1000";
+    let (mut job, rank) = with_a_rank(daemon);
+    std::fs::write(job.lender.dir.join("end"), "").unwrap();
+    waits_for(&job.lender.dir.join("ended"));
+    rank.gone();
+    remote_start(&mut job.launches).kill();
+    assert_eq!(end_of(&mut job.launches), CODE(0));
+    let lender = runs(&mut job.lends);
+    assert_eq!(lender.ranks[0].exit, None, "{}", said(&job.lender));
+    job.lends.stop(std::time::Duration::from_secs(100));
+    let stopped = Exit::Signal {
+        signal: Signal::TERM.as_raw(),
+        core: false,
+    };
+    assert_eq!(end_of(&mut job.lends), stopped, "{}", said(&job.lender));
+}
+
+#[test]
+fn a_stop_tells_a_rank_whose_launcher_is_gone_once() {
+    // The daemon has left its rank behind, with all three streams.
+    let daemon = "cd DIR; OMPI_COMM_WORLD_RANK=3 setsid sh -c 'trap \"echo told >> told\" TERM
+        echo $$ > rank; mv rank rank.pid; while [ ! -e told ]; do sleep 0.02; done' >/dev/null 2>&1 </dev/null & exit 0";
+    let (mut job, rank) = with_a_rank(daemon);
+    assert_eq!(end_of(&mut job.launches), CODE(0));
+    job.lends.stop(std::time::Duration::from_secs(100));
+    rank.gone();
+    end_of(&mut job.lends);
+    let told = std::fs::read_to_string(job.lender.dir.join("told")).unwrap();
+    assert_eq!(told, "told\n");
+}
+
 #[test]
 fn a_rank_that_ends_well_and_a_script_that_fails_end_no_lender() {
     let mut job = Job::new();

@@ -150,6 +150,53 @@ fn mpirun_is_not_believed_if_a_rank_was_killed_before() {
 }
 
 #[test]
+fn mpirun_is_not_believed_if_its_connection_broke_above_a_rank_and_nobody_pays() {
+    let mut bench = started(&["a", "b", "c"]);
+    let broke = "muster-lend: the launcher's connection broke above MPI rank 5 (pid 7)";
+    bench.rank_exits("pi", 2, Exit::Signal(1), Some(broke));
+    bench.now = bench.now + Duration::from_millis(5);
+    bench.rank_exits("pi", 0, Exit::Code(0), None);
+    bench.pass(3 * SECOND);
+    let job = bench.job("pi");
+    assert_eq!(
+        (job.phase, job.last_generation.0),
+        (Phase::Running, 2),
+        "{}",
+        job.message
+    );
+    let incident = job.incidents.last().unwrap();
+    assert_eq!(
+        (
+            incident.cause,
+            incident.charged,
+            incident.culprit.as_deref()
+        ),
+        (Cause::PeersLost, Charged::Nobody, None),
+        "{}",
+        incident.message
+    );
+}
+
+#[test]
+fn a_killed_launcher_is_the_cause_although_its_connections_seem_to_have_broken_before() {
+    let mut bench = started(&["a", "b", "c"]);
+    let broke = "muster-lend: the launcher's connection broke above MPI rank 5 (pid 7)";
+    // The workers' clocks are a little slow.
+    bench.rank_exits("pi", 2, Exit::Signal(1), Some(broke));
+    bench.now = bench.now + Duration::from_millis(5);
+    bench.rank_exits("pi", 0, Exit::Signal(9), None);
+    bench.pass(3 * SECOND);
+    let job = bench.job("pi");
+    let incident = job.incidents.last().unwrap();
+    assert_eq!(
+        incident.culprit.as_deref(),
+        Some("rank 0 on a"),
+        "{}",
+        incident.message
+    );
+}
+
+#[test]
 fn mpirun_is_not_believed_if_a_node_was_cut_before() {
     let mut bench = started(&["a", "b", "c", "d"]);
     bench.cut("c");

@@ -62,17 +62,20 @@ fn is_crash(line: &str) -> bool {
     .any(|start| line.starts_with(start))
 }
 
-/// What a member of an MPI job says of the ranks below it: `muster-lend`, and Open MPI's `mpirun`.
+/// What a member of an MPI job says of the others: `muster-lend`, `muster-rsh`, and Open MPI's `mpirun`.
 fn is_of_mpi(line: &str) -> bool {
-    ["muster-lend: MPI rank ", "muster-lend: the daemon above"]
-        .iter()
-        .any(|words| line.starts_with(words))
-        || [
-            "noticed that process rank",
-            "has lost communication with a remote daemon",
-        ]
-        .iter()
-        .any(|words| line.contains(words))
+    let of_lender = [
+        "muster-lend: MPI rank ",
+        "muster-lend: the daemon above",
+        "muster-lend: the launcher's connection broke",
+    ];
+    let of_launcher = [
+        "noticed that process rank",
+        "has lost communication with a remote daemon",
+    ];
+    let gone = line.starts_with("muster-rsh: ") && line.contains(" is gone: ");
+    gone || of_lender.iter().any(|words| line.starts_with(words))
+        || of_launcher.iter().any(|words| line.contains(words))
 }
 
 #[cfg(test)]
@@ -81,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_reason_in_the_tail() {
-        let cases: [(&[&str], Option<&str>); 11] = [
+        let cases: [(&[&str], Option<&str>); 12] = [
             (
                 &[
                     "Traceback (most recent call last):",
@@ -122,6 +125,10 @@ mod tests {
                 Some("ValueError: x"),
             ),
             (&["    raise ValueError: x", "see Error: y z"], None),
+            (
+                &["muster-rsh: pi-worker-0 is gone: it does not answer", "x"],
+                Some("muster-rsh: pi-worker-0 is gone: it does not answer"),
+            ),
             (&["warning: 3 Errors"], None),
             (&[], None),
         ];

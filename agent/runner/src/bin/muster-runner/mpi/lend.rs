@@ -3,9 +3,10 @@
 //!
 //! A command runs in a session of its own, in this member's directory and environment. It ends when its
 //! launcher is gone, as under sshd. This process ends only by a stop, or when something fell: a rank
-//! below it ended badly, or the daemon above ranks was killed. Then it ends in the same way, so the end of the rank is
-//! the end that the runner reports. What happened after a stop, or to a command whose launcher is gone,
-//! is nobody's fall.
+//! below it ended badly, the daemon above ranks was killed, or the launcher's connection broke while a
+//! rank ran. Then it ends in the same way, so the end of the rank is the end that the runner reports. A
+//! launcher that ends well may end before its daemons, but not before its ranks. What happened after a
+//! stop, or to a command whose launcher is gone, is nobody's fall.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -70,6 +71,8 @@ struct Command {
     input_ends: bool,
     /// Standard output and standard error, until their ends.
     streams: [Option<File>; 2],
+    /// It has ended. Something that it left behind still has its streams.
+    left: bool,
 }
 
 struct Lender {
@@ -225,9 +228,11 @@ impl Lender {
             match signal {
                 libc::SIGCHLD => drop(self.reap()),
                 libc::SIGUSR1 | libc::SIGUSR2 => {}
-                // The launcher is told to end as well, and ends its ranks. Those without a launcher end
-                // with this member.
-                _ => self.stopping = true,
+                // The launcher is told to end as well, and ends its ranks.
+                _ => {
+                    self.stopping = true;
+                    self.tell_the_left();
+                }
             }
         }
     }
@@ -368,13 +373,57 @@ impl Lender {
 
     /// Ends the commands whose launcher is gone, and forgets those that are over.
     fn mind_the_gone(&mut self) {
-        for (pid, command) in &mut self.commands {
-            if command
-                .client
-                .is_some_and(|id| !self.clients.contains_key(&id))
-            {
-                (command.client, command.ending, command.input) = (None, true, None);
-                signal(*pid, libc::SIGHUP);
+        self.commands
+            .retain(|_, command| !command.left || command.streams.iter().any(Option::is_some));
+        let is_gone = |client: u32| !self.clients.contains_key(&client);
+        let gone = self.commands.iter();
+        let gone = gone.filter(|(_, command)| command.client.is_some_and(is_gone));
+        let gone: Vec<i32> = gone.map(|(pid, _)| *pid).collect();
+        if gone.is_empty() {
+            return;
+        }
+        // What had ended before, counts as such; and a rank may be new.
+        for at in (0..self.ranks.living.len()).rev() {
+            if self.ranks.living[at].has_ended() {
+                self.rank_ended(at);
+            }
+        }
+        self.look = self.ranks.look(time::boot());
+        for pid in gone {
+            let rank = self.ranks.living.iter().find(|rank| rank.root == pid);
+            let above = rank.map(|rank| format!("MPI rank {} (pid {})", rank.number, rank.pid));
+            let Some(command) = self.commands.get_mut(&pid) else {
+                continue;
+            };
+            let was_ending = std::mem::replace(&mut command.ending, true);
+            (command.client, command.input) = (None, None);
+            signal(pid, libc::SIGHUP);
+            if let Some(rank) = above.filter(|_| !was_ending) {
+                let exit = Exit::Signal {
+                    signal: libc::SIGHUP,
+                    core: false,
+                };
+                self.fall(
+                    &format!("the launcher's connection broke above {rank}"),
+                    exit,
+                );
+            }
+        }
+        if self.stopping {
+            self.tell_the_left();
+        }
+    }
+
+    /// Tells the ranks that have no launcher any more that this member is being stopped. The others are
+    /// told by their launcher.
+    fn tell_the_left(&mut self) {
+        let own = std::process::id() as i32;
+        for rank in self.ranks.living.iter_mut().filter(|rank| !rank.told) {
+            let root = self.commands.get(&rank.root);
+            let left = root.is_some_and(|command| command.client.is_none());
+            if left || rank.parent() == Some(own) {
+                rank.told = true;
+                let _ = rustix::process::pidfd_send_signal(&rank.fd, Signal::TERM);
             }
         }
     }
@@ -424,12 +473,13 @@ impl Lender {
             }
         }
         if command.streams.iter().any(Option::is_some) {
-            // Something that it left behind still writes. No process has this pid as long as its
+            // Something that it left behind still writes. No process gets this pid as long as its
             // session is not empty.
             let rest = Command {
                 client: None,
                 input: None,
                 held: Vec::new(),
+                left: true,
                 ..command
             };
             self.commands.insert(pid, rest);
@@ -507,6 +557,7 @@ fn spawn(text: Vec<u8>) -> Result<(i32, Command), String> {
         held: Vec::new(),
         input_ends: false,
         streams: [Some(output), Some(errors)],
+        left: false,
     };
     Ok((pid.as_raw_nonzero().get(), command))
 }

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use muster_runner::wire::Exit;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::sys;
@@ -40,6 +41,24 @@ pub(crate) struct Rank {
     /// Its number, as its daemon tells it.
     pub(crate) number: String,
     pub(crate) fd: OwnedFd,
+    /// It was told that its member is being stopped.
+    pub(crate) told: bool,
+}
+
+impl Rank {
+    /// Whether it has ended, although nobody may have reaped it yet.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        let now = Timespec::default();
+        rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Its parent now. If its daemon is gone, that is the nearest subreaper.
+    pub(crate) fn parent(&self) -> Option<i32> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+        parent.parse().ok()
+    }
 }
 
 #[derive(Default)]
@@ -91,6 +110,7 @@ impl Ranks {
                     root,
                     number,
                     fd,
+                    told: false,
                 });
             }
         }

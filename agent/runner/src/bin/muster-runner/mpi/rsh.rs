@@ -85,7 +85,8 @@ fn attempt(name: &str, args: Vec<OsString>) -> Result<u8, String> {
     }
     let gone = |why: String| format!("{} is gone: {why}", host.name);
     let connection = Connection::open(host).map_err(|why| format!("{}: {why}", host.name))?;
-    forward(connection, &asked).map_err(gone)
+    let ended = forward(connection, &asked).map_err(gone)?;
+    ended.map_err(|why| format!("{} refuses: {why}", host.name))
 }
 
 /// Reads a call as ssh would.
@@ -266,9 +267,9 @@ pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the command and forwards until it has ended. Returns its code. The error says why the host is
-/// gone.
-fn forward(mut connection: Connection, asked: &Asked) -> Result<u8, String> {
+/// Runs the command and forwards until it has ended. Returns its code, or why the host refuses it. The
+/// error says why the host is gone.
+fn forward(mut connection: Connection, asked: &Asked) -> Result<Result<u8, String>, String> {
     let signals = sys::signal_fd(&shim::PASSED).map_err(|e| format!("signals: {e}"))?;
     if asked.command.len() > MAX {
         return Err(format!("the command has more than {MAX} bytes"));
@@ -296,8 +297,11 @@ fn forward(mut connection: Connection, asked: &Asked) -> Result<u8, String> {
                         .and_then(|()| io::stdout().flush()),
                 ),
                 Kind::Errors => drop(io::stderr().write_all(&content)),
-                Kind::Exited => return content.first().copied().ok_or("it tells no code".into()),
-                Kind::Refused => return Err(String::from_utf8_lossy(&content).into_owned()),
+                Kind::Exited => {
+                    let code = content.first().copied();
+                    return code.map(Ok).ok_or("it tells no code".into());
+                }
+                Kind::Refused => return Ok(Err(String::from_utf8_lossy(&content).into_owned())),
                 _ => {}
             }
         }

@@ -9,8 +9,8 @@ import os
 import pathlib
 import signal
 
-# A rank is killed, a rank of MPI below it, or its node is cut.
-KILL, BELOW, CUT = "kill", "below", "cut"
+# A rank is killed, a rank of MPI below it, or the launcher's program that holds MPI's daemon there over a connection; or its node is cut.
+KILL, BELOW, HOLDER, CUT = "kill", "below", "holder", "cut"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,20 +24,25 @@ class Strike:
         """In words, with the member's role if it has one."""
         member = next(member for member in status["members"] if member["node"] == self.node(status))
         name = member.get("role") or f"rank {self.rank}"
-        return {KILL: f"{name} killed", BELOW: f"rank of MPI on {name} killed", CUT: f"node of {name} cut"}[self.what]
+        words = {KILL: "{} killed", BELOW: "rank of MPI on {} killed", HOLDER: "muster-rsh to {} killed", CUT: "node of {} cut"}
+        return words[self.what].format(name)
 
     def node(self, status):
-        return self._rank(status)["node"]
+        return self._rank(status, self.rank)["node"]
 
-    def _rank(self, status):
-        return next(rank for rank in status["ranks"] if rank["rank"] == self.rank)
+    def _rank(self, status, number):
+        return next(rank for rank in status["ranks"] if rank["rank"] == number)
 
     def strike(self, status, muster):
-        pid = self._rank(status)["pid"]
+        pid = self._rank(status, self.rank)["pid"]
         if self.what == KILL:
             os.kill(pid, signal.SIGKILL)
         elif self.what == BELOW:
             os.kill(next(below for below in descendants(pid) if is_of_mpi(below)), signal.SIGKILL)
+        elif self.what == HOLDER:
+            host = next(f"job-{member['role']}" for member in status["members"] if member["node"] == self.node(status))
+            launcher = self._rank(status, 0)["pid"]
+            os.kill(next(below for below in descendants(launcher) if is_remote_start(below, host)), signal.SIGKILL)
         else:
             # The power is gone: agent, runner and workers are killed at once.
             muster("local", "kill-node", self.node(status))
@@ -45,7 +50,12 @@ class Strike:
     def expected(self, status):
         """The cause, the culprit, and the one to be charged, as `muster explain` must say."""
         node = self.node(status)
-        return ("WorkerKilled", f"rank {self.rank} on {node}", "job") if self.what != CUT else ("NodeLost", node, "node")
+        if self.what == CUT:
+            return ("NodeLost", node, "node")
+        if self.what == HOLDER:
+            # It was a process of the launcher's member, and mpirun gives up without it.
+            return ("WorkerFailed", f"rank 0 on {self._rank(status, 0)['node']}", "job")
+        return ("WorkerKilled", f"rank {self.rank} on {node}", "job")
 
 
 def descendants(pid):
@@ -59,6 +69,12 @@ def is_of_mpi(pid):
     """Whether MPI has given the process a number: Open MPI, or MPICH."""
     environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return any(variable.startswith((b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")) for variable in environment)
+
+
+def is_remote_start(pid, host):
+    """Whether the process is a program for remote starts, with a command on this host."""
+    words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return words[0].endswith("/muster-rsh") and host in words
 
 
 @dataclasses.dataclass(frozen=True)

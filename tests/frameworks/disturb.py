@@ -54,7 +54,7 @@ def main():
     print("\n" + table(rows))
     print("\n".join(wrong) or "All of them ended as if nothing had happened.")
     if options.write and not wrong:
-        write(table(rows))
+        write(rows)
     return 1 if wrong else 0
 
 
@@ -235,11 +235,24 @@ def table(rows):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def write(text):
+def write(rows):
+    """Puts these rows into the page. Cases that were not run keep theirs."""
     page = PAGE.read_text()
     before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    shown, after = rest.split(END)
+    kept = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.strip().splitlines()[2:]]
+    of_case = by_case(kept) | by_case(rows)
+    order = [case.name for file in FILES for case in load(file)]
+    PAGE.write_text(f"{before}{BEGIN}\n{table([row for name in order for row in of_case.get(name, [])])}\n{END}{after}")
+
+
+def by_case(rows):
+    """The rows of each case. Only the first of them has its name."""
+    found, name = {}, None
+    for row in rows:
+        name = row[0] or name
+        found.setdefault(name, []).append(row)
+    return found
 
 
 def arguments():
@@ -252,7 +265,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=some_of, default=FILES, help=",".join(FILES) + " [all]")
     parser.add_argument("--named", default="", metavar="TEXT", help="only cases whose name contains this")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/frameworks.md, if all was right")
+    parser.add_argument("--write", action="store_true", help="put the rows into docs/frameworks.md, if all was right")
     options = parser.parse_args()
     if not MUSTER.exists():
         parser.error(f"{MUSTER} is not there: run make build first")

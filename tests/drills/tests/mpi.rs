@@ -126,6 +126,24 @@ fn why(cluster: &Cluster, generation: u64) -> Value {
     of.next().unwrap_or_else(|| panic!("{explained:#}")).clone()
 }
 
+/// The process of the launcher that holds a command on this host.
+fn remote_start(status: &Value, host: &str) -> u64 {
+    let launcher = pids(status)[0];
+    let children = format!("/proc/{launcher}/task/{launcher}/children");
+    let children = fs::read_to_string(children).unwrap();
+    let on_host = |pid: &&str| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words
+            .split(|byte| *byte == 0)
+            .any(|word| word == host.as_bytes())
+    };
+    let found = children.split_whitespace().find(on_host);
+    found
+        .unwrap_or_else(|| panic!("{children}"))
+        .parse()
+        .unwrap()
+}
+
 #[test]
 fn mpirun_reaches_its_hosts_and_is_believed_only_if_nothing_fell() {
     let cluster = Cluster::up(4);
@@ -190,20 +208,33 @@ fn mpirun_reaches_its_hosts_and_is_believed_only_if_nothing_fell() {
     );
     assert_eq!(killed["message"].as_str(), Some(&*expected), "{killed:#}");
 
+    // The connection breaks by which the launcher holds its second daemon. mpirun does not mind, and its
+    // success would not be the job's. Nobody is known to be at fault.
+    kill(remote_start(&fourth, "pi-worker-1"), Signal::KILL);
+    let (fifth, _) = runs(&cluster, 5);
+    assert_eq!(nodes(&fifth), nodes(&fourth));
+    let broke = why(&cluster, 5);
+    let message = broke["message"].as_str().unwrap();
+    assert!(
+        message.contains(": muster-lend: the launcher's connection broke above MPI rank "),
+        "{broke:#}"
+    );
+    assert_eq!(broke["charged"].as_str(), Some("nobody"), "{broke:#}");
+
     // A worker's node is cut: its daemon and its ranks are gone, and mpirun ends well at once. The spare
     // node takes its place, and the launcher keeps its own.
-    let lost = nodes(&fourth)[1].clone();
+    let lost = nodes(&fifth)[1].clone();
     cluster.muster(["local", "kill-node", &lost]);
-    let (fifth, _) = runs(&cluster, 5);
-    assert!(!nodes(&fifth).contains(&lost), "{:?}", nodes(&fifth));
-    assert_eq!(nodes(&fifth)[0], nodes(&fourth)[0]);
-    let cut = why(&cluster, 5);
+    let (sixth, _) = runs(&cluster, 6);
+    assert!(!nodes(&sixth).contains(&lost), "{:?}", nodes(&sixth));
+    assert_eq!(nodes(&sixth)[0], nodes(&fifth)[0]);
+    let cut = why(&cluster, 6);
     assert_eq!(cut["culprit"].as_str(), Some(&*lost), "{cut:#}");
 
     // Everything ends well.
     fs::write(cluster.path("end"), "").unwrap();
     cluster.muster(["wait", "pi", "--for=complete", "--timeout", "60s"]);
-    let said = log(&cluster, 5);
+    let said = log(&cluster, 6);
     assert!(
         said.contains("rank 3 ends") && said.contains("daemons have ended with [0, 0]"),
         "{said}"

@@ -1,7 +1,7 @@
-"""MPI: an MPIJob with four ranks on two workers, by three implementations. A killed rank is one that mpirun started, two generations
+"""MPI: an MPIJob with four ranks on two workers, by four implementations. A killed rank is one that mpirun started, two generations
 below what Muster starts on the worker."""
 
-from case import BELOW, CUT, KILL, Case, Strike
+from case import BELOW, CUT, HOLDER, KILL, Case, Strike
 
 JOB = """
 apiVersion: kubeflow.org/v2beta1
@@ -22,10 +22,13 @@ spec:
 # The wheel of Open MPI 4 does not find its own files on another host by itself.
 OPENMPI4 = ", {name: OPAL_PREFIX, value: ENVIRONMENT}, {name: PMIX_INSTALL_PREFIX, value: ENVIRONMENT}"
 
+# What the file vars.sh of a whole installation would set; its packages do not have that file.
+INTEL = ", {name: I_MPI_ROOT, value: ENVIRONMENT}, {name: FI_PROVIDER_PATH, value: ENVIRONMENT/lib}, {name: FI_PROVIDER, value: tcp}"
 
-def case(name, package, packages, implementation, variables=""):
+
+def case(name, package, packages, implementation, variables="", more=()):
     # The ranks of Muster: 0 is the launcher, and 1 and 2 are what lends the workers to it.
-    strikes = (Strike(BELOW, 2), Strike(KILL, 0), Strike(CUT, 1), Strike(CUT, 0))
+    strikes = (Strike(BELOW, 2), Strike(KILL, 0), *more, Strike(CUT, 1), Strike(CUT, 0))
     job = JOB.replace("IMPLEMENTATION", implementation).replace("VARIABLES", variables)
     return Case(name=name, package=package, packages=packages, program="mpi_sum.py", job=job, members=3, stepping=(0,), strikes=strikes)
 
@@ -33,5 +36,7 @@ def case(name, package, packages, implementation, variables=""):
 CASES = [
     case("Open MPI 4, MPIJob", "openmpi", "openmpi4.txt", "OpenMPI", OPENMPI4),
     case("Open MPI 5, MPIJob", "openmpi", "openmpi5.txt", "OpenMPI"),
-    case("MPICH, MPIJob", "mpich", "mpich.txt", "MPICH"),
+    # hydra holds its daemons over connections. The daemons of Open MPI leave theirs as soon as they run.
+    case("MPICH, MPIJob", "mpich", "mpich.txt", "MPICH", more=(Strike(HOLDER, 2),)),
+    case("Intel MPI, MPIJob", "impi-rt", "intelmpi.txt", "Intel", INTEL, more=(Strike(HOLDER, 2),)),
 ]

@@ -43,7 +43,11 @@ pub(crate) struct Component {
 }
 
 /// In the order of their folders' names.
-pub(crate) const COMPONENTS: [Component; 5] = [
+pub(crate) const COMPONENTS: [Component; 6] = [
+    Component {
+        folder: "cert-manager",
+        value: "certManager.enabled",
+    },
     Component {
         folder: "cordon",
         value: "cordon.enabled",
@@ -88,7 +92,12 @@ impl Component {
 
     fn template(&self) -> (String, String) {
         let Self { folder, value } = self;
-        let text = documents(&escaped(&self.objects()));
+        let mut text = escaped(&self.objects());
+        for edit in COMPONENT_EDITS.iter().filter(|edit| edit.file == *folder) {
+            assert_eq!(text.matches(edit.find).count(), edit.times, "{}", edit.find);
+            text = text.replace(edit.find, edit.put);
+        }
+        let text = documents(&text);
         let head = format!(
             "# Made from manifests/components/{folder}: change the files there, not this one.\n"
         );
@@ -124,6 +133,46 @@ const fn edit(file: &'static str, find: &'static str, put: &'static str) -> Edit
     }
 }
 
+/// What the objects of components have places for.
+const COMPONENT_EDITS: &[Edit] = &[
+    edit(
+        "cert-manager",
+        "  # Your issuer.
+  issuerRef:
+    group: cert-manager.io
+    kind: ClusterIssuer
+    name: muster
+",
+        "  issuerRef: {{ toJson .Values.certManager.issuerRef }}\n",
+    ),
+    edit(
+        "cert-manager",
+        "  - localhost\n",
+        "  - localhost
+  {{- range .Values.coordinator.serverNames }}
+  - {{ toJson . }}
+  {{- end }}
+",
+    ),
+];
+
+/// The volume of the component `cert-manager`, if its value is true.
+macro_rules! with_tls {
+    ($above:literal) => {
+        concat!(
+            $above,
+            "
+      {{- if .Values.certManager.enabled }}
+      - name: tls
+        secret:
+          secretName: muster-coordinator-tls
+          defaultMode: 0440
+      {{- end }}
+"
+        )
+    };
+}
+
 const EDITS: &[Edit] = &[
     edit(
         "coordinator.yaml",
@@ -142,7 +191,8 @@ const EDITS: &[Edit] = &[
         seccompProfile:
           type: RuntimeDefault
 ",
-        "      enableServiceLinks: false
+        concat!(
+            "      enableServiceLinks: false
       {{- with .Values.imagePullSecrets }}
       imagePullSecrets: {{ toJson . }}
       {{- end }}
@@ -172,19 +222,28 @@ const EDITS: &[Edit] = &[
       priorityClassName: {{ toJson . }}
       {{- end }}
       securityContext: {{ toJson .Values.coordinator.podSecurityContext }}
-      {{- if not .Values.coordinator.storage.persistent }}
-      volumes:
-      - name: state
-        emptyDir: {}
-      {{- end }}
-      {{- if .Values.coordinator.storage.persistent }}
-      {{- if .Values.twoCoordinators.enabled }}
-      volumes:
-      - name: state
-        emptyDir: {}
-      {{- end }}
-      {{- end }}
 ",
+            with_tls!("      {{- if not .Values.coordinator.storage.persistent }}
+      volumes:
+      - name: state
+        emptyDir: {}"),
+            "      {{- end }}
+      {{- if .Values.coordinator.storage.persistent }}
+",
+            with_tls!("      {{- if .Values.twoCoordinators.enabled }}
+      volumes:
+      - name: state
+        emptyDir: {}"),
+            "      {{- end }}
+      {{- if not .Values.twoCoordinators.enabled }}
+      {{- if .Values.certManager.enabled }}
+",
+            with_tls!("      volumes:"),
+            "      {{- end }}
+      {{- end }}
+      {{- end }}
+"
+        ),
     ),
     edit(
         "coordinator.yaml",
@@ -204,6 +263,31 @@ const EDITS: &[Edit] = &[
         {{- end }}
         {{- range .Values.coordinator.extraArgs }}
         - {{ toJson . }}
+        {{- end }}
+",
+    ),
+    edit(
+        "coordinator.yaml",
+        "        env:\n",
+        "        env:
+        {{- if .Values.certManager.enabled }}
+        - name: MUSTER_TLS_CERT_FILE
+          value: /muster/tls/tls.crt
+        - name: MUSTER_TLS_PRIVATE_KEY_FILE
+          value: /muster/tls/tls.key
+        - name: MUSTER_CA_FILE
+          value: /muster/tls/ca.crt
+        {{- end }}
+",
+    ),
+    edit(
+        "coordinator.yaml",
+        "        volumeMounts:\n",
+        "        volumeMounts:
+        {{- if .Values.certManager.enabled }}
+        - name: tls
+          mountPath: /muster/tls
+          readOnly: true
         {{- end }}
 ",
     ),

@@ -178,19 +178,61 @@ fn with_the_values_of_components_it_is_the_base_with_these_components() {
     let folders = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
     let mut folders: Vec<String> = folders.collect();
     folders.sort();
-    // A release has an issuer of its own, and mounts its Secret: not in the chart yet.
-    folders.retain(|folder| folder != "cert-manager");
     assert_eq!(folders, COMPONENTS.map(|component| component.folder));
     for chosen in choices() {
         let objects = rendered(&with_components(&chosen), NAMESPACE);
         expect_equal(&objects, &of_the_base_and(&chosen));
     }
-    let mut values = with_components(&[&COMPONENTS[0]]);
+    let cordon = COMPONENTS.iter().find(|one| one.folder == "cordon");
+    let mut values = with_components(&[cordon.unwrap()]);
     set(&mut values, "cordon.dryRun", json!(true));
     let objects = rendered(&values, NAMESPACE);
     let pod = &objects["StatefulSet muster-coordinator"]["spec"]["template"]["spec"];
     let flags = pod["containers"][0]["args"].as_array().unwrap();
     assert!(flags.contains(&json!("--kubernetes-cordon=dry-run")));
+}
+
+#[test]
+fn a_release_has_its_own_issuer_and_names() {
+    let cert_manager = &COMPONENTS[0];
+    let mut values = with_components(&[cert_manager]);
+    let issuer = json!({"kind": "Issuer", "name": "ours"});
+    set(&mut values, "certManager.issuerRef", issuer.clone());
+    set(
+        &mut values,
+        "coordinator.serverNames",
+        json!(["train.example.org"]),
+    );
+    let objects = rendered(&values, "elsewhere");
+    let certificate = &objects["Certificate muster-coordinator"]["spec"];
+    assert_eq!(certificate["issuerRef"], issuer);
+    let names = [
+        "muster-coordinator.elsewhere.svc",
+        "muster-coordinator.elsewhere",
+        "muster-coordinator",
+        "localhost",
+        "train.example.org",
+    ];
+    assert_eq!(certificate["dnsNames"], json!(names));
+    // The Secret is mounted whatever the coordinator's own volume is.
+    for (persistent, two, volumes) in [
+        (true, false, json!(["tls"])),
+        (false, false, json!(["state", "tls"])),
+        (false, true, json!(["state", "tls"])),
+        (true, true, json!(["state", "tls"])),
+    ] {
+        set(
+            &mut values,
+            "coordinator.storage.persistent",
+            json!(persistent),
+        );
+        set(&mut values, "twoCoordinators.enabled", json!(two));
+        let objects = rendered(&values, NAMESPACE);
+        let pod = &objects["StatefulSet muster-coordinator"]["spec"]["template"]["spec"];
+        let there = pod["volumes"].as_array().unwrap().iter();
+        let there: Vec<&Value> = there.map(|volume| &volume["name"]).collect();
+        assert_eq!(json!(there), volumes, "{persistent} {two}");
+    }
 }
 
 #[test]

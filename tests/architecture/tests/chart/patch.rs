@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// Applies a patch: one that puts items at the ends of lists or gives fields their values, or a merge patch
-/// (RFC 7386), which is as good here as kustomize's own. No component has another.
+/// Applies a patch: one that puts items at the ends of lists or gives fields their values, or a strategic merge
+/// patch, in which items of a list have names. No component has another.
 pub(crate) fn apply(patch: &Value, objects: &mut BTreeMap<String, Value>) {
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
     let target = &patch["target"];
@@ -31,9 +31,35 @@ pub(crate) fn apply(patch: &Value, objects: &mut BTreeMap<String, Value>) {
     }
 }
 
+/// By what an item of such a list is known.
+const NAMES: [&str; 2] = ["mountPath", "name"];
+
+fn name(item: &Value) -> Option<&Value> {
+    NAMES.into_iter().find_map(|field| item.get(field))
+}
+
+/// As kustomize, it puts items that are new before those that are there.
+fn merge_list(into: &mut Vec<Value>, patch: &[Value]) {
+    let mut new = Vec::new();
+    for item in patch {
+        match into.iter_mut().find(|there| name(there) == name(item)) {
+            Some(there) => merge(there, item),
+            None => new.push(item.clone()),
+        }
+    }
+    into.splice(0..0, new);
+}
+
 fn merge(into: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
-        return into.clone_from(patch);
+        return match (into, patch) {
+            (Value::Array(into), Value::Array(patch))
+                if patch.iter().all(|i| name(i).is_some()) =>
+            {
+                merge_list(into, patch);
+            }
+            (into, patch) => into.clone_from(patch),
+        };
     };
     if !into.is_object() {
         *into = json!({});

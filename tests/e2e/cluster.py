@@ -62,6 +62,18 @@ class Overlay:
         self.write(images)
 
     def write(self, images):
+        document = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "namespace": NAMESPACE,
+            # kustomize takes no absolute path.
+            "resources": [os.path.relpath(self.below.resolve(), self.folder.resolve())],
+            "configMapGenerator": [{"name": "muster-e2e", "files": ["train.py"], "options": {"disableNameSuffixHash": True}}],
+            "patches": self.patches(images),
+        }
+        (self.folder / "kustomization.yaml").write_text(json.dumps(document, indent=2))
+
+    def patches(self, images):
         workers = {"name": "workers", "volumeMounts": [{"name": "muster-e2e", "mountPath": str(pathlib.Path(SCRIPT).parent)}]}
         install, agent = {"name": "install"}, {"name": "agent"}
         if images.agent:
@@ -73,16 +85,7 @@ class Overlay:
         if images.coordinator:
             coordinator = {"name": "coordinator", "image": images.coordinator}
             patches.append(workload("StatefulSet", "muster-coordinator", {"containers": [coordinator]}))
-        document = {
-            "apiVersion": "kustomize.config.k8s.io/v1beta1",
-            "kind": "Kustomization",
-            "namespace": NAMESPACE,
-            # kustomize takes no absolute path.
-            "resources": [os.path.relpath(self.below.resolve(), self.folder.resolve())],
-            "configMapGenerator": [{"name": "muster-e2e", "files": ["train.py"], "options": {"disableNameSuffixHash": True}}],
-            "patches": [{"patch": json.dumps(patch), "target": target(patch)} for patch in patches],
-        }
-        (self.folder / "kustomization.yaml").write_text(json.dumps(document, indent=2))
+        return [{"patch": json.dumps(patch), "target": target(patch)} for patch in patches]
 
     def objects(self):
         """What will be there, as (kind, namespace, name). kustomize always writes YAML of this form."""

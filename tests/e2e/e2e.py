@@ -13,6 +13,7 @@ import sys
 import time
 
 from cluster import ROOT, Kubectl, NotSo, NotTested, scratch
+from gpus import Gpus
 from story import Story
 
 
@@ -20,7 +21,7 @@ def main():
     options = parse_options()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = scratch()
-    story = Story(options, Kubectl(options.kubectl), folder)
+    story = (Gpus if options.simulated_gpus else Story)(options, Kubectl(options.kubectl), folder)
     lines, code, began = [], 1, time.monotonic()
     try:
         code = tell(story, lines)
@@ -66,13 +67,15 @@ def summary(lines):
 def parse_options():
     parser = argparse.ArgumentParser(prog="tools/e2e", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--overlay", default=str(ROOT / "manifests/overlays/demo"), metavar="DIR", help="what to install [manifests/overlays/demo]")
-    for name in ("agent", "coordinator", "workers"):
+    add("--simulated-gpus", action="store_true", help="the story of GPUs that break (gpus.py), in place of the other; the nodes need no GPU")
+    add("--overlay", metavar="DIR", help="what to install [manifests/overlays/demo, with --simulated-gpus tests/e2e/hardware]")
+    for name in ("agent", "coordinator", "workers", "hardware"):
         variable = f"MUSTER_IMAGE_{name.upper()}"
         add(f"--image-{name}", default=os.environ.get(variable), metavar="IMAGE", help=f"in place of the overlay's [${variable}]")
     for name in ("agent", "coordinator"):
         add(f"--new-image-{name}", metavar="IMAGE", help="what the upgrade installs [the same again]")
     add("--python", default="python3", help="the interpreter with torch, numpy and scikit-learn in the workers' image [python3]")
+    add("--host-dir", action="append", default=[], metavar="DIR", help="with --simulated-gpus: a folder of the nodes that workers see, as one with torch")
     add("--checkpoints", default="/tmp/muster-e2e", metavar="DIR", help="where workers keep them; shared or not [/tmp/muster-e2e]")
     add("--gpus-per-node", type=int, default=0, metavar="N", help="GPUs that the jobs ask for [0: train with the processors]")
     add("--partition", metavar="COMMAND", help="cuts a node off the network, as 'ssh {node} ...'; no shell reads it")
@@ -88,6 +91,9 @@ def parse_options():
     add("--only", default="", metavar="PATTERN", help="besides those that all need, only the steps whose names match")
     add("--keep", action="store_true", help="leave everything as it is at the end")
     options = parser.parse_args()
+    options.overlay = options.overlay or str(ROOT / ("tests/e2e/hardware" if options.simulated_gpus else "manifests/overlays/demo"))
+    if options.simulated_gpus and not (options.image_workers and options.image_hardware):
+        parser.error("--simulated-gpus needs --image-workers and --image-hardware")
     if not os.access(options.muster, os.X_OK):
         parser.error(f"{options.muster} is not there: run make build first")
     for there, back in (("partition", "heal"), ("node_down", "node_up"), ("api_down", "api_up")):

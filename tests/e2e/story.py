@@ -24,16 +24,18 @@ LONG = ("--epochs", "1000000", "--step-delay-ms", "100")
 class Images:
     """None: that of the overlay."""
 
-    def __init__(self, agent, coordinator, workers):
-        self.agent, self.coordinator, self.workers = agent, coordinator, workers
+    def __init__(self, agent, coordinator, workers, hardware=None):
+        self.agent, self.coordinator, self.workers, self.hardware = agent, coordinator, workers, hardware
 
 
 class Story:
+    overlay_of = Overlay
+
     def __init__(self, options, kubectl, folder):
         self.options, self.kubectl, self.folder = options, kubectl, folder
         self.cluster = Cluster(kubectl)
-        images = Images(options.image_agent, options.image_coordinator, options.image_workers)
-        self.overlay = Overlay(kubectl, folder, options.overlay, images)
+        images = Images(options.image_agent, options.image_coordinator, options.image_workers, options.image_hardware)
+        self.overlay = self.overlay_of(kubectl, folder, options.overlay, images)
         self.forward = Forward(kubectl)
         self.life = life.Life(self)
         self.admin = self.user("admin")

@@ -73,6 +73,7 @@ const ROOMS: [(&str, &[&str]); 20] = [
             "muster-core",
             "muster-fake-nvml",
             "muster-proto",
+            "muster-rpc",
         ],
     ),
     ("muster-architecture", &[]),

@@ -1,5 +1,5 @@
 //! A kubelet that is none: it serves the PodResources API over a real Unix socket, and says what it is
-//! told to say. It knows no pods and starts nothing.
+//! told to say. Device plugins can register with it. It knows no pods and starts nothing.
 
 use std::{
     fs,
@@ -12,9 +12,21 @@ use muster_proto::kubelet::{
     ListPodResourcesResponse, PodResources,
     pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
 };
-use tokio::{net::UnixListener, task::JoinHandle};
+use tokio::{net::UnixListener, sync::mpsc, task::JoinHandle};
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::{
+    Request, Response, Status,
+    transport::{Channel, Server},
+};
+
+use crate::plugin::{
+    self,
+    api::{
+        Empty, RegisterRequest,
+        device_plugin_client::DevicePluginClient,
+        registration_server::{Registration, RegistrationServer},
+    },
+};
 
 /// A kubelet that runs for as long as it is held.
 #[derive(Debug)]
@@ -157,5 +169,68 @@ fn of(
             devices,
             dynamic_resources,
         }],
+    }
+}
+
+/// The other half of a kubelet: device plugins register with it. It keeps what they say.
+#[derive(Debug)]
+pub struct Registrar {
+    dir: PathBuf,
+    heard: mpsc::UnboundedReceiver<RegisterRequest>,
+    served: JoinHandle<()>,
+}
+
+struct Register(mpsc::UnboundedSender<RegisterRequest>);
+
+#[tonic::async_trait]
+impl Registration for Register {
+    async fn register(&self, asked: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        self.0
+            .send(asked.into_inner())
+            .map_err(|_| Status::unavailable("nobody asks any more"))?;
+        Ok(Response::new(Empty {}))
+    }
+}
+
+impl Registrar {
+    /// Starts with its socket in this directory, from which it removes all others, as a kubelet does.
+    pub fn start(dir: &Path) -> Self {
+        for entry in fs::read_dir(dir).expect("the directory is ours").flatten() {
+            fs::remove_file(entry.path()).expect("there are sockets alone");
+        }
+        let listener =
+            UnixListener::bind(dir.join(plugin::KUBELET)).expect("the directory is ours");
+        let (heard_in, heard) = mpsc::unbounded_channel();
+        let server = Server::builder().add_service(RegistrationServer::new(Register(heard_in)));
+        let served = tokio::spawn(async move {
+            let incoming = UnixListenerStream::new(listener);
+            let served = server.serve_with_incoming(incoming).await;
+            served.expect("the socket stays");
+        });
+        Self {
+            dir: dir.to_owned(),
+            heard,
+            served,
+        }
+    }
+
+    /// The next plugin that registers, and a client to it.
+    pub async fn registered(&mut self) -> (RegisterRequest, DevicePluginClient<Channel>) {
+        let said = self.heard.recv();
+        let said = tokio::time::timeout(crate::PATIENCE, said).await;
+        let said = said
+            .expect("a plugin registers")
+            .expect("the server goes on");
+        let socket = self.dir.join(&said.endpoint);
+        let channel = muster_rpc::unix::dial(&socket, crate::PATIENCE)
+            .await
+            .expect("the plugin listens before it registers");
+        (said, DevicePluginClient::new(channel))
+    }
+}
+
+impl Drop for Registrar {
+    fn drop(&mut self) {
+        self.served.abort();
     }
 }

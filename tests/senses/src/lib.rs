@@ -1,7 +1,9 @@
 //! A fake machine, and the agent's own probes that look at it. The tests are in `tests/`.
-//! `senses-cost` measures the cost of looking.
+//! `senses-cost` measures the cost of looking, and `muster-fake-gpus` offers a fake machine's GPUs to
+//! a real kubelet.
 
 pub mod kubelet;
+pub mod plugin;
 
 use std::{
     path::{Path, PathBuf},

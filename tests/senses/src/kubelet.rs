@@ -176,18 +176,17 @@ fn of(
 #[derive(Debug)]
 pub struct Registrar {
     dir: PathBuf,
-    heard: mpsc::UnboundedReceiver<RegisterRequest>,
+    heard: mpsc::Receiver<RegisterRequest>,
     served: JoinHandle<()>,
 }
 
-struct Register(mpsc::UnboundedSender<RegisterRequest>);
+struct Register(mpsc::Sender<RegisterRequest>);
 
 #[tonic::async_trait]
 impl Registration for Register {
     async fn register(&self, asked: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
-        self.0
-            .send(asked.into_inner())
-            .map_err(|_| Status::unavailable("nobody asks any more"))?;
+        let heard = self.0.send(asked.into_inner()).await;
+        heard.map_err(|_| Status::unavailable("nobody asks any more"))?;
         Ok(Response::new(Empty {}))
     }
 }
@@ -200,7 +199,8 @@ impl Registrar {
         }
         let listener =
             UnixListener::bind(dir.join(plugin::KUBELET)).expect("the directory is ours");
-        let (heard_in, heard) = mpsc::unbounded_channel();
+        // A test has one plugin, which waits for the answer.
+        let (heard_in, heard) = mpsc::channel(1);
         let server = Server::builder().add_service(RegistrationServer::new(Register(heard_in)));
         let served = tokio::spawn(async move {
             let incoming = UnixListenerStream::new(listener);

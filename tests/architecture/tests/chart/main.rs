@@ -3,17 +3,13 @@
 //! objects. Where there is a Helm, `helm` on PATH or `$MUSTER_HELM`, it renders them too.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
+mod edits;
 mod generate;
+mod helm;
 mod patch;
 mod template;
 
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    io::{self, Write},
-    path::PathBuf,
-    process::{Command, Stdio},
-};
+use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
 use muster_architecture::root;
 use serde_json::{Value, json};
@@ -124,7 +120,7 @@ fn choices() -> Vec<Vec<&'static Component>> {
 fn the_templates_are_made_from_the_base() {
     let made = templates(&base()).unwrap_or_else(|lost| {
         panic!(
-            "the base has changed. Change the edits in tests/architecture/tests/chart/generate.rs:\n\n{}",
+            "the base has changed. Change the edits in tests/architecture/tests/chart/edits.rs:\n\n{}",
             lost.join("\n")
         )
     });
@@ -233,46 +229,6 @@ fn a_release_has_its_own_issuer_and_names() {
         let there: Vec<&Value> = there.map(|volume| &volume["name"]).collect();
         assert_eq!(json!(there), volumes, "{persistent} {two}");
     }
-}
-
-#[test]
-fn helm_renders_the_same() {
-    for chosen in choices() {
-        if !helm_renders(&chosen) {
-            return;
-        }
-    }
-}
-
-/// False: there is no Helm.
-fn helm_renders(components: &[&Component]) -> bool {
-    let named = env::var("MUSTER_HELM").ok();
-    let helm = named.clone().unwrap_or_else(|| "helm".into());
-    let mut command = Command::new(&helm);
-    command
-        .args(["template", "muster"])
-        .arg(chart())
-        .args(["--namespace", NAMESPACE])
-        .stdin(Stdio::null());
-    for component in components {
-        command.arg(format!("--set={}=true", component.value));
-    }
-    let output = match command.output() {
-        Err(_) if named.is_none() => {
-            // Not `eprintln!`, which the test runner hides.
-            let _ = writeln!(
-                io::stderr(),
-                "!!! NOT CHECKED: the chart by Helm itself (there is no helm on PATH, and no $MUSTER_HELM)"
-            );
-            return false;
-        }
-        result => result.unwrap_or_else(|e| panic!("{helm}: {e}")),
-    };
-    let why = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{why}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    expect_equal(&by_name(&text), &of_the_base_and(components));
-    true
 }
 
 #[test]

@@ -55,7 +55,7 @@ const SIGBUS: i32 = 7;
 const SIGFPE: i32 = 8;
 pub(crate) const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
-const SIGTERM: i32 = 15;
+pub(crate) const SIGTERM: i32 = 15;
 
 /// The meaning of one rank's end. The order is that in which blame prefers them: a rank that failed
 /// by itself explains the others, and a rank that names a lost peer explains nothing.
@@ -109,9 +109,12 @@ const OF_FRAMEWORKS: [&str; 6] = [
     "stopped sending heartbeats",
     "JAX distributed service detected fatal errors",
     "has lost communication with a remote daemon",
-    "muster-lend: the launcher's connection broke",
+    CONNECTION_BROKE,
     "/src/collective/result.cc:",
 ];
+
+/// What `muster-lend` says if the connection of its launcher broke while a rank of MPI ran.
+pub(crate) const CONNECTION_BROKE: &str = "muster-lend: the launcher's connection broke";
 
 fn names_a_lost_peer(line: &str) -> bool {
     let says = |words: &[&str]| words.iter().any(|word| line.contains(word));

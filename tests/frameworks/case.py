@@ -53,8 +53,8 @@ class Strike:
         if self.what == CUT:
             return ("NodeLost", node, "node")
         if self.what == HOLDER:
-            # It was a process of the launcher's member, and mpirun gives up without it.
-            return ("WorkerFailed", f"rank 0 on {self._rank(status, 0)['node']}", "job")
+            # A connection broke. mpirun gives up then, and kills the ranks on the other worker.
+            return ("PeersLost", None, "nobody")
         return ("WorkerKilled", f"rank {self.rank} on {node}", "job")
 
 

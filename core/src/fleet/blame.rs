@@ -5,6 +5,8 @@
 //! A node fault never spends a job's restart budget, unless it repeats without progress. A failure
 //! that is charged to a job counts against a node only if the job then lasts longer elsewhere.
 
+mod hung_up;
+
 use std::{cmp::Reverse, time::Duration};
 
 use crate::{
@@ -13,6 +15,8 @@ use crate::{
     id::NodeName,
     time::Timestamp,
 };
+
+pub(crate) use hung_up::follows_a_break;
 
 /// One fact about a broken generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -320,10 +324,10 @@ pub(crate) struct Blame {
 /// memory may take its runner along. So the job pays if this has happened `in_vain`, repeatedly and
 /// without a new step. Otherwise such a job would restart for ever.
 pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Blame> {
-    let late = too_late(evidence);
+    let (late, follows) = (too_late(evidence), follows_a_break(evidence));
     let primary = evidence
         .iter()
-        .min_by_key(|e| (late(e), e.order(), Reverse(e.breaks())))?;
+        .min_by_key(|e| (late(e) || follows(e), e.order(), Reverse(e.breaks())))?;
     let (cause, charged, message) = cause_and_payer(primary, evidence, members, in_vain);
     let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
     // A member that fenced itself, or was not let in, is neither to blame nor a victim.

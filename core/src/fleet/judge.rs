@@ -332,7 +332,11 @@ impl JobTurn<'_> {
         evidence: &[Evidence],
     ) -> Option<Judgement> {
         let late = blame::too_late(evidence);
-        if !evidence.iter().all(|e| e.is_victim() || late(e)) {
+        let follows = blame::follows_a_break(evidence);
+        if !evidence
+            .iter()
+            .all(|e| e.is_victim() || late(e) || follows(e))
+        {
             return None;
         }
         let doubted = self.doubted_since();

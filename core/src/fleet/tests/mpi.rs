@@ -197,6 +197,37 @@ fn a_killed_launcher_is_the_cause_although_its_connections_seem_to_have_broken_b
 }
 
 #[test]
+fn what_mpirun_does_after_a_connection_broke_is_its_consequence() {
+    let rank = "muster-lend: MPI rank 1 (pid 8) was killed by signal 9";
+    let broke = "muster-lend: the launcher's connection broke above MPI rank 5 (pid 7)";
+    let after = |first: &str, launcher: Exit| {
+        let mut bench = started(&["a", "b", "c"]);
+        if first == "rank" {
+            bench.rank_exits("pi", 1, Exit::Signal(9), Some(rank));
+            bench.now = bench.now + Duration::from_millis(5);
+        }
+        bench.rank_exits("pi", 2, Exit::Signal(1), Some(broke));
+        bench.now = bench.now + Duration::from_millis(5);
+        if first == "connection" {
+            bench.rank_exits("pi", 1, Exit::Signal(9), Some(rank));
+        }
+        bench.rank_exits("pi", 0, launcher, None);
+        bench.pass(3 * SECOND);
+        let job = bench.job("pi");
+        assert_eq!(job.last_generation.0, 2, "{}", job.message);
+        let incident = job.incidents.last().unwrap().clone();
+        (incident.culprit, incident.charged)
+    };
+    let gave_up = Exit::Code(255);
+    assert_eq!(after("connection", gave_up), (None, Charged::Nobody));
+    // A rank that was killed before is the cause; and so is a launcher that was killed by a signal.
+    let of = |name: &str| (Some(name.to_owned()), Charged::Job);
+    assert_eq!(after("rank", gave_up), of("rank 1 on b"));
+    assert_eq!(after("connection", Exit::Code(137)), of("rank 0 on a"));
+    assert_eq!(after("connection", Exit::Signal(9)), of("rank 0 on a"));
+}
+
+#[test]
 fn mpirun_is_not_believed_if_a_node_was_cut_before() {
     let mut bench = started(&["a", "b", "c", "d"]);
     bench.cut("c");

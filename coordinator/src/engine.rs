@@ -1,9 +1,9 @@
 //! The engine: one thread that owns the fleet and the store. It repeats one cycle: take all inputs
 //! that wait, make one turn, make one commit, execute the effects.
 //!
-//! The engine is an ordinary thread, because a commit blocks for the disk (some 4 ms) and nothing
-//! else may wait with it. It shares no state: inputs come over one bounded queue, and everything
-//! that others may see goes out over `watch` channels that hold only the latest state. If a commit
+//! The engine is an ordinary thread, because a commit blocks for the store (redb: some 4 ms) and
+//! nothing else may wait with it. It shares no state: inputs come over one bounded queue, answers go
+//! back to the one who asked, and what others may see goes out over channels. If a commit
 //! fails, the thread ends and the process with it, so nobody has heard of a decision that is not
 //! stored.
 
@@ -76,8 +76,7 @@ pub enum StartError {
 pub struct Started {
     pub handle: Handle,
     pub term: Term,
-    /// Every turn from the first that is not idle, until the engine ends. Drop it where nobody
-    /// counts.
+    /// Figures of each turn that was not idle. Drop it where nobody counts.
     pub turns: broadcast::Receiver<TurnStats>,
     /// Ends with the engine: after a shutdown, or with the error of a commit that failed.
     pub thread: JoinHandle<Result<(), StoreError>>,
@@ -85,7 +84,7 @@ pub struct Started {
     pub ended: oneshot::Receiver<()>,
 }
 
-/// Loads the record, stores a new term (at least `min_term`) and starts the engine's thread.
+/// Loads all records, stores a new term (at least `min_term`) and starts the engine's thread.
 pub fn start(
     mut store: Box<dyn Store>,
     policy: Policy,
@@ -359,7 +358,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the engine if another coordinator decides by now.
+    /// Ends the engine if this process is no longer sure that it may decide.
     fn leads(&self) -> Result<(), StoreError> {
         if self.store.still_holds() {
             Ok(())

@@ -131,7 +131,7 @@ pub enum StoreError {
     #[error("{0} was written by another coordinator; this one says nothing more")]
     Overtaken(String),
     #[error(
-        "another coordinator decides now; this one says nothing more. What it had committed before stands"
+        "this coordinator is no longer sure that it may decide: another one does, or soon will. It says nothing more. What it had committed stands"
     )]
     Deposed,
 }

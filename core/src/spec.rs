@@ -442,7 +442,7 @@ impl SpecDocument {
             step_pattern: self.step_pattern.clone(),
             checkpoint_pattern: self.checkpoint_pattern.clone(),
             node_mix: errors.one_of("spec.nodeMix", self.node_mix.as_deref(), &NodeMix::ALL),
-            rules: self.check_rules(errors),
+            rules: Vec::new(),
             suspend: self.suspend.unwrap_or(false),
             lifetime: self.check_lifetime(errors),
             template: None,
@@ -454,6 +454,7 @@ impl SpecDocument {
             origin.check(!self.roles.is_empty(), errors);
         }
         spec.roles = roles::check(self, &spec, errors);
+        spec.rules = self.check_rules(&spec.roles, errors);
         if !self.roles.is_empty() {
             (spec.replicas, spec.min_replicas, spec.max_replicas) =
                 roles::totals(self, &spec.roles, errors);

@@ -295,33 +295,77 @@ pub(crate) fn restarts(
     log: &mut Verdicts,
 ) -> Ends {
     let kind = policy.map_or(default, |(policy, _)| *policy);
-    let limit = run.backoff_limit.as_ref();
-    if let Some((_, at)) = limit {
-        match kind {
-            Policy::Never => log.note(at, "is not counted under Never, as upstream"),
-            Policy::ExitCode => log.note(at, "is not counted under ExitCode, as upstream"),
-            _ => log.taken(
-                at,
-                "spec.restartPolicy.maxRestarts; an incident counts once, however many pods it stops",
-            ),
-        }
+    say_limit(&[kind], run, log);
+    if let Some(policy) = policy {
+        say_policy(policy, codes, log);
     }
-    if let Some((kind, at)) = policy {
-        match kind {
-            Policy::Never => log.taken(
-                at,
-                "part of spec.rules; a node that is lost is replaced all the same",
-            ),
-            Policy::OnFailure => log.taken(at, "spec.restartPolicy"),
-            Policy::Always => log.warn(at, "restarts after failures only, not after success"),
-            Policy::ExitCode => log.taken(
-                at,
-                format!("part of spec.rules: a rank that ends with one of {codes} is restarted"),
-            ),
-        }
+    ends(kind, run, own, codes)
+}
+
+/// What the policies of several roles mean together. Where they differ, each is a rule of its role.
+pub(crate) fn restarts_by_role(
+    roles: &[Role<'_>],
+    default: Policy,
+    run: &RunPolicy<'_>,
+    log: &mut Verdicts,
+) -> Ends {
+    let kind = |role: &Role<'_>| role.policy.as_ref().map_or(default, |(kind, _)| *kind);
+    let kinds: Vec<Policy> = roles.iter().map(kind).collect();
+    say_limit(&kinds, run, log);
+    for policy in roles.iter().filter_map(|role| role.policy.as_ref()) {
+        say_policy(policy, RETRIED, log);
     }
+    if let Some(first) = kinds.first()
+        && kinds.iter().all(|kind| kind == first)
+    {
+        return ends(*first, run, None, RETRIED);
+    }
+    let mut all = Ends::default();
+    for (role, kind) in roles.iter().zip(kinds) {
+        let ends = ends(kind, run, None, RETRIED);
+        all.policy = all.policy.or(ends.policy);
+        all.rules
+            .extend(ends.rules.into_iter().map(|rule| RuleDocument {
+                role: Some(role.name.to_lowercase()),
+                ..rule
+            }));
+    }
+    all
+}
+
+fn say_limit(kinds: &[Policy], run: &RunPolicy<'_>, log: &mut Verdicts) {
+    let Some((_, at)) = &run.backoff_limit else {
+        return;
+    };
+    let counted = |kind: &&Policy| matches!(kind, Policy::OnFailure | Policy::Always);
+    match kinds.iter().find(counted).or(kinds.first()) {
+        Some(Policy::Never) => log.note(at, "is not counted under Never, as upstream"),
+        Some(Policy::ExitCode) => log.note(at, "is not counted under ExitCode, as upstream"),
+        _ => log.taken(
+            at,
+            "spec.restartPolicy.maxRestarts; an incident counts once, however many pods it stops",
+        ),
+    }
+}
+
+fn say_policy((kind, at): &(Policy, Field<'_>), codes: &str, log: &mut Verdicts) {
+    match kind {
+        Policy::Never => log.taken(
+            at,
+            "part of spec.rules; a node that is lost is replaced all the same",
+        ),
+        Policy::OnFailure => log.taken(at, "spec.restartPolicy"),
+        Policy::Always => log.warn(at, "restarts after failures only, not after success"),
+        Policy::ExitCode => log.taken(
+            at,
+            format!("part of spec.rules: a rank that ends with one of {codes} is restarted"),
+        ),
+    }
+}
+
+fn ends(kind: Policy, run: &RunPolicy<'_>, own: Option<i64>, codes: &str) -> Ends {
     let own = own.filter(|own| *own > 0);
-    let limit = limit.map(|(limit, _)| *limit);
+    let limit = run.backoff_limit.as_ref().map(|(limit, _)| *limit);
     // An end that the launcher in the pods survives never reaches the policy of the job.
     let last = match own {
         Some(own) => restart("failure", Some(own)),

@@ -287,6 +287,10 @@ fn rules_of_rule() -> Value {
             "self.when != 'deadline' || self.then in ['fail', 'succeed']",
             "then must be fail or succeed with when: deadline",
         ),
+        rule(
+            "self.when != 'deadline' || !has(self.role)",
+            "role belongs to the end of a member, and a deadline ends the whole job",
+        ),
     ])
 }
 

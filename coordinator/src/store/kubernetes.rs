@@ -66,8 +66,8 @@ enum Ask {
 /// A coordinator that wants to decide.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Dropped before `store`, whose drop waits for the thread: this drop ends the thread's wait for
-    /// the Lease.
+    /// It must stay above `store`: fields are dropped in order. The drop of `store` waits for the
+    /// thread, and the drop of this field ends the thread's wait for the Lease.
     leads: oneshot::Receiver<()>,
     store: KubernetesStore,
 }
@@ -188,7 +188,7 @@ async fn serve(
     elector.release().await;
 }
 
-/// An engine that has ended does not wait for its answer.
+/// Does what the engine asks, and answers it. An engine that has ended does not wait for its answer.
 async fn answer(records: &mut Records, ask: Ask) {
     match ask {
         Ask::Load(answer) => drop(answer.send(records.load().await)),

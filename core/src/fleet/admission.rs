@@ -1,5 +1,5 @@
-//! Which jobs may take room in this turn, and in which order. A job that comes first takes what it
-//! needs before the next is asked.
+//! The order in which the jobs of a turn choose nodes. A job that comes first takes what it needs
+//! before the next is asked.
 //!
 //! Today every job that is concerned gets its turn, by priority and then by age. Decides nothing
 //! about nodes: `placement` does, for one job at a time, from what `capacity` says is left.
@@ -8,7 +8,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use crate::{fleet::job::JobRecord, id::JobUid};
 
-/// The jobs of `concerned` that may take room, the first to choose first.
+/// The jobs of `concerned`, the first to choose first.
 pub(crate) fn in_order<'a>(
     jobs: &BTreeMap<JobUid, JobRecord>,
     concerned: impl Iterator<Item = &'a JobUid>,
@@ -24,7 +24,7 @@ mod tests {
     use crate::{fleet::job::tests::record, time::Timestamp};
 
     #[test]
-    fn priority_goes_before_age_and_age_before_the_name() {
+    fn priority_goes_before_age_and_age_before_the_uid() {
         let jobs: BTreeMap<JobUid, JobRecord> =
             [("a", 0, 2), ("b", 0, 1), ("c", 5, 3), ("d", 0, 1)]
                 .into_iter()

@@ -306,6 +306,8 @@ pub(crate) struct Blame {
     pub symptom: Option<String>,
     /// The exit of the rank that failed first. `None`: no rank did, or it is a victim.
     pub exit: Option<Exit>,
+    /// The rank that failed first. `None`: no rank did, or it is a victim.
+    pub rank: Option<u32>,
     pub charged: Charged,
     /// `None`: every known failure is a victim of another.
     pub culprit: Option<String>,
@@ -342,7 +344,8 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         cause,
         message,
         symptom: symptom(primary),
-        exit: exit(primary),
+        exit: own_end(primary).map(|(_, exit)| exit),
+        rank: own_end(primary).map(|(rank, _)| rank),
         charged,
         culprit: named.then(|| primary.name()),
         node: named.then(|| primary.node().clone()),
@@ -352,10 +355,10 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
     })
 }
 
-/// The exit of the rank that failed first.
-fn exit(primary: &Evidence) -> Option<Exit> {
+/// The rank that failed first, and its exit.
+fn own_end(primary: &Evidence) -> Option<(u32, Exit)> {
     match primary {
-        Evidence::RankExit { exit, .. } if !primary.is_victim() => Some(*exit),
+        Evidence::RankExit { rank, exit, .. } if !primary.is_victim() => Some((*rank, *exit)),
         _ => None,
     }
 }

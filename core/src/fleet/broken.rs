@@ -50,7 +50,12 @@ impl JobTurn<'_> {
             // Nobody knows when a node refused, nor when torchrun ended before its group is dead.
             blame.event_at = doubted;
         }
-        let ruling = rules::of_break(&self.job.spec.rules, &blame);
+        let roles = match (blame.rank, &blame.node) {
+            (Some(rank), _) => generation.role_of_rank(rank).into_iter().collect(),
+            (None, Some(node)) => generation.roles_on(node),
+            (None, None) => Vec::new(),
+        };
+        let ruling = rules::of_break(&self.job.spec.rules, &blame, &roles);
         let then = ruling.as_ref().map(|ruling| ruling.rule.then);
         if then == Some(Then::Succeed) {
             // The job asked for this end, so it pays nothing.

@@ -6,7 +6,7 @@
 //! carefully: it may be the network's or the coordinator's own. What a break means is the business
 //! of `broken`, and the end of a job that of `ending`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     fleet::{
@@ -18,7 +18,7 @@ use crate::{
         lenders::{self, Lenders},
         live::{Condition, Doubt, LeftAsItIs},
         placement::Placement,
-        rules,
+        rules::{self, Ended},
     },
     period,
     run::RunReport,
@@ -260,8 +260,21 @@ impl JobTurn<'_> {
         let broke = evidence.iter().filter(|e| e.breaks() && !e.is_victim());
         let broke = broke.map(Evidence::at).min();
         let counts = |at: Timestamp| broke.is_none_or(|broke| at <= broke);
-        let wins = ended.into_iter().find_map(|(at, rank, node)| {
-            let ruling = rules::of_success(&self.job.spec.rules, rank)?;
+        let mut of_role: BTreeMap<usize, u32> = BTreeMap::new();
+        let wins = ended.into_iter().find_map(|(at, node_rank, node)| {
+            let node_rank = node_rank as u32;
+            let place = generation.layout.place(node_rank);
+            let with_its_role = place.is_some_and(|place| {
+                let so_far = of_role.entry(place.role).or_default();
+                *so_far += 1;
+                *so_far == place.share.members
+            });
+            let ended = Ended {
+                node_rank,
+                role: place.map(|place| (place.share.name.as_str(), place.index)),
+                with_its_role,
+            };
+            let ruling = rules::of_success(&self.job.spec.rules, ended)?;
             (ruling.rule.then == Then::Succeed && counts(at)).then(|| Won {
                 rule: ruling.index,
                 node: node.clone(),

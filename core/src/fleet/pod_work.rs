@@ -9,9 +9,9 @@
 //! name.
 //!
 //! A pod that is not needed is deleted in two steps, since the fleet could begin a generation in it at
-//! the same moment. First the fleet is told, and places nothing there any more. The pod is deleted
-//! only after a record of the job that shows this also shows that no worker can live in the pod. From
-//! its deletion request on it counts as going.
+//! the same moment. First the fleet hears that the pod will go, and places nothing there any more. The
+//! pod is deleted only when the job's record shows that the fleet has heard it, and that no worker can
+//! live in the pod. From its deletion request on it counts as going.
 //!
 //! A job that has given its pods back, or whose pods were made in vain, pauses before it gets new
 //! ones. Nothing of this is stored. A coordinator that starts reads all pods first.
@@ -38,7 +38,7 @@ const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
 /// The first and the longest pause after a pod that was made in vain.
 const IN_VAIN_MIN: Duration = Duration::from_secs(1);
 const IN_VAIN_MAX: Duration = Duration::from_secs(300);
-/// How long a created pod counts before the watch reports it. It may have come and
+/// How long a created pod counts as existing if the watch does not report it. It may have come and
 /// gone between two watches. Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout`
 /// in `pkg/controller/controller_utils.go`). Less is enough here, because a surplus pod is deleted
 /// again.
@@ -62,7 +62,7 @@ pub struct PodWork {
     seen: BTreeMap<String, Timestamp>,
     /// How often in a row the job has given its pods back.
     given_back: u32,
-    /// How many pods were made in vain since it last trained.
+    /// How many deletions of pods that were made in vain have been requested since it last trained.
     in_vain: u32,
     not_before: Option<Timestamp>,
 }
@@ -149,7 +149,7 @@ impl PodWork {
         }
         let is_over = |making: &Making| matches!(making, Making::Made { until } if *until <= now);
         self.making.retain(|_, making| !is_over(making));
-        // The plan repeats `gives_back` until the pods are gone. Only the first one counts.
+        // The plan repeats `gives_back` until the pods are gone. During a pause it counts no more.
         let gives_back = gives_back && !self.pauses(now);
         if gives_back {
             let pause = (GIVEN_BACK_MIN * (1 << self.given_back.min(5))).min(GIVEN_BACK_MAX);
@@ -167,7 +167,8 @@ impl PodWork {
                 // A job that is over gets no new generation.
                 announced.contains(&unneeded.uid) || job.phase.is_over()
             });
-        // If a pod was made in vain, the next one waits until it is deleted and a pause is over.
+        // If a pod was made in vain, the next one waits until its deletion is requested and a pause is
+        // over.
         let waits_for_deletion = delete
             .iter()
             .chain(&untold)

@@ -289,7 +289,8 @@ impl Fleet {
         Ok(Reply::Job { uid, existed: true })
     }
 
-    /// Gives a job other limits. Only its object does.
+    /// Gives a job another lifetime: deadlines and time to live. Only the shell that follows the job's
+    /// object asks for it, and an object may change after the end, so that is no error.
     fn limit(
         &mut self,
         name: &JobName,

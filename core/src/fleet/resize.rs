@@ -147,9 +147,19 @@ impl JobTurn<'_> {
         members.all(|node| stays(node) || unwanted(node))
     }
 
+    /// The roles of the members whose node is taken away.
+    fn leaving_roles(&self) -> Vec<&str> {
+        let node = unhealthy::leaving(self.nodes, self.job);
+        let current = self.job.current.as_ref();
+        current
+            .zip(node)
+            .map(|(generation, (node, _))| generation.roles_on(node))
+            .unwrap_or_default()
+    }
+
     /// Whether a rule ends the job because a node of it is taken away.
     fn ends_when_it_leaves(&mut self, message: &str) -> bool {
-        let ruling = rules::of_leaving(&self.job.spec.rules);
+        let ruling = rules::of_leaving(&self.job.spec.rules, &self.leaving_roles());
         let Some(ruling) = ruling.filter(|ruling| ruling.rule.then == Then::Fail) else {
             return false;
         };

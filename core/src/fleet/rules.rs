@@ -28,23 +28,35 @@ impl Ruling {
     }
 }
 
+/// A member whose ranks have ended well while others train.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended<'a> {
+    pub node_rank: u32,
+    /// Its role and its number there. `None`: the job has no roles.
+    pub role: Option<(&'a str, u32)>,
+    /// All members of its role have ended well.
+    pub with_its_role: bool,
+}
+
 /// The first rule that matches.
-fn first(rules: &[Rule], matches: impl Fn(&When) -> bool) -> Option<Ruling> {
+fn first(rules: &[Rule], matches: impl Fn(&Rule) -> bool) -> Option<Ruling> {
     let mut all = rules.iter().enumerate();
-    let (index, rule) = all.find(|(_, rule)| matches(&rule.when))?;
+    let (index, rule) = all.find(|(_, rule)| matches(rule))?;
     let rule = rule.clone();
     Some(Ruling { index, rule })
 }
 
-/// The rule about a broken generation.
-pub(crate) fn of_break(rules: &[Rule], blame: &Blame) -> Option<Ruling> {
+/// The rule about a broken generation. `roles`: those of the member that failed first, or of the
+/// members of the node that did.
+pub(crate) fn of_break(rules: &[Rule], blame: &Blame, roles: &[&str]) -> Option<Ruling> {
     let is_jobs = blame.charged == Charged::Job;
-    first(rules, |when| match when {
+    let means = |when: &When| match when {
         When::Success(_) | When::Deadline => false,
         When::NodeLost => !is_jobs && is_loss(blame.cause),
         When::Evicted => !is_jobs && blame.cause == Cause::NodeLeaving,
         of_job => is_jobs && of_job.is_failure(blame.exit),
-    })
+    };
+    first(rules, |rule| means(&rule.when) && rule.is_about(roles))
 }
 
 /// Whether a node is at fault, by itself or in the word of an operator.
@@ -53,24 +65,43 @@ fn is_loss(cause: Cause) -> bool {
     matches!(cause, NodeLost | NodeRebooted | NodeUnhealthy | NodeDeleted)
 }
 
-/// The rule about a node that the job leaves, because the node is taken away.
-pub(crate) fn of_leaving(rules: &[Rule]) -> Option<Ruling> {
-    first(rules, |when| *when == When::Evicted)
+/// The rule about a node that the job leaves, because the node is taken away. `roles`: those of its
+/// members.
+pub(crate) fn of_leaving(rules: &[Rule], roles: &[&str]) -> Option<Ruling> {
+    first(rules, |rule| {
+        rule.when == When::Evicted && rule.is_about(roles)
+    })
 }
 
-/// The rule about a member, by its node rank, whose ranks have ended well while others train.
-pub(crate) fn of_success(rules: &[Rule], node_rank: usize) -> Option<Ruling> {
-    first(rules, |when| match when {
-        When::Success(Of::Any) => true,
-        When::Success(Of::First) => node_rank == 0,
-        _ => false,
+/// The rule about a member that has ended well.
+pub(crate) fn of_success(rules: &[Rule], ended: Ended<'_>) -> Option<Ruling> {
+    first(rules, |rule| {
+        let number = match &rule.role {
+            None => ended.node_rank,
+            Some(own) => match ended.role {
+                Some((role, number)) if role == own => number,
+                _ => return false,
+            },
+        };
+        match rule.when {
+            When::Success(Of::Any) => true,
+            When::Success(Of::First) => number == 0,
+            // If all members have ended well, the job is over without a rule.
+            When::Success(Of::All) => rule.role.is_some() && ended.with_its_role,
+            _ => false,
+        }
     })
 }
 
 /// Whether a member's success can decide the job while others train.
 pub(crate) fn some_win(rules: &[Rule]) -> bool {
     let wins = |rule: &Rule| {
-        rule.then == Then::Succeed && matches!(rule.when, When::Success(Of::Any | Of::First))
+        let of_some = match rule.when {
+            When::Success(Of::All) => rule.role.is_some(),
+            When::Success(Of::Any | Of::First) => true,
+            _ => false,
+        };
+        rule.then == Then::Succeed && of_some
     };
     rules.iter().any(wins)
 }
@@ -82,7 +113,7 @@ pub(crate) fn deadline(job: &JobRecord) -> Ending {
         "it has had the {} of its activeDeadlineSeconds",
         after.unwrap_or_default()
     );
-    let ruling = first(&job.spec.rules, |when| *when == When::Deadline);
+    let ruling = first(&job.spec.rules, |rule| rule.when == When::Deadline);
     let (phase, reason) = match ruling.as_ref().map(|ruling| ruling.rule.then) {
         Some(Then::Succeed) => (Phase::Succeeded, Reason::Completed),
         _ => (Phase::Failed, Reason::DeadlineExceeded),

@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// The first pass settles the jobs with news, which may free nodes: a member is dead, a job has
-/// ended. The second gives the free nodes to the jobs that wait. The third serves jobs that must
+/// ended. If nodes are free already, it also serves the jobs that wait. The second gives the freed
+/// nodes to the jobs that wait. The third serves jobs that must
 /// avoid a node that was cordoned in the second. A job without news frees no node, and neither does
 /// a cordon, so more passes would find nothing.
 const PASSES: usize = 3;

@@ -123,8 +123,8 @@ impl Fleet {
         for job in fleet.active.iter().filter_map(|uid| fleet.jobs.get(uid)) {
             fleet.nodes.note_members(job);
         }
-        let over = fleet.jobs.values();
-        let over = over.filter_map(|job| Some((fleet.delete_due(job)?, job.uid.clone())));
+        let jobs = fleet.jobs.values();
+        let over = jobs.filter_map(|job| Some((fleet.delete_due(job)?, job.uid.clone())));
         fleet.expiring = over.collect();
         fleet
     }

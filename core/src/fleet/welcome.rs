@@ -137,7 +137,8 @@ impl Fleet {
     }
 
     /// Raises the last generation number of each job to the one that the node has obeyed. It does not
-    /// if the store may be an old copy and no operator has accepted it.
+    /// if the store may be an old copy, or the node is still halted, and no operator has accepted the
+    /// store.
     fn take_numbers(&mut self, hello: &Hello, ahead: Option<&str>, scratch: &mut Scratch) {
         let (name, accepts) = (&hello.node, self.policy.accept_store);
         if let Some(why) = ahead.filter(|_| accepts) {
@@ -151,8 +152,8 @@ impl Fleet {
         }
     }
 
-    /// Whether the node was there before this coordinator started, in the same boot, and was not
-    /// reported silent since.
+    /// Whether the node was there before this coordinator last began to listen, in the same boot, and
+    /// was not reported silent since.
     fn was_here_before(&self, hello: &Hello) -> bool {
         let node = self.nodes.get(&hello.node).expect("it was admitted");
         node.liveness == Liveness::Unknown
@@ -174,7 +175,8 @@ impl Fleet {
         Some(Effect::Refuse { session: old, why })
     }
 
-    /// Records what the agent has said of its node. Returns the report before that.
+    /// Takes what the agent has said of its node, and raises the node epoch. Returns the report before
+    /// that.
     fn record_hello(&mut self, hello: Hello, now: Timestamp) -> Arc<NodeReport> {
         let heartbeat = self.nodes.heartbeat(&self.policy);
         let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
@@ -206,7 +208,7 @@ impl Fleet {
         before
     }
 
-    /// Nothing is decided about a node that knows more than the store.
+    /// Halts a node that knows more than the store: nothing is decided about it from now on.
     fn halt(&mut self, name: &NodeName, why: &str, now: Timestamp, events: &mut EventLog) {
         let why = rollback::halt_sentence(why);
         events

@@ -2,10 +2,11 @@
 //!
 //! A store may write them one by one and die between two writes. Nobody has heard of the decision
 //! then: effects follow the last write. So the records that did become durable must make sense
-//! without the others. [`Step`] is the order:
+//! without the others. [`Step`] is the order, and this is the reason for each:
 //!
-//! 1. A node that is new to the store, or has booted anew, before a generation may name it. Only a known node can be deleted, and a member on an unknown one would hold its job
-//!    up for ever. If the stored boot were an older one, the member would seem to have rebooted.
+//! 1. A new or rebooted node comes before any generation that names it. Only a known node can be
+//!    deleted, and a member on an unknown one would hold its job up for ever. If the stored boot were
+//!    an older one, the member would seem to have rebooted.
 //!    A node that this turn halts, before any decision about other records. If a job took the number
 //!    that only this node has seen, nothing would show any more that the store is old.
 //! 2. A job that opens no generation. It may give up nodes (its workers there are proven dead), and
@@ -15,19 +16,20 @@
 //!    failure. Without the mark a node is blamed too little; with the mark alone, twice.
 //! 5. A node that is deleted. The jobs must know before that its workers count as dead: nobody can
 //!    say so again of a node that the store does not know.
-//! 6. A node that gets no work from now on. Those that were freed or deleted in the same turn count
-//!    no more against the cap on cordons.
+//! 6. A cordon comes last among the news of nodes: nodes that were freed or deleted in the same turn
+//!    no longer count against the cap on cordons.
 //! 7. The tombstone of a job, and then the job that is deleted. Its workers are proven dead before.
 //!    Without the tombstone, workers on a node that was deleted earlier would look like those of a
-//!    job that the store has never known. An old tombstone that is dropped for a newer one is deleted in this last step.
+//!    job that the store has never known. An old tombstone that is dropped for a newer one goes with
+//!    the deleted jobs.
 //! 8. Events, in the order of their numbers. They tell what stands in the records.
 //!
-//! A record with news for two steps is written twice. The first write has the record of before the
+//! A record with news for two steps may have to be written twice. The first write has the record of before the
 //! turn and only the news of that step: the deaths of a job that also opens a generation,
 //! the boot of a node that also gets a mark. Two jobs can change places in one turn, so no order of
 //! whole records would do.
 //!
-//! Within a step the order means nothing.
+//! Within a step the order means nothing, except that of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 

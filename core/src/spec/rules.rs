@@ -9,7 +9,7 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CODES_BYTES_MAX, Errors, RESTARTS_MAX, RULE_LIMIT_IN_WINDOW_MAX, RULES_MAX, SIGNALS_MAX,
+    CODES_BYTES_MAX, Errors, RESTARTS_MAX, RULE_LIMIT_IN_WINDOW_MAX, RULES_MAX, Role, SIGNALS_MAX,
     SpecDocument,
 };
 use crate::{
@@ -31,6 +31,8 @@ pub struct RuleDocument {
     #[serde(default)]
     pub when: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codes: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signals: Vec<String>,
@@ -49,6 +51,9 @@ pub struct RuleDocument {
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
     pub when: When,
+    /// The role that must have a part in it. `None`: any, also a job without roles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
     pub then: Then,
     /// The restarts that it allows. `None`: they are charged to the job's `restartPolicy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,8 +86,9 @@ pub enum When {
 pub enum Of {
     #[default]
     Any,
-    /// Of the member with node rank 0.
+    /// Of the member with node rank 0, or of the first member of the rule's role.
     First,
+    /// Of all members, or of all of the rule's role.
     All,
 }
 
@@ -256,7 +262,11 @@ impl fmt::Display for When {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.when, self.then.name())?;
+        self.when.fmt(f)?;
+        if let Some(role) = &self.role {
+            write!(f, " in role {role}")?;
+        }
+        write!(f, ": {}", self.then.name())?;
         match &self.budget {
             None => Ok(()),
             Some(RuleBudget {
@@ -269,6 +279,24 @@ impl fmt::Display for Rule {
 }
 
 impl Rule {
+    /// Whether one of these roles is the rule's.
+    pub(crate) fn is_about(&self, roles: &[&str]) -> bool {
+        let role = self.role.as_deref();
+        role.is_none_or(|role| roles.contains(&role))
+    }
+
+    /// Whether nothing that the other matches is left after this one.
+    fn covers(&self, other: &Rule) -> bool {
+        match (&self.role, &other.role) {
+            (None, Some(_)) => match (&self.when, &other.when) {
+                // The first of a role is not the first of all.
+                (When::Success(of), When::Success(_)) => *of == Of::Any,
+                (ours, theirs) => ours.covers(theirs),
+            },
+            (ours, theirs) => ours == theirs && self.when.covers(&other.when),
+        }
+    }
+
     /// How people are told of it: `rule 2 (exit codes 1-127: fail)`. Rules are counted from 1.
     pub fn named(&self, index: usize) -> String {
         format!("rule {} ({self})", index + 1)
@@ -278,6 +306,7 @@ impl Rule {
     pub fn document(&self) -> RuleDocument {
         let mut document = RuleDocument {
             when: self.when.name().into(),
+            role: self.role.clone(),
             then: self.then.name().into(),
             limit: self.budget.as_ref().map(|budget| budget.limit.into()),
             within: (self.budget.as_ref())
@@ -298,7 +327,7 @@ impl Rule {
 }
 
 impl SpecDocument {
-    pub(super) fn check_rules(&self, errors: &mut Errors) -> Vec<Rule> {
+    pub(super) fn check_rules(&self, roles: &[Role], errors: &mut Errors) -> Vec<Rule> {
         if self.rules.len() > RULES_MAX {
             errors.add(
                 "spec.rules",
@@ -321,8 +350,13 @@ impl SpecDocument {
                     "is deadline, and the job has no activeDeadlineSeconds",
                 );
             }
+            // Roles that were refused have no names.
+            let known = roles.len() == self.roles.len();
+            if let Some(why) = rule.role_error(roles).filter(|_| known) {
+                errors.add(format!("{path}.role"), why);
+            }
             let mut before = rules.iter();
-            if let Some((first, _)) = before.find(|(_, before)| before.when.covers(&rule.when)) {
+            if let Some((first, _)) = before.find(|(_, before)| before.covers(&rule)) {
                 errors.add(
                     &path,
                     format!("never decides: spec.rules[{first}] matches all that it matches"),
@@ -331,6 +365,22 @@ impl SpecDocument {
             rules.push((i, rule));
         }
         rules.into_iter().map(|(_, rule)| rule).collect()
+    }
+}
+
+impl Rule {
+    /// Why the rule can mean none of the job's roles, if that is so.
+    fn role_error(&self, roles: &[Role]) -> Option<String> {
+        let name = self.role.as_deref()?;
+        let Some(role) = roles.iter().find(|role| role.name == name) else {
+            let names: Vec<&str> = roles.iter().map(|role| role.name.as_str()).collect();
+            return Some(match names.is_empty() {
+                true => format!("is {name:?}, and the job has no roles"),
+                false => format!("is {name:?}, must be one of {}", names.join(", ")),
+            });
+        };
+        let never = role.service && matches!(self.when, When::Success(_));
+        never.then(|| format!("is {name:?}, a service, which never ends well by itself"))
     }
 }
 
@@ -365,7 +415,11 @@ impl RuleDocument {
             (When::Success(_), Then::Fail, _) => {
                 Some(("then", "is fail, and a success fails no job"))
             }
-            (When::Success(Of::All), Then::Ignore, _) => Some((
+            (When::Deadline, _, _) if self.role.is_some() => Some((
+                "role",
+                "belongs to the end of a member; a deadline ends the whole job",
+            )),
+            (When::Success(Of::All), Then::Ignore, _) if self.role.is_none() => Some((
                 "then",
                 "is ignore, and a job whose ranks have all ended well is over",
             )),
@@ -396,7 +450,12 @@ impl RuleDocument {
             errors.add(format!("{path}.{field}"), message);
             return None;
         }
-        Some(Rule { when, then, budget })
+        Some(Rule {
+            when,
+            role: self.role.clone(),
+            then,
+            budget,
+        })
     }
 
     fn check_when(&self, path: &str, errors: &mut Errors) -> Option<When> {

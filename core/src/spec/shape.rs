@@ -340,6 +340,11 @@ const RULE: Shape = Shape::Object(&[
         "exit: a rank ended first, with one of the codes. signal: it was ended by a signal. failure: any failure of the job itself. success: a member's ranks ended well. nodeLost: a node was lost. evicted: a node was taken away. deadline: activeDeadlineSeconds are over.",
     ),
     field(
+        "role",
+        Shape::Text(Text::Any(LABEL_MAX)),
+        "Only ends of this role's members are meant. Of success, of counts within the role. Of all members if left out.",
+    ),
+    field(
         "codes",
         Shape::Text(Text::Any(CODES_BYTES_MAX)),
         "Of exit: the codes, as \"3\" or \"1-127,130\". A rank that a signal ended has the code 128 and the signal's number.",
@@ -428,6 +433,7 @@ mod tests {
                 node_mix: text(),
                 rules: vec![RuleDocument {
                     when: "x".into(),
+                    role: text(),
                     codes: text(),
                     signals: vec!["x".into()],
                     of: text(),

@@ -57,38 +57,18 @@ impl Kind {
             }
             role.replicas != 0
         });
-        let Some(first) = roles.first() else {
+        if roles.is_empty() {
             log.refuse(specs, "has no process");
             return None;
-        };
+        }
         for (i, role) in roles.iter().enumerate() {
             let field = match roles.len() {
                 1 => "spec.replicas".to_owned(),
                 _ => format!("spec.roles[{i}].replicas"),
             };
             log.taken(&role.replicas_at, field);
-            let kind =
-                |role: &Role<'_>| role.policy.as_ref().map_or(self.policy, |(kind, _)| *kind);
-            if kind(role) != kind(first)
-                && let Some((_, at)) = &role.policy
-            {
-                log.warn(
-                    at,
-                    format!(
-                        "differs from that of {}, which counts for all roles",
-                        first.name
-                    ),
-                );
-            }
         }
-        let mut ends = roles::restarts(
-            first.policy.as_ref(),
-            self.policy,
-            &run,
-            None,
-            roles::RETRIED,
-            log,
-        );
+        let mut ends = roles::restarts_by_role(&roles, self.policy, &run, log);
         ends.rules.extend(success);
         let groups = roles.iter().map(|role| Group {
             role,

@@ -131,6 +131,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
 fn rule_document(rule: v1::Rule) -> RuleDocument {
     RuleDocument {
         when: rule.when,
+        role: rule.role,
         codes: rule.codes,
         signals: rule.signals,
         of: rule.of,
@@ -143,6 +144,7 @@ fn rule_document(rule: v1::Rule) -> RuleDocument {
 fn rule_to_wire(rule: RuleDocument) -> v1::Rule {
     v1::Rule {
         when: rule.when,
+        role: rule.role,
         codes: rule.codes,
         signals: rule.signals,
         of: rule.of,

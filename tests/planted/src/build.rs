@@ -73,7 +73,7 @@ fn sources(folder: &Path) -> io::Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-/// The root without what may only stand at the start of a crate: an included file is not that.
+/// The root without inner attributes and docs, which an included file may not have.
 fn without_inner(root: &str) -> String {
     let inner = |line: &&str| line.starts_with("//!") || line.starts_with("#![");
     let lines = root.lines().filter(|line| !inner(line));

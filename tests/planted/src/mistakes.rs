@@ -1,7 +1,7 @@
 //! Reads `mistakes.txt`, and puts a mistake into the text of a rule.
 //!
 //! The text of a rule is found whatever its white space, so that a formatter may move it. It must be
-//! there exactly once: who rewrites a rule rewrites its mistake.
+//! there exactly once: if a rule is rewritten, its mistake is rewritten too.
 
 use std::collections::BTreeMap;
 

@@ -479,6 +479,17 @@ fn with_roles(number: usize, spec: SpecDocument) -> SpecDocument {
         max_replicas: less(spec.max_replicas),
         ..RoleDocument::default()
     };
+    // Every other rule is about the workers.
+    let mut rules = spec.rules;
+    for rule in rules.iter_mut().step_by(2) {
+        // MPI's workers are a service.
+        if !(mpi && rule.when == "success") {
+            rule.role = Some("worker".into());
+        }
+        if rule.when == "success" && rule.role.is_some() && number % 8 == 3 {
+            rule.of = Some("all".into());
+        }
+    }
     let framework = match mpi {
         true => "mpi",
         false if number % 8 == 3 => "plain",
@@ -487,6 +498,7 @@ fn with_roles(number: usize, spec: SpecDocument) -> SpecDocument {
     SpecDocument {
         framework: Some(framework.into()),
         roles: vec![head, worker],
+        rules,
         min_replicas: None,
         max_replicas: None,
         ..spec

@@ -2,8 +2,8 @@
 //!
 //! Every write names the version of the object that it replaces, so what another process has written
 //! is never overwritten: the write fails with a conflict. If the answer to a write is lost, the object
-//! is read, and written again if needed. No attempt is made once this process is not sure that it may
-//! decide. Only reports are written without a version, because nothing is decided from them.
+//! is read, and written again if needed, as long as this process is sure that it may decide. Reports
+//! are written without a version and without that question, because nothing is decided from them.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ impl Client {
     async fn pages(&self) -> Result<Vec<Object>, Unanswered> {
         let (mut objects, mut next) = (Vec::new(), String::new());
         loop {
-            // Without a resourceVersion the API server reads from etcd's quorum, not from its cache.
+            // Without a resourceVersion the answer is the most recent state, never an older one.
             let mut path = format!("{}?limit={PAGE}", object::folder(&self.namespace));
             if !next.is_empty() {
                 path = format!("{path}&continue={next}");

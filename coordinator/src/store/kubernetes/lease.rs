@@ -24,7 +24,8 @@ use crate::kubernetes::{Server, Unanswered};
 
 const API_VERSION: &str = "coordination.k8s.io/v1";
 
-/// The times of a Lease. If its holder dies, a candidate waits for `lasts` after the last renewal.
+/// The times of a Lease. If its holder dies, a candidate waits until it has seen no renewal for
+/// `lasts`.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTimes {
     /// How long the Lease lasts after a renewal. Whole seconds.

@@ -74,8 +74,8 @@ enum Unusable {
     )]
     Format { namespace: String, found: u32 },
     #[error(
-        "the object {0} is there, and the object `sessions` says nothing of it: somebody has changed these objects. Nothing was changed. Put \
-         back a copy of them all"
+        "the object `sessions` has no entry for the object {0}, so somebody has edited these objects. This coordinator wrote nothing. Restore \
+         all of them from one backup"
     )]
     NoSession(String),
 }

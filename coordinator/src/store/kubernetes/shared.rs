@@ -82,9 +82,33 @@ impl SharedTrust {
             Some(_) => self.server.replace(&self.path(), &secret).await,
             None => self.server.create(&self.folder(), &secret).await,
         };
-        let stored = stored.map_err(|why| unanswered("written", &why))?;
-        self.known = Some((version(&stored), contents));
-        Ok(())
+        match stored {
+            Ok(stored) => {
+                self.known = Some((version(&stored), contents));
+                Ok(())
+            }
+            Err(why) => {
+                self.look_again(&contents).await;
+                Err(unanswered("written", &why))
+            }
+        }
+    }
+
+    /// After a write that failed, or whose answer was lost, the Secret may have another version than
+    /// the known one. Without a look every later write would be refused. `ours`: what was to be
+    /// written.
+    async fn look_again(&mut self, ours: &Contents) {
+        let Ok(found) = self.server.get::<Value>(&self.path()).await else {
+            return;
+        };
+        let data = found["data"][KEY].as_str().unwrap_or_default();
+        let Ok(contents) = unpacked(data) else {
+            return;
+        };
+        let known = self.known.as_ref().map(|(_, known)| known);
+        if is_of_this_process(&contents, ours, known) {
+            self.known = Some((version(&found), contents));
+        }
     }
 
     /// Copies each change of the folder into the Secret, until the shutdown.
@@ -115,6 +139,12 @@ impl SharedTrust {
     fn path(&self) -> String {
         format!("{}/{NAME}", self.folder())
     }
+}
+
+/// Whether what the Secret holds is what this process wrote last, or tried to write. Anything else is
+/// of a coordinator that decides by now, and is not overwritten.
+fn is_of_this_process(found: &Contents, ours: &Contents, known: Option<&Contents>) -> bool {
+    found == ours || Some(found) == known
 }
 
 fn unanswered(what: &'static str, why: &Unanswered) -> SharedError {

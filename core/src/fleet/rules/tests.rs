@@ -13,7 +13,7 @@ use crate::{
         policy::Policy,
     },
     period,
-    spec::{RuleDocument, SpecDocument},
+    spec::{RoleDocument, RuleDocument, SpecDocument},
     time::Timestamp,
 };
 
@@ -26,6 +26,7 @@ fn blame((cause, charged, exit): Happened) -> Blame {
         message: String::new(),
         symptom: None,
         exit,
+        rank: None,
         charged,
         culprit: None,
         node: None,
@@ -73,6 +74,9 @@ fn documents() -> impl Strategy<Value = Vec<RuleDocument>> {
         "failure: fail",
         "failure: restart, at most 4 in 5s",
         "success of first: succeed",
+        "exit codes 3-9 in role worker: restart, at most 1",
+        "failure in role ps: fail",
+        "nodeLost in role worker: fail",
         "nodeLost: fail",
         "nodeLost: ignore",
         "evicted: restart",
@@ -86,8 +90,14 @@ fn documents() -> impl Strategy<Value = Vec<RuleDocument>> {
 
 /// The rules, unless one of them never decides.
 fn checked(documents: &[RuleDocument]) -> Option<Vec<Rule>> {
-    let spec = SpecDocument {
+    let role = |name: &str| RoleDocument {
+        name: name.into(),
         args: vec!["train.py".into()],
+        ..RoleDocument::default()
+    };
+    let spec = SpecDocument {
+        framework: Some("tensorflow".into()),
+        roles: ["worker", "ps"].map(role).into(),
         active_deadline_seconds: Some(1),
         rules: documents.to_vec(),
         ..SpecDocument::default()
@@ -105,7 +115,10 @@ fn checked(documents: &[RuleDocument]) -> Option<Vec<Rule>> {
 }
 
 /// Whether a document means this, told by its words alone.
-fn means(document: &RuleDocument, (cause, charged, exit): Happened) -> bool {
+fn means(document: &RuleDocument, (cause, charged, exit): Happened, role: &str) -> bool {
+    if document.role.as_deref().is_some_and(|of| of != role) {
+        return false;
+    }
     let of_job = charged == Charged::Job;
     let code = exit.map(|exit| match exit {
         Exit::Code(code) => code,
@@ -172,10 +185,14 @@ impl Pencil {
 
 proptest! {
     #[test]
-    fn the_first_rule_that_means_it_decides(documents in documents(), happened in happenings()) {
+    fn the_first_rule_that_means_it_decides(
+        documents in documents(),
+        happened in happenings(),
+        role in select(vec!["worker", "ps"]),
+    ) {
         let Some(rules) = checked(&documents) else { return Ok(()) };
-        let expected = documents.iter().position(|document| means(document, happened));
-        let found = of_break(&rules, &blame(happened));
+        let expected = documents.iter().position(|document| means(document, happened, role));
+        let found = of_break(&rules, &blame(happened), &[role]);
         prop_assert_eq!(found.as_ref().map(|ruling| ruling.index), expected);
         if let Some(ruling) = found {
             prop_assert_eq!(ruling.rule.then.name(), documents[ruling.index].then.as_str());
@@ -198,11 +215,11 @@ proptest! {
             if blame.charged != Charged::Job {
                 continue;
             }
-            let ruling = of_break(&job.spec.rules, &blame);
+            let ruling = of_break(&job.spec.rules, &blame, &["worker"]);
             if ruling.as_ref().is_some_and(|ruling| ruling.rule.then != Then::Restart) {
                 continue;
             }
-            let rule = documents.iter().enumerate().find(|(_, d)| means(d, happened));
+            let rule = documents.iter().enumerate().find(|(_, d)| means(d, happened, "worker"));
             let allowed = pencil.allows(rule, now);
             // A record that was stored and read is the same.
             let stored = serde_json::to_string(&job).unwrap();
@@ -226,11 +243,11 @@ proptest! {
 fn what_no_failure_is_matches_no_rule_about_one() {
     let rules = checked(&[RuleDocument::read("failure: fail").unwrap()]).unwrap();
     assert_eq!(
-        of_break(&rules, &blame((Cause::NodeLost, Charged::Node, None))),
+        of_break(&rules, &blame((Cause::NodeLost, Charged::Node, None)), &[]),
         None
     );
     let of_job = blame((Cause::StartFailed, Charged::Job, None));
-    let ruling = of_break(&rules, &of_job).unwrap();
+    let ruling = of_break(&rules, &of_job, &[]).unwrap();
     assert_eq!(ruling.name(), "rule 1 (failure: fail)");
     assert!(!some_win(&rules));
 }

@@ -3,7 +3,7 @@
 use super::{agent::PORT, *};
 use crate::{
     run::{Assignment, Endpoint, Start, Target},
-    spec::RoleDocument,
+    spec::{RoleDocument, RuleDocument},
 };
 
 /// A chief, workers of which one is enough, and a parameter server.
@@ -146,4 +146,88 @@ fn a_service_that_fails_breaks_the_generation() {
         (incident.cause, incident.charged),
         (Cause::WorkerFailed, Charged::Job)
     );
+}
+
+fn ruled(rules: &[&str]) -> SpecDocument {
+    let read = |rule: &&str| RuleDocument::read(rule).unwrap();
+    SpecDocument {
+        rules: rules.iter().map(read).collect(),
+        ..document(2)
+    }
+}
+
+fn end(bench: &Bench) -> (Phase, String) {
+    let job = bench.job("digits");
+    (job.phase, job.message.clone())
+}
+
+#[test]
+fn a_rule_may_mean_the_failures_of_one_role() {
+    let mut bench = Bench::new(&["a", "b", "c", "d"]);
+    let rules = [
+        "exit codes 1-127 in role ps: fail",
+        "failure in role worker: restart, at most 1",
+        "failure: fail",
+    ];
+    bench.submit("digits", ruled(&rules));
+    bench.rank_exits("digits", 1, Exit::Code(7), None);
+    bench.pass(400 * SECOND);
+    assert_eq!(
+        bench.job("digits").phase,
+        Phase::Running,
+        "{:?}",
+        end(&bench)
+    );
+    bench.rank_exits("digits", 3, Exit::Code(7), None);
+    bench.pass(400 * SECOND);
+    let (phase, message) = end(&bench);
+    assert_eq!(phase, Phase::Failed);
+    assert!(
+        message.ends_with("rule 1 (exit codes 1-127 in role ps: fail)"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_loss_of_one_role_may_end_the_job() {
+    for (cut, phase) in [("a", Phase::Failed), ("b", Phase::Running)] {
+        let mut bench = Bench::new(&["a", "b", "c", "d", "e"]);
+        bench.submit("digits", ruled(&["nodeLost in role chief: fail"]));
+        assert_eq!(role_of(&bench, "a"), "chief-0");
+        bench.cut(cut);
+        bench.pass(60 * SECOND);
+        assert_eq!(end(&bench).0, phase, "{cut}: {:?}", end(&bench));
+    }
+}
+
+#[test]
+fn the_success_of_a_role_may_be_the_jobs() {
+    // Ranks: chief 0, worker 1 and 2, ps 3.
+    for (rule, ends, won) in [
+        ("success of first in role worker: succeed", &[2][..], false),
+        ("success of first in role worker: succeed", &[1], true),
+        ("success of first: succeed", &[1, 2], false),
+        ("success of any in role chief: succeed", &[1, 2], false),
+        ("success of any in role worker: succeed", &[2], true),
+        ("success of all in role worker: succeed", &[2], false),
+        ("success of all in role worker: succeed", &[1, 2], true),
+    ] {
+        let mut bench = Bench::new(&["a", "b", "c", "d"]);
+        bench.submit("digits", ruled(&[rule]));
+        for rank in ends {
+            bench.rank_exits("digits", *rank, Exit::Code(0), None);
+        }
+        bench.pass(90 * SECOND);
+        let expected = if won {
+            Phase::Succeeded
+        } else {
+            Phase::Running
+        };
+        assert_eq!(
+            end(&bench).0,
+            expected,
+            "{rule} {ends:?}: {:?}",
+            end(&bench)
+        );
+    }
 }

@@ -276,10 +276,96 @@ fn a_rule_about_a_deadline_needs_one() {
         ..SpecDocument::default()
     };
     let mut errors = Errors::default();
-    document.check_rules(&mut errors);
+    document.check_rules(&[], &mut errors);
     let error = errors.0[0].to_string();
     assert_eq!(
         error,
         "spec.rules[0].when: is deadline, and the job has no activeDeadlineSeconds"
+    );
+}
+
+/// What is wrong with rules of a job with a chief, workers and a parameter server.
+fn told_with_roles(rules: &[&str]) -> String {
+    let role = |name: &str| crate::spec::RoleDocument {
+        name: name.into(),
+        args: vec!["train.py".into()],
+        ..Default::default()
+    };
+    let document = JobDocument {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata: Metadata {
+            name: "a".into(),
+            namespace: None,
+        },
+        spec: SpecDocument {
+            framework: Some("tensorflow".into()),
+            roles: ["chief", "worker", "ps"].map(role).into(),
+            active_deadline_seconds: Some(60),
+            rules: rules
+                .iter()
+                .map(|rule| RuleDocument::read(rule).unwrap())
+                .collect(),
+            ..SpecDocument::default()
+        },
+    };
+    let errors = document.check().err().unwrap_or_default();
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    errors.join("\n")
+}
+
+#[test]
+fn a_rule_names_a_role_that_there_is_and_that_can_end_so() {
+    let line = "exit codes 3 in role worker: restart, at most 2 in 1h";
+    let rule = RuleDocument::read(line).unwrap();
+    assert_eq!(rule.role.as_deref(), Some("worker"));
+    for (rules, says) in [
+        (&[line][..], ""),
+        (
+            &["failure in role master: fail"],
+            "spec.rules[0].role: is \"master\", must be one of chief, worker, ps",
+        ),
+        (
+            &["success of all in role ps: succeed"],
+            "spec.rules[0].role: is \"ps\", a service, which never ends well by itself",
+        ),
+        (
+            &["deadline in role chief: fail"],
+            "spec.rules[0].role: belongs to the end of a member; a deadline ends the whole job",
+        ),
+        // What comes before leaves nothing of it.
+        (
+            &["failure: fail", "exit codes 3 in role worker: restart"],
+            "spec.rules[1]: never decides: spec.rules[0] matches all that it matches",
+        ),
+        (
+            &[
+                "failure in role worker: fail",
+                "any signal in role worker: restart",
+            ],
+            "spec.rules[1]: never decides: spec.rules[0] matches all that it matches",
+        ),
+        (
+            &[
+                "failure in role worker: fail",
+                "failure in role ps: restart",
+            ],
+            "",
+        ),
+        (&["failure in role worker: fail", "failure: restart"], ""),
+        (
+            &[
+                "success of first: succeed",
+                "success of first in role worker: succeed",
+            ],
+            "",
+        ),
+    ] {
+        assert_eq!(told_with_roles(rules), says, "{rules:?}");
+    }
+    let without = vec![RuleDocument::read("failure in role worker: fail").unwrap()];
+    assert_eq!(
+        told(without),
+        "spec.rules[0].role: is \"worker\", and the job has no roles"
     );
 }

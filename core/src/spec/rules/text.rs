@@ -1,5 +1,5 @@
 //! A rule as one line of text, as `describe` shows it and `muster run --rule` takes it:
-//! `exit codes 1-127: restart, at most 3 in 1h`.
+//! `exit codes 1-127 in role worker: restart, at most 3 in 1h`.
 
 use super::RuleDocument;
 
@@ -9,7 +9,14 @@ impl RuleDocument {
         let (when, then) = text
             .split_once(':')
             .ok_or_else(|| "write WHAT: THEN, as in \"exit codes 1-127: fail\"".to_owned())?;
-        let mut rule = RuleDocument::default();
+        let (when, role) = match when.split_once(" in role ") {
+            Some((when, role)) => (when, Some(role.trim().to_owned())),
+            None => (when, None),
+        };
+        let mut rule = RuleDocument {
+            role,
+            ..RuleDocument::default()
+        };
         let (word, rest) = first_word(when);
         match word {
             "exit" => {

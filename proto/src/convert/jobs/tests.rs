@@ -97,6 +97,7 @@ fn lists_of_rules(
 ) -> Vec<RuleDocument> {
     let rule = |(_, within): &(Option<i64>, Option<String>)| RuleDocument {
         when: text.clone().unwrap_or_default(),
+        role: within.clone(),
         codes: text.clone(),
         signals: text.iter().cloned().collect(),
         of: within.clone(),

@@ -94,7 +94,15 @@ fn breaks_end_as_asked(world: &World, before: &JobRecord, job: &JobRecord) -> Br
         .rule
         .as_deref()
         .is_some_and(|rule| rule.contains(": succeed"));
-    let expected = first_that_means(&job.spec.rules, exit, paid || by_success, incident.cause);
+    let roles = roles_at_fault(before, incident);
+    let about = |rule: &Rule| rule.role.as_ref().is_none_or(|role| roles.contains(role));
+    let expected = first_that_means(
+        &job.spec.rules,
+        about,
+        exit,
+        paid || by_success,
+        incident.cause,
+    );
     let said = expected.map(|(index, rule)| rule.named(index));
     if incident.rule != said {
         return Some((
@@ -126,8 +134,44 @@ fn breaks_end_as_asked(world: &World, before: &JobRecord, job: &JobRecord) -> Br
     })
 }
 
+/// The roles of those that an incident accuses: of the rank, or of the members of the node.
+fn roles_at_fault(before: &JobRecord, incident: &Incident) -> Vec<String> {
+    let generation = incident.from.and_then(|from| before.generation(from));
+    let Some(generation) = generation.filter(|_| incident.culprit.is_some()) else {
+        return Vec::new();
+    };
+    // The role of each member, and of each rank, in their order.
+    let mut of_members: Vec<&str> = Vec::new();
+    let mut of_ranks: Vec<&str> = Vec::new();
+    for share in &generation.layout.0 {
+        of_members.extend((0..share.members).map(|_| share.name.as_str()));
+        of_ranks.extend((0..share.members * share.procs).map(|_| share.name.as_str()));
+    }
+    match rank_of(incident) {
+        Some(rank) => of_ranks
+            .get(rank as usize)
+            .map(|role| (*role).to_owned())
+            .into_iter()
+            .collect(),
+        None => {
+            let members = generation.members.iter().zip(of_members);
+            members
+                .filter(|(member, _)| Some(&member.node) == incident.node.as_ref())
+                .map(|(_, role)| role.to_owned())
+                .collect()
+        }
+    }
+}
+
+/// The rank that an incident names.
+fn rank_of(incident: &Incident) -> Option<u32> {
+    let named = incident.culprit.as_deref()?.strip_prefix("rank ")?;
+    named.split(' ').next()?.parse().ok()
+}
+
 fn first_that_means(
     rules: &[Rule],
+    about: impl Fn(&Rule) -> bool,
     exit: Option<Exit>,
     paid: bool,
     cause: Cause,
@@ -157,19 +201,13 @@ fn first_that_means(
         (When::Evicted, _) => !paid && cause == Cause::NodeLeaving,
         _ => false,
     };
-    rules.iter().enumerate().find(|(_, rule)| means(rule))
+    let mut rules = rules.iter().enumerate();
+    rules.find(|(_, rule)| means(rule) && about(rule))
 }
 
 /// How the rank that an incident names really ended.
 fn exit_of(world: &World, job: &JobRecord, incident: &Incident) -> Option<Exit> {
-    let rank: u32 = incident
-        .culprit
-        .as_deref()?
-        .strip_prefix("rank ")?
-        .split(' ')
-        .next()?
-        .parse()
-        .ok()?;
+    let rank = rank_of(incident)?;
     let machine = world.machine_named(incident.node.as_ref()?)?;
     let run = RunId {
         job: job.uid.clone(),
@@ -189,27 +227,42 @@ fn a_member_has_won(world: &World, before: &JobRecord, job: &JobRecord) -> Broke
         return None;
     }
     let rule = job.spec.rules.get(*rule);
+    let run = generation.run(&job.uid);
+    let ended_well = |node: &NodeName| {
+        let group = world
+            .machine_named(node)
+            .and_then(|machine| world.machines[machine].runs.get(&run));
+        group.is_none_or(|group| {
+            let mut ranks = group.ranks.iter();
+            ranks.all(|rank| rank.report.exit == Some(Exit::Code(0)))
+        })
+    };
+    let shares = generation.layout.0.iter();
+    let roles = shares.flat_map(|share| (0..share.members).map(|_| Some(share.name.as_str())));
     let says = rule.is_some_and(|rule| {
-        let is_first = generation
-            .members
-            .iter()
-            .next()
-            .is_some_and(|member| &member.node == node);
+        // Those that the rule is about, in their order.
+        let members = generation.members.iter().map(|member| &member.node);
+        let about: Vec<&NodeName> = match rule.role.as_deref() {
+            None => members.collect(),
+            Some(role) => members
+                .zip(roles)
+                .filter(|(_, of)| *of == Some(role))
+                .map(|(node, _)| node)
+                .collect(),
+        };
         rule.then == Then::Succeed
             && match rule.when {
-                When::Success(Of::Any) => true,
-                When::Success(Of::First) => is_first,
+                When::Success(Of::Any) => about.contains(&node),
+                When::Success(Of::First) => about.first() == Some(&node),
+                When::Success(Of::All) => {
+                    rule.role.is_some()
+                        && about.contains(&node)
+                        && about.iter().all(|node| ended_well(node))
+                }
                 _ => false,
             }
     });
-    let run = generation.run(&job.uid);
-    let group = world
-        .machine_named(node)
-        .and_then(|machine| world.machines[machine].runs.get(&run));
-    let well = group.is_none_or(|group| {
-        let mut ranks = group.ranks.iter();
-        ranks.all(|rank| rank.report.exit == Some(Exit::Code(0)))
-    });
+    let well = ended_well(node);
     (!says || !well).then(|| ("I20", format!("{} wins by {node}: {rule:?}", job.uid)))
 }
 

@@ -1,35 +1,13 @@
-//! In which order the records of one commit become durable.
+//! The order in which the records of one commit become durable.
 //!
 //! A store may write them one by one and die between two writes. Nobody has heard of the decision
 //! then: effects follow the last write. So the records that did become durable must make sense
-//! without the others. [`Step`] is the order, and this is the reason for each:
+//! without the others. [`Step`] is the order, with the reason for each step.
 //!
-//! 1. A new or rebooted node comes before any generation that names it. Only a known node can be
-//!    deleted, and a member on an unknown one would hold its job up for ever. If the stored boot were
-//!    an older one, the member would seem to have rebooted.
-//!    A node that this turn halts, before any decision about other records. If a job took the number
-//!    that only this node has seen, nothing would show any more that the store is old.
-//! 2. A job that opens no generation. It may give up nodes (its workers there are proven dead), and
-//!    another job may take them in the same turn. Two jobs must never hold one GPU.
-//! 3. A job that opens a generation.
-//! 4. A node's other news: its session, its marks. A mark follows the job that tells the same
-//!    failure. Without the mark a node is blamed too little; with the mark alone, twice.
-//! 5. A node that is deleted. The jobs must know before that its workers count as dead: nobody can
-//!    say so again of a node that the store does not know.
-//! 6. A cordon comes last among the news of nodes: nodes that were freed or deleted in the same turn
-//!    no longer count against the cap on cordons.
-//! 7. The tombstone of a job, and then the job that is deleted. Its workers are proven dead before.
-//!    Without the tombstone, workers on a node that was deleted earlier would look like those of a
-//!    job that the store has never known. An old tombstone that is dropped for a newer one goes with
-//!    the deleted jobs.
-//! 8. Events, in the order of their numbers. They tell what stands in the records.
-//!
-//! A record with news for two steps may have to be written twice. The first write has the record of before the
-//! turn and only the news of that step: the deaths of a job that also opens a generation,
+//! A record with news for two steps may have to be written twice. The first write has the record of
+//! before the turn and only the news of that step: the deaths of a job that also opens a generation,
 //! the boot of a node that also gets a mark. Two jobs can change places in one turn, so no order of
 //! whole records would do.
-//!
-//! Within a step the order means nothing, except that of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,17 +40,42 @@ pub(crate) enum Altered {
     Event(Event),
 }
 
-/// When a record is written. The order of the variants is the order of the writes.
+/// When a record is written. The order of the variants is the order of the writes. Within a step it
+/// means nothing, except for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
+    /// A node that is new to the store, has rebooted, or is halted by this turn.
+    ///
+    /// It comes before any generation that names it. Only a known node can be deleted, and a member
+    /// on an unknown one would hold its job up for ever. If the stored boot were an older one, the
+    /// member would seem to have rebooted. A halt comes before decisions about other records: if a
+    /// job took the number that only this node has seen, nothing would show any more that the store
+    /// is old.
     NodeItself,
-    JobGivesUp,
+    /// A job that opens no generation, also a new one.
+    ///
+    /// It may give up nodes, because its workers there are proven dead, and another job may take them
+    /// in the same turn. Two jobs must never hold one GPU.
+    JobOpensNothing,
+    /// A job that opens a generation.
     JobOpens,
+    /// A node's other news: its session, its marks.
+    ///
+    /// A mark follows the job that tells the same failure. Without the mark a node is blamed too
+    /// little; with the mark alone, twice.
     NodeChanges,
+    /// The jobs must know before that its workers count as dead: nobody can say so again of a node
+    /// that the store does not know.
     NodeDeleted,
+    /// It comes last among the news of nodes: those that were freed or deleted in the same turn no
+    /// longer count against the cap on cordons.
     NodeCordoned,
+    /// The tombstone of a job that is deleted, whose workers are proven dead. Without it, workers on
+    /// a node that was deleted earlier would look like those of a job that the store has never known.
     TombstonePut,
+    /// The job that is deleted, and an old tombstone that was dropped for a newer one.
     JobDeleted,
+    /// Events tell what stands in the records. They keep the order of their numbers.
     Event,
 }
 
@@ -82,7 +85,7 @@ pub(crate) fn in_order(altered: Vec<Altered>) -> Vec<Change> {
     let mut writes: Vec<(Step, Change)> = Vec::with_capacity(altered.len());
     for altered in altered {
         if let Some(deaths) = deaths_apart(&altered, &taken) {
-            writes.push((Step::JobGivesUp, Change::PutJob(Box::new(deaths))));
+            writes.push((Step::JobOpensNothing, Change::PutJob(Box::new(deaths))));
         }
         if let Some(itself) = itself_apart(&altered) {
             writes.push((Step::NodeItself, Change::PutNode(Box::new(itself))));
@@ -108,7 +111,7 @@ fn step(altered: &Altered) -> Step {
         }
         Altered::NodeDeleted(_) => Step::NodeDeleted,
         Altered::Job { before, after } if opens(before.as_ref(), after) => Step::JobOpens,
-        Altered::Job { .. } => Step::JobGivesUp,
+        Altered::Job { .. } => Step::JobOpensNothing,
         Altered::Tombstone(_) => Step::TombstonePut,
         Altered::JobDeleted(_) | Altered::Forgotten(_) => Step::JobDeleted,
         Altered::Event(_) => Step::Event,

@@ -51,8 +51,9 @@ pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// until the answer is [`Left::Nothing`], which is a proof. After an error nothing is known.
     fn sweep<'a>(&'a self, remains: &'a Remains<'a>) -> Asked<'a, io::Result<Left>>;
 
-    /// Lets the container of the workers end, with nothing in it any more. Only a pod has one.
-    fn retire(&self) -> Asked<'_, Result<(), String>>;
+    /// Lets the container of the workers end with these last words, with nothing in it any more. Only a
+    /// pod has one.
+    fn retire(&self, last_words: String) -> Asked<'_, Result<(), String>>;
 
     /// The memory in bytes that the launcher of `dir` takes with all its copies, as proportional set
     /// size (Pss), because ranks share its pages. None if it is gone.
@@ -123,7 +124,7 @@ pub(crate) mod tests {
             Box::pin(async { (self.sweep)() })
         }
 
-        fn retire(&self) -> Asked<'_, Result<(), String>> {
+        fn retire(&self, _: String) -> Asked<'_, Result<(), String>> {
             Box::pin(async { Ok(()) })
         }
 

@@ -401,11 +401,11 @@ impl Supervisor {
                 self.disk.run(Errand::Release(run));
             }
             Effect::Purge { run } => self.disk.run(Errand::Purge(run)),
-            Effect::Retire => {
-                info!("the job is over; the workers' container may end");
+            Effect::Retire { last_words } => {
+                info!("the workers' container may end: {last_words}");
                 let host = self.host.clone();
                 self.scope.spawn("retire", async move {
-                    if let Err(why) = host.retire().await {
+                    if let Err(why) = host.retire(last_words).await {
                         error!("the workers' container cannot be ended: {why}");
                     }
                 });

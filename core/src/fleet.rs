@@ -40,6 +40,7 @@
 //! | `brake` | many nodes silent at once: no cordons, and no replacement of jobs whose nodes are all silent |
 //! | `presence` | whether this process has just started or was stalled, and whether it listens |
 //! | `store_clients` | who may connect to a generation's TCPStore |
+//! | `last_words` | what the pods of a job leave behind when it is over |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
 //! | `dependents` | what a `MusterJob` object owns besides pods: a NetworkPolicy, a PodDisruptionBudget |
@@ -120,6 +121,7 @@ pub mod job_object;
 pub mod job_status;
 mod job_turn;
 mod judge;
+mod last_words;
 mod lenders;
 mod lifetime;
 mod live;

@@ -22,6 +22,9 @@ use crate::{
 
 pub use crate::id::RunId;
 
+/// Bytes of the last words of a worker pod. Kubernetes keeps so many of a container's termination message.
+pub const LAST_WORDS_MAX: usize = 4_096;
+
 /// Everything that one node must hold at one moment, as one coordinator decided it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Desired {
@@ -36,9 +39,10 @@ pub struct Desired {
     /// start nothing. The generation is the one that would be next; it is not sealed yet.
     #[serde(default, rename = "warm")]
     pub prewarm: Vec<Assignment>,
-    /// The node is a worker pod whose job is over. Its container of workers may end.
+    /// The node is a worker pod whose job is over. Its container of workers may end, with these last
+    /// words.
     #[serde(default)]
-    pub retire: bool,
+    pub retire: Option<String>,
 }
 
 /// The state of a launcher that a node was asked to have ready ([`Desired::prewarm`]). While the

@@ -4,6 +4,7 @@
 mod rig;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -28,10 +29,16 @@ struct Pod {
 impl Pod {
     /// Serves the folder above the runs of this rig.
     fn start(volume: &Path) -> Pod {
+        Pod::start_with(volume, &[])
+    }
+
+    /// The same, with these variables of the pod's template.
+    fn start_with(volume: &Path, env: &[(&str, &OsStr)]) -> Pod {
         let init = Command::new(RUNNER)
             .args(["pod", "--dir"])
             .arg(volume)
             .env("OF_THE_IMAGE", "yes")
+            .envs(env.iter().copied())
             .current_dir("/usr")
             .stdin(Stdio::null())
             .stderr(Stdio::null())
@@ -161,12 +168,20 @@ fn it_answers_from_inside_and_survives_nonsense() {
 #[test]
 fn it_ends_when_its_job_is_over() {
     let rig = Rig::below("runs/a-g1");
-    let mut pod = Pod::start(&volume(&rig));
+    let place = rig.dir.join("termination-log");
+    // The kubelet makes the file. An earlier container of the pod may have left words in it.
+    fs::write(&place, "these are the words of another container").unwrap();
+    let variable = ("MUSTER_TERMINATION_MESSAGE_PATH", place.as_os_str());
+    let mut pod = Pod::start_with(&volume(&rig), &[variable]);
     let () = pod.ask(&Question::End {
-        why: "the job is over".into(),
+        why: "job a has failed: rank 1".into(),
     });
     // As Kubernetes sees it: the container has succeeded, and is not started again.
     assert!(pod.init.wait().unwrap().success());
+    assert_eq!(
+        fs::read_to_string(&place).unwrap(),
+        "job a has failed: rank 1"
+    );
 }
 
 #[test]

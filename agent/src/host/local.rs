@@ -51,7 +51,7 @@ impl RunnerHost for LocalHost {
         Box::pin(async { remains.kill_all() })
     }
 
-    fn retire(&self) -> Asked<'_, Result<(), String>> {
+    fn retire(&self, _: String) -> Asked<'_, Result<(), String>> {
         // Only worker pods are told to.
         Box::pin(async { Err("this node is no pod".to_owned()) })
     }

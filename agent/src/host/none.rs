@@ -40,7 +40,7 @@ impl RunnerHost for NoHost {
         Box::pin(async { Ok(Left::Nothing) })
     }
 
-    fn retire(&self) -> Asked<'_, Result<(), String>> {
+    fn retire(&self, _: String) -> Asked<'_, Result<(), String>> {
         Box::pin(async { refusal() })
     }
 

@@ -80,10 +80,8 @@ impl RunnerHost for PodHost {
         Box::pin(async { answer.await.map_err(io::Error::other) })
     }
 
-    fn retire(&self) -> Asked<'_, Result<(), String>> {
-        self.ask_apart(Question::End {
-            why: "the job is over".into(),
-        })
+    fn retire(&self, last_words: String) -> Asked<'_, Result<(), String>> {
+        self.ask_apart(Question::End { why: last_words })
     }
 
     fn memory(&self, dir: &Path) -> Option<u64> {

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord},
+        last_words,
         members::Member,
         registry::{Node, Prewarm},
         store_clients::StoreClients,
@@ -81,17 +82,18 @@ pub(crate) fn of_node(
     Desired {
         term,
         epoch: node.record.epoch,
-        retire: may_retire(node, jobs),
+        retire: retire(node, jobs),
         runs,
         labels,
         prewarm,
     }
 }
 
-/// Whether the node is a worker pod whose job is over, and holds nothing any more.
-fn may_retire(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>) -> bool {
-    let job = node.record.pod_of.as_ref().and_then(|uid| jobs.get(uid));
-    job.is_some_and(|job| job.phase.is_over()) && node.runs.is_empty() && node.jobs.is_empty()
+/// The last words of a worker pod whose job is over, if it holds nothing any more.
+fn retire(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>) -> Option<String> {
+    let job = jobs.get(node.record.pod_of.as_ref()?)?;
+    let ends = job.phase.is_over() && node.runs.is_empty() && node.jobs.is_empty();
+    ends.then(|| last_words::of(job))
 }
 
 /// All that a launcher must know to be started ahead, as if this node were the last member of a

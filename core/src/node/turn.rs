@@ -78,8 +78,8 @@ pub enum Effect {
     Release { run: RunId },
     /// Remove what runs of this job, up to this generation, have left on disk.
     Purge { run: RunId },
-    /// Let the workers' container end. Its pod is of no use any more.
-    Retire,
+    /// Let the workers' container end with these last words. Its pod is of no use any more.
+    Retire { last_words: String },
     /// End the session: the coordinator knows less than this node has obeyed.
     EndSession(Alarm),
     /// Tell a person that something happened that must not happen. It was not obeyed.
@@ -274,8 +274,11 @@ impl Node {
                 }
             }
         }
-        if desired.retire && desired.runs.is_empty() && self.runs.is_empty() {
-            work.effects.push(Effect::Retire);
+        let last_words = desired.retire.clone();
+        if let Some(last_words) =
+            last_words.filter(|_| desired.runs.is_empty() && self.runs.is_empty())
+        {
+            work.effects.push(Effect::Retire { last_words });
         }
         self.desired = Some(desired);
     }

@@ -71,7 +71,7 @@ impl Unsaved {
             Effect::Hold { .. }
             | Effect::Start { .. }
             | Effect::Release { .. }
-            | Effect::Retire
+            | Effect::Retire { .. }
             | Effect::Purge { .. } => saves || !self.waiting.is_empty(),
         }
     }
@@ -121,9 +121,10 @@ impl Waiting {
             Effect::Stop { run: other, .. }
             | Effect::Release { run: other }
             | Effect::Purge { run: other } => other == run,
-            Effect::SaveLedger(_) | Effect::EndSession(_) | Effect::Alarm(_) | Effect::Retire => {
-                false
-            }
+            Effect::SaveLedger(_)
+            | Effect::EndSession(_)
+            | Effect::Alarm(_)
+            | Effect::Retire { .. } => false,
         };
         self.untold.contains_key(run) || self.effects.iter().any(of_run)
     }

@@ -513,7 +513,7 @@ impl World {
                 let runs = &mut self.machines[machine].runs;
                 runs.retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
             }
-            Effect::Retire => self.pod_retires(machine),
+            Effect::Retire { .. } => self.pod_retires(machine),
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");
                 self.befalls(machine, Kind::SessionBroke);

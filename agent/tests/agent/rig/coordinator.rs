@@ -241,7 +241,7 @@ impl Session {
             epoch: NodeEpoch(self.epoch),
             runs: Vec::new(),
             labels: Labels::default(),
-            retire: false,
+            retire: None,
             prewarm,
         };
         self.say(Down::Desired(desired_to_wire(&desired))).await;
@@ -257,7 +257,7 @@ impl Session {
             epoch: NodeEpoch(epoch),
             runs,
             labels: Labels::bounded(labels),
-            retire: false,
+            retire: None,
             prewarm: Vec::new(),
         };
         self.say(Down::Desired(desired_to_wire(&desired))).await;

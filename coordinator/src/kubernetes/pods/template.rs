@@ -289,6 +289,19 @@ fn worker(spec: &mut Value, job: &JobRecord) {
         "--dir",
         format!("{DIRECTORY}/run")
     ]);
+    // The runner leaves its last words there. If it is killed before, what the ranks printed last is shown.
+    let place = worker["terminationMessagePath"].clone();
+    if !place.is_null() {
+        push(
+            worker,
+            "env",
+            json!({ "name": "MUSTER_TERMINATION_MESSAGE_PATH", "value": place }),
+        );
+    }
+    default(
+        &mut worker["terminationMessagePolicy"],
+        json!("FallbackToLogsOnError"),
+    );
     let closed = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
     if worker["securityContext"].is_null() {
         worker["securityContext"] = closed;

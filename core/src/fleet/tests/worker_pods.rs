@@ -9,6 +9,7 @@ use crate::{
         worker_pod::{PodStage, PodWait, WorkerPod},
     },
     health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE},
+    run::LAST_WORDS_MAX,
     spec::JobSpec,
 };
 
@@ -251,23 +252,46 @@ fn a_pod_that_is_being_deleted_gets_no_new_work() {
 fn a_pod_may_end_when_its_job_is_over_and_its_workers_are_gone() {
     let mut bench = Bench::new(&["h1"]);
     with_pods(&mut bench, (1, 1), &["p1"]);
-    let retires = |bench: &mut Bench| {
-        let name: NodeName = "p1.default.pod".into();
-        bench
-            .fleet
-            .nodes
-            .get(&name)
-            .unwrap()
-            .published
-            .as_ref()
-            .unwrap()
-            .retire
-    };
-    assert!(!retires(&mut bench));
+    assert_eq!(last_words(&bench, "p1.default.pod"), None);
     cancel(&mut bench, "one");
     bench.pass(SECOND);
     assert!(bench.job("one").phase.is_over());
-    assert!(retires(&mut bench));
+    let said = last_words(&bench, "p1.default.pod").expect("it may end");
+    assert_eq!(said, "job default/one ended: cancelled by a user");
+}
+
+/// Who looks at the pod learns whose words were the last, although the pod itself has succeeded.
+#[test]
+fn a_pod_ends_with_the_culprits_words() {
+    let mut bench = Bench::new(&["h1", "h2"]);
+    with_pods(&mut bench, (2, 2), &["p1", "p2"]);
+    for error in ["one", "two", "three", "four"] {
+        bench.pass(300 * SECOND);
+        let error = format!("ValueError: {error} {}", "x".repeat(900));
+        bench.rank_exits("one", 1, Exit::Code(3), Some(&error));
+        bench.pass(2 * SECOND);
+    }
+    let job = bench.job("one");
+    assert_eq!(job.phase, Phase::Failed, "{}", job.message);
+    let said = last_words(&bench, "p1.default.pod").expect("it may end");
+    assert_eq!(last_words(&bench, "p2.default.pod"), Some(said.clone()));
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(
+        lines[0].starts_with("job default/one has failed: "),
+        "{said}"
+    );
+    let newest = lines[1];
+    assert!(
+        newest.contains("WorkerFailed: rank 1 on p2.default.pod"),
+        "{said}"
+    );
+    assert!(newest.contains("ValueError: four"), "{said}");
+    assert!(said.len() <= LAST_WORDS_MAX, "{} bytes", said.len());
+}
+
+fn last_words(bench: &Bench, pod: &str) -> Option<String> {
+    let node = bench.fleet.nodes.get(&pod.into())?;
+    node.published.as_ref()?.retire.clone()
 }
 
 /// The coordinator's shell deletes a pod only when this has been taken, so no worker begins there

@@ -109,7 +109,7 @@ fn wants(node: &mut Node, runs: Vec<DesiredRun>) -> Vec<Effect> {
         epoch: node.ledger.epoch,
         runs,
         labels: Labels::default(),
-        retire: false,
+        retire: None,
         prewarm: Vec::new(),
     };
     told(node, Input::Desired(desired))
@@ -757,7 +757,7 @@ impl Machine {
 
     fn execute(&mut self, effect: Effect) {
         match effect {
-            Effect::Retire => {}
+            Effect::Retire { .. } => {}
             Effect::SaveLedger(ledger) => {
                 assert!(
                     ledger.term >= self.disk.term && ledger.epoch >= self.disk.epoch,

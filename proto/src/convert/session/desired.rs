@@ -7,7 +7,10 @@ use muster_core::{
     layout::{Layout, RoleShare},
     nccl::profile::{Profile, Shared, Transport},
     period,
-    run::{Assignment, Desired, DesiredRun, Key, RunId, STORE_CLIENTS_MAX, Start, Target},
+    run::{
+        Assignment, Desired, DesiredRun, Key, LAST_WORDS_MAX, RunId, STORE_CLIENTS_MAX, Start,
+        Target,
+    },
     spec::{Framework, Launch, PEERS_MAX, ROLES_MAX},
 };
 
@@ -38,7 +41,8 @@ pub fn desired_to_wire(desired: &Desired) -> v1::Desired {
         runs: desired.runs.iter().map(run_to_wire).collect(),
         labels: desired.labels.clone().into(),
         warm: desired.prewarm.iter().map(warm_to_wire).collect(),
-        retire: desired.retire,
+        retire: desired.retire.is_some(),
+        last_words: desired.retire.clone().unwrap_or_default(),
     }
 }
 
@@ -182,8 +186,19 @@ pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
         runs,
         labels,
         prewarm,
-        retire: wire.retire,
+        retire: match wire.retire {
+            true => Some(last_words(wire.last_words)?),
+            false => None,
+        },
     })
+}
+
+/// A coordinator of the version before does not tell them.
+fn last_words(told: String) -> Result<String, Malformed> {
+    match told.is_empty() {
+        true => Ok("the job is over".to_owned()),
+        false => text("last_words", told, LAST_WORDS_MAX),
+    }
 }
 
 fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malformed> {

@@ -416,7 +416,7 @@ fn desired() -> impl Strategy<Value = Desired> {
         collection::vec(one, 0..5),
         labels,
         prewarm,
-        any::<bool>(),
+        proptest::option::of("[ -~]{1,60}"),
     )
         .prop_map(|(term, epoch, mut runs, labels, mut prewarm, retire)| {
             prewarm.sort_by(|a, b| a.run.job.cmp(&b.run.job));

@@ -212,7 +212,7 @@ pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
         },
     ];
     let desired = Desired {
-        retire: false,
+        retire: Some("the job is over".into()),
         term: Term(4),
         epoch: NodeEpoch(5),
         runs,

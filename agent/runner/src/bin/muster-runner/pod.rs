@@ -34,8 +34,10 @@ use crate::{limits, time, version};
 /// How long the coordinator has to end a generation on all of its nodes together, before this node
 /// ends its part alone. It takes a round trip and a commit.
 const COORDINATED: Duration = Duration::from_secs(2);
-/// Where Kubernetes reads a container's last words.
+/// Where Kubernetes reads a container's last words, unless the pod's template names another place.
 const LAST_WORDS: &str = "/dev/termination-log";
+/// The variable that says so then.
+const LAST_WORDS_PLACE: &str = "MUSTER_TERMINATION_MESSAGE_PATH";
 /// Time between two looks at what still lives, while leaving.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a connection may stay without a question, and how long an answer may wait to be read.
@@ -222,11 +224,20 @@ fn used(mut pids: Vec<i32>) -> Result<Used, String> {
 /// Kubernetes would tell it.
 fn end(why: &str) -> Result<(), String> {
     let init = rustix::process::getppid().ok_or("the init process is gone")?;
-    // Kubernetes shows it in the container's status. Elsewhere there is no such file.
-    if let Ok(mut file) = fs::OpenOptions::new().write(true).open(LAST_WORDS) {
-        let _ = file.write_all(why.as_bytes());
-    }
+    say_last(why);
     rustix::process::kill_process(init, rustix::process::Signal::TERM).map_err(|e| e.to_string())
+}
+
+/// Kubernetes shows it in the container's status. Elsewhere there is no such file.
+fn say_last(words: &str) {
+    let place = std::env::var_os(LAST_WORDS_PLACE).unwrap_or_else(|| LAST_WORDS.into());
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(place);
+    if let Ok(mut file) = file {
+        let _ = file.write_all(words.as_bytes());
+    }
 }
 
 fn lives(dir: &Path, runner: Option<&RunnerIdentity>) -> bool {

@@ -67,6 +67,21 @@ fn the_smallest_template_makes_this_pod() {
     assert_eq!(check(&minimal(), 0), Ok(()));
 }
 
+/// The runner writes its last words where the template says that they are read.
+#[test]
+fn the_place_of_the_last_words_is_the_templates() {
+    let mut template = minimal();
+    let worker = &mut template["spec"]["containers"][0];
+    worker["terminationMessagePath"] = json!("/tmp/words");
+    worker["terminationMessagePolicy"] = json!("File");
+    assert_eq!(check(&template, 0), Ok(()));
+    let worker = made(&template, 0)["spec"]["containers"][0].clone();
+    assert_eq!(worker["terminationMessagePath"], "/tmp/words");
+    assert_eq!(worker["terminationMessagePolicy"], "File");
+    let place = json!({ "name": "MUSTER_TERMINATION_MESSAGE_PATH", "value": "/tmp/words" });
+    assert_eq!(worker["env"], json!([place]));
+}
+
 #[test]
 fn what_the_template_says_stays() {
     let worker = json!({
@@ -115,6 +130,7 @@ fn what_the_template_says_stays() {
     assert_eq!(worker["securityContext"], before["securityContext"]);
     let limits = json!({ "memory": "64Gi", GPU: "8" });
     assert_eq!(worker["resources"]["limits"], limits);
+    assert_eq!(worker["terminationMessagePolicy"], "FallbackToLogsOnError");
     // It has its own memory to share.
     assert!(!names(&spec["volumes"]).contains(&"muster-shm"));
     let agent = items(spec, "initContainers").last().unwrap();

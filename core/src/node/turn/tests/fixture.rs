@@ -65,6 +65,6 @@ pub(super) fn desired(term: u64, epoch: u64, runs: Vec<DesiredRun>) -> Desired {
         runs,
         labels: Labels::default(),
         prewarm: Vec::new(),
-        retire: false,
+        retire: None,
     }
 }

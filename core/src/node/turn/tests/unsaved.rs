@@ -8,7 +8,7 @@ fn desired(node: &Node, runs: Vec<DesiredRun>) -> Input {
         epoch: node.ledger.epoch,
         runs,
         labels: Labels::default(),
-        retire: false,
+        retire: None,
         prewarm: Vec::new(),
     })
 }

@@ -5,7 +5,6 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, Config};
 use muster_core::{
     fleet::{Input, ObjectNews},
@@ -17,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     KubernetesError,
     follow::{Follower, News, Reader},
-    object,
+    object::{self, Object},
 };
 use crate::handle::{Handle, NoAnswer};
 
@@ -26,7 +25,7 @@ pub(super) const NODES: &str = "/api/v1/nodes";
 
 /// The Node objects of one cluster.
 pub(crate) struct Nodes {
-    api: Api<Node>,
+    api: Api<Object>,
 }
 
 impl Nodes {
@@ -62,7 +61,7 @@ struct Kept {
 }
 
 impl Reader for Kept {
-    type Object = Node;
+    type Object = Object;
     type Key = NodeName;
     type Kept = Arc<NodeObject>;
 

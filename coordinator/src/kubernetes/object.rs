@@ -1,19 +1,24 @@
 //! A Node object as it comes from the API server, and what is kept of it. Everything else is dropped
-//! as it is read: images, addresses, and who changed which field.
+//! as it is read: images, addresses, and who changed which field. These are nine tenths of an object, so
+//! it is never read into the type that has them all.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{
+    ClusterResourceScope, api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::Resource;
 use muster_core::{
     id::{NodeName, node_name_error},
     node_object::{Condition, NodeObject, Raw, Status},
     time::Timestamp,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Object {
-    metadata: Metadata,
+    #[serde(deserialize_with = "metadata")]
+    metadata: ObjectMeta,
     #[serde(default)]
     spec: Spec,
     #[serde(default)]
@@ -23,9 +28,9 @@ pub(super) struct Object {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Metadata {
-    name: String,
-    uid: String,
-    resource_version: String,
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
 }
@@ -60,16 +65,64 @@ struct Stated {
     last_transition_time: Option<String>,
 }
 
+fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
+    let Metadata {
+        name,
+        uid,
+        resource_version,
+        labels,
+        annotations,
+    } = Metadata::deserialize(from)?;
+    Ok(ObjectMeta {
+        name,
+        uid,
+        resource_version,
+        labels,
+        annotations,
+        ..ObjectMeta::default()
+    })
+}
+
+/// To kube it is a Node, of which we read less.
+impl Resource for Object {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Node::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Node::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Node::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Node::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
 impl Object {
     pub(super) fn version(&self) -> &str {
-        &self.metadata.resource_version
+        self.metadata.resource_version.as_deref().unwrap_or_default()
     }
 
     pub(super) fn raw(self) -> Raw {
         let taints = self.spec.taints.unwrap_or_default();
         let conditions = self.status.conditions.unwrap_or_default();
         Raw {
-            uid: self.metadata.uid,
+            uid: self.metadata.uid.unwrap_or_default(),
             labels: self.metadata.labels.unwrap_or_default(),
             annotations: self.metadata.annotations.unwrap_or_default(),
             unschedulable: self.spec.unschedulable,
@@ -83,24 +136,10 @@ impl Object {
 }
 
 /// The node that an object is of, and what is kept. `None`: no agent can have the object's name.
-pub(super) fn kept(node: Node) -> Option<(NodeName, Arc<NodeObject>)> {
-    let name = node.metadata.name.clone().unwrap_or_default();
-    let name: NodeName = node_name_error(&name)
-        .is_none()
-        .then(|| name.as_str().into())?;
-    // One form is read, whichever way an object comes.
-    let value = serde_json::to_value(slim(node)).ok()?;
-    let object: Object = serde_json::from_value(value).ok()?;
+pub(super) fn kept(object: Object) -> Option<(NodeName, Arc<NodeObject>)> {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let name: NodeName = node_name_error(name).is_none().then(|| name.into())?;
     Some((name, Arc::new(NodeObject::read(object.raw()))))
-}
-
-/// Without what is large and not kept.
-fn slim(mut node: Node) -> Node {
-    node.metadata.managed_fields = None;
-    if let Some(status) = &mut node.status {
-        status.images = None;
-    }
-    node
 }
 
 fn condition(stated: Stated) -> Condition {

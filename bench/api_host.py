@@ -7,6 +7,7 @@ import collections
 import http.client
 import json
 import pathlib
+import re
 import shutil
 import socket
 import ssl
@@ -127,6 +128,23 @@ class Client:
         if answer.status >= 400:
             raise Refused(f"{method} {path}: {answer.status} {text[:300]}")
         return text if raw else json.loads(text)
+
+
+    def define(self, text):
+        """Makes a CustomResourceDefinition of its YAML, and waits until its objects are served."""
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        name = re.search(r"^  name: (\S+)$", text, re.MULTILINE)[1]
+        headers = {"Authorization": "Bearer admin", "Content-Type": "application/yaml"}
+        self.connection.request("POST", path, text, headers)
+        answer = self.connection.getresponse()
+        said = answer.read()
+        if answer.status >= 400:
+            raise Refused(f"{name}: {answer.status} {said[:300]}")
+        until(lambda: self.is_established(f"{path}/{name}"), f"{name} is served")
+
+    def is_established(self, path):
+        conditions = self.ask("GET", path).get("status", {}).get("conditions") or []
+        return any(entry["type"] == "Established" and entry["status"] == "True" for entry in conditions)
 
 
 class Relay:

@@ -114,7 +114,7 @@ class Load:
     def fill(self):
         """Everything but the coordinator."""
         for document in subprocess.run([COORDINATOR, "crd"], check=True, capture_output=True, text=True).stdout.split("\n---\n"):
-            self.create_yaml(document)
+            self.client.define(document)
         for name in ("muster-system", SPACE):
             self.client.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         # A controller would make it.
@@ -123,23 +123,6 @@ class Load:
         began = time.monotonic()
         self.all(self.make_node, range(self.options.nodes))
         print(f"{self.options.nodes} Node objects of {len(json.dumps(node(0))) / 1024:.1f} KiB were made in {time.monotonic() - began:.0f} s", flush=True)
-
-    def create_yaml(self, text):
-        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        name = re.search(r"^  name: (\S+)$", text, re.MULTILINE)[1]
-        connection = self.client.connection
-        headers = {"Authorization": "Bearer admin", "Content-Type": "application/yaml"}
-        connection.request("POST", path, text, headers)
-        answer = connection.getresponse()
-        said = answer.read()
-        if answer.status >= 400:
-            raise SystemExit(f"{name}: {said[:300]}")
-        established = lambda: self.is_established(f"{path}/{name}")  # noqa: E731
-        until(established, f"{name} is served")
-
-    def is_established(self, path):
-        conditions = self.client.ask("GET", path).get("status", {}).get("conditions") or []
-        return any(entry["type"] == "Established" and entry["status"] == "True" for entry in conditions)
 
     def all(self, do, things):
         """Does it to all things, with a connection for each of some writers."""

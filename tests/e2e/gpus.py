@@ -13,7 +13,7 @@ import json
 import time
 
 from cluster import NAMESPACE, Overlay, check, name_of, target, wait_until, workload
-from objects import Team
+from objects import LastWords, Team
 from story import Story, told
 
 SPACE = "muster-e2e-gpus"
@@ -58,6 +58,7 @@ class Gpus(Story):
             ("look at the cluster", self.look),
             ("install", self.install),
             ("log in with a join token", self.log_in),
+            ("the last words of a job that fails", LastWords(self).run),
             ("a device plugin offers GPUs", self.offered),
             ("three jobs and a stranger's pod hold the GPUs of one node", self.place),
             (f"{FAULT} on a GPU of the first job", self.first),

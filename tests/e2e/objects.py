@@ -7,6 +7,7 @@ import time
 from cluster import NAMESPACE, SCRIPT, check, wait_until
 
 TEAM = "muster-e2e-jobs"
+WORDS = "muster-e2e-words"
 LABEL = "muster.dev/job-name"
 
 
@@ -147,3 +148,29 @@ def are_made(kubectl):
     """Whether the coordinator makes worker pods."""
     container = kubectl.json("get", "statefulset", "muster-coordinator", "-n", NAMESPACE)["spec"]["template"]["spec"]["containers"][0]
     return any(argument.startswith("--kubernetes-pods=") for argument in container.get("args", []))
+
+
+class LastWords:
+    """What kubectl describe pod says of a job that has failed. It needs Python in the workers' image, and no torch."""
+
+    def __init__(self, story):
+        self.story, self.team = story, Team(story, WORDS)
+
+    def run(self):
+        try:
+            self.team.create()
+            began = time.monotonic()
+            program = {"framework": "plain", "procPerNode": 1, "gpusPerNode": 0, "command": ["python3"], "args": ["-c", "raise ValueError('no such data')"]}
+            self.team.apply("wrong", (), spec=program | {"restartPolicy": {"maxRestarts": 1, "window": "1h"}})
+            patience = self.story.options.patience
+            self.team("wait", "mj/wrong", "--for=condition=Failed", f"--timeout={patience}s", timeout=patience + 10)
+            over = lambda: all(pod["status"]["phase"] == "Succeeded" for pod in self.team.pod_objects("wrong"))  # noqa: E731
+            wait_until(over, 60, "the pods of a job that is over end by themselves")
+            took, pods = time.monotonic() - began, self.team.pods("wrong")
+            for pod in pods:
+                said = self.team("describe", "pod", pod)
+                check(f"job {WORDS}/wrong has failed: " in said, f"kubectl describe pod {pod} says that the job has failed ({said})")
+                check("ValueError: no such data" in said, f"and the culprit's words ({said})")
+            return f"failed after {took:.1f} s, and kubectl describe says why for each of {len(pods)} pods"
+        finally:
+            self.team.delete()

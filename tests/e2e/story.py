@@ -50,6 +50,7 @@ class Story:
             ("train digits on all nodes, to the end", self.train),
             ("users of Kubernetes, by their tokens", self.users),
             ("objects whose workers are in pods of their own", self.with_pods(objects.Objects(self).run)),
+            ("the last words of a job that fails", self.with_pods(objects.LastWords(self).run)),
             ("fields of a job object", self.with_pods(fields.Fields(self).run)),
             *((name, self.with_pods(event)) for name, event in self.life.steps()),
             ("cordons on Node objects", self.cordons),

@@ -115,7 +115,10 @@ impl Resource for Object {
 
 impl Object {
     pub(super) fn version(&self) -> &str {
-        self.metadata.resource_version.as_deref().unwrap_or_default()
+        self.metadata
+            .resource_version
+            .as_deref()
+            .unwrap_or_default()
     }
 
     pub(super) fn raw(self) -> Raw {

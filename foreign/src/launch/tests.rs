@@ -121,14 +121,17 @@ fn a_launcher_that_stays_is_refused() {
             "show each rank one GPU",
         ),
         ("deepspeed --autotuning run a.py", "many jobs of its own"),
-        ("accelerate launch a.py", "starts processes on other nodes"),
+        (
+            "accelerate launch a.py",
+            "write the script itself in place of",
+        ),
         (
             "python -m accelerate.commands.launch a.py",
             "starts processes on other nodes",
         ),
         (
             "mpirun -np 2 python a.py",
-            "starts processes on other nodes",
+            "starts processes on other nodes by itself, which Muster cannot tell its place here; write an MPIJob",
         ),
         (
             "bash -c 'torchrun a.py | tee log'",

@@ -11,17 +11,21 @@ import signal
 
 # A rank is killed, a rank of MPI below it, or the launcher's program that holds MPI's daemon there over a connection; or its node is cut.
 KILL, BELOW, HOLDER, CUT = "kill", "below", "holder", "cut"
+# Nothing breaks: the job is given another number of nodes.
+SCALE = "scale"
 
 
 @dataclasses.dataclass(frozen=True)
 class Strike:
-    """One thing that is done to a job that trains. `rank` is a global rank."""
+    """One thing that is done to a job that trains. `rank` is a global rank, or the new number of nodes."""
 
     what: str
     rank: int
 
     def named(self, status):
         """In words, with the member's role if it has one."""
+        if self.what == SCALE:
+            return f"scaled to {self.rank} nodes"
         member = next(member for member in status["members"] if member["node"] == self.node(status))
         name = member.get("role") or f"rank {self.rank}"
         words = {KILL: "{} killed", BELOW: "rank of MPI on {} killed", HOLDER: "muster-rsh to {} killed", CUT: "node of {} cut"}
@@ -33,7 +37,14 @@ class Strike:
     def _rank(self, status, number):
         return next(rank for rank in status["ranks"] if rank["rank"] == number)
 
+    def members(self, before):
+        """How many members the job has afterwards."""
+        return self.rank if self.what == SCALE else before
+
     def strike(self, status, muster):
+        if self.what == SCALE:
+            muster("scale", "job", "--nodes", str(self.rank))
+            return
         pid = self._rank(status, self.rank)["pid"]
         if self.what == KILL:
             os.kill(pid, signal.SIGKILL)
@@ -49,6 +60,8 @@ class Strike:
 
     def expected(self, status):
         """The cause, the culprit, and the one to be charged, as `muster explain` must say."""
+        if self.what == SCALE:
+            return ("Scaled", None, "nobody")
         node = self.node(status)
         if self.what == CUT:
             return ("NodeLost", node, "node")
@@ -84,22 +97,26 @@ class Case:
     # The first two columns of the table: what runs, and the package whose version is shown.
     name: str
     package: str
-    # A file in `packages/`. The case has an environment with exactly these packages.
+    # A file in `packages/`. The case has an environment with exactly these packages, and with those of the tests' PyTorch if it wants them.
     packages: str
     # A file in `programs/`, and the job file that runs it. In the job file PYTHON, its folder ENVIRONMENT, PROGRAM, FOLDER and
     # STEPS are replaced.
     program: str
     job: str
-    # Its members, and the ranks that print steps.
+    # Its members at first, and the ranks that print steps.
     members: int
     stepping: tuple
     strikes: tuple
     steps: int = 120
+    with_torch: bool = False
+    # A file in `programs/` that is run once before.
+    prepare: str = ""
     # The rank that prints `end NUMBER`, and how far that number may be from that of the undisturbed run.
     ends: int = 0
     tolerance: float = 0.0
 
     @property
     def nodes(self):
-        """A cut node does not come back, so there is a spare one for each."""
-        return self.members + sum(strike.what == CUT for strike in self.strikes)
+        """A cut node does not come back, so there is a spare one for each. Others are there for a job that grows."""
+        most = max([self.members, *(strike.members(0) for strike in self.strikes)])
+        return most + sum(strike.what == CUT for strike in self.strikes)

@@ -67,7 +67,8 @@ def load(file):
 
 def environment(case):
     """The interpreter of the case's packages, made if it is not there yet."""
-    command = [ROOT / "tools" / "python-env", "--requirements", HERE / "packages" / case.packages]
+    kind = "--with-torch" if case.with_torch else "--requirements"
+    command = [ROOT / "tools" / "python-env", kind, HERE / "packages" / case.packages]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
@@ -76,6 +77,8 @@ class Measured:
 
     def __init__(self, case, python):
         self.case, self.rows, self.wrong = case, [], []
+        if case.prepare:
+            subprocess.run([python, HERE / "programs" / case.prepare], check=True, stdout=subprocess.DEVNULL)
         version = self.version(python)
         with tempfile.TemporaryDirectory(prefix="muster-frameworks-") as folder:
             plain = Run(case, python, pathlib.Path(folder) / "plain", ()).run()
@@ -130,6 +133,7 @@ class Run:
         self.state.mkdir(parents=True)
         self.cluster = folder / "cluster"
         self.wrong, self.blows, self.seconds, self.end = [], [], 0.0, None
+        self.members = case.members
 
     def run(self):
         began = time.monotonic()
@@ -141,6 +145,7 @@ class Run:
                 generation = status["generation"]
                 self.blows.append(Blow(strike, status))
                 strike.strike(status, self.muster)
+                self.members = strike.members(self.members)
             self.until("over", self.is_over)
             self.check()
         except Wrong as problem:
@@ -182,8 +187,8 @@ class Run:
             first, last = ranks[rank]["firstStep"], ranks[rank]["lastStep"]
             return 0 if first is None else last - first
 
-        new = status["generation"] > after and status["phase"] == "Running" and len(ranks) == self.case.members
-        return status if new and all(rank["pid"] for rank in ranks.values()) and all(steps(rank) >= PROGRESS for rank in self.case.stepping) else None
+        new = status["generation"] > after and status["phase"] == "Running" and len(ranks) == self.members
+        return status if new and all(rank["pid"] for rank in ranks.values()) and all(steps(rank) >= PROGRESS for rank in self.case.stepping if rank in ranks) else None
 
     def is_over(self):
         status = self.status()

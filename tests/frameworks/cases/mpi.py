@@ -1,7 +1,7 @@
 """MPI: an MPIJob with four ranks on two workers, by four implementations. A killed rank is one that mpirun started, two generations
 below what Muster starts on the worker."""
 
-from case import BELOW, CUT, HOLDER, KILL, Case, Strike
+from case import BELOW, CUT, HOLDER, KILL, SCALE, Case, Strike
 
 JOB = """
 apiVersion: kubeflow.org/v2beta1
@@ -17,6 +17,21 @@ spec:
     Worker:
       replicas: 2
       template: {spec: {containers: [{name: mpi, image: none, env: *env}]}}
+"""
+
+# No kind of another system has workers that come and go without a program of its own for that.
+ELASTIC = """
+apiVersion: muster.dev/v1alpha1
+kind: MusterJob
+metadata: {name: job}
+spec:
+  framework: mpi
+  command: [mpirun]
+  args: [PYTHON, PROGRAM, FOLDER, "STEPS"]
+  env: [{name: PATH, value: "ENVIRONMENT/bin:/usr/bin:/bin"}]
+  roles:
+  - {name: launcher}
+  - {name: worker, replicas: 2, minReplicas: 1, maxReplicas: 3, procPerNode: 2}
 """
 
 # The wheel of Open MPI 4 does not find its own files on another host by itself.
@@ -39,4 +54,7 @@ CASES = [
     # hydra holds its daemons over connections. The daemons of Open MPI leave theirs as soon as they run.
     case("MPICH, MPIJob", "mpich", "mpich.txt", "MPICH", more=(Strike(HOLDER, 2),)),
     case("Intel MPI, MPIJob", "impi-rt", "intelmpi.txt", "Intel", INTEL, more=(Strike(HOLDER, 2),)),
+    # Sums of other parts of the data are rounded otherwise.
+    Case(name="MPICH, elastic", package="mpich", packages="mpich.txt", program="mpi_sum.py", job=ELASTIC, members=3, stepping=(0,),
+         strikes=(Strike(SCALE, 4), Strike(BELOW, 3), Strike(SCALE, 2)), tolerance=1e-9),
 ]

@@ -9,14 +9,14 @@ from mpi4py import MPI
 
 folder, steps = sys.argv[1], int(sys.argv[2])
 world = MPI.COMM_WORLD
-share = [world.rank + number / 64 for number in range(64)]
+share = [number / 64 for number in range(world.rank, 256, world.size)]
 
 
 def slopes(line):
     """The gradient of the mean squared error of `line` for y = 3 x + 1, over the parts of all ranks."""
     errors = [(line[0] * x + line[1] - (3 * x + 1), x) for x in share]
     own = (sum(2 * error * x for error, x in errors), sum(2 * error for error, _ in errors))
-    return [world.allreduce(part) / (64 * world.size) for part in own]
+    return [world.allreduce(part) / 256 for part in own]
 
 
 saved = os.path.join(folder, "line.json")

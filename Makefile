@@ -28,7 +28,7 @@ upgrade: ## build an earlier commit (FROM=COMMIT), and replace each of its daemo
 strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB)
 	@exec tools/strangers $(STRANGERS)
 
-frameworks: ## TensorFlow, JAX, XGBoost, LightGBM and MPI through killed members and cut nodes: what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 2.7 GB)
+frameworks: ## accelerate, DeepSpeed, TensorFlow, JAX, XGBoost, LightGBM and MPI through killed members, cut nodes and scaling: what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 3.2 GB)
 	@exec tools/frameworks $(FRAMEWORKS)
 
 lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B (three minutes each; PyTorch for each from the index)

@@ -25,7 +25,7 @@ class Strike:
     def named(self, status):
         """In words, with the member's role if it has one."""
         if self.what == SCALE:
-            return f"scaled to {self.rank} nodes"
+            return f"scaled to {self.rank} node{'s' * (self.rank > 1)}"
         member = next(member for member in status["members"] if member["node"] == self.node(status))
         name = member.get("role") or f"rank {self.rank}"
         words = {KILL: "{} killed", BELOW: "rank of MPI on {} killed", HOLDER: "muster-rsh to {} killed", CUT: "node of {} cut"}

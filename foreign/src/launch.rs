@@ -4,6 +4,8 @@
 //! its flags get verdicts. A command that starts ranks in a way that cannot be taken off is refused,
 //! because it would start a world on every node.
 
+mod instead;
+
 use crate::{
     flags::{self, Flags, Takes, Use},
     shell,
@@ -218,7 +220,7 @@ fn taken_off(words: &[Word], log: &mut Verdicts) -> Option<Launch> {
             return with_flags(By::Deepspeed, python, first, &words[1..], log);
         }
         "accelerate" | "horovodrun" | "mpirun" | "mpiexec" => {
-            log.refuse(&first.field(), starts_its_own(name));
+            log.refuse(&first.field(), instead::starts_its_own(name));
             return None;
         }
         _ => {}
@@ -234,7 +236,7 @@ fn taken_off(words: &[Word], log: &mut Verdicts) -> Option<Launch> {
             "torchelastic.distributed.launch" => Some(By::Torchelastic),
             "deepspeed" | "deepspeed.launcher.runner" => Some(By::Deepspeed),
             "accelerate.commands.launch" | "accelerate" => {
-                log.refuse(&module.field(), starts_its_own("accelerate"));
+                log.refuse(&module.field(), instead::starts_its_own("accelerate"));
                 return None;
             }
             _ => None,
@@ -262,23 +264,6 @@ fn texts(words: &[Word], log: &mut Verdicts) -> Option<Vec<String>> {
     }
     let texts = words.iter().map(|word| word.text.clone()).collect();
     (log.refused() == before).then_some(texts)
-}
-
-fn starts_its_own(name: &str) -> String {
-    let instead = match name {
-        // It sets variables and becomes torchrun. `Accelerator()` reads them (accelerate/utils/launch.py 1.15).
-        "accelerate" => {
-            "write the script itself in place of `accelerate launch` and its options. Those that are not about processes and nodes are variables: ACCELERATE_MIXED_PRECISION=bf16 for --mixed_precision bf16"
-        }
-        // The ranks need what it sets, and cannot be started plainly.
-        "horovodrun" | "mpirun" | "mpiexec" => {
-            "write an MPIJob, whose launcher runs it with the workers as its hosts"
-        }
-        _ => "start the script with torchrun, or plainly",
-    };
-    format!(
-        "{name} starts processes on other nodes by itself, which Muster cannot tell its place here; {instead}"
-    )
 }
 
 /// A command that is one process of the world, without a launcher.

@@ -1,9 +1,10 @@
-//! Who broke a generation. One failure is primary: the kind that causes others comes before the kind
-//! that follows from others, and the earlier before the later. All failures that follow from it are
+//! Finds the primary failure of a broken generation, and who pays for it. A failure that causes others
+//! ranks before one that follows from others; of two of one kind, the earlier. All other failures are
 //! collateral, and are never charged.
 //!
-//! A node fault never spends a job's restart budget, unless it repeats without progress. A failure
-//! that is charged to a job counts against a node only if the job then lasts longer elsewhere.
+//! A node fault never spends a job's restart budget. Two kinds of break are doubtful and become the
+//! job's if they repeat without progress: see [`blame`]. A failure that is charged to a job counts
+//! against a node only if the job then lasts longer elsewhere.
 
 mod hung_up;
 
@@ -314,7 +315,7 @@ pub(crate) struct Blame {
     pub node: Option<NodeName>,
     pub collateral: Vec<String>,
     pub event_at: Timestamp,
-    /// The job is probably not at fault, but its own doing can look like this.
+    /// The blame may be wrong: the job itself can cause what looks like this.
     pub doubtful: bool,
 }
 
@@ -332,7 +333,8 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         .min_by_key(|e| (late(e) || follows(e), e.order(), Reverse(e.breaks())))?;
     let (cause, charged, message) = cause_and_payer(primary, evidence, members, in_vain);
     let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
-    // A member that fenced itself, or was not let in, is neither to blame nor a victim.
+    // A member that fenced itself is neither to blame nor a victim. One that was left out for its
+    // software is no victim of what happened to others.
     let failed = evidence
         .iter()
         .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::Unlike { .. }));

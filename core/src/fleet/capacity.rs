@@ -25,7 +25,7 @@ use crate::{
 
 /// What one node has left for one job.
 ///
-/// It is a value of the present look: what is reserved in it holds nothing on the node.
+/// It is a snapshot: reserving in it changes nothing on the node.
 #[derive(Debug)]
 pub(crate) struct Room<'a> {
     /// How many more worker groups without GPUs fit.
@@ -73,8 +73,8 @@ impl JobTurn<'_> {
         };
         let before = job.latest();
         let trained = job.trained_last();
-        // A worker pod's GPUs are the kubelet's affair: its agent does not see them, and its limits
-        // hold them for the job.
+        // A worker pod's GPUs are the kubelet's affair: its agent does not see them, and the pod's
+        // resource limits hold them for the job.
         let gpus_of = |gpus: u32| if job.spec.template.is_some() { 0 } else { gpus };
         let gpus_per_node = gpus_of(job.spec.gpus_max());
         let alike = job.spec.node_mix == NodeMix::Refuse && gpus_per_node > 0;

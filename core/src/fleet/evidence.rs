@@ -115,7 +115,7 @@ fn of_member(
     }
 }
 
-/// Ranks that say that they failed because another member went away.
+/// Ranks that failed because another one had failed.
 pub(crate) fn victims(
     nodes: &Registry,
     job: &JobUid,
@@ -172,8 +172,8 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         });
         return;
     }
-    // The runner was killed, so ends that it had not yet written down are lost. A rank that left no
-    // error may have been killed with it.
+    // If the runner was killed, ends that it had not recorded are lost, so a rank without an error may
+    // have died with it.
     let vanished = run.torchrun_exit.is_none() && run.phase == RunPhase::Dead;
     let failures = || {
         let failed = run
@@ -182,8 +182,8 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
             .filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
         failed.filter(|rank| !vanished || rank.first_error.is_some())
     };
-    // After a reboot an agent may give the same time to all exits before it. Of ranks with equal
-    // times, one that was killed is taken to be later.
+    // An agent that was away may give the same time to all exits. Of ranks with equal times, one that
+    // was killed is taken to be later.
     let killed = |rank: &RankReport| {
         rank.exit
             .map(|exit| exit.class(rank.first_error.as_deref()))

@@ -1,7 +1,8 @@
 //! One generation, from its opening to its proven death. Are its members ready? Is the previous one
 //! inert? How far is it from its end?
 //!
-//! This file only answers questions. The rules in `judge`, `resize` and `open` act on the answers.
+//! Except for noting deaths, this file only answers questions. The rules in `judge`, `resize` and
+//! `open` act on the answers.
 //! A generation is *forming* until it starts, then *training*. From the moment it is replaced or
 //! ended it is *retiring*, until its last member is proven dead.
 

@@ -47,9 +47,9 @@ enum Judgement {
     /// The launcher ended well. Not all nodes that lend to it were heard since, and its success counts
     /// only if none fell before.
     LendersUnheard(Timestamp),
-    /// The same was said before. The other members have time until this moment.
+    /// A rule has already decided. The other members have time until this moment.
     Won(Timestamp),
-    /// That time is over, or nobody needs it any more.
+    /// Their time is over, or all of them have ended.
     WonAndOver(Won),
     /// No evidence speaks against it.
     Sound,
@@ -191,7 +191,8 @@ impl JobTurn<'_> {
         generation::ready_deadline(generation, self.presence.since, self.policy)
     }
 
-    /// `Done` or `RanksDone`, if the generation has trained to its end.
+    /// What a good end asks for: `Done`, `RanksDone`, a success by rule, or patience with lenders that
+    /// were not heard yet. `None`: it has not come.
     fn good_end(&self, generation: &GenerationRecord) -> Option<Judgement> {
         if !generation.started {
             return None;

@@ -124,7 +124,7 @@ impl JobTurn<'_> {
 
     /// Whether the workers there end in a moment, whatever the job does, because their pod is being
     /// deleted. A job that kept its generation because there are too few other nodes would be
-    /// charged for the ranks that end with the pod.
+    /// charged for ranks that catch SIGTERM and end with an error.
     fn ends_now(&self, name: &NodeName) -> bool {
         let node = self.nodes.get(name).filter(|_| is_pod(name));
         node.is_some_and(|node| {
@@ -157,7 +157,7 @@ impl JobTurn<'_> {
             .unwrap_or_default()
     }
 
-    /// Whether a rule ends the job because a node of it is taken away.
+    /// Ends the job if a rule says so of a node that is taken away. Returns whether it did.
     fn ends_when_it_leaves(&mut self, message: &str) -> bool {
         let ruling = rules::of_leaving(&self.job.spec.rules, &self.leaving_roles());
         let Some(ruling) = ruling.filter(|ruling| ruling.rule.then == Then::Fail) else {

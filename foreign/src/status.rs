@@ -13,6 +13,7 @@ use serde::Serialize;
 
 mod conditions;
 mod kinds;
+pub mod life;
 #[cfg(test)]
 mod tests;
 
@@ -77,6 +78,8 @@ pub enum End {
     Failure { group: Option<String> },
     /// A user ended it. Elsewhere such a job is deleted.
     Cancelled,
+    /// It would mean something else here, so it was never started. The sentence has the fields.
+    Refused { message: String },
     /// Muster's own words, for which there are no others.
     Other { message: String },
 }
@@ -182,6 +185,7 @@ pub fn status(life: &Life<'_>) -> Option<Status> {
             What::Ended(end) => {
                 let reason = match end {
                     End::Cancelled => "Cancelled".to_owned(),
+                    End::Refused { .. } => words.reason("FailedValidation"),
                     _ => words.reason(ConditionType::Failed.name()),
                 };
                 conditions.put(ConditionType::Failed, at, reason, words.failed(end));

@@ -178,7 +178,7 @@ impl Words<'_> {
                 }
             }
             End::Cancelled => format!("{} was cancelled.", self.short()),
-            End::Other { message } => message.clone(),
+            End::Other { message } | End::Refused { message } => message.clone(),
         }
     }
 }

@@ -1,9 +1,10 @@
-//! What happened to a job, from what the coordinator tells of it.
-//!
-//! Times are those of receipts and events. What they do not have is told without a time.
+//! What the coordinator's API tells of a job, as the projection into other systems' words takes it.
 
-use muster_core::{spec::Origin, time::Timestamp};
-use muster_foreign::status::{End, Happened, Life, Member, MemberState, What};
+use muster_core::{fleet::job::Phase, spec::Origin, time::Timestamp};
+use muster_foreign::status::{
+    Life,
+    life::{self, Known, Noted, Place, Rank, Receipt},
+};
 use muster_proto::{
     convert::jobs,
     v1::{self, JobPhase},
@@ -18,83 +19,94 @@ pub(super) struct Story {
     pub(super) events: Vec<v1::Event>,
 }
 
-fn phase(job: &v1::Job) -> JobPhase {
-    let status = job.status.as_ref();
-    status.map_or(JobPhase::Unspecified, |status| status.phase())
+fn phase(status: Option<&v1::JobStatus>) -> Phase {
+    match status.map_or(JobPhase::Unspecified, v1::JobStatus::phase) {
+        JobPhase::Unspecified | JobPhase::Pending => Phase::Pending,
+        JobPhase::Forming => Phase::Forming,
+        JobPhase::Running => Phase::Running,
+        JobPhase::Recovering => Phase::Recovering,
+        JobPhase::Stopping => Phase::Stopping,
+        JobPhase::Succeeded => Phase::Succeeded,
+        JobPhase::Failed => Phase::Failed,
+        JobPhase::Cancelled => Phase::Cancelled,
+    }
 }
 
 /// Whether the job's own state leaves open what its system would say.
 pub(super) fn needs_story(job: &v1::Job) -> bool {
-    use JobPhase::{Forming, Pending, Recovering, Stopping};
-    let started = job
-        .status
-        .as_ref()
-        .is_some_and(|status| status.generation > 0);
-    started && matches!(phase(job), Pending | Forming | Recovering | Stopping)
+    let status = job.status.as_ref();
+    let started = status.is_some_and(|status| status.generation > 0);
+    life::needs_story(phase(status), started)
 }
 
 pub(super) fn of<'a>(
-    job: &v1::Job,
+    job: &'a v1::Job,
     origin: &'a Origin,
     named: &'a v1::JobRef,
-    story: &Story,
+    story: &'a Story,
 ) -> Life<'a> {
     let spec = jobs::spec_document(job.spec.clone().unwrap_or_default());
     let (min, max) = words::bounds(&spec);
-    let status = job.status.clone().unwrap_or_default();
-    let mut happened = past(story, &status);
-    // The sort is stable: what has the same time stays in its order.
-    happened.sort_by_key(|happened| happened.at);
-    happened.extend(now(&happened, &status, story));
-    Life {
+    let status = job.status.as_ref();
+    let members = status.into_iter().flat_map(|status| &status.members);
+    let ranks = status.into_iter().flat_map(|status| &status.ranks);
+    life::life(&Known {
         origin,
         namespace: &named.namespace,
         name: &named.name,
         created: Timestamp(job.created_unix_us),
         elastic: min != max,
-        happened,
-        members: members(&status),
-        finished: time(status.finished_unix_us),
-    }
+        phase: phase(status),
+        reason: status.map_or("", |status| &status.reason).into(),
+        message: status.map_or("", |status| &status.message),
+        suspended: status.is_some_and(|status| status.suspended),
+        started: status.is_some_and(|status| status.generation > 0),
+        alive: status.is_some_and(|status| status.world_size > 0),
+        finished: time(status.map_or(0, |status| status.finished_unix_us)),
+        receipts: story.incidents.iter().map(receipt).collect(),
+        events: story.events.iter().map(noted).collect(),
+        places: members
+            .map(|member| Place {
+                member: &member.role,
+                node: &member.node,
+            })
+            .collect(),
+        ranks: ranks.map(rank).collect(),
+    })
 }
 
 fn time(unix_us: u64) -> Option<Timestamp> {
     (unix_us != 0).then_some(Timestamp(unix_us))
 }
 
-fn past(story: &Story, status: &v1::JobStatus) -> Vec<Happened> {
-    let mut happened = Vec::new();
-    for incident in &story.incidents {
-        let what = match (incident.cause.as_str(), incident.charged.as_str()) {
-            // Events say when a person suspended and resumed it.
-            ("FirstStart" | "Suspended" | "Resumed", _) => None,
-            (_, "job") => Some(What::Failed {
-                group: culprit(incident, status),
-            }),
-            _ => Some(What::Moved),
-        };
-        let at = time(incident.at_unix_us);
-        happened.extend(what.map(|what| Happened { at, what }));
-        let runs = launched(incident).filter(|_| incident.to_generation != 0);
-        happened.extend(runs.map(|at| Happened {
-            at: Some(at),
-            what: What::Runs,
-        }));
+fn noted(event: &v1::Event) -> Noted<'_> {
+    Noted {
+        reason: &event.reason,
+        at: time(event.at_unix_us),
     }
-    for event in &story.events {
-        let what = match event.reason.as_str() {
-            "Suspended" => What::Suspended,
-            "Resumed" => What::Resumed,
-            _ => continue,
-        };
-        let at = time(event.at_unix_us);
-        happened.push(Happened { at, what });
-    }
-    happened
 }
 
-/// When all members of the next generation had started, by the phases of the receipt. `None`: they
-/// have not, or nobody saw it.
+fn rank(rank: &v1::RankStatus) -> Rank<'_> {
+    let ended = rank.state.starts_with("exit code") || rank.state.starts_with("signal");
+    Rank {
+        rank: rank.rank,
+        node: &rank.node,
+        ended: ended.then_some(rank.state == "exit code 0"),
+    }
+}
+
+fn receipt(incident: &v1::Incident) -> Receipt<'_> {
+    Receipt {
+        at: time(incident.at_unix_us),
+        cause: (&incident.cause).into(),
+        charged_to_job: incident.charged == "job",
+        culprit: &incident.culprit,
+        from_nodes: incident.from_nodes as usize,
+        launched: launched(incident).filter(|_| incident.to_generation != 0),
+    }
+}
+
+/// When all members of the next generation had started, by the phases of the receipt.
 fn launched(incident: &v1::Incident) -> Option<Timestamp> {
     let before = [incident.detect_us, incident.decide_us, incident.stop_us];
     let before: u64 = before.into_iter().flatten().sum();
@@ -103,104 +115,9 @@ fn launched(incident: &v1::Incident) -> Option<Timestamp> {
     ))
 }
 
-/// The group of the rank that failed first. It is known while the job has as many members as then.
-fn culprit(incident: &v1::Incident, status: &v1::JobStatus) -> Option<String> {
-    let rank = incident.culprit.strip_prefix("rank ")?;
-    let rank: u32 = rank.split(' ').next()?.parse().ok()?;
-    if status.members.len() != incident.from_nodes as usize {
-        return None;
-    }
-    let node = &status.ranks.iter().find(|other| other.rank == rank)?.node;
-    let member = status.members.iter().find(|member| member.node == *node)?;
-    group(member)
-}
-
-/// The group in a name such as `worker-1`.
-fn group(member: &v1::MemberStatus) -> Option<String> {
-    let (group, _) = member.role.rsplit_once('-')?;
-    Some(group.to_owned())
-}
-
-/// What the job's present state says beyond its past.
-fn now(past: &[Happened], status: &v1::JobStatus, story: &Story) -> Option<Happened> {
-    let last = past.last().map(|happened| &happened.what);
-    let finished = time(status.finished_unix_us);
-    match status.phase() {
-        JobPhase::Succeeded => Some(Happened {
-            at: finished,
-            what: What::Succeeded,
-        }),
-        JobPhase::Failed => Some(Happened {
-            at: finished,
-            what: What::Ended(end(status, story)),
-        }),
-        JobPhase::Cancelled => Some(Happened {
-            at: finished,
-            what: What::Ended(End::Cancelled),
-        }),
-        _ if status.suspended => (last != Some(&What::Suspended)).then_some(Happened {
-            at: None,
-            what: What::Suspended,
-        }),
-        JobPhase::Running => (last != Some(&What::Runs)).then_some(Happened {
-            at: None,
-            what: What::Runs,
-        }),
-        _ if status.generation > 0 && status.reason == "BelowMinimum" => {
-            let events = story.events.iter().rev();
-            let mut said = events.filter(|event| event.reason == status.reason);
-            Some(Happened {
-                at: said.next().and_then(|event| time(event.at_unix_us)),
-                what: What::Waits {
-                    message: status.message.clone(),
-                },
-            })
-        }
-        _ => None,
-    }
-}
-
-fn end(status: &v1::JobStatus, story: &Story) -> End {
-    match status.reason.as_str() {
-        "RestartBudgetSpent" => End::Restarts,
-        "DeadlineExceeded" => End::Deadline,
-        "FailedByRule" => End::Failure {
-            group: story
-                .incidents
-                .last()
-                .and_then(|last| culprit(last, status)),
-        },
-        _ => End::Other {
-            message: status.message.clone(),
-        },
-    }
-}
-
-fn members(status: &v1::JobStatus) -> Vec<Member> {
-    let over = status.finished_unix_us != 0;
-    let alive = status.world_size > 0;
-    let member = |member: &v1::MemberStatus| {
-        let ranks = status.ranks.iter().filter(|rank| rank.node == member.node);
-        let states: Vec<&str> = ranks.map(|rank| &*rank.state).collect();
-        let ended = |state: &&str| state.starts_with("exit code") || state.starts_with("signal");
-        let state = match (alive || over, &states[..]) {
-            // The workers of a generation that is gone are no replicas of now.
-            (false, _) | (_, []) => MemberState::Waiting,
-            (_, all) if all.iter().all(|state| *state == "exit code 0") => MemberState::Succeeded,
-            (_, all) if !all.iter().any(ended) => MemberState::Active,
-            // Whoever was stopped after the end of the job has not failed.
-            _ if status.phase() == JobPhase::Succeeded => MemberState::Waiting,
-            _ => MemberState::Failed,
-        };
-        let group = group(member)?;
-        Some(Member { group, state })
-    };
-    status.members.iter().filter_map(member).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use muster_foreign::status::status;
+    use muster_foreign::status::{MemberState, status};
 
     use super::*;
 
@@ -336,20 +253,46 @@ mod tests {
 
     #[test]
     fn the_group_of_the_culprit_is_that_of_its_rank() {
-        let job = job(
+        let mut job = job(
             JobPhase::Failed,
             "FailedByRule",
             ["exit code 0", "exit code 3"],
         );
-        let status = job.status.unwrap_or_default();
+        if let Some(status) = &mut job.status {
+            status.finished_unix_us = after(70);
+        }
         let failed = incident("WorkerFailed", 60, "job", None);
-        assert_eq!(culprit(&failed, &status).as_deref(), Some("worker"));
+        let (last, active) = last_message(&job, &failed);
+        assert!(
+            last.ends_with("because 1 Worker replica(s) failed."),
+            "{last}"
+        );
+        assert_eq!(active, [MemberState::Succeeded, MemberState::Failed]);
         let larger = v1::Incident {
             from_nodes: 3,
             ..failed
         };
-        assert_eq!(culprit(&larger, &status), None, "ranks were others then");
-        let states: Vec<MemberState> = members(&status).iter().map(|member| member.state).collect();
-        assert_eq!(states, [MemberState::Succeeded, MemberState::Failed]);
+        let (last, _) = last_message(&job, &larger);
+        assert!(
+            last.ends_with("because 1 replica(s) failed."),
+            "ranks were others then: {last}"
+        );
+    }
+
+    fn last_message(job: &v1::Job, incident: &v1::Incident) -> (String, Vec<MemberState>) {
+        let origin = Origin {
+            api_version: "kubeflow.org/v1".into(),
+            kind: "TFJob".into(),
+            groups: Vec::new(),
+        };
+        let named = v1::JobRef::default();
+        let story = Story {
+            incidents: vec![incident.clone()],
+            events: Vec::new(),
+        };
+        let life = of(job, &origin, &named, &story);
+        let states = life.members.iter().map(|member| member.state).collect();
+        let status = status(&life).expect("is a kind with words");
+        (status.conditions.last().unwrap().message.clone(), states)
     }
 }

@@ -45,6 +45,7 @@
 //! | `view` | what users see |
 //! | `dependents` | what a `MusterJob` object owns besides pods: a NetworkPolicy, a PodDisruptionBudget |
 //! | `queue` | a job in a queue of Kueue: whether it may have nodes |
+//! | `adoption` | an object of another system's kind, and the `MusterJob` object that runs it |
 //! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
 //! | `pod_work` | the work for them: what is under way, and what is not known |
@@ -88,6 +89,7 @@
 pub mod account;
 mod actor;
 mod admission;
+pub mod adoption;
 mod agreement;
 mod blame;
 mod brake;

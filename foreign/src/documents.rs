@@ -113,6 +113,7 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
                         .unwrap_or(muster_core::spec::DEFAULT_NAMESPACE),
                     command: &options.command,
                     pods: options.pods,
+                    adopted: options.adopted,
                 };
                 let job = Job {
                     kind: kind.kind,

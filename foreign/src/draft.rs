@@ -149,6 +149,9 @@ impl<'t> Meta<'t> {
         if let Some(labels) = object.get("labels") {
             for (label, at) in labels.entries(log) {
                 match label {
+                    KUEUE if options.adopted => {
+                        log.note(&at, "is for Kueue, which holds the object back itself");
+                    }
                     KUEUE => log.warn(&at, "has no effect: Muster has no queues yet"),
                     _ => log.note(&at, "is not kept"),
                 }

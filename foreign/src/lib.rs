@@ -5,9 +5,11 @@
 //! silence. `tree` owns the syntax. `documents` finds the jobs in a file by group and kind, `kinds`
 //! has a file for each kind, `pod` the template that they share, `launch` the command. This crate
 //! reads no file and asks no node; whether a job is right in the end is for `JobDocument::check` in
-//! core. `status` goes the other way: it shows such a job in its system's words.
+//! core. `status` goes the other way: it shows such a job in its system's words. `adopt` has the kinds
+//! whose objects a coordinator may take in a cluster.
 #![forbid(unsafe_code)]
 
+pub mod adopt;
 mod documents;
 mod draft;
 mod fields;

@@ -13,6 +13,8 @@ pub struct Options {
     /// The job shall run in pods of its own, as a `MusterJob` object with a template. Then what the file
     /// says of its pods is kept.
     pub pods: bool,
+    /// It is an object of a cluster that names Muster as its manager.
+    pub adopted: bool,
     /// The end of names that the cluster would make up (`generateName`).
     pub suffix: String,
 }
@@ -25,6 +27,8 @@ pub(crate) struct Cluster<'a> {
     pub(crate) command: &'a [String],
     /// What the file says of its pods is kept.
     pub(crate) pods: bool,
+    /// Whose the job is was judged before.
+    pub(crate) adopted: bool,
 }
 
 impl Cluster<'_> {

@@ -1,6 +1,8 @@
 //! What is to happen to a job as a whole: its end, its limits, whether it may start. Kubeflow's kinds
 //! have it in `spec.runPolicy`, older ones directly in `spec`.
 
+use muster_core::fleet::adoption::MANAGER;
+
 use crate::{
     fields::{Object, Rule, Rules},
     options::Cluster,
@@ -108,6 +110,8 @@ pub(crate) fn read<'t>(
     }
     if let Some(field) = found("managedBy", log) {
         match field.text(log) {
+            Some(MANAGER) => log.note(&field, "names Muster"),
+            Some(_) if cluster.adopted => log.note(&field, "is not needed: a label names Muster"),
             Some(manager) if !manager.is_empty() && !own.contains(&manager) => {
                 log.refuse(&field, format!("hands the job to {manager}"));
             }

@@ -106,6 +106,7 @@ pub(crate) fn read(pods: &[&Node], options: &Options, log: &mut Verdicts) -> Opt
             .unwrap_or(muster_core::spec::DEFAULT_NAMESPACE),
         command: &options.command,
         pods: options.pods,
+        adopted: options.adopted,
     };
     let pod = Pod::of(spec, STYLE.main, STYLE.told, &cluster, log)?;
     // The image's entry point takes the first argument for the script.

@@ -1,0 +1,323 @@
+//! Objects of other systems' kinds in a Kubernetes cluster: which kinds a coordinator may take, and one
+//! such object as a job with pods of its own.
+//!
+//! The object is read by the same tables as a file. What a file's user would see on the command line is
+//! in the verdicts here. Whether an object is for Muster is decided in `core::fleet::adoption`.
+
+use muster_core::spec::JobDocument;
+
+use crate::{
+    documents,
+    options::Options,
+    spelling::nearest,
+    tree::{Node, parse_all},
+    verdict::{Remark, Verdict},
+};
+
+/// A kind whose objects can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Adoptable {
+    pub kind: &'static str,
+    pub group: &'static str,
+    pub version: &'static str,
+    /// As `pytorchjobs`.
+    pub plural: &'static str,
+    /// The labels by which the kind's users find its pods.
+    pub labels: PodLabels,
+}
+
+/// The labels of a kind's pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodLabels {
+    /// `training.kubeflow.org/...`, and this name of the operator.
+    Kubeflow(&'static str),
+    /// The kind is known to have none that anybody relies on.
+    None,
+}
+
+impl PodLabels {
+    const PREFIX: &'static str = "training.kubeflow.org/";
+
+    /// What all pods of a job have.
+    pub fn of_job(self, job: &str) -> Vec<(String, String)> {
+        let Self::Kubeflow(operator) = self else {
+            return Vec::new();
+        };
+        let label = |name: &str, value: &str| (format!("{}{name}", Self::PREFIX), value.to_owned());
+        vec![label("job-name", job), label("operator-name", operator)]
+    }
+
+    /// What the pod of a member has, by the member's name, as `worker-1`. A value that is `None` is taken
+    /// away. `is_first`: no other member has a lower rank.
+    pub fn of_member(self, member: &str, is_first: bool) -> Vec<(String, Option<String>)> {
+        let (Self::Kubeflow(operator), Some((group, index))) = (self, member.rsplit_once('-'))
+        else {
+            return Vec::new();
+        };
+        let name = |name: &str| format!("{}{name}", Self::PREFIX);
+        // mpi-operator writes the group there instead.
+        let role = match operator {
+            "mpi-operator" => Some(group.to_owned()),
+            _ => is_first.then(|| "master".to_owned()),
+        };
+        vec![
+            (name("replica-type"), Some(group.to_owned())),
+            (name("replica-index"), Some(index.to_owned())),
+            (name("job-role"), role),
+        ]
+    }
+}
+
+const fn kubeflow(
+    kind: &'static str,
+    plural: &'static str,
+    version: &'static str,
+    operator: &'static str,
+) -> Adoptable {
+    Adoptable {
+        kind,
+        group: "kubeflow.org",
+        version,
+        plural,
+        labels: PodLabels::Kubeflow(operator),
+    }
+}
+
+/// All kinds that can be taken. A name that fits several means the first.
+pub const ADOPTABLE: [Adoptable; 8] = [
+    kubeflow("PyTorchJob", "pytorchjobs", "v1", "pytorchjob-controller"),
+    kubeflow("TFJob", "tfjobs", "v1", "tfjob-controller"),
+    kubeflow("JAXJob", "jaxjobs", "v1", "jaxjob-controller"),
+    kubeflow("XGBoostJob", "xgboostjobs", "v1", "xgboostjob-controller"),
+    kubeflow("PaddleJob", "paddlejobs", "v1", "paddlejob-controller"),
+    kubeflow("MPIJob", "mpijobs", "v1", "mpijob-controller"),
+    kubeflow("MPIJob", "mpijobs", "v2beta1", "mpi-operator"),
+    Adoptable {
+        kind: "ElasticJob",
+        group: "elastic.pytorch.org",
+        version: "v1alpha1",
+        plural: "elasticjobs",
+        labels: PodLabels::None,
+    },
+];
+
+impl Adoptable {
+    /// Its name in full, as kubectl takes it: `mpijobs.v2beta1.kubeflow.org`.
+    pub fn full_name(&self) -> String {
+        format!("{}.{}.{}", self.plural, self.version, self.group)
+    }
+
+    /// The path of its group and version.
+    pub fn path(&self) -> String {
+        format!("/apis/{}/{}", self.group, self.version)
+    }
+
+    fn is_called(&self, word: &str) -> bool {
+        let with_group = format!("{}.{}", self.plural, self.group);
+        [self.plural, &with_group, &self.full_name()].contains(&word)
+    }
+}
+
+/// Kinds whose files are read, and whose objects cannot be taken.
+const NOT_YET: [(&str, &str); 2] = [
+    (
+        "trainjobs",
+        "the pods of a TrainJob are in its TrainingRuntime, which Muster does not read; convert such a job with `muster convert`",
+    ),
+    (
+        "aitrainingjobs",
+        "the status of an AITrainingJob has words that Muster does not write yet; convert such a job with `muster convert --pods`",
+    ),
+];
+
+/// The kind that this word names, as kubectl would take it: `pytorchjobs`, `pytorchjobs.kubeflow.org`,
+/// `mpijobs.v2beta1.kubeflow.org`.
+pub fn adoptable(word: &str) -> Result<Adoptable, String> {
+    let word = word.trim().to_ascii_lowercase();
+    if let Some(found) = ADOPTABLE.iter().find(|kind| kind.is_called(&word)) {
+        return Ok(*found);
+    }
+    if let Some((_, why)) = NOT_YET
+        .iter()
+        .find(|(plural, _)| word.split('.').next() == Some(*plural))
+    {
+        return Err((*why).to_owned());
+    }
+    let names: Vec<String> = ADOPTABLE.iter().map(Adoptable::full_name).collect();
+    let mut short: Vec<&str> = ADOPTABLE.iter().map(|kind| kind.plural).collect();
+    short.dedup();
+    Err(match nearest(&word, &short) {
+        Some(name) => format!("is no kind that can be adopted; did you mean {name}?"),
+        None => format!(
+            "is no kind that can be adopted; the kinds are {}",
+            names.join(", ")
+        ),
+    })
+}
+
+/// An object as a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adopted {
+    pub document: JobDocument,
+    /// The template of its pods.
+    pub template: Node,
+    /// What of the object has no effect here.
+    pub warnings: Vec<Remark>,
+}
+
+/// Reads an object, given as JSON. The error has every reason, as `FIELD: reason`.
+pub fn adopt(json: &str) -> Result<Adopted, Vec<String>> {
+    let trees = parse_all(json).map_err(|(_, message)| vec![message])?;
+    let trees: Vec<&Node> = trees.iter().collect();
+    let options = Options {
+        pods: true,
+        adopted: true,
+        ..Options::default()
+    };
+    let mut reading = documents::read(&trees, 0, &options);
+    let of = |verdict: Verdict, remarks: &[Remark]| -> Vec<Remark> {
+        let all = remarks.iter();
+        all.filter(|remark| remark.verdict == verdict)
+            .cloned()
+            .collect()
+    };
+    let job = reading.jobs.pop();
+    let found = job.and_then(|job| Some((job.document, job.object?.template)));
+    match found {
+        Some((document, template)) => Ok(Adopted {
+            document,
+            template,
+            warnings: of(Verdict::Warning, &reading.remarks),
+        }),
+        None => Err(of(Verdict::Refusal, &reading.remarks)
+            .iter()
+            .map(said)
+            .collect()),
+    }
+}
+
+/// A verdict without its place: an object has no lines.
+pub fn said(remark: &Remark) -> String {
+    match remark.path.as_str() {
+        "" => remark.message.clone(),
+        path => format!("{path}: {}", remark.message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_named_as_kubectl_names_them() {
+        let named = |word: &str| adoptable(word).map(|kind| kind.full_name());
+        for (word, full) in [
+            ("pytorchjobs", "pytorchjobs.v1.kubeflow.org"),
+            ("PyTorchJobs", "pytorchjobs.v1.kubeflow.org"),
+            ("mpijobs", "mpijobs.v1.kubeflow.org"),
+            ("mpijobs.kubeflow.org", "mpijobs.v1.kubeflow.org"),
+            (
+                "mpijobs.v2beta1.kubeflow.org",
+                "mpijobs.v2beta1.kubeflow.org",
+            ),
+        ] {
+            assert_eq!(named(word).as_deref(), Ok(full));
+        }
+        let near = named("pytorchjob").unwrap_err();
+        assert!(near.ends_with("did you mean pytorchjobs?"), "{near}");
+        assert!(named("trainjobs").unwrap_err().contains("TrainingRuntime"));
+        let words = named("aitrainingjobs.elasticdeeplearning.ai").unwrap_err();
+        assert!(
+            words.contains("words that Muster does not write yet"),
+            "{words}"
+        );
+        assert!(
+            named("pods")
+                .unwrap_err()
+                .contains("jaxjobs.v1.kubeflow.org")
+        );
+    }
+
+    /// Each is a kind that files may have.
+    #[test]
+    fn each_kind_is_read() {
+        for kind in ADOPTABLE {
+            let known = crate::kinds::find(kind.group, kind.kind, kind.version);
+            assert!(matches!(known, crate::kinds::Known::Reads(_)), "{kind:?}");
+            let version = format!("{}/{}", kind.group, kind.version);
+            let words = crate::status::shown(kind.kind, &version);
+            assert!(words.is_some(), "its status has words: {kind:?}");
+        }
+    }
+
+    const OBJECT: &str = r#"{
+      "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+      "metadata": {"name": "digits", "namespace": "team-a", "uid": "u", "labels": {"muster.dev/adopt": "true"}},
+      "spec": {
+        "runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"},
+        "pytorchReplicaSpecs": {"Worker": {"replicas": 2, "restartPolicy": "OnFailure", "template": {"spec": {
+          "containers": [{"name": "pytorch", "image": "train:1", "command": ["python", "train.py"]}]}}}}},
+      "status": {"conditions": []}}"#;
+
+    #[test]
+    fn an_object_becomes_a_job_with_pods() {
+        let adopted = adopt(OBJECT).unwrap();
+        let spec = &adopted.document.spec;
+        assert_eq!(spec.replicas, Some(2));
+        assert_eq!((&*spec.command[0], &*spec.args[0]), ("python", "train.py"));
+        assert_eq!(spec.origin.as_ref().unwrap().kind, "PyTorchJob");
+        assert_eq!(adopted.warnings, []);
+        let image = adopted.template.entry("spec").unwrap();
+        let containers = &image.node.entry("containers").unwrap().node.value;
+        let crate::tree::Value::List(containers) = containers else {
+            panic!("{containers:?}");
+        };
+        assert_eq!(containers[0].text_at(&["image"]), Some("train:1"));
+        assert_eq!(containers[0].entry("command"), None);
+    }
+
+    #[test]
+    fn a_refusal_has_every_field_and_reason() {
+        let bad = OBJECT.replace("\"replicas\"", "\"replica\"").replace(
+            "\"pytorchReplicaSpecs\"",
+            "\"colour\": 1, \"pytorchReplicaSpecs\"",
+        );
+        let why = adopt(&bad).unwrap_err();
+        assert_eq!(why.len(), 2, "{why:?}");
+        assert!(why[0].starts_with("spec.colour: unknown field"), "{why:?}");
+        assert_eq!(
+            why[1],
+            "spec.pytorchReplicaSpecs.Worker.replica: unknown field; did you mean replicas?"
+        );
+    }
+
+    #[test]
+    fn pods_carry_the_labels_of_their_kind() {
+        let kind = adoptable("pytorchjobs").unwrap();
+        let of_job = kind.labels.of_job("digits");
+        assert_eq!(
+            of_job[0],
+            ("training.kubeflow.org/job-name".into(), "digits".into())
+        );
+        let values = |member: &str, first: bool| -> Vec<Option<String>> {
+            let all = kind.labels.of_member(member, first);
+            all.into_iter().map(|(_, value)| value).collect()
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            values("worker-0", true),
+            [some("worker"), some("0"), some("master")]
+        );
+        assert_eq!(
+            values("worker-12", false),
+            [some("worker"), some("12"), None]
+        );
+        let mpi = adoptable("mpijobs.v2beta1.kubeflow.org").unwrap();
+        let role = mpi.labels.of_member("launcher-0", true).pop().unwrap().1;
+        assert_eq!(role, some("launcher"));
+        assert_eq!(
+            adoptable("elasticjobs").unwrap().labels.of_job("digits"),
+            []
+        );
+    }
+}

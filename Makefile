@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world drill planted strangers frameworks upgrade lanes e2e bench build release sbom lint env completions clean-env
+.PHONY: help demo test world drill planted strangers frameworks adoption upgrade lanes e2e bench build release sbom lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ strangers: ## public packages in every lane beside plain torchrun: losses, modul
 
 frameworks: ## accelerate, DeepSpeed, TensorFlow, JAX, XGBoost, LightGBM and MPI through killed members, cut nodes and scaling: what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 3.2 GB)
 	@exec tools/frameworks $(FRAMEWORKS)
+
+adoption: ## Kubeflow's own SDK against the coordinator and a real API server (kube-apiserver and etcd; packages from the index, 150 MB)
+	@exec tools/adoption
 
 lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B (three minutes each; PyTorch for each from the index)
 	@exec tools/lanes

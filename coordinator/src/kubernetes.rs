@@ -5,6 +5,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `follow` | listing and following all objects of one kind |
+//! | `adopt` | objects of other systems' kinds: they become `MusterJob` objects, and get a status in their words |
 //! | `jobs` | `MusterJob` objects: they become jobs, and jobs become their status |
 //! | `crd` | the definition of `MusterJob` objects |
 //! | `leader` | the label of the pod whose coordinator decides |
@@ -24,6 +25,7 @@
 
 mod access;
 mod account;
+mod adopt;
 mod answers;
 mod attempts;
 mod bundle;
@@ -47,9 +49,11 @@ use std::time::Duration;
 
 use kube::{Config, Error, config::InferConfigError};
 use muster_core::fleet::CordonMode;
+use muster_foreign::adopt::Adoptable;
 
 pub(crate) use access::{Access, Deed, JOBS, Question};
 pub use account::{Account, BadAccount};
+pub(crate) use adopt::Adopt;
 pub(crate) use bundle::Bundle;
 pub use crd::yaml as definition_yaml;
 pub(crate) use desk::Desk;
@@ -67,6 +71,10 @@ pub enum KubernetesError {
     NotFound(#[source] Box<InferConfigError>),
     #[error("--kubernetes-...: make a client for the API server")]
     Client(#[source] Box<Error>),
+    #[error(
+        "--adopt: {0} and {1} are two versions of one definition; name the one that your objects have"
+    )]
+    TwoVersions(String, String),
     #[error("start the thread of the store")]
     Thread(#[source] std::io::Error),
     #[error(
@@ -92,6 +100,8 @@ pub struct Settings {
     pub pods: Option<Account>,
     /// Keep a Workload for each job with pods of its own that names a queue of Kueue.
     pub kueue: bool,
+    /// Adopt objects of these kinds.
+    pub adopt: Vec<Adoptable>,
     /// What is written on them. They are read then, too.
     pub cordon: CordonMode,
     /// Take tokens that it knows, as the identity of a caller.

@@ -151,6 +151,10 @@ impl Coordinator {
         let jobs =
             jobs.map(|asked| kubernetes::Jobs::of(&asked.configuration, makes_pods, desk.clone()));
         let jobs = jobs.transpose()?;
+        let adopt = asked.as_ref().filter(|asked| !asked.adopt.is_empty());
+        let adopt = adopt
+            .map(|asked| kubernetes::Adopt::of(&asked.configuration, asked.adopt.clone()))
+            .transpose()?;
         let reviews = asked.as_ref().map(kubernetes::Reviews::of).transpose()?;
         let reviews = reviews.flatten().map(Arc::new);
         if reviews.is_some() && trust.is_none() {
@@ -189,6 +193,13 @@ impl Coordinator {
                 Ordinary,
                 "job objects",
                 jobs.follow(handle.clone(), shutdown.clone()),
+            );
+        }
+        if let Some(adopt) = adopt {
+            tasks.spawn(
+                Ordinary,
+                "adopted objects",
+                adopt.follow(handle.clone(), shutdown.clone()),
             );
         }
         if let Some(marking) = marking {

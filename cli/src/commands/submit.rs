@@ -149,6 +149,7 @@ pub(crate) fn read_jobs_for(
         namespace: cx.globals.namespace.clone(),
         command: foreign.command.as_deref().map_or(Ok(Vec::new()), split)?,
         pods,
+        adopted: false,
         suffix: suffix(),
     };
     let reader = Reader {

@@ -37,20 +37,33 @@ const WATCH_ENDS: Duration = Duration::from_secs(20);
 /// connection that was reset, as happens whenever an API server is upgraded.
 const FAILURES_TOLD: u32 = 2;
 
+/// What is read, for people.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About {
+    /// The plural of the kind, as rules have it.
+    pub(super) plural: &'static str,
+    /// The group of the kind, as rules have it.
+    pub(super) group: &'static str,
+    /// The objects, in a sentence.
+    pub(super) objects: &'static str,
+    /// What goes on while they cannot be read.
+    pub(super) meanwhile: &'static str,
+    /// What to do if the API server does not know the kind.
+    pub(super) install: &'static str,
+}
+
+/// Every API server has these kinds.
+pub(super) const BUILT_IN: &str = "is it a Kubernetes API server?";
+
+/// How our own kinds are installed.
+pub(super) const INSTALL_OURS: &str = "install it: muster-coordinator crd | kubectl apply -f -";
+
 /// Who reads the objects of one kind, and what of them.
 pub(super) trait Reader: Send {
     type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
     type Key: Ord + Send;
     type Kept: Send;
 
-    /// The plural of the kind, as rules have it.
-    const PLURAL: &'static str;
-    /// The group of the kind, as rules have it.
-    const GROUP: &'static str;
-    /// The objects, in a sentence.
-    const OBJECTS: &'static str;
-    /// What goes on while they cannot be read.
-    const MEANWHILE: &'static str;
     /// So many objects are read at most.
     const MOST: usize;
     /// Objects in one answer, which is in memory until it is read.
@@ -59,6 +72,9 @@ pub(super) trait Reader: Send {
     const SELECTOR: Option<&'static str> = None;
     /// The longest pause between two attempts.
     const RETRY_MAX: Duration;
+
+    /// What is read, for people.
+    fn about(&self) -> About;
 
     /// What is kept of an object. `None`: it is not for this reader.
     fn keep(object: Self::Object) -> Option<(Self::Key, Self::Kept)>;
@@ -87,6 +103,7 @@ pub(super) enum News<K, V> {
 /// Follows the objects of one kind.
 pub(super) struct Follower<R: Reader> {
     api: Api<R::Object>,
+    about: About,
     reader: R,
     /// The version to watch from. `None`: list first.
     version: Option<String>,
@@ -101,6 +118,7 @@ impl<R: Reader> Follower<R> {
     pub(super) fn new(api: Api<R::Object>, reader: R) -> Self {
         Self {
             api,
+            about: reader.about(),
             reader,
             version: None,
             failures: 0,
@@ -138,19 +156,19 @@ impl<R: Reader> Follower<R> {
         parameters.label_selector = R::SELECTOR.map(str::to_owned);
         let watch = timeout(ANSWER, self.api.watch(&parameters, &from))
             .await
-            .map_err(Trouble::silent::<R>("watch"))?;
-        let mut watch = pin!(watch.map_err(|e| Trouble::api::<R>("watch", e))?);
+            .map_err(Trouble::silent(self.about, "watch"))?;
+        let mut watch = pin!(watch.map_err(|e| Trouble::api(self.about, "watch", e))?);
         self.following().await?;
         loop {
             let Ok(next) = timeout_at(begun + WATCH + WATCH_ENDS, watch.next()).await else {
                 return Err(Trouble::Silent {
                     verb: "watch",
-                    plural: R::PLURAL,
+                    plural: self.about.plural,
                     after: WATCH + WATCH_ENDS,
                 });
             };
             let Some(event) = next else { return Ok(()) };
-            self.hear(event.map_err(|e| Trouble::api::<R>("watch", e))?)
+            self.hear(event.map_err(|e| Trouble::api(self.about, "watch", e))?)
                 .await?;
         }
     }
@@ -163,8 +181,8 @@ impl<R: Reader> Follower<R> {
         loop {
             let answer = timeout(ANSWER, self.api.list(&parameters))
                 .await
-                .map_err(Trouble::silent::<R>("list"))?;
-            let page = answer.map_err(|e| Trouble::api::<R>("list", e))?;
+                .map_err(Trouble::silent(self.about, "list"))?;
+            let page = answer.map_err(|e| Trouble::api(self.about, "list", e))?;
             for object in page.items {
                 match R::keep(object) {
                     Some((key, kept)) => drop(all.insert(key, kept)),
@@ -173,7 +191,7 @@ impl<R: Reader> Follower<R> {
             }
             if all.len() > R::MOST {
                 return Err(Trouble::TooMany {
-                    plural: R::PLURAL,
+                    plural: self.about.plural,
                     most: R::MOST,
                 });
             }
@@ -184,7 +202,7 @@ impl<R: Reader> Follower<R> {
                         count = all.len(),
                         unnamed,
                         "{} listed; unnamed: Muster cannot have their names",
-                        R::OBJECTS
+                        self.about.objects
                     );
                     self.reader.tell(News::Listed(all)).await?;
                     return Ok(page.metadata.resource_version.unwrap_or_default());
@@ -209,7 +227,7 @@ impl<R: Reader> Follower<R> {
             }
             WatchEvent::Bookmark(mark) => self.version = Some(mark.metadata.resource_version),
             WatchEvent::Error(status) => {
-                return Err(Trouble::api::<R>("watch", Error::Api(status)));
+                return Err(Trouble::api(self.about, "watch", Error::Api(status)));
             }
         }
         Ok(())
@@ -218,7 +236,7 @@ impl<R: Reader> Follower<R> {
     async fn following(&mut self) -> Result<(), NoAnswer> {
         self.failures = 0;
         if self.told.take().is_some() {
-            info!("{} are read again", R::OBJECTS);
+            info!("{} are read again", self.about.objects);
             self.reader.tell(News::Followed).await?;
         }
         Ok(())
@@ -233,12 +251,15 @@ impl<R: Reader> Follower<R> {
             return Ok(());
         }
         self.failures = self.failures.saturating_add(1);
-        let (refused, why) = (trouble.is_refusal(), trouble.sentence(R::GROUP));
+        let (refused, why) = (trouble.is_refusal(), trouble.sentence(self.about));
         if self.told == Some(refused) || (self.failures < FAILURES_TOLD && !refused) {
             debug!("{why}");
             return Ok(());
         }
-        warn!("{} cannot be read, {}: {why}", R::OBJECTS, R::MEANWHILE);
+        warn!(
+            "{} cannot be read, {}: {why}",
+            self.about.objects, self.about.meanwhile
+        );
         self.told = Some(refused);
         self.reader.tell(News::Unreadable(why)).await
     }
@@ -273,8 +294,8 @@ enum Trouble {
 }
 
 impl Trouble {
-    fn api<R: Reader>(verb: &'static str, source: Error) -> Self {
-        let plural = R::PLURAL;
+    fn api(about: About, verb: &'static str, source: Error) -> Self {
+        let plural = about.plural;
         match &source {
             Error::Api(status) if status.code == 410 => Self::Expired { verb, plural },
             _ => Self::Api {
@@ -285,10 +306,10 @@ impl Trouble {
         }
     }
 
-    fn silent<R: Reader>(verb: &'static str) -> impl FnOnce(Elapsed) -> Self {
+    fn silent(about: About, verb: &'static str) -> impl FnOnce(Elapsed) -> Self {
         move |_| Self::Silent {
             verb,
-            plural: R::PLURAL,
+            plural: about.plural,
             after: ANSWER,
         }
     }
@@ -299,7 +320,8 @@ impl Trouble {
     }
 
     /// A sentence for a person: what is wrong, and where to mend it.
-    fn sentence(&self, group: &str) -> String {
+    fn sentence(&self, about: About) -> String {
+        let About { group, install, .. } = about;
         match self {
             Self::Api {
                 verb,
@@ -314,9 +336,9 @@ impl Trouble {
                 Error::Api(status) if status.code == 401 => {
                     format!("{verb} {plural}: the API server does not know who asks (401)")
                 }
-                Error::Api(status) if status.code == 404 => format!(
-                    "{verb} {plural}: the API server has no such kind (404); install it: muster-coordinator crd | kubectl apply -f -"
-                ),
+                Error::Api(status) if status.code == 404 => {
+                    format!("{verb} {plural}: the API server has no such kind (404); {install}")
+                }
                 Error::Api(status) => {
                     format!("{verb} {plural}: {} ({})", status.message, status.code)
                 }

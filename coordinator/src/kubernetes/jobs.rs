@@ -27,6 +27,7 @@ use muster_core::id::JobName;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::status::difference;
 use self::{
     controller::Controller,
     events::Events,
@@ -36,7 +37,7 @@ use super::{
     KubernetesError,
     access::{GROUP, JOBS},
     desk::Desk,
-    follow::{Follower, News, Reader},
+    follow::{About, Follower, INSTALL_OURS, News, Reader},
     server::Server,
 };
 use crate::handle::{Handle, NoAnswer};
@@ -105,10 +106,6 @@ impl Reader for Telling {
     type Key = JobName;
     type Kept = Seen;
 
-    const PLURAL: &'static str = JOBS;
-    const GROUP: &'static str = GROUP;
-    const OBJECTS: &'static str = "MusterJob objects";
-    const MEANWHILE: &'static str = "their jobs go on as they are";
     /// Twice as many as the jobs that a coordinator keeps by default. At some 10 KiB they take
     /// 200 MB.
     const MOST: usize = 20_000;
@@ -116,6 +113,16 @@ impl Reader for Telling {
     const PAGE: u32 = 25;
     /// Users wait for their changes.
     const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn about(&self) -> About {
+        About {
+            plural: JOBS,
+            group: GROUP,
+            objects: "MusterJob objects",
+            meanwhile: "their jobs go on as they are",
+            install: INSTALL_OURS,
+        }
+    }
 
     fn keep(object: MusterJob) -> Option<(JobName, Seen)> {
         let seen = Seen::of(object)?;

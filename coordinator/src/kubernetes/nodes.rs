@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     KubernetesError,
-    follow::{Follower, News, Reader},
+    follow::{About, BUILT_IN, Follower, News, Reader},
     object::{self, Object},
 };
 use crate::handle::{Handle, NoAnswer};
@@ -65,10 +65,6 @@ impl Reader for Kept {
     type Key = NodeName;
     type Kept = Arc<NodeObject>;
 
-    const PLURAL: &'static str = "nodes";
-    const GROUP: &'static str = "";
-    const OBJECTS: &'static str = "Kubernetes Node objects";
-    const MEANWHILE: &'static str = "nodes keep the labels they have";
     /// Kubernetes itself is built for 5,000 nodes. At some 5 KiB of labels each, 20,000 take 100
     /// MB.
     const MOST: usize = 20_000;
@@ -76,6 +72,16 @@ impl Reader for Kept {
     const PAGE: u32 = 250;
     /// Labels are not urgent, and an API server that comes back may have many clients.
     const RETRY_MAX: Duration = Duration::from_secs(30);
+
+    fn about(&self) -> About {
+        About {
+            plural: "nodes",
+            group: "",
+            objects: "Kubernetes Node objects",
+            meanwhile: "nodes keep the labels they have",
+            install: BUILT_IN,
+        }
+    }
 
     fn keep(object: Self::Object) -> Option<(NodeName, Arc<NodeObject>)> {
         object::kept(object)

@@ -41,7 +41,7 @@ use self::{
 use super::{
     Account, KubernetesError,
     desk::Desk,
-    follow::{Follower, News, Reader},
+    follow::{About, BUILT_IN, Follower, News, Reader},
     server::Server,
 };
 use crate::handle::{Handle, NoAnswer};
@@ -134,10 +134,6 @@ impl Reader for Telling {
     type Key = NodeName;
     type Kept = Arc<WorkerPod>;
 
-    const PLURAL: &'static str = "pods";
-    const GROUP: &'static str = "";
-    const OBJECTS: &'static str = "worker pods";
-    const MEANWHILE: &'static str = "those that run go on";
     /// Twice as many as the nodes of a large cluster.
     const MOST: usize = 20_000;
     /// Each has its template, and some 10 KiB more.
@@ -145,6 +141,16 @@ impl Reader for Telling {
     const SELECTOR: Option<&'static str> = Some(JOB_UID);
     /// Jobs wait for them.
     const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn about(&self) -> About {
+        About {
+            plural: "pods",
+            group: "",
+            objects: "worker pods",
+            meanwhile: "those that run go on",
+            install: BUILT_IN,
+        }
+    }
 
     fn keep(object: Pod) -> Option<(NodeName, Arc<WorkerPod>)> {
         let pod = object::kept(object)?;

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use muster_core::fleet::CordonMode;
+use muster_foreign::adopt::{Adoptable, adoptable};
 
 use crate::kubernetes::{self, AGAIN_AFTER, Account, KubernetesError, Settings, Tokens};
 
@@ -70,6 +71,22 @@ pub struct KubernetesOptions {
     #[arg(long, env = "MUSTER_KUBERNETES_KUEUE", requires = "kubernetes_pods")]
     pub kubernetes_kueue: bool,
 
+    /// Adopt objects of other systems' kinds that name Muster: by the label muster.dev/adopt: "true", or
+    /// with muster.dev/coordinator as spec.runPolicy.managedBy. Each gets a MusterJob object of its name,
+    /// runs in pods of its own, and has its status written in its kind's words. The kinds, with commas:
+    /// pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs, mpijobs, elasticjobs; for another version or
+    /// group the full name, as in mpijobs.v2beta1.kubeflow.org. Needs --kubernetes-pods, and the
+    /// rights of manifests/components/adopt.
+    #[arg(
+        long,
+        env = "MUSTER_ADOPT",
+        value_name = "KINDS",
+        value_delimiter = ',',
+        value_parser = adoptable,
+        requires = "kubernetes_pods"
+    )]
+    pub adopt: Vec<Adoptable>,
+
     /// For whom a token must be [default: muster-coordinator.NAMESPACE, with the namespace of the
     /// pod or kubeconfig]
     #[arg(long, env = "MUSTER_AUDIENCE", value_name = "AUDIENCE")]
@@ -129,9 +146,49 @@ impl KubernetesOptions {
             jobs: self.kubernetes_jobs,
             pods: self.kubernetes_pods,
             kueue: self.kubernetes_kueue,
+            adopt: distinct(self.adopt)?,
             nodes,
             cordon,
             tokens,
         }))
+    }
+}
+
+/// Each kind once. One definition has all versions of a kind, so only one of them can be followed.
+fn distinct(kinds: Vec<Adoptable>) -> Result<Vec<Adoptable>, KubernetesError> {
+    let mut all: Vec<Adoptable> = Vec::new();
+    for kind in kinds {
+        let same = |known: &&Adoptable| (known.plural, known.group) == (kind.plural, kind.group);
+        match all.iter().find(same) {
+            Some(known) if *known == kind => {}
+            Some(known) => {
+                return Err(KubernetesError::TwoVersions(
+                    known.full_name(),
+                    kind.full_name(),
+                ));
+            }
+            None => all.push(kind),
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_adopted_in_one_version() {
+        let named = |words: &[&str]| {
+            let kinds = words.iter().map(|word| adoptable(word).unwrap());
+            distinct(kinds.collect())
+        };
+        let kinds = named(&["pytorchjobs", "mpijobs", "pytorchjobs.kubeflow.org"]).unwrap();
+        assert_eq!(kinds.len(), 2);
+        let both = named(&["mpijobs", "mpijobs.v2beta1.kubeflow.org"]).unwrap_err();
+        assert_eq!(
+            both.to_string(),
+            "--adopt: mpijobs.v1.kubeflow.org and mpijobs.v2beta1.kubeflow.org are two versions of one definition; name the one that your objects have"
+        );
     }
 }

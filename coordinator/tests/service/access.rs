@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use muster_coordinator::{
     audit,
-    serve::{Coordinator, Settings},
+    serve::{Coordinator, ServeError, Settings},
     store::{Store, redb::RedbStore},
     trust::{self, Grant, Role, Token, Trust},
 };
@@ -21,7 +21,9 @@ use muster_rpc::{
     tls::{ClientTls, Trust as Trusted},
 };
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 use tokio_stream::StreamExt;
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 
@@ -35,17 +37,19 @@ pub(crate) struct Secure {
     state: TempDir,
     pub(crate) address: Address,
     pin: Trusted,
+    shutdown: CancellationToken,
+    running: JoinHandle<Result<(), ServeError>>,
 }
 
-impl Secure {
-    pub(crate) async fn start() -> Self {
-        Self::start_with(|_| {}).await
-    }
+/// A coordinator that has ended.
+pub(crate) struct Stopped {
+    state: TempDir,
+    pin: Trusted,
+}
 
-    pub(crate) async fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
-        let state = tempfile::tempdir().unwrap();
-        let (authority, new) = trust::init(state.path(), None, &["127.0.0.1".into()]).unwrap();
-        assert!(new);
+impl Stopped {
+    pub(crate) async fn start_with(self, change: impl FnOnce(&mut Settings)) -> Secure {
+        let Self { state, pin } = self;
         let mut settings = Settings {
             shared: None,
             leader: None,
@@ -62,14 +66,38 @@ impl Secure {
         change(&mut settings);
         let path = state.path().to_owned();
         let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
-        let coordinator = Coordinator::start(settings, open).await.unwrap();
+        let coordinator = Box::pin(Coordinator::start(settings, open)).await.unwrap();
         let address = format!("https://{}", coordinator.address).parse().unwrap();
-        tokio::spawn(coordinator.run());
-        Self {
+        let shutdown = coordinator.shutdown();
+        Secure {
             state,
             address,
-            pin: Trusted::Pinned(authority.pin()),
+            pin,
+            shutdown,
+            running: tokio::spawn(coordinator.run()),
         }
+    }
+}
+
+impl Secure {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let (authority, new) = trust::init(state.path(), None, &["127.0.0.1".into()]).unwrap();
+        assert!(new);
+        let pin = Trusted::Pinned(authority.pin());
+        Box::pin(Stopped { state, pin }.start_with(change)).await
+    }
+
+    /// Ends the coordinator, and keeps what it has stored.
+    pub(crate) async fn stop(self) -> Stopped {
+        self.shutdown.cancel();
+        within(self.running).await.unwrap().unwrap();
+        let (state, pin) = (self.state, self.pin);
+        Stopped { state, pin }
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -106,6 +106,8 @@ pub(crate) struct State {
     pub config_maps: BTreeMap<(String, String), Value>,
     kept: kept::Kept,
     collections: collections::Collections,
+    /// Kinds whose definitions are not there.
+    pub not_installed: BTreeSet<&'static str>,
     /// The versions of Kueue's objects that are served.
     pub kueue: Vec<&'static str>,
 }
@@ -163,6 +165,7 @@ impl Cluster {
             jobs: false,
             pods: None,
             kueue: false,
+            adopt: Vec::new(),
             cordon: CordonMode::Off,
             tokens: None,
         }
@@ -197,6 +200,7 @@ impl Cluster {
             jobs: false,
             pods: None,
             kueue: false,
+            adopt: Vec::new(),
             cordon: CordonMode::Off,
             tokens: Some(Tokens {
                 audience: access::AUDIENCE.into(),

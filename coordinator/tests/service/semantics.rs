@@ -3,6 +3,7 @@
 //! kube-apiserver and etcd, or TEST_ASSET_KUBE_APISERVER and TEST_ASSET_ETCD name the programs.
 //! Otherwise a loud line says that it was not asked.
 
+mod adoption;
 mod cordons;
 mod dependents;
 mod objects;
@@ -119,6 +120,7 @@ impl World {
         Settings {
             pods: None,
             kueue: false,
+            adopt: Vec::new(),
             configuration,
             nodes: false,
             jobs: true,

@@ -268,7 +268,7 @@ fn every_flag_and_variable_exists() {
     ]
     .map(source)
     .concat();
-    for component in ["cert-manager", "cordon", "kueue", "worker-pods"] {
+    for component in ["adopt", "cert-manager", "cordon", "kueue", "worker-pods"] {
         let file = format!("manifests/components/{component}/kustomization.yaml");
         let text = source(&file);
         let variables = text
@@ -388,6 +388,28 @@ fn kueue_is_asked_for_what_is_written_on_workloads_and_nothing_else() {
     );
     let kustomization = source("manifests/components/kueue/kustomization.yaml");
     assert!(kustomization.contains("value: --kubernetes-kueue"));
+}
+
+#[test]
+fn adoption_has_rights_for_the_kinds_that_its_flag_names_and_no_others() {
+    let expected = [
+        "ClusterRole create musterjobs",
+        "ClusterRole delete pytorchjobs",
+        "ClusterRole get musterjobs",
+        "ClusterRole get pytorchjobs",
+        "ClusterRole list pytorchjobs",
+        "ClusterRole patch pods",
+        "ClusterRole patch pytorchjobs/status",
+        "ClusterRole update pytorchjobs/finalizers",
+        "ClusterRole watch pytorchjobs",
+    ];
+    assert_eq!(
+        rights("components/adopt/rights.yaml"),
+        expected.map(str::to_owned).into()
+    );
+    let kustomization = source("manifests/components/adopt/kustomization.yaml");
+    assert!(kustomization.contains("value: --adopt=pytorchjobs\n"));
+    assert!(source("coordinator/src/options/kubernetes.rs").contains("pub adopt:"));
 }
 
 /// The flag names the DaemonSet whose reading it is given, and that has what worker pods take from

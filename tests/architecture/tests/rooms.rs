@@ -41,6 +41,8 @@ const ROOMS: [(&str, &[&str]); 20] = [
         "muster-coordinator",
         &[
             "muster-core",
+            // Objects of other kinds in a cluster become jobs.
+            "muster-foreign",
             "muster-proto",
             "muster-rpc",
             "muster-runtime",

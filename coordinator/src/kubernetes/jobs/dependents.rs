@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use crate::{
     handle::NoAnswer,
     kubernetes::{
-        follow::{Follower, News, Reader},
+        follow::{About, BUILT_IN, Follower, News, Reader},
         pods::{JOB_NAME, JOB_UID, owner},
         server::{Server, Unanswered},
     },
@@ -385,10 +385,6 @@ impl<T: Followed> Reader for Telling<T> {
     type Key = Key;
     type Kept = Owned;
 
-    const PLURAL: &'static str = T::PLURAL;
-    const GROUP: &'static str = T::GROUP;
-    const OBJECTS: &'static str = T::OBJECTS;
-    const MEANWHILE: &'static str = "jobs that ask for one wait, and all others go on";
     /// As many as MusterJob objects.
     const MOST: usize = 20_000;
     /// Each has less than 2 KiB.
@@ -396,6 +392,16 @@ impl<T: Followed> Reader for Telling<T> {
     const SELECTOR: Option<&'static str> = Some(JOB_UID);
     /// Jobs wait for them.
     const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn about(&self) -> About {
+        About {
+            plural: T::PLURAL,
+            group: T::GROUP,
+            objects: T::OBJECTS,
+            meanwhile: "jobs that ask for one wait, and all others go on",
+            install: BUILT_IN,
+        }
+    }
 
     fn keep(object: T) -> Option<(Key, Owned)> {
         let value = serde_json::to_value(&object).ok()?;

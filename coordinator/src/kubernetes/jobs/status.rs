@@ -176,7 +176,7 @@ fn told_at_once(status: &Value) -> (Vec<&Value>, Vec<(&Value, &Value)>) {
 }
 
 /// The merge patch (RFC 7386) that makes one value of another.
-pub(super) fn difference(from: &Value, to: &Value) -> Value {
+pub(in crate::kubernetes) fn difference(from: &Value, to: &Value) -> Value {
     let (Some(old), Some(new)) = (from.as_object(), to.as_object()) else {
         return to.clone();
     };

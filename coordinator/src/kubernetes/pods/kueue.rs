@@ -38,7 +38,7 @@ use crate::{
     handle::{Handle, NoAnswer},
     kubernetes::{
         desk::Desk,
-        follow::{Follower, News, Reader},
+        follow::{About, Follower, News, Reader},
         server::Server,
     },
 };
@@ -165,10 +165,6 @@ impl Reader for Telling {
     type Key = JobUid;
     type Kept = Box<Seen>;
 
-    const PLURAL: &'static str = PLURAL;
-    const GROUP: &'static str = GROUP;
-    const OBJECTS: &'static str = "Workloads of Kueue";
-    const MEANWHILE: &'static str = "jobs that are admitted go on, and others wait";
     /// As many as MusterJob objects.
     const MOST: usize = 20_000;
     /// Each has the template of a pod.
@@ -176,6 +172,16 @@ impl Reader for Telling {
     const SELECTOR: Option<&'static str> = Some(JOB_UID);
     /// Jobs wait for them.
     const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn about(&self) -> About {
+        About {
+            plural: PLURAL,
+            group: GROUP,
+            objects: "Workloads of Kueue",
+            meanwhile: "jobs that are admitted go on, and others wait",
+            install: "install Kueue",
+        }
+    }
 
     fn keep(object: DynamicObject) -> Option<(JobUid, Box<Seen>)> {
         let seen = Seen::of(serde_json::to_value(object).ok()?)?;

@@ -54,7 +54,12 @@ impl State {
             }
             "list" => {
                 self.lists += 1;
-                let items: Vec<&Value> = self.jobs.values().collect();
+                let adopted = asked.query.get("labelSelector");
+                let adopted = adopted.is_some_and(|label| label == "muster.dev%2Fadopted");
+                let is_meant = |object: &&Value| {
+                    !adopted || object["metadata"]["labels"]["muster.dev/adopted"].is_string()
+                };
+                let items: Vec<&Value> = self.jobs.values().filter(is_meant).collect();
                 let list = json!({
                     "kind": "MusterJobList",
                     "apiVersion": "muster.dev/v1alpha1",

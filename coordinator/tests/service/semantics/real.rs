@@ -12,7 +12,7 @@ use std::{
 use http::{Method, Request};
 use serde_json::{Value, json};
 
-use crate::server::within;
+use crate::{cluster::AUDIENCE, server::within};
 
 const AGENTS: &str = "muster-system";
 /// The manifests of cordons, as they are shipped.
@@ -345,6 +345,42 @@ impl Server {
             .await;
     }
 
+    /// The definition of PyTorchJob objects, and the component as it is shipped.
+    pub(super) async fn install_adoption(&self, definition: Value) {
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        self.create(path, definition).await;
+        self.grant("adopt").await;
+        self.until_listed("/apis/kubeflow.org/v1/pytorchjobs").await;
+    }
+
+    /// The scheduler gives a pod this node and its kubelet runs it. Returns a token of the pod.
+    pub(super) async fn run_pod(&self, namespace: &str, pod: &Value, node: &str) -> String {
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+        });
+        self.create(&format!("{path}/binding"), binding).await;
+        let running = json!({ "status": { "phase": "Running" } });
+        let status = format!("{path}/status");
+        let patched = self.patch(false, &status, "merge-patch+json", &running);
+        within(patched).await.unwrap();
+        let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"] });
+        let spec =
+            json!({ "expirationSeconds": 3_600, "audiences": [AUDIENCE], "boundObjectRef": bound });
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/default/token");
+        let made = self.create(&path, json!({ "spec": spec })).await;
+        made["status"]["token"].as_str().unwrap().to_owned()
+    }
+
+    /// The containers of a pod have ended, and its kubelet lets it go.
+    pub(super) async fn drop_pod(&self, namespace: &str, name: &str) {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0");
+        // The API server may have let it go itself.
+        drop(within(self.try_ask(Method::DELETE, &path, None)).await);
+    }
+
     /// Kueue's definitions from this folder, its component as it is shipped, and a flavor `spot`.
     pub(super) async fn install_kueue(&self, definitions: &Path, flavor: Value) {
         for file in ["workloads", "resourceflavors"] {
@@ -411,6 +447,11 @@ impl Server {
 
     pub(super) fn coordinators(&self) -> kube::Config {
         configuration(&self.url, &self.coordinator)
+    }
+
+    /// The address of the API server, and the token of a user who may do everything.
+    pub(super) fn address_for_users(&self) -> (String, String) {
+        (self.url.clone(), ADMIN.to_owned())
     }
 
     /// A user who may do everything.

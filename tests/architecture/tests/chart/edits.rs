@@ -134,6 +134,9 @@ pub(crate) const EDITS: &[Edit] = &[
         "coordinator.yaml",
         "muster-coordinator,localhost\n",
         "muster-coordinator,localhost{{ range .Values.coordinator.serverNames }},{{ . }}{{ end }}
+        {{- if .Values.adopt.enabled }}
+        - --adopt=pytorchjobs
+        {{- end }}
         {{- if .Values.cordon.enabled }}
         - --kubernetes-cordon={{ if .Values.cordon.dryRun }}dry-run{{ end }}{{ if not .Values.cordon.dryRun }}on{{ end }}
         {{- end }}

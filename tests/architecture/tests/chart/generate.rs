@@ -37,7 +37,11 @@ pub(crate) struct Component {
 }
 
 /// In the order of their folders' names.
-pub(crate) const COMPONENTS: [Component; 6] = [
+pub(crate) const COMPONENTS: [Component; 7] = [
+    Component {
+        folder: "adopt",
+        value: "adopt.enabled",
+    },
     Component {
         folder: "cert-manager",
         value: "certManager.enabled",

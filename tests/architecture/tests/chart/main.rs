@@ -190,7 +190,8 @@ fn with_the_values_of_components_it_is_the_base_with_these_components() {
 
 #[test]
 fn a_release_has_its_own_issuer_and_names() {
-    let cert_manager = &COMPONENTS[0];
+    let mut named = COMPONENTS.iter();
+    let cert_manager = named.find(|one| one.folder == "cert-manager").unwrap();
     let mut values = with_components(&[cert_manager]);
     let issuer = json!({"kind": "Issuer", "name": "ours"});
     set(&mut values, "certManager.issuerRef", issuer.clone());

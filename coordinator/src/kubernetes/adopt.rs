@@ -1,0 +1,198 @@
+//! Objects of other systems' kinds that name Muster as their manager, such as a `PyTorchJob`: each gets a
+//! `MusterJob` object of its name, and a status in its own kind's words (`--adopt`).
+//!
+//! What an object needs is decided in `core::fleet::adoption`, and what it means in `muster_foreign`; here
+//! both are read and done. The `MusterJob` is like any other: `jobs` makes a job of it, `pods` its pods.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `object` | a foreign object, and its `MusterJob`, as they are read |
+//! | `made` | the `MusterJob` as it is made |
+//! | `status` | the status of a foreign object, from its job |
+//! | `labels` | the labels of the job's pods that say which member each is |
+//! | `events` | what is told about a foreign object |
+//! | `deeds` | what is done, with one question each |
+//! | `controller` | the loop: news, steps, writes |
+
+mod controller;
+mod deeds;
+mod events;
+mod labels;
+mod made;
+mod object;
+mod status;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kube::{
+    Api, Client, Config,
+    api::{ApiResource, DynamicObject},
+};
+use muster_core::id::JobName;
+use muster_foreign::adopt::Adoptable;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    controller::Controller,
+    made::ADOPTED,
+    object::{Made, Raw},
+};
+use super::{
+    KubernetesError,
+    access::{GROUP, JOBS},
+    follow::{About, Follower, INSTALL_OURS, News, Reader},
+    server::Server,
+};
+use crate::handle::{Handle, NoAnswer};
+
+/// News that wait for the controller. While they are this many, the watches wait.
+const NEWS: usize = 64;
+
+/// What was read: objects of a kind, by its place in the list of kinds, or the `MusterJob` objects that
+/// were made for them.
+enum Told {
+    Objects(usize, News<JobName, Box<Raw>>),
+    Made(News<JobName, Box<Made>>),
+}
+
+/// The objects of other kinds in one cluster.
+pub(crate) struct Adopt {
+    client: Client,
+    server: Server,
+    kinds: Vec<Adoptable>,
+}
+
+impl Adopt {
+    pub(crate) fn of(
+        configuration: &Config,
+        kinds: Vec<Adoptable>,
+    ) -> Result<Self, KubernetesError> {
+        let client = Client::try_from(configuration.clone())
+            .map_err(|source| KubernetesError::Client(Box::new(source)))?;
+        Ok(Self {
+            client,
+            server: Server::of(configuration)?,
+            kinds,
+        })
+    }
+
+    /// Follows the objects and their jobs until the shutdown.
+    pub(crate) async fn follow(self, handle: Handle, shutdown: CancellationToken) {
+        let (tell, news) = mpsc::channel(NEWS);
+        let mut reading = tokio::task::JoinSet::new();
+        for (at, kind) in self.kinds.iter().enumerate() {
+            let resource = ApiResource {
+                group: kind.group.to_owned(),
+                version: kind.version.to_owned(),
+                api_version: format!("{}/{}", kind.group, kind.version),
+                kind: kind.kind.to_owned(),
+                plural: kind.plural.to_owned(),
+            };
+            let api = Api::all_with(self.client.clone(), &resource);
+            let reader = Objects {
+                at,
+                kind: *kind,
+                tell: tell.clone(),
+            };
+            let mut follower = Follower::new(api, reader);
+            reading.spawn(async move { follower.work().await });
+        }
+        let mut children = Follower::new(Api::all_with(self.client, &musterjobs()), Children(tell));
+        reading.spawn(async move { children.work().await });
+        let controller = Controller::new(handle, self.server, self.kinds, news);
+        // The followers end with `reading`.
+        shutdown.run_until_cancelled(controller.work()).await;
+    }
+}
+
+fn musterjobs() -> ApiResource {
+    let (group, version) = muster_core::spec::API_VERSION
+        .split_once('/')
+        .expect("has a group");
+    ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: muster_core::spec::API_VERSION.to_owned(),
+        kind: muster_core::spec::KIND.to_owned(),
+        plural: JOBS.to_owned(),
+    }
+}
+
+/// Hands the objects of one kind to the controller.
+struct Objects {
+    at: usize,
+    kind: Adoptable,
+    tell: mpsc::Sender<Told>,
+}
+
+impl Reader for Objects {
+    type Object = DynamicObject;
+    type Key = JobName;
+    type Kept = Box<Raw>;
+
+    /// As many as MusterJob objects.
+    const MOST: usize = 20_000;
+    /// Each has the templates of its pods.
+    const PAGE: u32 = 25;
+    /// Users wait for their changes.
+    const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn about(&self) -> About {
+        About {
+            plural: self.kind.plural,
+            group: self.kind.group,
+            objects: self.kind.kind,
+            meanwhile: "their jobs go on as they are",
+            install: "it is not ours: its system's definitions must be installed; until then nothing of it is adopted",
+        }
+    }
+
+    fn keep(object: DynamicObject) -> Option<(JobName, Box<Raw>)> {
+        let raw = Raw::of(object)?;
+        Some((raw.name.clone(), Box::new(raw)))
+    }
+
+    async fn tell(&mut self, news: News<JobName, Box<Raw>>) -> Result<(), NoAnswer> {
+        let told = Told::Objects(self.at, news);
+        self.tell.send(told).await.map_err(|_| NoAnswer::Ended)
+    }
+}
+
+/// Hands the `MusterJob` objects that were made for others to the controller.
+struct Children(mpsc::Sender<Told>);
+
+impl Reader for Children {
+    type Object = DynamicObject;
+    type Key = JobName;
+    type Kept = Box<Made>;
+
+    const MOST: usize = 20_000;
+    /// Each may be as large as the API server takes, 1.5 MiB.
+    const PAGE: u32 = 25;
+    const SELECTOR: Option<&'static str> = Some(ADOPTED);
+    const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn about(&self) -> About {
+        About {
+            plural: JOBS,
+            group: GROUP,
+            objects: "MusterJob objects of adopted jobs",
+            meanwhile: "their jobs go on as they are",
+            install: INSTALL_OURS,
+        }
+    }
+
+    fn keep(object: DynamicObject) -> Option<(JobName, Box<Made>)> {
+        let made = Made::of(object)?;
+        Some((made.name.clone(), Box::new(made)))
+    }
+
+    async fn tell(&mut self, news: News<JobName, Box<Made>>) -> Result<(), NoAnswer> {
+        let told = Told::Made(news);
+        self.0.send(told).await.map_err(|_| NoAnswer::Ended)
+    }
+}
+
+/// All objects of a place, as they were read last. `None`: they were not read yet.
+type All<T> = Option<BTreeMap<JobName, T>>;

@@ -1,0 +1,104 @@
+//! The `MusterJob` object that is made for a foreign one. All of this is pure.
+
+use muster_core::{
+    fleet::adoption::{Adopted, Change, Wanted},
+    spec::{API_VERSION, KIND, shape::TEMPLATE},
+};
+use muster_foreign::adopt::Adoptable;
+use serde_json::{Map, Value, json};
+
+/// The label of a `MusterJob` that was made for a foreign object. It has the plural of its kind.
+pub(super) const ADOPTED: &str = "muster.dev/adopted";
+
+/// The annotation with the generation of the foreign object from which it was made.
+pub(super) const GENERATION: &str = "muster.dev/adopted-generation";
+
+/// As whom the coordinator writes the status of foreign objects.
+pub(super) const MANAGER_OF_FIELDS: &str = "muster-coordinator";
+
+/// The object.
+pub(super) fn object(kind: &Adoptable, object: &Adopted, wanted: &Wanted) -> Value {
+    let mut spec = serde_json::to_value(&wanted.spec).expect("documents have a JSON form");
+    let template = wanted.template.as_deref();
+    if let Some(template) = template.and_then(|text| serde_json::from_str(text).ok()) {
+        spec[TEMPLATE] = template;
+    }
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": object.name.name,
+            "namespace": object.name.namespace,
+            "labels": { ADOPTED: kind.plural },
+            "annotations": { GENERATION: object.generation.to_string() },
+            "ownerReferences": [{
+                "apiVersion": format!("{}/{}", kind.group, kind.version),
+                "kind": kind.kind,
+                "name": object.name.name,
+                "uid": object.uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }],
+        },
+        "spec": spec,
+    })
+}
+
+/// The merge patch for what may change.
+pub(super) fn patch(change: Change, uid: &str) -> Value {
+    let mut spec = Map::new();
+    if let Some(nodes) = change.replicas {
+        spec.insert("replicas".to_owned(), json!(nodes));
+    }
+    spec.insert("suspend".to_owned(), json!(change.suspend));
+    // Nothing takes a deadline away.
+    let deadline = json!(change.active_deadline_seconds);
+    spec.insert("activeDeadlineSeconds".to_owned(), deadline);
+    json!({ "metadata": { "uid": uid }, "spec": spec })
+}
+
+/// The template with the labels that all pods of the kind's jobs have.
+pub(super) fn with_labels(mut template: Value, kind: &Adoptable, job: &str) -> Value {
+    for (name, value) in kind.labels.of_job(job) {
+        template["metadata"]["labels"][name] = json!(value);
+    }
+    template
+}
+
+/// Fields that are null are as good as not there, and API servers drop some of them.
+pub(super) fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.into_iter().filter(|(_, value)| !value.is_null());
+            let kept = kept.map(|(name, value)| (name, without_nulls(value)));
+            Value::Object(kept.collect())
+        }
+        Value::Array(items) => items.into_iter().map(without_nulls).collect(),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_is_gone_is_taken_away() {
+        let change = Change {
+            replicas: None,
+            suspend: true,
+            active_deadline_seconds: None,
+        };
+        let expected = json!({ "metadata": { "uid": "u" }, "spec": { "suspend": true, "activeDeadlineSeconds": null } });
+        assert_eq!(patch(change, "u"), expected);
+    }
+
+    #[test]
+    fn what_is_null_is_not_there() {
+        let value = json!({ "a": null, "b": [{ "c": null, "d": 1 }, null], "e": {} });
+        assert_eq!(
+            without_nulls(value),
+            json!({ "b": [{ "d": 1 }, null], "e": {} })
+        );
+    }
+}

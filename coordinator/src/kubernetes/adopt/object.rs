@@ -1,0 +1,382 @@
+//! A foreign object, and the `MusterJob` that was made for one, as they are read. Fields that are not
+//! needed are dropped here.
+
+use kube::api::{DynamicObject, ObjectMeta};
+use muster_core::{
+    fleet::{
+        adoption::{self, Adopted, Child, Claim, LABEL, Rejected, Wanted},
+        job::Phase,
+    },
+    id::{JobName, JobUid},
+    spec::{
+        SpecDocument,
+        shape::{DISRUPTION_BUDGET, NETWORK_POLICY, TEMPLATE},
+    },
+    time::Timestamp,
+};
+use muster_foreign::adopt::{self, Adoptable};
+use serde_json::{Value, json};
+
+use super::made::{ADOPTED, GENERATION, MANAGER_OF_FIELDS, with_labels, without_nulls};
+
+/// What an object without a claim says in place of a job.
+const NOT_OURS: &str =
+    "neither its label nor its managedBy names Muster any more; delete the object to end its job";
+
+/// A foreign object before it is read as one of its kind.
+pub(super) struct Raw {
+    pub(super) name: JobName,
+    uid: String,
+    version: String,
+    generation: i64,
+    created: Timestamp,
+    deleting: bool,
+    claim: Claim,
+    written_by: Option<String>,
+    /// Empty if the object is not for us.
+    spec: Value,
+    status: Value,
+}
+
+impl Raw {
+    /// `None`: it is no object of an API server.
+    pub(super) fn of(object: DynamicObject) -> Option<Self> {
+        let DynamicObject { metadata, data, .. } = object;
+        let mut data = data;
+        let mut part = |name: &str| data.get_mut(name).map(Value::take).unwrap_or_default();
+        let (mut spec, status) = (part("spec"), part("status"));
+        let label = metadata.labels.as_ref().and_then(|all| all.get(LABEL));
+        let manager = ["/runPolicy/managedBy", "/RunPolicy/managedBy", "/managedBy"];
+        let manager = manager
+            .into_iter()
+            .find_map(|at| spec.pointer(at)?.as_str());
+        let claim = adoption::claim(label.map(String::as_str), manager);
+        if claim == Claim::Others {
+            // There may be thousands of another operator.
+            spec = Value::Null;
+        }
+        Some(Self {
+            name: JobName {
+                namespace: metadata.namespace.clone()?,
+                name: metadata.name.clone()?,
+            },
+            uid: metadata.uid.clone()?,
+            version: metadata.resource_version.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            created: created(&metadata),
+            deleting: metadata.deletion_timestamp.is_some(),
+            written_by: written_by(&metadata),
+            claim,
+            spec,
+            status,
+        })
+    }
+}
+
+fn created(metadata: &ObjectMeta) -> Timestamp {
+    let at = metadata.creation_timestamp.as_ref();
+    let micros = at.map_or(0, |at| at.0.as_microsecond());
+    Timestamp(u64::try_from(micros).unwrap_or_default())
+}
+
+/// Who besides us has written the status.
+fn written_by(metadata: &ObjectMeta) -> Option<String> {
+    let all = metadata.managed_fields.iter().flatten();
+    let mut of_status = all.filter(|fields| fields.subresource.as_deref() == Some("status"));
+    let other = of_status.find(|fields| fields.manager.as_deref() != Some(MANAGER_OF_FIELDS));
+    let name = other.map(|fields| fields.manager.clone());
+    name.map(|name| name.unwrap_or_else(|| "somebody".to_owned()))
+}
+
+/// What is kept of a foreign object.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) object: Adopted,
+    pub(super) kind: Adoptable,
+    /// Its resourceVersion.
+    pub(super) version: String,
+    pub(super) created: Timestamp,
+    pub(super) status: Value,
+    /// What of it has no effect here.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Seen {
+    pub(super) fn of(kind: Adoptable, raw: Raw) -> Self {
+        let (job, warnings) = match raw.claim {
+            Claim::Others => (Err(NOT_OURS.to_owned()), Vec::new()),
+            _ => read(&kind, &raw),
+        };
+        Self {
+            kind,
+            version: raw.version,
+            created: raw.created,
+            warnings,
+            object: Adopted {
+                name: raw.name,
+                uid: raw.uid,
+                claim: raw.claim,
+                generation: raw.generation,
+                deleting: raw.deleting,
+                job,
+                over: over(&raw.status),
+                written_by: raw.written_by.filter(|_| !raw.status.is_null()),
+            },
+            status: raw.status,
+        }
+    }
+
+    /// Whether this state is older than the other. The versions of an object are numbers that grow.
+    pub(super) fn is_older_than(&self, other: &Self) -> bool {
+        let number = |seen: &Self| seen.version.parse::<u64>();
+        match (number(self), number(other)) {
+            (Ok(own), Ok(others)) => own < others,
+            _ => false,
+        }
+    }
+}
+
+/// The job that an object is, and what of it has no effect.
+fn read(kind: &Adoptable, raw: &Raw) -> (Result<Wanted, String>, Vec<String>) {
+    let object = json!({
+        "apiVersion": format!("{}/{}", kind.group, kind.version),
+        "kind": kind.kind,
+        "metadata": { "name": raw.name.name, "namespace": raw.name.namespace },
+        "spec": raw.spec,
+    });
+    match adopt::adopt(&object.to_string()) {
+        Err(reasons) => (Err(reasons.join("; ")), Vec::new()),
+        Ok(adopted) => {
+            let template = serde_json::to_value(&adopted.template);
+            let template = template.expect("trees have a JSON form");
+            let template = with_labels(without_nulls(template), kind, &raw.name.name);
+            let warnings = adopted.warnings.iter().map(adopt::said).collect();
+            let wanted = Wanted {
+                spec: adopted.document.spec,
+                template: Some(template.to_string()),
+            };
+            (Ok(wanted), warnings)
+        }
+    }
+}
+
+/// Since when a status says that its job is over. `None`: it does not say so.
+fn over(status: &Value) -> Option<Timestamp> {
+    const ENDS: [&str; 2] = ["Succeeded", "Failed"];
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    let ends = |one: &&Value| {
+        let is_end = one["type"]
+            .as_str()
+            .is_some_and(|kind| ENDS.contains(&kind));
+        is_end && one["status"] == "True"
+    };
+    let end = conditions.rfind(ends)?;
+    let texts = [&status["completionTime"], &end["lastTransitionTime"]];
+    let time = |text: &Value| -> Option<Timestamp> {
+        let time: jiff::Timestamp = text.as_str()?.parse().ok()?;
+        u64::try_from(time.as_microsecond()).ok().map(Timestamp)
+    };
+    // Such a status does not say when the job ended, so that it never goes by itself.
+    Some(
+        texts
+            .into_iter()
+            .find_map(time)
+            .unwrap_or(Timestamp(u64::MAX)),
+    )
+}
+
+/// What is kept of a `MusterJob` that was made for a foreign object.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    pub(super) name: JobName,
+    pub(super) uid: JobUid,
+    pub(super) version: String,
+    /// The kind of its owner, with its group and version.
+    pub(super) owner_kind: Option<(String, String)>,
+    pub(super) child: Child,
+    /// Its own status, for a job that the store does not know any more: phase, time and message.
+    pub(super) ended: Option<(Phase, Option<Timestamp>, String)>,
+}
+
+impl Made {
+    /// `None`: it was not made for a foreign object.
+    pub(super) fn of(object: DynamicObject) -> Option<Self> {
+        let DynamicObject { metadata, data, .. } = object;
+        metadata.labels.as_ref()?.get(ADOPTED)?;
+        let owners = metadata.owner_references.iter().flatten();
+        let owner = owners
+            .into_iter()
+            .find(|owner| owner.controller == Some(true));
+        let annotations = metadata.annotations.as_ref();
+        let generation = annotations.and_then(|all| all.get(GENERATION));
+        Some(Self {
+            name: JobName {
+                namespace: metadata.namespace.clone()?,
+                name: metadata.name.clone()?,
+            },
+            uid: JobUid::from(metadata.uid.clone()?),
+            version: metadata.resource_version.clone().unwrap_or_default(),
+            owner_kind: owner.map(|owner| (owner.api_version.clone(), owner.kind.clone())),
+            ended: ended(&data["status"]),
+            child: Child {
+                owner: owner.map(|owner| owner.uid.clone()),
+                made_from: generation.and_then(|text| text.parse().ok()),
+                deleting: metadata.deletion_timestamp.is_some(),
+                job: document(data["spec"].clone()),
+                rejected: rejected(&data["status"]),
+            },
+        })
+    }
+
+    /// Whether it was made for an object of this kind.
+    pub(super) fn is_of(&self, kind: &Adoptable) -> bool {
+        let is = |(version, name): &(String, String)| {
+            version.split('/').next() == Some(kind.group) && name == kind.kind
+        };
+        self.owner_kind.as_ref().is_some_and(is)
+    }
+
+    pub(super) fn is_older_than(&self, other: &Self) -> bool {
+        match (self.version.parse::<u64>(), other.version.parse::<u64>()) {
+            (Ok(own), Ok(others)) => own < others,
+            _ => false,
+        }
+    }
+}
+
+fn document(mut spec: Value) -> Result<Wanted, String> {
+    let mut own = |field: &str| spec.as_object_mut()?.remove(field);
+    let template = own(TEMPLATE).filter(|template| !template.is_null());
+    drop(own(NETWORK_POLICY));
+    drop(own(DISRUPTION_BUDGET));
+    let spec: SpecDocument = serde_json::from_value(spec).map_err(|e| format!("spec: {e}"))?;
+    Ok(Wanted {
+        spec,
+        template: template.map(|template| without_nulls(template).to_string()),
+    })
+}
+
+fn rejected(status: &Value) -> Option<Rejected> {
+    if status["phase"] != muster_core::fleet::job_status::REJECTED {
+        return None;
+    }
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    let accepted = conditions.find(|condition| condition["type"] == "Accepted")?;
+    Some(Rejected {
+        message: accepted["message"].as_str().unwrap_or_default().to_owned(),
+        is_final: accepted["reason"] == "InvalidSpec",
+    })
+}
+
+fn ended(status: &Value) -> Option<(Phase, Option<Timestamp>, String)> {
+    let phase = match status["phase"].as_str()? {
+        "Succeeded" => Phase::Succeeded,
+        "Failed" => Phase::Failed,
+        "Cancelled" => Phase::Cancelled,
+        _ => return None,
+    };
+    let time = status["completionTime"].as_str();
+    let message = status["message"].as_str().unwrap_or_default();
+    Some((
+        phase,
+        time.and_then(Timestamp::from_rfc3339),
+        message.to_owned(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_core::fleet::adoption::MANAGER;
+
+    use super::*;
+
+    fn kind() -> Adoptable {
+        adopt::adoptable("pytorchjobs").unwrap()
+    }
+
+    fn seen(change: impl FnOnce(&mut Value)) -> Seen {
+        let container =
+            json!({ "name": "pytorch", "image": "train:1", "command": ["python", "train.py"] });
+        let template = json!({ "metadata": { "creationTimestamp": null }, "spec": { "containers": [container] } });
+        let mut object = json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+            "metadata": { "name": "digits", "namespace": "team-a", "uid": "u", "generation": 3, "resourceVersion": "9",
+                "creationTimestamp": "2026-11-25T00:00:00Z" },
+            "spec": {
+                "runPolicy": { "managedBy": MANAGER, "ttlSecondsAfterFinished": 60 },
+                "pytorchReplicaSpecs": { "Worker": { "replicas": 2, "template": template } },
+            },
+        });
+        change(&mut object);
+        Seen::of(
+            kind(),
+            Raw::of(serde_json::from_value(object).unwrap()).unwrap(),
+        )
+    }
+
+    #[test]
+    fn an_object_is_a_job_with_the_labels_of_its_kind() {
+        let seen = seen(|_| {});
+        assert_eq!(
+            (&seen.object.claim, seen.object.generation),
+            (&Claim::Ours, 3)
+        );
+        let wanted = seen.object.job.unwrap();
+        assert_eq!(wanted.spec.replicas, Some(2));
+        assert_eq!(wanted.spec.ttl_seconds_after_finished, Some(60));
+        let template: Value = serde_json::from_str(&wanted.template.unwrap()).unwrap();
+        assert_eq!(
+            template["metadata"],
+            json!({ "labels": { "training.kubeflow.org/job-name": "digits", "training.kubeflow.org/operator-name": "pytorchjob-controller" } }),
+            "and a time that is null is none"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_object_names_its_fields() {
+        let seen = seen(|object| object["spec"]["colour"] = json!("red"));
+        let why = seen.object.job.unwrap_err();
+        assert!(why.starts_with("spec.colour: unknown field"), "{why}");
+    }
+
+    #[test]
+    fn an_object_of_another_operator_is_hardly_kept() {
+        let others = seen(|object| object["spec"]["runPolicy"]["managedBy"] = Value::Null);
+        assert_eq!(others.object.claim, Claim::Others);
+        assert_eq!(others.object.job, Err(NOT_OURS.to_owned()));
+    }
+
+    #[test]
+    fn somebody_else_who_wrote_the_status_is_known() {
+        let by = |manager: &str, part: Value| {
+            seen(|object| {
+                object["status"] = json!({ "conditions": [] });
+                object["metadata"]["managedFields"] =
+                    json!([{ "manager": manager, "operation": "Update", "subresource": part }]);
+            })
+            .object
+            .written_by
+        };
+        let status = || json!("status");
+        assert_eq!(
+            by("training-operator", status()),
+            Some("training-operator".into())
+        );
+        assert_eq!(by(MANAGER_OF_FIELDS, status()), None);
+        assert_eq!(by("kubectl", Value::Null), None);
+    }
+
+    #[test]
+    fn an_end_has_its_time() {
+        let at = |status: Value| over(&status).map(|at| at.0 / 1_000_000);
+        let end = |status: &str| {
+            json!([{ "type": "Running", "status": "False" },
+            { "type": "Succeeded", "status": status, "lastTransitionTime": "1970-01-01T00:00:07Z" }])
+        };
+        assert_eq!(at(json!({ "conditions": end("True") })), Some(7));
+        let status = json!({ "conditions": end("True"), "completionTime": "1970-01-01T00:00:09Z" });
+        assert_eq!(at(status), Some(9));
+        assert_eq!(at(json!({ "conditions": end("False") })), None);
+        assert_eq!(at(Value::Null), None);
+    }
+}

@@ -1,0 +1,557 @@
+//! PyTorchJob objects that name Muster: what their users do, and what they see. The scheduler and the
+//! kubelets are played by the test. A real API server is asked, too; with TEST_ASSET_KUBEFLOW_CRDS, a folder
+//! with Kubeflow's definitions (`manifests/base/crds` in kubeflow/training-operator), by their schema.
+
+use std::{collections::BTreeMap, env, fs, path::PathBuf, process::Stdio};
+
+use muster_coordinator::kubernetes::Settings;
+use muster_core::exit::Exit;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+};
+
+use super::{Method, World, real};
+use crate::{
+    access::Secure,
+    agent::{FakeAgent, Order},
+    cluster::{Cluster, Holder},
+    kubectl::{Kubectl, NAMESPACE, condition, holding},
+    server::within,
+    tokens::mint,
+};
+
+/// How often an object is looked at that should become different.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+
+#[tokio::test]
+async fn objects_are_adopted_from_the_api_server_that_is_not_there() {
+    let cluster = Cluster::start().await;
+    // Its definition comes later.
+    cluster.change(|state| state.not_installed.insert("pytorchjobs"));
+    Box::pin(suite(World::Fake(cluster))).await;
+}
+
+#[tokio::test]
+async fn objects_are_adopted_from_a_real_api_server() {
+    match real::Server::start().await {
+        Some(server) => Box::pin(suite(World::Real(server))).await,
+        None => eprintln!(
+            "!!! no kube-apiserver: that objects of a REAL API server are adopted is NOT SHOWN"
+        ),
+    }
+}
+
+/// A definition of PyTorchJob objects: Kubeflow's own if there is one, or else one that takes anything.
+fn definition() -> Value {
+    if let Some(folder) = env::var_os("TEST_ASSET_KUBEFLOW_CRDS") {
+        let path = PathBuf::from(folder).join("kubeflow.org_pytorchjobs.yaml");
+        return serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    }
+    let anything = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "pytorchjobs.kubeflow.org" },
+        "spec": {
+            "group": "kubeflow.org", "scope": "Namespaced",
+            "names": { "kind": "PyTorchJob", "plural": "pytorchjobs", "singular": "pytorchjob" },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": anything, "status": anything } } } }],
+        },
+    })
+}
+
+impl World {
+    async fn install(&self) {
+        match self {
+            World::Fake(cluster) => cluster.change(|state| {
+                state.not_installed.remove("pytorchjobs");
+            }),
+            World::Real(server) => server.install_adoption(definition()).await,
+        }
+    }
+
+    async fn run_pod(&self, pod: &Value, host: &str) -> String {
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        match self {
+            World::Real(server) => server.run_pod(NAMESPACE, pod, "n1").await,
+            World::Fake(cluster) => {
+                let running =
+                    json!({ "spec": { "nodeName": host }, "status": { "phase": "Running" } });
+                cluster.change(|state| state.change_pod(NAMESPACE, name, running));
+                let place = (NAMESPACE.to_owned(), name.to_owned());
+                let pod = cluster.change(|state| state.pods[&place].clone());
+                mint(cluster, Holder::of_pod(&pod))
+            }
+        }
+    }
+
+    async fn drop_pod(&self, name: &str) {
+        match self {
+            World::Real(server) => server.drop_pod(NAMESPACE, name).await,
+            World::Fake(cluster) => cluster.change(|state| {
+                let place = (NAMESPACE.to_owned(), name.to_owned());
+                if state.pods.contains_key(&place) {
+                    state.drop_pod(NAMESPACE, name);
+                }
+            }),
+        }
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs{name}")
+}
+
+fn template(image: &str) -> Value {
+    let container = json!({ "name": "pytorch", "image": image, "command": ["python", "train.py"], "workingDir": "/" });
+    json!({ "metadata": { "creationTimestamp": null }, "spec": { "containers": [container], "terminationGracePeriodSeconds": 0 } })
+}
+
+fn object(name: &str) -> Value {
+    let worker =
+        json!({ "replicas": 2, "restartPolicy": "OnFailure", "template": template("me/train:1") });
+    json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+        "metadata": { "name": name, "labels": { "muster.dev/adopt": "true" } },
+        "spec": {
+            "elasticPolicy": { "minReplicas": 1, "maxReplicas": 2 },
+            "pytorchReplicaSpecs": { "Worker": worker },
+        },
+    })
+}
+
+struct Team {
+    world: World,
+    kubectl: Kubectl,
+    settings: Settings,
+    secure: Option<Secure>,
+    agents: BTreeMap<String, FakeAgent>,
+}
+
+impl Team {
+    async fn create(&self, object: Value) -> Value {
+        let path = path("");
+        let made = self.kubectl.ask(Method::POST, &path, Some(&object));
+        made.await.unwrap()
+    }
+
+    async fn patch(&self, name: &str, patch: Value) {
+        let path = path(&format!("/{name}"));
+        let patched = self.kubectl.ask(Method::PATCH, &path, Some(&patch));
+        patched.await.unwrap();
+    }
+
+    async fn get(&self, name: &str) -> Value {
+        let path = path(&format!("/{name}"));
+        self.kubectl.ask(Method::GET, &path, None).await.unwrap()
+    }
+
+    async fn until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let mut look = tokio::time::interval(LOOK);
+        let waiting = async {
+            loop {
+                look.tick().await;
+                last = self.get(name).await;
+                if wanted(&last) {
+                    return;
+                }
+            }
+        };
+        let waited = tokio::time::timeout(crate::server::PATIENCE, waiting).await;
+        assert!(waited.is_ok(), "{name} stays {last:#}");
+        last
+    }
+
+    /// Waits until a job has so many pods that stay. Nobody collects here those of a job that is gone.
+    async fn pods(&self, job: &str, count: usize) -> Vec<Value> {
+        let path =
+            format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=muster.dev%2Fjob-uid");
+        let mut look = tokio::time::interval(LOOK);
+        within(async {
+            loop {
+                look.tick().await;
+                let list = self.kubectl.ask(Method::GET, &path, None).await.unwrap();
+                let items = list["items"].as_array().unwrap();
+                let stands = |item: &&Value| {
+                    item["metadata"]["deletionTimestamp"].is_null()
+                        && item["metadata"]["labels"]["muster.dev/job-name"] == *job
+                };
+                let items: Vec<&Value> = items.iter().filter(stands).collect();
+                if items.len() == count {
+                    return items.into_iter().cloned().collect();
+                }
+            }
+        })
+        .await
+    }
+
+    /// All pods get a host, and their agents dial.
+    async fn run_all(&mut self, pods: &[Value]) {
+        for (i, pod) in pods.iter().enumerate() {
+            let name = pod["metadata"]["name"].as_str().unwrap();
+            let token = self.world.run_pod(pod, &format!("gpu-{i}")).await;
+            let secure = self.secure.as_ref().unwrap();
+            let clients = secure.with_token(&token).await;
+            let agent = FakeAgent::over(&clients, &format!("{name}.{NAMESPACE}.pod")).await;
+            self.agents.insert(name.to_owned(), agent);
+        }
+    }
+
+    async fn delete(&self, name: &str) {
+        let path = path(&format!("/{name}"));
+        self.kubectl.ask(Method::DELETE, &path, None).await.unwrap();
+    }
+
+    /// The reasons of the events about an object, and their notes.
+    async fn events(&self, object: &Value) -> Vec<(String, String)> {
+        let uid = object["metadata"]["uid"].as_str().unwrap();
+        let events = self.world.events_of(NAMESPACE, uid).await;
+        let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
+        let events = events.iter();
+        events
+            .map(|event| (text(event, "reason"), text(event, "note")))
+            .collect()
+    }
+
+    async fn until_told(&self, object: &Value, reason: &str) -> String {
+        let mut look = tokio::time::interval(LOOK);
+        within(async {
+            loop {
+                look.tick().await;
+                let events = self.events(object).await;
+                if let Some((_, note)) = events.into_iter().find(|(is, _)| is == reason) {
+                    return note;
+                }
+            }
+        })
+        .await
+    }
+}
+
+async fn suite(world: World) {
+    let kubectl = world.kubectl();
+    let mut settings = world.makes_pods().await;
+    settings.adopt = vec![muster_foreign::adopt::adoptable("pytorchjobs").unwrap()];
+    let asked = settings.clone();
+    let secure = Secure::start_with(|all| all.kubernetes = Some(asked)).await;
+    // The coordinator waits for the definition.
+    world.install().await;
+    let mut team = Team {
+        world,
+        kubectl,
+        settings,
+        secure: Some(secure),
+        agents: BTreeMap::new(),
+    };
+    Box::pin(it_runs(&mut team)).await;
+    Box::pin(it_is_suspended_and_resumed(&mut team)).await;
+    Box::pin(a_change_that_cannot_be_is_told(&team)).await;
+    Box::pin(it_succeeds_and_goes(&mut team)).await;
+    Box::pin(what_is_refused_says_so(&team)).await;
+    Box::pin(names_are_taken_once(&team)).await;
+    Box::pin(others_are_left_alone(&team)).await;
+    Box::pin(kubeflows_own_sdk_sees_no_change(&mut team)).await;
+    Box::pin(a_restart_loses_nothing(&mut team)).await;
+}
+
+fn holds(kind: &'static str) -> impl Fn(&Value) -> bool {
+    move |object| holding(object).contains(&kind)
+}
+
+async fn it_runs(team: &mut Team) {
+    let made = team.create(object("digits")).await;
+    let created = team.until("digits", holds("Created")).await;
+    assert_eq!(holding(&created), ["Created"]);
+    assert_eq!(
+        condition(&created, "Created")["reason"],
+        "PyTorchJobCreated"
+    );
+    let pods = team.pods("digits", 2).await;
+    let job = team.kubectl.get("digits").await.unwrap();
+    let owner = &job["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        (&owner["uid"], &owner["kind"]),
+        (&made["metadata"]["uid"], &json!("PyTorchJob"))
+    );
+    assert_eq!(job["spec"]["args"], json!(["train.py"]));
+    for pod in &pods {
+        let labels = &pod["metadata"]["labels"];
+        assert_eq!(
+            labels["training.kubeflow.org/job-name"], "digits",
+            "{pod:#}"
+        );
+        assert_eq!(pod["spec"]["containers"][0]["image"], "me/train:1");
+    }
+    team.run_all(&pods).await;
+    let running = |object: &Value| {
+        holds("Running")(object) && object["status"]["replicaStatuses"]["Worker"]["active"] == 2
+    };
+    let running = team.until("digits", running).await;
+    let newest = running["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .last()
+        .unwrap();
+    assert_eq!(newest["message"], "PyTorchJob team-a/digits is running.");
+    assert_eq!(
+        running["status"]["replicaStatuses"]["Worker"]["selector"],
+        "training.kubeflow.org/job-name=digits,training.kubeflow.org/operator-name=pytorchjob-controller,training.kubeflow.org/replica-type=worker"
+    );
+    // Its pods say which member they are.
+    let mut look = tokio::time::interval(LOOK);
+    let indices = within(async {
+        loop {
+            look.tick().await;
+            let pods = team.pods("digits", 2).await;
+            let of = |pod: &Value, name: &str| {
+                let labels = &pod["metadata"]["labels"];
+                labels[format!("training.kubeflow.org/{name}")].clone()
+            };
+            let mut all: Vec<Value> = pods
+                .iter()
+                .map(|pod| {
+                    json!([
+                        of(pod, "replica-index"),
+                        of(pod, "replica-type"),
+                        of(pod, "job-role")
+                    ])
+                })
+                .collect();
+            all.sort_by_key(ToString::to_string);
+            if all.iter().all(|place| place[1] == "worker") {
+                return all;
+            }
+        }
+    })
+    .await;
+    assert_eq!(
+        indices,
+        [
+            json!(["0", "worker", "master"]),
+            json!(["1", "worker", null])
+        ]
+    );
+}
+
+async fn it_is_suspended_and_resumed(team: &mut Team) {
+    let suspend = |held: bool| json!({ "spec": { "runPolicy": { "suspend": held } } });
+    team.patch("digits", suspend(true)).await;
+    let held = team.until("digits", holds("Suspended")).await;
+    assert_eq!(condition(&held, "Running")["status"], "False", "{held:#}");
+    team.pods("digits", 0).await;
+    for name in std::mem::take(&mut team.agents).into_keys() {
+        team.world.drop_pod(&name).await;
+    }
+    team.patch("digits", suspend(false)).await;
+    let pods = team.pods("digits", 2).await;
+    team.run_all(&pods).await;
+    let running = |object: &Value| {
+        holds("Running")(object) && object["status"]["replicaStatuses"]["Worker"]["active"] == 2
+    };
+    let running = team.until("digits", running).await;
+    assert_eq!(
+        condition(&running, "Suspended")["status"],
+        "False",
+        "{running:#}"
+    );
+    assert_eq!(
+        condition(&running, "Suspended")["reason"],
+        "PyTorchJobResumed"
+    );
+}
+
+async fn a_change_that_cannot_be_is_told(team: &Team) {
+    let worker = |template: Value| json!({ "spec": { "pytorchReplicaSpecs": { "Worker": { "template": template } } } });
+    team.patch("digits", worker(template("me/train:2"))).await;
+    let says = |object: &Value| {
+        let all = object["status"]["conditions"].as_array().unwrap();
+        let newest = all.last().unwrap()["message"].as_str().unwrap();
+        newest.contains("Muster says: the change of spec.template has no effect")
+    };
+    let object = team.until("digits", says).await;
+    assert!(
+        holding(&object).contains(&"Running"),
+        "it goes on: {object:#}"
+    );
+    let note = team.until_told(&object, "ChangeRefused").await;
+    assert!(note.ends_with("delete it and create it again"), "{note}");
+    team.patch("digits", worker(template("me/train:1"))).await;
+    team.until("digits", |object| !says(object)).await;
+}
+
+async fn it_succeeds_and_goes(team: &mut Team) {
+    for agent in team.agents.values() {
+        agent.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
+    }
+    let object = team.until("digits", holds("Succeeded")).await;
+    assert_eq!(
+        condition(&object, "Running")["status"],
+        "False",
+        "{object:#}"
+    );
+    assert!(object["status"]["completionTime"].is_string(), "{object:#}");
+    team.until_told(&object, "PyTorchJobSucceeded").await;
+    let reasons: Vec<String> = team
+        .events(&object)
+        .await
+        .into_iter()
+        .map(|(reason, _)| reason)
+        .collect();
+    let place = |reason: &str| reasons.iter().position(|is| is == reason);
+    let story = [
+        "PyTorchJobCreated",
+        "PyTorchJobRunning",
+        "PyTorchJobSuspended",
+        "PyTorchJobSucceeded",
+    ]
+    .map(place);
+    assert!(story.is_sorted() && story[0].is_some(), "{reasons:?}");
+    team.delete("digits").await;
+    team.kubectl.until_gone("digits").await;
+    for name in std::mem::take(&mut team.agents).into_keys() {
+        team.world.drop_pod(&name).await;
+    }
+}
+
+async fn what_is_refused_says_so(team: &Team) {
+    let mut bad = object("bad");
+    bad["spec"]["elasticPolicy"]["rdzvBackend"] = json!("carrier-pigeon");
+    team.create(bad).await;
+    let object = team.until("bad", holds("Failed")).await;
+    let failed = condition(&object, "Failed");
+    assert_eq!(failed["reason"], "PyTorchJobFailedValidation");
+    assert_eq!(
+        failed["message"],
+        "spec.elasticPolicy.rdzvBackend: is \"carrier-pigeon\", must be c10d, etcd or etcd-v2"
+    );
+    let note = team.until_told(&object, "PyTorchJobFailedValidation").await;
+    assert!(note.contains("carrier-pigeon"), "{note}");
+    team.kubectl.get("bad").await.unwrap_err();
+    team.delete("bad").await;
+}
+
+async fn names_are_taken_once(team: &Team) {
+    let spec = json!({ "replicas": 1, "args": ["other.py"], "workingDir": "/", "suspend": true });
+    team.kubectl.apply("taken", spec).await.unwrap();
+    let made = team.create(object("taken")).await;
+    let note = team.until_told(&made, "NotYet").await;
+    assert!(
+        note.starts_with("there is a MusterJob taken already; "),
+        "{note}"
+    );
+    let job = team.kubectl.get("taken").await.unwrap();
+    assert_eq!(job["spec"]["args"], json!(["other.py"]), "it is left alone");
+    team.kubectl.delete("taken").await;
+    let mut look = tokio::time::interval(LOOK);
+    within(async {
+        loop {
+            look.tick().await;
+            if let Ok(job) = team.kubectl.get("taken").await
+                && job["spec"]["args"] == json!(["train.py"])
+            {
+                return;
+            }
+        }
+    })
+    .await;
+    team.delete("taken").await;
+    team.kubectl.until_gone("taken").await;
+}
+
+async fn others_are_left_alone(team: &Team) {
+    let mut other = object("other");
+    other["metadata"]["labels"] = json!({});
+    team.create(other).await;
+    let mut both = object("both");
+    both["spec"]["runPolicy"] = json!({ "managedBy": "kubeflow.org/training-operator" });
+    let both = team.create(both).await;
+    let note = team.until_told(&both, "TwoManagers").await;
+    assert!(
+        note.contains("managedBy is \"kubeflow.org/training-operator\""),
+        "{note}"
+    );
+    for name in ["other", "both"] {
+        assert!(team.get(name).await["status"].is_null(), "{name}");
+        team.kubectl.get(name).await.unwrap_err();
+        team.delete(name).await;
+    }
+    let mut named = object("named");
+    named["metadata"]["labels"] = json!({});
+    named["spec"]["runPolicy"] = json!({ "managedBy": "muster.dev/coordinator" });
+    team.create(named).await;
+    team.until("named", holds("Created")).await;
+    team.delete("named").await;
+}
+
+/// TEST_ASSET_KUBEFLOW_SDK names an interpreter that has `kubeflow-training`.
+async fn kubeflows_own_sdk_sees_no_change(team: &mut Team) {
+    let World::Real(server) = &team.world else {
+        return;
+    };
+    let Some(python) = env::var_os("TEST_ASSET_KUBEFLOW_SDK") else {
+        eprintln!(
+            "!!! no interpreter with kubeflow-training (TEST_ASSET_KUBEFLOW_SDK): that Kubeflow's own SDK works is NOT SHOWN"
+        );
+        return;
+    };
+    let (address, token) = server.address_for_users();
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/service/semantics/adoption.py"
+    );
+    let mut user = Command::new(python)
+        .args([script, &address, &token, NAMESPACE])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(user.stdout.take().unwrap()).lines();
+    let mut says = async |wanted: &str| {
+        let line = within(said.next_line()).await.unwrap();
+        let line = line.unwrap_or_else(|| panic!("the SDK ended before it said {wanted}"));
+        assert!(line.contains(wanted), "{line}");
+    };
+    says("Created").await;
+    let pods = team.pods("sdk", 2).await;
+    team.run_all(&pods).await;
+    says("Running").await;
+    says("first").await;
+    for agent in team.agents.values() {
+        agent.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
+    }
+    says("Succeeded").await;
+    says("deleted").await;
+    assert!(within(user.wait()).await.unwrap().success());
+    team.kubectl.until_gone("sdk").await;
+    for name in std::mem::take(&mut team.agents).into_keys() {
+        team.world.drop_pod(&name).await;
+    }
+}
+
+/// While nobody looks, one object goes and another comes. A third one has its job already.
+async fn a_restart_loses_nothing(team: &mut Team) {
+    for name in ["goes", "stays"] {
+        team.create(object(name)).await;
+        team.until(name, holds("Created")).await;
+    }
+    let stays = team.kubectl.until("stays", |_| true).await;
+    team.kubectl.until("goes", |_| true).await;
+    let stopped = team.secure.take().unwrap().stop().await;
+    team.delete("goes").await;
+    team.create(object("comes")).await;
+    team.kubectl.get("goes").await.unwrap();
+    let asked = team.settings.clone();
+    let secure = stopped.start_with(|all| all.kubernetes = Some(asked)).await;
+    team.secure = Some(secure);
+    team.kubectl.until_gone("goes").await;
+    team.until("comes", holds("Created")).await;
+    team.pods("comes", 2).await;
+    let pods = team.pods("stays", 2).await;
+    let same = team.kubectl.get("stays").await.unwrap();
+    assert_eq!(same["metadata"]["uid"], stays["metadata"]["uid"]);
+    team.run_all(&pods).await;
+    team.until("stays", holds("Running")).await;
+}

@@ -50,11 +50,7 @@ impl JobTurn<'_> {
             // Nobody knows when a node refused, nor when torchrun ended before its group is dead.
             blame.event_at = doubted;
         }
-        let roles = match (blame.rank, &blame.node) {
-            (Some(rank), _) => generation.role_of_rank(rank).into_iter().collect(),
-            (None, Some(node)) => generation.roles_on(node),
-            (None, None) => Vec::new(),
-        };
+        let roles = rules::roles_at_fault(&generation, &blame);
         let ruling = rules::of_break(&self.job.spec.rules, &blame, &roles);
         let then = ruling.as_ref().map(|ruling| ruling.rule.then);
         if then == Some(Then::Succeed) {

@@ -496,22 +496,6 @@ impl GenerationRecord {
         place.is_some_and(|place| place.share.service)
     }
 
-    /// The role of the member that has this global rank. `None`: the job has no roles.
-    pub fn role_of_rank(&self, rank: u32) -> Option<&str> {
-        let place = self.layout.place(self.layout.node_rank_of(rank)?)?;
-        Some(&place.share.name)
-    }
-
-    /// The roles of the members on this node.
-    pub fn roles_on(&self, node: &NodeName) -> Vec<&str> {
-        let place = |node_rank| self.layout.place(node_rank);
-        let place = self.members.rank_of(node).and_then(place);
-        place
-            .iter()
-            .map(|place| place.share.name.as_str())
-            .collect()
-    }
-
     pub fn has(&self, node: &NodeName) -> bool {
         self.members.rank_of(node).is_some()
     }

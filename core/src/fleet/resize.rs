@@ -153,7 +153,7 @@ impl JobTurn<'_> {
         let current = self.job.current.as_ref();
         current
             .zip(node)
-            .map(|(generation, (node, _))| generation.roles_on(node))
+            .map(|(generation, (node, _))| rules::roles_on(generation, node))
             .unwrap_or_default()
     }
 

@@ -7,9 +7,10 @@
 use crate::{
     fleet::{
         blame::Blame,
-        job::{Ending, JobRecord, Phase, Reason},
+        job::{Ending, GenerationRecord, JobRecord, Phase, Reason},
         receipt::{Cause, Charged},
     },
+    id::NodeName,
     period,
     spec::rules::{Of, Rule, Then, When},
 };
@@ -36,6 +37,32 @@ pub(crate) struct Ended<'a> {
     pub role: Option<(&'a str, u32)>,
     /// All members of its role have ended well.
     pub with_its_role: bool,
+}
+
+/// The role of the member that has this global rank. `None`: the job has no roles.
+fn role_of_rank(generation: &GenerationRecord, rank: u32) -> Option<&str> {
+    let layout = &generation.layout;
+    let place = layout.place(layout.node_rank_of(rank)?)?;
+    Some(&place.share.name)
+}
+
+/// The role of the member on this node, if the job has roles.
+pub(crate) fn roles_on<'a>(generation: &'a GenerationRecord, node: &NodeName) -> Vec<&'a str> {
+    let node_rank = generation.members.rank_of(node);
+    let place = node_rank.and_then(|node_rank| generation.layout.place(node_rank));
+    place
+        .iter()
+        .map(|place| place.share.name.as_str())
+        .collect()
+}
+
+/// The roles of the member that failed first, or of the node that did.
+pub(crate) fn roles_at_fault<'a>(generation: &'a GenerationRecord, blame: &Blame) -> Vec<&'a str> {
+    match (blame.rank, &blame.node) {
+        (Some(rank), _) => role_of_rank(generation, rank).into_iter().collect(),
+        (None, Some(node)) => roles_on(generation, node),
+        (None, None) => Vec::new(),
+    }
 }
 
 /// The first rule that matches.

@@ -274,7 +274,7 @@ async fn records_that_cannot_be_believed_are_refused() {
     let told = told.unwrap_err().to_string();
     assert!(
         told.starts_with(
-            "the object node-a is there, and the object `sessions` says nothing of it"
+            "the object `sessions` has no entry for the object node-a"
         ),
         "{told}"
     );

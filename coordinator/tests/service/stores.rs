@@ -273,9 +273,7 @@ async fn records_that_cannot_be_believed_are_refused() {
     let (_store, told) = load(store).await;
     let told = told.unwrap_err().to_string();
     assert!(
-        told.starts_with(
-            "the object `sessions` has no entry for the object node-a"
-        ),
+        told.starts_with("the object `sessions` has no entry for the object node-a"),
         "{told}"
     );
 }

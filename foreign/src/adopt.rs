@@ -161,7 +161,7 @@ pub struct Adopted {
     pub document: JobDocument,
     /// The template of its pods.
     pub template: Node,
-    /// What of the object has no effect here.
+    /// The fields that have no effect here.
     pub warnings: Vec<Remark>,
 }
 

@@ -248,7 +248,7 @@ class Gpus(Story):
         self.installed = False
         return f"nothing is left after {time.monotonic() - began:.1f} s"
 
-    # What several steps ask
+    # Questions that several steps ask
 
     def break_gpu(self, who):
         gpu = self.index(who)

@@ -1,8 +1,8 @@
 //! Objects of other systems' kinds that name Muster as their manager, such as a `PyTorchJob`: each gets a
 //! `MusterJob` object of its name, and a status in its own kind's words (`--adopt`).
 //!
-//! What an object needs is decided in `core::fleet::adoption`, and what it means in `muster_foreign`; here
-//! both are read and done. The `MusterJob` is like any other: `jobs` makes a job of it, `pods` its pods.
+//! `core::fleet::adoption` decides what an object needs, and `muster_foreign` what it means. This folder reads
+//! and does both. The `MusterJob` is like any other: `jobs` makes a job of it, `pods` its pods.
 //!
 //! | file | owns |
 //! |---|---|

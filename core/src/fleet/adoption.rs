@@ -30,7 +30,7 @@ pub const LABEL: &str = "muster.dev/adopt";
 /// `pkg/common/util/webhooks.go`). Beside our label it means that nobody else runs the object.
 const LEFT_ALONE: &str = "kueue.x-k8s.io/multikueue";
 
-/// Whose an object is.
+/// The manager of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     Ours,
@@ -39,7 +39,7 @@ pub enum Claim {
     Both(String),
 }
 
-/// Whose an object is with this label and this `managedBy`.
+/// The manager of an object with this label and this `managedBy`.
 pub fn claim(label: Option<&str>, managed_by: Option<&str>) -> Claim {
     let manager = managed_by.filter(|manager| !manager.is_empty());
     match (label == Some("true"), manager) {

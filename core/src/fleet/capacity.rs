@@ -145,7 +145,7 @@ impl JobTurn<'_> {
         placement::place(&candidates, need)
     }
 
-    /// What this node has left for this job.
+    /// The room that this node has left for this job.
     pub(crate) fn room<'n>(&self, node: &'n Node) -> Room<'n> {
         let counts = |holder: &Holder| !self.pods.is_over(holder);
         Room {

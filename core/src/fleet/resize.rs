@@ -29,7 +29,7 @@ enum Resize {
     Shrink(u32),
     /// A member's machine will be taken away. The next generation is opened without it. It may be
     /// smaller, or may have to wait for enough nodes. The text names the node and the reason.
-    Leave(String),
+    Leave(NodeName, String),
     /// Something on a member's node is unhealthy, and there is as much room elsewhere. The text
     /// names the node and the finding.
     Move(Vec<Member>, String),
@@ -46,7 +46,7 @@ impl JobTurn<'_> {
             let gang = match &wanted {
                 Resize::Keep => return,
                 Resize::KeepUntil(at) => return self.wake(*at),
-                Resize::Shrink(_) | Resize::Leave(_) => None,
+                Resize::Shrink(_) | Resize::Leave(..) => None,
                 Resize::Move(gang, _) | Resize::Grow(gang) => Some(gang),
             };
             match gang.map_or(Readiness::Ready, |gang| self.prewarm(gang)) {
@@ -98,7 +98,7 @@ impl JobTurn<'_> {
         {
             // A job that waited for equal room, or for the cool-down, would lose what it trained
             // since its last checkpoint.
-            return Resize::Leave(format!("leaving {node}: {why}"));
+            return Resize::Leave(node.clone(), format!("leaving {node}: {why}"));
         }
         let Placement::Gang(gang) = placed else {
             return Resize::Keep;
@@ -147,19 +147,11 @@ impl JobTurn<'_> {
         members.all(|node| stays(node) || unwanted(node))
     }
 
-    /// The roles of the members whose node is taken away.
-    fn leaving_roles(&self) -> Vec<&str> {
-        let node = unhealthy::leaving(self.nodes, self.job);
-        let current = self.job.current.as_ref();
-        current
-            .zip(node)
-            .map(|(generation, (node, _))| rules::roles_on(generation, node))
-            .unwrap_or_default()
-    }
-
     /// Ends the job if a rule says so of a node that is taken away. Returns whether it did.
-    fn ends_when_it_leaves(&mut self, message: &str) -> bool {
-        let ruling = rules::of_leaving(&self.job.spec.rules, &self.leaving_roles());
+    fn ends_when_it_leaves(&mut self, node: &NodeName, message: &str) -> bool {
+        let current = self.job.current.as_ref();
+        let roles = current.map_or(Vec::new(), |generation| rules::roles_on(generation, node));
+        let ruling = rules::of_leaving(&self.job.spec.rules, &roles);
         let Some(ruling) = ruling.filter(|ruling| ruling.rule.then == Then::Fail) else {
             return false;
         };
@@ -184,7 +176,7 @@ impl JobTurn<'_> {
                 Cause::Scaled,
                 format!("shrinking from {have} to {wanted} nodes as asked"),
             ),
-            Resize::Leave(message) => (Cause::NodeLeaving, message.clone()),
+            Resize::Leave(_, message) => (Cause::NodeLeaving, message.clone()),
             Resize::Move(_, message) => (Cause::NodeUnhealthy, message.clone()),
             Resize::Grow(gang) => {
                 let cause = if self.live.scaled {
@@ -197,7 +189,9 @@ impl JobTurn<'_> {
             }
         };
         let steps = generation::steps(self.nodes, self.uid, generation);
-        if matches!(to, Resize::Leave(_)) && self.ends_when_it_leaves(&message) {
+        if let Resize::Leave(node, _) = to
+            && self.ends_when_it_leaves(node, &message)
+        {
             return;
         }
         let job = &mut *self.job;

@@ -218,7 +218,7 @@ fn members(known: &Known<'_>) -> Vec<Member> {
             (false, _) | (_, []) => MemberState::Waiting,
             (_, all) if all.iter().all(|end| *end == Some(true)) => MemberState::Succeeded,
             (_, all) if all.iter().all(Option::is_none) => MemberState::Active,
-            // Whoever was stopped after the end of the job has not failed.
+            // A member that was stopped after the end of the job has not failed.
             _ if known.phase == Phase::Succeeded => MemberState::Waiting,
             _ => MemberState::Failed,
         };

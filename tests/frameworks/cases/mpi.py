@@ -37,7 +37,7 @@ spec:
 # The wheel of Open MPI 4 does not find its own files on another host by itself.
 OPENMPI4 = ", {name: OPAL_PREFIX, value: ENVIRONMENT}, {name: PMIX_INSTALL_PREFIX, value: ENVIRONMENT}"
 
-# What the file vars.sh of a whole installation would set; its packages do not have that file.
+# A whole installation sets these in its file vars.sh, which the packages do not have.
 INTEL = ", {name: I_MPI_ROOT, value: ENVIRONMENT}, {name: FI_PROVIDER_PATH, value: ENVIRONMENT/lib}, {name: FI_PROVIDER, value: tcp}"
 
 

@@ -17,24 +17,23 @@ const MISTAKES: &str = "mistakes.txt";
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed={CORE}");
     println!("cargo::rerun-if-changed={MISTAKES}");
-    if let Err(wrong) = make()? {
-        wrong
-            .iter()
-            .for_each(|wrong| println!("cargo::error={wrong}"));
+    for wrong in make()? {
+        println!("cargo::error={wrong}");
     }
     Ok(())
 }
 
-fn make() -> io::Result<Result<(), Vec<String>>> {
+/// Makes the copy. Returns what is wrong with the list.
+fn make() -> io::Result<Vec<String>> {
     let all = match mistakes::parse(&fs::read_to_string(MISTAKES)?) {
         Ok(all) => all,
-        Err(wrong) => return Ok(Err(vec![wrong])),
+        Err(wrong) => return Ok(vec![wrong]),
     };
     let mut sources = sources(Path::new(CORE))?;
-    let mut wrong = Vec::new();
-    for mistake in &all {
-        wrong.extend(mistake.put_into(&mut sources));
-    }
+    let wrong = all
+        .iter()
+        .flat_map(|mistake| mistake.put_into(&mut sources));
+    let wrong: Vec<String> = wrong.collect();
     let root = sources.get_mut("lib.rs").expect("core has a root");
     *root = format!("{}pub mod planted;\n", without_inner(root));
     sources.insert("planted.rs".to_owned(), switch(&all));
@@ -49,7 +48,7 @@ fn make() -> io::Result<Result<(), Vec<String>>> {
         // Core's tests run in core.
         fs::write(path, text.replace("#[cfg(test)]", "#[cfg(false)]"))?;
     }
-    Ok(if wrong.is_empty() { Ok(()) } else { Err(wrong) })
+    Ok(wrong)
 }
 
 /// All files below the folder, by their path in it.

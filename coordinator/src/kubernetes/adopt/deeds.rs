@@ -16,7 +16,7 @@ use crate::kubernetes::{
     server::{Server, Unanswered},
 };
 
-/// What was done.
+/// A deed that succeeded.
 pub(super) enum Done {
     /// The watch tells what came of it.
     Asked,

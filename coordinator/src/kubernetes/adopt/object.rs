@@ -88,7 +88,7 @@ fn written_by(metadata: &ObjectMeta) -> Option<String> {
     name.map(|name| name.unwrap_or_else(|| "somebody".to_owned()))
 }
 
-/// What is kept of a foreign object.
+/// The parts of a foreign object that are kept.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) object: Adopted,
@@ -97,7 +97,7 @@ pub(super) struct Seen {
     pub(super) version: String,
     pub(super) created: Timestamp,
     pub(super) status: Value,
-    /// What of it has no effect here.
+    /// Its fields that have no effect here.
     pub(super) warnings: Vec<String>,
 }
 

@@ -57,8 +57,7 @@ impl SharedTrust {
             Err(why) if why.is_missing() => return Ok(shared),
             Err(why) => return Err(unanswered("read", &why)),
         };
-        let data = found["data"][KEY].as_str().unwrap_or_default();
-        let contents = unpacked(data).map_err(|e| SharedError::Malformed(e.to_string()))?;
+        let contents = contents(&found)?;
         trust::replace(&shared.state_dir, &contents)?;
         shared.known = Some((version(&found), contents));
         Ok(shared)
@@ -101,8 +100,7 @@ impl SharedTrust {
         let Ok(found) = self.server.get::<Value>(&self.path()).await else {
             return;
         };
-        let data = found["data"][KEY].as_str().unwrap_or_default();
-        let Ok(contents) = unpacked(data) else {
+        let Ok(contents) = contents(&found) else {
             return;
         };
         let known = self.known.as_ref().map(|(_, known)| known);
@@ -141,8 +139,14 @@ impl SharedTrust {
     }
 }
 
-/// Whether what the Secret holds is what this process wrote last, or tried to write. Anything else is
-/// of a coordinator that decides by now, and is not overwritten.
+/// The copy of the trust folder in this Secret.
+fn contents(secret: &Value) -> Result<Contents, SharedError> {
+    let data = secret["data"][KEY].as_str().unwrap_or_default();
+    unpacked(data).map_err(|e| SharedError::Malformed(e.to_string()))
+}
+
+/// Whether the Secret holds what this process wrote last, or tried to write. Anything else is from a
+/// coordinator that decides by now, and is not overwritten.
 fn is_of_this_process(found: &Contents, ours: &Contents, known: Option<&Contents>) -> bool {
     found == ours || Some(found) == known
 }

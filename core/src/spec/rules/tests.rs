@@ -19,6 +19,15 @@ fn codes(codes: &str, then: &str) -> RuleDocument {
 }
 
 fn checked(rules: Vec<RuleDocument>) -> Result<Vec<Rule>, Vec<FieldError>> {
+    checked_in(SpecDocument {
+        args: vec!["train.py".into()],
+        rules,
+        ..SpecDocument::default()
+    })
+}
+
+/// The rules of a job with this spec and a deadline.
+fn checked_in(spec: SpecDocument) -> Result<Vec<Rule>, Vec<FieldError>> {
     let document = JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),
@@ -27,10 +36,8 @@ fn checked(rules: Vec<RuleDocument>) -> Result<Vec<Rule>, Vec<FieldError>> {
             namespace: None,
         },
         spec: SpecDocument {
-            args: vec!["train.py".into()],
             active_deadline_seconds: Some(60),
-            rules,
-            ..SpecDocument::default()
+            ..spec
         },
     };
     document.check().map(|(_, spec)| spec.rules)
@@ -284,32 +291,21 @@ fn a_rule_about_a_deadline_needs_one() {
     );
 }
 
-/// What is wrong with rules of a job with a chief, workers and a parameter server.
+/// The errors in rules of a job with a chief, workers and a parameter server.
 fn told_with_roles(rules: &[&str]) -> String {
     let role = |name: &str| crate::spec::RoleDocument {
         name: name.into(),
         args: vec!["train.py".into()],
         ..Default::default()
     };
-    let document = JobDocument {
-        api_version: API_VERSION.into(),
-        kind: KIND.into(),
-        metadata: Metadata {
-            name: "a".into(),
-            namespace: None,
-        },
-        spec: SpecDocument {
-            framework: Some("tensorflow".into()),
-            roles: ["chief", "worker", "ps"].map(role).into(),
-            active_deadline_seconds: Some(60),
-            rules: rules
-                .iter()
-                .map(|rule| RuleDocument::read(rule).unwrap())
-                .collect(),
-            ..SpecDocument::default()
-        },
-    };
-    let errors = document.check().err().unwrap_or_default();
+    let rules = rules.iter().map(|rule| RuleDocument::read(rule).unwrap());
+    let checked = checked_in(SpecDocument {
+        framework: Some("tensorflow".into()),
+        roles: ["chief", "worker", "ps"].map(role).into(),
+        rules: rules.collect(),
+        ..SpecDocument::default()
+    });
+    let errors = checked.err().unwrap_or_default();
     let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
     errors.join("\n")
 }
@@ -333,7 +329,7 @@ fn a_rule_names_a_role_that_there_is_and_that_can_end_so() {
             &["deadline in role chief: fail"],
             "spec.rules[0].role: belongs to the end of a member; a deadline ends the whole job",
         ),
-        // What comes before leaves nothing of it.
+        // An earlier rule may leave nothing of a later one.
         (
             &["failure: fail", "exit codes 3 in role worker: restart"],
             "spec.rules[1]: never decides: spec.rules[0] matches all that it matches",

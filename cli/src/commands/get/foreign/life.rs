@@ -1,4 +1,4 @@
-//! What the coordinator's API tells of a job, as the projection into other systems' words takes it.
+//! Turns the coordinator's answer about a job into the values from which other systems' words are made.
 
 use muster_core::{fleet::job::Phase, spec::Origin, time::Timestamp};
 use muster_foreign::status::{

@@ -32,6 +32,7 @@ mod bundle;
 mod crd;
 mod desk;
 mod follow;
+mod gang;
 mod jobs;
 mod leader;
 mod marking;
@@ -44,6 +45,7 @@ mod server;
 mod stamp;
 mod turns;
 mod verdict;
+mod versions;
 
 use std::time::Duration;
 
@@ -100,6 +102,8 @@ pub struct Settings {
     pub pods: Option<Account>,
     /// Keep a Workload for each job with pods of its own that names a queue of Kueue.
     pub kueue: bool,
+    /// Keep a PodGroup for each job with pods of its own that asks for one.
+    pub pod_groups: bool,
     /// Adopt objects of these kinds.
     pub adopt: Vec<Adoptable>,
     /// What is written on them. They are read then, too.

@@ -148,8 +148,10 @@ impl Coordinator {
         let pods = pods.transpose()?;
         let jobs = asked.as_ref().filter(|asked| asked.jobs);
         let makes_pods = pods.is_some();
-        let jobs =
-            jobs.map(|asked| kubernetes::Jobs::of(&asked.configuration, makes_pods, desk.clone()));
+        let jobs = jobs.map(|asked| {
+            let (configuration, desk) = (&asked.configuration, desk.clone());
+            kubernetes::Jobs::of(configuration, makes_pods, asked.pod_groups, desk)
+        });
         let jobs = jobs.transpose()?;
         let adopt = asked.as_ref().filter(|asked| !asked.adopt.is_empty());
         let adopt = adopt

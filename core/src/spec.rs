@@ -32,7 +32,7 @@ mod variables;
 
 use errors::Errors;
 
-pub use choices::{Launch, NodeMix, Progress};
+pub use choices::{GangScheduler, Launch, NodeMix, Progress};
 pub use errors::FieldError;
 pub use framework::{Framework, LAUNCHER, PEERS_MAX, WORKER};
 pub use lifetime::Lifetime;

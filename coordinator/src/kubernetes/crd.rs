@@ -9,7 +9,7 @@ use muster_core::{
     fleet::job_status::INCIDENTS_SHOWN,
     spec::{
         API_VERSION, KIND,
-        shape::{CHANGING, Field, OBJECT_FIELDS, SPEC_FIELDS, Shape, Text},
+        shape::{CHANGING, Field, OBJECT_FIELDS, POD_GROUP, SPEC_FIELDS, Shape, Text},
     },
 };
 use serde_json::{Map, Value, json};
@@ -157,7 +157,7 @@ fn rules_of_object() -> Value {
     let kept = SPEC_FIELDS
         .iter()
         .filter(|field| !CHANGING.contains(&field.name));
-    let kept = kept.map(|field| fixed(field.name));
+    let kept = kept.map(|field| field.name).chain([POD_GROUP]).map(fixed);
     let all: Vec<Value> = [name, range()].into_iter().chain(kept).collect();
     Value::Array(all)
 }
@@ -431,8 +431,8 @@ mod tests {
         let paths: Vec<&str> = paths
             .filter_map(|rule| rule["fieldPath"].as_str())
             .collect();
-        // One rule is about the range of replicas.
-        assert_eq!(paths.len(), SPEC_FIELDS.len() - CHANGING.len() + 1);
+        // One rule is about the range of replicas, and one about the pod group.
+        assert_eq!(paths.len(), SPEC_FIELDS.len() - CHANGING.len() + 2);
         assert!(paths.contains(&".spec.args") && paths.contains(&".spec.env"));
     }
 }

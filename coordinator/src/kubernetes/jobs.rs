@@ -9,7 +9,7 @@
 //! | `object` | the object as it is read |
 //! | `status` | the status as it is written, and how urgent a change is |
 //! | `events` | the story of a job as Kubernetes Events |
-//! | `dependents` | what else an object owns: NetworkPolicies, PodDisruptionBudgets |
+//! | `dependents` | what else an object owns: NetworkPolicies, PodDisruptionBudgets, PodGroups |
 //! | `deeds` | what is done about one object, with one question |
 //! | `controller` | the loop: news, steps, writes |
 
@@ -50,6 +50,8 @@ pub(crate) struct Jobs {
     api: Api<MusterJob>,
     /// For dependents. `None`: no pods are made, and so no dependents.
     client: Option<Client>,
+    /// Jobs may ask for PodGroups.
+    pod_groups: bool,
     /// `Some`: Kueue admits jobs.
     desk: Option<Arc<Desk>>,
     server: Server,
@@ -59,6 +61,7 @@ impl Jobs {
     pub(crate) fn of(
         configuration: &Config,
         makes_pods: bool,
+        pod_groups: bool,
         desk: Option<Arc<Desk>>,
     ) -> Result<Self, KubernetesError> {
         let client = Client::try_from(configuration.clone())
@@ -66,6 +69,7 @@ impl Jobs {
         Ok(Self {
             client: makes_pods.then(|| client.clone()),
             api: Api::all(client),
+            pod_groups,
             desk,
             server: Server::of(configuration)?,
         })
@@ -78,10 +82,11 @@ impl Jobs {
         let events = Events::new(handle.clone(), self.server.clone());
         let (tell, told) = mpsc::channel(NEWS);
         let makes_pods = self.client.is_some();
+        let server = self.server.clone();
         let controller = Controller::new(handle, self.server, makes_pods, self.desk, news, told);
         let dependents = async {
             match self.client {
-                Some(client) => dependents::follow(client, tell).await,
+                Some(client) => dependents::follow(client, server, self.pod_groups, tell).await,
                 None => drop(tell),
             }
         };

@@ -71,6 +71,16 @@ pub struct KubernetesOptions {
     #[arg(long, env = "MUSTER_KUBERNETES_KUEUE", requires = "kubernetes_pods")]
     pub kubernetes_kueue: bool,
 
+    /// Let jobs with pods of their own ask for a PodGroup of a gang scheduler (spec.podGroup): Kubernetes'
+    /// own, Coscheduling or Volcano. Needs --kubernetes-pods, and the rights of
+    /// manifests/components/pod-groups.
+    #[arg(
+        long,
+        env = "MUSTER_KUBERNETES_POD_GROUPS",
+        requires = "kubernetes_pods"
+    )]
+    pub kubernetes_pod_groups: bool,
+
     /// Adopt objects of other systems' kinds that name Muster: by the label muster.dev/adopt: "true", or
     /// with muster.dev/coordinator as spec.runPolicy.managedBy. Each gets a MusterJob object of its name,
     /// runs in pods of its own, and has its status written in its kind's words. The kinds, with commas:
@@ -146,6 +156,7 @@ impl KubernetesOptions {
             jobs: self.kubernetes_jobs,
             pods: self.kubernetes_pods,
             kueue: self.kubernetes_kueue,
+            pod_groups: self.kubernetes_pod_groups,
             adopt: distinct(self.adopt)?,
             nodes,
             cordon,

@@ -110,6 +110,8 @@ pub(crate) struct State {
     pub not_installed: BTreeSet<&'static str>,
     /// The versions of Kueue's objects that are served.
     pub kueue: Vec<&'static str>,
+    /// The version of PodGroups that is served of each of these groups.
+    pub pod_groups: BTreeMap<&'static str, &'static str>,
 }
 
 impl Cluster {
@@ -165,6 +167,7 @@ impl Cluster {
             jobs: false,
             pods: None,
             kueue: false,
+            pod_groups: false,
             adopt: Vec::new(),
             cordon: CordonMode::Off,
             tokens: None,
@@ -200,6 +203,7 @@ impl Cluster {
             jobs: false,
             pods: None,
             kueue: false,
+            pod_groups: false,
             adopt: Vec::new(),
             cordon: CordonMode::Off,
             tokens: Some(Tokens {

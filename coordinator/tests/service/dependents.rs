@@ -12,6 +12,7 @@ use crate::{
 
 const POLICIES: &str = "networkpolicies";
 const BUDGETS: &str = "poddisruptionbudgets";
+const GROUPS: &str = "podgroups";
 
 struct World {
     cluster: Cluster,
@@ -36,9 +37,15 @@ fn pods(state: &State) -> usize {
 impl World {
     /// `before`: what is so when the coordinator starts.
     async fn start(before: impl FnOnce(&mut State)) -> Self {
+        Self::start_with(true, before).await
+    }
+
+    /// `pod_groups`: jobs may ask for PodGroups.
+    async fn start_with(pod_groups: bool, before: impl FnOnce(&mut State)) -> Self {
         let cluster = Cluster::start().await;
         cluster.change(before);
-        let settings = cluster.pods();
+        let mut settings = cluster.pods();
+        settings.pod_groups = pod_groups;
         let secure = Box::pin(changed(&cluster, |asked| *asked = settings)).await;
         Self {
             kubectl: Kubectl::new(cluster.configuration()),
@@ -215,4 +222,92 @@ async fn only_jobs_with_pods_of_their_own_may_ask_for_them() {
         message.starts_with("spec.networkPolicy: needs a template"),
         "{message}"
     );
+}
+
+fn grouped(scheduler: &str) -> Value {
+    let mut job = job();
+    (job["networkPolicy"], job["disruptionBudget"]) = (json!("None"), json!("None"));
+    job["podGroup"] = json!(scheduler);
+    job
+}
+
+#[tokio::test]
+async fn a_pod_group_is_there_before_its_pods_and_they_name_it() {
+    let world = World::start(|state| {
+        let served = [
+            ("scheduling.k8s.io", "v1alpha2"),
+            ("scheduling.x-k8s.io", "v1alpha1"),
+        ];
+        state.pod_groups = served.into();
+        state.forbidden.insert("create podgroups");
+    })
+    .await;
+    let mut job = grouped("Kubernetes");
+    job["minReplicas"] = json!(2);
+    world.kubectl.apply("digits", job).await.unwrap();
+    let refused = says(
+        "PodGroupMissing",
+        "manifests/components/pod-groups has the right",
+    );
+    world.kubectl.until("digits", refused).await;
+    world.cluster.change(|state| {
+        assert_eq!(pods(state), 0);
+        state.forbidden.clear();
+    });
+    world.until(|state| pods(state) == 2).await;
+    world.cluster.change(|state| {
+        let group = state.only(GROUPS).unwrap();
+        assert_eq!(group["apiVersion"], "scheduling.k8s.io/v1alpha2");
+        assert_eq!(group["spec"]["schedulingPolicy"]["gang"]["minCount"], 2);
+        let name = &group["metadata"]["name"];
+        for pod in state.pods.values() {
+            assert_eq!(pod["spec"]["schedulingGroup"]["podGroupName"], *name);
+        }
+    });
+    // A job without nodes needs none, and has it again when it goes on.
+    world.edit(json!({ "suspend": true })).await;
+    world
+        .until(|state| state.all_of(GROUPS).is_empty() && pods(state) == 0)
+        .await;
+    world.edit(json!({ "suspend": false })).await;
+    world
+        .until(|state| state.only(GROUPS).is_some() && pods(state) == 2)
+        .await;
+}
+
+#[tokio::test]
+async fn a_scheduler_that_is_not_there_holds_up_only_jobs_that_name_it() {
+    let world = World::start(|_| {}).await;
+    world
+        .kubectl
+        .apply("digits", grouped("Volcano"))
+        .await
+        .unwrap();
+    let absent = says(
+        "PodGroupMissing",
+        "the cluster has no Volcano (the API server does not know scheduling.volcano.sh)",
+    );
+    world.kubectl.until("digits", absent).await;
+    world.kubectl.apply("plain", job()).await.unwrap();
+    world.until(|state| pods(state) == 2).await;
+    world.cluster.change(|state| {
+        let mut names = state.pods.keys().map(|(_, name)| name);
+        assert!(names.all(|name| name.starts_with("plain-")));
+    });
+}
+
+#[tokio::test]
+async fn a_coordinator_that_keeps_no_pod_groups_says_so() {
+    let world = World::start_with(false, |state| {
+        state.pod_groups = [("scheduling.volcano.sh", "v1beta1")].into();
+    })
+    .await;
+    world
+        .kubectl
+        .apply("digits", grouped("Volcano"))
+        .await
+        .unwrap();
+    let flag = says("PodGroupMissing", "without --kubernetes-pod-groups");
+    world.kubectl.until("digits", flag).await;
+    world.cluster.change(|state| assert_eq!(pods(state), 0));
 }

@@ -6,6 +6,7 @@
 mod adoption;
 mod cordons;
 mod dependents;
+mod gang;
 mod objects;
 mod queues;
 mod real;
@@ -120,6 +121,7 @@ impl World {
         Settings {
             pods: None,
             kueue: false,
+            pod_groups: false,
             adopt: Vec::new(),
             configuration,
             nodes: false,

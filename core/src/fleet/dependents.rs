@@ -5,6 +5,8 @@
 //! something has changed. All are there before the first pod is. What the object does not ask for
 //! any more is deleted; what is left when the object is deleted, the cluster collects.
 
+use crate::spec::GangScheduler;
+
 /// What a spec asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
@@ -12,12 +14,16 @@ pub struct Asked {
     pub budget: bool,
     /// `networkPolicy: Job`
     pub policy: bool,
+    /// `podGroup`, with the scheduler that it names.
+    pub group: Option<GangScheduler>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     NetworkPolicy,
     DisruptionBudget,
+    /// Each of these schedulers has a kind of its own, and all call it PodGroup.
+    PodGroup(GangScheduler),
 }
 
 /// A dependent that there should be.
@@ -28,6 +34,12 @@ pub enum Dependent {
     /// An eviction must leave so many healthy pods of the job. This does not depend on how many nodes the job
     /// wants, so nothing is written when it is scaled.
     DisruptionBudget { min_available: u32 },
+    /// The scheduler places so many pods of the job at once, or none. Those beyond them it places one by one, so
+    /// nothing is written when the job is scaled.
+    PodGroup {
+        scheduler: GangScheduler,
+        min_member: u32,
+    },
 }
 
 impl Dependent {
@@ -35,18 +47,21 @@ impl Dependent {
         match self {
             Dependent::NetworkPolicy => Kind::NetworkPolicy,
             Dependent::DisruptionBudget { .. } => Kind::DisruptionBudget,
+            Dependent::PodGroup { scheduler, .. } => Kind::PodGroup(scheduler),
         }
     }
 }
 
 impl Kind {
-    pub const ALL: [Kind; 2] = [Kind::NetworkPolicy, Kind::DisruptionBudget];
+    /// Those that every cluster has.
+    pub const BUILT_IN: [Kind; 2] = [Kind::NetworkPolicy, Kind::DisruptionBudget];
 
     /// The kind as Kubernetes calls it.
     pub fn name(self) -> &'static str {
         match self {
             Kind::NetworkPolicy => "NetworkPolicy",
             Kind::DisruptionBudget => "PodDisruptionBudget",
+            Kind::PodGroup(_) => "PodGroup",
         }
     }
 
@@ -55,6 +70,7 @@ impl Kind {
         match self {
             Kind::NetworkPolicy => "spec.networkPolicy",
             Kind::DisruptionBudget => "spec.disruptionBudget",
+            Kind::PodGroup(_) => "spec.podGroup",
         }
     }
 }
@@ -103,12 +119,18 @@ pub fn wanted(situation: Situation) -> Vec<Dependent> {
         is_over,
         is_held_back,
     } = situation;
-    // The pods of a job that is over stay, and so does what protects them. A budget for pods that are
-    // not there would only alarm people.
+    // The pods of a job that is over stay, and so does what protects them. A budget or a group for pods
+    // that are not there would only alarm people.
     let policy = asks.policy.then_some(Dependent::NetworkPolicy);
-    let budget = min_replicas.filter(|_| asks.budget && !is_over && !is_held_back);
+    let min_replicas = min_replicas.filter(|_| !is_over && !is_held_back);
+    let budget = min_replicas.filter(|_| asks.budget);
     let budget = budget.map(|min_available| Dependent::DisruptionBudget { min_available });
-    policy.into_iter().chain(budget).collect()
+    let group = asks.group.zip(min_replicas);
+    let group = group.map(|(scheduler, min_member)| Dependent::PodGroup {
+        scheduler,
+        min_member,
+    });
+    policy.into_iter().chain(budget).chain(group).collect()
 }
 
 /// The next change that makes of the dependents that exist those that are wanted.
@@ -139,6 +161,7 @@ mod tests {
         let both = Asked {
             budget: true,
             policy: true,
+            group: None,
         };
         let runs = Situation {
             asks: both,
@@ -177,6 +200,32 @@ mod tests {
         assert_eq!(wanted(Situation { asks, ..runs }), [budget(2)]);
         let asks = Asked::default();
         assert_eq!(wanted(Situation { asks, ..runs }), []);
+    }
+
+    #[test]
+    fn a_group_is_for_the_fewest_pods_with_which_the_job_may_run() {
+        let asks = Asked {
+            group: Some(GangScheduler::Volcano),
+            ..Asked::default()
+        };
+        let runs = Situation {
+            asks,
+            min_replicas: Some(2),
+            is_over: false,
+            is_held_back: false,
+        };
+        let group = Dependent::PodGroup {
+            scheduler: GangScheduler::Volcano,
+            min_member: 2,
+        };
+        assert_eq!(wanted(runs), [group]);
+        // Its scheduler's kind, and no other.
+        assert_eq!(group.kind(), Kind::PodGroup(GangScheduler::Volcano));
+        let held = Situation {
+            is_held_back: true,
+            ..runs
+        };
+        assert_eq!(wanted(held), []);
     }
 
     fn there(kind: Kind, fits: bool) -> There {

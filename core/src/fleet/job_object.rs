@@ -136,6 +136,7 @@ impl Objection {
             Objection::Refused(_) => "Refused",
             Objection::Unprotected(Kind::NetworkPolicy, _) => "NetworkPolicyMissing",
             Objection::Unprotected(Kind::DisruptionBudget, _) => "DisruptionBudgetMissing",
+            Objection::Unprotected(Kind::PodGroup(_), _) => "PodGroupMissing",
         }
     }
 

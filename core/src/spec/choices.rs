@@ -44,6 +44,34 @@ impl NodeMix {
     }
 }
 
+/// A scheduler that places the pods of a group all at once or not at all. Each has a kind of object of its own
+/// for groups, and all call it PodGroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GangScheduler {
+    /// Kubernetes' own scheduler, from 1.36 on.
+    Kubernetes,
+    /// The plugin Coscheduling of scheduler-plugins.
+    Coscheduling,
+    Volcano,
+}
+
+impl GangScheduler {
+    pub const ALL: [(&str, GangScheduler); 3] = [
+        ("Kubernetes", GangScheduler::Kubernetes),
+        ("Coscheduling", GangScheduler::Coscheduling),
+        ("Volcano", GangScheduler::Volcano),
+    ];
+
+    /// The word in an object.
+    pub fn name(self) -> &'static str {
+        match self {
+            GangScheduler::Kubernetes => "Kubernetes",
+            GangScheduler::Coscheduling => "Coscheduling",
+            GangScheduler::Volcano => "Volcano",
+        }
+    }
+}
+
 /// How workers are started: one of the lanes, or `Auto`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

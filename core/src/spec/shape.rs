@@ -5,7 +5,7 @@
 //! than a table can say. A test compares the table with the types.
 
 use super::{
-    API_VERSION, Framework, KIND, Launch, NodeMix, Progress, ROLES_MAX,
+    API_VERSION, Framework, GangScheduler, KIND, Launch, NodeMix, Progress, ROLES_MAX,
     limits::{
         ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX, ENV_MAX,
         NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX, SIGNALS_MAX,
@@ -281,7 +281,7 @@ pub const SPEC_FIELDS: &[Field] = &[
 ];
 
 /// Fields that only the `spec` of a Kubernetes object has: the job's pods, and what stands beside them. All
-/// but the template may change at any time.
+/// but the template and the pod group may change at any time.
 pub const OBJECT_FIELDS: &[Field] = &[
     field(
         TEMPLATE,
@@ -298,7 +298,17 @@ pub const OBJECT_FIELDS: &[Field] = &[
         Shape::Text(Text::OneOf(|| vec![NONE, DISRUPTION_BUDGET_MINIMUM])),
         "Minimum: a PodDisruptionBudget keeps evictions, as by kubectl drain, from leaving fewer than minReplicas pods. It needs a template. None if left out.",
     ),
+    field(
+        POD_GROUP,
+        Shape::Text(Text::OneOf(pod_groups)),
+        "The scheduler that places the first minReplicas pods all at once or not at all, by a PodGroup of its own kind: Kubernetes, Coscheduling or Volcano. It needs a template. It cannot change. None if left out.",
+    ),
 ];
+
+fn pod_groups() -> Vec<&'static str> {
+    let schedulers = GangScheduler::ALL.map(|(name, _)| name);
+    [NONE].into_iter().chain(schedulers).collect()
+}
 
 /// Fields of an accepted object that may change at any time.
 pub const CHANGING: [&str; 5] = ["replicas", SUSPEND, ACTIVE_DEADLINE, START_DEADLINE, TTL];
@@ -308,6 +318,7 @@ pub const NETWORK_POLICY: &str = "networkPolicy";
 pub const NETWORK_POLICY_JOB: &str = "Job";
 pub const DISRUPTION_BUDGET: &str = "disruptionBudget";
 pub const DISRUPTION_BUDGET_MINIMUM: &str = "Minimum";
+pub const POD_GROUP: &str = "podGroup";
 /// Of fields that ask for an object: there is none.
 pub const NONE: &str = "None";
 pub const SUSPEND: &str = "suspend";

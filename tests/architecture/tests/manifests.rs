@@ -268,7 +268,14 @@ fn every_flag_and_variable_exists() {
     ]
     .map(source)
     .concat();
-    for component in ["adopt", "cert-manager", "cordon", "kueue", "worker-pods"] {
+    for component in [
+        "adopt",
+        "cert-manager",
+        "cordon",
+        "kueue",
+        "pod-groups",
+        "worker-pods",
+    ] {
         let file = format!("manifests/components/{component}/kustomization.yaml");
         let text = source(&file);
         let variables = text
@@ -388,6 +395,15 @@ fn kueue_is_asked_for_what_is_written_on_workloads_and_nothing_else() {
     );
     let kustomization = source("manifests/components/kueue/kustomization.yaml");
     assert!(kustomization.contains("value: --kubernetes-kueue"));
+}
+
+#[test]
+fn pod_groups_are_the_only_objects_of_schedulers_that_are_written() {
+    let expected = ["create", "delete", "list", "patch", "watch"]
+        .map(|verb| format!("ClusterRole {verb} podgroups"));
+    assert_eq!(rights("components/pod-groups/rights.yaml"), expected.into());
+    let kustomization = source("manifests/components/pod-groups/kustomization.yaml");
+    assert!(kustomization.contains("value: --kubernetes-pod-groups"));
 }
 
 #[test]

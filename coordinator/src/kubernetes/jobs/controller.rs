@@ -82,7 +82,7 @@ pub(super) struct Controller {
     /// Worker pods are made.
     makes_pods: bool,
     news: mpsc::Receiver<News<JobName, Seen>>,
-    told: mpsc::Receiver<Told>,
+    told: mpsc::Receiver<(Kind, Told)>,
     dependents: Dependents,
     desk: Option<Arc<Desk>>,
     /// News of jobs' queues. Nothing comes if there are none.
@@ -151,7 +151,7 @@ impl Controller {
         makes_pods: bool,
         desk: Option<Arc<Desk>>,
         news: mpsc::Receiver<News<JobName, Seen>>,
-        told: mpsc::Receiver<Told>,
+        told: mpsc::Receiver<(Kind, Told)>,
     ) -> Self {
         Self {
             board: handle.jobs(),
@@ -251,12 +251,12 @@ impl Controller {
         }
     }
 
-    fn hear_dependents(&mut self, told: Told) {
-        if matches!(told.1, News::Listed(_) | News::Unreadable(_)) {
+    fn hear_dependents(&mut self, (kind, told): (Kind, Told)) {
+        if matches!(told, Told::News(News::Listed(_) | News::Unreadable(_))) {
             // Whoever asks for one waits for this.
             self.waiting.extend(self.objects.keys().cloned());
         }
-        self.waiting.extend(self.dependents.hear(told));
+        self.waiting.extend(self.dependents.hear(kind, told));
     }
 
     /// Waits before it believes a list that lacks most objects.
@@ -568,7 +568,7 @@ impl Controller {
             Failed::Step(why) => (&mut work.step, sentence(&why, "")),
             Failed::Write(why) => (&mut work.write, sentence(&why, "/status")),
             Failed::Dependent(kind, why) => {
-                let why = dependents::sentence(&why);
+                let why = dependents::sentence(kind, &why);
                 debug!(job = %name, "its {} cannot be kept: {why}", kind.name());
                 work.unprotected = Some((kind, why));
                 (&mut work.protect, None)

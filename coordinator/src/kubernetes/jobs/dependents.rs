@@ -6,29 +6,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::{networking::v1::NetworkPolicy, policy::v1::PodDisruptionBudget};
-use kube::{Api, Client, Resource, core::ObjectMeta};
+use kube::core::ObjectMeta;
 use muster_core::{
     fleet::dependents::{self, Dependent, Kind, Step, There},
     id::{JobName, JobUid},
     spec::{API_VERSION, KIND},
 };
-use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use std::{fmt::Debug, marker::PhantomData, time::Duration};
-use tokio::sync::mpsc;
 
-use crate::{
-    handle::NoAnswer,
-    kubernetes::{
-        follow::{About, BUILT_IN, Follower, News, Reader},
-        pods::{JOB_NAME, JOB_UID, owner},
-        server::{Server, Unanswered},
-    },
+use crate::kubernetes::{
+    follow::News,
+    gang,
+    pods::{JOB_NAME, JOB_UID, owner},
+    server::{Server, Unanswered},
 };
 
-/// Ends the names of dependents, so that they are none of the user's, nor those of an object of the
-/// same name that was deleted a moment ago: so many of the last characters of the object's uid.
+mod following;
+
+pub(super) use following::follow;
+
+/// So many of the last characters of the object's uid end the names of its dependents.
 const SUFFIX: usize = 5;
 
 /// So many that are gone are remembered. Late news comes within seconds.
@@ -40,7 +37,6 @@ type Key = (JobUid, String);
 /// A dependent that exists.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Owned {
-    kind: Kind,
     job: JobName,
     key: Key,
     uid: String,
@@ -48,8 +44,12 @@ pub(super) struct Owned {
     spec: Value,
 }
 
-/// News of one kind.
-pub(super) type Told = (Kind, News<Key, Owned>);
+/// What is told of one kind.
+pub(super) enum Told {
+    /// The API server has the kind in this version. Its news follow.
+    Version(&'static str),
+    News(News<Key, Owned>),
+}
 
 /// All dependents that are known.
 #[derive(Default)]
@@ -62,6 +62,8 @@ pub(super) struct Dependents {
 /// Those of one kind.
 #[derive(Default)]
 struct Known {
+    /// Of a kind that not every cluster has.
+    version: Option<&'static str>,
     /// `None`: they were not read yet.
     all: Option<BTreeMap<Key, Owned>>,
     /// Why they cannot be read.
@@ -80,19 +82,28 @@ pub(super) enum Next {
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) step: Step,
+    /// The group and the version of its kind.
+    api: String,
     there: Option<Owned>,
 }
 
 /// What came of a change.
 pub(super) enum Changed {
-    Is(Box<Owned>),
-    Gone(Box<Owned>),
+    Is(Kind, Box<Owned>),
+    Gone(Kind, Box<Owned>),
 }
 
 impl Dependents {
-    /// Takes the news, and returns the objects that they are about.
-    pub(super) fn hear(&mut self, (kind, news): Told) -> Vec<JobName> {
+    /// Takes what is told of a kind, and returns the objects that it is about.
+    pub(super) fn hear(&mut self, kind: Kind, told: Told) -> Vec<JobName> {
         let known = self.kinds.entry(kind).or_default();
+        let news = match told {
+            Told::Version(version) => {
+                known.version = Some(version);
+                return Vec::new();
+            }
+            Told::News(news) => news,
+        };
         match news {
             News::Listed(all) => {
                 let before = known.all.take().into_iter().flatten();
@@ -104,12 +115,12 @@ impl Dependents {
             }
             News::Applied(_, owned) => {
                 let job = owned.job.clone();
-                self.is(owned);
+                self.is(kind, owned);
                 vec![job]
             }
             News::Deleted(_, owned) => {
                 let job = owned.job.clone();
-                self.gone(&owned);
+                self.gone(kind, &owned);
                 vec![job]
             }
             News::Followed => {
@@ -126,16 +137,16 @@ impl Dependents {
     /// Takes what came of a change.
     pub(super) fn changed(&mut self, changed: Changed) {
         match changed {
-            Changed::Is(owned) => self.is(*owned),
-            Changed::Gone(owned) => self.gone(&owned),
+            Changed::Is(kind, owned) => self.is(kind, *owned),
+            Changed::Gone(kind, owned) => self.gone(kind, &owned),
         }
     }
 
-    fn is(&mut self, owned: Owned) {
+    fn is(&mut self, kind: Kind, owned: Owned) {
         if self.gone.contains(&owned.uid) {
             return;
         }
-        let Some(all) = &mut self.kinds.entry(owned.kind).or_default().all else {
+        let Some(all) = &mut self.kinds.entry(kind).or_default().all else {
             return;
         };
         let is_newer = |known: &&Owned| {
@@ -147,12 +158,12 @@ impl Dependents {
         }
     }
 
-    fn gone(&mut self, owned: &Owned) {
+    fn gone(&mut self, kind: Kind, owned: &Owned) {
         if self.gone.len() >= GONE_MAX {
             self.gone.clear();
         }
         self.gone.insert(owned.uid.clone());
-        let all = self.kinds.entry(owned.kind).or_default().all.as_mut();
+        let all = self.kinds.entry(kind).or_default().all.as_mut();
         let is_same = |known: &Owned| known.uid == owned.uid;
         if let Some(all) = all.filter(|all| all.get(&owned.key).is_some_and(is_same)) {
             all.remove(&owned.key);
@@ -168,28 +179,31 @@ impl Dependents {
                 return Next::Unknown(one.kind(), why);
             }
         }
-        let there: Vec<&Owned> = (self.kinds.values())
-            .filter_map(|known| known.all.as_ref())
-            .flat_map(|all| of(all, uid))
+        let there: Vec<(Kind, &Owned)> = (self.kinds.iter())
+            .filter_map(|(kind, known)| Some((*kind, known.all.as_ref()?)))
+            .flat_map(|(kind, all)| of(all, uid).map(move |owned| (kind, owned)))
             .collect();
-        let fits = |owned: &Owned| {
+        let fits = |(kind, owned): (Kind, &Owned)| {
             let mut wanted = wanted.iter();
-            let wanted = wanted.find(|one| one.kind() == owned.kind);
+            let wanted = wanted.find(|one| one.kind() == kind);
             wanted.is_some_and(|one| contains(&owned.spec, &spec(*one, uid)))
         };
         let seen: Vec<There> = there
             .iter()
-            .map(|owned| There {
-                kind: owned.kind,
-                fits: fits(owned),
+            .map(|one| There {
+                kind: one.0,
+                fits: fits(*one),
             })
             .collect();
         let Some(step) = dependents::step(wanted, &seen) else {
             return Next::Nothing;
         };
-        let about = there.into_iter().find(|owned| owned.kind == step.kind());
+        let about = there.into_iter().find(|(kind, _)| *kind == step.kind());
+        let about = about.map(|(_, owned)| owned);
+        let known = self.kinds.get(&step.kind());
         Next::Change(Change {
             step,
+            api: api(step.kind(), known.and_then(|known| known.version)),
             there: about.cloned(),
         })
     }
@@ -229,33 +243,51 @@ fn spec(dependent: Dependent, job: &JobUid) -> Value {
             "selector": pods,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         }),
+        Dependent::PodGroup {
+            scheduler,
+            min_member,
+        } => gang::spec(scheduler, min_member),
     }
 }
 
-fn api(kind: Kind) -> (&'static str, &'static str) {
+/// The group and the version of a kind. `version`: the cluster's, for a kind that not every cluster has.
+fn api(kind: Kind, version: Option<&str>) -> String {
     match kind {
-        Kind::NetworkPolicy => ("networking.k8s.io/v1", "networkpolicies"),
-        Kind::DisruptionBudget => ("policy/v1", "poddisruptionbudgets"),
+        Kind::NetworkPolicy => "networking.k8s.io/v1".to_owned(),
+        Kind::DisruptionBudget => "policy/v1".to_owned(),
+        Kind::PodGroup(scheduler) => {
+            let group = gang::group(scheduler);
+            let version = version.unwrap_or(group.versions[0]);
+            format!("{}/{version}", group.name)
+        }
     }
 }
 
-fn path(kind: Kind, namespace: &str, name: &str) -> String {
-    let (api, plural) = api(kind);
-    format!("/apis/{api}/namespaces/{namespace}/{plural}{name}")
+fn plural(kind: Kind) -> &'static str {
+    match kind {
+        Kind::NetworkPolicy => "networkpolicies",
+        Kind::DisruptionBudget => "poddisruptionbudgets",
+        Kind::PodGroup(_) => gang::PLURAL,
+    }
 }
 
-fn object(dependent: Dependent, job: &JobName, uid: &JobUid) -> Value {
-    let kind = dependent.kind();
+/// The name of all dependents of a job. Its last characters are of the object's uid, so that they are none
+/// of the user's, nor those of an object of the same name that was deleted a moment ago.
+pub(super) fn name(job: &JobName, uid: &JobUid) -> String {
     let start = uid.as_str().len().saturating_sub(SUFFIX);
     let end = uid.as_str().get(start..).unwrap_or_default();
+    format!("{}-{end}", job.name)
+}
+
+fn object(dependent: Dependent, api: &str, job: &JobName, uid: &JobUid) -> Value {
     let own = json!({
         "apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": uid.as_str(), "controller": true,
     });
     json!({
-        "apiVersion": api(kind).0,
-        "kind": kind.name(),
+        "apiVersion": api,
+        "kind": dependent.kind().name(),
         "metadata": {
-            "name": format!("{}-{end}", job.name),
+            "name": name(job, uid),
             "namespace": job.namespace,
             "labels": { "app.kubernetes.io/managed-by": "muster", JOB_NAME: job.name, JOB_UID: uid.as_str() },
             "ownerReferences": [own],
@@ -271,14 +303,16 @@ pub(super) async fn change(
     uid: &JobUid,
     change: Change,
 ) -> Result<Option<Changed>, Unanswered> {
-    let kind = change.step.kind();
-    let is = |owned: Option<Owned>| owned.map(|owned| Changed::Is(Box::new(owned)));
-    let at = |owned: &Owned| path(kind, &job.namespace, &format!("/{}", owned.key.1));
-    match (change.step, change.there) {
+    let Change { step, api, there } = change;
+    let kind = step.kind();
+    let is = |owned: Option<Owned>| owned.map(|owned| Changed::Is(kind, Box::new(owned)));
+    let all = format!("/apis/{api}/namespaces/{}/{}", job.namespace, plural(kind));
+    let at = |owned: &Owned| format!("{all}/{}", owned.key.1);
+    match (step, there) {
         (Step::Make(dependent), _) => {
-            let path = path(kind, &job.namespace, "");
-            let made = server.create(&path, &object(dependent, job, uid)).await?;
-            Ok(is(read(kind, made)))
+            let object = object(dependent, &api, job, uid);
+            let made = server.create(&all, &object).await?;
+            Ok(is(read(made)))
         }
         (Step::Change(dependent), Some(there)) => {
             let patch = json!({
@@ -286,7 +320,7 @@ pub(super) async fn change(
                 "spec": spec(dependent, uid),
             });
             let changed = server.merge(&at(&there), &patch).await?;
-            Ok(is(read(kind, changed)))
+            Ok(is(read(changed)))
         }
         (Step::Delete(_), Some(there)) => {
             let options = json!({
@@ -294,7 +328,7 @@ pub(super) async fn change(
             });
             match server.delete::<Value>(&at(&there), &options).await {
                 Err(why) if !why.is_missing() => Err(why),
-                _ => Ok(Some(Changed::Gone(Box::new(there)))),
+                _ => Ok(Some(Changed::Gone(kind, Box::new(there)))),
             }
         }
         // There is always one to change.
@@ -303,27 +337,27 @@ pub(super) async fn change(
 }
 
 /// Why a dependent is not as it should be, for people.
-pub(super) fn sentence(why: &Unanswered) -> String {
+pub(super) fn sentence(kind: Kind, why: &Unanswered) -> String {
+    let component = match kind {
+        Kind::NetworkPolicy | Kind::DisruptionBudget => "worker-pods",
+        Kind::PodGroup(_) => "pod-groups",
+    };
     match why {
         Unanswered::Forbidden(text) if text.contains(" cannot ") => {
-            format!("{text}; manifests/components/worker-pods has the right")
+            format!("{text}; manifests/components/{component} has the right")
         }
         Unanswered::Forbidden(text) => text.clone(),
         _ => why.to_string(),
     }
 }
 
-fn read(kind: Kind, mut object: Value) -> Option<Owned> {
+/// `None`: no MusterJob object owns it.
+fn read(mut object: Value) -> Option<Owned> {
     let spec = object["spec"].take();
-    let metadata = serde_json::from_value(object["metadata"].take()).ok()?;
-    owned(kind, metadata, spec)
-}
-
-fn owned(kind: Kind, metadata: ObjectMeta, spec: Value) -> Option<Owned> {
+    let metadata: ObjectMeta = serde_json::from_value(object["metadata"].take()).ok()?;
     let owner = owner(&metadata)?;
     let (job, uid) = (owner.name.clone(), JobUid::from(owner.uid.clone()));
     Some(Owned {
-        kind,
         job: JobName {
             namespace: metadata.namespace?,
             name: job,
@@ -335,91 +369,14 @@ fn owned(kind: Kind, metadata: ObjectMeta, spec: Value) -> Option<Owned> {
     })
 }
 
-/// Follows the dependents of all kinds, and tells of them.
-pub(super) async fn follow(client: Client, tell: mpsc::Sender<Told>) {
-    let mut policies: Follower<Telling<NetworkPolicy>> =
-        Follower::new(Api::all(client.clone()), Telling::new(&tell));
-    let mut budgets: Follower<Telling<PodDisruptionBudget>> =
-        Follower::new(Api::all(client), Telling::new(&tell));
-    tokio::join!(Box::pin(policies.work()), Box::pin(budgets.work()));
-}
-
-/// A kind that is followed.
-trait Followed: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static {
-    const DEPENDENT: Kind;
-    const PLURAL: &'static str;
-    const GROUP: &'static str;
-    const OBJECTS: &'static str;
-}
-
-impl Followed for NetworkPolicy {
-    const DEPENDENT: Kind = Kind::NetworkPolicy;
-    const PLURAL: &'static str = "networkpolicies";
-    const GROUP: &'static str = "networking.k8s.io";
-    const OBJECTS: &'static str = "NetworkPolicies of jobs";
-}
-
-impl Followed for PodDisruptionBudget {
-    const DEPENDENT: Kind = Kind::DisruptionBudget;
-    const PLURAL: &'static str = "poddisruptionbudgets";
-    const GROUP: &'static str = "policy";
-    const OBJECTS: &'static str = "PodDisruptionBudgets of jobs";
-}
-
-struct Telling<T> {
-    tell: mpsc::Sender<Told>,
-    of: PhantomData<fn() -> T>,
-}
-
-impl<T> Telling<T> {
-    fn new(tell: &mpsc::Sender<Told>) -> Self {
-        Self {
-            tell: tell.clone(),
-            of: PhantomData,
-        }
-    }
-}
-
-impl<T: Followed> Reader for Telling<T> {
-    type Object = T;
-    type Key = Key;
-    type Kept = Owned;
-
-    /// As many as MusterJob objects.
-    const MOST: usize = 20_000;
-    /// Each has less than 2 KiB.
-    const PAGE: u32 = 250;
-    const SELECTOR: Option<&'static str> = Some(JOB_UID);
-    /// Jobs wait for them.
-    const RETRY_MAX: Duration = Duration::from_secs(10);
-
-    fn about(&self) -> About {
-        About {
-            plural: T::PLURAL,
-            group: T::GROUP,
-            objects: T::OBJECTS,
-            meanwhile: "jobs that ask for one wait, and all others go on",
-            install: BUILT_IN,
-        }
-    }
-
-    fn keep(object: T) -> Option<(Key, Owned)> {
-        let value = serde_json::to_value(&object).ok()?;
-        let owned = read(T::DEPENDENT, value)?;
-        Some((owned.key.clone(), owned))
-    }
-
-    async fn tell(&mut self, news: News<Key, Owned>) -> Result<(), NoAnswer> {
-        let told = (T::DEPENDENT, news);
-        self.tell.send(told).await.map_err(|_| NoAnswer::Ended)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use muster_core::spec::GangScheduler;
+
     use super::*;
 
     const POLICY: Dependent = Dependent::NetworkPolicy;
+    const BUDGET: Kind = Kind::DisruptionBudget;
 
     fn budget(min_available: u32) -> Dependent {
         Dependent::DisruptionBudget { min_available }
@@ -434,12 +391,13 @@ mod tests {
             namespace: "team-a".into(),
             name: "digits".into(),
         };
-        let mut object = object(dependent, &job, &uid());
+        let api = api(dependent.kind(), None);
+        let mut object = object(dependent, &api, &job, &uid());
         object["metadata"]["uid"] = json!("d-1");
         object["metadata"]["resourceVersion"] = json!(version);
         // The API server fills these in.
         object["spec"]["more"] = json!({ "x": 1 });
-        read(dependent.kind(), object).unwrap()
+        read(object).unwrap()
     }
 
     fn step(all: &Dependents, wanted: &[Dependent]) -> Option<Step> {
@@ -450,10 +408,14 @@ mod tests {
         }
     }
 
+    fn hear(all: &mut Dependents, kind: Kind, news: News<Key, Owned>) {
+        all.hear(kind, Told::News(news));
+    }
+
     fn read_all() -> Dependents {
         let mut all = Dependents::default();
-        for kind in Kind::ALL {
-            all.hear((kind, News::Listed(BTreeMap::new())));
+        for kind in Kind::BUILT_IN {
+            hear(&mut all, kind, News::Listed(BTreeMap::new()));
         }
         all
     }
@@ -462,20 +424,19 @@ mod tests {
     fn what_is_as_wanted_is_left_alone_and_what_is_not_is_changed() {
         let mut all = read_all();
         assert_eq!(step(&all, &[budget(2)]), Some(Step::Make(budget(2))));
-        all.changed(Changed::Is(Box::new(made(budget(2), "5"))));
+        all.changed(Changed::Is(BUDGET, Box::new(made(budget(2), "5"))));
         assert_eq!(step(&all, &[budget(2)]), None);
         assert_eq!(step(&all, &[budget(3)]), Some(Step::Change(budget(3))));
         // Older news of the watch do not count.
-        all.hear((
-            Kind::DisruptionBudget,
-            News::Applied(made(budget(1), "4").key, made(budget(1), "4")),
-        ));
+        let older = made(budget(1), "4");
+        let news = News::Applied(older.key.clone(), older);
+        hear(&mut all, Kind::DisruptionBudget, news);
         assert_eq!(step(&all, &[budget(2)]), None);
         assert_eq!(step(&all, &[]), Some(Step::Delete(Kind::DisruptionBudget)));
-        all.changed(Changed::Gone(Box::new(made(budget(2), "6"))));
+        all.changed(Changed::Gone(BUDGET, Box::new(made(budget(2), "6"))));
         assert_eq!(step(&all, &[]), None);
         // Neither an event nor an answer that comes late brings it back.
-        all.changed(Changed::Is(Box::new(made(budget(2), "7"))));
+        all.changed(Changed::Is(BUDGET, Box::new(made(budget(2), "7"))));
         assert_eq!(step(&all, &[budget(2)]), Some(Step::Make(budget(2))));
     }
 
@@ -483,12 +444,12 @@ mod tests {
     fn somebody_s_further_way_into_the_pods_is_closed() {
         let mut all = read_all();
         let mut owned = made(POLICY, "5");
-        all.changed(Changed::Is(Box::new(owned.clone())));
+        all.changed(Changed::Is(Kind::NetworkPolicy, Box::new(owned.clone())));
         assert_eq!(step(&all, &[POLICY]), None);
         let rules = owned.spec["ingress"].as_array_mut().unwrap();
         rules.push(json!({}));
         owned.version = "6".into();
-        all.changed(Changed::Is(Box::new(owned)));
+        all.changed(Changed::Is(Kind::NetworkPolicy, Box::new(owned)));
         assert_eq!(step(&all, &[POLICY]), Some(Step::Change(POLICY)));
     }
 
@@ -500,10 +461,14 @@ mod tests {
             _ => panic!("it is known"),
         };
         assert_eq!(unknown(&all), None);
-        all.hear((Kind::NetworkPolicy, News::Unreadable("no right".into())));
+        hear(
+            &mut all,
+            Kind::NetworkPolicy,
+            News::Unreadable("no right".into()),
+        );
         assert_eq!(unknown(&all).as_deref(), Some("no right"));
         assert_eq!(step(&all, &[]), None);
-        all.hear((Kind::NetworkPolicy, News::Listed(BTreeMap::new())));
+        hear(&mut all, Kind::NetworkPolicy, News::Listed(BTreeMap::new()));
         assert_eq!(step(&all, &[POLICY]), Some(Step::Make(POLICY)));
     }
 
@@ -512,10 +477,37 @@ mod tests {
         let mut owned = made(POLICY, "5");
         owned.key.0 = JobUid::from("another".to_owned());
         let mut all = read_all();
-        all.changed(Changed::Is(Box::new(owned)));
+        all.changed(Changed::Is(Kind::NetworkPolicy, Box::new(owned)));
         assert_eq!(step(&all, &[]), None);
-        let mut unowned = object(POLICY, &made(POLICY, "5").job, &uid());
+        let mut unowned = object(POLICY, "x/v1", &made(POLICY, "5").job, &uid());
         unowned["metadata"]["ownerReferences"] = json!([]);
-        assert_eq!(read(Kind::NetworkPolicy, unowned), None);
+        assert_eq!(read(unowned), None);
+    }
+
+    #[test]
+    fn a_group_is_made_in_the_version_that_the_cluster_has() {
+        let (mut all, scheduler) = (read_all(), GangScheduler::Kubernetes);
+        let kind = Kind::PodGroup(scheduler);
+        let group = Dependent::PodGroup {
+            scheduler,
+            min_member: 2,
+        };
+        let why = "the cluster has none".to_owned();
+        hear(&mut all, kind, News::Unreadable(why.clone()));
+        match all.next(&uid(), &[group]) {
+            Next::Unknown(unknown, said) => assert_eq!((unknown, said), (kind, Some(why))),
+            _ => panic!("nobody knows of it"),
+        }
+        // Others do not wait for it.
+        assert_eq!(step(&all, &[]), None);
+        all.hear(kind, Told::Version("v1alpha2"));
+        hear(&mut all, kind, News::Listed(BTreeMap::new()));
+        let Next::Change(change) = all.next(&uid(), &[group]) else {
+            panic!("it is missing");
+        };
+        assert_eq!(change.api, "scheduling.k8s.io/v1alpha2");
+        assert_eq!(change.step, Step::Make(group));
+        all.changed(Changed::Is(kind, Box::new(made(group, "5"))));
+        assert_eq!(step(&all, &[group]), None);
     }
 }

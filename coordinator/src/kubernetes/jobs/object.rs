@@ -10,10 +10,10 @@ use muster_core::{
     fleet::{dependents::Asked, job_object::JobObject},
     id::{JobName, JobUid},
     spec::{
-        API_VERSION, KIND, SpecDocument,
+        API_VERSION, GangScheduler, KIND, SpecDocument,
         shape::{
             DISRUPTION_BUDGET, DISRUPTION_BUDGET_MINIMUM, NETWORK_POLICY, NETWORK_POLICY_JOB, NONE,
-            SUSPEND, TEMPLATE, TTL,
+            POD_GROUP, SUSPEND, TEMPLATE, TTL,
         },
     },
     time::Timestamp,
@@ -24,8 +24,11 @@ use serde_json::Value;
 use crate::kubernetes::{
     access::{GROUP, JOBS},
     desk::{Place, QUEUE},
+    gang,
     pods::check_template,
 };
+
+use super::dependents;
 
 /// Keeps a deleted object until the workers of its job have stopped.
 pub(super) const FINALIZER: &str = "muster.dev/coordinated-stop";
@@ -108,21 +111,28 @@ impl Seen {
         let queue = metadata.labels.as_ref().and_then(|all| all.get(QUEUE));
         let queue = queue.filter(|queue| !queue.is_empty()).cloned();
         let mut own = |field: &str| spec.as_object_mut()?.remove(field);
-        let template = own(TEMPLATE).filter(|template| !template.is_null());
+        let mut template = own(TEMPLATE).filter(|template| !template.is_null());
         let asks = asked(
             own(NETWORK_POLICY),
             own(DISRUPTION_BUDGET),
+            own(POD_GROUP),
             template.as_ref(),
         );
         // A job that was accepted is held back, and goes after its time, also if the rest is wrong now.
         let suspend = spec[SUSPEND] == true;
         let ttl = spec[TTL].as_u64().map(Duration::from_secs);
+        let name = JobName {
+            namespace: metadata.namespace?,
+            name: metadata.name?,
+        };
+        let uid = JobUid::from(metadata.uid.filter(plain)?);
+        let group = asks.as_ref().ok().and_then(|asks| asks.group);
+        if let Some((template, scheduler)) = template.as_mut().zip(group) {
+            gang::join(template, scheduler, &dependents::name(&name, &uid));
+        }
         let object = JobObject {
-            name: JobName {
-                namespace: metadata.namespace?,
-                name: metadata.name?,
-            },
-            uid: JobUid::from(metadata.uid.filter(plain)?),
+            name,
+            uid,
             spec: document(spec, template.as_ref())
                 .and_then(|document| asks.as_ref().map(|_| document).map_err(String::clone)),
             queue: queue.filter(|_| template.is_some()),
@@ -183,12 +193,14 @@ impl Seen {
 fn asked(
     policy: Option<Value>,
     budget: Option<Value>,
+    group: Option<Value>,
     template: Option<&Value>,
 ) -> Result<Asked, String> {
+    let needs = |field: &str| {
+        format!("spec.{field}: needs a template: only a job with pods of its own has it")
+    };
     let asks = |field: &str, value: Option<Value>, word: &str| match value {
-        Some(value) if value == word && template.is_none() => Err(format!(
-            "spec.{field}: needs a template: only a job with pods of its own has it"
-        )),
+        Some(value) if value == word && template.is_none() => Err(needs(field)),
         Some(value) if value == word => Ok(true),
         None => Ok(false),
         Some(value) if value == NONE => Ok(false),
@@ -203,7 +215,27 @@ fn asked(
             "spec.{NETWORK_POLICY}: does not hold for pods in the network of their node (spec.template.spec.hostNetwork)"
         ));
     }
-    Ok(Asked { budget, policy })
+    let group = match group {
+        None => None,
+        Some(value) if value == NONE => None,
+        Some(value) => {
+            let all = GangScheduler::ALL;
+            let found = all.into_iter().find(|(word, _)| value == *word);
+            let (_, scheduler) = found.ok_or_else(|| {
+                let words = all.map(|(word, _)| word).join(", ");
+                format!("spec.{POD_GROUP}: is {value}, must be {NONE} or one of {words}")
+            })?;
+            Some(scheduler)
+        }
+    };
+    if group.is_some() && template.is_none() {
+        return Err(needs(POD_GROUP));
+    }
+    Ok(Asked {
+        budget,
+        policy,
+        group,
+    })
 }
 
 /// The spec, or why that is no document. One that is too large is not kept.
@@ -320,6 +352,7 @@ mod tests {
         let both = Asked {
             budget: true,
             policy: true,
+            group: None,
         };
         assert_eq!(of("Job", "Minimum", template.clone()), (both, None));
         let nothing = (Asked::default(), None);
@@ -351,6 +384,39 @@ mod tests {
             let (asks, why) = of(policy, budget, template);
             assert_eq!(asks, Asked::default());
             assert!(why.as_ref().unwrap().contains(says), "{why:?}");
+        }
+    }
+
+    #[test]
+    fn the_pods_of_a_job_with_a_group_name_it() {
+        let of = |group: &str, template: Value| {
+            let spec = json!({ "podGroup": group, "template": template, "args": ["a.py"] });
+            let seen = read(json!({ "metadata": metadata(), "spec": spec })).unwrap();
+            let name = dependents::name(&seen.object.name, &seen.object.uid);
+            (seen.object, name)
+        };
+        let template = json!({ "spec": { "containers": [{ "name": "train" }] } });
+        let (object, name) = of("Kubernetes", template.clone());
+        assert_eq!(object.asks.group, Some(GangScheduler::Kubernetes));
+        let joined: Value = serde_json::from_str(&object.template.unwrap()).unwrap();
+        assert_eq!(joined["spec"]["schedulingGroup"]["podGroupName"], name);
+        let (object, _) = of("None", template.clone());
+        assert_eq!(object.template.unwrap(), template.to_string());
+        for (group, template, says) in [
+            (
+                "Volcano",
+                Value::Null,
+                "spec.podGroup: needs a template: only a job with pods of its own has it",
+            ),
+            (
+                "volcano",
+                template,
+                "spec.podGroup: is \"volcano\", must be None or one of Kubernetes, Coscheduling, Volcano",
+            ),
+        ] {
+            let (object, _) = of(group, template);
+            assert_eq!(object.asks, Asked::default());
+            assert_eq!(object.spec.unwrap_err(), says);
         }
     }
 

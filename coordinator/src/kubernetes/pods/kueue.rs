@@ -25,7 +25,6 @@ use kube::{
     core::{ApiResource, DynamicObject},
 };
 use muster_core::id::JobUid;
-use serde_json::Value;
 use tokio::{sync::mpsc, time::sleep};
 
 pub(super) use self::flavors::{Flavors, Unplaced};
@@ -40,6 +39,7 @@ use crate::{
         desk::Desk,
         follow::{About, Follower, News, Reader},
         server::Server,
+        versions::Group,
     },
 };
 
@@ -49,8 +49,11 @@ const NEWS: usize = 64;
 /// followed.
 const LOOK_FOR: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// The versions that are known here, best first.
-const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+const KUEUE: Group = Group {
+    name: GROUP,
+    owner: "Kueue",
+    versions: &["v1beta2", "v1beta1"],
+};
 
 /// What the controller is told.
 enum Told {
@@ -80,7 +83,7 @@ pub(super) async fn work(
 /// Follows the Workloads in the version that the cluster has, and anew if it has another one.
 async fn follow(client: Client, server: Server, tell: mpsc::Sender<Told>) {
     loop {
-        let version = match version(&server).await {
+        let version = match KUEUE.version(&server).await {
             Ok(version) => version,
             Err(why) => {
                 if tell.send(Told::Absent(why)).await.is_err() {
@@ -105,10 +108,7 @@ async fn follow(client: Client, server: Server, tell: mpsc::Sender<Told>) {
         let other = async {
             loop {
                 sleep(LOOK_AGAIN).await;
-                // An API server that does not answer has not changed.
-                if let Some(now) = versions(&server).await
-                    && best(&now) != Some(version)
-                {
+                if KUEUE.has_changed(&server, version).await {
                     return;
                 }
             }
@@ -118,43 +118,6 @@ async fn follow(client: Client, server: Server, tell: mpsc::Sender<Told>) {
             () = other => {}
         }
     }
-}
-
-/// The version to use, or why there is none.
-async fn version(server: &Server) -> Result<&'static str, String> {
-    let found = server.get::<Value>(&format!("/apis/{GROUP}")).await;
-    match found {
-        Ok(group) => best(&names(&group)).ok_or_else(|| {
-            format!(
-                "the cluster's Kueue has none of the versions {}",
-                VERSIONS.join(", ")
-            )
-        }),
-        Err(why) if why.is_missing() => Err(format!(
-            "the cluster has no Kueue (the API server does not know {GROUP})"
-        )),
-        Err(why) => Err(format!("ask for the versions of {GROUP}: {why}")),
-    }
-}
-
-/// The versions that the API server has. `None`: it does not answer.
-async fn versions(server: &Server) -> Option<Vec<String>> {
-    match server.get::<Value>(&format!("/apis/{GROUP}")).await {
-        Ok(group) => Some(names(&group)),
-        Err(why) if why.is_missing() => Some(Vec::new()),
-        Err(_) => None,
-    }
-}
-
-fn names(group: &Value) -> Vec<String> {
-    let versions = group["versions"].as_array().into_iter().flatten();
-    let names = versions.filter_map(|one| one["version"].as_str());
-    names.map(str::to_owned).collect()
-}
-
-fn best(versions: &[String]) -> Option<&'static str> {
-    let has = |known: &&str| versions.iter().any(|one| one == known);
-    VERSIONS.into_iter().find(has)
 }
 
 /// Hands Workloads to the controller.
@@ -191,27 +154,5 @@ impl Reader for Telling {
     async fn tell(&mut self, news: News<JobUid, Box<Seen>>) -> Result<(), NoAnswer> {
         let told = Told::News(news);
         self.0.send(told).await.map_err(|_| NoAnswer::Ended)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_newest_version_that_both_know_is_used() {
-        let group = |versions: &[&str]| {
-            let all: Vec<Value> = versions
-                .iter()
-                .map(|one| json!({ "version": one }))
-                .collect();
-            best(&names(&json!({ "versions": all })))
-        };
-        assert_eq!(group(&["v1beta1", "v1beta2"]), Some("v1beta2"));
-        assert_eq!(group(&["v1beta1", "v1alpha1"]), Some("v1beta1"));
-        assert_eq!(group(&["v1"]), None);
-        assert_eq!(group(&[]), None);
     }
 }

@@ -12,10 +12,11 @@ use super::{
 };
 
 /// The kinds that are here, as paths name them.
-pub(super) const KINDS: [&str; 5] = [
+pub(super) const KINDS: [&str; 6] = [
     "pytorchjobs",
     "networkpolicies",
     "poddisruptionbudgets",
+    "podgroups",
     "workloads",
     "resourceflavors",
 ];
@@ -74,20 +75,25 @@ impl State {
         self.collect(key, object, "ADDED");
     }
 
-    /// The versions of Kueue's objects.
-    pub(super) fn versions_of_kueue(&self) -> Answer {
-        if self.kueue.is_empty() {
+    /// The versions of Kueue's objects, or of the PodGroups of a scheduler.
+    pub(super) fn versions(&self, path: &str) -> Answer {
+        let group = path.trim_start_matches("/apis/");
+        let versions = match group {
+            "kueue.x-k8s.io" => self.kueue.clone(),
+            _ => self.pod_groups.get(group).into_iter().copied().collect(),
+        };
+        if versions.is_empty() {
             return failure(
                 404,
                 "NotFound",
                 "the server could not find the requested resource",
             );
         }
-        let of = |version: &&str| json!({ "version": version, "groupVersion": format!("kueue.x-k8s.io/{version}") });
-        let versions: Vec<Value> = self.kueue.iter().map(of).collect();
+        let of = |version: &&str| json!({ "version": version, "groupVersion": format!("{group}/{version}") });
+        let versions: Vec<Value> = versions.iter().map(of).collect();
         Answer::Whole(
             200,
-            json!({ "kind": "APIGroup", "name": "kueue.x-k8s.io", "versions": versions }),
+            json!({ "kind": "APIGroup", "name": group, "versions": versions }),
         )
     }
 

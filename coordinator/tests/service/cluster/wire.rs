@@ -72,6 +72,7 @@ fn resource(path: &str) -> &'static str {
         "daemonsets",
         "nodes",
         "kueue.x-k8s.io",
+        "scheduling.",
     ];
     let found = KINDS
         .into_iter()
@@ -212,7 +213,7 @@ impl State {
             "subjectaccessreviews" => self.decide(&asked.body()),
             "pods" => self.pod(verb, asked),
             "daemonsets" => self.agents(),
-            "kueue.x-k8s.io" => self.versions_of_kueue(),
+            "kueue.x-k8s.io" | "scheduling." => self.versions(&asked.path),
             _ if KINDS.contains(&what) => self.collection(verb, what, asked),
             _ => self.config_map(asked),
         }

@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{cluster::AUDIENCE, server::within};
 
+mod scheduler;
+
 const AGENTS: &str = "muster-system";
 /// The manifests of cordons, as they are shipped.
 const COMPONENT: [&str; 2] = [
@@ -28,8 +30,8 @@ pub(super) struct Server {
     /// The token of the coordinator's account, which has the documented rights and no others.
     coordinator: String,
     rules: AtomicU32,
-    _processes: Processes,
-    _folder: tempfile::TempDir,
+    processes: Processes,
+    folder: tempfile::TempDir,
 }
 
 struct Processes(Vec<Child>);
@@ -74,6 +76,11 @@ fn configuration(url: &str, token: &str) -> kube::Config {
 impl Server {
     /// `None`: there are no programs for it.
     pub(super) async fn start() -> Option<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// With these further flags of kube-apiserver.
+    pub(super) async fn start_with(further: &[&str]) -> Option<Self> {
         let etcd = program("etcd", "TEST_ASSET_ETCD")?;
         let apiserver = program("kube-apiserver", "TEST_ASSET_KUBE_APISERVER")?;
         let folder = tempfile::tempdir().unwrap();
@@ -106,7 +113,7 @@ impl Server {
             "--unsafe-no-fsync".into(),
         ];
         processes.0.push(run(&etcd, "etcd.log", &flags));
-        let flags = [
+        let mut flags = vec![
             format!("--etcd-servers={clients}"),
             format!("--secure-port={secure}"),
             "--bind-address=127.0.0.1".into(),
@@ -118,13 +125,14 @@ impl Server {
             format!("--token-auth-file={}", at("users.csv")),
             "--authorization-mode=RBAC".into(),
         ];
+        flags.extend(further.iter().map(|flag| (*flag).to_owned()));
         processes.0.push(run(&apiserver, "apiserver.log", &flags));
         let mut server = Self {
             url: format!("https://127.0.0.1:{secure}"),
             coordinator: String::new(),
             rules: AtomicU32::new(0),
-            _processes: processes,
-            _folder: folder,
+            processes,
+            folder,
         };
         server.fill().await;
         Some(server)

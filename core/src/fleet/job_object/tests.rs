@@ -447,6 +447,7 @@ fn a_queue_holds_a_job_back_and_bounds_it() {
         asks: Asked {
             budget: true,
             policy: false,
+            group: None,
         },
         ..object.clone()
     };

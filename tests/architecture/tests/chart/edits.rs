@@ -143,6 +143,9 @@ pub(crate) const EDITS: &[Edit] = &[
         {{- if .Values.kueue.enabled }}
         - --kubernetes-kueue
         {{- end }}
+        {{- if .Values.podGroups.enabled }}
+        - --kubernetes-pod-groups
+        {{- end }}
         {{- if .Values.twoCoordinators.enabled }}
         - --store=kubernetes
         {{- end }}

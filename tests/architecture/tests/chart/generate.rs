@@ -37,7 +37,7 @@ pub(crate) struct Component {
 }
 
 /// In the order of their folders' names.
-pub(crate) const COMPONENTS: [Component; 7] = [
+pub(crate) const COMPONENTS: [Component; 8] = [
     Component {
         folder: "adopt",
         value: "adopt.enabled",
@@ -53,6 +53,10 @@ pub(crate) const COMPONENTS: [Component; 7] = [
     Component {
         folder: "kueue",
         value: "kueue.enabled",
+    },
+    Component {
+        folder: "pod-groups",
+        value: "podGroups.enabled",
     },
     Component {
         folder: SENSES_ONLY,

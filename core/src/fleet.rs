@@ -51,7 +51,7 @@
 //! | `pod_work` | the work for them: what is under way, and what is not known |
 //! | `worker_pods` | all worker pods, and why a job has too few |
 //! | `marking` | what Kubernetes Node objects should carry |
-//! | `admission` | which jobs may take room, and in which order |
+//! | `settle_order` | which jobs may take room, and in which order |
 //! | **What a turn decides** | |
 //! | `output` | changes to store, effects, answers |
 //! | `write_order`, `commit` | in which order records become durable; the version of each |
@@ -88,7 +88,6 @@
 
 pub mod account;
 mod actor;
-mod admission;
 pub mod adoption;
 mod agreement;
 mod blame;
@@ -153,6 +152,7 @@ mod rollback;
 mod rules;
 mod scratch;
 mod settle;
+mod settle_order;
 mod software_mismatch;
 pub mod store_clients;
 mod suspend;

@@ -6,10 +6,11 @@
 
 use crate::{
     fleet::{
-        admission, generation,
+        generation,
         job::{Phase, Reason},
         job_turn::JobTurn,
         scratch::Scratch,
+        settle_order,
         turn::Fleet,
         unhealthy,
     },
@@ -49,7 +50,7 @@ impl Fleet {
                 let live = self.live.get(*uid);
                 news || room && live.is_none_or(|live| !live.has_all_it_wants)
             };
-            for uid in admission::in_order(&self.jobs, self.active.iter().filter(concerned)) {
+            for uid in settle_order::in_order(&self.jobs, self.active.iter().filter(concerned)) {
                 self.settle(&uid, scratch);
             }
             if !scratch.changes.capacity {

@@ -115,12 +115,12 @@ impl Records {
                 }
                 About::Job => {
                     let key = RecordKey::Job(spec.of.as_str().into());
-                    self.note(key, object, version)?;
+                    self.remember_read(key, object, version)?;
                     fleet.jobs.push(self.client.read(object)?);
                 }
                 About::Tombstone => {
                     let key = RecordKey::Tombstone(spec.of.as_str().into());
-                    self.note(key, object, version)?;
+                    self.remember_read(key, object, version)?;
                     fleet.tombstones.push(self.client.read(object)?);
                 }
                 About::Node => nodes.push((object, version)),
@@ -137,7 +137,7 @@ impl Records {
             }
         }
         for (object, resource_version) in nodes {
-            fleet.nodes.push(self.node(object, resource_version)?);
+            fleet.nodes.push(self.read_node(object, resource_version)?);
         }
         // The rest are reports of nodes that were deleted, or whose first record was never written.
         let has_record = |key: NodeName| self.known.contains_key(&RecordKey::Node(key));
@@ -156,7 +156,8 @@ impl Records {
         })
     }
 
-    fn note(
+    /// Remembers an object as it was read: the version that the next write of it expects.
+    fn remember_read(
         &mut self,
         key: RecordKey,
         object: &Object,
@@ -173,7 +174,8 @@ impl Records {
         Ok(())
     }
 
-    fn node(
+    /// Reads a node's record. Its epoch and version are in `sessions`.
+    fn read_node(
         &mut self,
         object: &Object,
         resource_version: String,
@@ -223,11 +225,11 @@ impl Records {
         self.put_sessions(writes).await?;
         for group in groups(writes) {
             match group {
-                [write] => self.make(write).await?,
-                group => self.make_all(group).await?,
+                [write] => self.write_one(write).await?,
+                group => self.write_group(group).await?,
             }
         }
-        self.tell(writes).await
+        self.write_events(writes).await
     }
 
     /// Refuses a commit that was decided on other versions of the records than the stored ones, as far
@@ -276,14 +278,14 @@ impl Records {
     }
 
     /// Makes the writes of one group, many at a time.
-    async fn make_all(&mut self, group: &[Write]) -> Result<(), StoreError> {
+    async fn write_group(&mut self, group: &[Write]) -> Result<(), StoreError> {
         let mut under_way = JoinSet::new();
         for write in group {
             let Some((spec, before)) = self.record_of(write) else {
                 continue;
             };
             if under_way.len() >= AT_ONCE {
-                self.finish(under_way.join_next().await)?;
+                self.remember_written(under_way.join_next().await)?;
             }
             let (client, key, becomes) = (self.client.clone(), write.key(), write.becomes);
             under_way.spawn(async move {
@@ -292,12 +294,13 @@ impl Records {
             });
         }
         while let Some(done) = under_way.join_next().await {
-            self.finish(Some(done))?;
+            self.remember_written(Some(done))?;
         }
         Ok(())
     }
 
-    fn finish(
+    /// Remembers what the API server answered to a write. A refused write ends the commit.
+    fn remember_written(
         &mut self,
         done: Option<Result<Done, tokio::task::JoinError>>,
     ) -> Result<(), StoreError> {
@@ -346,7 +349,8 @@ impl Records {
         Some((spec, before))
     }
 
-    async fn make(&mut self, write: &Write) -> Result<(), StoreError> {
+    /// Makes one write, or one deletion. Events are written together, by `write_events`.
+    async fn write_one(&mut self, write: &Write) -> Result<(), StoreError> {
         if matches!(write.change, Change::Event(_)) {
             return Ok(());
         }
@@ -357,7 +361,7 @@ impl Records {
             };
             let put = self.client.put(&spec, before.as_deref()).await;
             let digest = digest(&spec.data);
-            return self.finish(Some(Ok((key, write.becomes, digest, put))));
+            return self.remember_written(Some(Ok((key, write.becomes, digest, put))));
         }
         let Some(known) = self.known.remove(&key) else {
             return Ok(());
@@ -374,7 +378,7 @@ impl Records {
     }
 
     /// Writes the events of a commit, and deletes those that make room for them.
-    async fn tell(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+    async fn write_events(&mut self, writes: &[Write]) -> Result<(), StoreError> {
         let events = writes.iter().filter_map(|write| match &write.change {
             Change::Event(event) => Some((**event).clone()),
             _ => None,

@@ -52,7 +52,7 @@ const CONFLICTS_MAX: u32 = 5;
 
 /// After this many objects in a row about which the server cannot be asked, it is left alone for a
 /// while. Fewer may have something of their own, as a webhook that is away.
-const IN_VAIN: u32 = 3;
+const FAILED_IN_ROW_MAX: u32 = 3;
 
 /// Events about objects without a namespace are in this one.
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
@@ -142,7 +142,7 @@ impl Writer {
 
     /// One attempt for objects whose time has come. False: the server cannot be asked.
     async fn round(&mut self) -> Result<bool, NoAnswer> {
-        let mut in_vain = 0;
+        let mut failed_in_row = 0;
         for name in self
             .queue
             .round(Instant::now(), |name| self.is_urgent(name))
@@ -151,12 +151,12 @@ impl Writer {
             if let Outcome::Failed(why) = &outcome {
                 debug!(%name, "its Node object cannot be written: {why:?}");
             }
-            in_vain = match outcome {
-                Outcome::Failed(Why::Away(_) | Why::Forbidden(_)) => in_vain + 1,
+            failed_in_row = match outcome {
+                Outcome::Failed(Why::Away(_) | Why::Forbidden(_)) => failed_in_row + 1,
                 _ => 0,
             };
             self.queue.take_down(name, outcome, Instant::now());
-            if in_vain >= IN_VAIN {
+            if failed_in_row >= FAILED_IN_ROW_MAX {
                 self.tell().await?;
                 return Ok(false);
             }

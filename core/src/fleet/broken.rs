@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::{
     fleet::{
         blame::{self, Blame, Evidence},
-        budget::{self, IN_VAIN_MAX, Restart},
+        budget::{self, DOUBTFUL_MAX, Restart},
         crash_loop,
         generation::{self, Steps},
         job::{CrashLoop, Ending, GenerationRecord, Phase, Reason, Stopping},
@@ -41,9 +41,10 @@ impl JobTurn<'_> {
         let generation = self.job.current.clone();
         let generation = generation.expect("only a current generation is judged");
         let steps = generation::steps(self.nodes, self.uid, &generation);
-        let in_vain = self.in_vain(&steps);
+        let doubtful_in_row = self.doubtful_in_row(&steps);
         let members = generation.members.len();
-        let Some(mut blame) = blame::blame(evidence, members, in_vain >= IN_VAIN_MAX) else {
+        let Some(mut blame) = blame::blame(evidence, members, doubtful_in_row >= DOUBTFUL_MAX)
+        else {
             return;
         };
         if blame.event_at == Timestamp::default() {
@@ -66,7 +67,7 @@ impl JobTurn<'_> {
                 return;
             }
         } else {
-            self.job.in_vain = in_vain + u32::from(blame.doubtful);
+            self.job.doubtful_in_row = doubtful_in_row + u32::from(blame.doubtful);
             let charge = self.charge(&blame, ruling.as_ref());
             self.retire_broken(&blame);
             self.tell_break(&blame, generation.number);
@@ -81,12 +82,16 @@ impl JobTurn<'_> {
 
     /// How many doubtful breaks in a row came before this one. Zero if this generation has brought
     /// the job further: by a new step, or by a checkpoint if it shows no steps.
-    fn in_vain(&self, steps: &Steps) -> u32 {
+    fn doubtful_in_row(&self, steps: &Steps) -> u32 {
         let advanced = match steps.last {
             Some(_) => steps.last > self.job.furthest_step.max(self.job.last_step),
             None => steps.saved == Some(true),
         };
-        if advanced { 0 } else { self.job.in_vain }
+        if advanced {
+            0
+        } else {
+            self.job.doubtful_in_row
+        }
     }
 
     fn note_break(

@@ -163,7 +163,7 @@ pub(crate) fn cordon_veto<'a>(
 
 /// How often in a row a job may break without a new step, in ways that can be charged to nobody for
 /// certain. After that the job pays. It equals the number of restarts that a job has by default.
-pub(crate) const IN_VAIN_MAX: u32 = 3;
+pub(crate) const DOUBTFUL_MAX: u32 = 3;
 
 #[cfg(test)]
 pub(super) mod tests {

@@ -142,7 +142,7 @@ pub(crate) fn may_have_a_culprit(
     evidence: &[Evidence],
     heard_after: Timestamp,
 ) -> bool {
-    let unheard = |node: &NodeName| {
+    let may_be_silent = |node: &NodeName| {
         nodes
             .get(node)
             .is_some_and(|n| n.heard < heard_after || n.liveness == Liveness::Unknown)
@@ -153,7 +153,7 @@ pub(crate) fn may_have_a_culprit(
         .iter()
         .map(|member| &member.node)
         .filter(unsuspected)
-        .any(unheard)
+        .any(may_be_silent)
 }
 
 fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Evidence>) {

@@ -180,8 +180,8 @@ pub(crate) fn ready_deadline(
     generation.opened.max(present_since) + policy.prepare_timeout + generation.previous_grace
 }
 
-/// Whether none of the members' nodes can be heard.
-pub(crate) fn unheard(nodes: &Registry, generation: &GenerationRecord) -> bool {
+/// Whether no member's node is ready.
+pub(crate) fn none_is_ready(nodes: &Registry, generation: &GenerationRecord) -> bool {
     generation
         .members
         .iter()

@@ -147,8 +147,8 @@ pub struct JobRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crash_loop: Option<CrashLoop>,
     /// Breaks in a row that could be charged to nobody for certain, and that brought no new step.
-    #[serde(default)]
-    pub in_vain: u32,
+    #[serde(default, rename = "in_vain")]
+    pub doubtful_in_row: u32,
     /// The job is not started again before this moment.
     pub not_before: Option<Timestamp>,
     /// The receipts, newest last, bounded by `INCIDENTS_MAX`.
@@ -338,7 +338,7 @@ impl JobRecord {
             restart_count: 0,
             failures_in_row: 0,
             crash_loop: None,
-            in_vain: 0,
+            doubtful_in_row: 0,
             not_before: None,
             incidents: Vec::new(),
             incidents_dropped: 0,

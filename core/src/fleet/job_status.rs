@@ -214,8 +214,8 @@ fn conditions_of(view: &JobView, is_queued: bool) -> Vec<Condition> {
 fn is_degraded(view: &JobView) -> bool {
     let record = &view.record;
     let nodes = record.current.as_ref().map_or(0, |g| g.members.len());
-    let unheard = matches!(record.reason, Reason::MassLoss | Reason::BelowMinimum);
-    record.phase == Phase::Running && (nodes < record.replicas as usize || unheard)
+    let is_short_of_nodes = matches!(record.reason, Reason::MassLoss | Reason::BelowMinimum);
+    record.phase == Phase::Running && (nodes < record.replicas as usize || is_short_of_nodes)
 }
 
 fn facts(view: &JobView) -> Facts {

@@ -46,7 +46,7 @@ enum Judgement {
     Wins(Won),
     /// The launcher ended well. Not all nodes that lend to it were heard since, and its success counts
     /// only if none fell before.
-    LendersUnheard(Timestamp),
+    LendersUnconfirmed(Timestamp),
     /// A rule has already decided. The other members have time until this moment.
     Won(Timestamp),
     /// Their time is over, or all of them have ended.
@@ -92,7 +92,7 @@ impl JobTurn<'_> {
                 self.wake(since + EXIT_BARRIER);
                 Condition::RanksDone { since }
             }
-            Judgement::LendersUnheard(since) => {
+            Judgement::LendersUnconfirmed(since) => {
                 self.wake(self.now + LOOK_AGAIN);
                 Condition::RanksDone { since }
             }
@@ -202,7 +202,9 @@ impl JobTurn<'_> {
             match lenders::stand(self.nodes, self.uid, generation, &self.evidence(generation)) {
                 Lenders::Stand => {}
                 Lenders::Fell => return None,
-                Lenders::Unheard => return Some(Judgement::LendersUnheard(self.ranks_done())),
+                Lenders::Unconfirmed => {
+                    return Some(Judgement::LendersUnconfirmed(self.ranks_done()));
+                }
             }
         }
         match completion {
@@ -369,7 +371,7 @@ impl JobTurn<'_> {
     fn frozen(&self, generation: &GenerationRecord, evidence: &[Evidence]) -> Option<Judgement> {
         let brake = self.brake?;
         let frozen = evidence.iter().all(Evidence::is_silence)
-            && generation::unheard(self.nodes, generation);
+            && generation::none_is_ready(self.nodes, generation);
         frozen.then(|| Judgement::Frozen(brake.sentence(self.policy)))
     }
 

@@ -24,7 +24,7 @@ pub(crate) enum Lenders {
     /// One had fallen before.
     Fell,
     /// One was not heard since, and may have fallen.
-    Unheard,
+    Unconfirmed,
 }
 
 /// `evidence`: all that speaks against the generation, whose other members have all ended well.
@@ -49,7 +49,7 @@ pub(crate) fn stand(
     let lenders = lenders.filter(|member| generation.is_service(&member.node));
     lenders.fold(Lenders::Stand, |all, member| match (all, stood(member)) {
         (Lenders::Fell, _) | (_, Lenders::Fell) => Lenders::Fell,
-        (Lenders::Unheard, _) => Lenders::Unheard,
+        (Lenders::Unconfirmed, _) => Lenders::Unconfirmed,
         (Lenders::Stand, one) => one,
     })
 }
@@ -85,6 +85,6 @@ fn stood(node: Option<&Node>, member: &Member, evidence: &[Evidence], until: Tim
     }
     match own().any(Evidence::breaks) {
         true => Lenders::Fell,
-        false => Lenders::Unheard,
+        false => Lenders::Unconfirmed,
     }
 }

@@ -44,8 +44,8 @@ pub struct Unneeded {
     pub pod: String,
     pub uid: String,
     pub why: &'static str,
-    /// It was made in vain, and another one may be so, too.
-    pub in_vain: bool,
+    /// The next pod waits for a while, because it may end in the same way.
+    pub backs_off: bool,
 }
 
 /// What is thought of a host.
@@ -128,7 +128,7 @@ pub fn plan<'a>(
     // Until others take their place their logs can be read.
     gone.iter()
         .filter(|pod| !pod.deleting)
-        .for_each(|pod| plan.drop_in_vain(pod, "has ended"));
+        .for_each(|pod| plan.drop_and_back_off(pod, "has ended"));
     if job.ending.is_some() {
         return plan;
     }
@@ -152,7 +152,7 @@ pub fn plan<'a>(
         };
         let why = why.filter(|_| is_idle(pod));
         if let Some(why) = why {
-            plan.drop_in_vain(pod, why);
+            plan.drop_and_back_off(pod, why);
         }
         why.is_none()
     });
@@ -214,10 +214,10 @@ fn give_back(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mu
     let has_begun = job.current.is_some() || job.unproven_generations().next().is_some();
     let lacks = running < job.spec.min_replicas as usize;
     // Pods with a host come up by themselves, however long their images take.
-    let in_vain = standing
+    let is_unscheduled = standing
         .iter()
         .any(|pod| pod.stage == PodStage::Waiting && pod.host.is_none());
-    if has_begun || !lacks || !held || !in_vain {
+    if has_begun || !lacks || !held || !is_unscheduled {
         return false;
     }
     // The newest pod decides: the job must have had time to get it, too.
@@ -241,14 +241,14 @@ impl PodPlan {
             pod: pod.name.clone(),
             uid: pod.uid.clone(),
             why,
-            in_vain: false,
+            backs_off: false,
         });
     }
 
-    fn drop_in_vain(&mut self, pod: &WorkerPod, why: &'static str) {
+    fn drop_and_back_off(&mut self, pod: &WorkerPod, why: &'static str) {
         self.drop_pod(pod, why);
         if let Some(last) = self.delete.last_mut() {
-            last.in_vain = true;
+            last.backs_off = true;
         }
     }
 }

@@ -13,8 +13,8 @@
 //! pod is deleted only when the job's record shows that the fleet has heard it, and that no worker can
 //! live in the pod. From its deletion request on it counts as going.
 //!
-//! A job that has given its pods back, or whose pods were made in vain, pauses before it gets new
-//! ones. Nothing of this is stored. A coordinator that starts reads all pods first.
+//! A job that has given its pods back pauses before it gets new ones. It also pauses after a pod that
+//! ended in a way in which the next one may end (the job *backs off*). Nothing of this is stored. A coordinator that starts reads all pods first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use std::{
 use crate::{
     fleet::{
         job::{JobRecord, Phase},
-        pod_plan::{Host, PodPlan, PodState, Unneeded, plan},
+        pod_plan::{Host, PodState, Unneeded, plan},
         worker_pod::WorkerPod,
     },
     id::NodeName,
@@ -35,9 +35,9 @@ use crate::{
 /// The first and the longest pause after a job gave its pods back.
 const GIVEN_BACK_MIN: Duration = Duration::from_secs(30);
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
-/// The first and the longest pause after a pod that was made in vain.
-const IN_VAIN_MIN: Duration = Duration::from_secs(1);
-const IN_VAIN_MAX: Duration = Duration::from_secs(300);
+/// The first and the longest pause after a pod that ended in a way in which the next one may end.
+const BACK_OFF_MIN: Duration = Duration::from_secs(1);
+const BACK_OFF_MAX: Duration = Duration::from_secs(300);
 /// How long a created pod counts as existing if the watch does not report it. It may have come and
 /// gone between two watches. Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout`
 /// in `pkg/controller/controller_utils.go`). Less is enough here, because a surplus pod is deleted
@@ -62,8 +62,8 @@ pub struct PodWork {
     seen: BTreeMap<String, Timestamp>,
     /// How often in a row the job has given its pods back.
     given_back: u32,
-    /// How many deletions of pods that were made in vain have been requested since it last trained.
-    in_vain: u32,
+    /// How often the job has backed off since it last trained.
+    back_offs: u32,
     not_before: Option<Timestamp>,
 }
 
@@ -135,62 +135,76 @@ impl PodWork {
         now: Timestamp,
         random: u64,
     ) -> NextWork {
-        let PodPlan {
-            create,
-            delete,
-            gives_back,
-            again,
-        } = {
-            let pods: Vec<WorkerPod> = self.seen().collect();
-            plan(job, &pods, hosts, state, now)
-        };
+        let pods: Vec<WorkerPod> = self.seen().collect();
+        let plan = plan(job, &pods, hosts, state, now);
         if job.phase == Phase::Running {
-            (self.given_back, self.in_vain) = (0, 0);
+            (self.given_back, self.back_offs) = (0, 0);
         }
+        self.drop_expired(now);
+        let gives_back = plan.gives_back && self.begin_pause(now, random);
+
+        let doomed = self.doomed(&plan.delete);
+        // A job that is over gets no new generation, so the fleet need not be told.
+        let is_over = job.phase.is_over();
+        let may_go = |pod: &Unneeded| is_over || announced.contains(&pod.uid);
+        let new = self.not_requested(plan.delete);
+        // The pause begins when the deletion is requested. Until then no pod follows.
+        let will_pause = new.iter().any(|pod| pod.backs_off);
+
+        let lacking = self.lacking(plan.create);
+        let pause = self.not_before.filter(|until| now < *until && lacking > 0);
+        NextWork {
+            tell: (doomed != *announced && !is_over).then_some(doomed),
+            delete: self
+                .unsure()
+                .chain(new.into_iter().filter(may_go))
+                .collect(),
+            create: match pause.is_some() || will_pause {
+                true => 0,
+                false => lacking,
+            },
+            is_complete: plan.create == 0,
+            gives_back,
+            again: plan.again.into_iter().chain(pause).min(),
+        }
+    }
+
+    /// No longer expects pods that were made, but that the watch has not told of in time.
+    fn drop_expired(&mut self, now: Timestamp) {
         let is_over = |making: &Making| matches!(making, Making::Made { until } if *until <= now);
         self.making.retain(|_, making| !is_over(making));
-        // The plan repeats `gives_back` until the pods are gone. During a pause it counts no more.
-        let gives_back = gives_back && !self.pauses(now);
-        if gives_back {
-            let pause = (GIVEN_BACK_MIN * (1 << self.given_back.min(5))).min(GIVEN_BACK_MAX);
-            // Two jobs that gave way to each other must not come back at the same moment.
-            let jitter = pause.mul_f64((random % 1_000) as f64 / 1_000.0);
-            self.not_before = Some(now + pause + jitter);
-            self.given_back += 1;
+    }
+
+    /// Begins the pause of a job that gives its pods back. False if it pauses already: the plan says that
+    /// it gives them back until they are gone.
+    fn begin_pause(&mut self, now: Timestamp, random: u64) -> bool {
+        if self.pauses(now) {
+            return false;
         }
-        let uids = delete.iter().map(|unneeded| unneeded.uid.clone());
-        let doomed: BTreeSet<String> = uids.chain(self.removing.keys().cloned()).collect();
-        let tell = (doomed != *announced && !job.phase.is_over()).then_some(doomed);
-        let is_new = |unneeded: &Unneeded| !self.removing.contains_key(&unneeded.uid);
-        let (delete, untold): (Vec<Unneeded>, Vec<_>) =
-            delete.into_iter().filter(is_new).partition(|unneeded| {
-                // A job that is over gets no new generation.
-                announced.contains(&unneeded.uid) || job.phase.is_over()
-            });
-        // If a pod was made in vain, the next one waits until its deletion is requested and a pause is
-        // over.
-        let waits_for_deletion = delete
-            .iter()
-            .chain(&untold)
-            .any(|unneeded| unneeded.in_vain);
-        let delete: Vec<Unneeded> = self.unsure().chain(delete).collect();
+        let pause = (GIVEN_BACK_MIN * (1 << self.given_back.min(5))).min(GIVEN_BACK_MAX);
+        // Two jobs that gave way to each other must not come back at the same moment.
+        let jitter = pause.mul_f64((random % 1_000) as f64 / 1_000.0);
+        self.not_before = Some(now + pause + jitter);
+        self.given_back += 1;
+        true
+    }
+
+    /// The uids of all pods that will go: those to be deleted, and those whose deletion was requested.
+    fn doomed(&self, delete: &[Unneeded]) -> BTreeSet<String> {
+        let uids = delete.iter().map(|pod| &pod.uid);
+        uids.chain(self.removing.keys()).cloned().collect()
+    }
+
+    /// Those of these pods whose deletion was not requested yet.
+    fn not_requested(&self, mut delete: Vec<Unneeded>) -> Vec<Unneeded> {
+        delete.retain(|pod| !self.removing.contains_key(&pod.uid));
+        delete
+    }
+
+    /// How many of this many pods are neither under way nor made.
+    fn lacking(&self, create: u32) -> u32 {
         let counts = |making: &&Making| **making != Making::Unsure;
-        let counted = self.making.values().filter(counts).count() as u32;
-        let lacking = create.saturating_sub(counted);
-        let pauses = self.pauses(now) && lacking > 0;
-        let pause_ends = self.not_before.filter(|_| pauses);
-        NextWork {
-            tell,
-            delete,
-            create: if pauses || waits_for_deletion {
-                0
-            } else {
-                lacking
-            },
-            is_complete: create == 0,
-            gives_back,
-            again: again.into_iter().chain(pause_ends).min(),
-        }
+        create.saturating_sub(self.making.values().filter(counts).count() as u32)
     }
 
     /// Pods whose deletion was requested without an answer. It is requested again.
@@ -201,7 +215,7 @@ impl PodWork {
             pod: pod.name.clone(),
             uid: pod.uid.clone(),
             why: "its deletion had no answer",
-            in_vain: false,
+            backs_off: false,
         })
     }
 
@@ -251,10 +265,10 @@ impl PodWork {
     pub fn begin_to_remove(&mut self, unneeded: &Unneeded, now: Timestamp) {
         self.removing
             .insert(unneeded.uid.clone(), Removing::UnderWay);
-        if unneeded.in_vain {
-            let pause = (IN_VAIN_MIN * (1 << self.in_vain.min(9))).min(IN_VAIN_MAX);
+        if unneeded.backs_off {
+            let pause = (BACK_OFF_MIN * (1 << self.back_offs.min(9))).min(BACK_OFF_MAX);
             self.not_before = self.not_before.max(Some(now + pause));
-            self.in_vain += 1;
+            self.back_offs += 1;
         }
     }
 

@@ -84,12 +84,12 @@ impl WorkerPods {
             return Some(format!("its pods cannot be made: {why}"));
         }
         let own: Vec<&WorkerPod> = self.of(job).map(|pod| &**pod).collect();
-        pod_plan::waits(own.iter().copied()).or_else(|| unheard(&own, nodes))
+        pod_plan::waits(own.iter().copied()).or_else(|| agent_not_ready(&own, nodes))
     }
 }
 
 /// A pod that runs without its agent being heard, for a sentence.
-fn unheard(pods: &[&WorkerPod], nodes: &Registry) -> Option<String> {
+fn agent_not_ready(pods: &[&WorkerPod], nodes: &Registry) -> Option<String> {
     let is_heard = |pod: &WorkerPod| nodes.get(&pod.node()).is_some_and(|node| node.is_ready());
     let mut running = pods.iter().filter(|pod| pod.stage == PodStage::Running);
     let pod = running.find(|pod| !is_heard(pod))?;

@@ -79,8 +79,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Mistake>, String> {
         }
     }
     let idle = |mistake: &&Mistake| {
-        let in_vain = |edit: &Edit| !words(&edit.broken).any(|word| word == "ON");
-        mistake.edits.is_empty() || mistake.edits.iter().any(in_vain)
+        let is_never_on = |edit: &Edit| !words(&edit.broken).any(|word| word == "ON");
+        mistake.edits.is_empty() || mistake.edits.iter().any(is_never_on)
     };
     match all.iter().find(idle) {
         Some(mistake) => Err(format!(

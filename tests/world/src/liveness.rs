@@ -246,7 +246,7 @@ fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
     job.reason == Reason::StoreBehind && world.store.nodes.values().any(|node| node.halt.is_some())
 }
 
-/// Pods of this job were made in vain, or it has given its pods back. It waits before it gets new ones.
+/// The job backs off after a pod, or has given its pods back. It waits before it gets new ones.
 fn pauses(world: &World, job: &JobRecord) -> bool {
     let leader = world.leader();
     let pauses = |leader: &Process| {

@@ -204,7 +204,7 @@ fn a_launcher_that_ends_under_its_ranks_did_not_fail_to_start() {
 }
 
 #[test]
-fn victims_of_each_other_name_nobody_and_pay_only_if_it_is_in_vain() {
+fn victims_of_each_other_name_nobody_and_pay_only_if_it_repeats() {
     let evidence = [
         exit("a", 0, Exit::Code(1), PEER, 1000),
         exit("b", 1, Exit::Code(1), PEER, 1001),

@@ -114,7 +114,7 @@ fn a_job_gets_the_pods_that_it_lacks() {
     };
     let plan = planned(&job(2), &[ended, pod("b")], 1);
     assert_eq!((plan.create, deleted(&plan)), (1, vec!["a"]));
-    assert!(plan.delete[0].in_vain, "the next one may end alike");
+    assert!(plan.delete[0].backs_off, "the next one may end alike");
     assert_eq!(
         planned(&job(2), &[pod("a"), unschedulable("b")], 1),
         PodPlan {
@@ -269,7 +269,7 @@ fn a_pod_with_an_unhealthy_gpu_is_replaced() {
     let pods = [pod("sick-1"), pod("b"), pod("c")];
     let plan = planned(&moved, &pods, 10);
     assert_eq!((plan.create, deleted(&plan)), (0, vec!["sick-1"]));
-    assert!(plan.delete[0].in_vain, "the next one may get it too");
+    assert!(plan.delete[0].backs_off, "the next one may get it too");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn a_pod_that_must_not_go_to_a_host_that_is_fit_again_is_made_anew() {
     };
     let plan = planned(&job, &[pod("a"), waiting("h2")], 1);
     assert_eq!((plan.create, deleted(&plan)), (1, vec!["b"]));
-    assert!(plan.delete[0].in_vain, "hosts may come and go often");
+    assert!(plan.delete[0].backs_off, "hosts may come and go often");
     for host in ["bad", "strange"] {
         let plan = planned(&job, &[pod("a"), waiting(host)], 1);
         assert_eq!((plan.create, deleted(&plan)), (0, vec![]), "{host}");

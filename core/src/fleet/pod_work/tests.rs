@@ -161,7 +161,7 @@ fn a_deletion_that_failed_is_tried_again() {
 }
 
 #[test]
-fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
+fn each_time_that_the_job_backs_off_it_pauses_longer() {
     let (mut work, job) = (PodWork::default(), job(1));
     let ended = WorkerPod {
         stage: PodStage::Ended,
@@ -185,7 +185,7 @@ fn after_a_pod_that_was_made_in_vain_the_job_pauses_longer_each_time() {
         ..job
     };
     steps(&mut work, &trains, 300);
-    assert_eq!(work.in_vain, 0);
+    assert_eq!(work.back_offs, 0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// In doubt a job pays from the fourth time on that brought no new step.
-const IN_VAIN: u32 = 3;
+const DOUBTFUL_MAX: u32 = 3;
 
 /// How long a message may wait for the decision that uses it (`Plan::gather_ms`).
 const UNDER_WAY: Duration = Duration::from_millis(20);
@@ -90,7 +90,7 @@ fn compare(
         }))
     };
     let advanced = incident.last_step_before > before.furthest_step.max(before.last_step);
-    let in_vain = !advanced && before.in_vain >= IN_VAIN;
+    let repeats = !advanced && before.doubtful_in_row >= DOUBTFUL_MAX;
     let pays = incident.charged == Charged::Job;
     let first = world.truth.deeds.get(&run).and_then(|deeds| deeds.first());
     let named = incident
@@ -100,7 +100,7 @@ fn compare(
         .and_then(|node| world.machine_named(node));
     let Some(machine) = named else {
         return match (pays, first) {
-            (true, _) if in_vain => say(IN_DOUBT, Verdict::Excused),
+            (true, _) if repeats => say(IN_DOUBT, Verdict::Excused),
             (true, _) if world.truth.rolled_back.is_some() => say(FORGOTTEN, Verdict::Excused),
             (true, _) => Err(format!(
                 "{} pays for the network: {}",
@@ -116,7 +116,7 @@ fn compare(
     };
     match truth_of(world, job, &run, incident, machine) {
         Some((truly, _)) if pays && !owns(truly) && !refused_everywhere(world, job, &run) => {
-            match in_vain {
+            match repeats {
                 true => say(IN_DOUBT, Verdict::Excused),
                 false => Err(format!(
                     "{} pays for what it did not do ({truly}): {}",
@@ -136,7 +136,7 @@ fn compare(
                 },
             )
         }
-        None if pays && in_vain => say(IN_DOUBT, Verdict::Excused),
+        None if pays && repeats => say(IN_DOUBT, Verdict::Excused),
         None if world.truth.rolled_back.is_some() => say(FORGOTTEN, Verdict::Excused),
         None if pays => Err(format!(
             "{} pays for what it did not do: {}",

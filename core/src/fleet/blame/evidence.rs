@@ -1,0 +1,227 @@
+//! The facts that speak against a generation, each with what can be said of it alone: on which node,
+//! when, whether it ends the generation, whether it can only follow from another. Which of them caused
+//! the others is the parent's.
+
+use std::time::Duration;
+
+use crate::{
+    exit::{Exit, ExitClass},
+    id::NodeName,
+    time::Timestamp,
+};
+
+/// One fact about a broken generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    RankExit {
+        node: NodeName,
+        rank: u32,
+        exit: Exit,
+        class: ExitClass,
+        at: Timestamp,
+        error: Option<String>,
+    },
+    /// torchrun failed, and no rank did.
+    TorchrunFailed {
+        node: NodeName,
+        exit: Exit,
+        at: Timestamp,
+        error: Option<String>,
+        /// At least one rank had been started.
+        launched: bool,
+    },
+    /// The group is dead, and nobody knows how it ended, because its runner was killed. A program
+    /// that fails does not cause that, unless it eats all memory.
+    Vanished {
+        node: NodeName,
+        at: Timestamp,
+        /// At least one rank had been started.
+        launched: bool,
+    },
+    /// The member is proven dead, and its node has since forgotten how it ended. Another
+    /// member may have failed first.
+    Forgotten {
+        node: NodeName,
+        at: Timestamp,
+    },
+    /// The node's agent is silent. `since`: when its connection broke, or else when the agent was
+    /// last heard. `heard`: its last sign of life.
+    NodeSilent {
+        node: NodeName,
+        lost: bool,
+        since: Timestamp,
+        heard: Timestamp,
+    },
+    NodeRebooted {
+        node: NodeName,
+        at: Timestamp,
+    },
+    NodeDeleted {
+        node: NodeName,
+        at: Timestamp,
+    },
+    /// The node itself says that the hardware given to this member cannot go on.
+    Unhealthy {
+        node: NodeName,
+        reason: String,
+        at: Timestamp,
+    },
+    /// The workers stopped by themselves, because their node heard nothing of the coordinator
+    /// (`fenceAfter`). This is nobody's fault.
+    Fenced {
+        node: NodeName,
+        at: Timestamp,
+    },
+    /// The node says that it cannot start the run, and why.
+    Refused {
+        node: NodeName,
+        reason: String,
+    },
+    StartTimeout {
+        node: NodeName,
+        at: Timestamp,
+    },
+    /// The workers were killed because their machine is taken away or their pod is deleted. `why` is
+    /// the node's own text.
+    Leaving {
+        node: NodeName,
+        why: String,
+        at: Timestamp,
+    },
+    /// The software on this node does not match the other members', and the job refuses a mixture.
+    /// `how` reads like `torch 2.14, not torch 2.15`.
+    Unlike {
+        node: NodeName,
+        how: String,
+        at: Timestamp,
+    },
+}
+
+/// A silence may have caused a failure that was reported up to this long before it. One network cut
+/// causes both, and chance decides which of two connections notices it first.
+const SAME_CUT: Duration = Duration::from_millis(250);
+
+impl Evidence {
+    pub(crate) fn node(&self) -> &NodeName {
+        match self {
+            Evidence::RankExit { node, .. }
+            | Evidence::TorchrunFailed { node, .. }
+            | Evidence::Vanished { node, .. }
+            | Evidence::Forgotten { node, .. }
+            | Evidence::NodeSilent { node, .. }
+            | Evidence::NodeRebooted { node, .. }
+            | Evidence::NodeDeleted { node, .. }
+            | Evidence::Unhealthy { node, .. }
+            | Evidence::Fenced { node, .. }
+            | Evidence::Refused { node, .. }
+            | Evidence::StartTimeout { node, .. }
+            | Evidence::Leaving { node, .. }
+            | Evidence::Unlike { node, .. } => node,
+        }
+    }
+
+    /// The same fact on a node that is leaving, for this reason: what was killed there was ended with
+    /// it.
+    pub(crate) fn on_leaving(self, why: &str) -> Self {
+        let is_killed = match &self {
+            Evidence::RankExit { class, .. } => *class == ExitClass::Killed,
+            Evidence::TorchrunFailed { exit, error, .. } => {
+                exit.class(error.as_deref()) == ExitClass::Killed
+            }
+            Evidence::Vanished { .. } => true,
+            _ => false,
+        };
+        match is_killed {
+            true => Evidence::Leaving {
+                node: self.node().clone(),
+                why: why.to_owned(),
+                at: self.at(),
+            },
+            false => self,
+        }
+    }
+
+    /// Notes that the ranks of this generation had been started. The node's report may no longer
+    /// say so: a restarted agent knows of a lost runner only what the runner had written down.
+    pub(crate) fn had_launched(&mut self) {
+        if let Evidence::TorchrunFailed { launched, .. } | Evidence::Vanished { launched, .. } =
+            self
+        {
+            *launched = true;
+        }
+    }
+
+    /// Whether this alone ends the generation. A member's death does, and so does silence beyond
+    /// the limit. A suspicion does not.
+    pub(crate) fn breaks(&self) -> bool {
+        !matches!(self, Evidence::NodeSilent { lost: false, .. })
+    }
+
+    /// Whether this is no cause: at most it says that another member went away.
+    pub(crate) fn is_victim(&self) -> bool {
+        match self {
+            Evidence::Forgotten { .. } => true,
+            Evidence::RankExit { class, .. } => *class == ExitClass::PeerLost,
+            Evidence::TorchrunFailed { exit, error, .. } => {
+                exit.class(error.as_deref()) == ExitClass::PeerLost
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this names a cause other than a network cut: the runner was killed, or a program
+    /// crashed, or ended with an error of its own.
+    pub(super) fn has_a_cause_of_its_own(&self) -> bool {
+        match self {
+            Evidence::Vanished { .. } | Evidence::Leaving { .. } => true,
+            Evidence::RankExit { exit, error, .. }
+            | Evidence::TorchrunFailed { exit, error, .. } => {
+                (error.is_some() || exit.is_crash()) && !self.is_victim()
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this says only that nothing was heard from a node.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Evidence::NodeSilent { .. } | Evidence::StartTimeout { .. }
+        )
+    }
+
+    /// The time at which this is ranked among the others. A silence is ranked a little before it was
+    /// noticed (see [`SAME_CUT`]), and a refusal, which has no time, first.
+    pub(crate) fn at(&self) -> Timestamp {
+        match self {
+            Evidence::RankExit { at, .. }
+            | Evidence::TorchrunFailed { at, .. }
+            | Evidence::Vanished { at, .. }
+            | Evidence::Forgotten { at, .. }
+            | Evidence::NodeRebooted { at, .. }
+            | Evidence::NodeDeleted { at, .. }
+            | Evidence::Unhealthy { at, .. }
+            | Evidence::Fenced { at, .. }
+            | Evidence::StartTimeout { at, .. }
+            | Evidence::Leaving { at, .. }
+            | Evidence::Unlike { at, .. } => *at,
+            Evidence::NodeSilent { since, .. } => *since - SAME_CUT,
+            Evidence::Refused { .. } => Timestamp::default(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Evidence::RankExit { node, rank, .. } => format!("rank {rank} on {node}"),
+            other => other.node().to_string(),
+        }
+    }
+
+    /// When it happened, as far as is known.
+    pub(super) fn happened(&self) -> Timestamp {
+        match self {
+            Evidence::NodeSilent { since, .. } => *since,
+            other => other.at(),
+        }
+    }
+}

@@ -99,6 +99,8 @@ pub enum MemberState {
     Active,
     Succeeded,
     Failed,
+    /// It was stopped, because the job was over.
+    Stopped,
 }
 
 /// The status, as `-o yaml` shows it.
@@ -145,6 +147,7 @@ impl Status {
 pub fn status(life: &Life<'_>) -> Option<Status> {
     let kind = shown(&life.origin.kind, &life.origin.api_version)?;
     let words = kind.words(life);
+    let says_restarting = kind.operator == kinds::Operator::Training;
     let mut conditions = Conditions::default();
     conditions.set(
         ConditionType::Created,
@@ -157,12 +160,12 @@ pub fn status(life: &Life<'_>) -> Option<Status> {
         let at = *at;
         match what {
             What::Runs => conditions.set(ConditionType::Running, at, &words, words.running()),
-            What::Failed { group } if kind.says_restarting => {
+            What::Failed { group } if says_restarting => {
                 let message = words.restarting(group.as_deref());
                 conditions.set(ConditionType::Restarting, at, &words, message);
             }
             // An elastic job survives a node, and stays Running.
-            What::Moved if kind.says_restarting && !life.elastic => {
+            What::Moved if says_restarting && !life.elastic => {
                 conditions.set(
                     ConditionType::Restarting,
                     at,
@@ -183,21 +186,21 @@ pub fn status(life: &Life<'_>) -> Option<Status> {
                 conditions.set(ConditionType::Succeeded, at, &words, words.succeeded());
             }
             What::Ended(end) => {
-                let reason = match end {
-                    End::Cancelled => "Cancelled".to_owned(),
-                    End::Refused { .. } => words.reason("FailedValidation"),
-                    _ => words.reason(ConditionType::Failed.name()),
-                };
-                conditions.put(ConditionType::Failed, at, reason, words.failed(end));
+                let (reason, message) = (words.why_failed(end), words.failed(end));
+                conditions.put(ConditionType::Failed, at, reason, message);
             }
         }
     }
+    // The operator counts what is still active at the success of a job.
+    let stopped_well =
+        kind.operator == kinds::Operator::Training && conditions.holds(ConditionType::Succeeded);
     let mut replica_statuses: BTreeMap<String, Replicas> = BTreeMap::new();
     for member in &life.members {
         let group = kinds::group(&member.group);
         let replicas = replica_statuses.entry(group).or_default();
         match member.state {
-            MemberState::Waiting => {}
+            MemberState::Stopped if stopped_well => replicas.succeeded += 1,
+            MemberState::Waiting | MemberState::Stopped => {}
             MemberState::Active => replicas.active += 1,
             MemberState::Succeeded => replicas.succeeded += 1,
             MemberState::Failed => replicas.failed += 1,

@@ -13,7 +13,7 @@ use muster_core::{
     node_report::{Gpu, NodeReport, gpu::Driver},
     protocol::Speaks,
     run::{
-        Assignment, Endpoint, LauncherReport, LauncherState, RankReport, RunId, RunPhase,
+        Assignment, Endpoint, Key, LauncherReport, LauncherState, RankReport, RunId, RunPhase,
         RunReport, Target,
     },
     time::Timestamp,
@@ -352,6 +352,9 @@ impl Node {
                         host: "127.0.0.1".into(),
                         port: 1,
                     });
+                    // What frameworks other than torch tell their members of each other.
+                    run.port = (!assignment.framework.is_torch()).then_some(1);
+                    run.key = assignment.lends().then(|| Key("0".repeat(32)));
                 }
             }
             Target::Running(assignment, _) => {

@@ -159,8 +159,14 @@ pub(super) fn read(
         true => Policy::Never,
         false => Policy::OnFailure,
     };
-    // The launcher is a Job of Kubernetes, which tries again 6 times unless it is told.
+    // The launcher is a Job of Kubernetes. It tries again 6 times unless it is told, and also when the
+    // kubelet is not to restart its pod.
     let own = (!is_v1).then_some(6);
+    if let (Some((policy, _)), false) = (&mut launcher.policy, is_v1)
+        && *policy == Policy::Never
+    {
+        *policy = Policy::OnFailure;
+    }
     let ends = roles::restarts(
         launcher.policy.as_ref(),
         default,

@@ -77,22 +77,21 @@ impl Conditions {
     }
 
     pub(super) fn suspended(&mut self, at: Option<Timestamp>, words: &Words<'_>) {
-        let (reason, message) = (words.reason("Suspended"), words.suspended());
+        let reason = words.reason("Suspended");
         if self.get(ConditionType::Running).is_some() {
-            self.add(
-                ConditionType::Running,
-                false,
-                at,
-                reason.clone(),
-                message.clone(),
-            );
+            let message = words.runs_no_more();
+            self.add(ConditionType::Running, false, at, reason.clone(), message);
         }
-        self.put(ConditionType::Suspended, at, reason, message);
+        self.put(ConditionType::Suspended, at, reason, words.suspended());
     }
 
     pub(super) fn resumed(&mut self, at: Option<Timestamp>, words: &Words<'_>) {
         let reason = words.reason("Resumed");
         self.add(ConditionType::Suspended, false, at, reason, words.resumed());
+    }
+
+    pub(super) fn holds(&self, kind: ConditionType) -> bool {
+        self.get(kind).is_some_and(|known| known.status == "True")
     }
 
     fn get(&self, kind: ConditionType) -> Option<&Condition> {

@@ -12,8 +12,17 @@ pub struct Shown {
     pub plural: &'static str,
     /// A message names the job as NAMESPACE/NAME where others have its name alone.
     full_name: FullName,
-    /// A failure of a member shows as Restarting. Elsewhere the job stays Running.
-    pub(super) says_restarting: bool,
+    pub(super) operator: Operator,
+}
+
+/// Whose words they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operator {
+    /// Kubeflow's training operator, and that of TorchElastic, from which it came.
+    Training,
+    /// mpi-operator, since `v2beta1`. It leaves restarts to the launcher's own Job, whose reasons it
+    /// passes on (`pkg/controller/mpi_job_controller.go`).
+    Mpi,
 }
 
 /// When messages about running and success name the namespace.
@@ -45,7 +54,7 @@ const fn kubeflow(kind: &'static str, plural: &'static str, full_name: FullName)
         group: KUBEFLOW,
         plural,
         full_name,
-        says_restarting: true,
+        operator: Operator::Training,
     }
 }
 
@@ -59,8 +68,10 @@ pub fn shown(kind: &str, api_version: &str) -> Option<Shown> {
     let (group, version) = api_version.split_once('/')?;
     let found = shown_kinds().find(|known| known.kind == kind && known.group == group)?;
     Some(Shown {
-        // The operator of this version leaves restarts to the launcher's own Job.
-        says_restarting: !(kind == "MPIJob" && version == "v2beta1"),
+        operator: match (kind, version) {
+            ("MPIJob", "v2beta1") => Operator::Mpi,
+            _ => Operator::Training,
+        },
         ..*found
     })
 }
@@ -93,6 +104,7 @@ impl Shown {
             kind: self.kind,
             name: life.name,
             namespace: full.then_some(life.namespace),
+            operator: self.operator,
         }
     }
 }
@@ -111,6 +123,7 @@ pub(super) struct Words<'a> {
     name: &'a str,
     /// If messages name it.
     namespace: Option<&'a str>,
+    operator: Operator,
 }
 
 impl Words<'_> {
@@ -131,7 +144,10 @@ impl Words<'_> {
     }
 
     pub(super) fn created(&self) -> String {
-        format!("{} is created.", self.short())
+        match self.operator {
+            Operator::Training => format!("{} is created.", self.short()),
+            Operator::Mpi => format!("{} is created.", self.full()),
+        }
     }
 
     pub(super) fn running(&self) -> String {
@@ -145,11 +161,25 @@ impl Words<'_> {
     }
 
     pub(super) fn suspended(&self) -> String {
-        format!("{} is suspended.", self.short())
+        match self.operator {
+            Operator::Training => format!("{} is suspended.", self.short()),
+            Operator::Mpi => format!("{} suspended", self.kind),
+        }
+    }
+
+    /// The message of the condition Running, which does not hold any more.
+    pub(super) fn runs_no_more(&self) -> String {
+        match self.operator {
+            Operator::Training => self.suspended(),
+            Operator::Mpi => format!("{} is suspended.", self.full()),
+        }
     }
 
     pub(super) fn resumed(&self) -> String {
-        format!("{} is resumed.", self.short())
+        match self.operator {
+            Operator::Training => format!("{} is resumed.", self.short()),
+            Operator::Mpi => format!("{} resumed", self.kind),
+        }
     }
 
     pub(super) fn succeeded(&self) -> String {
@@ -159,8 +189,25 @@ impl Words<'_> {
         }
     }
 
+    /// The reason of the condition Failed.
+    pub(super) fn why_failed(&self, end: &End) -> String {
+        match (end, self.operator) {
+            (End::Cancelled, _) => "Cancelled".to_owned(),
+            (End::Refused { .. }, _) => self.reason("FailedValidation"),
+            (End::Restarts, Operator::Mpi) => "BackoffLimitExceeded".to_owned(),
+            (End::Deadline, Operator::Mpi) => "DeadlineExceeded".to_owned(),
+            _ => self.reason("Failed"),
+        }
+    }
+
     pub(super) fn failed(&self, end: &End) -> String {
         match end {
+            End::Restarts if self.operator == Operator::Mpi => {
+                "Job has reached the specified backoff limit".to_owned()
+            }
+            End::Deadline if self.operator == Operator::Mpi => {
+                "Job was active longer than specified deadline".to_owned()
+            }
             End::Restarts => format!(
                 "Job {} has failed because it has reached the specified backoff limit",
                 self.name

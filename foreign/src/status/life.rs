@@ -53,6 +53,8 @@ pub struct Receipt<'a> {
     /// As `rank 1 on node-2`.
     pub culprit: &'a str,
     pub from_nodes: usize,
+    /// Another generation follows. If not, this may be the end of the job.
+    pub goes_on: bool,
     /// When all members of the generation that followed had started. `None`: there is none, they have
     /// not, or nobody saw it.
     pub launched: Option<Timestamp>,
@@ -109,12 +111,15 @@ pub fn life<'a>(known: &Known<'a>) -> Life<'a> {
 
 fn past(known: &Known<'_>) -> Vec<Happened> {
     let mut happened = Vec::new();
+    let failed = known.phase == Phase::Failed;
     let is = |receipt: &Receipt<'_>, cause: Cause| receipt.cause == format!("{cause:?}");
     for receipt in &known.receipts {
         // Events say when a person suspended and resumed it.
         let told_elsewhere = [Cause::FirstStart, Cause::Suspended, Cause::Resumed];
         let what = match told_elsewhere.into_iter().any(|cause| is(receipt, cause)) {
             true => None,
+            // The failure that ended the job restarted nothing.
+            false if failed && !receipt.goes_on => None,
             false if receipt.charged_to_job => Some(What::Failed {
                 group: culprit(receipt, known),
             }),
@@ -217,9 +222,12 @@ fn members(known: &Known<'_>) -> Vec<Member> {
             // The workers of a generation that is gone are no replicas of now.
             (false, _) | (_, []) => MemberState::Waiting,
             (_, all) if all.iter().all(|end| *end == Some(true)) => MemberState::Succeeded,
-            (_, all) if all.iter().all(Option::is_none) => MemberState::Active,
+            (_, all) if all.iter().all(Option::is_none) => match over {
+                true => MemberState::Stopped,
+                false => MemberState::Active,
+            },
             // A member that was stopped after the end of the job has not failed.
-            _ if known.phase == Phase::Succeeded => MemberState::Waiting,
+            _ if known.phase == Phase::Succeeded => MemberState::Stopped,
             _ => MemberState::Failed,
         };
         let group = group(place)?;

@@ -174,6 +174,52 @@ fn the_operator_of_v2beta1_does_not_say_restarting() {
     assert_eq!(status(&life(&origin, &told)).unwrap().state(), "Running");
 }
 
+/// Sources: mpi-operator, `pkg/controller/mpi_job_controller.go`, and the Job controller of Kubernetes,
+/// whose reasons it passes on.
+#[test]
+fn the_operator_of_v2beta1_has_words_of_its_own() {
+    let origin = Origin {
+        api_version: "kubeflow.org/v2beta1".into(),
+        ..origin("MPIJob")
+    };
+    let mut told = vec![(3, What::Runs), (60, What::Suspended)];
+    assert_eq!(
+        lines(&life(&origin, &told)),
+        [
+            "Created=True MPIJobCreated at 0: MPIJob team/story is created.",
+            "Running=False MPIJobSuspended at 60: MPIJob team/story is suspended.",
+            "Suspended=True MPIJobSuspended at 60: MPIJob suspended",
+        ]
+    );
+    told.push((70, What::Resumed));
+    let ends = [
+        (
+            End::Restarts,
+            "BackoffLimitExceeded at 80: Job has reached the specified backoff limit",
+        ),
+        (
+            End::Deadline,
+            "DeadlineExceeded at 80: Job was active longer than specified deadline",
+        ),
+        (
+            End::Failure { group: None },
+            "MPIJobFailed at 80: MPIJob team/story has failed",
+        ),
+    ];
+    for (end, words) in ends {
+        let mut told = told.clone();
+        told.push((80, What::Ended(end)));
+        let lines = lines(&life(&origin, &told));
+        assert_eq!(
+            lines[2..],
+            [
+                "Suspended=False MPIJobResumed at 70: MPIJob resumed".to_owned(),
+                format!("Failed=True {words}"),
+            ]
+        );
+    }
+}
+
 #[test]
 fn a_suspended_job_shows_both() {
     let origin = origin("TFJob");

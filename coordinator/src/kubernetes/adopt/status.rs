@@ -90,6 +90,11 @@ pub(super) fn wanted(
             replicas["selector"] = json!(selector);
         }
     }
+    // Some definitions ask for it, also while there are no members.
+    let replicas = &mut value["replicaStatuses"];
+    if replicas.is_null() {
+        *replicas = json!({});
+    }
     say(&mut value, shows, objection);
     give_times(&mut value, &seen.status, now);
     Some(value)
@@ -191,6 +196,7 @@ fn receipt(incident: &Incident) -> Receipt<'_> {
         charged_to_job: incident.charged == Charged::Job,
         culprit: incident.culprit.as_deref().unwrap_or_default(),
         from_nodes: incident.from_nodes as usize,
+        goes_on: incident.to.is_some(),
         launched: incident.launched_at.filter(|_| incident.to.is_some()),
     }
 }

@@ -12,8 +12,14 @@ use super::{
 };
 
 /// The kinds that are here, as paths name them.
-pub(super) const KINDS: [&str; 6] = [
+pub(super) const KINDS: [&str; 12] = [
     "pytorchjobs",
+    "tfjobs",
+    "jaxjobs",
+    "xgboostjobs",
+    "paddlejobs",
+    "mpijobs",
+    "elasticjobs",
     "networkpolicies",
     "poddisruptionbudgets",
     "podgroups",
@@ -131,7 +137,8 @@ impl State {
                 cuts: self.cuts,
             },
             ("list", _) => {
-                if what != "pytorchjobs" {
+                // Those that it adopts are others' own, and have no label of Muster.
+                if !what.ends_with("jobs") {
                     assert_eq!(asked.query["labelSelector"], "muster.dev%2Fjob-uid");
                 }
                 let version = self.version.to_string();

@@ -2,28 +2,27 @@
 //! kubelets are played by the test. A real API server is asked, too; with TEST_ASSET_KUBEFLOW_CRDS, a folder
 //! with Kubeflow's definitions (`manifests/base/crds` in kubeflow/training-operator), by their schema.
 
-use std::{collections::BTreeMap, env, fs, path::PathBuf, process::Stdio};
+mod kinds;
+mod team;
 
-use muster_coordinator::kubernetes::Settings;
+use std::{env, process::Stdio};
+
 use muster_core::exit::Exit;
+use muster_foreign::adopt::adoptable;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Command,
 };
 
-use super::{Method, World, real};
+use self::team::{LOOK, Team};
+use super::{World, real};
 use crate::{
-    access::Secure,
-    agent::{FakeAgent, Order},
-    cluster::{Cluster, Holder},
-    kubectl::{Kubectl, NAMESPACE, condition, holding},
+    agent::Order,
+    cluster::Cluster,
+    kubectl::{NAMESPACE, condition, holding},
     server::within,
-    tokens::mint,
 };
-
-/// How often an object is looked at that should become different.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
 #[tokio::test]
 async fn objects_are_adopted_from_the_api_server_that_is_not_there() {
@@ -41,67 +40,6 @@ async fn objects_are_adopted_from_a_real_api_server() {
             "!!! no kube-apiserver: that objects of a REAL API server are adopted is NOT SHOWN"
         ),
     }
-}
-
-/// A definition of PyTorchJob objects: Kubeflow's own if there is one, or else one that takes anything.
-fn definition() -> Value {
-    if let Some(folder) = env::var_os("TEST_ASSET_KUBEFLOW_CRDS") {
-        let path = PathBuf::from(folder).join("kubeflow.org_pytorchjobs.yaml");
-        return serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    }
-    let anything = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": "pytorchjobs.kubeflow.org" },
-        "spec": {
-            "group": "kubeflow.org", "scope": "Namespaced",
-            "names": { "kind": "PyTorchJob", "plural": "pytorchjobs", "singular": "pytorchjob" },
-            "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
-                "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": anything, "status": anything } } } }],
-        },
-    })
-}
-
-impl World {
-    async fn install(&self) {
-        match self {
-            World::Fake(cluster) => cluster.change(|state| {
-                state.not_installed.remove("pytorchjobs");
-            }),
-            World::Real(server) => server.install_adoption(definition()).await,
-        }
-    }
-
-    async fn run_pod(&self, pod: &Value, host: &str) -> String {
-        let name = pod["metadata"]["name"].as_str().unwrap();
-        match self {
-            World::Real(server) => server.run_pod(NAMESPACE, pod, "n1").await,
-            World::Fake(cluster) => {
-                let running =
-                    json!({ "spec": { "nodeName": host }, "status": { "phase": "Running" } });
-                cluster.change(|state| state.change_pod(NAMESPACE, name, running));
-                let place = (NAMESPACE.to_owned(), name.to_owned());
-                let pod = cluster.change(|state| state.pods[&place].clone());
-                mint(cluster, Holder::of_pod(&pod))
-            }
-        }
-    }
-
-    async fn drop_pod(&self, name: &str) {
-        match self {
-            World::Real(server) => server.drop_pod(NAMESPACE, name).await,
-            World::Fake(cluster) => cluster.change(|state| {
-                let place = (NAMESPACE.to_owned(), name.to_owned());
-                if state.pods.contains_key(&place) {
-                    state.drop_pod(NAMESPACE, name);
-                }
-            }),
-        }
-    }
-}
-
-fn path(name: &str) -> String {
-    format!("/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs{name}")
 }
 
 fn template(image: &str) -> Value {
@@ -122,130 +60,11 @@ fn object(name: &str) -> Value {
     })
 }
 
-struct Team {
-    world: World,
-    kubectl: Kubectl,
-    settings: Settings,
-    secure: Option<Secure>,
-    agents: BTreeMap<String, FakeAgent>,
-}
-
-impl Team {
-    async fn create(&self, object: Value) -> Value {
-        let path = path("");
-        let made = self.kubectl.ask(Method::POST, &path, Some(&object));
-        made.await.unwrap()
-    }
-
-    async fn patch(&self, name: &str, patch: Value) {
-        let path = path(&format!("/{name}"));
-        let patched = self.kubectl.ask(Method::PATCH, &path, Some(&patch));
-        patched.await.unwrap();
-    }
-
-    async fn get(&self, name: &str) -> Value {
-        let path = path(&format!("/{name}"));
-        self.kubectl.ask(Method::GET, &path, None).await.unwrap()
-    }
-
-    async fn until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let mut look = tokio::time::interval(LOOK);
-        let waiting = async {
-            loop {
-                look.tick().await;
-                last = self.get(name).await;
-                if wanted(&last) {
-                    return;
-                }
-            }
-        };
-        let waited = tokio::time::timeout(crate::server::PATIENCE, waiting).await;
-        assert!(waited.is_ok(), "{name} stays {last:#}");
-        last
-    }
-
-    /// Waits until a job has so many pods that stay. Nobody collects here those of a job that is gone.
-    async fn pods(&self, job: &str, count: usize) -> Vec<Value> {
-        let path =
-            format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=muster.dev%2Fjob-uid");
-        let mut look = tokio::time::interval(LOOK);
-        within(async {
-            loop {
-                look.tick().await;
-                let list = self.kubectl.ask(Method::GET, &path, None).await.unwrap();
-                let items = list["items"].as_array().unwrap();
-                let stands = |item: &&Value| {
-                    item["metadata"]["deletionTimestamp"].is_null()
-                        && item["metadata"]["labels"]["muster.dev/job-name"] == *job
-                };
-                let items: Vec<&Value> = items.iter().filter(stands).collect();
-                if items.len() == count {
-                    return items.into_iter().cloned().collect();
-                }
-            }
-        })
-        .await
-    }
-
-    /// All pods get a host, and their agents dial.
-    async fn run_all(&mut self, pods: &[Value]) {
-        for (i, pod) in pods.iter().enumerate() {
-            let name = pod["metadata"]["name"].as_str().unwrap();
-            let token = self.world.run_pod(pod, &format!("gpu-{i}")).await;
-            let secure = self.secure.as_ref().unwrap();
-            let clients = secure.with_token(&token).await;
-            let agent = FakeAgent::over(&clients, &format!("{name}.{NAMESPACE}.pod")).await;
-            self.agents.insert(name.to_owned(), agent);
-        }
-    }
-
-    async fn delete(&self, name: &str) {
-        let path = path(&format!("/{name}"));
-        self.kubectl.ask(Method::DELETE, &path, None).await.unwrap();
-    }
-
-    /// The reasons of the events about an object, and their notes.
-    async fn events(&self, object: &Value) -> Vec<(String, String)> {
-        let uid = object["metadata"]["uid"].as_str().unwrap();
-        let events = self.world.events_of(NAMESPACE, uid).await;
-        let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
-        let events = events.iter();
-        events
-            .map(|event| (text(event, "reason"), text(event, "note")))
-            .collect()
-    }
-
-    async fn until_told(&self, object: &Value, reason: &str) -> String {
-        let mut look = tokio::time::interval(LOOK);
-        within(async {
-            loop {
-                look.tick().await;
-                let events = self.events(object).await;
-                if let Some((_, note)) = events.into_iter().find(|(is, _)| is == reason) {
-                    return note;
-                }
-            }
-        })
-        .await
-    }
-}
-
 async fn suite(world: World) {
-    let kubectl = world.kubectl();
-    let mut settings = world.makes_pods().await;
-    settings.adopt = vec![muster_foreign::adopt::adoptable("pytorchjobs").unwrap()];
-    let asked = settings.clone();
-    let secure = Secure::start_with(|all| all.kubernetes = Some(asked)).await;
+    let kind = adoptable("pytorchjobs").unwrap();
+    let mut team = Team::start(world, &[kind]).await;
     // The coordinator waits for the definition.
-    world.install().await;
-    let mut team = Team {
-        world,
-        kubectl,
-        settings,
-        secure: Some(secure),
-        agents: BTreeMap::new(),
-    };
+    team.world.install(&kind).await;
     Box::pin(it_runs(&mut team)).await;
     Box::pin(it_is_suspended_and_resumed(&mut team)).await;
     Box::pin(a_change_that_cannot_be_is_told(&team)).await;
@@ -342,9 +161,7 @@ async fn it_is_suspended_and_resumed(team: &mut Team) {
     let held = team.until("digits", holds("Suspended")).await;
     assert_eq!(condition(&held, "Running")["status"], "False", "{held:#}");
     team.pods("digits", 0).await;
-    for name in std::mem::take(&mut team.agents).into_keys() {
-        team.world.drop_pod(&name).await;
-    }
+    team.drop_all().await;
     team.patch("digits", suspend(false)).await;
     let pods = team.pods("digits", 2).await;
     team.run_all(&pods).await;
@@ -411,9 +228,7 @@ async fn it_succeeds_and_goes(team: &mut Team) {
     assert!(story.is_sorted() && story[0].is_some(), "{reasons:?}");
     team.delete("digits").await;
     team.kubectl.until_gone("digits").await;
-    for name in std::mem::take(&mut team.agents).into_keys() {
-        team.world.drop_pod(&name).await;
-    }
+    team.drop_all().await;
 }
 
 async fn what_is_refused_says_so(team: &Team) {
@@ -526,9 +341,7 @@ async fn kubeflows_own_sdk_sees_no_change(team: &mut Team) {
     says("deleted").await;
     assert!(within(user.wait()).await.unwrap().success());
     team.kubectl.until_gone("sdk").await;
-    for name in std::mem::take(&mut team.agents).into_keys() {
-        team.world.drop_pod(&name).await;
-    }
+    team.drop_all().await;
 }
 
 /// While nobody looks, one object goes and another comes. A third one has its job already.
@@ -539,13 +352,13 @@ async fn a_restart_loses_nothing(team: &mut Team) {
     }
     let stays = team.kubectl.until("stays", |_| true).await;
     team.kubectl.until("goes", |_| true).await;
-    let stopped = team.secure.take().unwrap().stop().await;
-    team.delete("goes").await;
-    team.create(object("comes")).await;
-    team.kubectl.get("goes").await.unwrap();
-    let asked = team.settings.clone();
-    let secure = stopped.start_with(|all| all.kubernetes = Some(asked)).await;
-    team.secure = Some(secure);
+    let kinds = [team.kind];
+    team.restart(&kinds, async |team: &Team| {
+        team.delete("goes").await;
+        team.create(object("comes")).await;
+        team.kubectl.get("goes").await.unwrap();
+    })
+    .await;
     team.kubectl.until_gone("goes").await;
     team.until("comes", holds("Created")).await;
     team.pods("comes", 2).await;

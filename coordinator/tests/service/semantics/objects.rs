@@ -302,6 +302,10 @@ async fn rules(world: &World) {
         ),
         (with("args", json!([])), "names no script; give args"),
         (
+            json!({ "workingDir": "/", "command": ["python"], "framework": "torch" }),
+            "names no script; give args",
+        ),
+        (
             with("workingDir", json!("here")),
             "must be an absolute path",
         ),

@@ -10,6 +10,7 @@ use std::{
 };
 
 use http::{Method, Request};
+use muster_foreign::adopt::Adoptable;
 use serde_json::{Value, json};
 
 use crate::{cluster::AUDIENCE, server::within};
@@ -308,17 +309,21 @@ impl Server {
 
     /// Rights of a component, as they are shipped.
     async fn grant(&self, component: &str) {
+        for object in manifest(&format!("components/{component}/rights.yaml")) {
+            self.grant_one(object).await;
+        }
+    }
+
+    async fn grant_one(&self, object: Value) {
         let rbac = "/apis/rbac.authorization.k8s.io/v1";
         let own = format!("{rbac}/namespaces/{AGENTS}");
-        for object in manifest(&format!("components/{component}/rights.yaml")) {
-            let path = match object["kind"].as_str().unwrap() {
-                "ClusterRole" => format!("{rbac}/clusterroles"),
-                "ClusterRoleBinding" => format!("{rbac}/clusterrolebindings"),
-                "Role" => format!("{own}/roles"),
-                _ => format!("{own}/rolebindings"),
-            };
-            self.create(&path, object).await;
-        }
+        let path = match object["kind"].as_str().unwrap() {
+            "ClusterRole" => format!("{rbac}/clusterroles"),
+            "ClusterRoleBinding" => format!("{rbac}/clusterrolebindings"),
+            "Role" => format!("{own}/roles"),
+            _ => format!("{own}/rolebindings"),
+        };
+        self.create(&path, object).await;
     }
 
     /// Waits until the coordinator may list these objects: its rights are known to the API server a moment
@@ -353,12 +358,39 @@ impl Server {
             .await;
     }
 
-    /// The definition of PyTorchJob objects, and the component as it is shipped.
-    pub(super) async fn install_adoption(&self, definition: Value) {
+    /// The definition of a kind, and the component as it is shipped. For other kinds than PyTorchJob the
+    /// rights are given as the component says: each stands where that stands.
+    pub(super) async fn install_adoption(&self, kind: &Adoptable, definition: Value) {
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         self.create(path, definition).await;
-        self.grant("adopt").await;
-        self.until_listed("/apis/kubeflow.org/v1/pytorchjobs").await;
+        let shipped = manifest("components/adopt/rights.yaml");
+        for object in shipped {
+            let mut text = object.to_string();
+            if kind.plural != "pytorchjobs" {
+                let name = format!("muster-coordinator-adopt-{}", kind.full_name());
+                text = text
+                    .replace("pytorchjobs", kind.plural)
+                    .replace("\"kubeflow.org\"", &format!("\"{}\"", kind.group))
+                    .replace("muster-coordinator-adopt", &name);
+            }
+            self.grant_one(serde_json::from_str(&text).unwrap()).await;
+        }
+        let all = format!("{}/{}", kind.path(), kind.plural);
+        self.until_listed(&all).await;
+    }
+
+    /// The definition of a kind goes, with all its objects.
+    pub(super) async fn uninstall(&self, kind: &Adoptable) {
+        let (plural, group) = (kind.plural, kind.group);
+        let path =
+            format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{group}");
+        within(async {
+            let mut look = tokio::time::interval(Duration::from_millis(200));
+            while self.try_ask(Method::DELETE, &path, None).await.is_ok() {
+                look.tick().await;
+            }
+        })
+        .await;
     }
 
     /// The scheduler gives a pod this node and its kubelet runs it. Returns a token of the pod.

@@ -102,6 +102,7 @@ fn receipt(incident: &v1::Incident) -> Receipt<'_> {
         charged_to_job: incident.charged == "job",
         culprit: &incident.culprit,
         from_nodes: incident.from_nodes as usize,
+        goes_on: incident.to_generation != 0,
         launched: launched(incident).filter(|_| incident.to_generation != 0),
     }
 }

@@ -1,15 +1,12 @@
 //! `muster get`, and its short forms `muster nodes` and `muster events`.
 
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, future::Future};
 
 use clap::Args;
 use muster_proto::v1::{
     Event, GetJobRequest, GetNodeRequest, Job, ListEventsRequest, ListJobsRequest,
-    ListNodesRequest, Node, WatchEventsRequest, WatchJobsRequest, WatchNodesRequest,
+    ListNodesRequest, Node, WatchEventsRequest, WatchJobsRequest, WatchJobsResponse,
+    WatchNodesRequest, WatchNodesResponse,
 };
 use muster_rpc::credentials::now_us;
 use tonic::Status;
@@ -27,6 +24,9 @@ use crate::{
 };
 
 mod foreign;
+mod watch;
+
+use watch::{Change, Printer, Source};
 
 /// Show jobs, nodes or events.
 ///
@@ -180,18 +180,12 @@ async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(
         cx.namespace()
     };
     if flags.watch {
-        let watch = || {
-            let request = WatchJobsRequest {
-                namespace: namespace.clone(),
-                name: name.clone().unwrap_or_default(),
-            };
-            let mut jobs = client.jobs();
-            async move { Ok(jobs.watch(request).await?.into_inner()) }
+        let jobs = Jobs {
+            client: &client,
+            namespace,
+            name: name.unwrap_or_default(),
         };
-        return print_watch(cx, &client, namespaced, watch, |change| {
-            change.job.map(|job| (job, change.deleted))
-        })
-        .await;
+        return watch::print(cx, &client, namespaced, &jobs).await;
     }
     if let Some(name) = name {
         let request = client.ask(GetJobRequest {
@@ -204,7 +198,7 @@ async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(
             .map_err(|status| client.failure(status))?;
         return print_one(cx, cx.format(), answer.into_inner().job.unwrap_or_default());
     }
-    let listed = all_jobs(&client, cx, namespaced).await?;
+    let listed = all_jobs(&client, &namespace).await?;
     let place = if namespaced {
         String::new()
     } else {
@@ -213,19 +207,69 @@ async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(
     print_list(cx, listed, namespaced, &format!("No jobs found{place}."))
 }
 
-/// The jobs of one namespace or of all, those that are over last.
-async fn all_jobs(
-    client: &Client,
-    cx: &Context,
-    of_all_namespaces: bool,
-) -> Result<Vec<Job>, Failure> {
-    let namespace = match of_all_namespaces {
-        true => String::new(),
-        false => cx.namespace(),
-    };
+/// Changes of jobs.
+struct Jobs<'a> {
+    client: &'a Client,
+    /// Empty: all.
+    namespace: String,
+    /// Empty: all.
+    name: String,
+}
+
+impl Source for Jobs<'_> {
+    type Item = Job;
+    type Message = WatchJobsResponse;
+
+    async fn watch(&self) -> Result<tonic::Streaming<WatchJobsResponse>, Status> {
+        let request = WatchJobsRequest {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        };
+        Ok(self.client.jobs().watch(request).await?.into_inner())
+    }
+
+    async fn read(&self, message: WatchJobsResponse) -> Result<Change<Job>, Status> {
+        Ok(Change::of(message.job, message.deleted))
+    }
+
+    async fn keys(&self) -> Result<BTreeSet<String>, Failure> {
+        let jobs = all_jobs(self.client, &self.namespace).await?;
+        Ok(jobs.iter().map(Listed::key).collect())
+    }
+}
+
+/// Changes of nodes.
+struct WatchedNodes<'a> {
+    client: &'a Client,
+    /// Empty: all.
+    name: String,
+}
+
+impl Source for WatchedNodes<'_> {
+    type Item = Node;
+    type Message = WatchNodesResponse;
+
+    async fn watch(&self) -> Result<tonic::Streaming<WatchNodesResponse>, Status> {
+        let name = self.name.clone();
+        let request = WatchNodesRequest { name };
+        Ok(self.client.nodes().watch(request).await?.into_inner())
+    }
+
+    async fn read(&self, message: WatchNodesResponse) -> Result<Change<Node>, Status> {
+        Ok(Change::of(message.node, message.deleted))
+    }
+
+    async fn keys(&self) -> Result<BTreeSet<String>, Failure> {
+        let nodes = all_nodes(self.client).await?;
+        Ok(nodes.iter().map(Listed::key).collect())
+    }
+}
+
+/// The jobs of one namespace, or of all if it is empty. Those that are over come last.
+async fn all_jobs(client: &Client, namespace: &str) -> Result<Vec<Job>, Failure> {
     let mut listed = all_pages(client, |page_token| {
         let request = client.ask(ListJobsRequest {
-            namespace: namespace.clone(),
+            namespace: namespace.to_owned(),
             page_size: 0,
             page_token,
         });
@@ -251,17 +295,11 @@ pub(crate) async fn nodes(cx: &Context, args: Nodes) -> Result<(), Failure> {
             .unwrap_or(name)
     });
     if args.watch {
-        let watch = || {
-            let request = WatchNodesRequest {
-                name: name.clone().unwrap_or_default(),
-            };
-            let mut nodes = client.nodes();
-            async move { Ok(nodes.watch(request).await?.into_inner()) }
+        let nodes = WatchedNodes {
+            client: &client,
+            name: name.unwrap_or_default(),
         };
-        return print_watch(cx, &client, false, watch, |change| {
-            change.node.map(|node| (node, change.deleted))
-        })
-        .await;
+        return watch::print(cx, &client, false, &nodes).await;
     }
     if let Some(name) = name {
         let answer = client
@@ -463,130 +501,5 @@ pub(crate) fn print_list<T: Listed>(
 }
 
 fn name_line<T: Listed>(item: &T) -> String {
-    format!("{}/{}\n", T::KIND, item.name())
-}
-
-/// Prints objects one by one as they change, and the heads only once.
-struct Printer {
-    table: Table,
-    heads_due: bool,
-    wide: bool,
-    namespaced: bool,
-}
-
-impl Printer {
-    fn new(cx: &Context, namespaced: bool) -> Printer {
-        Printer {
-            table: Table::new(Vec::new()),
-            heads_due: !cx.globals.no_headers,
-            wide: cx.format() == Format::Wide,
-            namespaced,
-        }
-    }
-
-    fn print<T: Listed>(&mut self, cx: &Context, item: &T) -> Result<(), Failure> {
-        self.print_all(cx, std::slice::from_ref(item))
-    }
-
-    fn print_all<T: Listed>(&mut self, cx: &Context, items: &[T]) -> Result<(), Failure> {
-        match cx.format() {
-            // Prints one object after the other, as `kubectl get -w -o json` does.
-            Format::Json => items
-                .iter()
-                .try_for_each(|item| cx.print(&output::json(&document(cx, item.clone())))),
-            Format::Yaml => items.iter().try_for_each(|item| {
-                cx.print(&format!(
-                    "---\n{}",
-                    output::yaml(&document(cx, item.clone()))
-                ))
-            }),
-            Format::Name => cx.print(&items.iter().map(name_line).collect::<String>()),
-            Format::Table | Format::Wide => {
-                if self.table.is_empty() {
-                    self.table = Table::new(T::heads(self.wide, self.namespaced));
-                }
-                let now = now_us();
-                let rows: Vec<_> = items
-                    .iter()
-                    .map(|item| item.row(now, self.wide, self.namespaced))
-                    .collect();
-                let text = self
-                    .table
-                    .render(&rows, std::mem::take(&mut self.heads_due));
-                cx.print(&text)
-            }
-        }
-    }
-}
-
-/// How often a watch prints a row in which only the step has changed: often enough to see that the
-/// job lives.
-const RESTLESS: Duration = Duration::from_secs(5);
-
-/// The row of one object that a watch printed last.
-struct Shown {
-    row: Vec<String>,
-    calm: Vec<String>,
-    at: Instant,
-}
-
-/// Follows a watch without end. Prints a row when something in it has changed that a person would
-/// notice.
-async fn print_watch<T, M, W, Fut, R>(
-    cx: &Context,
-    client: &Client,
-    namespaced: bool,
-    watch: W,
-    read: R,
-) -> Result<(), Failure>
-where
-    T: Listed,
-    W: Fn() -> Fut,
-    Fut: Future<Output = Result<tonic::Streaming<M>, Status>>,
-    R: Fn(M) -> Option<(T, bool)>,
-{
-    let mut printer = Printer::new(cx, namespaced);
-    let mut shown: BTreeMap<String, Shown> = BTreeMap::new();
-    let mut away = Away::default();
-    loop {
-        let ended = match watch().await {
-            Err(status) => status,
-            Ok(mut stream) => loop {
-                match stream.message().await {
-                    Ok(Some(change)) => {
-                        away.is_back(cx);
-                        let Some((item, deleted)) = read(change) else {
-                            continue;
-                        };
-                        if deleted {
-                            shown.remove(&item.key());
-                            cx.say(format!("{}/{} deleted", T::KIND, item.name()));
-                            continue;
-                        }
-                        // Compared at a fixed time, because a new age alone is no change.
-                        let row_of =
-                            |item: &T| item.row(0, cx.format() == Format::Wide, namespaced);
-                        let (row, calm) = (row_of(&item), row_of(&item.calm()));
-                        let is_due = shown.get(&item.key()).is_none_or(|last| {
-                            last.calm != calm || (last.row != row && last.at.elapsed() >= RESTLESS)
-                        });
-                        if is_due {
-                            shown.insert(
-                                item.key(),
-                                Shown {
-                                    row,
-                                    calm,
-                                    at: Instant::now(),
-                                },
-                            );
-                            printer.print(cx, &item)?;
-                        }
-                    }
-                    Ok(None) => break Status::unavailable("the coordinator ended the watch"),
-                    Err(status) => break status,
-                }
-            },
-        };
-        away.wait(cx, client, ended).await?;
-    }
+    format!("{}/{}\n", item.kind(), item.name())
 }

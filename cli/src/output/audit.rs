@@ -35,7 +35,10 @@ impl From<AuditEntry> for Document {
 
 impl Listed for AuditEntry {
     type Document = Document;
-    const KIND: &'static str = "audit";
+
+    fn kind(&self) -> &'static str {
+        "audit"
+    }
 
     fn heads(wide: bool, _: bool) -> Vec<&'static str> {
         let mut heads = vec!["AGE", "WHO", "FROM", "WHAT", "OBJECT", "RESULT"];

@@ -16,7 +16,7 @@ pub(crate) const HIDDEN: &str = "<hidden>";
 pub(crate) trait Listed: Clone {
     type Document: From<Self> + serde::Serialize;
     /// The word in `job/digits`.
-    const KIND: &'static str;
+    fn kind(&self) -> &'static str;
     /// The columns. `wide` adds some on the right, `namespaced` one on the left.
     fn heads(wide: bool, namespaced: bool) -> Vec<&'static str>;
     fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String>;
@@ -40,7 +40,10 @@ fn or_dash<T: ToString>(value: Option<T>) -> String {
 
 impl Listed for v1::Job {
     type Document = document::Job;
-    const KIND: &'static str = "job";
+
+    fn kind(&self) -> &'static str {
+        "job"
+    }
 
     fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
         let mut heads = if namespaced {
@@ -123,7 +126,10 @@ impl Listed for v1::Job {
 
 impl Listed for v1::Node {
     type Document = document::Node;
-    const KIND: &'static str = "node";
+
+    fn kind(&self) -> &'static str {
+        "node"
+    }
 
     fn heads(wide: bool, _: bool) -> Vec<&'static str> {
         let mut heads = vec!["NAME", "STATE", "SLOTS", "GPUS", "JOBS", "AGENT", "AGE"];
@@ -198,7 +204,10 @@ fn is_live(run: &v1::NodeRun) -> bool {
 
 impl Listed for v1::Event {
     type Document = document::Event;
-    const KIND: &'static str = "event";
+
+    fn kind(&self) -> &'static str {
+        "event"
+    }
 
     fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
         let mut heads = if namespaced {

@@ -1,26 +1,31 @@
 //! `muster get pytorchjobs` and the other kinds that jobs are from: the same jobs, in the words of the
 //! system that their file was written for.
 
+use std::collections::BTreeSet;
+
 use muster_foreign::status::{Shown, Status, shown, status};
 use muster_proto::v1::{self, ExplainRequest, GetJobRequest};
 use serde::Serialize;
+use tonic::{Code, Status as Answer};
 
-use super::ListFlags;
+use super::{
+    Jobs, ListFlags,
+    watch::{self, Change, Source},
+};
 use crate::{
     args::Format,
     connect::{Client, job_ref},
     context::Context,
     fail::Failure,
-    output::{self, List, listing::Listed, table::Table, words},
+    output::{listing::Listed, words},
 };
-use muster_rpc::credentials::now_us;
 
 mod life;
 
 use life::Story;
 
 /// A job as its own system would show it.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
     api_version: String,
@@ -29,7 +34,7 @@ struct Document {
     status: Status,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     name: String,
@@ -38,82 +43,165 @@ struct Metadata {
     creation_timestamp: String,
 }
 
+/// A job of another system's kind, as a list shows it.
+#[derive(Clone, Debug)]
+struct Told {
+    job: v1::Job,
+    document: Document,
+    /// As `pytorchjob`.
+    kind: &'static str,
+}
+
+impl From<Told> for Document {
+    fn from(told: Told) -> Self {
+        told.document
+    }
+}
+
+/// The columns are those of jobs, with the state in the words of their system.
+impl Listed for Told {
+    type Document = Document;
+
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
+        v1::Job::heads(wide, namespaced)
+    }
+
+    fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String> {
+        let mut row = self.job.row(now_us, wide, namespaced);
+        let state = Self::heads(wide, namespaced)
+            .iter()
+            .position(|head| *head == "STATE");
+        if let Some(cell) = state.and_then(|state| row.get_mut(state)) {
+            self.document.status.state().clone_into(cell);
+        }
+        row
+    }
+
+    fn calm(&self) -> Self {
+        Self {
+            job: self.job.calm(),
+            ..self.clone()
+        }
+    }
+
+    fn name(&self) -> String {
+        self.job.name()
+    }
+
+    fn key(&self) -> String {
+        self.job.key()
+    }
+}
+
 pub(super) async fn get(
     cx: &Context,
     kind: &Shown,
     name: Option<&str>,
     flags: &ListFlags,
 ) -> Result<(), Failure> {
-    if flags.watch {
-        return Err(Failure::usage(format!(
-            "-w shows jobs as Muster sees them: muster get jobs -w, without {}",
-            kind.plural
-        )));
-    }
     let client = cx.connect().await?;
-    let one = name.is_some();
-    let namespaced = flags.all_namespaces && !one;
-    let mut jobs = match name {
-        Some(name) => vec![named(cx, &client, kind, name).await?],
-        None => super::all_jobs(&client, cx, namespaced).await?,
+    let namespaced = flags.all_namespaces && name.is_none();
+    let namespace = match namespaced {
+        true => String::new(),
+        false => cx.namespace(),
     };
-    jobs.retain(|job| is_of(job, kind));
     let whole = matches!(cx.format(), Format::Json | Format::Yaml);
-    let mut documents = Vec::new();
-    for job in jobs {
-        let story = match whole || life::needs_story(&job) {
-            true => story(&client, &job).await?,
-            false => Story::default(),
-        };
-        documents.extend(document(&job, &story).map(|document| (job, document)));
-    }
-    match cx.format() {
-        Format::Json if one => cx.print(&first(documents, output::json)),
-        Format::Yaml if one => cx.print(&first(documents, output::yaml)),
-        Format::Json => cx.print(&output::json(&List::new(bare(documents)))),
-        Format::Yaml => cx.print(&output::yaml(&List::new(bare(documents)))),
-        Format::Name => {
-            let line =
-                |(job, _): &(v1::Job, Document)| format!("{}/{}\n", kind.singular(), job.name());
-            cx.print(&documents.iter().map(line).collect::<String>())
+    if flags.watch {
+        if let Some(name) = name {
+            is_none_or_of(cx, &client, kind, name).await?;
         }
-        Format::Table | Format::Wide if documents.is_empty() => {
+        let jobs = Watched {
+            jobs: Jobs {
+                client: &client,
+                namespace,
+                name: name.unwrap_or_default().to_owned(),
+            },
+            kind,
+            whole,
+        };
+        return watch::print(cx, &client, namespaced, &jobs).await;
+    }
+    let jobs = match name {
+        Some(name) => vec![named(cx, &client, kind, name).await?],
+        None => super::all_jobs(&client, &namespace).await?,
+    };
+    let mut all = Vec::new();
+    for job in jobs {
+        let told = told(&client, job, kind, whole).await;
+        all.extend(told.map_err(|status| client.failure(status))?);
+    }
+    match name {
+        Some(_) => all
+            .into_iter()
+            .try_for_each(|one| super::print_one(cx, cx.format(), one)),
+        None => {
             let place = match namespaced {
                 true => String::new(),
-                false => format!(" in namespace {}", cx.namespace()),
+                false => format!(" in namespace {namespace}"),
             };
-            cx.say(format!("No {} found{place}.", kind.plural));
-            Ok(())
+            let none = format!("No {} found{place}.", kind.plural);
+            super::print_list(cx, all, namespaced, &none)
         }
-        Format::Table | Format::Wide => cx.print(&table(cx, &documents, namespaced)),
     }
 }
 
-/// The columns of jobs, with the state in the words of their system.
-fn table(cx: &Context, documents: &[(v1::Job, Document)], namespaced: bool) -> String {
-    let wide = cx.format() == Format::Wide;
-    let heads = v1::Job::heads(wide, namespaced);
-    let state = heads.iter().position(|head| *head == "STATE");
-    let row = |(job, document): &(v1::Job, Document)| {
-        let mut row = job.row(now_us(), wide, namespaced);
-        if let Some(cell) = state.and_then(|state| row.get_mut(state)) {
-            document.status.state().clone_into(cell);
+/// Changes of the jobs of one kind.
+struct Watched<'a> {
+    jobs: Jobs<'a>,
+    kind: &'a Shown,
+    whole: bool,
+}
+
+impl Source for Watched<'_> {
+    type Item = Told;
+    type Message = v1::WatchJobsResponse;
+
+    async fn watch(&self) -> Result<tonic::Streaming<v1::WatchJobsResponse>, Answer> {
+        self.jobs.watch().await
+    }
+
+    async fn read(&self, message: v1::WatchJobsResponse) -> Result<Change<Told>, Answer> {
+        let job = match self.jobs.read(message).await? {
+            Change::Is(job) => job,
+            Change::Gone(key) => return Ok(Change::Gone(key)),
+            Change::Other => return Ok(Change::Other),
+        };
+        match told(self.jobs.client, job, self.kind, self.whole).await {
+            Ok(told) => Ok(told.map_or(Change::Other, Change::Is)),
+            // It was deleted since. The watch says so next.
+            Err(status) if status.code() == Code::NotFound => Ok(Change::Other),
+            Err(status) => Err(status),
         }
-        row
+    }
+
+    async fn keys(&self) -> Result<BTreeSet<String>, Failure> {
+        self.jobs.keys().await
+    }
+}
+
+/// `None`: it is not of this kind.
+async fn told(
+    client: &Client,
+    job: v1::Job,
+    kind: &Shown,
+    whole: bool,
+) -> Result<Option<Told>, Answer> {
+    if !is_of(&job, kind) {
+        return Ok(None);
+    }
+    let story = match whole || life::needs_story(&job) {
+        true => story(client, &job).await?,
+        false => Story::default(),
     };
-    let rows: Vec<_> = documents.iter().map(row).collect();
-    Table::new(heads).render(&rows, !cx.globals.no_headers)
-}
-
-fn bare(documents: Vec<(v1::Job, Document)>) -> Vec<Document> {
-    documents
-        .into_iter()
-        .map(|(_, document)| document)
-        .collect()
-}
-
-fn first(documents: Vec<(v1::Job, Document)>, text: fn(&Document) -> String) -> String {
-    bare(documents).first().map(text).unwrap_or_default()
+    Ok(document(&job, &story).map(|document| Told {
+        job,
+        document,
+        kind: kind.singular(),
+    }))
 }
 
 fn origin(job: &v1::Job) -> Option<&v1::Origin> {
@@ -124,6 +212,23 @@ fn is_of(job: &v1::Job, kind: &Shown) -> bool {
     origin(job)
         .and_then(|origin| shown(&origin.kind, &origin.api_version))
         .is_some_and(|of| (of.kind, of.group) == (kind.kind, kind.group))
+}
+
+/// Whether a watch may wait for the job of that name: there is none yet, or it is of this kind.
+async fn is_none_or_of(
+    cx: &Context,
+    client: &Client,
+    kind: &Shown,
+    name: &str,
+) -> Result<(), Failure> {
+    let request = client.ask(GetJobRequest {
+        r#ref: Some(job_ref(cx.namespace(), name)),
+    });
+    match client.jobs().get(request).await {
+        Ok(answer) => checked(answer.into_inner(), kind, name).map(drop),
+        Err(status) if status.code() == Code::NotFound => Ok(()),
+        Err(status) => Err(client.failure(status)),
+    }
 }
 
 /// The job of that name, if it is of this kind.
@@ -138,7 +243,11 @@ async fn named(
     });
     let answer = client.jobs().get(request).await;
     let answer = answer.map_err(|status| client.failure(status))?;
-    let job = answer.into_inner().job.unwrap_or_default();
+    checked(answer.into_inner(), kind, name)
+}
+
+fn checked(answer: v1::GetJobResponse, kind: &Shown, name: &str) -> Result<v1::Job, Failure> {
+    let job = answer.job.unwrap_or_default();
     if is_of(&job, kind) {
         return Ok(job);
     }
@@ -152,14 +261,11 @@ async fn named(
     )))
 }
 
-async fn story(client: &Client, job: &v1::Job) -> Result<Story, Failure> {
+async fn story(client: &Client, job: &v1::Job) -> Result<Story, Answer> {
     let request = client.ask(ExplainRequest {
         r#ref: job.r#ref.clone(),
     });
-    let answer = client.jobs().explain(request).await;
-    let answer = answer
-        .map_err(|status| client.failure(status))?
-        .into_inner();
+    let answer = client.jobs().explain(request).await?.into_inner();
     Ok(Story {
         incidents: answer.incidents,
         events: answer.timeline,

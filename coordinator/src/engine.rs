@@ -57,7 +57,8 @@ const INBOX: usize = 1_024;
 /// rest.
 const GATHER_MAX: Duration = Duration::from_millis(20);
 
-/// A job of some ten nodes is decided in less time than this, and never waits.
+/// After a turn that took less time than this, the engine does not wait. A turn for a job of some ten
+/// nodes takes less.
 const GATHER_MIN: Duration = Duration::from_millis(2);
 
 /// A turn that takes longer than this, without its commit, is logged.
@@ -76,7 +77,7 @@ pub enum StartError {
 pub struct Started {
     pub handle: Handle,
     pub term: Term,
-    /// Figures of each turn that was not idle. Drop it where nobody counts.
+    /// Figures of each turn that was not idle. A caller that does not need them drops the receiver.
     pub turns: broadcast::Receiver<TurnStats>,
     /// Ends with the engine: after a shutdown, or with the error of a commit that failed.
     pub thread: JoinHandle<Result<(), StoreError>>,
@@ -444,8 +445,8 @@ impl Engine {
         }
     }
 
-    /// Keeps "last heard" true between changes of a node. It changes every second, so watchers are
-    /// not told.
+    /// Keeps "last heard" true between changes of a node. It changes with each heartbeat, so watchers
+    /// are not told.
     fn heard(&self, session: SessionId) {
         let now = Timestamp(self.clock.now_us());
         if let Some(session) = self.sessions.get(&session) {
@@ -482,7 +483,8 @@ impl Engine {
     }
 }
 
-/// Logs and shows the events of a commit. Those of a deleted job are kept no longer than others.
+/// Logs and shows the events of a commit. Those of a deleted job lose their special place, and are dropped with
+/// all other old ones.
 fn publish_events(board: &watch::Sender<Events>, writes: Vec<Write>) {
     let (mut new, mut deleted) = (Vec::new(), Vec::new());
     for write in writes {

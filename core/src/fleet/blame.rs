@@ -1,9 +1,9 @@
 //! Finds the primary failure of a broken generation, and who pays for it. A failure that causes others
 //! ranks before one that follows from others; of two of one kind, the earlier. All other failures are
-//! collateral, and are never charged.
+//! collateral, and are never charged. A fence is neither.
 //!
-//! A node fault never spends a job's restart budget. Two kinds of break are doubtful and become the
-//! job's if they repeat without progress: see [`blame`]. A failure that is charged to a job counts
+//! A node fault does not spend a job's restart budget, unless every node refuses to start it. Some breaks
+//! are doubtful and become the job's if they repeat without progress: see [`blame`]. A failure that is charged to a job counts
 //! against a node only if the job then lasts longer elsewhere.
 
 mod evidence;
@@ -28,15 +28,15 @@ pub(crate) const UNDER_WAY: Duration = Duration::from_millis(250);
 pub(crate) struct Blame {
     pub cause: Cause,
     pub message: String,
-    /// The end of the program that failed first, without naming the place. `None` if no program of
-    /// the job failed.
+    /// How the program that failed first ended, or why it could not start, without naming the place.
+    /// `None` if the failure is not a program's own.
     pub symptom: Option<String>,
     /// The exit of the rank that failed first. `None`: no rank did, or it is a victim.
     pub exit: Option<Exit>,
     /// The rank that failed first. `None`: no rank did, or it is a victim.
     pub rank: Option<u32>,
     pub charged: Charged,
-    /// `None`: every known failure is a victim of another.
+    /// `None`: every known failure is a victim of another, or a fence stopped the workers.
     pub culprit: Option<String>,
     pub node: Option<NodeName>,
     pub collateral: Vec<String>,
@@ -47,11 +47,11 @@ pub(crate) struct Blame {
 
 /// Judges all evidence of one generation together. Without evidence the answer is `None`.
 ///
-/// If every member says that another went away, and every node is heard, the network between them
-/// failed, and nobody pays. If a group vanished with its runner, the node pays. Both are doubtful:
-/// a program that cannot reach something else uses the same words, and a program that eats all
-/// memory may take its runner along. So the job pays if this has happened too often without a new step
-/// (`repeats`). Otherwise such a job would restart for ever.
+/// If all that is known is that members lost each other, the network between them failed, and nobody
+/// pays. If a group vanished with its runner, the node pays. Both are doubtful: a program that cannot
+/// reach something else uses the same words, and a program that eats all memory may take its runner
+/// along. `repeats` is true after too many doubtful breaks in a row without a new step. Then the job pays,
+/// because otherwise it would restart for ever.
 pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Option<Blame> {
     let (late, follows) = (too_late(evidence), follows_a_break(evidence));
     let primary = evidence
@@ -100,8 +100,8 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     evidence.iter().any(killed) && evidence.iter().all(|e| killed(e) || e.is_victim())
 }
 
-/// Selects the silences that began too late to be the cause: the node was still heard after the
-/// first victim failed, or it reported a cause that is no network cut.
+/// Selects the silences that cannot be the cause: the node was still heard after the first victim
+/// failed, or it is not lost and reported a cause that is no network cut.
 pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let victims = evidence
         .iter()

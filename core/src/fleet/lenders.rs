@@ -21,7 +21,7 @@ use crate::{
 pub(crate) enum Lenders {
     /// All did, or nobody lends.
     Stand,
-    /// One had fallen before.
+    /// One had fallen before, or is dead at an unknown time.
     Fell,
     /// One was not heard since, and may have fallen.
     Unconfirmed,
@@ -42,7 +42,7 @@ pub(crate) fn stand(
         run.ranks.iter().filter_map(|rank| rank.exited_at).max()
     };
     let reports = generation::reports(nodes, job, generation);
-    // What is dated a little later may have come first: the two nodes have different clocks.
+    // The clocks of two nodes differ a little.
     let until = reports.filter_map(ended).max().unwrap_or_default() + UNDER_WAY;
     let stood = |member: &Member| stood(nodes.get(&member.node), member, evidence, until);
     let lenders = generation.members.iter();

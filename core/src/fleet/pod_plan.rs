@@ -1,8 +1,8 @@
 //! Which worker pods a job lacks, and which it does not need.
 //!
 //! The cluster's scheduler chooses the node of each pod. These rules only decide how many there are. A
-//! generation has pods that are up as its members (`placement`), so pods come and go slowly, and
-//! generations quickly inside them. No pod is deleted while a worker may live in it.
+//! generation has pods that are up as its members (`placement`), so a pod outlives many
+//! generations. No pod is deleted while a worker may live in it.
 //!
 //! A job that trains already leaves the pods that it lacks to the scheduler, for as long as that
 //! takes. A job that waits for its minimum would keep what it has from others that wait too, so
@@ -21,7 +21,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a job may hold pods that are too few to begin.
+/// How long a job that has too few pods to begin may hold them while others find no host. It counts
+/// from the newest pod.
 pub const GANG_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// How long the containers of a job that is over may take to end by themselves, beyond the time
 /// that workers have to stop. Then their pods are deleted.
@@ -101,8 +102,8 @@ impl PodState {
 ///
 /// `hosts` says what is thought of each host. A pod that no generation needs is replaced if its host
 /// should not have the job, or if it cannot be scheduled because it must avoid a host that is fit
-/// again. `state` says what is thought of each pod. One that is Lost or sick is replaced too, but kept
-/// for as long as its workers may live.
+/// again. `state` says what is thought of each pod. One that is sick is replaced when no worker can live in it.
+/// One that is Lost does not count, and is deleted by the rules of its job only.
 pub fn plan<'a>(
     job: &JobRecord,
     pods: impl IntoIterator<Item = &'a WorkerPod>,
@@ -125,7 +126,7 @@ pub fn plan<'a>(
         after_the_end(job, &standing, now, &mut plan);
         return plan;
     }
-    // Until others take their place their logs can be read.
+    // The next pod is created only after the deletion is requested (see `pod_work`).
     gone.iter()
         .filter(|pod| !pod.deleting)
         .for_each(|pod| plan.drop_and_back_off(pod, "has ended"));
@@ -177,7 +178,7 @@ pub fn plan<'a>(
     let surplus = have - wanted;
     let idle = standing.into_iter().filter(|pod| is_idle(pod));
     let mut idle: Vec<&WorkerPod> = idle.collect();
-    // Those that run come last, and of others the newest go first.
+    // Pods that run go last. Of equals, the newest goes first.
     idle.sort_by_key(|pod| {
         let runs = pod.stage == PodStage::Running;
         (runs, std::cmp::Reverse(pod.created), pod.name.clone())
@@ -220,7 +221,7 @@ fn give_back(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mu
     if has_begun || !lacks || !held || !is_unscheduled {
         return false;
     }
-    // The newest pod decides: the job must have had time to get it, too.
+    // Each new pod starts the time anew.
     let Some(newest) = standing.iter().map(|pod| pod.created).max() else {
         return false;
     };

@@ -32,7 +32,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The first and the longest pause after a job gave its pods back.
+/// The first and the longest pause after a job gave its pods back, without the random part: up to as
+/// much again.
 const GIVEN_BACK_MIN: Duration = Duration::from_secs(30);
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
 /// The first and the longest pause after a pod that ended in a way in which the next one may end.
@@ -62,9 +63,12 @@ pub struct PodWork {
     seen: BTreeMap<String, Timestamp>,
     /// How often in a row the job has given its pods back.
     given_back: u32,
-    /// How often the job has backed off since it last trained.
+    /// How many pods the job has backed off after since it last trained.
     back_offs: u32,
-    not_before: Option<Timestamp>,
+    /// The end of the pause after the job gave its pods back.
+    given_back_until: Option<Timestamp>,
+    /// The end of the pause after the last pod that the job backed off after.
+    backs_off_until: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +156,8 @@ impl PodWork {
         let will_pause = new.iter().any(|pod| pod.backs_off);
 
         let lacking = self.lacking(plan.create);
-        let pause = self.not_before.filter(|until| now < *until && lacking > 0);
+        let until = self.pauses_until();
+        let pause = until.filter(|until| now < *until && lacking > 0);
         NextWork {
             tell: (doomed != *announced && !is_over).then_some(doomed),
             delete: self
@@ -175,16 +180,16 @@ impl PodWork {
         self.making.retain(|_, making| !is_over(making));
     }
 
-    /// Begins the pause of a job that gives its pods back. False if it pauses already: the plan says that
-    /// it gives them back until they are gone.
+    /// Begins the pause of a job that gives its pods back. False if that pause has begun: the plan repeats
+    /// `gives_back` until the pods are gone.
     fn begin_pause(&mut self, now: Timestamp, random: u64) -> bool {
-        if self.pauses(now) {
+        if self.given_back_until.is_some_and(|until| now < until) {
             return false;
         }
         let pause = (GIVEN_BACK_MIN * (1 << self.given_back.min(5))).min(GIVEN_BACK_MAX);
         // Two jobs that gave way to each other must not come back at the same moment.
         let jitter = pause.mul_f64((random % 1_000) as f64 / 1_000.0);
-        self.not_before = Some(now + pause + jitter);
+        self.given_back_until = Some(now + pause + jitter);
         self.given_back += 1;
         true
     }
@@ -201,7 +206,7 @@ impl PodWork {
         delete
     }
 
-    /// How many of this many pods are neither under way nor made.
+    /// How many of the `create` pods that the plan asks for are not yet under way or made.
     fn lacking(&self, create: u32) -> u32 {
         let counts = |making: &&Making| **making != Making::Unsure;
         create.saturating_sub(self.making.values().filter(counts).count() as u32)
@@ -219,13 +224,9 @@ impl PodWork {
         })
     }
 
-    fn pauses(&self, now: Timestamp) -> bool {
-        self.not_before.is_some_and(|at| now < at)
-    }
-
     /// Until when the job pauses before it gets new pods.
     pub fn pauses_until(&self) -> Option<Timestamp> {
-        self.not_before
+        self.given_back_until.max(self.backs_off_until)
     }
 
     /// The name under which the next pod of the job is requested. From now on the pod is under way.
@@ -267,7 +268,7 @@ impl PodWork {
             .insert(unneeded.uid.clone(), Removing::UnderWay);
         if unneeded.backs_off {
             let pause = (BACK_OFF_MIN * (1 << self.back_offs.min(9))).min(BACK_OFF_MAX);
-            self.not_before = self.not_before.max(Some(now + pause));
+            self.backs_off_until = self.backs_off_until.max(Some(now + pause));
             self.back_offs += 1;
         }
     }

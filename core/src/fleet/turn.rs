@@ -43,7 +43,7 @@ pub struct Fleet {
     pub(crate) active: BTreeSet<JobUid>,
     /// What is known of each job and need not survive a restart.
     pub(crate) live: BTreeMap<JobUid, Live>,
-    /// The earliest moment at which a job must be looked at without news.
+    /// The earliest timer of any job.
     pub(crate) jobs_wake: Option<Timestamp>,
     pub(crate) nodes: Registry,
     /// Nodes whose record has a halt.

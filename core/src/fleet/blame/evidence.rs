@@ -1,6 +1,6 @@
 //! The facts that speak against a generation, each with what can be said of it alone: on which node,
 //! when, whether it ends the generation, whether it can only follow from another. Which of them caused
-//! the others is the parent's.
+//! the others is decided in `blame`.
 
 use std::time::Duration;
 
@@ -120,8 +120,7 @@ impl Evidence {
         }
     }
 
-    /// The same fact on a node that is leaving, for this reason: what was killed there was ended with
-    /// it.
+    /// On a node that is leaving for this reason, a kill becomes `Leaving`. Other facts stay.
     pub(crate) fn on_leaving(self, why: &str) -> Self {
         let is_killed = match &self {
             Evidence::RankExit { class, .. } => *class == ExitClass::Killed,
@@ -169,8 +168,8 @@ impl Evidence {
         }
     }
 
-    /// Whether this names a cause other than a network cut: the runner was killed, or a program
-    /// crashed, or ended with an error of its own.
+    /// Whether the node reports a cause other than a network cut: it is leaving, its runner was killed,
+    /// or a program crashed or ended with an error of its own.
     pub(super) fn has_a_cause_of_its_own(&self) -> bool {
         match self {
             Evidence::Vanished { .. } | Evidence::Leaving { .. } => true,
@@ -182,7 +181,7 @@ impl Evidence {
         }
     }
 
-    /// Whether this says only that nothing was heard from a node.
+    /// Whether this says only that nothing came from a node: no heartbeat, or no word that it is ready.
     pub(crate) fn is_silence(&self) -> bool {
         matches!(
             self,

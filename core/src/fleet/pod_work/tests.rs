@@ -189,6 +189,21 @@ fn each_time_that_the_job_backs_off_it_pauses_longer() {
 }
 
 #[test]
+fn a_job_that_backs_off_still_pauses_when_it_gives_its_pods_back() {
+    let mut work = PodWork::default();
+    let ended = Unneeded {
+        pod: "a".into(),
+        uid: "a".into(),
+        why: "has ended",
+        backs_off: true,
+    };
+    work.begin_to_remove(&ended, at(1));
+    assert!(work.begin_pause(at(1), 0));
+    assert_eq!(work.pauses_until(), Some(at(31)));
+    assert!(!work.begin_pause(at(2), 0), "this pause has begun");
+}
+
+#[test]
 fn a_pod_that_is_needed_again_before_it_was_deleted_stays() {
     let (mut work, one) = (PodWork::default(), job(1));
     work.listed(

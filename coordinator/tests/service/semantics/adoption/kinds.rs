@@ -230,9 +230,22 @@ impl Case {
     }
 }
 
-#[tokio::test]
-async fn each_kind_is_adopted_from_the_api_server_that_is_not_there() {
-    Box::pin(all(World::Fake(Cluster::start().await))).await;
+/// One test for each pair of kinds: a job takes most of its time to wait, so the tests run side by side.
+macro_rules! adopted_from_the_api_server_that_is_not_there {
+    ($($name:ident: $cases:expr;)*) => {$(
+        #[tokio::test]
+        async fn $name() {
+            let world = World::Fake(Cluster::start().await);
+            Box::pin(these(world, &CASES[$cases])).await;
+        }
+    )*};
+}
+
+adopted_from_the_api_server_that_is_not_there! {
+    pytorch_jobs_and_tf_jobs_are_adopted: 0..2;
+    jax_jobs_and_xgboost_jobs_are_adopted: 2..4;
+    paddle_jobs_and_mpi_jobs_are_adopted: 4..6;
+    elastic_jobs_and_mpi_jobs_of_the_second_version_are_adopted: 6..;
 }
 
 #[tokio::test]
@@ -245,16 +258,22 @@ async fn each_kind_is_adopted_from_a_real_api_server() {
     }
 }
 
-async fn all(world: World) {
-    let [first @ .., last] = &CASES;
-    for case in first {
+/// Adopts these kinds, one after the other, and returns the coordinator that did.
+async fn these(world: World, cases: &[Case]) -> Team {
+    for case in cases {
         world.install(&case.kind()).await;
     }
-    let kinds: Vec<Adoptable> = first.iter().map(Case::kind).collect();
+    let kinds: Vec<Adoptable> = cases.iter().map(Case::kind).collect();
     let mut team = Team::start(world, &kinds).await;
-    for case in first {
+    for case in cases {
         Box::pin(one(&mut team, case)).await;
     }
+    team
+}
+
+async fn all(world: World) {
+    let [first @ .., last] = &CASES;
+    let mut team = Box::pin(these(world, first)).await;
     // The other operator takes the place of the first.
     let other = last.kind();
     team.restart(&[other], async |team: &Team| {

@@ -103,7 +103,8 @@ impl PodState {
 /// `hosts` says what is thought of each host. A pod that no generation needs is replaced if its host
 /// should not have the job, or if it cannot be scheduled because it must avoid a host that is fit
 /// again. `state` says what is thought of each pod. One that is sick is replaced when no worker can live in it.
-/// One that is Lost does not count, and is deleted by the rules of its job only.
+/// One that is Lost does not count as a pod of the job, so another is created. It is deleted with its
+/// job, or when the job is suspended.
 pub fn plan<'a>(
     job: &JobRecord,
     pods: impl IntoIterator<Item = &'a WorkerPod>,

@@ -1,5 +1,5 @@
-//! What a failure is called, who pays for it, and the sentence that a person reads. It is asked about
-//! the primary failure only, which the parent has found.
+//! Names a failure, decides who pays for it, and says so in a sentence. It looks at the primary failure
+//! only, which `blame` has found.
 
 use super::Evidence;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     fleet::receipt::{Cause, Charged},
 };
 
-/// What the primary failure was, who pays for it, and the sentence that says so.
+/// Returns the cause of the primary failure, who pays for it, and the sentence that says so.
 pub(super) fn cause_and_payer(
     primary: &Evidence,
     evidence: &[Evidence],

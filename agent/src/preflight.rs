@@ -28,11 +28,12 @@ pub(crate) struct Preflight {
 
 impl Preflight {
     /// Returns what the run's interpreter has, or tells the user why the run cannot be started
-    /// here.
+    /// here. `shared`: the member shares its node with others, so that no torchrun is started.
     pub(crate) async fn check(
         &self,
         host: &dyn RunnerHost,
         assignment: &Assignment,
+        shared: bool,
         launch: &Launch,
         site: &Site,
     ) -> Result<Answer, String> {
@@ -61,7 +62,8 @@ impl Preflight {
             Entry::Program { program, .. } => (None, Some(program.clone())),
             Entry::Module { .. } => (None, None),
         };
-        let without_torch = !assignment.framework.is_torch();
+        let is_program = matches!(entry, Entry::Program { .. });
+        let without_torch = !assignment.framework.is_torch() || shared && is_program;
         let wanted = Wanted {
             dir: (&launch.dir).into(),
             env_files: assignment.env_files.clone(),
@@ -95,6 +97,7 @@ impl Preflight {
         if assignment.node_rank == 0
             && store_is_here
             && torch < FORGIVES_BIND
+            && !shared
             && !torchrun::alone(assignment, torch)
         {
             return Err(format!(
@@ -185,6 +188,8 @@ mod tests {
             fence_after: None,
             framework: Default::default(),
             layout: Default::default(),
+            members: Vec::new(),
+            programs: Vec::new(),
         }
     }
 
@@ -236,7 +241,13 @@ mod tests {
         )
         .unwrap();
         preflight
-            .check(&LocalHost::new("/no".into()), &assignment, &launch, &site)
+            .check(
+                &LocalHost::new("/no".into()),
+                &assignment,
+                false,
+                &launch,
+                &site,
+            )
             .await
             .map(|_| ())
     }

@@ -32,8 +32,8 @@ fn key() -> std::io::Result<Key> {
 }
 
 /// Checks that the run can be started here, and starts its runner. The runner is forked from the
-/// job's launcher if the lane has one. Returns the port that its process gets, if it needs one. The
-/// error is for the user.
+/// job's launcher if the lane has one. Returns the ports that its members get, by number, if they need
+/// some. The error is for the user.
 pub(crate) async fn prepare(
     assignment: &Assignment,
     term: Term,
@@ -42,20 +42,29 @@ pub(crate) async fn prepare(
     here: &Here,
     preflight: &Preflight,
     launcher: Option<Found>,
-) -> Result<Option<Reserved>, String> {
+) -> Result<Vec<Reserved>, String> {
     let site = &here.site;
     // The TCPStore's port is not known yet. No check depends on it.
     let anywhere = Endpoint {
         host: site.report.address.clone(),
         port: 1,
     };
-    let launch = launch(assignment, Meeting::Served(&anywhere), site)?;
+    let each = assignment.each();
+    let mut checked = None;
+    for member in &each {
+        let launch = launch(member, Meeting::Served(&anywhere), site)?;
+        let shared = assignment.is_shared();
+        let answer = preflight.check(host, member, shared, &launch, site).await?;
+        // The first member stands for all.
+        checked.get_or_insert((launch, answer));
+    }
+    let (launch, answer) = checked.ok_or("the coordinator did not tell what its members run")?;
     let Answer {
         interpreter,
         stack,
         ctype,
         ..
-    } = preflight.check(host, assignment, &launch, site).await?;
+    } = answer;
     let alone = torchrun::alone(assignment, interpreter.torch);
     let (mut lane, mut why) = match alone {
         true => (
@@ -63,6 +72,7 @@ pub(crate) async fn prepare(
             "torchrun before 2.7 brings its own TCPStore to a world of one node".to_owned(),
         ),
         false if !assignment.framework.is_torch() => lane::without_torch(assignment.framework),
+        false if assignment.is_shared() => lane::of_shared(),
         false => lane::choose(
             assignment.launch,
             torchrun::ranks(assignment).is_some(),
@@ -115,9 +125,12 @@ pub(crate) async fn prepare(
         },
         None => None,
     };
-    let reserved = match assignment.framework.tells_peers() {
-        true => Some(reserve(address, here.ports, &assignment.run)?),
-        false => None,
+    let reserved: Vec<Reserved> = match assignment.framework.tells_peers() {
+        true => {
+            let port = |_| reserve(address, here.ports, &assignment.run);
+            each.iter().map(port).collect::<Result<_, _>>()?
+        }
+        false => Vec::new(),
     };
     let key = match assignment.lends() {
         true => Some(key().map_err(|e| trouble("make a key", &e))?),
@@ -136,7 +149,11 @@ pub(crate) async fn prepare(
         fenced,
         work_dir,
         checkpoint_pattern: assignment.checkpoint_pattern.clone(),
-        port: reserved.as_ref().map(|reserved| reserved.port),
+        port: reserved.first().map(|reserved| reserved.port),
+        ports: match assignment.is_shared() {
+            true => reserved.iter().map(|reserved| reserved.port).collect(),
+            false => Vec::new(),
+        },
         key,
         was: None,
     };

@@ -79,6 +79,9 @@ pub(crate) struct Accepted {
     /// The port that was chosen for its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) port: Option<u16>,
+    /// The ports that were chosen for all members, if the node holds several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ports: Vec<u16>,
     /// The key that was chosen for its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<Key>,

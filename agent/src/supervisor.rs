@@ -23,7 +23,7 @@ use muster_core::{
     run::{Assignment, Desired, LauncherReport, Obeyed, RunId, RunReport, Start},
     time::Timestamp,
 };
-use muster_runner::wire::StartSpec;
+use muster_runner::wire::{MemberSpec, StartSpec};
 use muster_runtime::{clock::Clock, tasks::Scope};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -126,7 +126,7 @@ pub(crate) struct Supervisor {
     /// What was noted about runs when they were accepted. A run's messages do not repeat it.
     accepted: BTreeMap<RunId, Accepted>,
     /// Ports that are kept for processes that have not started yet.
-    reserved: BTreeMap<RunId, Reserved>,
+    reserved: BTreeMap<RunId, Vec<Reserved>>,
     /// Processes that survive SIGKILL, by run, as far as they can be named.
     unkillable: BTreeMap<RunId, Vec<i32>>,
     /// Runs whose runner is gone and whose death cannot be proven, with the reason.
@@ -145,8 +145,8 @@ pub(crate) struct Supervisor {
 #[derive(Debug)]
 struct Prepared {
     run: RunId,
-    /// The port that its process gets, if it needs one.
-    outcome: Result<Option<Reserved>, String>,
+    /// The ports that its members get, if they need some.
+    outcome: Result<Vec<Reserved>, String>,
     accepted: Option<Accepted>,
 }
 
@@ -232,7 +232,7 @@ impl Supervisor {
                 },
                 Some(prepared) = self.prepared.1.recv() => match prepared.outcome {
                     Ok(reserved) => {
-                        self.reserved.extend(reserved.map(|port| (prepared.run.clone(), port)));
+                        self.reserved.insert(prepared.run.clone(), reserved);
                         self.accepted.extend(prepared.accepted.map(|accepted| (prepared.run.clone(), accepted)));
                         self.attend(prepared.run);
                         continue;
@@ -471,27 +471,38 @@ impl Supervisor {
         } else {
             torchrun::Meeting::Served(&start.store)
         };
-        let mut launch = match torchrun::launch(assignment, meeting, &self.site(run)) {
-            Ok(launch) => launch,
-            Err(reason) => {
-                return Some(Input::Refused {
-                    run: run.clone(),
-                    reason,
-                });
+        let site = self.site(run);
+        let mut launches = Vec::new();
+        for member in assignment.each() {
+            match torchrun::launch(&member, meeting, &site) {
+                Ok(launch) => launches.push((member, launch)),
+                Err(reason) => {
+                    return Some(Input::Refused {
+                        run: run.clone(),
+                        reason,
+                    });
+                }
             }
-        };
-        info!(run = %run, rank = assignment.node_rank, nodes = assignment.node_count, "starting");
-        if self.lane(run) == Lane::Direct
-            && let Some(ctype) = self
-                .accepted(run)
-                .and_then(|accepted| accepted.ctype.clone())
-        {
-            // No interpreter stands above these ranks to set LC_CTYPE for them.
-            launch.env.insert("LC_CTYPE".into(), ctype);
         }
-        launch.env.extend(peers::told(assignment, &start.peers));
+        info!(run = %run, rank = assignment.node_rank, nodes = assignment.node_count, "starting");
+        let ctype = self
+            .accepted(run)
+            .and_then(|accepted| accepted.ctype.clone());
+        for (member, launch) in &mut launches {
+            if let Some(ctype) = ctype.as_ref().filter(|_| self.lane(run) == Lane::Direct) {
+                // No interpreter stands above these ranks to set LC_CTYPE for them.
+                launch.env.insert("LC_CTYPE".into(), ctype.clone());
+            }
+            launch.env.extend(peers::told(member, &start.peers));
+        }
+        let members = match assignment.is_shared() {
+            true => launches.iter().map(member_spec).collect(),
+            false => Vec::new(),
+        };
+        // What is left describes the only member, or the first.
+        let mut launch = launches.swap_remove(0).1;
         let key = self.accepted(run).and_then(|accepted| accepted.key.clone());
-        let mpi = match mpi::part(assignment, start, key, &self.site(run), &mut launch.env) {
+        let mpi = match mpi::part(assignment, start, key, &site, &mut launch.env) {
             Ok(mpi) => mpi,
             Err(reason) => {
                 return Some(Input::Refused {
@@ -513,6 +524,7 @@ impl Supervisor {
             ranks: assignment.proc_per_node,
             first_rank: assignment.first_rank,
             mpi,
+            members,
         };
         self.order(run, |orders| orders.start = Some(Arc::new(spec)));
         None
@@ -545,6 +557,19 @@ impl Supervisor {
                 Some(_) => EnvIs::Images,
             },
         }
+    }
+}
+
+/// One of several members on this node, described to its runner.
+fn member_spec((member, launch): &(Assignment, torchrun::Launch)) -> MemberSpec {
+    MemberSpec {
+        number: member.node_rank,
+        first_rank: member.first_rank,
+        ranks: member.proc_per_node,
+        command: torchrun::rank_command(member),
+        env: launch.env.clone(),
+        env_files: member.env_files.clone(),
+        cwd: launch.dir.clone().into(),
     }
 }
 

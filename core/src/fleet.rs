@@ -136,6 +136,7 @@ mod objects;
 mod open;
 mod output;
 mod placement;
+mod places;
 mod pod_gpus;
 mod pod_news;
 pub mod pod_plan;

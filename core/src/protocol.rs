@@ -10,13 +10,14 @@
 //! | 2 | both ends say which versions they speak; `fenceAfter`; an agent reports the newest generation of each job that it has obeyed |
 //! | 3 | roles and frameworks: members choose ports, and are told of each other |
 //! | 4 | MPI: members that lend their node choose a key, and the launcher is told the keys |
+//! | 5 | several members of a generation on one node |
 
 use std::fmt;
 
 /// The newest version that this build speaks.
-pub const NEWEST: u32 = 4;
-/// The first version whose agents know framework mpi.
-pub const MPI: u32 = 4;
+pub const NEWEST: u32 = 5;
+/// The first version whose agents hold several members of a generation.
+pub const SHARED: u32 = 5;
 
 /// The versions that one end speaks: a range with both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

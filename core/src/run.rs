@@ -163,10 +163,13 @@ pub struct Assignment {
     pub name: JobName,
     /// Rendezvous id. It is new for every generation, so members of two generations can never meet.
     pub rendezvous: String,
+    /// The number of this node's member, or of the first of several.
     pub node_rank: u32,
+    /// How many members the generation has.
     pub node_count: u32,
+    /// Processes of all members on this node.
     pub proc_per_node: u32,
-    /// Global rank of this node's local rank 0.
+    /// Global rank of the first process.
     pub first_rank: u32,
     pub world_size: u32,
     /// The member whose runner serves the TCPStore.
@@ -213,9 +216,86 @@ pub struct Assignment {
     /// The roles of all members. Empty: they are all alike.
     #[serde(default, skip_serializing_if = "Layout::is_empty")]
     pub layout: Layout,
+    /// The members on this node, by number, if there are several. The fields above then describe the
+    /// first of them, and the GPUs and processes of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Seated>,
+    /// What those members run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<Program>,
+}
+
+/// One of several members on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Seated {
+    pub number: u32,
+    /// The place of what it runs in [`Assignment::programs`].
+    pub program: usize,
+    pub procs: u32,
+    pub first_rank: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
+}
+
+/// What members of one role run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Program {
+    pub command: Vec<String>,
+    pub args: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env_files: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
 }
 
 impl Assignment {
+    /// Whether this node holds several members of the generation.
+    pub fn is_shared(&self) -> bool {
+        !self.members.is_empty()
+    }
+
+    /// Each member on this node, as if it had the node alone.
+    pub fn each(&self) -> Vec<Assignment> {
+        if !self.is_shared() {
+            return vec![self.clone()];
+        }
+        let alone = |member: &Seated| {
+            let program = self.programs.get(member.program)?.clone();
+            Some(Assignment {
+                node_rank: member.number,
+                proc_per_node: member.procs,
+                first_rank: member.first_rank,
+                command: program.command,
+                args: program.args,
+                env: program.env,
+                env_files: program.env_files,
+                working_dir: program.working_dir,
+                gpus: member.gpus.clone(),
+                members: Vec::new(),
+                programs: Vec::new(),
+                ..self.clone()
+            })
+        };
+        self.members.iter().filter_map(alone).collect()
+    }
+
+    /// The global rank of each process on this node, with its local rank.
+    pub fn ranks(&self) -> Vec<(u32, u32)> {
+        let of = |first: u32, procs: u32| (0..procs).map(move |local| (first + local, local));
+        match self.is_shared() {
+            false => of(self.first_rank, self.proc_per_node).collect(),
+            true => {
+                let each = self.members.iter();
+                each.flat_map(|member| of(member.first_rank, member.procs))
+                    .collect()
+            }
+        }
+    }
+
     /// Whether this member runs nothing of its own, and lends its node to a launcher.
     pub fn lends(&self) -> bool {
         let place = self.layout.place(self.node_rank);
@@ -238,6 +318,9 @@ pub struct RunReport {
     /// the members of each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// The ports of all members on this node, by number, if it holds several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<u16>,
     /// The key that this node has chosen for its process, if MPI's launcher may start programs there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
@@ -393,6 +476,7 @@ impl RunReport {
             phase: RunPhase::Preparing,
             store: None,
             port: None,
+            ports: Vec::new(),
             key: None,
             joined_ranks: Vec::new(),
             all_joined_at: None,

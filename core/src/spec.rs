@@ -21,6 +21,7 @@ mod framework;
 mod lifetime;
 mod limits;
 mod origin;
+mod placing;
 mod roles;
 pub mod rules;
 pub mod shape;
@@ -32,7 +33,7 @@ mod variables;
 
 use errors::Errors;
 
-pub use choices::{GangScheduler, Launch, NodeMix, Progress};
+pub use choices::{GangScheduler, Launch, NodeMix, Placing, Progress};
 pub use errors::FieldError;
 pub use framework::{Framework, LAUNCHER, PEERS_MAX, WORKER};
 pub use lifetime::Lifetime;
@@ -112,6 +113,8 @@ pub struct SpecDocument {
     pub checkpoint_pattern: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_mix: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleDocument>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,6 +183,10 @@ pub struct JobSpec {
     pub checkpoint_pattern: Option<String>,
     #[serde(default)]
     pub node_mix: NodeMix,
+    /// Whether members share nodes. `None`: a coordinator that did not ask took the job
+    /// ([`JobSpec::packs`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placing>,
     /// What ends of ranks and losses of nodes mean for the job. The first that matches decides; what
     /// none matches goes the usual way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -293,6 +300,7 @@ impl JobSpec {
                 self.checkpoint_pattern != other.checkpoint_pattern,
             ),
             ("spec.nodeMix", self.node_mix != other.node_mix),
+            ("spec.placement", self.packs() != other.packs()),
             ("spec.rules", self.rules != other.rules),
             ("spec.suspend", self.suspend != other.suspend),
             (
@@ -442,6 +450,7 @@ impl SpecDocument {
             step_pattern: self.step_pattern.clone(),
             checkpoint_pattern: self.checkpoint_pattern.clone(),
             node_mix: errors.one_of("spec.nodeMix", self.node_mix.as_deref(), &NodeMix::ALL),
+            placement: None,
             rules: Vec::new(),
             suspend: self.suspend.unwrap_or(false),
             lifetime: self.check_lifetime(errors),
@@ -453,6 +462,7 @@ impl SpecDocument {
         if let Some(origin) = &self.origin {
             origin.check(!self.roles.is_empty(), errors);
         }
+        spec.placement = Some(placing::check(self, &spec, errors));
         spec.roles = roles::check(self, &spec, errors);
         spec.rules = self.check_rules(&spec.roles, errors);
         if !self.roles.is_empty() {

@@ -23,9 +23,10 @@ pub use store::{PortRange, StoreSpec, StoreStatus};
 /// Version of this protocol, in every message and file.
 pub const VERSION: u32 = 1;
 
-/// The longest request line. A [`StartSpec`] carries a whole environment; Linux allows 128 KiB per
-/// string, and 1 MiB is eight such strings.
-pub const MAX_REQUEST: usize = 1 << 20;
+/// The longest request line. A [`StartSpec`] carries a whole environment for each member on the node:
+/// at most 32 KiB of the job's own variables, and twice 30 KiB of addresses of 1,024 members. 64 members
+/// of one node take 6 MiB.
+pub const MAX_REQUEST: usize = 8 << 20;
 
 /// The most ranks of one worker group. The largest nodes have 16 accelerators; CPU jobs may use a
 /// rank per core.
@@ -221,6 +222,54 @@ pub struct StartSpec {
     /// Set for a member of an MPI job, which is started in the direct lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<MpiSpec>,
+    /// The members on this node, if it holds several. They are started in the direct lane, without a
+    /// launcher, and each as it says; `ranks` counts those of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<MemberSpec>,
+}
+
+/// One of several members on a node: what its ranks execute. The environment is complete.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberSpec {
+    /// Its number in the generation.
+    pub number: u32,
+    /// Global rank of its first rank.
+    pub first_rank: u32,
+    pub ranks: u32,
+    pub command: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    /// As in [`StartSpec`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env_files: BTreeMap<String, String>,
+    pub cwd: PathBuf,
+}
+
+/// The environment is left out because it holds secrets.
+impl std::fmt::Debug for MemberSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemberSpec")
+            .field("number", &self.number)
+            .field("first_rank", &self.first_rank)
+            .field("ranks", &self.ranks)
+            .field("command", &self.command)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StartSpec {
+    /// The ranks of each member on this node.
+    pub fn members_ranks(&self) -> Vec<std::ops::Range<u32>> {
+        let of = |first: u32, ranks: u32| first..first + ranks;
+        match self.members.is_empty() {
+            true => vec![of(self.first_rank, self.ranks)],
+            false => {
+                let all = self.members.iter();
+                all.map(|member| of(member.first_rank, member.ranks))
+                    .collect()
+            }
+        }
+    }
 }
 
 /// The environment is left out because it holds secrets.
@@ -233,6 +282,7 @@ impl std::fmt::Debug for StartSpec {
             .field("ranks", &self.ranks)
             .field("first_rank", &self.first_rank)
             .field("order", &self.order)
+            .field("members", &self.members)
             .finish_non_exhaustive()
     }
 }

@@ -201,6 +201,7 @@ impl Generation {
             first_rank: 0,
             order: Some(order),
             mpi: None,
+            members: Vec::new(),
         });
     }
 }
@@ -510,6 +511,7 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
         first_rank: 0,
         order: Some(order),
         mpi: None,
+        members: Vec::new(),
     });
     let status = generation.client.until_dead();
     assert!(status.fell_back && !lives(copy));

@@ -186,7 +186,7 @@ impl Place {
         let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site)
             .map_err(refused)?;
         let answer = preflight
-            .check(self.host.as_ref(), assignment, &launch, &self.site)
+            .check(self.host.as_ref(), assignment, false, &launch, &self.site)
             .await
             .map_err(refused)?;
         let python = torchrun::ranks(assignment).is_some();

@@ -362,6 +362,7 @@ impl Supervisor {
                     (accepted.lane.name().to_owned(), accepted.why.clone());
                 report.stack = accepted.stack.clone();
                 report.port = accepted.port;
+                report.ports = accepted.ports.clone();
                 report.key = accepted.key.clone();
             }
             if report.phase == RunPhase::Running {

@@ -73,6 +73,7 @@ fn job() -> Job {
             step_pattern: None,
             checkpoint_pattern: None,
             node_mix: Some("warn".into()),
+            placement: Some("spread".into()),
             rules: vec![Rule {
                 when: "signal".into(),
                 signals: vec!["SIGKILL".into()],

@@ -30,12 +30,26 @@ pub(crate) fn answer<'a>(
     let mut entries: BTreeMap<Entry, (String, Vec<String>)> = BTreeMap::new();
     let mut remarks: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut described = 0;
-    for (node_rank, member) in (0..).zip(&generation.members) {
+    let seated = (0..generation.size()).filter_map(|number| {
+        let share = generation.members.holder(number)?;
+        let seats = generation.seats_on(&share.node);
+        let seat = seats.iter().find(|seat| seat.number == number)?.clone();
+        Some((number, share, seat))
+    });
+    for (number, member, seat) in seated {
         let Some(known) = node(&member.node) else {
             continue;
         };
         described += 1;
-        let role = generation.layout.place(node_rank).map(|place| place.role);
+        let name = match member.seats.len() {
+            0 | 1 => None,
+            _ => record.spec.member(&generation.layout, number),
+        };
+        let on = match name {
+            Some(name) => format!("{} ({name})", member.node),
+            None => member.node.to_string(),
+        };
+        let role = generation.layout.place(number).map(|place| place.role);
         let runs = record.spec.runs(role);
         let env = runs.values();
         for (name, file) in runs.files() {
@@ -44,13 +58,13 @@ pub(crate) fn answer<'a>(
             let (_, nodes) = entries
                 .entry((name, None, from))
                 .or_insert_with(|| (why, Vec::new()));
-            nodes.push(member.node.to_string());
+            nodes.push(on.clone());
         }
         let share = Share {
             report: &known.report,
-            gpus: &member.gpus,
-            ranks: generation.procs(node_rank),
-            nodes: generation.members.len() as u32,
+            gpus: &seat.gpus,
+            ranks: generation.procs(number),
+            nodes: generation.size(),
             env: &env,
         };
         let given = environment(&generation.profile, share);
@@ -62,13 +76,10 @@ pub(crate) fn answer<'a>(
             let (_, nodes) = entries
                 .entry((variable.name, variable.value, from))
                 .or_insert_with(|| (variable.why, Vec::new()));
-            nodes.push(member.node.to_string());
+            nodes.push(on.clone());
         }
         for remark in given.remarks {
-            remarks
-                .entry(remark.message)
-                .or_default()
-                .push(member.node.to_string());
+            remarks.entry(remark.message).or_default().push(on.clone());
         }
     }
     // An empty list means all nodes that were described.

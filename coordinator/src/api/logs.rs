@@ -348,7 +348,8 @@ impl Logs {
             ));
         }
         let is_wanted = |on: &NodeName| {
-            node.as_ref().is_none_or(|node| node == on) && holder.is_none_or(|holder| holder == on)
+            node.as_ref().is_none_or(|node| node == on)
+                && holder.is_none_or(|(_, holder)| holder == on)
         };
         let sources: Vec<Source> = match launcher {
             true => {
@@ -360,7 +361,12 @@ impl Logs {
                 nodes.cloned().map(Source::Launcher).collect()
             }
             false => {
-                let on_it = |rank: &u32| generation.node_of(*rank).is_some_and(is_wanted);
+                let of_member = |rank: &u32| {
+                    holder.is_none_or(|(number, _)| generation.ranks(number).contains(rank))
+                };
+                let on_it = |rank: &u32| {
+                    of_member(rank) && generation.node_of(*rank).is_some_and(is_wanted)
+                };
                 (0..world)
                     .filter(|other| rank.is_none_or(|rank| rank == *other))
                     .filter(on_it)

@@ -96,11 +96,9 @@ fn outcome(view: &JobView, target: v1::WaitFor) -> Option<Result<(), Status>> {
     let members = record
         .current
         .as_ref()
-        .map_or(0, |generation| generation.members.len());
+        .map_or(0, |generation| generation.size());
     match (target, record.phase) {
-        (v1::WaitFor::Running, Phase::Running)
-            if view.nodes_running as usize == members && members > 0 =>
-        {
+        (v1::WaitFor::Running, Phase::Running) if view.nodes_running == members && members > 0 => {
             Some(Ok(()))
         }
         // The job did run. A client that asks a moment too late must not be told otherwise.

@@ -57,6 +57,7 @@ pub(crate) fn agree(nodes: &Registry, spec: &JobSpec, gang: &[Member]) -> (Profi
     };
     (
         profile::decide(&members),
-        mixture::mismatches(&members, spec.roles.is_empty()),
+        // Members of one role need equally much. Nodes that hold different numbers of them do not.
+        mixture::mismatches(&members, spec.roles.is_empty() && !spec.packs()),
     )
 }

@@ -111,7 +111,7 @@ impl JobTurn<'_> {
             culprit: blame.culprit.clone(),
             collateral: blame.collateral.clone(),
             from: Some(generation.number),
-            from_nodes: generation.members.len() as u32,
+            from_nodes: generation.size(),
             detected_at: doubted,
             last_step_before: steps.last,
             node: blame.node.clone(),

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     fleet::{
         fault_ledger,
-        job::JobRecord,
+        job::{GenerationRecord, JobRecord, Seat},
         job_turn::JobTurn,
-        placement::{self, Candidate, FreeGpu, Held, Need, Placement, RoleNeed},
+        placement::{self, Candidate, FreeGpu, Had, Held, Need, Placement, RoleNeed},
         pod_gpus,
         registry::Node,
         unhealthy,
@@ -20,7 +20,7 @@ use crate::{
     nccl::{mixture::Kind, profile::Member},
     node_report::holders::{Holder, Holders},
     protocol,
-    spec::{Framework, NodeMix, Role},
+    spec::{NodeMix, Role},
 };
 
 /// What one node has left for one job.
@@ -66,12 +66,7 @@ impl JobTurn<'_> {
                 .map(|avoided| avoided.why.clone())
         };
         let job = &*self.job;
-        let outdated = |node: &Node| {
-            let mpi = job.spec.framework == Framework::Mpi;
-            let old = mpi && node.protocol < protocol::MPI;
-            old.then(|| "has an agent that does not know framework mpi: upgrade it".to_owned())
-        };
-        let before = job.latest();
+        let (before, packs) = (job.latest(), job.spec.packs());
         let trained = job.trained_last();
         // A worker pod's GPUs are the kubelet's affair: its agent does not see them, and the pod's
         // resource limits hold them for the job.
@@ -103,7 +98,6 @@ impl JobTurn<'_> {
                     .or_else(|| unhealthy::withheld(self.nodes.host_of(node)?))
                     .or_else(|| pod_gpus::withheld(self.nodes, node))
                     .or_else(|| self.pods.why_going(node))
-                    .or_else(|| outdated(node))
                     .or_else(|| takes_none(node)),
                 shunned: fault_ledger::shunned_by(
                     &self.nodes.blamed(node).record,
@@ -116,6 +110,11 @@ impl JobTurn<'_> {
                 role: before.and_then(|g| Some(g.layout.place(g.members.rank_of(name)?)?.role)),
                 stack: job.stack_on(node),
                 trained: trained.is_some_and(|g| g.has(name)),
+                had: match packs {
+                    true => before.map(|g| had(g, name)).unwrap_or_default(),
+                    false => Vec::new(),
+                },
+                one_member: node.protocol < protocol::SHARED,
                 kind: if alike && room.gpus.len() >= gpus_for_kind as usize {
                     kind(node, &room.gpus)
                 } else {
@@ -128,13 +127,25 @@ impl JobTurn<'_> {
                 gpus_free: room.gpus,
             })
             .collect();
-        if !job.spec.roles.is_empty() {
-            let need = |role: &Role| RoleNeed {
-                min: role.min_replicas,
-                max: role.max_replicas,
-                gpus_per_node: gpus_of(role.gpus_per_node),
-            };
-            let roles: Vec<RoleNeed> = job.spec.roles.iter().map(need).collect();
+        let need = |role: &Role| RoleNeed {
+            min: role.min_replicas,
+            max: role.max_replicas,
+            gpus_per_node: gpus_of(role.gpus_per_node),
+            procs: role.proc_per_node,
+        };
+        let mut roles: Vec<RoleNeed> = job.spec.roles.iter().map(need).collect();
+        if packs {
+            if roles.is_empty() {
+                roles.push(RoleNeed {
+                    min: job.spec.min_replicas,
+                    max: job.spec.max_replicas,
+                    gpus_per_node,
+                    procs: job.spec.proc_per_node,
+                });
+            }
+            return placement::pack(&candidates, &roles, job.replicas);
+        }
+        if !roles.is_empty() {
             return placement::place_roles(&candidates, &roles, job.replicas);
         }
         let need = Need {
@@ -196,7 +207,19 @@ fn is_for(name: &NodeName, node: &Node, job: &JobRecord) -> bool {
     }
 }
 
-/// How many more worker groups this node could take. The groups of `but` do not count: that job
+/// The members that a node had in this generation.
+fn had(generation: &GenerationRecord, name: &NodeName) -> Vec<Had> {
+    let had = |seat: &Seat| Had {
+        number: seat.number,
+        role: generation
+            .layout
+            .place(seat.number)
+            .map_or(0, |place| place.role),
+    };
+    generation.seats_on(name).iter().map(had).collect()
+}
+
+/// How many more members without GPUs this node could take. Those of `but` do not count: that job
 /// makes room for itself.
 pub(crate) fn slots_free(
     node: &Node,
@@ -214,24 +237,28 @@ pub(crate) fn slots_free(
             .is_some_and(|job| holds(job, &node.record.name))
     };
     taken.extend(node.jobs.iter().filter(held));
-    let taken = taken.into_iter().filter(|uid| {
-        Some(*uid) != but
-            && jobs
-                .get(uid)
-                .is_none_or(|job| takes_slot(job, &node.record.name))
+    let others = taken.into_iter().filter(|uid| Some(*uid) != but);
+    let slots = others.map(|uid| match jobs.get(uid) {
+        Some(job) => slots_taken(job, &node.record.name),
+        // A job of a store that was lost.
+        None => 1,
     });
-    node.report.slots.saturating_sub(taken.count() as u32)
+    node.report.slots.saturating_sub(slots.sum())
 }
 
-/// Whether the job's share of this node is a slot. A share with GPUs is none.
-fn takes_slot(job: &JobRecord, node: &NodeName) -> bool {
-    if job.spec.roles.is_empty() {
-        return job.spec.gpus_per_node == 0;
+/// How many slots of this node the job takes: one for each member without GPUs. Of generations that
+/// replace each other, only one runs at a time.
+fn slots_taken(job: &JobRecord, node: &NodeName) -> u32 {
+    if job.spec.roles.is_empty() && job.spec.gpus_per_node > 0 {
+        return 0;
     }
-    let mut shares = job
-        .unproven_generations()
-        .filter_map(|g| g.members.get(g.members.rank_of(node)? as usize));
-    shares.all(|member| member.gpus.is_empty())
+    let of_generation = |generation: &GenerationRecord| {
+        let seats = generation.seats_on(node);
+        seats.iter().filter(|seat| seat.gpus.is_empty()).count() as u32
+    };
+    let there = job.unproven_generations().filter(|g| g.has(node));
+    // A run that is over in the record and not in the node's report is one share.
+    there.map(of_generation).max().unwrap_or(1)
 }
 
 fn gpus_free<'a>(

@@ -87,7 +87,9 @@ impl JobTurn<'_> {
     /// How a training generation is, and what the job lacks.
     fn while_training(&self, generation: &GenerationRecord) -> (Phase, Reason, String) {
         let job = &*self.job;
-        let (have, wanted) = (generation.members.len() as u32, job.replicas);
+        let (have, wanted) = (generation.size(), job.replicas);
+        let counted = job.spec.counts();
+        let on = self.counted(generation);
         let unlaunched = || {
             let reports = generation::reports(self.nodes, self.uid, generation);
             reports
@@ -102,8 +104,8 @@ impl JobTurn<'_> {
         };
         if let Some(won) = &generation.won {
             let message = format!(
-                "all ranks on {} ended with exit code 0, and the other members end; {}",
-                won.node,
+                "{} ended with exit code 0, and the other members end; {}",
+                self.winner(won),
                 self.rule_name(won.rule)
             );
             return (Phase::Running, Reason::Running, message);
@@ -123,7 +125,7 @@ impl JobTurn<'_> {
             )
         } else if matches!(left, Some(LeftAsItIs::SomeAreBack)) {
             let message = format!(
-                "world {} on {have} nodes; members were silent together, and the job waits for those that are still silent",
+                "world {} on {on}; members were silent together, and the job waits for those that are still silent",
                 generation.world_size()
             );
             (Phase::Running, Reason::Running, message)
@@ -132,8 +134,9 @@ impl JobTurn<'_> {
                 job.phase,
                 Reason::Launching,
                 format!(
-                    "the ranks of {} of {have} nodes have not been started yet",
-                    unlaunched()
+                    "the ranks of {} of {} nodes have not been started yet",
+                    unlaunched(),
+                    generation.members.len()
                 ),
             )
         } else if let Some(first) = self.live.prewarm_awaited.first() {
@@ -144,21 +147,30 @@ impl JobTurn<'_> {
                 String::new()
             };
             let message = format!(
-                "{have} of {wanted} wanted nodes; {first}{others} gets ready to join, and nothing stops for that"
+                "{have} of {wanted} wanted {counted}; {first}{others} gets ready to join, and nothing stops for that"
             );
             (Phase::Running, Reason::Prewarming, message)
         } else if have < wanted {
             (
                 Phase::Running,
                 Reason::BelowReplicas,
-                format!("{have} of {wanted} wanted nodes{}", waits()),
+                format!("{have} of {wanted} wanted {counted}{}", waits()),
             )
         } else {
             (
                 Phase::Running,
                 Reason::Running,
-                format!("world {} on {have} nodes", generation.world_size()),
+                format!("world {} on {on}", generation.world_size()),
             )
+        }
+    }
+
+    /// Where a generation is, for people: `4 nodes`, or `2 nodes with 8 members`.
+    pub(crate) fn counted(&self, generation: &GenerationRecord) -> String {
+        let nodes = generation.members.len();
+        match self.job.spec.packs() {
+            true => format!("{nodes} nodes with {} members", generation.size()),
+            false => format!("{nodes} nodes"),
         }
     }
 }

@@ -7,14 +7,15 @@ use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord},
         last_words,
-        members::Member,
+        members::{Member, Seat},
         registry::{Node, Prewarm},
         store_clients::StoreClients,
         tombstone::Tombstone,
     },
     id::{JobUid, NodeName, Term},
     nccl::environment,
-    run::{Assignment, Desired, DesiredRun, RunId, Start, Target},
+    run::{Assignment, Desired, DesiredRun, Program, RunId, Seated, Start, Target},
+    spec::JobSpec,
 };
 
 pub(crate) fn of_node(
@@ -106,6 +107,7 @@ fn prewarm_assignment(node: &Node, job: &JobRecord, asked: &Prewarm) -> Option<A
         boot_id: node.record.boot_id.clone(),
         gpus: asked.gpus.clone(),
         addresses: Vec::new(),
+        seats: Vec::new(),
     };
     let layout = job.spec.layout(current.members.len() as u32 + 1);
     let mut members: Vec<Member> = current.members.to_vec();
@@ -184,10 +186,18 @@ fn assignment(
     job: &JobRecord,
     generation: &GenerationRecord,
 ) -> Option<Assignment> {
-    let node_rank = generation.members.rank_of(name)?;
     let spec = &job.spec;
-    let place = generation.layout.place(node_rank);
-    let runs = spec.runs(place.map(|place| place.role));
+    let node_rank = generation.members.rank_of(name)?;
+    let share = &generation.members[node_rank as usize];
+    let seats = generation.members.seats(node_rank);
+    // The first member stands for all of them.
+    let number = seats.first()?.number;
+    let role_of = |number: u32| generation.layout.place(number).map(|place| place.role);
+    let runs = spec.runs(role_of(number));
+    let (members, programs) = match seats.len() {
+        1 => Default::default(),
+        _ => seated(spec, generation, &seats),
+    };
     Some(Assignment {
         run: RunId {
             job: job.uid.clone(),
@@ -195,10 +205,10 @@ fn assignment(
         },
         name: job.name.clone(),
         rendezvous: generation.rendezvous.clone(),
-        node_rank,
-        node_count: generation.members.len() as u32,
-        proc_per_node: generation.procs(node_rank),
-        first_rank: generation.first_rank(node_rank),
+        node_rank: number,
+        node_count: generation.size(),
+        proc_per_node: seats.iter().map(|seat| generation.procs(seat.number)).sum(),
+        first_rank: generation.first_rank(number),
         world_size: generation.world_size(),
         store_host: generation.store_host.clone(),
         hosts_store: &generation.store_host == name,
@@ -211,7 +221,7 @@ fn assignment(
         env: runs.values(),
         env_files: runs.files(),
         working_dir: runs.working_dir.map(str::to_owned),
-        gpus: generation.members[node_rank as usize].gpus.clone(),
+        gpus: share.gpus.clone(),
         launch: spec.launch,
         stop_grace: spec.stop_grace_period,
         step_pattern: spec.step_pattern.clone(),
@@ -222,5 +232,43 @@ fn assignment(
         fence_after: spec.fence_after,
         framework: spec.framework,
         layout: generation.layout.clone(),
+        members,
+        programs,
     })
+}
+
+/// The members that share a node, and what they run. Members of one role run the same, and it is
+/// written once.
+fn seated(
+    spec: &JobSpec,
+    generation: &GenerationRecord,
+    seats: &[Seat],
+) -> (Vec<Seated>, Vec<Program>) {
+    let mut roles: Vec<Option<usize>> = Vec::new();
+    let member = |seat: &Seat| {
+        let role = generation.layout.place(seat.number).map(|place| place.role);
+        let known = roles.iter().position(|known| *known == role);
+        Seated {
+            number: seat.number,
+            program: known.unwrap_or_else(|| {
+                roles.push(role);
+                roles.len() - 1
+            }),
+            procs: generation.procs(seat.number),
+            first_rank: generation.first_rank(seat.number),
+            gpus: seat.gpus.clone(),
+        }
+    };
+    let members = seats.iter().map(member).collect();
+    let program = |role: &Option<usize>| {
+        let runs = spec.runs(*role);
+        Program {
+            command: runs.command.to_vec(),
+            args: runs.args.to_vec(),
+            env: runs.values(),
+            env_files: runs.files(),
+            working_dir: runs.working_dir.map(str::to_owned),
+        }
+    };
+    (members, roles.iter().map(program).collect())
 }

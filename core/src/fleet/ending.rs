@@ -28,8 +28,8 @@ impl JobTurn<'_> {
     pub(crate) fn succeed_by(&mut self, won: &Won) {
         self.compare(None);
         let message = format!(
-            "all ranks on {} ended with exit code 0; {}",
-            won.node,
+            "{} ended with exit code 0; {}",
+            self.winner(won),
             self.rule_name(won.rule)
         );
         self.end_in_order(Ending {
@@ -37,6 +37,19 @@ impl JobTurn<'_> {
             reason: Reason::Completed,
             message,
         });
+    }
+
+    /// The ranks that have decided the job, for people.
+    pub(crate) fn winner(&self, won: &Won) -> String {
+        let generation = self.job.current.as_ref();
+        let name = won
+            .number
+            .zip(generation)
+            .and_then(|(number, generation)| self.job.spec.member(&generation.layout, number));
+        match name {
+            Some(name) => format!("all ranks of {name} on {}", won.node),
+            None => format!("all ranks on {}", won.node),
+        }
     }
 
     pub(crate) fn rule_name(&self, index: usize) -> String {

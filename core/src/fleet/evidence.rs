@@ -204,6 +204,7 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
             found.push(Evidence::RankExit {
                 node: node.clone(),
                 rank: rank.rank,
+                member: None,
                 exit,
                 class,
                 at: rank.exited_at.unwrap_or_default(),

@@ -6,6 +6,8 @@
 //! A generation is *forming* until it starts, then *training*. From the moment it is replaced or
 //! ended it is *retiring*, until its last member is proven dead.
 
+use std::collections::BTreeMap;
+
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord},
@@ -80,20 +82,27 @@ pub(crate) fn tcp_store(
         .clone()
 }
 
-/// Where the members' processes will listen for each other, by node rank, as soon as every node has
-/// chosen a port.
+/// Where the members' processes will listen for each other, by number, as soon as every node has
+/// chosen their ports.
 pub(crate) fn peers(
     nodes: &Registry,
     job: &JobUid,
     generation: &GenerationRecord,
 ) -> Option<Vec<Endpoint>> {
-    let peer = |(name, run): (&NodeName, Option<&RunReport>)| {
-        Some(Endpoint {
-            host: nodes.get(name)?.report.address.clone(),
-            port: run?.port?,
-        })
-    };
-    reports(nodes, job, generation).map(peer).collect()
+    let mut all: BTreeMap<u32, Endpoint> = BTreeMap::new();
+    for (node_rank, (name, run)) in (0..).zip(reports(nodes, job, generation)) {
+        let (run, node) = (run?, nodes.get(name)?);
+        let seats = generation.members.seats(node_rank);
+        for (at, seat) in seats.iter().enumerate() {
+            let port = match seats.len() {
+                1 => run.port?,
+                _ => *run.ports.get(at)?,
+            };
+            let host = node.report.address.clone();
+            all.insert(seat.number, Endpoint { host, port });
+        }
+    }
+    Some(all.into_values().collect())
 }
 
 /// The keys that the members have chosen, by node rank, as soon as every one that lends its node has.
@@ -207,8 +216,11 @@ pub(crate) fn completion(
     let deciding = |member: &&Member| !generation.is_service(&member.node);
     for member in generation.members.iter().filter(deciding) {
         let run = report(nodes, job, generation, &member.node);
-        let finished = run.is_some_and(|run| run.ranks_finished(generation.procs_on(&member.node)));
-        if run.is_some_and(|run| run.phase == RunPhase::Dead && (finished || run.succeeded())) {
+        let finished = run.is_some_and(|run| generation.finished_on(&member.node, run));
+        // A service that shares the node goes on.
+        let served = finished && generation.serves_on(&member.node);
+        let over = |run: &RunReport| run.phase == RunPhase::Dead && (finished || run.succeeded());
+        if served || run.is_some_and(over) {
             continue;
         }
         if finished {

@@ -30,7 +30,7 @@ use crate::{
     time::Timestamp,
 };
 
-pub use crate::fleet::members::Member;
+pub use crate::fleet::members::{Member, Seat};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
@@ -292,6 +292,9 @@ pub struct Won {
     /// The place of the rule in the list.
     pub rule: usize,
     pub node: NodeName,
+    /// The member's number, if its node holds several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
     /// When the coordinator saw it.
     pub at: Timestamp,
 }
@@ -444,56 +447,6 @@ impl GenerationRecord {
             job: job.clone(),
             generation: self.number,
         }
-    }
-
-    /// The node of a global rank.
-    pub fn node_of(&self, rank: u32) -> Option<&NodeName> {
-        let node_rank = match self.layout.is_empty() {
-            true => rank / self.proc_per_node.max(1),
-            false => self.layout.node_rank_of(rank)?,
-        };
-        self.members
-            .get(node_rank as usize)
-            .map(|member| &member.node)
-    }
-
-    /// How many processes the member with this node rank has.
-    pub fn procs(&self, node_rank: u32) -> u32 {
-        let place = self.layout.place(node_rank);
-        place.map_or(self.proc_per_node, |place| place.share.procs)
-    }
-
-    /// How many processes the member on this node has.
-    pub fn procs_on(&self, node: &NodeName) -> u32 {
-        if self.layout.is_empty() {
-            return self.proc_per_node;
-        }
-        let node_rank = self.members.rank_of(node);
-        node_rank.map_or(0, |node_rank| self.procs(node_rank))
-    }
-
-    /// The global rank of the first process of the member with this node rank.
-    pub fn first_rank(&self, node_rank: u32) -> u32 {
-        let place = self.layout.place(node_rank);
-        place.map_or(node_rank * self.proc_per_node, |place| place.first_rank)
-    }
-
-    /// How many processes it has in all.
-    pub fn world_size(&self) -> u32 {
-        match self.layout.is_empty() {
-            true => self.members.len() as u32 * self.proc_per_node,
-            false => self.layout.world_size(),
-        }
-    }
-
-    /// Whether the member on this node serves the others, and does not decide when the job is over.
-    pub fn is_service(&self, node: &NodeName) -> bool {
-        if self.layout.is_empty() {
-            return false;
-        }
-        let node_rank = self.members.rank_of(node);
-        let place = node_rank.and_then(|node_rank| self.layout.place(node_rank));
-        place.is_some_and(|place| place.share.service)
     }
 
     pub fn has(&self, node: &NodeName) -> bool {

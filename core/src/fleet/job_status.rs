@@ -213,9 +213,9 @@ fn conditions_of(view: &JobView, is_queued: bool) -> Vec<Condition> {
 /// It trains, but on fewer nodes than wanted, or with members that nobody hears.
 fn is_degraded(view: &JobView) -> bool {
     let record = &view.record;
-    let nodes = record.current.as_ref().map_or(0, |g| g.members.len());
+    let nodes = record.current.as_ref().map_or(0, |g| g.size());
     let is_short_of_nodes = matches!(record.reason, Reason::MassLoss | Reason::BelowMinimum);
-    record.phase == Phase::Running && (nodes < record.replicas as usize || is_short_of_nodes)
+    record.phase == Phase::Running && (nodes < record.replicas || is_short_of_nodes)
 }
 
 fn facts(view: &JobView) -> Facts {
@@ -225,7 +225,7 @@ fn facts(view: &JobView) -> Facts {
     let shown = incidents.len().saturating_sub(INCIDENTS_SHOWN);
     Facts {
         nodes_running: view.nodes_running,
-        nodes: current.map_or(0, |generation| generation.members.len() as u32),
+        nodes: current.map_or(0, |generation| generation.size()),
         nodes_wanted: record.replicas,
         min: record.spec.min_replicas,
         max: record.spec.max_replicas,

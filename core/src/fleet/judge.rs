@@ -6,7 +6,7 @@
 //! carefully: it may be the network's or the coordinator's own. What a break means is the business
 //! of `broken`, and the end of a job that of `ending`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use crate::{
     fleet::{
@@ -69,10 +69,12 @@ enum Judgement {
     Broken(Vec<Evidence>),
 }
 
-/// When the last rank of a member ended.
-fn ended_at(run: &RunReport) -> Timestamp {
-    let ends = run.ranks.iter().filter_map(|rank| rank.exited_at);
-    ends.max().unwrap_or_default()
+/// When the last of these ranks ended.
+fn ended_at(run: &RunReport, ranks: &Range<u32>) -> Timestamp {
+    let own = run.ranks.iter().filter(|rank| ranks.contains(&rank.rank));
+    own.filter_map(|rank| rank.exited_at)
+        .max()
+        .unwrap_or_default()
 }
 
 impl JobTurn<'_> {
@@ -245,15 +247,16 @@ impl JobTurn<'_> {
         if !rules::some_win(&self.job.spec.rules) {
             return None;
         }
-        let reports = generation::reports(self.nodes, self.uid, generation).enumerate();
-        let mut ended: Vec<_> = reports
-            .filter_map(|(rank, (node, run))| {
-                let run = run
-                    .filter(|_| !generation.is_service(node))
-                    .filter(|run| run.ranks_finished(generation.procs_on(node)))?;
-                Some((ended_at(run), rank, node))
-            })
-            .collect();
+        let mut ended = Vec::new();
+        for (node, run) in generation::reports(self.nodes, self.uid, generation) {
+            let Some(run) = run else { continue };
+            for seat in generation.seats_on(node).iter() {
+                let number = seat.number;
+                if !generation.serves(number) && generation.member_finished(run, number) {
+                    ended.push((ended_at(run, &generation.ranks(number)), number, node));
+                }
+            }
+        }
         if ended.is_empty() {
             return None;
         }
@@ -264,16 +267,15 @@ impl JobTurn<'_> {
         let broke = broke.map(Evidence::at).min();
         let counts = |at: Timestamp| broke.is_none_or(|broke| at <= broke);
         let mut of_role: BTreeMap<usize, u32> = BTreeMap::new();
-        let wins = ended.into_iter().find_map(|(at, node_rank, node)| {
-            let node_rank = node_rank as u32;
-            let place = generation.layout.place(node_rank);
+        let wins = ended.into_iter().find_map(|(at, number, node)| {
+            let place = generation.layout.place(number);
             let with_its_role = place.is_some_and(|place| {
                 let so_far = of_role.entry(place.role).or_default();
                 *so_far += 1;
                 *so_far == place.share.members
             });
             let ended = Ended {
-                node_rank,
+                number,
                 role: place.map(|place| (place.share.name.as_str(), place.index)),
                 with_its_role,
             };
@@ -281,6 +283,7 @@ impl JobTurn<'_> {
             (ruling.rule.then == Then::Succeed && counts(at)).then(|| Won {
                 rule: ruling.index,
                 node: node.clone(),
+                number: Some(number).filter(|_| generation.seats_on(node).len() > 1),
                 at: self.now,
             })
         })?;
@@ -291,7 +294,7 @@ impl JobTurn<'_> {
     fn all_ended(&self, generation: &GenerationRecord) -> bool {
         let mut reports = generation::reports(self.nodes, self.uid, generation);
         reports.all(|(node, run)| {
-            let ended = |run: &RunReport| run.ranks_finished(generation.procs_on(node));
+            let ended = |run: &RunReport| generation.finished_on(node, run);
             generation.dead.contains(node) || generation.is_service(node) || run.is_some_and(ended)
         })
     }
@@ -300,8 +303,8 @@ impl JobTurn<'_> {
         let grace = self.policy.success_grace;
         self.wake(self.now + grace);
         let message = format!(
-            "all ranks on {} ended with exit code 0; {}; the other members have {} to end",
-            won.node,
+            "{} ended with exit code 0; {}; the other members have {} to end",
+            self.winner(&won),
             self.rule_name(won.rule),
             period::format(grace)
         );
@@ -324,7 +327,23 @@ impl JobTurn<'_> {
             evidence.iter_mut().for_each(Evidence::had_launched);
         }
         evidence.extend(self.mismatched());
+        self.name_members(generation, &mut evidence);
         evidence
+    }
+
+    /// Names the members of ranks that have failed on nodes with several.
+    fn name_members(&self, generation: &GenerationRecord, evidence: &mut [Evidence]) {
+        for found in evidence {
+            if let Evidence::RankExit {
+                node, rank, member, ..
+            } = found
+                && generation.seats_on(node).len() > 1
+            {
+                let number = generation.number_of(*rank);
+                *member =
+                    number.and_then(|number| self.job.spec.member(&generation.layout, number));
+            }
+        }
     }
 
     /// `Doubted`, if more evidence of the same burst may come.

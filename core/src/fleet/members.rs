@@ -1,26 +1,54 @@
-//! The members of one generation, in node rank order. They are sealed: made once, and shared by all
-//! copies of the record. A lookup by name is fast.
+//! The nodes of one generation in the order of their ranks, each with its share: the members that it
+//! holds. They are sealed: made once, and shared by all copies of the record. A lookup by name is fast.
+//!
+//! Members are numbered from 0 in the order of the job's roles. Where each node holds one member, its
+//! number is the node's rank, and nothing else is said of it. Where members share nodes, each share
+//! lists its seats. Nodes are then in the order of their lowest numbers.
 //!
 //! Each of the 1,000 nodes of a large job may cause a look at the job, and the job's record is
 //! copied whenever it may change. Neither may take 1,000 steps.
 
-use std::{fmt, net::IpAddr, ops::Deref, slice, sync::Arc};
+use std::{borrow::Cow, fmt, net::IpAddr, ops::Deref, slice, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::id::NodeName;
 
+/// One node's share of a generation. All of it is one run: it starts, stops and is proven dead
+/// together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Member {
     pub node: NodeName,
-    /// The node's boot when the generation was opened. A later boot proves this member's processes
+    /// The node's boot when the generation was opened. A later boot proves this share's processes
     /// dead.
     pub boot_id: String,
+    /// The GPUs of all its members.
     pub gpus: Vec<String>,
     /// All addresses of the node when the generation was opened. Empty: it does not tell them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// The members that the node holds, by number. Empty: no node of this generation holds more than
+    /// one member.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seats: Vec<Seat>,
+}
+
+/// One member's part of its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Seat {
+    /// The member's number in the generation.
+    pub number: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
+}
+
+impl Member {
+    /// How many members of the generation the node holds.
+    pub fn size(&self) -> u32 {
+        self.seats.len().max(1) as u32
+    }
 }
 
 #[derive(Clone)]
@@ -30,6 +58,8 @@ struct Sealed {
     in_rank_order: Box<[Member]>,
     /// Node ranks, sorted by the names of their nodes.
     by_name: Box<[u32]>,
+    /// The node rank of each member, by its number. Empty: it is the same number.
+    by_number: Box<[u32]>,
 }
 
 impl Members {
@@ -38,11 +68,56 @@ impl Members {
         let Sealed {
             in_rank_order,
             by_name,
+            ..
         } = &*self.0;
         let at = by_name
             .binary_search_by(|rank| in_rank_order[*rank as usize].node.cmp(node))
             .ok()?;
         Some(by_name[at])
+    }
+
+    /// How many members the generation has, over all nodes.
+    pub fn size(&self) -> u32 {
+        match self.0.by_number.is_empty() {
+            true => self.0.in_rank_order.len() as u32,
+            false => self.0.by_number.len() as u32,
+        }
+    }
+
+    /// The share that holds the member with this number.
+    pub fn holder(&self, number: u32) -> Option<&Member> {
+        let rank = match self.0.by_number.is_empty() {
+            true => number,
+            false => *self.0.by_number.get(number as usize)?,
+        };
+        self.get(rank as usize)
+    }
+
+    /// The members that the node with this rank holds, by number.
+    pub fn seats(&self, node_rank: u32) -> Cow<'_, [Seat]> {
+        match self.get(node_rank as usize) {
+            None => Cow::Borrowed(&[]),
+            Some(share) if share.seats.is_empty() => Cow::Owned(vec![Seat {
+                number: node_rank,
+                gpus: share.gpus.clone(),
+            }]),
+            Some(share) => Cow::Borrowed(&share.seats),
+        }
+    }
+}
+
+/// The node rank of each member, by number. Numbers that do not count up from 0 are nobody's: such a
+/// record was damaged, and every member then counts as one of the node with its number.
+fn by_number(in_rank_order: &[Member]) -> Box<[u32]> {
+    let ranks = (0..).zip(in_rank_order);
+    let mut numbers: Vec<(u32, u32)> = ranks
+        .flat_map(|(rank, share)| share.seats.iter().map(move |seat| (seat.number, rank)))
+        .collect();
+    numbers.sort_unstable();
+    let whole = (0..).zip(&numbers).all(|(n, (number, _))| n == *number);
+    match whole {
+        true => numbers.into_iter().map(|(_, rank)| rank).collect(),
+        false => Box::default(),
     }
 }
 
@@ -55,9 +130,11 @@ impl From<Vec<Member>> for Members {
                 .node
                 .cmp(&in_rank_order[*b as usize].node)
         });
+        let by_number = by_number(&in_rank_order);
         Self(Arc::new(Sealed {
             in_rank_order,
             by_name,
+            by_number,
         }))
     }
 }
@@ -116,6 +193,7 @@ mod tests {
             boot_id: "boot".into(),
             gpus: Vec::new(),
             addresses: Vec::new(),
+            seats: Vec::new(),
         };
         names.iter().map(member).collect::<Vec<_>>().into()
     }
@@ -137,6 +215,36 @@ mod tests {
             Members::from(Vec::new()).rank_of(&NodeName::from("a")),
             None
         );
+    }
+
+    #[test]
+    fn members_that_share_nodes_are_found_by_number() {
+        let seats = |numbers: &[u32]| {
+            let seat = |number: &u32| Seat {
+                number: *number,
+                gpus: vec![format!("g{number}")],
+            };
+            numbers.iter().map(seat).collect::<Vec<_>>()
+        };
+        let mut shares = members(&["b", "a"]).to_vec();
+        (shares[0].seats, shares[1].seats) = (seats(&[0, 2, 3]), seats(&[1]));
+        let shared = Members::from(shares.clone());
+        assert_eq!((shared.len(), shared.size()), (2, 4));
+        let holders: Vec<&str> = (0..4)
+            .map(|number| shared.holder(number).unwrap().node.as_str())
+            .collect();
+        assert_eq!(holders, ["b", "a", "b", "b"]);
+        assert!(shared.holder(4).is_none() && shared.seats(2).is_empty());
+        assert_eq!(*shared.seats(1), seats(&[1]));
+        // A generation of an older coordinator says nothing of seats.
+        let alone = members(&["c", "d"]);
+        assert_eq!((alone.size(), alone.seats(1)[0].number), (2, 1));
+        assert_eq!(alone.holder(1).unwrap().node.as_str(), "d");
+        let text = serde_json::to_string(&alone).unwrap();
+        assert!(!text.contains("seats"), "{text}");
+        assert_eq!(serde_json::from_str::<Members>(&text).unwrap(), alone);
+        let text = serde_json::to_string(&shared).unwrap();
+        assert_eq!(serde_json::from_str::<Members>(&text).unwrap().size(), 4);
     }
 
     #[test]

@@ -28,6 +28,11 @@ const ADDRESSES_MAX: usize = 16;
 /// does not wait for that.
 const PODS_COME: Duration = Duration::from_secs(10);
 
+/// How many members these shares hold.
+pub(crate) fn size(gang: &[Member]) -> u32 {
+    gang.iter().map(Member::size).sum()
+}
+
 impl JobTurn<'_> {
     /// Opens the next generation, if one is due and there are nodes for it.
     pub(crate) fn open(&mut self) {
@@ -45,7 +50,7 @@ impl JobTurn<'_> {
             Placement::Gang(gang) => gang,
             Placement::Short(shortfall) => return self.wait_for_nodes(&shortfall),
         };
-        if !self.wait_for_pods(gang.len()) {
+        if !self.wait_for_pods(size(&gang) as usize) {
             self.open_on(&gang);
         }
     }
@@ -112,7 +117,7 @@ impl JobTurn<'_> {
         let job = &mut *self.job;
         job.restart_count += u32::from(job.latest().is_some_and(|before| before.started));
         let number = job.last_generation.next();
-        let (size, first) = (gang.len() as u32, job.incidents.is_empty());
+        let (size, first) = (size(gang), job.incidents.is_empty());
         let cause = self.answer_incident(number, size);
         let job = &mut *self.job;
         job.nodes_used
@@ -293,6 +298,10 @@ impl JobTurn<'_> {
             generation.world_size(),
             generation.members.len(),
         );
+        let more_members = match job.spec.packs() {
+            true => format!(" with {} members", generation.size()),
+            false => String::new(),
+        };
         let names: Vec<&str> = generation
             .members
             .iter()
@@ -301,7 +310,7 @@ impl JobTurn<'_> {
             .collect();
         let more = if nodes > names.len() { ", ..." } else { "" };
         let message = format!(
-            "generation {number}: world {world} on {nodes} nodes: {}{more}",
+            "generation {number}: world {world} on {nodes} nodes{more_members}: {}{more}",
             names.join(", ")
         );
         if let Some(incident) = job

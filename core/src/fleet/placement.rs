@@ -17,8 +17,10 @@ use crate::{
     },
 };
 
+mod pack;
 mod roles;
 
+pub(crate) use pack::pack;
 pub(crate) use roles::{RoleNeed, place_roles};
 
 /// A node as placement sees it: for one job, at one moment.
@@ -50,6 +52,18 @@ pub(crate) struct Candidate<'a> {
     pub stack: Stack,
     /// Whether it was a member of the last generation that trained.
     pub trained: bool,
+    /// The members that it had in the job's latest generation, if members may share nodes.
+    pub had: Vec<Had>,
+    /// Its agent cannot hold several members.
+    pub one_member: bool,
+}
+
+/// A member that a node had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Had {
+    pub number: u32,
+    /// The position of its role.
+    pub role: usize,
 }
 
 /// All that placement needs to know of a GPU. It is small, because ten thousand nodes have eighty
@@ -133,6 +147,8 @@ pub(crate) enum Placement {
 pub(crate) struct Shortfall {
     pub need: u32,
     pub have: u32,
+    /// What these two count: nodes, or members.
+    pub counts: &'static str,
     pub excluded: BTreeMap<NodeName, Exclusion>,
 }
 
@@ -152,6 +168,8 @@ pub(crate) enum Exclusion {
     },
     /// How the node differs from those that would be taken.
     Mixed(String),
+    /// Its agent cannot hold several members of a job.
+    OneMember,
 }
 
 impl fmt::Display for Exclusion {
@@ -166,13 +184,17 @@ impl fmt::Display for Exclusion {
             Exclusion::Occupied => f.write_str("occupied"),
             Exclusion::Gpus { free, need, held } => write!(f, "{free} of {need} GPUs free{held}"),
             Exclusion::Mixed(how) => write!(f, "does not go with the others ({how})"),
+            Exclusion::OneMember => {
+                f.write_str("has an agent that holds one member of a job only: upgrade it")
+            }
         }
     }
 }
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of at least {} nodes available", self.have, self.need)?;
+        let (have, need) = (self.have, self.need);
+        write!(f, "{have} of at least {need} {} available", self.counts)?;
         // A few names help a reader. A thousand do not.
         const NAMED: usize = 8;
         for (i, (node, why)) in self.excluded.iter().take(NAMED).enumerate() {
@@ -247,6 +269,7 @@ pub(crate) fn place(candidates: &[Candidate<'_>], need: Need) -> Placement {
         return Placement::Short(Shortfall {
             need: need.min,
             have: fit.len() as u32,
+            counts: "nodes",
             excluded,
         });
     }
@@ -347,6 +370,7 @@ fn member(candidate: &Candidate<'_>, need: &Need) -> Member {
         gpus,
         // They are added when the generation is opened.
         addresses: Vec::new(),
+        seats: Vec::new(),
     }
 }
 

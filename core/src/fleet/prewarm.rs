@@ -49,6 +49,8 @@ impl JobTurn<'_> {
             .current
             .as_ref()
             .filter(|_| job.spec.launch != Launch::Cold && job.spec.framework.has_launchers())
+            // Where members share nodes, most are not forked from launchers.
+            .filter(|_| !job.spec.packs())
         else {
             return Readiness::Ready;
         };

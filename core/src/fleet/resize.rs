@@ -7,6 +7,7 @@ use crate::{
         job::{Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::JobTurn,
         members::Member,
+        open::size,
         placement::Placement,
         prewarm::Readiness,
         receipt::{Cause, Incident},
@@ -81,7 +82,7 @@ impl JobTurn<'_> {
             // The next generation could not be opened yet. Until then this one may as well train.
             return Resize::KeepUntil(self.presence.listen_until);
         }
-        let (have, wanted) = (generation.members.len(), job.replicas as usize);
+        let (have, wanted) = (generation.size(), job.replicas);
         if wanted < have {
             return Resize::Shrink(job.replicas);
         }
@@ -105,14 +106,14 @@ impl JobTurn<'_> {
         };
         let cooled_down =
             generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
-        if let Some((node, why)) = ailing.filter(|_| gang.len() >= have) {
+        if let Some((node, why)) = ailing.filter(|_| size(&gang) >= have) {
             if self.now < cooled_down {
                 return Resize::KeepUntil(cooled_down);
             }
             let message = format!("moving off what is unhealthy on {node} ({why})");
             return Resize::Move(gang, message);
         }
-        if gang.len() <= have || !self.is_growth(generation, &gang) {
+        if size(&gang) <= have || !self.is_growth(generation, &gang) {
             return Resize::Keep;
         }
         let in_cooldown = !self.live.scaled && self.now < cooled_down;
@@ -169,12 +170,13 @@ impl JobTurn<'_> {
         let Some(generation) = self.job.current.as_ref() else {
             return;
         };
-        let (have, number) = (generation.members.len(), generation.number);
+        let (have, number) = (generation.size(), generation.number);
+        let counted = self.job.spec.counts();
         let (cause, message) = match to {
             Resize::Keep | Resize::KeepUntil(_) => return,
             Resize::Shrink(wanted) => (
                 Cause::Scaled,
-                format!("shrinking from {have} to {wanted} nodes as asked"),
+                format!("shrinking from {have} to {wanted} {counted} as asked"),
             ),
             Resize::Leave(_, message) => (Cause::NodeLeaving, message.clone()),
             Resize::Move(_, message) => (Cause::NodeUnhealthy, message.clone()),
@@ -184,7 +186,7 @@ impl JobTurn<'_> {
                 } else {
                     Cause::NodeJoined
                 };
-                let message = format!("growing from {have} to {} nodes", gang.len());
+                let message = format!("growing from {have} to {} {counted}", size(gang));
                 (cause, message)
             }
         };
@@ -200,7 +202,7 @@ impl JobTurn<'_> {
             cause,
             message: message.clone(),
             from: Some(number),
-            from_nodes: have as u32,
+            from_nodes: have,
             last_step_before: steps.last,
             ..Incident::at(self.now)
         });

@@ -76,7 +76,7 @@ fn supersede(job: &mut JobRecord, message: String, now: Timestamp) {
     let Some(current) = job.current.as_ref() else {
         return;
     };
-    let (from, from_nodes) = (Some(current.number), current.members.len() as u32);
+    let (from, from_nodes) = (Some(current.number), current.size());
     job.open_incident(Incident {
         cause: Cause::StoreAccepted,
         message: message.clone(),

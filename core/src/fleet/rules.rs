@@ -32,7 +32,7 @@ impl Ruling {
 /// A member whose ranks have ended well while others train.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended<'a> {
-    pub node_rank: u32,
+    pub number: u32,
     /// Its role and its number there. `None`: the job has no roles.
     pub role: Option<(&'a str, u32)>,
     /// All members of its role have ended well.
@@ -46,17 +46,16 @@ fn role_of_rank(generation: &GenerationRecord, rank: u32) -> Option<&str> {
     Some(&place.share.name)
 }
 
-/// The role of the member on this node, if the job has roles.
+/// The roles of the members on this node. Empty: the job has no roles.
 pub(crate) fn roles_on<'a>(generation: &'a GenerationRecord, node: &NodeName) -> Vec<&'a str> {
-    let node_rank = generation.members.rank_of(node);
-    let place = node_rank.and_then(|node_rank| generation.layout.place(node_rank));
-    place
+    let seats = generation.seats_on(node);
+    let places = seats
         .iter()
-        .map(|place| place.share.name.as_str())
-        .collect()
+        .filter_map(|seat| generation.layout.place(seat.number));
+    places.map(|place| place.share.name.as_str()).collect()
 }
 
-/// The roles of the member that failed first, or of the node that did.
+/// The role of the member that failed first, or the roles on the node that did.
 pub(crate) fn roles_at_fault<'a>(generation: &'a GenerationRecord, blame: &Blame) -> Vec<&'a str> {
     match (blame.rank, &blame.node) {
         (Some(rank), _) => role_of_rank(generation, rank).into_iter().collect(),
@@ -104,7 +103,7 @@ pub(crate) fn of_leaving(rules: &[Rule], roles: &[&str]) -> Option<Ruling> {
 pub(crate) fn of_success(rules: &[Rule], ended: Ended<'_>) -> Option<Ruling> {
     first(rules, |rule| {
         let number = match &rule.role {
-            None => ended.node_rank,
+            None => ended.number,
             Some(own) => match ended.role {
                 Some((role, number)) if role == own => number,
                 _ => return false,

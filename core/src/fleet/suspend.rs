@@ -17,7 +17,7 @@ impl JobTurn<'_> {
         let Some(generation) = job.current.as_ref().filter(|_| due) else {
             return;
         };
-        let (number, nodes) = (generation.number, generation.members.len());
+        let (number, size) = (generation.number, generation.size());
         let steps = generation::steps(self.nodes, self.uid, generation);
         let job = &mut *self.job;
         budget::note_progress(job, &steps, self.policy, self.now);
@@ -26,7 +26,7 @@ impl JobTurn<'_> {
             cause: Cause::Suspended,
             message: message.clone(),
             from: Some(number),
-            from_nodes: nodes as u32,
+            from_nodes: size,
             last_step_before: steps.last,
             ..Incident::at(self.now)
         });

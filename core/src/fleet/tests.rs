@@ -44,6 +44,7 @@ mod restarts;
 mod roles;
 mod rollback;
 mod rules;
+mod shared;
 mod software_mismatch;
 mod suspend;
 mod unhealthy;

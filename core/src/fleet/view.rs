@@ -38,6 +38,7 @@ pub struct JobView {
     pub steps: StepsView,
     /// When a checkpoint was last saved in this generation.
     pub saved_at: Option<Timestamp>,
+    /// Members on nodes where all ranks have been started.
     pub nodes_running: u32,
     pub store_address: Option<Endpoint>,
     /// Worker pods, by uid, on which nothing new is placed, because they are about to be deleted.
@@ -58,6 +59,7 @@ pub struct StepsView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberView {
     pub node: NodeName,
+    /// The member's number in the generation.
     pub node_rank: u32,
     /// Its name, as [`crate::spec::JobSpec::member`] has it.
     pub role: Option<String>,
@@ -158,7 +160,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
     };
     let mut joined: Option<&[u32]> = None;
     for (node_rank, (node, report)) in
-        generation::reports(nodes, &record.uid, generation).enumerate()
+        (0..).zip(generation::reports(nodes, &record.uid, generation))
     {
         // A node forgets a run when its death is noted. The job keeps how the run ended.
         let known = report
@@ -169,25 +171,28 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         let runs = |run: &RunReport| {
             run.phase == RunPhase::Running && run.ranks_started(generation.procs_on(node))
         };
-        view.nodes_running += u32::from(report.is_some_and(runs));
+        let seats = generation.members.seats(node_rank);
+        if report.is_some_and(runs) {
+            view.nodes_running += seats.len() as u32;
+        }
         let held = nodes.get(node).and_then(|node| pod_gpus::of(nodes, node));
         let host = held.as_ref().map(|held| held.host.record.name.clone());
         let ids = held.into_iter().flat_map(|held| held.ids);
-        let pod_gpus = ids.map(str::to_owned).collect();
+        let pod_gpus: Vec<String> = ids.map(str::to_owned).collect();
         let (phase, lane, stack, ranks) = match known {
             Some(known) => (Some(known.phase), known.lane, known.stack, known.ranks),
             None => Default::default(),
         };
-        view.members.push(MemberView {
+        view.members.extend(seats.iter().map(|seat| MemberView {
             node: node.clone(),
-            node_rank: node_rank as u32,
-            role: record.spec.member(&generation.layout, node_rank as u32),
-            phase,
-            lane,
-            stack,
-            host,
-            pod_gpus,
-        });
+            node_rank: seat.number,
+            role: record.spec.member(&generation.layout, seat.number),
+            phase: phase.clone(),
+            lane: lane.clone(),
+            stack: stack.clone(),
+            host: host.clone(),
+            pod_gpus: pod_gpus.clone(),
+        }));
         view.ranks
             .extend(ranks.into_iter().map(|rank| rank_view(node, rank)));
         // Only the node that serves the TCPStore knows this, and only for backends that name their
@@ -201,6 +206,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
             && joined.is_some_and(|joined| joined.binary_search(&rank.rank).is_err());
     }
     view.ranks.sort_by_key(|rank| rank.rank);
+    view.members.sort_by_key(|member| member.node_rank);
     view.steps = steps(record, nodes, &view.ranks);
     view.last_step = view
         .ranks

@@ -49,6 +49,8 @@ impl Digest {
             fence_after,
             framework,
             layout,
+            members,
+            programs,
         } = assignment;
         let mut fnv = Fnv::default();
         fnv.text(run.job.as_str());
@@ -119,6 +121,31 @@ impl Digest {
                 fnv.text("slots");
                 fnv.number(share.slots.into());
             }
+        }
+        for member in members {
+            fnv.text("member");
+            for number in [member.number, member.procs, member.first_rank] {
+                fnv.number(number.into());
+            }
+            fnv.number(member.program as u64);
+            fnv.number(member.gpus.len() as u64);
+            member.gpus.iter().for_each(|gpu| fnv.text(gpu));
+        }
+        for program in programs {
+            fnv.text("program");
+            for list in [&program.command, &program.args] {
+                fnv.number(list.len() as u64);
+                list.iter().for_each(|text| fnv.text(text));
+            }
+            for variables in [&program.env, &program.env_files] {
+                fnv.number(variables.len() as u64);
+                for (name, value) in variables {
+                    fnv.text(name);
+                    fnv.text(value);
+                }
+            }
+            fnv.number(program.working_dir.is_some().into());
+            fnv.text(program.working_dir.as_deref().unwrap_or_default());
         }
         Self(format!("{:032x}", fnv.0))
     }

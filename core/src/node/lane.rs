@@ -64,6 +64,12 @@ pub fn without_torch(framework: Framework) -> (Lane, String) {
     (Lane::Direct, why)
 }
 
+/// The lane of members that share a node. torchrun would give them one environment.
+pub fn of_shared() -> (Lane, String) {
+    let why = "members that share a node are started without torchrun".to_owned();
+    (Lane::Direct, why)
+}
+
 /// The lane for a request, and the reason for the user. `python`: the workers are a Python script
 /// or module.
 pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, String) {

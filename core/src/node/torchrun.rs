@@ -171,9 +171,10 @@ pub fn entry(assignment: &Assignment) -> Result<Entry, String> {
 
 /// The arguments of the ranks themselves, without torchrun: the interpreter's options, and a script
 /// (or `-m` and a module) with its arguments. `None`: the workers are not Python, or nothing can be
-/// imported ahead for their framework.
+/// imported ahead for their framework, or members share the node.
 pub fn ranks(assignment: &Assignment) -> Option<(Vec<String>, Vec<String>)> {
-    if !assignment.framework.has_launchers() {
+    // Members that share a node may run different programs, each with devices of its own.
+    if !assignment.framework.has_launchers() || assignment.is_shared() {
         return None;
     }
     match Entry::read(&assignment.command, &assignment.args).ok()? {

@@ -110,3 +110,25 @@ impl Launch {
         }
     }
 }
+
+/// Whether members of a job share nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Placing {
+    /// As few nodes as hold all members.
+    Pack,
+    /// A node for each member.
+    Spread,
+}
+
+impl Placing {
+    pub const ALL: [(&str, Placing); 2] = [("pack", Placing::Pack), ("spread", Placing::Spread)];
+
+    /// The word in a document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Placing::Pack => "pack",
+            Placing::Spread => "spread",
+        }
+    }
+}

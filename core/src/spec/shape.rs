@@ -5,7 +5,7 @@
 //! than a table can say. A test compares the table with the types.
 
 use super::{
-    API_VERSION, Framework, GangScheduler, KIND, Launch, NodeMix, Progress, ROLES_MAX,
+    API_VERSION, Framework, GangScheduler, KIND, Launch, NodeMix, Placing, Progress, ROLES_MAX,
     limits::{
         ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX, ENV_MAX,
         NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX, SIGNALS_MAX,
@@ -239,6 +239,11 @@ pub const SPEC_FIELDS: &[Field] = &[
         "warn: take also nodes whose GPU model or software differs. refuse: wait rather than mix. warn if left out.",
     ),
     field(
+        "placement",
+        Shape::Text(Text::OneOf(|| names(&Placing::ALL))),
+        "pack: members share nodes that have room for several. spread: each member has a node of its own. pack if left out and the job has roles, else spread.",
+    ),
+    field(
         "rules",
         Shape::Ordered(&RULE, RULES_MAX),
         "What ends of ranks and losses of nodes mean for the job. The first rule that matches decides; what none matches goes the usual way.",
@@ -442,6 +447,7 @@ mod tests {
                 step_pattern: text(),
                 checkpoint_pattern: text(),
                 node_mix: text(),
+                placement: text(),
                 rules: vec![RuleDocument {
                     when: "x".into(),
                     role: text(),

@@ -8,7 +8,7 @@ fn from_file(name: &str, value: &str, file: &str) -> EnvVar {
     }
 }
 
-fn document() -> JobDocument {
+pub(super) fn document() -> JobDocument {
     JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),

@@ -21,6 +21,7 @@ use crate::v1;
 pub(super) mod bounds;
 mod desired;
 mod launchers;
+mod members;
 mod node_report;
 mod run_report;
 #[cfg(test)]

@@ -159,6 +159,7 @@ impl Rig {
             first_rank: 0,
             order: None,
             mpi: None,
+            members: Vec::new(),
         }
     }
 

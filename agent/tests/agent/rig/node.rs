@@ -262,6 +262,8 @@ impl Node {
             fence_after: None,
             framework: Default::default(),
             layout: Default::default(),
+            members: Vec::new(),
+            programs: Vec::new(),
         }
     }
 

@@ -11,24 +11,26 @@ use crate::api::status;
 /// Members that an error names. More are counted.
 const NAMED_MAX: usize = 16;
 
-/// The node on which that member is in this generation. The number may be left out if the role has one
-/// member only.
+/// The number of that member in this generation, and its node. In what is asked for, the number may be
+/// left out if the role has one member only.
 pub(super) fn holder<'g>(
     record: &JobRecord,
     generation: &'g GenerationRecord,
     asked: &str,
-) -> Result<&'g NodeName, Status> {
-    let name = |rank: usize| record.spec.member(&generation.layout, rank as u32);
-    let members = generation.members.iter().enumerate();
-    let members: Vec<(String, &NodeName)> = members
-        .filter_map(|(rank, member)| Some((name(rank)?, &member.node)))
-        .collect();
+) -> Result<(u32, &'g NodeName), Status> {
+    let name = |number| record.spec.member(&generation.layout, number);
+    let member = |number| {
+        let holder = generation.members.holder(number)?;
+        Some((name(number)?, (number, &holder.node)))
+    };
+    let members: Vec<(String, (u32, &NodeName))> =
+        (0..generation.size()).filter_map(member).collect();
     let of_role = |name: &str| name.rsplit_once('-').is_some_and(|(role, _)| role == asked);
     let exact = members.iter().find(|(name, _)| name == asked);
     let mut same_role = members.iter().filter(|(name, _)| of_role(name));
     let only = same_role.next().filter(|_| same_role.next().is_none());
-    if let Some((_, node)) = exact.or(only) {
-        return Ok(node);
+    if let Some((_, found)) = exact.or(only) {
+        return Ok(*found);
     }
     if members.is_empty() {
         return Err(status::invalid(

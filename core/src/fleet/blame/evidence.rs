@@ -16,6 +16,8 @@ pub(crate) enum Evidence {
     RankExit {
         node: NodeName,
         rank: u32,
+        /// The name of its member, if the node holds several.
+        member: Option<String>,
         exit: Exit,
         class: ExitClass,
         at: Timestamp,
@@ -211,6 +213,12 @@ impl Evidence {
 
     pub(crate) fn name(&self) -> String {
         match self {
+            Evidence::RankExit {
+                node,
+                rank,
+                member: Some(member),
+                ..
+            } => format!("rank {rank} ({member}) on {node}"),
             Evidence::RankExit { node, rank, .. } => format!("rank {rank} on {node}"),
             other => other.node().to_string(),
         }

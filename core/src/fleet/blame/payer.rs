@@ -46,12 +46,7 @@ pub(super) fn cause_and_payer(
             )
         }
         Evidence::RankExit {
-            node,
-            rank,
-            exit,
-            class,
-            error,
-            ..
+            exit, class, error, ..
         } => {
             let cause = if *class == ExitClass::Killed {
                 Cause::WorkerKilled
@@ -65,7 +60,7 @@ pub(super) fn cause_and_payer(
             (
                 cause,
                 Charged::Job,
-                format!("rank {rank} on {node} ended with {exit}{error}"),
+                format!("{} ended with {exit}{error}", primary.name()),
             )
         }
         Evidence::TorchrunFailed {

@@ -3,6 +3,7 @@ use super::*;
 fn exit(node: &str, rank: u32, exit: Exit, error: Option<&str>, ms: u64) -> Evidence {
     let at = Timestamp(ms * 1000);
     Evidence::RankExit {
+        member: None,
         node: node.into(),
         rank,
         exit,

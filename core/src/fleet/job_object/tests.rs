@@ -66,6 +66,7 @@ fn training(mut job: JobRecord) -> JobRecord {
             boot_id: String::new(),
             gpus: Vec::new(),
             addresses: Vec::new(),
+            seats: Vec::new(),
         }]
         .into(),
         ..tests::generation(1)

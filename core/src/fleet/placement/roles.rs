@@ -28,6 +28,8 @@ pub(crate) struct RoleNeed {
     pub min: u32,
     pub max: u32,
     pub gpus_per_node: u32,
+    /// Processes of each member.
+    pub procs: u32,
 }
 
 /// Where a candidate stands in the choice of one role. Lower is better, field by field from the top.
@@ -52,7 +54,7 @@ enum Change {
 }
 
 impl RoleNeed {
-    fn need(&self) -> Need {
+    pub(super) fn need(&self) -> Need {
         Need {
             min: self.min,
             wanted: self.max,
@@ -135,6 +137,7 @@ pub(crate) fn place_roles(
         return Placement::Short(Shortfall {
             need: min.max(1),
             have,
+            counts: "nodes",
             excluded,
         });
     }
@@ -151,7 +154,7 @@ pub(crate) fn place_roles(
 
 /// The kinds of nodes that could serve a role with GPUs. Without such nodes the kind does not matter,
 /// and there is one.
-fn kinds<'a>(fit: &[&'a Candidate<'_>], roles: &[RoleNeed]) -> BTreeSet<&'a Kind> {
+pub(super) fn kinds<'a>(fit: &[&'a Candidate<'_>], roles: &[RoleNeed]) -> BTreeSet<&'a Kind> {
     static ANY: LazyLock<Kind> = LazyLock::new(Kind::default);
     let serves = |candidate: &&&Candidate<'_>| {
         roles
@@ -166,7 +169,7 @@ fn kinds<'a>(fit: &[&'a Candidate<'_>], roles: &[RoleNeed]) -> BTreeSet<&'a Kind
 }
 
 /// Why a candidate cannot serve this role beside members of this kind.
-fn unfit(candidate: &Candidate<'_>, role: &RoleNeed, kind: &Kind) -> Option<Exclusion> {
+pub(super) fn unfit(candidate: &Candidate<'_>, role: &RoleNeed, kind: &Kind) -> Option<Exclusion> {
     exclusion(candidate, &role.need()).or_else(|| {
         let other = role.gpus_per_node > 0 && candidate.kind != *kind;
         other.then(|| Exclusion::Mixed(candidate.kind.beside(kind)))

@@ -20,6 +20,8 @@ fn node(name: &str, node_rank: Option<u32>) -> Candidate<'static> {
         kind: Kind::default(),
         stack: Stack::default(),
         trained: false,
+        had: Vec::new(),
+        one_member: false,
     }
 }
 

@@ -51,6 +51,7 @@ fn training(mut job: JobRecord, pods: &[&str]) -> JobRecord {
         boot_id: String::new(),
         gpus: Vec::new(),
         addresses: Vec::new(),
+        seats: Vec::new(),
     };
     let mut generation = tests::generation(1);
     generation.members = pods.iter().map(member).collect::<Vec<_>>().into();

@@ -73,6 +73,9 @@ pub(super) fn obey(
             if run.phase == RunPhase::Preparing && !older_alive {
                 run.phase = RunPhase::Ready;
                 run.port = assignment.framework.tells_peers().then_some(PORT);
+                if assignment.framework.tells_peers() && assignment.is_shared() {
+                    run.ports = (PORT..).take(assignment.members.len()).collect();
+                }
                 run.key = assignment.lends().then(|| Key("0".repeat(32)));
                 run.store = assignment.hosts_store.then(|| Endpoint {
                     host: "127.0.0.1".into(),
@@ -84,9 +87,9 @@ pub(super) fn obey(
             let run = runs.entry(desired.run.clone()).or_insert_with(fresh);
             if run.phase == RunPhase::Ready {
                 (run.phase, run.launched_at) = (RunPhase::Running, Some(now));
-                let locals = 0..assignment.proc_per_node;
-                run.ranks = locals
-                    .map(|local| rank_report(assignment.first_rank + local, local, now))
+                let ranks = assignment.ranks().into_iter();
+                run.ranks = ranks
+                    .map(|(rank, local)| rank_report(rank, local, now))
                     .collect();
                 if imports {
                     run.ranks.clear();

@@ -187,7 +187,7 @@ fn an_agent_without_a_common_version_is_told_what_to_do() {
         },
     );
     let said =
-        "the agent speaks protocol 8 to 9, this coordinator 3 to 4: upgrade the coordinator first";
+        "the agent speaks protocol 8 to 9, this coordinator 4 to 5: upgrade the coordinator first";
     assert!(
         matches!(&effects[..], [Effect::Refuse { why, .. }] if why.starts_with(said)),
         "{effects:?}"

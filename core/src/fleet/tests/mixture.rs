@@ -115,6 +115,7 @@ fn members_of_a_role_without_gpus_are_no_mixture() {
         let document = SpecDocument {
             framework: Some("tensorflow".into()),
             node_mix: Some(mix.into()),
+            placement: Some("spread".into()),
             roles: vec![role("chief", 1), role("ps", 0)],
             ..SpecDocument::default()
         };

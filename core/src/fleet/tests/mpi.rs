@@ -1,8 +1,7 @@
 //! Jobs of MPI: who is told what, and whose end counts.
 
-use super::{fences::connect_with, *};
+use super::*;
 use crate::{
-    protocol,
     run::{Assignment, Start, Target},
     spec::RoleDocument,
 };
@@ -263,23 +262,4 @@ fn a_lost_worker_proves_nothing_when_it_is_fenced_or_deleted() {
         let job = bench.job("pi");
         assert_ne!(job.phase, Phase::Succeeded, "{fence:?}: {}", job.message);
     }
-}
-
-#[test]
-fn an_agent_of_the_version_before_is_served_and_gets_no_mpi() {
-    let mut bench = Bench::new(&["b", "c"]);
-    let before = Speaks {
-        oldest: protocol::MPI - 1,
-        newest: protocol::MPI - 1,
-    };
-    let effects = connect_with(&mut bench, "a", before);
-    assert!(
-        matches!(&effects[..], [Effect::Welcome { protocol: 3, .. }, ..]),
-        "{effects:?}"
-    );
-    bench.submit("pi", document());
-    let job = bench.job("pi");
-    assert_eq!(job.phase, Phase::Pending);
-    let said = "a has an agent that does not know framework mpi: upgrade it";
-    assert!(job.message.contains(said), "{}", job.message);
 }

@@ -52,9 +52,9 @@ fn each_node_runs_what_its_role_says_and_knows_the_others() {
     let mut bench = Bench::new(&["a", "b", "c", "d"]);
     bench.submit("digits", document(2));
     assert_eq!(bench.job("digits").phase, Phase::Running);
-    let roles = ["a", "b", "d", "c"].map(|node| role_of(&bench, node));
+    let roles = ["a", "b", "c", "d"].map(|node| role_of(&bench, node));
     assert_eq!(roles, ["chief-0", "worker-0", "worker-1", "ps-0"]);
-    let (assignment, start) = told(&bench, "d");
+    let (assignment, start) = told(&bench, "c");
     assert_eq!((assignment.first_rank, assignment.world_size), (2, 4));
     let peer = Endpoint {
         host: "127.0.0.1".into(),

@@ -25,6 +25,7 @@ fn on(mut job: JobRecord, number: u64, nodes: &[&str]) -> JobRecord {
             boot_id: "boot".into(),
             gpus: Vec::new(),
             addresses: Vec::new(),
+            seats: Vec::new(),
         })
         .collect();
     job.current = Some(GenerationRecord {

@@ -4,7 +4,8 @@ use muster_core::{
     fleet::receipt::Cause,
     id::{Generation, JobUid, NodeName},
     spec::{
-        EnvVar, Framework, Launch, Lifetime, NodeMix, Origin, RestartPolicy, Role, RoleDocument,
+        EnvVar, Framework, Launch, Lifetime, NodeMix, Origin, Placing, RestartPolicy, Role,
+        RoleDocument,
     },
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -62,6 +63,7 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         checkpoint_pattern: t.5.clone(),
         step_pattern: t.5,
         node_mix: t.6.clone(),
+        placement: t.6.clone(),
         rules: lists_of_rules(&policy, t.6, n.5),
         suspend: n.5.map(|n| n > 0),
         active_deadline_seconds: n.0,
@@ -241,6 +243,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             step_pattern: rest.5,
             template: None,
             node_mix: NodeMix::ALL[usize::from(rest.4)].1,
+            placement: Some(Placing::ALL[usize::from(rest.4)].1),
             rules: if rest.4 { checked_rules() } else { Vec::new() },
             suspend: rest.4,
             lifetime: Lifetime {

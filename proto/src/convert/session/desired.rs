@@ -19,6 +19,10 @@ use super::{
         NAME_MAX, SENTENCE_MAX, between, count, ip_addresses, malformed, optional_text,
         required_text, text, texts,
     },
+    members::{
+        ARG_BYTES_MAX, ARGS_MAX, ENV_MAX, PROCS_MAX, Whole, check_env, members_from_wire,
+        program_to_wire, programs_from_wire, seated_to_wire,
+    },
     node_report::labels,
     run_report::{RUNS_MAX, endpoint_from_wire, endpoint_to_wire, key_from_wire, run_id_from_wire},
 };
@@ -28,11 +32,6 @@ use crate::{convert::Malformed, v1, v1::desired_run};
 /// more. The coordinator has checked the job; these only keep a broken coordinator from exhausting
 /// a node.
 const NODES_MAX: u32 = 4_096;
-const PROCS_MAX: u32 = 256;
-const ARGS_MAX: usize = 1_024;
-/// Linux takes no argument or variable longer than 128 KiB.
-const ARG_BYTES_MAX: usize = 128 << 10;
-const ENV_MAX: usize = 1_024;
 
 pub fn desired_to_wire(desired: &Desired) -> v1::Desired {
     v1::Desired {
@@ -125,6 +124,8 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
                 slots: share.slots,
             })
             .collect(),
+        members: assignment.members.iter().map(seated_to_wire).collect(),
+        programs: assignment.programs.iter().map(program_to_wire).collect(),
     }
 }
 
@@ -316,20 +317,16 @@ fn assignment_from_wire(
             ),
         ));
     }
-    count(&at("env"), wire.env.len(), ENV_MAX)?;
-    count(&at("env_files"), wire.env_files.len(), ENV_MAX)?;
-    for (name, value) in wire.env.iter().chain(&wire.env_files) {
-        if name.is_empty()
-            || name.contains(['=', '\0'])
-            || value.contains('\0')
-            || name.len() + value.len() > ARG_BYTES_MAX
-        {
-            return Err(malformed(
-                at("env"),
-                format!("{name:.64?} is not a variable the system takes"),
-            ));
-        }
-    }
+    check_env(field, &wire.env, &wire.env_files)?;
+    let programs = programs_from_wire(field, wire.programs)?;
+    let node_rank = between(&at("node_rank"), wire.node_rank, 0, node_count - 1)?;
+    let whole = Whole {
+        first: node_rank,
+        members: node_count,
+        procs: proc_per_node,
+        world_size,
+    };
+    let members = members_from_wire(field, wire.members, programs.len(), &whole)?;
     let (profile, profile_hash) = match wire.profile {
         Some(profile) => profile_from_wire(&at("profile"), profile)?,
         // The coordinator is older than profiles.
@@ -342,7 +339,7 @@ fn assignment_from_wire(
             name: wire.name,
         },
         rendezvous: required_text(&at("rendezvous"), wire.rendezvous, NAME_MAX)?,
-        node_rank: between(&at("node_rank"), wire.node_rank, 0, node_count - 1)?,
+        node_rank,
         node_count,
         proc_per_node,
         first_rank: between(
@@ -393,6 +390,8 @@ fn assignment_from_wire(
         profile_hash,
         framework,
         layout,
+        members,
+        programs,
     })
 }
 

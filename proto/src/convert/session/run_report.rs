@@ -59,6 +59,7 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         refused: refused.to_owned(),
         store: report.store.as_ref().map(endpoint_to_wire),
         port: report.port.unwrap_or(0).into(),
+        ports: report.ports.iter().map(|port| (*port).into()).collect(),
         key: report
             .key
             .as_ref()
@@ -180,6 +181,15 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         }
         ranks.push(rank);
     }
+    count(&format!("{field}.ports"), wire.ports.len(), RANKS_MAX)?;
+    let port = |port: u32| {
+        u16::try_from(port)
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| malformed(format!("{field}.ports"), format!("{port} is not a port")))
+    };
+    let ports = wire.ports.into_iter().map(port);
+    let ports = ports.collect::<Result<_, _>>()?;
     let (lane, stack) = (
         wire.lane.unwrap_or_default(),
         wire.stack.unwrap_or_default(),
@@ -212,6 +222,7 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
                 ));
             }
         },
+        ports,
         key: key_from_wire(&format!("{field}.key"), wire.key)?,
         joined_ranks: wire.joined_ranks,
         all_joined_at: at(wire.all_joined_age_us, now),

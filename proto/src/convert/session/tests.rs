@@ -17,8 +17,8 @@ use muster_core::{
     protocol,
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
-        LauncherReport, LauncherState, RankReport, RunId, RunPhase, RunReport, Start, StepsShown,
-        Target,
+        LauncherReport, LauncherState, Program, RankReport, RunId, RunPhase, RunReport, Seated,
+        Start, StepsShown, Target,
     },
     spec::{Framework, Launch},
 };
@@ -166,6 +166,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                     phase,
                     store,
                     port: u16::try_from(term % 70_000).ok().filter(|port| *port > 0),
+                    ports: (1..).take(term as usize % 4).collect(),
                     key: (term % 2 == 0).then(|| Key(format!("{term:032x}"))),
                     joined_ranks,
                     all_joined_at,
@@ -334,6 +335,25 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                 (command, args, env),
                 (rest, profile),
             )| {
+                // One node holds all members, or the last one.
+                let (first, own) = match rest.4 % 3 {
+                    0 => (0, nodes),
+                    _ => (nodes - 1, 1),
+                };
+                let seated = (first..nodes).map(|number| Seated {
+                    number,
+                    program: number as usize % 2,
+                    procs,
+                    first_rank: number * procs,
+                    gpus: rest.1.clone(),
+                });
+                let program = Program {
+                    command: command.clone(),
+                    args: args.clone(),
+                    env: env.clone(),
+                    env_files: env.clone(),
+                    working_dir: rest.0.clone(),
+                };
                 Assignment {
                     run: run.clone(),
                     name: JobName {
@@ -341,10 +361,12 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                         name: job,
                     },
                     rendezvous,
-                    node_rank: nodes - 1,
+                    node_rank: first,
                     node_count: nodes,
-                    proc_per_node: procs,
-                    first_rank: (nodes - 1) * procs,
+                    proc_per_node: own * procs,
+                    first_rank: first * procs,
+                    members: seated.filter(|_| own > 1).collect(),
+                    programs: vec![program; if own > 1 { 2 } else { 0 }],
                     world_size: nodes * procs,
                     store_host: NodeName::from(store_host),
                     hosts_store,

@@ -350,6 +350,7 @@ pub(super) fn request_seeds() -> Vec<Vec<u8>> {
         first_rank: 4,
         order: None,
         mpi: None,
+        members: Vec::new(),
     };
     let commands = [
         Command::Start(Box::new(start)),

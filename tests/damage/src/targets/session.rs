@@ -276,5 +276,7 @@ fn assignment(run: RunId) -> Assignment {
             slots: 2,
             service: false,
         }]),
+        members: Vec::new(),
+        programs: Vec::new(),
     }
 }

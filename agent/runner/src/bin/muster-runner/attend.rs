@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Seek};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -47,11 +47,18 @@ const ANSWERS: u32 = 3;
 /// The orders of `start`. Its second argument is the number of a descriptor that holds them.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Orders {
+    pub(crate) ranks: Vec<RankOrder>,
+}
+
+/// What one rank executes.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RankOrder {
+    pub(crate) rank: u32,
+    pub(crate) local: u32,
     pub(crate) command: Vec<String>,
-    pub(crate) cwd: std::path::PathBuf,
-    pub(crate) first_rank: u32,
-    /// One complete environment for each rank.
-    pub(crate) envs: Vec<BTreeMap<String, String>>,
+    pub(crate) cwd: PathBuf,
+    /// The complete environment.
+    pub(crate) env: BTreeMap<String, String>,
 }
 
 /// One rank that the launcher hands over. The second argument of `adopt` is a JSON list of them.
@@ -126,28 +133,26 @@ fn start(fd: &str) -> Result<Vec<Rank>, String> {
         .rewind()
         .and_then(|()| Ok(serde_json::from_reader(&file)?))
         .map_err(|e| format!("orders: {e}"))?;
-    let mut ranks = Vec::with_capacity(orders.envs.len());
-    for (local, env) in (0..).zip(&orders.envs) {
-        ranks.push(
-            start_rank(&orders, local, env)
-                .map_err(|e| format!("rank {}: {e}", orders.first_rank + local))?,
-        );
-    }
-    Ok(ranks)
+    let start = |order| start_rank(order).map_err(|e| format!("rank {}: {e}", order.rank));
+    orders.ranks.iter().map(start).collect()
 }
 
-fn start_rank(orders: &Orders, local: u32, env: &BTreeMap<String, String>) -> Result<Rank, String> {
-    let rank = orders.first_rank + local;
-    let (program, args) = orders
-        .command
-        .split_first()
-        .ok_or("there is nothing to run")?;
+fn start_rank(order: &RankOrder) -> Result<Rank, String> {
+    let RankOrder {
+        rank,
+        local,
+        command,
+        cwd,
+        env,
+    } = order;
+    let (rank, local) = (*rank, *local);
+    let (program, args) = command.split_first().ok_or("there is nothing to run")?;
     let mut command = Command::new(program);
     command
         .args(args)
         .env_clear()
         .envs(env)
-        .current_dir(&orders.cwd)
+        .current_dir(cwd)
         .stdin(Stdio::null());
     let mut link = RankLink::connect(Path::new("."))?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));

@@ -7,6 +7,7 @@
 //! stop.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -40,6 +41,32 @@ pub(crate) struct Group {
     pub(crate) killing: Option<Duration>,
     pub(crate) stuck: Vec<i32>,
     pub(crate) dead: Option<DeathProof>,
+}
+
+/// The global ranks of a node, those of each member by themselves.
+pub(crate) struct Expected(pub(crate) Vec<Range<u32>>);
+
+impl Expected {
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(Range::len).sum()
+    }
+
+    /// The local rank of a global one. `None`: it is not of this node.
+    pub(crate) fn local(&self, rank: u32) -> Option<u32> {
+        let own = self.0.iter().find(|ranks| ranks.contains(&rank))?;
+        Some(rank - own.start)
+    }
+}
+
+/// `0..4`, or `0..1, 5..6`.
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, ranks) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{}..{}", ranks.start, ranks.end)?;
+        }
+        Ok(())
+    }
 }
 
 pub(crate) struct Launcher {
@@ -83,10 +110,9 @@ impl Group {
     }
 
     /// The global ranks that this node was started with.
-    pub(crate) fn expected(&self) -> Option<Range<u32>> {
-        self.spec
-            .as_ref()
-            .map(|s| s.first_rank..s.first_rank + s.ranks)
+    pub(crate) fn expected(&self) -> Option<Expected> {
+        let spec = self.spec.as_ref()?;
+        Some(Expected(spec.members_ranks()))
     }
 
     /// Asks for a stop. A repeated request can only bring the end nearer. True: this is the first.

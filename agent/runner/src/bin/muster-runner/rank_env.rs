@@ -33,25 +33,50 @@ pub(crate) const OVER_RESTARTS: [(&str, &str); 2] = [
 /// makes such files too.
 const ERRORS: &str = "errors";
 
-/// The complete environment of the rank with this local rank. `dir` is the runner's directory.
+/// Which rank it is.
+pub(crate) struct Place {
+    pub(crate) rank: u32,
+    pub(crate) local: u32,
+    /// The number of local ranks.
+    pub(crate) of: u32,
+    /// The number of its member.
+    pub(crate) group: u32,
+    /// Its number among all ranks of the node.
+    pub(crate) on_node: u32,
+}
+
+impl Place {
+    /// The place of a local rank of a node's only member.
+    pub(crate) fn alone(spec: &StartSpec, hold: &Hold, local: u32) -> Self {
+        Place {
+            rank: spec.first_rank + local,
+            local,
+            of: spec.ranks,
+            group: hold.node_rank,
+            on_node: local,
+        }
+    }
+}
+
+/// The complete environment of a rank. `given` is what its launch has, and `dir` the runner's
+/// directory.
 pub(crate) fn of(
-    spec: &StartSpec,
+    given: &BTreeMap<String, String>,
     hold: &Hold,
     run_id: &str,
-    local: u32,
+    place: &Place,
     dir: &Path,
 ) -> BTreeMap<String, String> {
-    let mut env = spec.env.clone();
+    let mut env = given.clone();
     for name in OURS {
         env.remove(name);
     }
-    let rank = spec.first_rank + local;
     let numbers = [
-        ("RANK", rank),
-        ("LOCAL_RANK", local),
-        ("GROUP_RANK", hold.node_rank),
-        ("ROLE_RANK", rank),
-        ("LOCAL_WORLD_SIZE", spec.ranks),
+        ("RANK", place.rank),
+        ("LOCAL_RANK", place.local),
+        ("GROUP_RANK", place.group),
+        ("ROLE_RANK", place.rank),
+        ("LOCAL_WORLD_SIZE", place.of),
         ("WORLD_SIZE", hold.world_size),
         ("GROUP_WORLD_SIZE", hold.nnodes),
         ("ROLE_WORLD_SIZE", hold.world_size),
@@ -59,7 +84,10 @@ pub(crate) fn of(
         ("TORCHELASTIC_MAX_RESTARTS", 0),
     ];
     env.extend(numbers.map(|(name, number)| (name.to_owned(), number.to_string())));
-    let error_file = dir.join(ERRORS).join(local.to_string()).join("error.json");
+    let error_file = dir
+        .join(ERRORS)
+        .join(place.on_node.to_string())
+        .join("error.json");
     let texts = [
         ("ROLE_NAME", "default".to_owned()),
         ("TORCHELASTIC_RUN_ID", run_id.to_owned()),

@@ -11,7 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -20,6 +19,7 @@ use muster_runner::wire::Exit;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::group::Expected;
 use crate::poll::{Interest, Poll, Source};
 use crate::{sys, tree};
 
@@ -122,7 +122,7 @@ impl Ranks {
     }
 
     /// Accepts one connection. `expected` are the ranks of the started group.
-    pub(crate) fn accept(&mut self, poll: &Poll, expected: Option<&Range<u32>>) {
+    pub(crate) fn accept(&mut self, poll: &Poll, expected: Option<&Expected>) {
         let Ok((stream, _)) = self.listener.accept() else {
             return;
         };
@@ -138,7 +138,7 @@ impl Ranks {
             return;
         }
         let own = rustix::process::geteuid().as_raw();
-        let room = expected.map_or(0, Range::len) + EXTRA;
+        let room = expected.map_or(0, Expected::len) + EXTRA;
         if peer.uid != own && peer.uid != 0 {
             shim.refuse(&format!("uid {} is not this runner's", peer.uid));
         } else if self.shims.len() >= room {
@@ -156,12 +156,7 @@ impl Ranks {
     }
 
     /// Reads one connection. It is removed if it ends or breaks a rule.
-    pub(crate) fn read(
-        &mut self,
-        id: u32,
-        poll: &Poll,
-        expected: Option<&Range<u32>>,
-    ) -> Vec<Event> {
+    pub(crate) fn read(&mut self, id: u32, poll: &Poll, expected: Option<&Expected>) -> Vec<Event> {
         let mut events = Vec::new();
         let Some(shim) = self.shims.get_mut(&id) else {
             return events;
@@ -264,7 +259,7 @@ impl Shim {
     fn lines(
         &mut self,
         seen: &mut BTreeSet<u32>,
-        expected: Option<&Range<u32>>,
+        expected: Option<&Expected>,
         events: &mut Vec<Event>,
     ) -> Result<(), String> {
         while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
@@ -284,7 +279,7 @@ impl Shim {
         &mut self,
         say: Say,
         seen: &mut BTreeSet<u32>,
-        expected: Option<&Range<u32>>,
+        expected: Option<&Expected>,
     ) -> Result<Event, String> {
         match (say, self.stage) {
             (
@@ -302,11 +297,10 @@ impl Shim {
                 let Some(expected) = expected else {
                     return Err("hello: nothing was started".into());
                 };
-                if !expected.contains(&rank) {
-                    let Range { start, end } = expected;
-                    return Err(format!("hello: rank {rank} is not one of {start}..{end}"));
-                }
-                if local_rank != rank - expected.start {
+                let Some(local) = expected.local(rank) else {
+                    return Err(format!("hello: rank {rank} is not one of {expected}"));
+                };
+                if local_rank != local {
                     return Err(format!(
                         "hello: rank {rank} cannot have local rank {local_rank}"
                     ));

@@ -31,6 +31,8 @@ fn node(name: &str, gpus: usize, before: Option<(usize, u32)>) -> Candidate<'sta
         kind: Kind::default(),
         stack: Stack::default(),
         trained: before.is_some(),
+        had: Vec::new(),
+        one_member: false,
     }
 }
 
@@ -39,6 +41,7 @@ fn need(min: u32, max: u32, gpus_per_node: u32) -> RoleNeed {
         min,
         max,
         gpus_per_node,
+        procs: 1,
     }
 }
 

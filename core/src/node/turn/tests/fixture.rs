@@ -35,6 +35,8 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         fence_after: None,
         framework: Framework::Torch,
         layout: Layout::default(),
+        members: Vec::new(),
+        programs: Vec::new(),
     }
 }
 

@@ -15,9 +15,10 @@ use rustix::pipe::PipeFlags;
 use rustix::thread::CpuSet;
 
 use super::{LAUNCHER, Runner};
+use crate::attend::RankOrder;
 use crate::group::{self, Launcher};
 use crate::sys::{self, Child};
-use crate::{attend, env_files, fence, mpi, time};
+use crate::{attend, env_files, fence, mpi, rank_env, time};
 
 /// A grace of more than a month is a typing error.
 const MAX_GRACE_MS: u64 = 31 * 24 * 3_600 * 1_000;
@@ -162,7 +163,7 @@ impl Runner {
         self.begin_with_launcher(spec, order)
     }
 
-    /// Starts the ranks without torchrun and without a launcher.
+    /// Starts the ranks of one member without torchrun and without a launcher.
     pub(super) fn start_ranks(
         &mut self,
         spec: &StartSpec,
@@ -175,12 +176,55 @@ impl Runner {
             Some(part) => mpi::prepare(part, &order.command, here)
                 .map_err(|e| format!("files for MPI: {e}"))?,
         };
-        let orders = attend::Orders {
-            command,
+        let rank = |(local, env): (u32, BTreeMap<String, String>)| RankOrder {
+            rank: spec.first_rank + local,
+            local,
+            command: command.clone(),
             cwd: spec.cwd.clone(),
-            first_rank: spec.first_rank,
-            envs,
+            env,
         };
+        let ranks = (0..).zip(envs).map(rank).collect();
+        self.start_all(spec, ranks, here)
+    }
+
+    /// Starts the ranks of all members on this node.
+    pub(super) fn start_members(
+        &mut self,
+        spec: &StartSpec,
+        order: &Order,
+        here: &Path,
+    ) -> Result<(), String> {
+        rank_env::make_error_folders(spec.ranks).map_err(|e| format!("folders for errors: {e}"))?;
+        let mut ranks = Vec::new();
+        for member in &spec.members {
+            for local in 0..member.ranks {
+                let place = rank_env::Place {
+                    rank: member.first_rank + local,
+                    local,
+                    of: member.ranks,
+                    group: member.number,
+                    on_node: ranks.len() as u32,
+                };
+                let env = rank_env::of(&member.env, &self.hold, &order.run_id, &place, here);
+                ranks.push(RankOrder {
+                    rank: place.rank,
+                    local,
+                    command: member.command.clone(),
+                    cwd: member.cwd.clone(),
+                    env,
+                });
+            }
+        }
+        self.start_all(spec, ranks, here)
+    }
+
+    fn start_all(
+        &mut self,
+        spec: &StartSpec,
+        ranks: Vec<RankOrder>,
+        here: &Path,
+    ) -> Result<(), String> {
+        let orders = attend::Orders { ranks };
         let orders =
             attend::orders_file(&orders).map_err(|e| format!("orders for the ranks: {e}"))?;
         let mut command = Process::new(here.join(attend::NAME));
@@ -274,27 +318,68 @@ fn check(spec: &StartSpec, world_size: u32) -> Result<(), String> {
         }
     }
     let direct = |order: &Order| order.lane == Lane::Direct;
-    if spec.mpi.is_some() && !spec.order.as_ref().is_some_and(direct) {
+    let is_direct = spec.order.as_ref().is_some_and(direct);
+    if spec.mpi.is_some() && !is_direct {
         return Err("mpi: is only started in the direct lane".into());
     }
-    if !spec.cwd.is_absolute() {
-        return Err(format!("cwd: {:?} is not an absolute path", spec.cwd));
+    if !spec.members.is_empty() && (!is_direct || spec.mpi.is_some()) {
+        return Err("members: are only started in the direct lane, and not of MPI".into());
     }
-    if let Some(name) = spec
-        .env
+    check_members(spec, world_size)?;
+    check_process(&spec.cwd, &spec.env, &spec.env_files)?;
+    for member in &spec.members {
+        check_process(&member.cwd, &member.env, &member.env_files)?;
+    }
+    let members = spec.members.iter().flat_map(|member| &member.command);
+    let mut strings = spec.args.iter().chain([&spec.program]).chain(members);
+    if strings.any(|s| s.contains('\0')) {
+        return Err("args: a NUL byte cannot be passed to a program".into());
+    }
+    Ok(())
+}
+
+/// Whether the members have the ranks of this node, each rank once.
+fn check_members(spec: &StartSpec, world_size: u32) -> Result<(), String> {
+    let mut free = spec.first_rank;
+    for member in &spec.members {
+        let end = member.first_rank.checked_add(member.ranks);
+        match end.filter(|end| member.first_rank >= free && *end <= world_size) {
+            Some(end) => free = end,
+            None => {
+                return Err(format!(
+                    "members: {} has a rank that is not free below {world_size}",
+                    member.number
+                ));
+            }
+        }
+        if member.command.is_empty() {
+            return Err(format!("members: {} has nothing to run", member.number));
+        }
+    }
+    let ranks: u32 = spec.members.iter().map(|member| member.ranks).sum();
+    match spec.members.is_empty() || ranks == spec.ranks {
+        true => Ok(()),
+        false => Err(format!("members: have {ranks} ranks, not {}", spec.ranks)),
+    }
+}
+
+fn check_process(
+    cwd: &Path,
+    env: &BTreeMap<String, String>,
+    env_files: &BTreeMap<String, String>,
+) -> Result<(), String> {
+    if !cwd.is_absolute() {
+        return Err(format!("cwd: {cwd:?} is not an absolute path"));
+    }
+    if let Some(name) = env
         .keys()
-        .chain(spec.env_files.keys())
+        .chain(env_files.keys())
         .find(|n| n.is_empty() || n.contains(['=', '\0']))
     {
         return Err(format!("env: {name:?} cannot be a variable's name"));
     }
-    let strings = spec
-        .args
-        .iter()
-        .chain(spec.env.values())
-        .chain([&spec.program]);
-    if strings.into_iter().any(|s| s.contains('\0')) {
-        return Err("args and env: a NUL byte cannot be passed to a program".into());
+    if env.values().any(|value| value.contains('\0')) {
+        return Err("env: a NUL byte cannot be passed to a program".into());
     }
     Ok(())
 }

@@ -194,6 +194,9 @@ impl Runner {
         order: &Order,
     ) -> Result<(), String> {
         let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
+        if !spec.members.is_empty() {
+            return self.start_members(spec, order, &here);
+        }
         let envs: Vec<BTreeMap<String, String>> = match order.lane {
             Lane::Parked => vec![spec.env.clone()],
             Lane::Direct if spec.mpi.is_some() => {
@@ -203,7 +206,10 @@ impl Runner {
                 rank_env::make_error_folders(spec.ranks)
                     .map_err(|e| format!("folders for errors: {e}"))?;
                 (0..spec.ranks)
-                    .map(|local| rank_env::of(spec, &self.hold, &order.run_id, local, &here))
+                    .map(|local| {
+                        let place = rank_env::Place::alone(spec, &self.hold, local);
+                        rank_env::of(&spec.env, &self.hold, &order.run_id, &place, &here)
+                    })
                     .collect()
             }
         };

@@ -345,8 +345,8 @@ impl World {
                 self.agent_turn(machine, Input::Welcome { term, epoch });
             }
             Down::Desired(desired) => {
-                if agent.speaks.newest < protocol::MPI {
-                    invariants::mpi_is_understood(self, machine, &desired);
+                if agent.speaks.newest < protocol::SHARED {
+                    invariants::shares_are_understood(self, machine, &desired);
                 }
                 note!(
                     self,

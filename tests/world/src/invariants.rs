@@ -40,12 +40,12 @@ use std::collections::BTreeSet;
 use muster_core::{
     fleet::{
         Answer, Change, CordonedBy, Effect, Mark, NodeRecord,
-        job::{GenerationRecord, HISTORY_MAX, INCIDENTS_MAX, JobRecord},
+        job::{GenerationRecord, HISTORY_MAX, INCIDENTS_MAX, JobRecord, Member},
         receipt::{Cause, Charged, Incident},
     },
     id::{JobUid, NodeEpoch, NodeName, SessionId, Term},
     protocol::Speaks,
-    run::{DesiredRun, RunId, Start, Target},
+    run::{Assignment, DesiredRun, RunId, Start, Target},
     spec::Progress,
     time::Timestamp,
 };
@@ -74,10 +74,10 @@ pub(crate) use pods::{no_living_pod_is_deleted, no_pod_too_many};
 pub(crate) use ends::past_its_deadline;
 
 pub(crate) use fences::one_generation_lives;
-pub(crate) use roles::{mpi_is_understood, roles_are_filled};
+pub(crate) use roles::{roles_are_filled, shares_are_understood};
 
 pub(crate) use decisions::{
-    change_is_lawful, cordons, cordons_are_capped, leaves_a_cordon, only_what_is_free,
+    change_is_lawful, cordons, cordons_are_capped, leaves_a_cordon, on_slots, only_what_is_free,
 };
 
 /// A node is told of its jobs' generations that are not proven dead, of what it holds beyond them,
@@ -236,7 +236,7 @@ pub(crate) fn purged_is_dead(world: &mut World, machine: usize, run: &RunId) {
 pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
     let members = world.members(training);
     let run = world.trainings[&training].run.clone();
-    let mut met: Vec<(u32, &NodeName)> = Vec::new();
+    let mut met: Vec<(Vec<u32>, &NodeName)> = Vec::new();
     for (machine, other) in &members {
         if *other != run {
             let what = format!(
@@ -247,7 +247,8 @@ pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
             return world.fail("I2", what);
         }
         let place = &world.machines[*machine];
-        met.push((place.runs[other].assignment.node_rank, &place.name));
+        let each = place.runs[other].assignment.each();
+        met.push((each.iter().map(|own| own.node_rank).collect(), &place.name));
     }
     met.sort_unstable();
     let decided = world
@@ -268,11 +269,13 @@ pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
         .map(|generation| &generation.members);
     let same = decided.is_some_and(|decided| {
         decided.len() == met.len()
-            && decided
-                .iter()
+            && (0..)
+                .zip(decided.iter())
                 .zip(&met)
-                .enumerate()
-                .all(|(i, (m, (rank, node)))| i as u32 == *rank && &&m.node == node)
+                .all(|((rank, share), (numbers, node))| {
+                    let seats = decided.seats(rank);
+                    seats.iter().map(|seat| &seat.number).eq(numbers) && &&share.node == node
+                })
     });
     if !same {
         let what = format!(
@@ -528,9 +531,10 @@ fn uncommitted(store: &Store, node: Option<&NodeName>, wanted: &DesiredRun) -> O
     let Some(generation) = generation else {
         return Some(format!("{run} is commanded and not stored"));
     };
-    let same = generation.members.len() == assignment.node_count as usize
+    let share = generation.members.holder(assignment.node_rank);
+    let same = generation.size() == assignment.node_count
         && generation.rendezvous == assignment.rendezvous
-        && generation.members[assignment.node_rank as usize].gpus == assignment.gpus;
+        && share.is_some_and(|share| is_told(share, assignment));
     if !same {
         Some(format!("{run} is commanded otherwise than stored"))
     } else if meets.is_some_and(|meets| !generation.started || !is_stored(generation, meets)) {
@@ -542,10 +546,23 @@ fn uncommitted(store: &Store, node: Option<&NodeName>, wanted: &DesiredRun) -> O
     }
 }
 
+/// Whether a node is told of the members that it holds, each with its GPUs.
+fn is_told(share: &Member, assignment: &Assignment) -> bool {
+    let seats = share.seats.iter().filter(|_| share.seats.len() > 1);
+    let mut told = assignment.members.iter();
+    let each = seats.fold(true, |all, seat| {
+        let same = told
+            .next()
+            .is_some_and(|own| own.number == seat.number && own.gpus == seat.gpus);
+        all && same
+    });
+    each && told.next().is_none() && share.gpus == assignment.gpus
+}
+
 /// Whether the members are told to meet where the store says.
 fn is_stored(generation: &GenerationRecord, meets: &Start) -> bool {
     generation.store.as_ref() == Some(&meets.store)
         && generation.peers == meets.peers
         && (meets.keys.is_empty() || generation.keys == meets.keys)
-        && (meets.peers.is_empty() || meets.peers.len() == generation.members.len())
+        && (meets.peers.is_empty() || meets.peers.len() == generation.size() as usize)
 }

@@ -11,13 +11,17 @@ use muster_core::{
     id::{JobUid, NodeName},
     protocol::{self, Speaks},
     run::RunId,
-    spec::Framework,
     time::Timestamp,
 };
 
 use crate::{
-    coordinator::Process, event::Event, invariants::past_its_deadline, machine::Machine,
-    plan::Plan, words, world::World,
+    coordinator::Process,
+    event::Event,
+    invariants::{on_slots, past_its_deadline},
+    machine::Machine,
+    plan::Plan,
+    words,
+    world::World,
 };
 
 /// How long something may be wrong without a break. The longest honest chain: an unkillable group
@@ -215,7 +219,7 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
         let have = job
             .current
             .as_ref()
-            .map_or(0, |current| current.members.len());
+            .map_or(0, |current| current.size() as usize);
         let could = room.min(job.replicas as usize);
         return if could > have || have > job.replicas as usize {
             Err(format!(
@@ -256,26 +260,28 @@ fn pauses(world: &World, job: &JobRecord) -> bool {
     leader.is_some_and(pauses)
 }
 
-/// Nodes that are there and have room for this job besides the others.
+/// How many members of this job have room besides the others, on nodes that are there.
 fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
-    let fits = |place: &&Machine| {
+    let fits = |place: &Machine| {
         let known = world
             .store
             .nodes
             .get(&place.name)
             .is_some_and(|node| node.cordon.is_none() && node.halt.is_none());
         if !place.powered || place.agent.is_none() || !known || place.pod.is_some() {
-            return false;
+            return 0;
         }
         let speaks = place
             .agent
             .as_ref()
             .map_or(place.speaks, |agent| agent.speaks);
-        if Speaks::OURS.agree(speaks).is_err()
-            || (job.spec.framework == Framework::Mpi && speaks.newest < protocol::MPI)
-        {
-            return false;
+        if Speaks::OURS.agree(speaks).is_err() {
+            return 0;
         }
+        let most = match job.spec.packs() && speaks.newest >= protocol::SHARED {
+            true => usize::MAX,
+            false => 1,
+        };
         let others = world.store.jobs.values().filter(|other| &other.uid != uid);
         let held = others.flat_map(|other| {
             other
@@ -289,13 +295,14 @@ fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
             .collect();
         let need = job.spec.gpus_per_node as usize;
         if need == 0 {
-            let mut jobs: Vec<&JobUid> = here
-                .iter()
-                .filter(|(other, _)| other.spec.gpus_per_node == 0)
-                .map(|(other, _)| &other.uid)
-                .collect();
-            jobs.dedup();
-            return jobs.len() < place.slots as usize;
+            let mut taken: BTreeMap<&JobUid, usize> = BTreeMap::new();
+            for (other, generation) in &here {
+                let slots = on_slots(generation, &place.name);
+                let most = taken.entry(&other.uid).or_default();
+                *most = slots.max(*most);
+            }
+            let free = (place.slots as usize).saturating_sub(taken.values().sum());
+            return free.min(most);
         }
         let members = here
             .iter()
@@ -303,7 +310,8 @@ fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
             .filter(|member| member.node == place.name);
         let taken: std::collections::BTreeSet<&String> =
             members.flat_map(|member| &member.gpus).collect();
-        place.gpus as usize >= taken.len() + need
+        let free = (place.gpus as usize).saturating_sub(taken.len());
+        (free / need).min(most)
     };
-    world.machines.iter().filter(fits).count()
+    world.machines.iter().map(fits).sum()
 }

@@ -353,6 +353,16 @@ pub(crate) fn tell_ports(
         report.port = assignment
             .filter(|assignment| assignment.framework.tells_peers())
             .map(|_| 20_000 + machine as u16);
+        // A hundred for each machine: none holds more members.
+        report.ports = assignment
+            .filter(|assignment| assignment.framework.tells_peers())
+            .map(|assignment| {
+                let members = 0..assignment.members.len() as u16;
+                members
+                    .map(|at| 20_000 + machine as u16 * 100 + at)
+                    .collect()
+            })
+            .unwrap_or_default();
         report.key = assignment
             .filter(|assignment| assignment.lends())
             .map(|_| Key(format!("{machine:032x}")));

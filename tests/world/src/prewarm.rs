@@ -28,7 +28,7 @@ impl World {
         let Some(agent) = self.machines[machine]
             .agent
             .as_mut()
-            .filter(|agent| agent.speaks.newest >= protocol::MPI)
+            .filter(|agent| agent.speaks.newest >= protocol::SHARED)
         else {
             return;
         };

@@ -269,10 +269,11 @@ impl World {
         if group.phase != GroupPhase::Running || !group.launcher {
             return;
         }
-        let first = group.assignment.first_rank;
-        group.ranks = (0..group.assignment.proc_per_node)
-            .map(|local| Rank {
-                report: rank_report(first + local, local, pid + local, clock),
+        let ranks = group.assignment.ranks();
+        group.ranks = (pid..)
+            .zip(ranks)
+            .map(|(pid, (rank, local))| Rank {
+                report: rank_report(rank, local, pid, clock),
                 alive: true,
             })
             .collect();

@@ -92,14 +92,11 @@ impl World {
         }
         let training = self.trainings.get_mut(&world).expect("worlds stay");
         training.arrived.insert(machine);
-        let expected = self.machines[machine].runs[run].assignment.node_count as usize;
         let training = &self.trainings[&world];
-        if training.arrived.len() < expected || training.formed {
-            return;
-        }
         let members = self.members(world);
         // A machine that had arrived may have lost its group with its disk.
-        if members.len() < expected {
+        let arrived = |(machine, _): &(usize, RunId)| training.arrived.contains(machine);
+        if training.formed || !self.is_complete(&members) || !members.iter().all(arrived) {
             return;
         }
         let trains = members
@@ -123,6 +120,16 @@ impl World {
         note!(self, "the world of {} is formed", words::run(run));
         let first = self.rng.ms(1, 100) + Duration::from_millis(self.plan.step_ms);
         self.queue.push(now + first, Event::Step { world });
+    }
+
+    /// Whether these machines hold all members of their generation.
+    fn is_complete(&self, groups: &[(usize, RunId)]) -> bool {
+        let assignments = groups
+            .iter()
+            .map(|(machine, run)| &self.machines[*machine].runs[run].assignment);
+        let wanted = assignments.clone().map(|of| of.node_count).max();
+        let here: u32 = assignments.map(|of| of.members.len().max(1) as u32).sum();
+        wanted.is_some_and(|wanted| here >= wanted)
     }
 
     /// The machine that served this TCPStore has power, so a caller is refused instead of kept
@@ -174,8 +181,7 @@ impl World {
             return;
         }
         // While one member stood still another may have gone without a trace.
-        let (machine, run) = &members[0];
-        if members.len() < self.machines[*machine].runs[run].assignment.node_count as usize {
+        if !self.is_complete(&members) {
             return;
         }
         let every = Duration::from_millis(self.plan.step_ms);

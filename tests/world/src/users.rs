@@ -143,6 +143,11 @@ impl World {
         };
         let spec = match number % 4 {
             3 => with_roles(number, spec),
+            // Nothing is drawn for it either.
+            1 => SpecDocument {
+                placement: Some("pack".into()),
+                ..spec
+            },
             _ => spec,
         };
         let metadata = Metadata {

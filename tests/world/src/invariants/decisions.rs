@@ -52,12 +52,12 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
         ));
     }
     if let Some(current) = &job.current {
-        let members = current.members.len() as u32;
+        let members = current.size();
         let nodes: BTreeSet<&NodeName> =
             current.members.iter().map(|member| &member.node).collect();
         if members < job.spec.min_replicas
             || members > job.spec.max_replicas
-            || nodes.len() < members as usize
+            || nodes.len() < current.members.len()
         {
             return Some((
                 "I11",
@@ -481,17 +481,26 @@ fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
         let slots = world
             .machine_named(&member.node)
             .map_or(0, |machine| world.machines[machine].slots as usize);
-        let on_slots =
-            others().filter(|other| other.spec.gpus_per_node == 0 && on_it(other, &|_| true));
-        let taken: Vec<String> = on_slots.map(|other| other.uid.to_string()).collect();
-        if job.spec.gpus_per_node == 0 && taken.len() >= slots {
+        let of_other = |other: &JobRecord| {
+            let there = other.unproven_generations().filter(here);
+            there.map(|there| on_slots(there, &member.node)).max()
+        };
+        let taken: usize = others().filter_map(of_other).sum();
+        let own = on_slots(current, &member.node);
+        if own > 0 && taken + own > slots {
             return Some(format!(
-                "{} is given a slot of {}, which has {slots}, and {taken:?} may be there",
+                "{} is given {own} slots of {}, which has {slots}, and others may use {taken}",
                 job.uid, member.node
             ));
         }
     }
     None
+}
+
+/// How many slots of a node a generation takes: one for each member there without GPUs.
+pub(crate) fn on_slots(generation: &GenerationRecord, node: &NodeName) -> usize {
+    let seats = generation.seats_on(node);
+    seats.iter().filter(|seat| seat.gpus.is_empty()).count()
 }
 
 /// The cap on cordons: Muster never cordons more than a tenth of the fleet. It is checked when a

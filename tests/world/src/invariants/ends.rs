@@ -221,48 +221,54 @@ fn exit_of(world: &World, job: &JobRecord, incident: &Incident) -> Option<Exit> 
 /// A job wins by a member only if all ranks of that member have ended well, and a rule says so.
 fn a_member_has_won(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
     let generation = job.current.as_ref().or(job.retiring.last())?;
-    let Won { rule, node, .. } = generation.won.as_ref()?;
+    let Won {
+        rule, node, number, ..
+    } = generation.won.as_ref()?;
     let known = before.generation(generation.number);
     if known.is_some_and(|known| known.won.is_some()) {
         return None;
     }
     let rule = job.spec.rules.get(*rule);
     let run = generation.run(&job.uid);
-    let ended_well = |node: &NodeName| {
-        let group = world
-            .machine_named(node)
+    // A node that holds one member needs no number to say which.
+    let winner = number.or_else(|| Some(generation.seats_on(node).first()?.number))?;
+    let ended_well = |number: &u32| {
+        let holder = generation.members.holder(*number);
+        let group = holder
+            .and_then(|share| world.machine_named(&share.node))
             .and_then(|machine| world.machines[machine].runs.get(&run));
         group.is_none_or(|group| {
-            let mut ranks = group.ranks.iter();
-            ranks.all(|rank| rank.report.exit == Some(Exit::Code(0)))
+            let ranks = generation.ranks(*number);
+            let mut own = group
+                .ranks
+                .iter()
+                .filter(|rank| ranks.contains(&rank.report.rank));
+            own.all(|rank| rank.report.exit == Some(Exit::Code(0)))
         })
     };
     let shares = generation.layout.0.iter();
     let roles = shares.flat_map(|share| (0..share.members).map(|_| Some(share.name.as_str())));
     let says = rule.is_some_and(|rule| {
         // Those that the rule is about, in their order.
-        let members = generation.members.iter().map(|member| &member.node);
-        let about: Vec<&NodeName> = match rule.role.as_deref() {
-            None => members.collect(),
-            Some(role) => members
+        let about: Vec<u32> = match rule.role.as_deref() {
+            None => (0..generation.size()).collect(),
+            Some(role) => (0..generation.size())
                 .zip(roles)
                 .filter(|(_, of)| *of == Some(role))
-                .map(|(node, _)| node)
+                .map(|(number, _)| number)
                 .collect(),
         };
         rule.then == Then::Succeed
             && match rule.when {
-                When::Success(Of::Any) => about.contains(&node),
-                When::Success(Of::First) => about.first() == Some(&node),
+                When::Success(Of::Any) => about.contains(&winner),
+                When::Success(Of::First) => about.first() == Some(&winner),
                 When::Success(Of::All) => {
-                    rule.role.is_some()
-                        && about.contains(&node)
-                        && about.iter().all(|node| ended_well(node))
+                    rule.role.is_some() && about.contains(&winner) && about.iter().all(ended_well)
                 }
                 _ => false,
             }
     });
-    let well = ended_well(node);
+    let well = ended_well(&winner);
     (!says || !well).then(|| ("I20", format!("{} wins by {node}: {rule:?}", job.uid)))
 }
 

@@ -1,23 +1,24 @@
 //! What must hold for jobs with roles.
 
+use std::collections::BTreeSet;
+
 use muster_core::{
     fleet::job::{GenerationRecord, JobRecord},
     run::{Desired, Target},
-    spec::Framework,
 };
 
 use crate::{words, world::World};
 
-/// An agent that does not know MPI is given no job of it.
-pub(crate) fn mpi_is_understood(world: &mut World, machine: usize, desired: &Desired) {
-    let of_mpi = desired.runs.iter().find(|wanted| {
-        matches!(&wanted.target, Target::Ready(assignment) | Target::Running(assignment, _) if assignment.framework == Framework::Mpi)
+/// An agent that can hold only one member of a generation is given no more.
+pub(crate) fn shares_are_understood(world: &mut World, machine: usize, desired: &Desired) {
+    let shared = desired.runs.iter().find(|wanted| {
+        matches!(&wanted.target, Target::Ready(assignment) | Target::Running(assignment, _) if !assignment.members.is_empty())
     });
-    if let Some(wanted) = of_mpi {
+    if let Some(wanted) = shared {
         world.fail(
             "R7",
             format!(
-                "{} is given to n{machine}, whose agent does not know of MPI",
+                "{} has several members on n{machine}, whose agent holds one",
                 words::run(&wanted.run)
             ),
         );
@@ -32,17 +33,35 @@ pub(crate) fn roles_are_filled(job: &JobRecord, generation: &GenerationRecord) -
             share.name == role.name
                 && (role.min_replicas..=role.max_replicas).contains(&share.members)
         });
-    let members = generation.members.len() as u32;
+    let members = generation.size();
     let complete = shares.is_empty() || generation.layout.members() == members;
     // Pods get their GPUs from the kubelet.
     let of_pods = job.spec.template.is_some();
     let gpus = of_pods
-        || generation.members.iter().enumerate().all(|(rank, member)| {
-            let place = generation.layout.place(rank as u32);
-            let role = place.and_then(|place| job.spec.roles.get(place.role));
-            role.is_none_or(|role| member.gpus.len() as u32 == role.gpus_per_node)
+        || (0..generation.members.len() as u32).all(|rank| {
+            let share = &generation.members[rank as usize];
+            let seats = generation.members.seats(rank);
+            let of_seats = seats.iter().flat_map(|seat| &seat.gpus);
+            let own: BTreeSet<&String> = of_seats.collect();
+            own.len() == share.gpus.len()
+                && seats.iter().all(|seat| {
+                    let place = generation.layout.place(seat.number);
+                    let role = place.and_then(|place| job.spec.roles.get(place.role));
+                    let needs = role.map_or(job.spec.gpus_per_node, |role| role.gpus_per_node);
+                    seat.gpus.len() as u32 == needs
+                })
         });
-    (!filled || !complete || !gpus).then(|| {
+    // Every number has one node.
+    let ranks = 0..generation.members.len() as u32;
+    let numbers = ranks.flat_map(|rank| {
+        let seats = generation.members.seats(rank).into_owned();
+        seats.into_iter().map(|seat| seat.number)
+    });
+    let mut numbers: Vec<u32> = numbers.collect();
+    numbers.sort_unstable();
+    let seated = numbers.iter().copied().eq(0..members);
+    let alone = job.spec.packs() || generation.members.len() as u32 == members;
+    (!filled || !complete || !gpus || !seated || !alone).then(|| {
         format!(
             "generation {} of {} has {members} members in {shares:?}",
             generation.number, job.uid

@@ -84,7 +84,7 @@ pub struct Flags {
     /// More labels, one KEY=VALUE a line; '#' begins a comment
     #[arg(long, env = "MUSTER_LABEL_FILE", value_name = "FILE")]
     pub label_file: Option<PathBuf>,
-    /// How many worker groups without GPUs this node runs at a time
+    /// How many members of jobs, without GPUs, this node runs at a time
     #[arg(long, env = "MUSTER_SLOTS", value_name = "N", default_value_t = 1)]
     pub slots: u32,
     /// The runner's program; muster-runner beside this one if not given

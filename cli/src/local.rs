@@ -103,7 +103,7 @@ struct Up {
 
 #[derive(Clone, Debug, Args)]
 struct NodeFlags {
-    /// Worker groups a node takes at a time
+    /// Members of jobs, without GPUs, that a node takes at a time
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     slots: u32,
 

@@ -24,6 +24,7 @@
 //! | `input` | what a turn takes in |
 //! | **Questions** | what records and reports say. None of them changes a job |
 //! | `registry` | nodes: sessions, silence, Suspect, Lost |
+//! | `places` | which members a generation has on which node, and which ranks are theirs |
 //! | `generation` | one generation: ready, inert, done |
 //! | `pod_gpus` | the GPUs of a worker pod, as its host reports them |
 //! | `unhealthy` | what a node's verdict on its hardware means for its members |

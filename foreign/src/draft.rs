@@ -202,6 +202,13 @@ pub(crate) fn working_dir(pod: &Pod<'_>, launch: &Launch) -> Option<String> {
 }
 
 impl Draft<'_, '_> {
+    /// Whether members may share nodes, as the pods of the other system do. The cluster places pods
+    /// with a template. Lane cold has one member on each node.
+    fn packs(&self) -> bool {
+        let most = self.max.as_ref().unwrap_or(&self.replicas).0;
+        self.pod.template.is_none() && !matches!(self.launch.lane, Some("cold")) && most > 1
+    }
+
     /// The job, if core takes it. An objection of core is reported at the field from which the value came.
     pub(crate) fn finish(self, log: &mut Verdicts) -> Option<Converted> {
         let Draft {
@@ -234,6 +241,7 @@ impl Draft<'_, '_> {
             variables.add("PATH", &format!("{folder}:{USUAL_PATH}"));
         }
         let working_dir = working_dir(pod, launch);
+        let packs = self.packs();
         let priority = pod.priority.as_ref().or(self.run.priority.as_ref());
         let document = JobDocument {
             api_version: API_VERSION.into(),
@@ -261,6 +269,7 @@ impl Draft<'_, '_> {
                 ttl_seconds_after_finished: seconds(&self.run.ttl),
                 stop_grace_period: pod.grace.as_ref().map(|(grace, _)| grace.clone()),
                 launch: launch.lane.map(str::to_owned),
+                placement: packs.then(|| "pack".to_owned()),
                 ..SpecDocument::default()
             },
         };

@@ -12,10 +12,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+mod member;
 mod mpi;
 mod order;
 mod store;
 
+pub use member::MemberSpec;
 pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
 pub use order::{AdoptSpec, Lane, Order, ParkSpec};
 pub use store::{PortRange, StoreSpec, StoreStatus};
@@ -226,35 +228,6 @@ pub struct StartSpec {
     /// launcher, and each as it says; `ranks` counts those of all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<MemberSpec>,
-}
-
-/// One of several members on a node: what its ranks execute. The environment is complete.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemberSpec {
-    /// Its number in the generation.
-    pub number: u32,
-    /// Global rank of its first rank.
-    pub first_rank: u32,
-    pub ranks: u32,
-    pub command: Vec<String>,
-    pub env: BTreeMap<String, String>,
-    /// As in [`StartSpec`].
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env_files: BTreeMap<String, String>,
-    pub cwd: PathBuf,
-}
-
-/// The environment is left out because it holds secrets.
-impl std::fmt::Debug for MemberSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemberSpec")
-            .field("number", &self.number)
-            .field("first_rank", &self.first_rank)
-            .field("ranks", &self.ranks)
-            .field("command", &self.command)
-            .field("cwd", &self.cwd)
-            .finish_non_exhaustive()
-    }
 }
 
 impl StartSpec {

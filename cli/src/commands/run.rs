@@ -116,6 +116,11 @@ pub(crate) struct Run {
     #[arg(long, alias = "node_mix", value_name = "warn|refuse")]
     node_mix: Option<String>,
 
+    /// Put several members on a node if it has room (pack), or one on each node (spread). With pack,
+    /// --nnodes counts members, and each has --gpus-per-node and --nproc-per-node [default: spread]
+    #[arg(long, value_name = "pack|spread")]
+    placement: Option<String>,
+
     /// Priority among jobs that wait; the higher number goes first
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i64>,
@@ -352,6 +357,7 @@ fn document(
             )),
             priority: args.priority,
             node_mix: args.node_mix.clone(),
+            placement: args.placement.clone(),
             restart_policy: args.max_restarts.map(|max| RestartPolicyDocument {
                 max_restarts: Some(max),
                 window: None,
@@ -393,6 +399,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.workingDir" => "--workdir",
         "spec.priority" => "--priority",
         "spec.nodeMix" => "--node-mix",
+        "spec.placement" => "--placement",
         "spec.fenceAfter" => "--fence-after",
         "spec.launch" => "--launch",
         "spec.stepPattern" => "--step-pattern",

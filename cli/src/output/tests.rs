@@ -1,6 +1,5 @@
 //! Compares every rendering of one job, its nodes and its story with the files in `golden/`. To
 //! accept an intended change, run the tests with `MUSTER_BLESS=1` and read the difference.
-
 use std::{env, fs, path::PathBuf};
 
 use muster_proto::v1::*;

@@ -51,6 +51,11 @@ impl Member {
     }
 }
 
+/// How many members these shares hold.
+pub(crate) fn size(gang: &[Member]) -> u32 {
+    gang.iter().map(Member::size).sum()
+}
+
 #[derive(Clone)]
 pub struct Members(Arc<Sealed>);
 

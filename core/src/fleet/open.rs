@@ -9,7 +9,7 @@ use crate::{
         job::{GenerationRecord, Phase, Reason},
         job_turn::JobTurn,
         live::Condition,
-        members::{Member, Members},
+        members::{Member, Members, size},
         placement::{Placement, Shortfall},
         receipt::{Cause, Incident},
         unhealthy,
@@ -27,11 +27,6 @@ const ADDRESSES_MAX: usize = 16;
 /// seconds of each other if their image is on the host. Pulling an image takes minutes, so the job
 /// does not wait for that.
 const PODS_COME: Duration = Duration::from_secs(10);
-
-/// How many members these shares hold.
-pub(crate) fn size(gang: &[Member]) -> u32 {
-    gang.iter().map(Member::size).sum()
-}
 
 impl JobTurn<'_> {
     /// Opens the next generation, if one is due and there are nodes for it.

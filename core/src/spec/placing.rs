@@ -6,14 +6,15 @@ impl JobSpec {
     /// Whether placement may put several members on one node.
     ///
     /// Members of roles share nodes unless the job says `spread`. A job without roles has one member
-    /// on each node, as torchrun counts processes by node, unless it says `pack`.
+    /// on each node, as torchrun counts processes by node, unless it says `pack`. So has one of XGBoost:
+    /// its workers are told one port for all of them.
     pub fn packs(&self) -> bool {
         // The cluster places worker pods, and several may share a host.
         self.template.is_none()
             && why_never(self.framework, self.launch).is_none()
             && match self.placement {
                 Some(placing) => placing == Placing::Pack,
-                None => !self.roles.is_empty(),
+                None => !self.roles.is_empty() && self.framework != Framework::Xgboost,
             }
     }
 
@@ -45,7 +46,8 @@ fn why_never(framework: Framework, launch: Launch) -> Option<String> {
 /// What the document says, or the default. `top` is the spec without its roles.
 pub(super) fn check(document: &SpecDocument, top: &JobSpec, errors: &mut Errors) -> Placing {
     let why_never = why_never(top.framework, top.launch);
-    let default = match document.roles.is_empty() || why_never.is_some() {
+    let alone = document.roles.is_empty() || top.framework == Framework::Xgboost;
+    let default = match alone || why_never.is_some() {
         true => Placing::Spread,
         false => Placing::Pack,
     };
@@ -95,6 +97,10 @@ mod tests {
         assert!(!packs(&|spec| {
             roles(spec);
             spec.placement = Some("spread".into());
+        }));
+        assert!(!packs(&|spec| {
+            roles(spec);
+            spec.framework = Some("xgboost".into());
         }));
         // torchrun of its own on each node, as asked.
         assert!(!packs(&|spec| {

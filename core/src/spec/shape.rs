@@ -241,7 +241,7 @@ pub const SPEC_FIELDS: &[Field] = &[
     field(
         "placement",
         Shape::Text(Text::OneOf(|| names(&Placing::ALL))),
-        "pack: members share nodes that have room for several. spread: each member has a node of its own. pack if left out and the job has roles, else spread.",
+        "pack: members share nodes that have room for several. spread: each member has a node of its own. pack if left out and the job has roles of another framework than xgboost or mpi, else spread.",
     ),
     field(
         "rules",

@@ -243,7 +243,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             step_pattern: rest.5,
             template: None,
             node_mix: NodeMix::ALL[usize::from(rest.4)].1,
-            placement: Some(Placing::ALL[usize::from(rest.4)].1),
+            placement: Some(Placing::Spread),
             rules: if rest.4 { checked_rules() } else { Vec::new() },
             suspend: rest.4,
             lifetime: Lifetime {

@@ -154,9 +154,13 @@ fn roles_at_fault(before: &JobRecord, incident: &Incident) -> Vec<String> {
             .into_iter()
             .collect(),
         None => {
-            let members = generation.members.iter().zip(of_members);
+            let members = (0..generation.size()).zip(of_members);
+            let on_it = |number: u32| {
+                let holder = generation.members.holder(number);
+                holder.is_some_and(|share| Some(&share.node) == incident.node.as_ref())
+            };
             members
-                .filter(|(member, _)| Some(&member.node) == incident.node.as_ref())
+                .filter(|(number, _)| on_it(*number))
                 .map(|(_, role)| role.to_owned())
                 .collect()
         }

@@ -212,7 +212,7 @@ fn every_wrong_hello_is_refused_by_field() {
                 protocol_oldest: 9,
                 ..good_hello()
             },
-            "hello.protocol_oldest: is 9, and the newest is 4",
+            "hello.protocol_oldest: is 9, and the newest is 5",
         ),
         (
             v1::Hello {
@@ -611,7 +611,7 @@ fn every_wrong_member_of_a_shared_node_is_refused_by_field() {
         ),
         (
             read(Vec::new(), 17),
-            "programs: has 17 entries, at most 16 are allowed",
+            "programs: has 17 items, at most 16 are allowed",
         ),
     ];
     for (read, error) in cases {

@@ -56,13 +56,13 @@ fn each_end_says_what_it_speaks() {
         welcome(0).map(|welcome| welcome.protocol),
         Err(malformed(
             "welcome.protocol",
-            "is 1, this agent speaks 3 to 4"
+            "is 1, this agent speaks 4 to 5"
         )),
         "so did its coordinators"
     );
-    assert_eq!(welcome(3).map(|welcome| welcome.protocol), Ok(3));
+    assert_eq!(welcome(4).map(|welcome| welcome.protocol), Ok(4));
     assert_eq!(
         welcome(7).unwrap_err().to_string(),
-        "welcome.protocol: is 7, this agent speaks 3 to 4"
+        "welcome.protocol: is 7, this agent speaks 4 to 5"
     );
 }

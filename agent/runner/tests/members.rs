@@ -1,0 +1,133 @@
+//! Several members of a generation in one worker group: each runs what it is told, as the ranks that it
+//! has.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+
+use muster_runner::record::rank_log;
+use muster_runner::wire::{Command, Exit, Lane, MemberSpec, Order, RefusalKind, StartSpec};
+
+mod rig;
+
+use rig::Rig;
+
+/// What a rank knows about itself.
+const WHO: &str = r#"echo "$0 $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK in $(basename "$PWD") errors $(basename "$(dirname "$TORCHELASTIC_ERROR_FILE")")""#;
+
+fn member(rig: &Rig, number: u32, first_rank: u32, ranks: u32, script: &str) -> MemberSpec {
+    let cwd = rig.dir.join(format!("of-{number}"));
+    std::fs::create_dir_all(&cwd).unwrap();
+    MemberSpec {
+        number,
+        first_rank,
+        ranks,
+        command: ["/bin/sh", "-c", script, &format!("member-{number}")]
+            .map(str::to_owned)
+            .into(),
+        env: BTreeMap::from([("PATH".to_owned(), std::env::var("PATH").unwrap())]),
+        env_files: BTreeMap::new(),
+        cwd,
+    }
+}
+
+fn start(rig: &Rig, members: Vec<MemberSpec>) -> StartSpec {
+    StartSpec {
+        order: Some(Order {
+            lane: Lane::Direct,
+            options: Vec::new(),
+            argv: Vec::new(),
+            command: Vec::new(),
+            run_id: "r".into(),
+            peer_lost: Vec::new(),
+        }),
+        ranks: members.iter().map(|member| member.ranks).sum(),
+        first_rank: members[0].first_rank,
+        members,
+        ..rig.program("/bin/sh", &[], 0)
+    }
+}
+
+fn said(rig: &Rig, rank: u32) -> String {
+    let log = rig.log(&rank_log(rank));
+    let text = log.lines().next().unwrap_or_default();
+    text.splitn(4, ' ').nth(3).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn each_member_has_its_program_its_directory_and_its_ranks() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    let members = vec![member(&rig, 0, 0, 1, WHO), member(&rig, 3, 5, 2, WHO)];
+    client.start(start(&rig, members));
+    let status = client.until_dead();
+    let ranks: Vec<(u32, u32)> = status
+        .ranks
+        .iter()
+        .map(|r| (r.rank, r.local_rank))
+        .collect();
+    assert_eq!(ranks, [(0, 0), (5, 0), (6, 1)]);
+    assert!(status.launcher.unwrap().exit.unwrap().success());
+    let all = [
+        (0, "member-0 0/8 0/1 0 in of-0 errors 0"),
+        (5, "member-3 5/8 0/2 3 in of-3 errors 1"),
+        (6, "member-3 6/8 1/2 3 in of-3 errors 2"),
+    ];
+    for (rank, must) in all {
+        assert_eq!(said(&rig, rank), must);
+    }
+}
+
+#[test]
+fn one_member_that_fails_ends_the_others_of_its_node() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    let fails = "while [ ! -e ../of-1/up ]; do sleep 0.01; done; exit 7";
+    let waits = "touch up; exec sleep 1000";
+    let members = vec![member(&rig, 0, 0, 1, fails), member(&rig, 1, 1, 1, waits)];
+    client.start(start(&rig, members));
+    let status = client.until_dead();
+    let exits: Vec<Exit> = status.ranks.iter().map(|rank| rank.exit.unwrap()).collect();
+    assert_eq!(exits[0], Exit::Code { code: 7 });
+    assert!(
+        matches!(exits[1], Exit::Signal { signal: 15, .. }),
+        "{exits:?}"
+    );
+}
+
+#[test]
+fn members_that_do_not_fit_are_refused() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    let of = |number, first, ranks| member(&rig, number, first, ranks, "true");
+    let mut without_lane = start(&rig, vec![of(0, 0, 1), of(1, 1, 1)]);
+    without_lane.order = None;
+    let cases = [
+        (
+            start(&rig, vec![of(0, 0, 2), of(1, 1, 1)]),
+            "members: 1 has a rank that is not free below 8",
+        ),
+        (
+            start(&rig, vec![of(0, 0, 2), of(1, 7, 2)]),
+            "members: 1 has a rank that is not free below 8",
+        ),
+        (
+            StartSpec {
+                ranks: 3,
+                ..start(&rig, vec![of(0, 0, 1), of(1, 1, 1)])
+            },
+            "members: have 2 ranks, not 3",
+        ),
+        (
+            without_lane,
+            "members: are only started in the direct lane, and not of MPI",
+        ),
+    ];
+    for (spec, why) in cases {
+        let refusal = client.refused(Command::Start(Box::new(spec)));
+        assert_eq!(
+            (refusal.kind, refusal.text.as_str()),
+            (RefusalKind::Invalid, why)
+        );
+    }
+}

@@ -60,9 +60,9 @@ async fn without_a_common_version_the_agent_says_what_to_do_and_waits() {
     let session = coordinator.accept().await;
     assert_eq!(
         (session.hello.protocol, session.hello.protocol_oldest),
-        (4, 3)
+        (5, 4)
     );
-    let why = "the agent speaks protocol 3 to 4, this coordinator 5 to 6: upgrade the agent";
+    let why = "the agent speaks protocol 4 to 5, this coordinator 6 to 7: upgrade the agent";
     session.refuse(Status::unimplemented(why)).await;
     // The agent comes again. A coordinator that was upgraded meanwhile welcomes it.
     coordinator.welcome(1, 1).await.settle().await;

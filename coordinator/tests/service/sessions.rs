@@ -208,15 +208,15 @@ async fn agents_of_this_version_and_of_the_one_before_are_served_and_others_told
             .next()
             .await
     };
-    for (oldest, newest, used) in [(3, 4, 4), (0, 3, 3), (4, 5, 4)] {
+    for (oldest, newest, used) in [(4, 5, 5), (0, 4, 4), (5, 6, 5)] {
         let node = format!("node-{oldest}-{newest}");
         match open(&node, oldest, newest).await.unwrap() {
             ToAgent::Welcome(welcome) => assert_eq!(welcome.protocol, used, "{oldest} to {newest}"),
             other => panic!("{other:?}"),
         }
     }
-    let refused = open("node-b", 5, 6).await.unwrap_err();
-    let why = "the agent speaks protocol 5 to 6, this coordinator 3 to 4: upgrade the coordinator first, then the agents (a coordinator \
+    let refused = open("node-b", 6, 7).await.unwrap_err();
+    let why = "the agent speaks protocol 6 to 7, this coordinator 4 to 5: upgrade the coordinator first, then the agents (a coordinator \
                serves its own version and the one before)";
     assert_eq!(
         (refused.code(), refused.message()),

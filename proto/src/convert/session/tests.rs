@@ -29,6 +29,7 @@ use super::*;
 use crate::v1::{desired_run, launcher::State};
 
 mod refused;
+mod seats;
 mod versions;
 
 const NOW: Timestamp = Timestamp(5_000_000_000);

@@ -265,7 +265,7 @@ fn status(view: &JobView) -> v1::JobStatus {
         nodes: record
             .current
             .as_ref()
-            .map_or(0, |generation| generation.members.len() as u32),
+            .map_or(0, |generation| generation.size()),
         nodes_running: view.nodes_running,
         restarts: record.restart_count,
         members: view.members.iter().map(member).collect(),

@@ -132,7 +132,7 @@ fn runs(cluster: &Cluster, generation: u64) -> Value {
 
 /// The newest incident: its cause, its culprit, and who is charged.
 fn newest(cluster: &Cluster) -> (String, String, String) {
-    let story = cluster.json(["explain", "shared", "-o", "json"]);
+    let story = cluster.json(["explain", "shared"]);
     let incident = story["incidents"].as_array().unwrap().last().unwrap();
     let text = |field: &str| incident[field].as_str().unwrap_or_default().to_owned();
     (text("cause"), text("culprit"), text("charged"))

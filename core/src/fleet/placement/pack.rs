@@ -346,7 +346,7 @@ fn of_no_use<'f>(
             .next();
         let old = || {
             let more = node.one_member && !bin.seated.is_empty();
-            more.then(|| Exclusion::OneMember)
+            more.then_some(Exclusion::OneMember)
         };
         Some((node.node.clone(), old().or(why)?))
     })

@@ -2,11 +2,13 @@
 //!
 //! The cluster's scheduler chooses the node of each pod. These rules only decide how many there are. A
 //! generation has pods that are up as its members (`placement`), so a pod outlives many
-//! generations. No pod is deleted while a worker may live in it.
+//! generations. No pod is deleted while a worker may live in it. In a pod whose containers have all
+//! ended, none can.
 //!
 //! A job that trains already leaves the pods that it lacks to the scheduler, for as long as that
-//! takes. A job that waits for its minimum would keep what it has from others that wait too, so
-//! after [`GANG_TIMEOUT`] it gives everything back, and comes again later.
+//! takes. A job that waits for its minimum would keep what it has from others that wait too. So if
+//! one of its pods finds no host within [`GANG_TIMEOUT`], it gives all of them back, and comes again
+//! later.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -35,8 +37,8 @@ pub struct PodPlan {
     pub delete: Vec<Unneeded>,
     /// The job gives its pods back: too few of them could be had. New ones are made after a while.
     pub gives_back: bool,
-    /// When to ask again, if nothing changes before.
-    pub again: Option<Timestamp>,
+    /// When to look at the job's pods again, if nothing changes before.
+    pub look_at: Option<Timestamp>,
 }
 
 /// A pod that is not needed, and why, for the log.
@@ -54,33 +56,34 @@ pub struct Unneeded {
 pub enum Host {
     Fit,
     /// One of its GPUs is unhealthy, and a new pod could get it. Pods with other GPUs stay.
-    Barred,
-    /// It should get no new work.
-    Avoided,
+    NoNewPods,
+    /// It is cordoned, or its node gets no new work for another reason.
+    NoNewWork,
     Unknown,
 }
 
 impl Host {
     pub fn of(view: &NodeView) -> Self {
         match view.record.cordon.is_some() || view.withheld.is_some() {
-            true => Host::Avoided,
-            false if view.bars_pods.is_some() => Host::Barred,
+            true => Host::NoNewWork,
+            false if view.bars_pods.is_some() => Host::NoNewPods,
             false => Host::Fit,
         }
     }
 
     /// Whether new pods are kept from it.
-    pub fn is_closed(self) -> bool {
-        matches!(self, Host::Barred | Host::Avoided)
+    pub fn takes_no_new_pods(self) -> bool {
+        matches!(self, Host::NoNewPods | Host::NoNewWork)
     }
 }
 
 /// What is thought of a pod, by what is known of the node that it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodState {
-    Sound,
+    /// As far as is known.
+    Healthy,
     /// A GPU that it holds is unhealthy.
-    Sick,
+    Unhealthy,
     /// Its agent was silent for too long.
     Lost,
 }
@@ -92,24 +95,19 @@ impl PodState {
         let place = view.and_then(|view| view.place.as_ref());
         match view {
             Some(view) if view.record.gone => PodState::Lost,
-            _ if place.is_some_and(|place| place.findings.iter().any(grave)) => PodState::Sick,
-            _ => PodState::Sound,
+            _ if place.is_some_and(|place| place.findings.iter().any(grave)) => PodState::Unhealthy,
+            _ => PodState::Healthy,
         }
     }
 }
 
-/// What to do about the pods of this job.
-///
-/// `hosts` says what is thought of each host. A pod that no generation needs is replaced if its host
-/// should not have the job, or if it cannot be scheduled because it must avoid a host that is fit
-/// again. `state` says what is thought of each pod. One that is sick is replaced when no worker can live in it.
-/// One that is Lost does not count as a pod of the job, so another is created. It is deleted with its
-/// job, or when the job is suspended.
+/// What to do about the pods of this job. `hosts` says what is thought of each host, and `states` what
+/// is thought of each pod.
 pub fn plan<'a>(
     job: &JobRecord,
     pods: impl IntoIterator<Item = &'a WorkerPod>,
     hosts: impl Fn(&NodeName) -> Host,
-    state: impl Fn(&NodeName) -> PodState,
+    states: impl Fn(&NodeName) -> PodState,
     now: Timestamp,
 ) -> PodPlan {
     let mut plan = PodPlan::default();
@@ -118,120 +116,140 @@ pub fn plan<'a>(
     }
     let of_job = pods
         .into_iter()
-        .filter(|pod| pod.is_of(&job.name, &job.uid));
-    let (gone, there): (Vec<&WorkerPod>, Vec<_>) =
+        .filter(|pod| pod.is_of(&job.name, &job.uid) && !pod.deleting);
+    let (ended, mut pods): (Vec<&WorkerPod>, Vec<_>) =
         of_job.partition(|pod| pod.stage == PodStage::Ended);
-    let standing = there.into_iter().filter(|pod| !pod.deleting);
-    let mut standing: Vec<&WorkerPod> = standing.collect();
     if job.phase.is_over() {
-        after_the_end(job, &standing, now, &mut plan);
+        after_the_end(job, &pods, now, &mut plan);
         return plan;
     }
     // The next pod is created only after the deletion is requested (see `pod_work`).
-    gone.iter()
-        .filter(|pod| !pod.deleting)
-        .for_each(|pod| plan.drop_and_back_off(pod, "has ended"));
+    for pod in ended {
+        plan.drop_and_back_off(pod, "has ended");
+    }
     if job.ending.is_some() {
         return plan;
     }
-    let is_idle = |pod: &WorkerPod| !may_live(job, &pod.node());
     if job.suspended {
-        let idle = standing.iter().filter(|pod| is_idle(pod));
-        idle.for_each(|pod| plan.drop_pod(pod, "its job is suspended"));
+        for pod in pods.into_iter().filter(|pod| is_idle(job, pod)) {
+            plan.drop_pod(pod, "its job is suspended");
+        }
         return plan;
     }
-    let is_avoided = |host: &NodeName| hosts(host) == Host::Avoided;
-    standing.retain(|pod| {
-        let is_fit = |host: &NodeName| hosts(host) == Host::Fit;
-        let waits = pod.host.is_none() && pod.waits.is_some();
-        let why = match pod.host.as_ref().is_some_and(&is_avoided) {
-            true => Some("its host should not have the job"),
-            false if state(&pod.node()) == PodState::Sick => Some("one of its GPUs is unhealthy"),
-            false if waits && pod.avoids.iter().any(is_fit) => {
-                Some("it must not go to a host that is fit again")
-            }
-            false => None,
+    drop_unfit(job, &mut pods, &hosts, &states, &mut plan);
+    // A lost pod does not count, so another is created. It is deleted with its job, or when the job is
+    // suspended.
+    pods.retain(|pod| states(&pod.node()) != PodState::Lost);
+    if !give_back(job, &pods, now, &mut plan) {
+        match_size(job, pods, &hosts, &states, &mut plan);
+    }
+    plan
+}
+
+/// Drops the pods that the job should not use, unless a worker may live in them.
+fn drop_unfit(
+    job: &JobRecord,
+    pods: &mut Vec<&WorkerPod>,
+    hosts: &impl Fn(&NodeName) -> Host,
+    states: &impl Fn(&NodeName) -> PodState,
+    plan: &mut PodPlan,
+) {
+    let is_unschedulable = |pod: &WorkerPod| pod.host.is_none() && pod.waits.is_some();
+    pods.retain(|pod| {
+        let why = if host_gets_no_work(pod, hosts) {
+            "its host should not have the job"
+        } else if states(&pod.node()) == PodState::Unhealthy {
+            "one of its GPUs is unhealthy"
+        } else if is_unschedulable(pod) && pod.avoids.iter().any(|host| hosts(host) == Host::Fit) {
+            "it must not go to a host that is fit again"
+        } else {
+            return true;
         };
-        let why = why.filter(|_| is_idle(pod));
-        if let Some(why) = why {
+        let drops = is_idle(job, pod);
+        if drops {
             plan.drop_and_back_off(pod, why);
         }
-        why.is_none()
+        !drops
     });
-    standing.retain(|pod| state(&pod.node()) != PodState::Lost);
-    if give_back(job, &standing, now, &mut plan) {
-        return plan;
-    }
+}
+
+/// Creates the pods that the job lacks, or drops those beyond its size that no generation needs.
+fn match_size(
+    job: &JobRecord,
+    pods: Vec<&WorkerPod>,
+    hosts: &impl Fn(&NodeName) -> Host,
+    states: &impl Fn(&NodeName) -> PodState,
+    plan: &mut PodPlan,
+) {
     let wanted = job.replicas as usize;
     // A generation that is too small grows only onto hosts that are fit, so the pods of members on
     // other hosts do not count.
     let current = job.current.as_ref();
     let is_short = current.is_some_and(|current| current.members.len() < wanted);
-    let is_place = |pod: &&&WorkerPod| {
-        let is_sick = state(&pod.node()) == PodState::Sick;
-        !is_sick && (!is_short || !pod.host.as_ref().is_some_and(&is_avoided))
+    let counts = |pod: &&&WorkerPod| {
+        let is_unhealthy = states(&pod.node()) == PodState::Unhealthy;
+        !is_unhealthy && !(is_short && host_gets_no_work(pod, hosts))
     };
-    let have = standing.iter().filter(is_place).count();
+    let have = pods.iter().filter(counts).count();
     if have < wanted {
         plan.create = (wanted - have) as u32;
-        return plan;
+        return;
     }
-    let surplus = have - wanted;
-    let idle = standing.into_iter().filter(|pod| is_idle(pod));
+    let idle = pods.into_iter().filter(|pod| is_idle(job, pod));
     let mut idle: Vec<&WorkerPod> = idle.collect();
     // Pods that run go last. Of equals, the newest goes first.
     idle.sort_by_key(|pod| {
         let runs = pod.stage == PodStage::Running;
         (runs, std::cmp::Reverse(pod.created), pod.name.clone())
     });
-    let surplus = idle.into_iter().take(surplus);
-    surplus.for_each(|pod| plan.drop_pod(pod, "the job wants fewer nodes"));
-    plan
+    for pod in idle.into_iter().take(have - wanted) {
+        plan.drop_pod(pod, "the job wants fewer nodes");
+    }
 }
 
 /// Agents end the containers of a job that is over, so that their logs stay. Pods that do not end are
 /// deleted, and so are pods that never ran, because both would hold room that other jobs need.
-fn after_the_end(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mut PodPlan) {
+fn after_the_end(job: &JobRecord, pods: &[&WorkerPod], now: Timestamp, plan: &mut PodPlan) {
     let ended = job.finished.unwrap_or(now);
     let until = ended + job.spec.stop_grace_period + END;
-    for pod in standing {
-        if may_live(job, &pod.node()) {
+    for pod in pods {
+        if !is_idle(job, pod) {
             continue;
         }
         match pod.stage {
             PodStage::Waiting => plan.drop_pod(pod, "its job is over"),
             _ if until <= now => plan.drop_pod(pod, "its job is over, and it does not end"),
-            _ => plan.again = Some(until),
+            _ => plan.look_at = Some(until),
         }
     }
 }
 
 /// Whether the job gives its pods back, because for too long it had too few to begin.
-fn give_back(job: &JobRecord, standing: &[&WorkerPod], now: Timestamp, plan: &mut PodPlan) -> bool {
-    let held = standing.iter().any(|pod| pod.host.is_some());
-    let running = standing
+fn give_back(job: &JobRecord, pods: &[&WorkerPod], now: Timestamp, plan: &mut PodPlan) -> bool {
+    let held = pods.iter().any(|pod| pod.host.is_some());
+    let running = pods
         .iter()
         .filter(|pod| pod.stage == PodStage::Running)
         .count();
     let has_begun = job.current.is_some() || job.unproven_generations().next().is_some();
     let lacks = running < job.spec.min_replicas as usize;
     // Pods with a host come up by themselves, however long their images take.
-    let is_unscheduled = standing
+    let is_unscheduled = pods
         .iter()
         .any(|pod| pod.stage == PodStage::Waiting && pod.host.is_none());
     if has_begun || !lacks || !held || !is_unscheduled {
         return false;
     }
     // Each new pod starts the time anew.
-    let Some(newest) = standing.iter().map(|pod| pod.created).max() else {
+    let Some(newest) = pods.iter().map(|pod| pod.created).max() else {
         return false;
     };
     let until = newest + GANG_TIMEOUT;
     if now < until {
-        plan.again = Some(until);
+        plan.look_at = Some(until);
         return false;
     }
-    let all = standing.iter();
+    let all = pods.iter();
     all.for_each(|pod| plan.drop_pod(pod, "too few pods of the job could be had"));
     plan.gives_back = true;
     true
@@ -255,10 +273,17 @@ impl PodPlan {
     }
 }
 
-/// Whether a worker of the job may live on this node.
-fn may_live(job: &JobRecord, node: &NodeName) -> bool {
+/// Whether no worker of the job can live in this pod.
+fn is_idle(job: &JobRecord, pod: &WorkerPod) -> bool {
+    let node = pod.node();
     job.unproven_generations()
-        .any(|generation| generation.has(node) && !generation.dead.contains(node))
+        .all(|generation| !generation.has(&node) || generation.dead.contains(&node))
+}
+
+fn host_gets_no_work(pod: &WorkerPod, hosts: &impl Fn(&NodeName) -> Host) -> bool {
+    pod.host
+        .as_ref()
+        .is_some_and(|host| hosts(host) == Host::NoNewWork)
 }
 
 /// Why the job's pods do not all run yet, most frequent reason first: for a sentence.

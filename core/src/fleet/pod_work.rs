@@ -1,12 +1,12 @@
-//! The work for the worker pods of one job, as one coordinator does it: which pods it makes and
+//! The work for the worker pods of one job, as one coordinator does it: which pods it creates and
 //! deletes next, and what it assumes until the watch says so.
 //!
 //! [`pod_plan`](super::pod_plan) says what a job lacks. Between the plan and the cluster lie requests
-//! that are under way, answers that are lost, and a watch that is late. A pod is *under way* from its
-//! request on, and *made* from the answer until the watch tells of it. Both count as existing. If no
-//! answer comes, nobody knows whether the pod was made. Then it is *unsure*, and the next pod that
-//! the job lacks is requested under the same name, because the API server makes no second pod of one
-//! name.
+//! on their way, answers that are lost, and a watch that is late. A pod is *requested* until the
+//! answer comes, and then *created* until the watch tells of it. Both count as existing. If no
+//! answer comes, nobody knows whether the pod was created. Then it is *unanswered*, and the next pod
+//! that the job lacks is requested under the same name, because the API server creates no second pod
+//! of one name.
 //!
 //! A pod that is not needed is deleted in two steps, since the fleet could begin a generation in it at
 //! the same moment. First the fleet hears that the pod will go, and places nothing there any more. The
@@ -14,7 +14,8 @@
 //! live in the pod. From its deletion request on it counts as going.
 //!
 //! A job that has given its pods back pauses before it gets new ones. It also pauses after a pod that
-//! ended in a way in which the next one may end (the job *backs off*). Nothing of this is stored. A coordinator that starts reads all pods first.
+//! ended in a way in which the next one may end (the job *backs off*). Nothing of this is stored. A
+//! coordinator that starts reads all pods first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,12 +56,11 @@ pub type PodsByNode = BTreeMap<NodeName, Arc<WorkerPod>>;
 pub struct PodWork {
     pods: PodsByNode,
     /// Pods that the watch has not told of yet, by name.
-    making: BTreeMap<String, Making>,
-    /// The uids of pods whose deletion was requested. A request cannot be cancelled: it may
-    /// still arrive.
-    removing: BTreeMap<String, Removing>,
+    creating: BTreeMap<String, Creating>,
+    /// Pods whose deletion was requested, by uid. A request cannot be cancelled: it may still arrive.
+    deleting: BTreeMap<String, Deleting>,
     /// When each pod was seen first, by uid.
-    seen: BTreeMap<String, Timestamp>,
+    first_seen: BTreeMap<String, Timestamp>,
     /// How often in a row the job has given its pods back.
     given_back: u32,
     /// How many pods the job has backed off after since it last trained.
@@ -72,26 +72,27 @@ pub struct PodWork {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Making {
-    /// `again`: an earlier request for it had no answer.
-    UnderWay {
-        again: bool,
+enum Creating {
+    /// `retry`: an earlier request for it had no answer.
+    Requested {
+        retry: bool,
     },
-    Unsure,
-    Made {
+    Unanswered,
+    /// The watch is expected to tell of it until this moment.
+    Created {
         until: Timestamp,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Removing {
-    UnderWay,
-    Unsure,
+enum Deleting {
+    Requested,
+    Unanswered,
 }
 
 /// What came of a request for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum Created {
     Yes,
     /// A pod of this name exists already.
     Exists,
@@ -102,7 +103,7 @@ pub enum Made {
 
 /// What came of the deletion of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removed {
+pub enum Deleted {
     Yes,
     /// There is no such pod any more.
     Missing,
@@ -123,8 +124,8 @@ pub struct NextWork {
     pub is_complete: bool,
     /// The job gives its pods back, and that was not so before.
     pub gives_back: bool,
-    /// When to look again, if nothing changes before.
-    pub again: Option<Timestamp>,
+    /// When to look at the job's pods again, if nothing changes before.
+    pub look_at: Option<Timestamp>,
 }
 
 impl PodWork {
@@ -139,7 +140,7 @@ impl PodWork {
         now: Timestamp,
         random: u64,
     ) -> NextWork {
-        let pods: Vec<WorkerPod> = self.seen().collect();
+        let pods: Vec<WorkerPod> = self.expected().collect();
         let plan = plan(job, &pods, hosts, state, now);
         if job.phase == Phase::Running {
             (self.given_back, self.back_offs) = (0, 0);
@@ -161,7 +162,7 @@ impl PodWork {
         NextWork {
             tell: (doomed != *announced && !is_over).then_some(doomed),
             delete: self
-                .unsure()
+                .unanswered()
                 .chain(new.into_iter().filter(may_go))
                 .collect(),
             create: match pause.is_some() || will_pause {
@@ -170,14 +171,14 @@ impl PodWork {
             },
             is_complete: plan.create == 0,
             gives_back,
-            again: plan.again.into_iter().chain(pause).min(),
+            look_at: plan.look_at.into_iter().chain(pause).min(),
         }
     }
 
-    /// No longer expects pods that were made, but that the watch has not told of in time.
+    /// No longer expects pods that were created, but that the watch has not told of in time.
     fn drop_expired(&mut self, now: Timestamp) {
-        let is_over = |making: &Making| matches!(making, Making::Made { until } if *until <= now);
-        self.making.retain(|_, making| !is_over(making));
+        let is_over = |pod: &Creating| matches!(pod, Creating::Created { until } if *until <= now);
+        self.creating.retain(|_, pod| !is_over(pod));
     }
 
     /// Begins the pause of a job that gives its pods back. False if that pause has begun: the plan repeats
@@ -197,25 +198,28 @@ impl PodWork {
     /// The uids of all pods that will go: those to be deleted, and those whose deletion was requested.
     fn doomed(&self, delete: &[Unneeded]) -> BTreeSet<String> {
         let uids = delete.iter().map(|pod| &pod.uid);
-        uids.chain(self.removing.keys()).cloned().collect()
+        uids.chain(self.deleting.keys()).cloned().collect()
     }
 
     /// Those of these pods whose deletion was not requested yet.
     fn not_requested(&self, mut delete: Vec<Unneeded>) -> Vec<Unneeded> {
-        delete.retain(|pod| !self.removing.contains_key(&pod.uid));
+        delete.retain(|pod| !self.deleting.contains_key(&pod.uid));
         delete
     }
 
-    /// How many of the `create` pods that the plan asks for are not yet under way or made.
+    /// How many of the `create` pods that the plan asks for are not yet requested or created.
     fn lacking(&self, create: u32) -> u32 {
-        let counts = |making: &&Making| **making != Making::Unsure;
-        create.saturating_sub(self.making.values().filter(counts).count() as u32)
+        let counts = |pod: &&Creating| **pod != Creating::Unanswered;
+        create.saturating_sub(self.creating.values().filter(counts).count() as u32)
     }
 
     /// Pods whose deletion was requested without an answer. It is requested again.
-    fn unsure(&self) -> impl Iterator<Item = Unneeded> {
-        let unsure = |uid: &str| self.removing.get(uid) == Some(&Removing::Unsure);
-        let pods = self.pods.values().filter(move |pod| unsure(&pod.uid));
+    fn unanswered(&self) -> impl Iterator<Item = Unneeded> {
+        let is_unanswered = |uid: &str| self.deleting.get(uid) == Some(&Deleting::Unanswered);
+        let pods = self
+            .pods
+            .values()
+            .filter(move |pod| is_unanswered(&pod.uid));
         pods.map(|pod| Unneeded {
             pod: pod.name.clone(),
             uid: pod.uid.clone(),
@@ -229,43 +233,43 @@ impl PodWork {
         self.given_back_until.max(self.backs_off_until)
     }
 
-    /// The name under which the next pod of the job is requested. From now on the pod is under way.
+    /// The name under which the next pod of the job is requested. From now on the pod is requested.
     /// `random`: any number.
-    pub fn begin_to_make(&mut self, job: &str, random: u64) -> String {
-        let unsure = |(_, making): &(&String, &Making)| **making == Making::Unsure;
-        let again = self.making.iter().find(unsure);
-        let name = again.map(|(name, _)| name.clone());
-        let making = Making::UnderWay {
-            again: name.is_some(),
+    pub fn begin_create(&mut self, job: &str, random: u64) -> String {
+        let is_unanswered = |(_, pod): &(&String, &Creating)| **pod == Creating::Unanswered;
+        let unanswered = self.creating.iter().find(is_unanswered);
+        let name = unanswered.map(|(name, _)| name.clone());
+        let requested = Creating::Requested {
+            retry: name.is_some(),
         };
         let name = name.unwrap_or_else(|| pod_name(job, random));
-        self.making.insert(name.clone(), making);
+        self.creating.insert(name.clone(), requested);
         name
     }
 
     /// What came of the request for the pod of this name.
-    pub fn made(&mut self, name: &str, made: Made, now: Timestamp) {
-        let until = now + EXPECTED;
+    pub fn create_answered(&mut self, name: &str, answer: Created, now: Timestamp) {
         // The watch may have told of this pod already, and even of its end.
-        let Some(making) = self.making.get_mut(name) else {
+        let Some(pod) = self.creating.get_mut(name) else {
             return;
         };
-        let again = *making == Making::UnderWay { again: true };
-        match made {
-            Made::Yes => *making = Making::Made { until },
-            Made::Exists if again => *making = Making::Made { until },
-            Made::Unknown => *making = Making::Unsure,
+        let until = now + EXPECTED;
+        let is_retry = *pod == Creating::Requested { retry: true };
+        match answer {
+            Created::Yes => *pod = Creating::Created { until },
+            Created::Exists if is_retry => *pod = Creating::Created { until },
+            Created::Unknown => *pod = Creating::Unanswered,
             // An earlier request may still be on its way.
-            Made::No if again => *making = Making::Unsure,
-            // The name is taken by another pod, or nothing was made.
-            Made::Exists | Made::No => drop(self.making.remove(name)),
+            Created::No if is_retry => *pod = Creating::Unanswered,
+            // The name is taken by another pod, or nothing was created.
+            Created::Exists | Created::No => drop(self.creating.remove(name)),
         }
     }
 
     /// This pod is about to be deleted.
-    pub fn begin_to_remove(&mut self, unneeded: &Unneeded, now: Timestamp) {
-        self.removing
-            .insert(unneeded.uid.clone(), Removing::UnderWay);
+    pub fn begin_delete(&mut self, unneeded: &Unneeded, now: Timestamp) {
+        self.deleting
+            .insert(unneeded.uid.clone(), Deleting::Requested);
         if unneeded.backs_off {
             let pause = (BACK_OFF_MIN * (1 << self.back_offs.min(9))).min(BACK_OFF_MAX);
             self.backs_off_until = self.backs_off_until.max(Some(now + pause));
@@ -274,56 +278,60 @@ impl PodWork {
     }
 
     /// What came of the deletion of the pod of this uid.
-    pub fn removed(&mut self, uid: &str, removed: Removed) {
-        match removed {
+    pub fn delete_answered(&mut self, uid: &str, answer: Deleted) {
+        match answer {
             // The watch tells when it is gone.
-            Removed::Yes => {}
-            Removed::Missing => {
-                self.removing.remove(uid);
+            Deleted::Yes => {}
+            Deleted::Missing => {
+                self.deleting.remove(uid);
                 // The watch has not said so yet.
                 self.pods.retain(|_, pod| pod.uid != uid);
             }
-            Removed::No => drop(self.removing.remove(uid)),
-            Removed::Unknown => {
-                if let Some(removing) = self.removing.get_mut(uid) {
-                    *removing = Removing::Unsure;
+            Deleted::No => drop(self.deleting.remove(uid)),
+            Deleted::Unknown => {
+                if let Some(pod) = self.deleting.get_mut(uid) {
+                    *pod = Deleting::Unanswered;
                 }
             }
         }
     }
 
-    /// All pods that exist were read. These are the job's.
-    pub fn listed(&mut self, pods: PodsByNode, now: Timestamp) {
+    /// The watch begins anew: all pods that exist were read, and these are the job's.
+    pub fn watch_listed(&mut self, pods: PodsByNode, now: Timestamp) {
         let is_there = |uid: &String| pods.values().any(|pod| pod.uid == *uid);
-        self.removing.retain(|uid, _| is_there(uid));
-        self.seen.retain(|uid, _| is_there(uid));
+        self.deleting.retain(|uid, _| is_there(uid));
+        self.first_seen.retain(|uid, _| is_there(uid));
         self.pods.clear();
         pods.into_iter()
-            .for_each(|(node, pod)| self.applied(node, pod, now));
+            .for_each(|(node, pod)| self.watch_applied(node, pod, now));
     }
 
     /// The watch tells of a pod.
-    pub fn applied(&mut self, node: NodeName, pod: Arc<WorkerPod>, now: Timestamp) {
-        self.seen.entry(pod.uid.clone()).or_insert(now);
-        self.making.remove(&pod.name);
+    pub fn watch_applied(&mut self, node: NodeName, pod: Arc<WorkerPod>, now: Timestamp) {
+        self.first_seen.entry(pod.uid.clone()).or_insert(now);
+        self.creating.remove(&pod.name);
         self.pods.insert(node, pod);
     }
 
     /// The watch tells that a pod is gone.
-    pub fn deleted(&mut self, node: &NodeName, pod: &WorkerPod) {
+    pub fn watch_deleted(&mut self, node: &NodeName, pod: &WorkerPod) {
         self.pods.remove(node);
-        self.making.remove(&pod.name);
-        self.removing.remove(&pod.uid);
-        self.seen.remove(&pod.uid);
+        self.creating.remove(&pod.name);
+        self.deleting.remove(&pod.uid);
+        self.first_seen.remove(&pod.uid);
     }
 
     /// The pods that the watch has told of. A pod whose deletion was requested counts as going, even if
     /// the watch does not say so yet. Their age is by this coordinator's own clock: if the API server's
     /// clock were wrong, a job would give its pods back at once, or never.
-    fn seen(&self) -> impl Iterator<Item = WorkerPod> {
+    fn expected(&self) -> impl Iterator<Item = WorkerPod> {
         self.pods.values().map(|pod| WorkerPod {
-            deleting: pod.deleting || self.removing.contains_key(&pod.uid),
-            created: self.seen.get(&pod.uid).copied().unwrap_or(pod.created),
+            deleting: pod.deleting || self.deleting.contains_key(&pod.uid),
+            created: self
+                .first_seen
+                .get(&pod.uid)
+                .copied()
+                .unwrap_or(pod.created),
             ..(**pod).clone()
         })
     }
@@ -334,12 +342,12 @@ impl PodWork {
 
     /// How many pods there are, including those being deleted and those that may have been created.
     pub fn count(&self) -> usize {
-        self.pods.len() + self.making.len()
+        self.pods.len() + self.creating.len()
     }
 
     /// Whether no pod of the job is known or requested.
     pub fn is_empty(&self) -> bool {
-        self.pods.is_empty() && self.making.is_empty()
+        self.pods.is_empty() && self.creating.is_empty()
     }
 }
 

@@ -22,7 +22,7 @@ use std::{
 
 use muster_core::{
     fleet::{
-        pod_work::{Made, PodsByNode, Removed},
+        pod_work::{Created, Deleted, PodsByNode},
         worker_pod::{PodStage, PodWait, WorkerPod, node_of},
     },
     id::{JobName, JobUid, NodeName},
@@ -182,8 +182,8 @@ pub(crate) enum Write {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Did {
-    Make(String, Made),
-    Remove(String, Removed),
+    Make(String, Created),
+    Remove(String, Deleted),
 }
 
 impl PodEvent {
@@ -397,10 +397,10 @@ impl World {
         };
         let (job, unknown) = match write {
             Write::Create { job, name, .. } => {
-                (job.1.clone(), Did::Make(name.clone(), Made::Unknown))
+                (job.1.clone(), Did::Make(name.clone(), Created::Unknown))
             }
             Write::Delete { job, uid, .. } => {
-                (job.clone(), Did::Remove(uid.clone(), Removed::Unknown))
+                (job.clone(), Did::Remove(uid.clone(), Deleted::Unknown))
             }
         };
         let did = did.unwrap_or(unknown);
@@ -432,14 +432,14 @@ impl World {
                 let pods = self.pods.as_ref();
                 let object = pods.and_then(|pods| pods.objects.get(node));
                 if object.is_none_or(|object| object.pod.uid != *uid) {
-                    return Did::Remove(uid.clone(), Removed::Missing);
+                    return Did::Remove(uid.clone(), Deleted::Missing);
                 }
                 // What one that is gone has asked for may come when another has given the pod work.
                 if self.leader().is_some_and(|leader| leader.id == *by) {
                     crate::invariants::no_living_pod_is_deleted(self, node);
                 }
                 self.delete_pod(node);
-                Did::Remove(uid.clone(), Removed::Yes)
+                Did::Remove(uid.clone(), Deleted::Yes)
             }
         }
     }
@@ -450,19 +450,19 @@ impl World {
         (job_name, job): &(JobName, JobUid),
         name: &str,
         avoided: &BTreeSet<NodeName>,
-    ) -> Made {
+    ) -> Created {
         let node = node_of(&job_name.namespace, name);
         let Some(pods) = &mut self.pods else {
-            return Made::No;
+            return Created::No;
         };
         if pods.objects.contains_key(&node) {
-            return Made::Exists;
+            return Created::Exists;
         }
         if let Some(place) = pods.machines.get(&node) {
             // The name was used by a pod that is gone, whose machine is no place for another one. It is as if
             // the old object were still on its way out.
             debug_assert!(!self.machines[*place].is_there());
-            return Made::Exists;
+            return Created::Exists;
         }
         let index = self.machines.len();
         let mut place = machine(index, &self.plan);
@@ -500,7 +500,7 @@ impl World {
         pods.objects.insert(node.clone(), object);
         note!(self, "the pod {node} is made for {job}, as machine {index}");
         self.pod_changed(&node);
-        Made::Yes
+        Created::Yes
     }
 
     /// The object is deleted with grace: at once if nothing was started, else by its kubelet.

@@ -13,7 +13,7 @@ use muster_core::{
         Input, PodNews,
         job::JobRecord,
         pod_plan::{Host, PodState},
-        pod_work::{Made, NextWork, PodWork, PodsByNode, Removed},
+        pod_work::{Created, Deleted, NextWork, PodWork, PodsByNode},
         view::JobView,
         worker_pod::{WorkerPod, is_pod, node_of},
     },
@@ -63,7 +63,7 @@ pub(super) struct Controller {
     board: watch::Receiver<board::Jobs>,
     revision: u64,
     /// Jobs with a template.
-    names: BTreeMap<JobUid, JobName>,
+    name_by_uid: BTreeMap<JobUid, JobName>,
     works: BTreeMap<JobUid, Work>,
     /// All pods were read once. Until then a job may have some that are not known.
     listed: bool,
@@ -131,7 +131,7 @@ impl Controller {
             model,
             news,
             revision: 0,
-            names: BTreeMap::new(),
+            name_by_uid: BTreeMap::new(),
             works: BTreeMap::new(),
             listed: false,
             waiting: BTreeSet::new(),
@@ -170,7 +170,7 @@ impl Controller {
                     self.waiting.extend(ready.map(|(name, _)| name));
                 }
                 Ok(()) = self.standings.changed() => {
-                    self.waiting.extend(self.names.values().cloned());
+                    self.waiting.extend(self.name_by_uid.values().cloned());
                 }
                 _ = look.tick() => self.look_around().await,
             }
@@ -186,23 +186,28 @@ impl Controller {
                     of.entry(pod.job.clone()).or_default().insert(node, pod);
                 }
                 for (job, work) in &mut self.works {
-                    work.pods.listed(of.remove(job).unwrap_or_default(), now);
+                    work.pods
+                        .watch_listed(of.remove(job).unwrap_or_default(), now);
                 }
                 for (job, known) in of {
-                    self.works.entry(job).or_default().pods.listed(known, now);
+                    self.works
+                        .entry(job)
+                        .or_default()
+                        .pods
+                        .watch_listed(known, now);
                 }
                 self.listed = true;
-                self.waiting.extend(self.names.values().cloned());
+                self.waiting.extend(self.name_by_uid.values().cloned());
             }
             News::Applied(node, pod) => {
                 self.wait(&pod.job);
                 let work = self.works.entry(pod.job.clone()).or_default();
-                work.pods.applied(node, pod, now);
+                work.pods.watch_applied(node, pod, now);
             }
             News::Deleted(node, pod) => {
                 self.wait(&pod.job);
                 if let Some(work) = self.works.get_mut(&pod.job) {
-                    work.pods.deleted(&node, &pod);
+                    work.pods.watch_deleted(&node, &pod);
                 }
             }
             // The log has it.
@@ -213,7 +218,7 @@ impl Controller {
 
     /// Work for a job that is not there any more is kept for as long as it has pods.
     fn forget_idle(&mut self) {
-        let is_job = |uid: &JobUid| self.names.contains_key(uid);
+        let is_job = |uid: &JobUid| self.name_by_uid.contains_key(uid);
         self.works
             .retain(|uid, work| is_job(uid) || !work.pods.is_empty());
         if let Some(queues) = self.queues.as_ref().filter(|_| self.listed) {
@@ -235,7 +240,7 @@ impl Controller {
 
     /// The job of this uid is looked at.
     fn wait(&mut self, job: &JobUid) {
-        self.waiting.extend(self.names.get(job).cloned());
+        self.waiting.extend(self.name_by_uid.get(job).cloned());
     }
 
     /// Looks which jobs have changed.
@@ -244,13 +249,13 @@ impl Controller {
         for (name, view) in board.since(self.revision) {
             let job = &view.record;
             if job.spec.template.is_some() {
-                self.names.insert(job.uid.clone(), name.clone());
+                self.name_by_uid.insert(job.uid.clone(), name.clone());
                 self.waiting.insert(name.clone());
             }
         }
         let removed = board.removed_since(self.revision);
         if removed {
-            self.names.retain(|uid, name| {
+            self.name_by_uid.retain(|uid, name| {
                 let view = board.get(name);
                 view.is_some_and(|view| view.record.uid == *uid)
             });
@@ -264,7 +269,7 @@ impl Controller {
 
     /// Hosts may have become bad, and the authorities other ones.
     async fn look_around(&mut self) {
-        self.waiting.extend(self.names.values().cloned());
+        self.waiting.extend(self.name_by_uid.values().cloned());
         let pods = self.works.values().flat_map(|work| work.pods.pods());
         let namespaces: BTreeSet<String> = pods.map(|pod| pod.namespace.clone()).collect();
         self.model.retain(&namespaces);
@@ -310,7 +315,7 @@ impl Controller {
             create,
             is_complete,
             gives_back,
-            again,
+            look_at,
         } = work.pods.next(
             job,
             &view.pods_unneeded,
@@ -319,7 +324,7 @@ impl Controller {
             clock,
             entropy(),
         );
-        if let Some(at) = again {
+        if let Some(at) = look_at {
             self.wake(name, now + at.since(clock).min(LOOK * 720));
         }
         if gives_back {
@@ -342,7 +347,7 @@ impl Controller {
                 break;
             }
             info!(job = %name, pod = pod.pod, "worker pod deleted: {}", pod.why);
-            work.pods.begin_to_remove(&pod, clock);
+            work.pods.begin_delete(&pod, clock);
             let (server, path) = (self.server.clone(), path(name, &pod.pod));
             let (key, uid) = (name.clone(), job.uid.clone());
             self.under_way.spawn(async move {
@@ -364,9 +369,9 @@ impl Controller {
                 held_up = Some(at);
                 break;
             }
-            let pod = work.pods.begin_to_make(&job.name.name, entropy());
+            let pod = work.pods.begin_create(&job.name.name, entropy());
             let (server, model, job) = (self.server.clone(), self.model.clone(), job.clone());
-            let avoided = hosts.iter().filter(|(_, host)| host.is_closed());
+            let avoided = hosts.iter().filter(|(_, host)| host.takes_no_new_pods());
             let avoided: Vec<NodeName> = avoided.map(|(name, _)| name.clone()).collect();
             let key = name.clone();
             let (queues, placement) = (self.queues.clone(), placement.clone());
@@ -421,14 +426,14 @@ impl Controller {
         let work = self.works.entry(job.clone()).or_default();
         match did {
             Did::Make(pod, Ok(())) => {
-                work.pods.made(&pod, Made::Yes, clock);
+                work.pods.create_answered(&pod, Created::Yes, clock);
                 work.attempts = Attempts::default();
                 if work.refused.take().is_some() {
                     self.tell(job, None).await;
                 }
             }
             Did::Make(pod, Err(why)) => {
-                work.pods.made(&pod, why.means(), clock);
+                work.pods.create_answered(&pod, why.means(), clock);
                 let again = work.attempts.failed(now);
                 let why = sentence(&pod, &why);
                 let is_new = work.refused.as_ref() != Some(&why);
@@ -439,16 +444,16 @@ impl Controller {
                     self.tell(job, Some(why)).await;
                 }
             }
-            Did::Remove(uid, Ok(())) => work.pods.removed(&uid, Removed::Yes),
+            Did::Remove(uid, Ok(())) => work.pods.delete_answered(&uid, Deleted::Yes),
             Did::Remove(uid, Err(why)) if why.is_missing() => {
-                work.pods.removed(&uid, Removed::Missing);
+                work.pods.delete_answered(&uid, Deleted::Missing);
             }
             Did::Remove(uid, Err(why)) => {
                 let removed = match why.may_be_done() {
-                    true => Removed::Unknown,
-                    false => Removed::No,
+                    true => Deleted::Unknown,
+                    false => Deleted::No,
                 };
-                work.pods.removed(&uid, removed);
+                work.pods.delete_answered(&uid, removed);
                 let again = work.attempts.failed(now);
                 warn!(job = %name, "a worker pod cannot be deleted: {why}");
                 self.wake(name, again);
@@ -467,13 +472,13 @@ impl Controller {
 
 impl NotMade {
     /// Whether the pod may have been made all the same.
-    fn means(&self) -> Made {
+    fn means(&self) -> Created {
         match self {
-            Self::Unanswered(Unanswered::Exists(_)) => Made::Exists,
-            Self::Unanswered(why) if why.may_be_done() => Made::Unknown,
+            Self::Unanswered(Unanswered::Exists(_)) => Created::Exists,
+            Self::Unanswered(why) if why.may_be_done() => Created::Unknown,
             // It is there, and no worker pod. Another one would be alike.
-            Self::Strange => Made::Unknown,
-            Self::Unanswered(_) | Self::Site(_) | Self::Unplaced(_) | Self::Name(..) => Made::No,
+            Self::Strange => Created::Unknown,
+            Self::Unanswered(_) | Self::Site(_) | Self::Unplaced(_) | Self::Name(..) => Created::No,
         }
     }
 }

@@ -65,15 +65,15 @@ fn planned(job: &JobRecord, pods: &[WorkerPod], seconds: u64) -> PodPlan {
         job,
         pods,
         |host| match host.as_str() {
-            "bad" => Host::Avoided,
-            "barred" => Host::Barred,
+            "bad" => Host::NoNewWork,
+            "barred" => Host::NoNewPods,
             "strange" => Host::Unknown,
             _ => Host::Fit,
         },
         |node| match node.as_str() {
             lost if lost.starts_with("lost") => PodState::Lost,
-            sick if sick.starts_with("sick") => PodState::Sick,
-            _ => PodState::Sound,
+            sick if sick.starts_with("sick") => PodState::Unhealthy,
+            _ => PodState::Healthy,
         },
         at(seconds),
     )
@@ -119,7 +119,7 @@ fn a_job_gets_the_pods_that_it_lacks() {
     assert_eq!(
         planned(&job(2), &[pod("a"), unschedulable("b")], 1),
         PodPlan {
-            again: Some(Timestamp(0) + GANG_TIMEOUT),
+            look_at: Some(Timestamp(0) + GANG_TIMEOUT),
             ..PodPlan::default()
         }
     );
@@ -172,7 +172,7 @@ fn a_job_that_cannot_begin_gives_its_pods_back() {
     let job = job(3);
     let pods = [pod("a"), unschedulable("b"), unschedulable("c")];
     let early = planned(&job, &pods, 299);
-    assert_eq!((early.gives_back, early.again), (false, Some(at(300))));
+    assert_eq!((early.gives_back, early.look_at), (false, Some(at(300))));
     let late = planned(&job, &pods, 300);
     assert!(late.gives_back && late.create == 0);
     assert_eq!(deleted(&late), ["a", "b", "c"]);
@@ -215,13 +215,13 @@ fn the_pods_of_a_job_that_is_over_end_by_themselves_or_are_deleted() {
     let pods = [ended, pod("b"), unschedulable("c")];
     let until = at(100) + done.spec.stop_grace_period + END;
     let plan = planned(&done, &pods, 101);
-    assert_eq!((deleted(&plan), plan.again), (vec!["c"], Some(until)));
+    assert_eq!((deleted(&plan), plan.look_at), (vec!["c"], Some(until)));
     let plan = plan_at(&done, &pods, until);
     assert_eq!(deleted(&plan), ["b", "c"], "the logs of a stay");
 }
 
 fn plan_at(job: &JobRecord, pods: &[WorkerPod], now: Timestamp) -> PodPlan {
-    plan(job, pods, |_| Host::Fit, |_| PodState::Sound, now)
+    plan(job, pods, |_| Host::Fit, |_| PodState::Healthy, now)
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn told(work: &mut PodWork, job: &JobRecord, seconds: u64, known: &BTreeSet<Stri
         job,
         known,
         |_| Host::Fit,
-        |_| PodState::Sound,
+        |_| PodState::Healthy,
         at(seconds),
         500,
     )
@@ -61,7 +61,7 @@ fn obeyed(work: &mut PodWork, job: &JobRecord, seconds: u64) -> NextWork {
 
 /// Asks for one pod, which is then under way.
 fn begun(work: &mut PodWork, random: u64) -> String {
-    work.begin_to_make("digits", random)
+    work.begin_create("digits", random)
 }
 
 #[test]
@@ -71,15 +71,15 @@ fn what_is_under_way_or_made_counts_before_the_watch_tells_it() {
     let (a, b) = (begun(&mut work, 1), begun(&mut work, 2));
     assert_ne!(a, b);
     assert_eq!(steps(&mut work, &job, 0).create, 0);
-    work.made(&a, Made::Yes, at(1));
+    work.create_answered(&a, Created::Yes, at(1));
     assert_eq!(steps(&mut work, &job, 1).create, 0);
-    work.applied(node(&a), pod(&a), at(1));
-    work.made(&b, Made::No, at(1));
+    work.watch_applied(node(&a), pod(&a), at(1));
+    work.create_answered(&b, Created::No, at(1));
     assert_eq!(steps(&mut work, &job, 1).create, 1, "one was refused");
     // A list may be older than the pod.
     let b = begun(&mut work, 3);
-    work.made(&b, Made::Yes, at(1));
-    work.listed(PodsByNode::from([(node(&a), pod(&a))]), at(0));
+    work.create_answered(&b, Created::Yes, at(1));
+    work.watch_listed(PodsByNode::from([(node(&a), pod(&a))]), at(0));
     assert_eq!(steps(&mut work, &job, 1).create, 0);
     // A pod of which the watch never tells was none.
     assert_eq!(steps(&mut work, &job, 62).create, 1);
@@ -89,17 +89,17 @@ fn what_is_under_way_or_made_counts_before_the_watch_tells_it() {
 fn if_nobody_knows_whether_a_pod_was_made_the_same_one_is_asked_for_again() {
     let (mut work, job) = (PodWork::default(), job(1));
     let name = begun(&mut work, 1);
-    work.made(&name, Made::Unknown, at(4));
+    work.create_answered(&name, Created::Unknown, at(4));
     assert_eq!(steps(&mut work, &job, 4).create, 1);
     assert_eq!(begun(&mut work, 2), name);
-    work.made(&name, Made::Exists, at(5));
+    work.create_answered(&name, Created::Exists, at(5));
     assert_eq!(steps(&mut work, &job, 5).create, 0);
-    work.applied(node(&name), pod(&name), at(1));
+    work.watch_applied(node(&name), pod(&name), at(1));
     assert_eq!(steps(&mut work, &job, 5).create, 0);
     // It was somebody else's from the beginning.
-    work.deleted(&node(&name), &pod(&name));
+    work.watch_deleted(&node(&name), &pod(&name));
     let taken = begun(&mut work, 3);
-    work.made(&taken, Made::Exists, at(6));
+    work.create_answered(&taken, Created::Exists, at(6));
     assert_ne!(begun(&mut work, 4), taken);
 }
 
@@ -107,9 +107,9 @@ fn if_nobody_knows_whether_a_pod_was_made_the_same_one_is_asked_for_again() {
 fn a_pod_that_was_gone_before_its_answer_came_does_not_count() {
     let (mut work, job) = (PodWork::default(), job(1));
     let name = begun(&mut work, 1);
-    work.applied(node(&name), pod(&name), at(1));
-    work.deleted(&node(&name), &pod(&name));
-    work.made(&name, Made::Yes, at(1));
+    work.watch_applied(node(&name), pod(&name), at(1));
+    work.watch_deleted(&node(&name), &pod(&name));
+    work.create_answered(&name, Created::Yes, at(1));
     assert_eq!(steps(&mut work, &job, 1).create, 1);
 }
 
@@ -117,15 +117,15 @@ fn a_pod_that_was_gone_before_its_answer_came_does_not_count() {
 fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
     let (mut work, job) = (PodWork::default(), job(1));
     let known = ["a", "b"].map(|name| (node(name), pod(name)));
-    work.listed(PodsByNode::from(known), at(0));
+    work.watch_listed(PodsByNode::from(known), at(0));
     let surplus = obeyed(&mut work, &job, 1).delete;
     assert_eq!(surplus.len(), 1);
-    work.begin_to_remove(&surplus[0], at(1));
+    work.begin_delete(&surplus[0], at(1));
     assert_eq!(obeyed(&mut work, &job, 1).delete, []);
     // The watch is late.
-    work.applied(node(&surplus[0].pod), pod(&surplus[0].pod), at(1));
-    work.removed(&surplus[0].uid, Removed::Yes);
-    assert!(work.seen().any(|pod| pod.deleting));
+    work.watch_applied(node(&surplus[0].pod), pod(&surplus[0].pod), at(1));
+    work.delete_answered(&surplus[0].uid, Deleted::Yes);
+    assert!(work.expected().any(|pod| pod.deleting));
     // Now the job wants two again. The one that goes does not count.
     let wants = JobRecord { replicas: 2, ..job };
     let next = obeyed(&mut work, &wants, 2);
@@ -141,22 +141,22 @@ fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
 #[test]
 fn a_deletion_that_failed_is_tried_again() {
     let (mut work, job) = (PodWork::default(), job(1));
-    work.listed(
+    work.watch_listed(
         PodsByNode::from(["a", "b"].map(|name| (node(name), pod(name)))),
         at(0),
     );
     let surplus = obeyed(&mut work, &job, 1).delete;
-    work.begin_to_remove(&surplus[0], at(1));
+    work.begin_delete(&surplus[0], at(1));
     // A list that comes meanwhile changes nothing about that.
-    work.listed(
+    work.watch_listed(
         PodsByNode::from(["a", "b"].map(|name| (node(name), pod(name)))),
         at(0),
     );
     assert_eq!(obeyed(&mut work, &job, 1).delete, []);
-    work.removed(&surplus[0].uid, Removed::No);
+    work.delete_answered(&surplus[0].uid, Deleted::No);
     assert_eq!(obeyed(&mut work, &job, 2).delete, surplus);
-    work.begin_to_remove(&surplus[0], at(2));
-    work.removed(&surplus[0].uid, Removed::Missing);
+    work.begin_delete(&surplus[0], at(2));
+    work.delete_answered(&surplus[0].uid, Deleted::Missing);
     assert_eq!(work.pods().count(), 1);
 }
 
@@ -168,15 +168,15 @@ fn each_time_that_the_job_backs_off_it_pauses_longer() {
         ..(*pod("a")).clone()
     };
     for (pause, now) in [(1, 0), (2, 100), (4, 200)] {
-        work.listed(
+        work.watch_listed(
             PodsByNode::from([(node("a"), Arc::new(ended.clone()))]),
             at(0),
         );
         let gone = obeyed(&mut work, &job, now).delete;
-        work.begin_to_remove(&gone[0], at(now));
-        work.deleted(&node("a"), &ended);
+        work.begin_delete(&gone[0], at(now));
+        work.watch_deleted(&node("a"), &ended);
         let next = obeyed(&mut work, &job, now);
-        assert_eq!((next.create, next.again), (0, Some(at(now + pause))));
+        assert_eq!((next.create, next.look_at), (0, Some(at(now + pause))));
         assert!(!next.is_complete, "it still lacks one");
         assert_eq!(obeyed(&mut work, &job, now + pause).create, 1);
     }
@@ -197,7 +197,7 @@ fn a_job_that_backs_off_still_pauses_when_it_gives_its_pods_back() {
         why: "has ended",
         backs_off: true,
     };
-    work.begin_to_remove(&ended, at(1));
+    work.begin_delete(&ended, at(1));
     assert!(work.begin_pause(at(1), 0));
     assert_eq!(work.pauses_until(), Some(at(31)));
     assert!(!work.begin_pause(at(2), 0), "this pause has begun");
@@ -206,7 +206,7 @@ fn a_job_that_backs_off_still_pauses_when_it_gives_its_pods_back() {
 #[test]
 fn a_pod_that_is_needed_again_before_it_was_deleted_stays() {
     let (mut work, one) = (PodWork::default(), job(1));
-    work.listed(
+    work.watch_listed(
         PodsByNode::from(["a", "b"].map(|name| (node(name), pod(name)))),
         at(0),
     );
@@ -219,13 +219,13 @@ fn a_pod_that_is_needed_again_before_it_was_deleted_stays() {
 #[test]
 fn a_deletion_without_an_answer_is_not_taken_back() {
     let (mut work, one) = (PodWork::default(), job(1));
-    work.listed(
+    work.watch_listed(
         PodsByNode::from(["a", "b"].map(|name| (node(name), pod(name)))),
         at(0),
     );
     let surplus = obeyed(&mut work, &one, 1).delete;
-    work.begin_to_remove(&surplus[0], at(1));
-    work.removed(&surplus[0].uid, Removed::Unknown);
+    work.begin_delete(&surplus[0], at(1));
+    work.delete_answered(&surplus[0].uid, Deleted::Unknown);
     let going: BTreeSet<String> = [surplus[0].uid.clone()].into();
     let next = told(&mut work, &job(2), 5, &going);
     assert_eq!((next.tell, next.delete.len(), next.create), (None, 1, 1));
@@ -242,7 +242,7 @@ fn the_age_of_pods_does_not_depend_on_the_clock_of_the_api_server() {
         ..(*pod("a")).clone()
     };
     let known = [(node("a"), Arc::new(bound)), (node("b"), pod("b"))];
-    work.listed(PodsByNode::from(known), at(10));
+    work.watch_listed(PodsByNode::from(known), at(10));
     assert!(!steps(&mut work, &gang, 309).gives_back);
     assert!(steps(&mut work, &gang, 310).gives_back);
 }

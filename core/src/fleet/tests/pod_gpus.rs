@@ -101,9 +101,15 @@ fn a_job_goes_on_without_the_pod_whose_gpu_fails() {
     let view = |node: &str| bench.fleet.node_view(&node.into()).unwrap();
     let withheld = view("p2.default.pod").withheld.unwrap();
     assert!(withheld.contains("unhealthy GPU: xid:48"), "{withheld}");
-    assert_eq!(PodState::of(Some(&view("p2.default.pod"))), PodState::Sick);
-    assert_eq!(PodState::of(Some(&view("p1.default.pod"))), PodState::Sound);
-    assert_eq!(Host::of(&view("h2")), Host::Barred);
+    assert_eq!(
+        PodState::of(Some(&view("p2.default.pod"))),
+        PodState::Unhealthy
+    );
+    assert_eq!(
+        PodState::of(Some(&view("p1.default.pod"))),
+        PodState::Healthy
+    );
+    assert_eq!(Host::of(&view("h2")), Host::NoNewPods);
     assert_eq!(Host::of(&view("h1")), Host::Fit);
 }
 

@@ -11,7 +11,7 @@ use muster_core::{
     fleet::{
         Change, Input, PodNews,
         pod_plan::{Host, PodState},
-        pod_work::{PodWork, PodsByNode, Removed},
+        pod_work::{Deleted, PodWork, PodsByNode},
         view::JobView,
         worker_pod::{WorkerPod, is_pod, node_of},
     },
@@ -134,7 +134,8 @@ impl World {
             of.entry(pod.job.clone()).or_default().insert(node, pod);
         }
         for (job, work) in &mut shell.works {
-            work.pods.listed(of.remove(job).unwrap_or_default(), clock);
+            work.pods
+                .watch_listed(of.remove(job).unwrap_or_default(), clock);
         }
         for (job, known) in of {
             shell
@@ -142,7 +143,7 @@ impl World {
                 .entry(job)
                 .or_default()
                 .pods
-                .listed(known, clock);
+                .watch_listed(known, clock);
         }
         shell.listed = true;
         self.shell_is_to_look(process, Duration::ZERO);
@@ -167,8 +168,8 @@ impl World {
         let shell = &mut brain.shell;
         let work = shell.works.entry(pod.job.clone()).or_default();
         match gone {
-            true => work.pods.deleted(&node, &pod),
-            false => work.pods.applied(node, pod, clock),
+            true => work.pods.watch_deleted(&node, &pod),
+            false => work.pods.watch_applied(node, pod, clock),
         }
         self.shell_is_to_look(process, Duration::ZERO);
     }
@@ -254,23 +255,23 @@ impl World {
             job,
             &view.pods_unneeded,
             |host| hosts.get(host).copied().unwrap_or(Host::Unknown),
-            |node| states.get(node).copied().unwrap_or(PodState::Sound),
+            |node| states.get(node).copied().unwrap_or(PodState::Healthy),
             clock,
             random,
         );
-        let again = next.again.map_or(LOOK, |at| at.since(clock)).min(LOOK);
+        let again = next.look_at.map_or(LOOK, |at| at.since(clock)).min(LOOK);
         if now < work.not_before {
             let again = again.min(work.not_before.since(now));
             self.tells_fleet(process, &job.uid, next.tell);
             return again;
         }
-        let avoided = hosts.iter().filter(|(_, host)| host.is_closed());
+        let avoided = hosts.iter().filter(|(_, host)| host.takes_no_new_pods());
         let avoided: BTreeSet<NodeName> = avoided.map(|(name, _)| name.clone()).collect();
         let room = AT_ONCE.saturating_sub(shell.under_way);
         let mut writes = Vec::new();
         let mut told = Vec::new();
         for unneeded in next.delete.into_iter().take(room) {
-            work.pods.begin_to_remove(&unneeded, clock);
+            work.pods.begin_delete(&unneeded, clock);
             told.push(format!("{} goes: {}", unneeded.pod, unneeded.why));
             writes.push(Write::Delete {
                 by: process,
@@ -281,7 +282,7 @@ impl World {
         }
         for number in 0..(next.create as usize).min(room - writes.len()) {
             let random = random.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number as u64) << 40;
-            let name = work.pods.begin_to_make(&job.name.name, random >> 3);
+            let name = work.pods.begin_create(&job.name.name, random >> 3);
             told.push(format!("{name} is asked for"));
             writes.push(Write::Create {
                 job: Box::new((job.name.clone(), job.uid.clone())),
@@ -331,12 +332,12 @@ impl World {
         let work = shell.works.entry(job.clone()).or_default();
         let failed = match did {
             Did::Make(name, made) => {
-                work.pods.made(&name, made, clock);
-                made != muster_core::fleet::pod_work::Made::Yes
+                work.pods.create_answered(&name, made, clock);
+                made != muster_core::fleet::pod_work::Created::Yes
             }
             Did::Remove(uid, removed) => {
-                work.pods.removed(&uid, removed);
-                matches!(removed, Removed::No | Removed::Unknown)
+                work.pods.delete_answered(&uid, removed);
+                matches!(removed, Deleted::No | Deleted::Unknown)
             }
         };
         if failed {

@@ -5,7 +5,8 @@
 //! nothing else may wait with it. It shares no state: inputs come over one bounded queue, answers go
 //! back to the one who asked, and what others may see goes out over channels. If a commit
 //! fails, the thread ends and the process with it, so nobody has heard of a decision that is not
-//! stored.
+//! stored. What nodes report of themselves decides nothing after a restart, and is written apart from
+//! the commits, at times.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -120,7 +121,7 @@ pub fn start(
         last_session: SessionId(0),
         waiting: BTreeMap::new(),
         last_request: 0,
-        names: BTreeMap::new(),
+        name_by_uid: BTreeMap::new(),
         interner,
         reports: Reports::default(),
         jobs: watch::Sender::default(),
@@ -176,7 +177,7 @@ struct Engine {
     waiting: BTreeMap<RequestId, oneshot::Sender<Answer>>,
     last_request: u64,
     /// Names of published jobs. The board orders jobs by name, while the fleet names them by uid.
-    names: BTreeMap<JobUid, JobName>,
+    name_by_uid: BTreeMap<JobUid, JobName>,
     interner: Interner,
     reports: Reports,
     jobs: watch::Sender<Jobs>,
@@ -313,13 +314,13 @@ impl Engine {
         let stats = listened_to
             .then(|| TurnStats::of(&turn, count))
             .filter(|stats| !stats.is_idle());
-        self.leads()?;
+        self.ensure_leader()?;
         let writes = self.versions.writes(turn.changes);
         if !writes.is_empty() {
             failpoint!("before commit");
             self.store.commit(&writes)?;
             failpoint!("after commit");
-            self.leads()?;
+            self.ensure_leader()?;
         }
         let stored = Timestamp(self.clock.now_us());
         publish_events(&self.events, writes);
@@ -360,7 +361,7 @@ impl Engine {
     }
 
     /// Ends the engine if this process is no longer sure that it may decide.
-    fn leads(&self) -> Result<(), StoreError> {
+    fn ensure_leader(&self) -> Result<(), StoreError> {
         if self.store.still_holds() {
             Ok(())
         } else {
@@ -373,7 +374,7 @@ impl Engine {
         if reports.is_empty() {
             Ok(())
         } else {
-            self.leads()?;
+            self.ensure_leader()?;
             self.store.keep_reports(&reports)
         }
     }
@@ -400,7 +401,7 @@ impl Engine {
                 self.order(session, |orders| orders.refused = Some(why));
                 self.sessions.remove(&session);
             }
-            Effect::Publish { session, desired } => {
+            Effect::SendDesired { session, desired } => {
                 self.order(session, |orders| orders.desired = Some(Arc::new(desired)))
             }
             Effect::Answer { id, answer } => {
@@ -419,9 +420,9 @@ impl Engine {
     fn show_job(&mut self, uid: JobUid) {
         if let Some(view) = self.fleet.job_view(&uid) {
             let name = view.record.name.clone();
-            self.names.insert(uid, name.clone());
+            self.name_by_uid.insert(uid, name.clone());
             self.jobs.send_if_modified(|jobs| jobs.put(name, view));
-        } else if let Some(name) = self.names.remove(&uid) {
+        } else if let Some(name) = self.name_by_uid.remove(&uid) {
             self.jobs.send_if_modified(|jobs| {
                 jobs.get(&name).is_some_and(|job| job.record.uid == uid) && jobs.remove(&name)
             });
@@ -463,7 +464,7 @@ impl Engine {
         let jobs: BTreeSet<JobUid> = views.iter().map(|view| view.record.uid.clone()).collect();
         self.events
             .send_replace(Events::loaded(events, |uid| jobs.contains(uid)));
-        self.names.extend(
+        self.name_by_uid.extend(
             views
                 .iter()
                 .map(|view| (view.record.uid.clone(), view.record.name.clone())),

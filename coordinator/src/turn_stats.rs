@@ -14,7 +14,7 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{Change, Effect, Turn},
+    fleet::{Change, Effect, TurnOutput},
     time::Timestamp,
 };
 use serde::{Serialize, Serializer};
@@ -50,14 +50,14 @@ pub struct TurnStats {
 
 impl TurnStats {
     /// The counts of a turn, without its times.
-    pub(crate) fn of(turn: &Turn, inputs: usize) -> Self {
+    pub(crate) fn of(turn: &TurnOutput, inputs: usize) -> Self {
         let mut events = BTreeMap::new();
         for change in &turn.changes {
             if let Change::Event(event) = change {
                 *events.entry(event.reason.clone()).or_default() += 1;
             }
         }
-        let told = |effect: &&Effect| matches!(effect, Effect::Publish { .. });
+        let told = |effect: &&Effect| matches!(effect, Effect::SendDesired { .. });
         Self {
             inputs,
             changes: turn.changes.len(),
@@ -138,7 +138,7 @@ mod tests {
 
     #[tokio::test]
     async fn turns_are_counted_and_written_and_lost_ones_are_said() {
-        let turn = Turn {
+        let turn = TurnOutput {
             changes: vec![event("NodeLost"), event("NodeLost"), event("Scaled")],
             effects: vec![Effect::NodeChanged("n1".into())],
             wake_at: None,
@@ -148,7 +148,7 @@ mod tests {
             commit: Duration::from_micros(3),
             ..TurnStats::of(&turn, 2)
         };
-        assert!(!stats.is_idle() && TurnStats::of(&Turn::default(), 9).is_idle());
+        assert!(!stats.is_idle() && TurnStats::of(&TurnOutput::default(), 9).is_idle());
 
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("turns");

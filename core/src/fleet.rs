@@ -1,8 +1,8 @@
 //! The coordinator's brain. [`Fleet::turn_all`] is the only way to change it: inputs in, changes to
 //! commit and effects to execute out.
 //!
-//! The shell commits [`Turn::changes`] first, in their order, and only then executes
-//! [`Turn::effects`]. If the commit fails, the process ends and the state in memory with it: nobody
+//! The shell commits [`TurnOutput::changes`] first, in their order, and only then executes
+//! [`TurnOutput::effects`]. If the commit fails, the process ends and the state in memory with it: nobody
 //! has heard of a decision that is not stored.
 //!
 //! The table goes from plain values up to the turn: a file imports only what stands above it. A
@@ -30,8 +30,8 @@
 //! | `unhealthy` | what a node's verdict on its hardware means for its members |
 //! | `blame` | who broke a generation, and who pays |
 //! | `rules` | what a job's own rules say about a break, a success or a deadline |
-//! | `evidence` | what says that a generation is broken |
-//! | `lenders` | whether the nodes of an MPI job stood when its launcher ended well |
+//! | `gather` | gathers the evidence that a generation is broken |
+//! | `lenders` | whether the nodes that lend to an MPI launcher outlived it |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `crash_loop` | a job that looks as if it could not start at all |
 //! | `fault_ledger` | failures by job and node: which of the two is at fault |
@@ -65,7 +65,7 @@
 //! | **One job's turn** | rules that change one job's record |
 //! | `job_turn` | one job while it is settled, and what its rules may read |
 //! | `capacity` | what nodes have left for it |
-//! | `software_mismatch` | members whose software does not go together |
+//! | `node_mix` | members whose software does not go together |
 //! | `judge` | is its generation done, or broken |
 //! | `broken`, `ending` | what a break costs; how a job ends |
 //! | `marks` | what its failures say about nodes |
@@ -107,13 +107,13 @@ mod ending;
 mod ends;
 mod event;
 mod event_log;
-mod evidence;
 mod expiry;
 mod fault_ledger;
 mod fence;
 mod fill_receipt;
 mod finish;
 mod forget;
+mod gather;
 mod generation;
 mod health_events;
 mod ingest;
@@ -132,6 +132,8 @@ mod marks;
 pub mod member_end;
 pub mod members;
 mod namesake;
+mod node_mix;
+
 mod node_record;
 mod objects;
 mod open;
@@ -155,7 +157,6 @@ mod rules;
 mod scratch;
 mod settle;
 mod settle_order;
-mod software_mismatch;
 pub mod store_clients;
 mod suspend;
 #[cfg(test)]
@@ -173,7 +174,7 @@ pub use actor::Actor;
 pub use event::Event;
 pub use input::{Input, ObjectNews, PodNews, Request, RequestId, Stored};
 pub use node_record::{Cordon, CordonedBy, Halt, HoldOff, Mark, NodeRecord, Standing};
-pub use output::{Answer, Change, Effect, Refusal, Turn};
+pub use output::{Answer, Change, Effect, Refusal, TurnOutput};
 pub use policy::{CordonMode, Policy};
 pub use tombstone::Tombstone;
 pub use turn::Fleet;

@@ -40,4 +40,4 @@ mod unsaved;
 pub use digest::Digest;
 pub use group::{Found, FoundState, GroupPhase, GroupStatus, SeenExit};
 pub use ledger::{JOBS_MAX, Ledger, Objection, Seen};
-pub use turn::{Alarm, Effect, Input, Node, Turn};
+pub use turn::{Alarm, Effect, Input, Node, TurnOutput};

@@ -24,7 +24,7 @@ use muster_rpc::{
 };
 use serde::Deserialize;
 use tokio::{
-    sync::{Mutex as Turn, Semaphore},
+    sync::{Mutex as AsyncMutex, Semaphore},
     time::timeout,
 };
 use tonic::Status;
@@ -65,7 +65,7 @@ pub(crate) struct Reviews {
     at_once: Semaphore,
     answers: Mutex<Answers<Digest, Arc<Reviewed>, Refused>>,
     /// The tokens that are asked about now. Callers with the same one wait for one answer.
-    asking: Mutex<BTreeMap<Digest, Arc<Turn<()>>>>,
+    asking: Mutex<BTreeMap<Digest, Arc<AsyncMutex<()>>>>,
     /// The log was told that the API server does not answer.
     told: AtomicBool,
 }
@@ -332,7 +332,7 @@ impl Reviews {
 struct Waits<'a> {
     reviews: &'a Reviews,
     digest: Digest,
-    turn: Arc<Turn<()>>,
+    turn: Arc<AsyncMutex<()>>,
 }
 
 impl Drop for Waits<'_> {

@@ -1,16 +1,15 @@
-//! Finds the primary failure of a broken generation, and who pays for it. A failure that causes others
-//! ranks before one that follows from others; of two of one kind, the earlier. All other failures are
-//! collateral, and are never charged. A fence is neither.
+//! Decides which failure broke a generation, and who pays for it. The facts are in `evidence`. The
+//! failure that explains the others is the primary one (`ranking`). All others are collateral, and
+//! are never charged. A fence is neither. Who pays for the primary failure is decided in `payer`.
 //!
 //! A node fault does not spend a job's restart budget, unless every node refuses to start it. Some breaks
 //! are doubtful and become the job's if they repeat without progress: see [`blame`]. A failure that is charged to a job counts
 //! against a node only if the job then lasts longer elsewhere.
 
 mod evidence;
-mod hung_up;
+mod mpi_disconnect;
 mod payer;
-
-use std::{cmp::Reverse, time::Duration};
+mod ranking;
 
 use crate::{
     exit::{Exit, ExitClass, SIGKILL},
@@ -19,10 +18,10 @@ use crate::{
     time::Timestamp,
 };
 
-pub(crate) use {evidence::Evidence, hung_up::follows_a_break};
-
-/// A heartbeat that arrives up to this long after a failure may have been sent before it.
-pub(crate) const UNDER_WAY: Duration = Duration::from_millis(250);
+pub(crate) use {
+    evidence::Evidence,
+    ranking::{HEARTBEAT_DELAY, lacks_a_culprit},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blame {
@@ -53,17 +52,14 @@ pub(crate) struct Blame {
 /// along. `repeats` is true after too many doubtful breaks in a row without a new step. Then the job pays,
 /// because otherwise it would restart for ever.
 pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Option<Blame> {
-    let (late, follows) = (too_late(evidence), follows_a_break(evidence));
-    let primary = evidence
-        .iter()
-        .min_by_key(|e| (late(e) || follows(e), order(e), Reverse(e.breaks())))?;
+    let primary = ranking::primary(evidence)?;
     let (cause, charged, message) = payer::cause_and_payer(primary, evidence, members, repeats);
     let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
     // A member that fenced itself is neither to blame nor a victim. One that was left out for its
     // software is no victim of what happened to others.
     let failed = evidence
         .iter()
-        .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::Unlike { .. }));
+        .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::MixedNodes { .. }));
     let collateral = failed
         .filter(|e| !named || e.name() != primary.name())
         .map(Evidence::name)
@@ -72,8 +68,8 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
         cause,
         message,
         symptom: payer::symptom(primary),
-        exit: own_end(primary).map(|(_, exit)| exit),
-        rank: own_end(primary).map(|(rank, _)| rank),
+        exit: primary_exit(primary).map(|(_, exit)| exit),
+        rank: primary_exit(primary).map(|(rank, _)| rank),
         charged,
         culprit: named.then(|| primary.name()),
         node: named.then(|| primary.node().clone()),
@@ -100,51 +96,8 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     evidence.iter().any(killed) && evidence.iter().all(|e| killed(e) || e.is_victim())
 }
 
-/// Selects the silences that cannot be the cause: the node was still heard after the first victim
-/// failed, or it is not lost and reported a cause that is no network cut.
-pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
-    let victims = evidence
-        .iter()
-        .filter(|e| e.is_victim())
-        .map(Evidence::at)
-        .filter(|at| *at > Timestamp::default());
-    let first_failed = victims.min();
-    let has_told = move |node: &NodeName| {
-        evidence
-            .iter()
-            .any(|e| e.node() == node && e.has_a_cause_of_its_own())
-    };
-    move |e| match e {
-        Evidence::NodeSilent {
-            node, lost, heard, ..
-        } => first_failed.is_some_and(|at| *heard > at + UNDER_WAY) || (!lost && has_told(node)),
-        _ => false,
-    }
-}
-
-/// How well a failure explains the others: lower explains more. Of one kind, the earliest explains
-/// most.
-fn order(evidence: &Evidence) -> (u8, Timestamp) {
-    let kind = match evidence {
-        Evidence::NodeRebooted { .. }
-        | Evidence::NodeDeleted { .. }
-        | Evidence::Unhealthy { .. }
-        | Evidence::Fenced { .. } => 0,
-        Evidence::Forgotten { .. } => 5,
-        victim if victim.is_victim() => 5,
-        Evidence::RankExit { .. }
-        | Evidence::NodeSilent { .. }
-        | Evidence::Vanished { .. }
-        | Evidence::Leaving { .. } => 1,
-        Evidence::Refused { .. } | Evidence::Unlike { .. } => 2,
-        Evidence::TorchrunFailed { .. } => 3,
-        Evidence::StartTimeout { .. } => 4,
-    };
-    (kind, evidence.at())
-}
-
 /// The rank that failed first, and its exit.
-fn own_end(primary: &Evidence) -> Option<(u32, Exit)> {
+fn primary_exit(primary: &Evidence) -> Option<(u32, Exit)> {
     match primary {
         Evidence::RankExit { rank, exit, .. } if !primary.is_victim() => Some((*rank, *exit)),
         _ => None,

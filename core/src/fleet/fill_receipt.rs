@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    fleet::{evidence, generation, job_turn::JobTurn},
+    fleet::{gather, generation, job_turn::JobTurn},
     run::RunReport,
     time::Timestamp,
 };
@@ -47,7 +47,7 @@ impl JobTurn<'_> {
                 .iter()
                 .chain(&incident.collateral)
                 .collect();
-            let fell = evidence::victims(self.nodes, self.uid, fell);
+            let fell = gather::victims(self.nodes, self.uid, fell);
             filled
                 .collateral
                 .extend(fell.into_iter().filter(|name| !known.contains(name)));

@@ -8,7 +8,7 @@ use crate::{
         changes::Changes,
         desired,
         job::{JobRecord, Stopping},
-        output::{Answer, Effect, Turn},
+        output::{Answer, Effect, TurnOutput},
         scratch::{Reply, Scratch},
         turn::Fleet,
         write_order::{self, Altered},
@@ -19,7 +19,7 @@ use crate::{
 
 impl Fleet {
     /// Turns everything that was touched into changes and effects.
-    pub(crate) fn finish(&mut self, scratch: Scratch) -> Turn {
+    pub(crate) fn finish(&mut self, scratch: Scratch) -> TurnOutput {
         let heartbeat = self.nodes.heartbeat(&self.policy);
         let mut effects = scratch.effects;
         let Changes {
@@ -96,7 +96,7 @@ impl Fleet {
         .into_iter()
         .flatten()
         .min();
-        Turn {
+        TurnOutput {
             changes: write_order::in_order(altered),
             effects,
             wake_at,
@@ -144,7 +144,7 @@ impl Fleet {
             return None;
         }
         self.nodes.get_mut(name)?.published = Some(desired.clone());
-        Some(Effect::Publish { session, desired })
+        Some(Effect::SendDesired { session, desired })
     }
 
     fn answer(&self, reply: Reply) -> Answer {

@@ -60,7 +60,7 @@ pub enum Input {
         request: Request,
     },
     /// Time passed. The shell sends one at least every [`Policy::tick`], and also at the moment
-    /// [`Turn::wake_at`] names.
+    /// [`TurnOutput::wake_at`] names.
     Tick,
 }
 

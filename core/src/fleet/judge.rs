@@ -10,12 +10,12 @@ use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use crate::{
     fleet::{
-        blame::{self, Evidence, UNDER_WAY},
-        evidence,
+        blame::{self, Evidence, HEARTBEAT_DELAY},
+        gather,
         generation::{self, Completion},
         job::{GenerationRecord, Won},
         job_turn::JobTurn,
-        lenders::{self, Lenders},
+        lenders::{self, Survival},
         live::{Condition, Doubt, LeftAsItIs},
         placement::Placement,
         rules::{self, Ended},
@@ -45,7 +45,7 @@ enum Judgement {
     /// A rule says that this member's success is the job's.
     Wins(Won),
     /// The launcher ended well. Not all nodes that lend to it were heard since, and its success counts
-    /// only if none fell before.
+    /// only if none had failed before.
     LendersUnconfirmed(Timestamp),
     /// A rule has already decided. The other members have time until this moment.
     Won(Timestamp),
@@ -201,10 +201,10 @@ impl JobTurn<'_> {
         }
         let completion = generation::completion(self.nodes, self.uid, generation);
         if completion != Completion::Training {
-            match lenders::stand(self.nodes, self.uid, generation, &self.evidence(generation)) {
-                Lenders::Stand => {}
-                Lenders::Fell => return None,
-                Lenders::Unconfirmed => {
+            match lenders::survival(self.nodes, self.uid, generation, &self.evidence(generation)) {
+                Survival::Survived => {}
+                Survival::Failed => return None,
+                Survival::Unconfirmed => {
                     return Some(Judgement::LendersUnconfirmed(self.ranks_done()));
                 }
             }
@@ -318,7 +318,7 @@ impl JobTurn<'_> {
 
     fn evidence(&self, generation: &GenerationRecord) -> Vec<Evidence> {
         let deadline = self.deadline(generation);
-        let mut evidence = evidence::evidence(self.nodes, self.uid, generation, self.now, deadline);
+        let mut evidence = gather::evidence(self.nodes, self.uid, generation, self.now, deadline);
         let receipt = self.job.incidents.last();
         let launched = receipt
             .filter(|incident| incident.to == Some(generation.number))
@@ -366,12 +366,7 @@ impl JobTurn<'_> {
         generation: &GenerationRecord,
         evidence: &[Evidence],
     ) -> Option<Judgement> {
-        let late = blame::too_late(evidence);
-        let follows = blame::follows_a_break(evidence);
-        if !evidence
-            .iter()
-            .all(|e| e.is_victim() || late(e) || follows(e))
-        {
+        if !blame::lacks_a_culprit(evidence) {
             return None;
         }
         let doubted = self.doubted_since();
@@ -380,9 +375,9 @@ impl JobTurn<'_> {
         } else {
             doubted + self.nodes.heartbeat(self.policy) * (self.policy.suspect_missed + 1)
         };
-        let heard_after = doubted + UNDER_WAY;
+        let heard_after = doubted + HEARTBEAT_DELAY;
         let awaits = self.now < until
-            && evidence::may_have_a_culprit(self.nodes, generation, evidence, heard_after);
+            && gather::may_have_a_culprit(self.nodes, generation, evidence, heard_after);
         awaits.then(|| Judgement::Doubted(until.min(self.now + LOOK_AGAIN)))
     }
 

@@ -18,7 +18,7 @@ use crate::{
 
 /// What one turn decided.
 #[derive(Clone, Debug, Default)]
-pub struct Turn {
+pub struct TurnOutput {
     /// The shell commits these before it executes any effect. Their order is the order in which
     /// they must become durable (`write_order`). A record may be there twice.
     pub changes: Vec<Change>,
@@ -41,7 +41,7 @@ pub enum Change {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// The session is accepted. `Publish` follows.
+    /// The session is accepted. `SendDesired` follows.
     Welcome {
         session: SessionId,
         term: Term,
@@ -56,7 +56,7 @@ pub enum Effect {
         why: String,
     },
     /// The node's whole desired state has changed.
-    Publish {
+    SendDesired {
         session: SessionId,
         desired: Desired,
     },

@@ -5,7 +5,7 @@
 //! instance to make room. Then the job is stopped with its grace. When its pods are gone, the quota is
 //! *released*, and the job waits in the queue again.
 //!
-//! [`stand`] says whether the job may have nodes, and names the next change of its Workload. What each
+//! [`decide`] says whether the job may have nodes, and names the next change of its Workload. What each
 //! change means to Kueue is told by its job reconciler (kubernetes-sigs/kueue,
 //! `pkg/controller/jobframework/reconciler.go`).
 
@@ -100,7 +100,7 @@ pub struct Queued<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stand {
+pub struct Decision {
     pub admission: Admission,
     pub step: Option<Step>,
 }
@@ -135,7 +135,7 @@ impl Admission {
     }
 }
 
-impl Stand {
+impl Decision {
     fn waits(said: Said, step: Option<Step>) -> Self {
         Self {
             admission: Admission::Waits(said),
@@ -145,7 +145,7 @@ impl Stand {
 }
 
 /// Where a job stands, and what its Workload needs next.
-pub fn stand(queued: Queued<'_>, workload: Option<&Workload>) -> Stand {
+pub fn decide(queued: Queued<'_>, workload: Option<&Workload>) -> Decision {
     let Queued {
         job,
         queue,
@@ -156,14 +156,14 @@ pub fn stand(queued: Queued<'_>, workload: Option<&Workload>) -> Stand {
     let is_idle = pods == Some(0) && !may_live;
     let delete = || workload.filter(|workload| !workload.deleting);
     let Some(queue) = queue else {
-        return Stand {
+        return Decision {
             admission: Admission::Free,
             step: delete().map(|_| Step::Delete),
         };
     };
     if job.phase.is_over() {
         let running = workload.filter(|workload| workload.finished.is_none() && !may_live);
-        return Stand {
+        return Decision {
             admission: Admission::Free,
             step: running.map(|_| Step::Finish {
                 succeeded: job.phase == Phase::Succeeded,
@@ -175,7 +175,7 @@ pub fn stand(queued: Queued<'_>, workload: Option<&Workload>) -> Stand {
         // It holds no quota, and loses its place.
         let step = delete().filter(|_| is_idle).map(|_| Step::Delete);
         let said = Said::new("Suspended", "suspended, so it is in no queue");
-        return Stand::waits(said, step);
+        return Decision::waits(said, step);
     }
     let asks = Asks {
         queue: queue.to_owned(),
@@ -184,17 +184,17 @@ pub fn stand(queued: Queued<'_>, workload: Option<&Workload>) -> Stand {
     };
     let Some(workload) = workload else {
         let said = Said::new("NoWorkload", "its Workload is being made");
-        return Stand::waits(said, is_idle.then_some(Step::Make(asks)));
+        return Decision::waits(said, is_idle.then_some(Step::Make(asks)));
     };
     if workload.deleting {
         let said = Said::new("WorkloadDeleted", "its Workload is being deleted");
-        return Stand::waits(said, None);
+        return Decision::waits(said, None);
     }
     if let Some(Said { reason, message }) = &workload.finished {
         let message = format!(
             "somebody else has said that its Workload is finished ({reason}: {message}); delete the Workload to queue the job again"
         );
-        return Stand::waits(Said::new("WorkloadFinished", message), None);
+        return Decision::waits(Said::new("WorkloadFinished", message), None);
     }
     let unready = (workload.ready == Some(true)).then_some(Step::Ready(false));
     // The condition stays until quota is reserved again.
@@ -204,11 +204,11 @@ pub fn stand(queued: Queued<'_>, workload: Option<&Workload>) -> Stand {
             requeued: ["Preempted", "NodeFailures"].contains(&&*why.reason),
         };
         let release = is_idle.then_some(release);
-        return Stand::waits(why.clone(), release.or(unready));
+        return Decision::waits(why.clone(), release.or(unready));
     }
     if !workload.active {
         let message = "its Workload is not active (spec.active is false)";
-        return Stand::waits(Said::new("Deactivated", message), unready);
+        return Decision::waits(Said::new("Deactivated", message), unready);
     }
     if !workload.admitted {
         let fits = workload.queue == asks.queue
@@ -218,7 +218,7 @@ pub fn stand(queued: Queued<'_>, workload: Option<&Workload>) -> Stand {
         let waits = || Said::new("Pending", format!("it waits in the queue {queue}"));
         let said = workload.waits.clone().or_else(|| workload.evicted.clone());
         let said = said.unwrap_or_else(waits);
-        return Stand::waits(said, unready.or(change));
+        return Decision::waits(said, unready.or(change));
     }
     let assigned = workload.assigned.unwrap_or(workload.count);
     let nodes = assigned.saturating_sub(workload.reclaimable);
@@ -231,7 +231,7 @@ pub fn stand(queued: Queued<'_>, workload: Option<&Workload>) -> Stand {
         (Phase::Pending, Some(true)) => Some(Step::Ready(false)),
         _ => None,
     };
-    Stand {
+    Decision {
         admission: Admission::Admitted(nodes),
         step: reclaim.or(ready),
     }

@@ -57,7 +57,7 @@ impl Fleet {
     }
 
     fn find(&self, name: &JobName) -> Result<JobUid, Refusal> {
-        self.names
+        self.uid_by_name
             .get(name)
             .cloned()
             .ok_or_else(|| Refusal::NoSuchJob(name.clone()))
@@ -106,7 +106,7 @@ impl Fleet {
             .note("Submitted", message)
             .of_job(&uid, &name);
         self.jobs.insert(uid.clone(), record);
-        self.names.insert(name, uid.clone());
+        self.uid_by_name.insert(name, uid.clone());
         self.active.insert(uid.clone());
         scratch.changes.jobs.insert(uid.clone(), None);
         Ok(Reply::Job {
@@ -127,9 +127,11 @@ impl Fleet {
                 && job.request_id == request_id
                 && job.name.namespace == name.namespace
         });
-        let Some(job) =
-            by_request.or_else(|| self.names.get(name).and_then(|uid| self.jobs.get(uid)))
-        else {
+        let Some(job) = by_request.or_else(|| {
+            self.uid_by_name
+                .get(name)
+                .and_then(|uid| self.jobs.get(uid))
+        }) else {
             return Ok(None);
         };
         let mut differing = job.spec.differences(spec);
@@ -372,7 +374,7 @@ impl Fleet {
                 .push(self.tombstones.remove(0).run.job);
         }
         self.jobs.remove(uid);
-        self.names.remove(name);
+        self.uid_by_name.remove(name);
         self.active.remove(uid);
         self.live.remove(uid);
         self.nodes.forget_job(uid);

@@ -34,6 +34,7 @@ mod listening;
 mod mixture;
 mod mpi;
 mod namesakes;
+mod node_mix;
 mod node_objects;
 mod objects;
 mod pod_gpus;
@@ -45,7 +46,6 @@ mod roles;
 mod rollback;
 mod rules;
 mod shared;
-mod software_mismatch;
 mod suspend;
 mod unhealthy;
 mod worker_pods;
@@ -116,7 +116,7 @@ impl Bench {
         }
         for effect in &turn.effects {
             match effect {
-                Effect::Publish { session, desired } => {
+                Effect::SendDesired { session, desired } => {
                     if let Some(agent) = self
                         .agents
                         .values_mut()

@@ -16,7 +16,7 @@ use crate::{
         live::Live,
         marking,
         objects::Objects,
-        output::Turn,
+        output::TurnOutput,
         pod_gpus,
         policy::Policy,
         presence::Presence,
@@ -38,7 +38,7 @@ pub struct Fleet {
     pub(crate) policy: Policy,
     pub(crate) term: Term,
     pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
-    pub(crate) names: BTreeMap<JobName, JobUid>,
+    pub(crate) uid_by_name: BTreeMap<JobName, JobUid>,
     /// Jobs that are not over, or that may still have a live process.
     pub(crate) active: BTreeSet<JobUid>,
     /// What is known of each job and need not survive a restart.
@@ -91,7 +91,7 @@ impl Fleet {
             .into_iter()
             .map(|job| (job.uid.clone(), job))
             .collect();
-        let names = jobs
+        let uid_by_name = jobs
             .values()
             .map(|job| (job.name.clone(), job.uid.clone()))
             .collect();
@@ -103,7 +103,7 @@ impl Fleet {
             policy,
             term,
             nodes,
-            names,
+            uid_by_name,
             active: jobs
                 .values()
                 .filter(|job| !job.phase.is_over() || job.unproven_generations().next().is_some())
@@ -130,14 +130,18 @@ impl Fleet {
     }
 
     /// Takes one input and decides.
-    pub fn turn(&mut self, now: Timestamp, input: Input) -> Turn {
+    pub fn turn(&mut self, now: Timestamp, input: Input) -> TurnOutput {
         self.turn_all(now, [input])
     }
 
     /// Takes all inputs of a burst, in order, and decides once. So a thousand nodes that answer at
     /// the same time cost one decision and one commit. At most one of the inputs may be a request,
     /// and it must be the last, so that its answer describes the job as the request left it.
-    pub fn turn_all(&mut self, now: Timestamp, inputs: impl IntoIterator<Item = Input>) -> Turn {
+    pub fn turn_all(
+        &mut self,
+        now: Timestamp,
+        inputs: impl IntoIterator<Item = Input>,
+    ) -> TurnOutput {
         let mut scratch = Scratch::new(now);
         self.presence
             .turn_begins(now, &self.policy, &mut self.nodes);

@@ -96,7 +96,7 @@ pub struct Alarm {
 
 /// The result of one input.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Turn {
+pub struct TurnOutput {
     pub effects: Vec<Effect>,
 }
 
@@ -135,7 +135,7 @@ impl Node {
     }
 
     /// Takes one input and returns the actions that follow.
-    pub fn turn(&mut self, now: Timestamp, input: Input) -> Turn {
+    pub fn turn(&mut self, now: Timestamp, input: Input) -> TurnOutput {
         let mut work = Work::default();
         let saved = matches!(input, Input::Saved);
         match input {
@@ -183,7 +183,7 @@ impl Node {
         self.reconcile(&mut work);
         let untold = work.save.then_some(work.untold);
         effects.extend(self.unsaved.queue(work.effects, &self.ledger, untold));
-        Turn { effects }
+        TurnOutput { effects }
     }
 
     /// The labels of this node's Kubernetes object that the coordinator has sent.

@@ -6,7 +6,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
-    fleet::{Answer, Change, CordonMode, Effect, Fleet, Input, Policy, Turn, commit::Versions},
+    fleet::{
+        Answer, Change, CordonMode, Effect, Fleet, Input, Policy, TurnOutput, commit::Versions,
+    },
     id::{SessionId, Term},
     time::Timestamp,
 };
@@ -438,7 +440,7 @@ impl World {
         }
         let speakers: Vec<usize> = speakers.into_iter().flatten().collect();
         let now = process.clock.at(self.now);
-        let Turn {
+        let TurnOutput {
             changes,
             effects,
             wake_at,
@@ -546,7 +548,7 @@ impl World {
                     );
                 }
             }
-            Effect::Publish { session, desired } => {
+            Effect::SendDesired { session, desired } => {
                 if let Some(id) = self.conn_of(seat, session) {
                     self.send_down(id, Down::Desired(desired));
                 }

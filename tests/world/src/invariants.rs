@@ -423,11 +423,11 @@ pub(crate) fn committed_before_commanded(world: &mut World, seat: usize, effect:
             epoch,
             ..
         } => unwelcome(world, process, *session, *term, *epoch),
-        Effect::Publish { desired, .. } if desired.runs.len() > DESIRED_MAX => Some((
+        Effect::SendDesired { desired, .. } if desired.runs.len() > DESIRED_MAX => Some((
             "I15",
             format!("a node is to have {} runs", desired.runs.len()),
         )),
-        Effect::Publish { session, desired } => {
+        Effect::SendDesired { session, desired } => {
             let conn = process
                 .sessions
                 .get(session)

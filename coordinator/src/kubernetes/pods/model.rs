@@ -10,7 +10,7 @@ use std::{
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::{sync::Mutex as Turn, time::Instant};
+use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 
 use crate::kubernetes::{
     Account, bundle,
@@ -47,12 +47,12 @@ pub(super) struct Model {
     audience: String,
     authorities: Box<dyn Fn() -> String + Send + Sync>,
     /// Whoever wants it while it is read waits for the answer, and does not ask, too.
-    read: Turn<Option<(Site, Instant)>>,
+    read: AsyncMutex<Option<(Site, Instant)>>,
     /// The authorities that each namespace was given, and when. Here, too, one writes and others wait.
     published: Mutex<BTreeMap<String, Published>>,
 }
 
-type Published = Arc<Turn<Option<(String, Instant)>>>;
+type Published = Arc<AsyncMutex<Option<(String, Instant)>>>;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoSite {
@@ -137,7 +137,7 @@ impl Model {
             agents,
             audience,
             authorities,
-            read: Turn::default(),
+            read: AsyncMutex::default(),
             published: Mutex::default(),
         }
     }

@@ -42,7 +42,7 @@ pub(crate) enum Evidence {
     },
     /// The member is proven dead, and its node has since forgotten how it ended. Another
     /// member may have failed first.
-    Forgotten {
+    ExitUnknown {
         node: NodeName,
         at: Timestamp,
     },
@@ -75,7 +75,7 @@ pub(crate) enum Evidence {
         at: Timestamp,
     },
     /// The node says that it cannot start the run, and why.
-    Refused {
+    StartRefused {
         node: NodeName,
         reason: String,
     },
@@ -92,7 +92,7 @@ pub(crate) enum Evidence {
     },
     /// The software on this node does not match the other members', and the job refuses a mixture.
     /// `how` reads like `torch 2.14, not torch 2.15`.
-    Unlike {
+    MixedNodes {
         node: NodeName,
         how: String,
         at: Timestamp,
@@ -109,16 +109,16 @@ impl Evidence {
             Evidence::RankExit { node, .. }
             | Evidence::TorchrunFailed { node, .. }
             | Evidence::Vanished { node, .. }
-            | Evidence::Forgotten { node, .. }
+            | Evidence::ExitUnknown { node, .. }
             | Evidence::NodeSilent { node, .. }
             | Evidence::NodeRebooted { node, .. }
             | Evidence::NodeDeleted { node, .. }
             | Evidence::Unhealthy { node, .. }
             | Evidence::Fenced { node, .. }
-            | Evidence::Refused { node, .. }
+            | Evidence::StartRefused { node, .. }
             | Evidence::StartTimeout { node, .. }
             | Evidence::Leaving { node, .. }
-            | Evidence::Unlike { node, .. } => node,
+            | Evidence::MixedNodes { node, .. } => node,
         }
     }
 
@@ -161,7 +161,7 @@ impl Evidence {
     /// Whether this is no cause: at most it says that another member went away.
     pub(crate) fn is_victim(&self) -> bool {
         match self {
-            Evidence::Forgotten { .. } => true,
+            Evidence::ExitUnknown { .. } => true,
             Evidence::RankExit { class, .. } => *class == ExitClass::PeerLost,
             Evidence::TorchrunFailed { exit, error, .. } => {
                 exit.class(error.as_deref()) == ExitClass::PeerLost
@@ -198,16 +198,16 @@ impl Evidence {
             Evidence::RankExit { at, .. }
             | Evidence::TorchrunFailed { at, .. }
             | Evidence::Vanished { at, .. }
-            | Evidence::Forgotten { at, .. }
+            | Evidence::ExitUnknown { at, .. }
             | Evidence::NodeRebooted { at, .. }
             | Evidence::NodeDeleted { at, .. }
             | Evidence::Unhealthy { at, .. }
             | Evidence::Fenced { at, .. }
             | Evidence::StartTimeout { at, .. }
             | Evidence::Leaving { at, .. }
-            | Evidence::Unlike { at, .. } => *at,
+            | Evidence::MixedNodes { at, .. } => *at,
             Evidence::NodeSilent { since, .. } => *since - SAME_CUT,
-            Evidence::Refused { .. } => Timestamp::default(),
+            Evidence::StartRefused { .. } => Timestamp::default(),
         }
     }
 

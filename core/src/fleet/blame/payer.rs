@@ -16,12 +16,12 @@ pub(super) fn cause_and_payer(
 ) -> (Cause, Charged, String) {
     let refused_everywhere = evidence
         .iter()
-        .filter(|e| matches!(e, Evidence::Refused { .. }))
+        .filter(|e| matches!(e, Evidence::StartRefused { .. }))
         .count()
         == members;
     let unless_it_repeats = |spared| if repeats { Charged::Job } else { spared };
     match primary {
-        Evidence::Forgotten { node, .. } => (
+        Evidence::ExitUnknown { node, .. } => (
             Cause::PeersLost,
             unless_it_repeats(Charged::Nobody),
             format!("the worker group on {node} is dead, and its node has forgotten how it ended"),
@@ -126,7 +126,7 @@ pub(super) fn cause_and_payer(
             );
             (Cause::Fenced, Charged::Nobody, message)
         }
-        Evidence::Refused { node, reason } => {
+        Evidence::StartRefused { node, reason } => {
             let charged = if refused_everywhere {
                 Charged::Job
             } else {
@@ -148,10 +148,10 @@ pub(super) fn cause_and_payer(
             Charged::Nobody,
             format!("what ran on {node} was ended with it: {why}"),
         ),
-        Evidence::Unlike { .. } => (
+        Evidence::MixedNodes { .. } => (
             Cause::MixedNodes,
             Charged::Nobody,
-            unlike(evidence, members),
+            mixed_nodes(evidence, members),
         ),
     }
 }
@@ -167,17 +167,17 @@ pub(super) fn symptom(primary: &Evidence) -> Option<String> {
                     .map_or_else(|| exit.to_string(), |error| format!("{exit}: {error}")),
             )
         }
-        Evidence::Refused { reason, .. } => Some(reason.clone()),
+        Evidence::StartRefused { reason, .. } => Some(reason.clone()),
         _ => None,
     }
 }
 
 /// Says how many members do not go with the others, and how the first few differ.
-fn unlike(evidence: &[Evidence], members: usize) -> String {
+fn mixed_nodes(evidence: &[Evidence], members: usize) -> String {
     // A few names help, a thousand do not.
     const NAMED: usize = 8;
     let odd = evidence.iter().filter_map(|e| match e {
-        Evidence::Unlike { node, how, .. } => Some(format!("{node} ({how})")),
+        Evidence::MixedNodes { node, how, .. } => Some(format!("{node} ({how})")),
         _ => None,
     });
     let odd: Vec<String> = odd.collect();

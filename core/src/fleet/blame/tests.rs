@@ -129,7 +129,7 @@ fn a_group_that_vanished_with_its_runner_costs_the_job_nothing() {
 
 #[test]
 fn who_forgot_how_its_group_ended_is_not_blamed_for_that() {
-    let forgotten = Evidence::Forgotten {
+    let forgotten = Evidence::ExitUnknown {
         node: "b".into(),
         at: Timestamp(2_000_000),
     };
@@ -226,7 +226,7 @@ fn victims_of_each_other_name_nobody_and_pay_only_if_it_repeats() {
 
 #[test]
 fn a_refusal_everywhere_is_the_jobs_fault_elsewhere_the_nodes() {
-    let refused = |node: &str| Evidence::Refused {
+    let refused = |node: &str| Evidence::StartRefused {
         node: node.into(),
         reason: "no such script".into(),
     };

@@ -51,8 +51,8 @@ fn asks() -> Asks {
     }
 }
 
-fn reason(stand: &Stand) -> &str {
-    match &stand.admission {
+fn reason(decision: &Decision) -> &str {
+    match &decision.admission {
         Admission::Waits(said) => &said.reason,
         other => panic!("{other:?}"),
     }
@@ -61,27 +61,27 @@ fn reason(stand: &Stand) -> &str {
 #[test]
 fn a_job_waits_until_it_is_admitted() {
     let job = job();
-    let new = stand(queued(&job, 0), None);
+    let new = decide(queued(&job, 0), None);
     assert_eq!(
         (reason(&new), new.step.clone()),
         ("NoWorkload", Some(Step::Make(asks())))
     );
     // It is as Kueue says.
     let mut workload = waiting();
-    let stays = stand(queued(&job, 0), Some(&workload));
+    let stays = decide(queued(&job, 0), Some(&workload));
     assert_eq!((reason(&stays), stays.step.clone()), ("Pending", None));
     let said = Said::new("WaitingForQuota", "needs 8 more nvidia.com/gpu");
     workload.waits = Some(said.clone());
-    let told = stand(queued(&job, 0), Some(&workload));
+    let told = decide(queued(&job, 0), Some(&workload));
     assert_eq!(told.admission, Admission::Waits(said));
     // Quota alone does not admit it: a check may be open.
     workload.reserved = true;
     assert_eq!(
-        reason(&stand(queued(&job, 0), Some(&workload))),
+        reason(&decide(queued(&job, 0), Some(&workload))),
         "WaitingForQuota"
     );
     (workload.admitted, workload.assigned) = (true, Some(2));
-    let starts = stand(queued(&job, 0), Some(&workload));
+    let starts = decide(queued(&job, 0), Some(&workload));
     assert_eq!(
         (starts.admission, starts.step),
         (Admission::Admitted(2), None)
@@ -102,7 +102,7 @@ fn what_it_asks_for_changes_until_quota_is_reserved() {
             queue: Some("others"),
             ..queued(&job, 0)
         };
-        stand(queued, Some(workload)).step
+        decide(queued, Some(workload)).step
     };
     assert_eq!(of(&waiting()), Some(Step::Change(changed)));
     let reserved = Workload {
@@ -120,7 +120,7 @@ fn an_evicted_job_gives_its_quota_back_when_its_pods_are_gone() {
         ..admitted()
     };
     let trains = training();
-    let told = stand(queued(&trains, 2), Some(&evicted));
+    let told = decide(queued(&trains, 2), Some(&evicted));
     assert_eq!(told.admission, Admission::Waits(why.clone()));
     assert_eq!(told.step, Some(Step::Ready(false)));
     let evicted = Workload {
@@ -134,13 +134,13 @@ fn an_evicted_job_gives_its_quota_back_when_its_pods_are_gone() {
         ..queued(&stopped, 0)
     };
     for holds in [queued(&trains, 0), queued(&stopped, 1), unknown] {
-        assert_eq!(stand(holds, Some(&evicted)).step, None, "{holds:?}");
+        assert_eq!(decide(holds, Some(&evicted)).step, None, "{holds:?}");
     }
     let release = |why: &Said, requeued| {
         let why = why.clone();
         Some(Step::Release { why, requeued })
     };
-    let gone = stand(queued(&stopped, 0), Some(&evicted));
+    let gone = decide(queued(&stopped, 0), Some(&evicted));
     assert_eq!(gone.step, release(&why, true));
     // Kueue itself puts back those that it has evicted for other reasons.
     let why = Said::new("PodsReadyTimeout", "too slow");
@@ -149,7 +149,7 @@ fn an_evicted_job_gives_its_quota_back_when_its_pods_are_gone() {
         ..evicted.clone()
     };
     assert_eq!(
-        stand(queued(&stopped, 0), Some(&slow)).step,
+        decide(queued(&stopped, 0), Some(&slow)).step,
         release(&why, false)
     );
     let released = Workload {
@@ -157,13 +157,13 @@ fn an_evicted_job_gives_its_quota_back_when_its_pods_are_gone() {
         admitted: false,
         ..evicted
     };
-    let waits = stand(queued(&stopped, 0), Some(&released));
+    let waits = decide(queued(&stopped, 0), Some(&released));
     assert_eq!((reason(&waits), waits.step.clone()), ("Preempted", None));
     // It waits as any other, though the condition stays until quota is reserved again.
     let mut smaller = stopped.clone();
     smaller.replicas = 1;
     let changed = Step::Change(Asks { count: 1, ..asks() });
-    let waits = stand(queued(&smaller, 0), Some(&released));
+    let waits = decide(queued(&smaller, 0), Some(&released));
     assert_eq!(waits.step, Some(changed));
 }
 
@@ -171,8 +171,8 @@ fn an_evicted_job_gives_its_quota_back_when_its_pods_are_gone() {
 fn a_workload_that_is_not_active_or_is_gone_admits_nobody() {
     let job = training();
     let of = |workload: &Workload| {
-        let stand = stand(queued(&job, 2), Some(workload));
-        (reason(&stand).to_owned(), stand.step)
+        let decision = decide(queued(&job, 2), Some(workload));
+        (reason(&decision).to_owned(), decision.step)
     };
     let unready = Some(Step::Ready(false));
     let inactive = Workload {
@@ -191,7 +191,7 @@ fn a_workload_that_is_not_active_or_is_gone_admits_nobody() {
     };
     assert_eq!(of(&finished), ("WorkloadFinished".into(), None));
     // Another one is made when the pods are gone.
-    let without = stand(queued(&job, 2), None);
+    let without = decide(queued(&job, 2), None);
     assert_eq!(
         (reason(&without), without.step.clone()),
         ("NoWorkload", None)
@@ -202,7 +202,7 @@ fn a_workload_that_is_not_active_or_is_gone_admits_nobody() {
 fn a_smaller_job_gives_quota_back_and_does_not_get_it_again() {
     let mut job = training();
     job.replicas = 1;
-    let of = |job: &JobRecord, pods, workload: &Workload| stand(queued(job, pods), Some(workload));
+    let of = |job: &JobRecord, pods, workload: &Workload| decide(queued(job, pods), Some(workload));
     // Its second pod is still there.
     assert_eq!(of(&job, 2, &admitted()).step, None);
     let shrunk = of(&job, 1, &admitted());
@@ -226,7 +226,7 @@ fn kueue_is_told_whether_the_job_trains_and_how_it_ends() {
         ready: None,
         ..admitted()
     };
-    let step = |job: &JobRecord, workload: &Workload| stand(queued(job, 2), Some(workload)).step;
+    let step = |job: &JobRecord, workload: &Workload| decide(queued(job, 2), Some(workload)).step;
     assert_eq!(step(&job, &unready), Some(Step::Ready(true)));
     for (phase, told) in [
         (Phase::Recovering, None),
@@ -244,7 +244,7 @@ fn kueue_is_told_whether_the_job_trains_and_how_it_ends() {
         succeeded: false,
         message: "out of memory".into(),
     };
-    let ended = stand(queued(&job, 2), Some(&admitted()));
+    let ended = decide(queued(&job, 2), Some(&admitted()));
     assert_eq!(
         (ended.admission, ended.step),
         (Admission::Free, Some(finish))
@@ -263,19 +263,19 @@ fn a_suspended_job_is_in_no_queue() {
         suspend: true,
         ..queued(&job, pods)
     };
-    assert_eq!(stand(suspended(1), Some(&admitted())).step, None);
-    let gone = stand(suspended(0), Some(&admitted()));
+    assert_eq!(decide(suspended(1), Some(&admitted())).step, None);
+    let gone = decide(suspended(0), Some(&admitted()));
     assert_eq!(
         (reason(&gone), gone.step.clone()),
         ("Suspended", Some(Step::Delete))
     );
-    assert_eq!(stand(suspended(0), None).step, None);
+    assert_eq!(decide(suspended(0), None).step, None);
     // One that has left its queue goes on.
     let left = Queued {
         queue: None,
         ..queued(&job, 2)
     };
-    let free = stand(left, Some(&admitted()));
+    let free = decide(left, Some(&admitted()));
     assert_eq!(
         (free.admission, free.step),
         (Admission::Free, Some(Step::Delete))

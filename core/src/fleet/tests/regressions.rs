@@ -455,7 +455,7 @@ fn what_a_node_holds_it_must_stop_whatever_was_recorded() {
     bench.fleet.nodes.get_mut(&"b".into()).unwrap().published = None;
     let effects = bench.input(Input::Runs { session, runs });
     let told = effects.into_iter().find_map(|effect| match effect {
-        Effect::Publish {
+        Effect::SendDesired {
             session: to,
             desired,
         } if to == session => desired.runs.into_iter().next(),

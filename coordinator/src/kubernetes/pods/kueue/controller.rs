@@ -10,7 +10,7 @@ use std::{
 use muster_core::{
     fleet::{
         job::JobRecord,
-        queue::{Admission, Queued, Said, Stand, Step, stand},
+        queue::{Admission, Decision, Queued, Said, Step, decide},
     },
     id::JobUid,
 };
@@ -277,7 +277,7 @@ impl Controller {
             suspend: place.suspend,
             pods,
         };
-        let Stand { admission, step } = stand(queued, seen.map(|seen| &seen.workload));
+        let Decision { admission, step } = decide(queued, seen.map(|seen| &seen.workload));
         let work = self.works.entry(uid.clone()).or_default();
         let admission = match (admission, &work.refused) {
             (Admission::Waits(_), Some(why)) if step.is_some() => {

@@ -10,8 +10,8 @@ use crate::exit::{CONNECTION_BROKE, Exit, SIGKILL, SIGTERM};
 /// Exit codes by which a shell says that a signal has ended its command.
 const OF_SIGNALS: std::ops::RangeInclusive<i32> = 129..=192;
 
-/// Selects the ends that such a break explains.
-pub(crate) fn follows_a_break(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
+/// Selects the ends that a broken connection explains.
+pub(super) fn follows(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let broke = |e: &&Evidence| text(e).is_some_and(|text| text.starts_with(CONNECTION_BROKE));
     let first = evidence.iter().filter(broke).map(Evidence::at).min();
     move |e| first.is_some_and(|first| e.at() >= first && is_mpiruns_doing(e))

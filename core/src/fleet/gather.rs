@@ -1,4 +1,5 @@
-//! What says that a generation is broken: ends of ranks, of torchrun and of nodes, and silence.
+//! Gathers the evidence that a generation is broken: ends of ranks, of torchrun and of nodes, and
+//! silence. What it means is decided in `judge` and `blame`.
 
 use crate::{
     exit::ExitClass,
@@ -92,7 +93,7 @@ fn of_member(
             found.extend(of_node.map(|e| e.on_leaving(&why)));
         }
     } else if node.session.is_some() && generation.dead.contains(name) {
-        found.push(Evidence::Forgotten {
+        found.push(Evidence::ExitUnknown {
             node: name.clone(),
             at: now,
         });
@@ -158,7 +159,7 @@ pub(crate) fn may_have_a_culprit(
 
 fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Evidence>) {
     if let RunPhase::Refused(reason) = &run.phase {
-        found.push(Evidence::Refused {
+        found.push(Evidence::StartRefused {
             node: node.clone(),
             reason: reason.clone(),
         });

@@ -109,7 +109,7 @@ impl JobTurn<'_> {
             job.spec.min_replicas,
         );
         odd.into_iter()
-            .map(|(node, how)| Evidence::Unlike {
+            .map(|(node, how)| Evidence::MixedNodes {
                 node,
                 how,
                 at: self.now,
@@ -126,7 +126,7 @@ impl JobTurn<'_> {
         };
         if !evidence
             .iter()
-            .any(|e| matches!(e, Evidence::Unlike { .. }))
+            .any(|e| matches!(e, Evidence::MixedNodes { .. }))
         {
             return;
         }

@@ -186,11 +186,11 @@ fn match_size(
     // other hosts do not count.
     let current = job.current.as_ref();
     let is_short = current.is_some_and(|current| current.members.len() < wanted);
-    let counts = |pod: &&&WorkerPod| {
+    let is_no_place = |pod: &WorkerPod| {
         let is_unhealthy = states(&pod.node()) == PodState::Unhealthy;
-        !is_unhealthy && !(is_short && host_gets_no_work(pod, hosts))
+        is_unhealthy || (is_short && host_gets_no_work(pod, hosts))
     };
-    let have = pods.iter().filter(counts).count();
+    let have = pods.iter().filter(|pod| !is_no_place(pod)).count();
     if have < wanted {
         plan.create = (wanted - have) as u32;
         return;

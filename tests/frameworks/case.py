@@ -79,9 +79,9 @@ def descendants(pid):
 
 
 def is_of_mpi(pid):
-    """Whether MPI has given the process a number: Open MPI, or MPICH."""
+    """Whether MPI or horovodrun has given the process a number."""
     environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return any(variable.startswith((b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")) for variable in environment)
+    return any(variable.startswith((b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=", b"HOROVOD_RANK=")) for variable in environment)
 
 
 def is_remote_start(pid, host):

@@ -19,9 +19,9 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::sys;
 
-/// The variable that numbers a rank, by the implementation that sets it: Open MPI, and MPICH and Intel
-/// MPI.
-const NUMBERED: [&str; 2] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
+/// The variable that numbers a rank, by the one that sets it: Open MPI, MPICH and Intel MPI, and
+/// horovodrun without MPI.
+const NUMBERED: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK"];
 
 /// A daemon is a child or grandchild of the shell that starts it, and a rank is its child.
 const DEEPEST: u32 = 6;

@@ -5,8 +5,8 @@
 //! nothing else may wait with it. It shares no state: inputs come over one bounded queue, answers go
 //! back to the one who asked, and what others may see goes out over channels. If a commit
 //! fails, the thread ends and the process with it, so nobody has heard of a decision that is not
-//! stored. What nodes report of themselves decides nothing after a restart, and is written apart from
-//! the commits, at times.
+//! stored. What nodes report of themselves is written apart from the commits, at times, so after a
+//! restart it may be older than the decisions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,11 +56,11 @@ const INBOX: usize = 1_024;
 /// decision took, but at most this. The members of a large job answer within some 100 ms. A look at
 /// all of them after every few answers would take the processor from the sessions that bring the
 /// rest.
-const GATHER_MAX: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// After a turn that took less time than this, the engine does not wait. A turn for a job of some ten
 /// nodes takes less.
-const GATHER_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MIN: Duration = Duration::from_millis(2);
 
 /// A turn that takes longer than this, without its commit, is logged.
 const SLOW_TURN: Duration = Duration::from_millis(100);
@@ -119,7 +119,7 @@ pub fn start(
         clock,
         sessions: BTreeMap::new(),
         last_session: SessionId(0),
-        waiting: BTreeMap::new(),
+        unanswered: BTreeMap::new(),
         last_request: 0,
         name_by_uid: BTreeMap::new(),
         interner,
@@ -130,7 +130,7 @@ pub fn start(
         turns: broadcast::Sender::new(turn_stats::WAITING_MAX),
         rounds: watch::Sender::default(),
         wake_at: Timestamp(clock.now_us()),
-        gather_until: Timestamp(0),
+        pause_until: Timestamp(0),
     };
     engine.publish_all(events);
     let handle = Handle::new(
@@ -174,7 +174,7 @@ struct Engine {
     tick: Duration,
     sessions: BTreeMap<SessionId, Session>,
     last_session: SessionId,
-    waiting: BTreeMap<RequestId, oneshot::Sender<Answer>>,
+    unanswered: BTreeMap<RequestId, oneshot::Sender<Answer>>,
     last_request: u64,
     /// Names of published jobs. The board orders jobs by name, while the fleet names them by uid.
     name_by_uid: BTreeMap<JobUid, JobName>,
@@ -189,7 +189,7 @@ struct Engine {
     /// When the fleet wants its next tick.
     wake_at: Timestamp,
     /// The end of the pause after a long turn, in which inputs are gathered.
-    gather_until: Timestamp,
+    pause_until: Timestamp,
 }
 
 impl Engine {
@@ -199,14 +199,14 @@ impl Engine {
         shutdown: CancellationToken,
     ) -> Result<(), StoreError> {
         // This runtime only waits for a message or a moment; it drives nothing else.
-        let waiting = tokio::runtime::Builder::new_current_thread()
+        let timer = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .expect("a runtime without I/O opens nothing");
         loop {
             self.rounds.send_modify(|round| *round += 1);
             let due = Duration::from_micros(self.wake_at.0.saturating_sub(self.clock.now_us()));
-            let message = waiting.block_on(async {
+            let message = timer.block_on(async {
                 tokio::select! {
                     biased;
                     () = shutdown.cancelled() => None,
@@ -227,12 +227,12 @@ impl Engine {
             }
             if let Some(message) = message {
                 let more =
-                    Duration::from_micros(self.gather_until.0.saturating_sub(self.clock.now_us()));
+                    Duration::from_micros(self.pause_until.0.saturating_sub(self.clock.now_us()));
                 if !more.is_zero() && messages.len() < INBOX / 2 {
-                    waiting.block_on(async { tokio::time::sleep(more).await });
+                    timer.block_on(async { tokio::time::sleep(more).await });
                 }
                 inputs.push(self.accept(message));
-                self.gather(&mut inputs, &mut messages);
+                self.take_waiting(&mut inputs, &mut messages);
             }
             let tick = matches!(inputs.first(), Some(Input::Tick));
             if !inputs.is_empty() {
@@ -246,7 +246,7 @@ impl Engine {
 
     /// Takes the inputs that wait behind the first one, up to and including the first request. So
     /// the answer to a request shows the state that this request left, not a later one.
-    fn gather(&mut self, inputs: &mut Vec<Input>, messages: &mut mpsc::Receiver<Message>) {
+    fn take_waiting(&mut self, inputs: &mut Vec<Input>, messages: &mut mpsc::Receiver<Message>) {
         while inputs.len() < INBOX && !matches!(inputs.last(), Some(Input::Request { .. })) {
             let Ok(message) = messages.try_recv() else {
                 return;
@@ -292,7 +292,7 @@ impl Engine {
             } => {
                 self.last_request += 1;
                 let id = RequestId(self.last_request);
-                self.waiting.insert(id, answered);
+                self.unanswered.insert(id, answered);
                 Input::Request {
                     id,
                     actor,
@@ -304,36 +304,20 @@ impl Engine {
 
     fn turn(&mut self, inputs: Vec<Input>) -> Result<(), StoreError> {
         let (now, count) = (Timestamp(self.clock.now_us()), inputs.len());
-        let listened_to = self.turns.receiver_count() > 0;
+        let has_subscribers = self.turns.receiver_count() > 0;
         let turn = self.fleet.turn_all(now, inputs);
         let thought = Timestamp(self.clock.now_us());
         let thinking = thought.since(now);
         if thinking > SLOW_TURN {
             warn!(took = ?thinking, inputs = count, "a slow turn");
         }
-        let stats = listened_to
+        let stats = has_subscribers
             .then(|| TurnStats::of(&turn, count))
             .filter(|stats| !stats.is_idle());
-        self.ensure_leader()?;
-        let writes = self.versions.writes(turn.changes);
-        if !writes.is_empty() {
-            failpoint!("before commit");
-            self.store.commit(&writes)?;
-            failpoint!("after commit");
-            self.ensure_leader()?;
-        }
+        let writes = self.commit(turn.changes)?;
         let stored = Timestamp(self.clock.now_us());
         publish_events(&self.events, writes);
-        // Publish what users see first: a client that gets an answer or a welcome then finds its
-        // subject in a list.
-        let (views, rest): (Vec<_>, Vec<_>) = turn
-            .effects
-            .into_iter()
-            .partition(|effect| matches!(effect, Effect::JobChanged(_) | Effect::NodeChanged(_)));
-        for effect in views.into_iter().chain(rest) {
-            failpoint!("between what is published");
-            self.execute(effect);
-        }
+        self.act(turn.effects);
         let done = Timestamp(self.clock.now_us());
         if let Some(stats) = stats {
             // If the last listener has just gone, nobody needs it.
@@ -345,19 +329,49 @@ impl Engine {
                 ..stats
             });
         }
-        self.gather_until = if thinking < GATHER_MIN {
+        self.pause_until = if thinking < PAUSE_MIN {
             Timestamp(0)
         } else {
-            done + thinking.min(GATHER_MAX)
+            done + thinking.min(PAUSE_MAX)
         };
-        let asked = turn.wake_at.filter(|at| *at > now);
+        self.schedule_tick(now, turn.wake_at);
+        Ok(())
+    }
+
+    /// Makes the changes durable. Nothing is told to anybody before. Returns what was written.
+    fn commit(&mut self, changes: Vec<Change>) -> Result<Vec<Write>, StoreError> {
+        self.ensure_leader()?;
+        let writes = self.versions.writes(changes);
+        if !writes.is_empty() {
+            failpoint!("before commit");
+            self.store.commit(&writes)?;
+            failpoint!("after commit");
+            self.ensure_leader()?;
+        }
+        Ok(writes)
+    }
+
+    /// Executes the effects, what users see first: a client that gets an answer or a welcome then
+    /// finds its subject in a list.
+    fn act(&mut self, effects: Vec<Effect>) {
+        let is_view =
+            |effect: &Effect| matches!(effect, Effect::JobChanged(_) | Effect::NodeChanged(_));
+        let (views, rest): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_view);
+        for effect in views.into_iter().chain(rest) {
+            failpoint!("between what is published");
+            self.execute(effect);
+        }
+    }
+
+    /// The next tick comes when the fleet asked for it, now or before, and at the latest after `tick`.
+    fn schedule_tick(&mut self, now: Timestamp, asked: Option<Timestamp>) {
+        let asked = asked.filter(|at| *at > now);
         let earlier = Some(self.wake_at).filter(|at| *at > now);
         self.wake_at = [asked, earlier, Some(now + self.tick)]
             .into_iter()
             .flatten()
             .min()
             .expect("one of them is set");
-        Ok(())
     }
 
     /// Ends the engine if this process is no longer sure that it may decide.
@@ -405,7 +419,7 @@ impl Engine {
                 self.order(session, |orders| orders.desired = Some(Arc::new(desired)))
             }
             Effect::Answer { id, answer } => {
-                if let Some(answered) = self.waiting.remove(&id) {
+                if let Some(answered) = self.unanswered.remove(&id) {
                     failpoint!("before the answer");
                     // A caller that went away does not need the answer. The decision stands.
                     let _ = answered.send(answer);

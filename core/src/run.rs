@@ -303,7 +303,7 @@ impl Assignment {
     }
 }
 
-/// What an agent reports about one run. Times are on the sender's clock.
+/// What an agent reports about one run. Times are on the clock of the process that holds the report: the wire carries ages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunReport {

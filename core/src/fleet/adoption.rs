@@ -120,7 +120,7 @@ pub enum Step {
     /// Make the `MusterJob`.
     Create(Box<Wanted>),
     /// Change what may change of the `MusterJob`.
-    Change(Change),
+    Update(Change),
     /// Delete the `MusterJob`, whose owner is gone or going.
     DeleteChild,
     /// Delete the foreign object. It has been over for long enough.
@@ -381,7 +381,7 @@ fn change(object: &Adopted, child: &Child, has: &Wanted) -> Result<Option<Step>,
             return Err(Objection::OutOfRange { wanted, min, max });
         }
     }
-    Ok((now != then).then_some(Step::Change(now)))
+    Ok((now != then).then_some(Step::Update(now)))
 }
 
 /// The fields that differ and cannot change.

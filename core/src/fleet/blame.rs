@@ -1,10 +1,11 @@
 //! Decides which failure broke a generation, and who pays for it. The facts are in `evidence`. The
-//! failure that explains the others is the primary one (`ranking`). All others are collateral, and
-//! are never charged. A fence is neither. Who pays for the primary failure is decided in `payer`.
+//! failure that explains the others is the primary one (`ranking`). The others are collateral and
+//! are never charged, except for fences and mixed nodes, which are not even collateral. A fence may
+//! be primary, but it names no culprit. Who pays for the primary failure is decided in `payer`.
 //!
-//! A node fault does not spend a job's restart budget, unless every node refuses to start it. Some breaks
-//! are doubtful and become the job's if they repeat without progress: see [`blame`]. A failure that is charged to a job counts
-//! against a node only if the job then lasts longer elsewhere.
+//! A node fault does not spend a job's restart budget, unless every node refuses to start it. Some
+//! breaks are doubtful and become the job's if they repeat without progress: see [`blame`]. A failure
+//! that is charged to a job counts against a node only if the job then lasts longer elsewhere.
 
 mod evidence;
 mod mpi_disconnect;
@@ -30,9 +31,9 @@ pub(crate) struct Blame {
     /// How the program that failed first ended, or why it could not start, without naming the place.
     /// `None` if the failure is not a program's own.
     pub symptom: Option<String>,
-    /// The exit of the rank that failed first. `None`: no rank did, or it is a victim.
+    /// The exit of the primary failure. `None`: that failure is not a rank's, or it is a victim.
     pub exit: Option<Exit>,
-    /// The rank that failed first. `None`: no rank did, or it is a victim.
+    /// The rank of the primary failure. `None`: as for `exit`.
     pub rank: Option<u32>,
     pub charged: Charged,
     /// `None`: every known failure is a victim of another, or a fence stopped the workers.
@@ -53,10 +54,9 @@ pub(crate) struct Blame {
 /// because otherwise it would restart for ever.
 pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Option<Blame> {
     let primary = ranking::primary(evidence)?;
-    let (cause, charged, message) = payer::cause_and_payer(primary, evidence, members, repeats);
+    let (cause, charged) = payer::cause_and_payer(primary, evidence, members, repeats);
     let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
-    // A member that fenced itself is neither to blame nor a victim. One that was left out for its
-    // software is no victim of what happened to others.
+    // A fence is never collateral. Nor is a node that was left out for its software.
     let failed = evidence
         .iter()
         .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::MixedNodes { .. }));
@@ -66,7 +66,7 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
         .collect();
     Some(Blame {
         cause,
-        message,
+        message: payer::sentence(primary, evidence, members),
         symptom: payer::symptom(primary),
         exit: primary_exit(primary).map(|(_, exit)| exit),
         rank: primary_exit(primary).map(|(rank, _)| rank),
@@ -79,9 +79,9 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
     })
 }
 
-/// Whether no later report of the same burst can change the culprit: a rank was killed from outside,
-/// all other evidence follows from that, and no member is silent. A silence may have begun before
-/// the kill.
+/// Whether the evidence suffices without waiting for the rest of the burst: a rank was killed by
+/// SIGKILL, and all other evidence is such kills or victims. No member is silent, because a silence
+/// may have begun before the kill. Of two kills, a later report may still name the earlier one.
 pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     let killed = |e: &Evidence| {
         matches!(
@@ -96,7 +96,7 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     evidence.iter().any(killed) && evidence.iter().all(|e| killed(e) || e.is_victim())
 }
 
-/// The rank that failed first, and its exit.
+/// The rank whose exit is the primary failure, and that exit.
 fn primary_exit(primary: &Evidence) -> Option<(u32, Exit)> {
     match primary {
         Evidence::RankExit { rank, exit, .. } if !primary.is_victim() => Some((*rank, *exit)),

@@ -86,15 +86,15 @@ pub struct There {
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    Make(Dependent),
-    Change(Dependent),
+    Create(Dependent),
+    Update(Dependent),
     Delete(Kind),
 }
 
 impl Step {
     pub fn kind(self) -> Kind {
         match self {
-            Step::Make(dependent) | Step::Change(dependent) => dependent.kind(),
+            Step::Create(dependent) | Step::Update(dependent) => dependent.kind(),
             Step::Delete(kind) => kind,
         }
     }
@@ -137,8 +137,8 @@ pub fn wanted(situation: Situation) -> Vec<Dependent> {
 pub fn step(wanted: &[Dependent], there: &[There]) -> Option<Step> {
     let of = |kind: Kind| there.iter().find(|there| there.kind == kind);
     let lacking = wanted.iter().find_map(|one| match of(one.kind()) {
-        None => Some(Step::Make(*one)),
-        Some(there) if !there.fits => Some(Step::Change(*one)),
+        None => Some(Step::Create(*one)),
+        Some(there) if !there.fits => Some(Step::Update(*one)),
         Some(_) => None,
     });
     let is_wanted = |kind: Kind| wanted.iter().any(|one| one.kind() == kind);
@@ -242,20 +242,20 @@ mod tests {
             ]
         };
         for (there, next) in [
-            (vec![], Some(Step::Make(POLICY))),
+            (vec![], Some(Step::Create(POLICY))),
             (
                 vec![there(Kind::NetworkPolicy, true)],
-                Some(Step::Make(budget(2))),
+                Some(Step::Create(budget(2))),
             ),
-            (both(true, false).into(), Some(Step::Change(budget(2)))),
-            (both(false, false).into(), Some(Step::Change(POLICY))),
+            (both(true, false).into(), Some(Step::Update(budget(2)))),
+            (both(false, false).into(), Some(Step::Update(POLICY))),
             (both(true, true).into(), None),
         ] {
             assert_eq!(step(&wanted, &there), next, "{there:?}");
         }
         // Missing objects come before superfluous ones.
         let other = [there(Kind::DisruptionBudget, false)];
-        assert_eq!(step(&[POLICY], &other), Some(Step::Make(POLICY)));
+        assert_eq!(step(&[POLICY], &other), Some(Step::Create(POLICY)));
         let gone = Some(Step::Delete(Kind::DisruptionBudget));
         assert_eq!(step(&[POLICY], &both(true, false)), gone);
         assert_eq!(

@@ -47,7 +47,7 @@ impl JobTurn<'_> {
                 .iter()
                 .chain(&incident.collateral)
                 .collect();
-            let fell = gather::victims(self.nodes, self.uid, fell);
+            let fell = gather::ranks_that_lost_peers(self.nodes, self.uid, fell);
             filled
                 .collateral
                 .extend(fell.into_iter().filter(|name| !known.contains(name)));

@@ -2,7 +2,7 @@
 //! silence. What it means is decided in `judge` and `blame`.
 
 use crate::{
-    exit::ExitClass,
+    exit::{Exit, ExitClass},
     fleet::{
         blame::Evidence,
         generation,
@@ -87,7 +87,7 @@ fn of_member(
     let run = node.runs.get(id);
     if let Some(run) = run {
         let first = found.len();
-        exits(name, run, generation.procs_on(name), found);
+        ends_of_run(name, run, generation.procs_on(name), found);
         if let Some(why) = unhealthy::leaves(node) {
             let of_node = found.split_off(first).into_iter();
             found.extend(of_node.map(|e| e.on_leaving(&why)));
@@ -116,8 +116,8 @@ fn of_member(
     }
 }
 
-/// Ranks that failed because another one had failed.
-pub(crate) fn victims(
+/// The ranks whose exit says at most that another member went away.
+pub(crate) fn ranks_that_lost_peers(
     nodes: &Registry,
     job: &JobUid,
     generation: &GenerationRecord,
@@ -125,7 +125,7 @@ pub(crate) fn victims(
     let mut found = Vec::new();
     for (node, run) in generation::reports(nodes, job, generation) {
         if let Some(run) = run {
-            exits(node, run, generation.procs_on(node), &mut found);
+            ends_of_run(node, run, generation.procs_on(node), &mut found);
         }
     }
     found
@@ -157,7 +157,8 @@ pub(crate) fn may_have_a_culprit(
         .any(may_be_silent)
 }
 
-fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Evidence>) {
+/// The evidence of how this run ended on its node, as far as it has.
+fn ends_of_run(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Evidence>) {
     if let RunPhase::Refused(reason) = &run.phase {
         found.push(Evidence::StartRefused {
             node: node.clone(),
@@ -165,7 +166,8 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         });
         return;
     }
-    if run.fenced && !run.ranks_finished(expected) {
+    let finished = run.ranks_finished(expected);
+    if run.fenced && !finished {
         // The runner stopped these ranks, so their exits say nothing.
         found.push(Evidence::Fenced {
             node: node.clone(),
@@ -173,68 +175,68 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         });
         return;
     }
-    // If the runner was killed, ends that it had not recorded are lost, so a rank without an error may
-    // have died with it.
-    let vanished = run.torchrun_exit.is_none() && run.phase == RunPhase::Dead;
+    let before = found.len();
+    ranks_that_failed(node, run, found);
+    // Once every rank has ended well, the end of torchrun does not matter. The runner ends a
+    // torchrun that lingers at the exit barrier.
+    if found.len() == before && !finished {
+        found.extend(end_of_torchrun(node, run));
+    }
+}
+
+/// Whether the runner was killed, so that ends that it had not recorded are lost.
+fn vanished(run: &RunReport) -> bool {
+    run.torchrun_exit.is_none() && run.phase == RunPhase::Dead
+}
+
+fn ranks_that_failed(node: &NodeName, run: &RunReport, found: &mut Vec<Evidence>) {
+    // A rank without an error may have died with the runner.
+    let vanished = vanished(run);
     let failures = || {
-        let failed = run
+        let exits = run
             .ranks
             .iter()
-            .filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
-        failed.filter(|rank| !vanished || rank.first_error.is_some())
+            .filter_map(|rank| rank.exit.map(|exit| (rank, exit)));
+        let failed = exits.filter(|(_, exit)| !exit.is_success());
+        failed.filter(|(rank, _)| !vanished || rank.first_error.is_some())
     };
+    let class = |rank: &RankReport, exit: Exit| exit.class(rank.first_error.as_deref());
     // An agent that was away may give the same time to all exits. Of ranks with equal times, one that
     // was killed is taken to be later.
-    let killed = |rank: &RankReport| {
-        rank.exit
-            .map(|exit| exit.class(rank.first_error.as_deref()))
-            == Some(ExitClass::Killed)
-    };
-    let first = failures().min_by_key(|rank| (rank.exited_at, killed(rank)));
-    let failed = first.is_some();
-    for rank in failures() {
-        if let Some(exit) = rank.exit {
-            // As soon as one rank has failed, torchrun kills the others on its node. They are its
-            // victims.
-            let class = match exit.class(rank.first_error.as_deref()) {
-                ExitClass::Killed if first.is_some_and(|first| first.rank != rank.rank) => {
-                    ExitClass::PeerLost
-                }
-                class => class,
-            };
-            found.push(Evidence::RankExit {
-                node: node.clone(),
-                rank: rank.rank,
-                member: None,
-                exit,
-                class,
-                at: rank.exited_at.unwrap_or_default(),
-                error: rank.first_error.clone(),
-            });
-        }
+    let is_killed = |rank: &RankReport, exit| class(rank, exit) == ExitClass::Killed;
+    let first = failures().min_by_key(|(rank, exit)| (rank.exited_at, is_killed(rank, *exit)));
+    for (rank, exit) in failures() {
+        // As soon as one rank has failed, torchrun kills the others on its node. They are its victims.
+        let is_first = first.is_none_or(|(first, _)| first.rank == rank.rank);
+        let class = match class(rank, exit) {
+            ExitClass::Killed if !is_first => ExitClass::PeerLost,
+            class => class,
+        };
+        found.push(Evidence::RankExit {
+            node: node.clone(),
+            rank: rank.rank,
+            member: None,
+            exit,
+            class,
+            at: rank.exited_at.unwrap_or_default(),
+            error: rank.first_error.clone(),
+        });
     }
-    let at = run.dead_at.unwrap_or_default();
+}
+
+/// The evidence of a torchrun that failed, or that is dead without a known end, while no rank failed.
+fn end_of_torchrun(node: &NodeName, run: &RunReport) -> Option<Evidence> {
+    let (node, at) = (node.clone(), run.dead_at.unwrap_or_default());
+    let launched = !run.ranks.is_empty();
     match run.torchrun_exit {
-        // Once every rank has ended well, the end of torchrun does not matter. The runner ends a
-        // torchrun that lingers at the exit barrier.
-        _ if failed || run.ranks_finished(expected) => {}
-        Some(exit) if !exit.is_success() => {
-            let (error, launched) = (run.torchrun_error.clone(), !run.ranks.is_empty());
-            found.push(Evidence::TorchrunFailed {
-                node: node.clone(),
-                exit,
-                at,
-                error,
-                launched,
-            });
-        }
-        None if vanished => {
-            found.push(Evidence::Vanished {
-                node: node.clone(),
-                at,
-                launched: !run.ranks.is_empty(),
-            });
-        }
-        _ => {}
+        Some(exit) if !exit.is_success() => Some(Evidence::TorchrunFailed {
+            node,
+            exit,
+            at,
+            error: run.torchrun_error.clone(),
+            launched,
+        }),
+        None if vanished(run) => Some(Evidence::Vanished { node, at, launched }),
+        _ => None,
     }
 }

@@ -189,7 +189,7 @@ pub(crate) fn ready_deadline(
     generation.opened.max(present_since) + policy.prepare_timeout + generation.previous_grace
 }
 
-/// Whether no member's node is ready.
+/// Whether all members' nodes exist and none is ready.
 pub(crate) fn none_is_ready(nodes: &Registry, generation: &GenerationRecord) -> bool {
     generation
         .members

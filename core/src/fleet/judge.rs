@@ -1,12 +1,14 @@
-//! Is the current generation done? Is it broken? The answer is a value, [`Judgement`], and nothing
-//! is changed on the way to it.
+//! Owns the judgement of the current generation: is it done, sound, doubted or broken? It never
+//! charges a break (`broken`) and never ends a job (`ending`). Reaching a [`Judgement`] changes nothing
+//! but the time of the next wake-up.
 //!
 //! All evidence of one burst is judged together. That happens one coalesce window after the first
 //! of it, or as soon as the evidence is conclusive. Silence alone is judged last and most
-//! carefully: it may be the network's or the coordinator's own. What a break means is the business
-//! of `broken`, and the end of a job that of `ending`.
+//! carefully: it may be the network's or the coordinator's own.
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+mod success;
+
+use std::time::Duration;
 
 use crate::{
     fleet::{
@@ -18,11 +20,7 @@ use crate::{
         lenders::{self, Survival},
         live::{Condition, Doubt, LeftAsItIs},
         placement::Placement,
-        rules::{self, Ended},
     },
-    period,
-    run::RunReport,
-    spec::rules::Then,
     time::Timestamp,
 };
 
@@ -30,7 +28,7 @@ use crate::{
 /// ends them: their own exit barrier would wait 300 s for a node that is gone.
 const EXIT_BARRIER: Duration = Duration::from_secs(5);
 
-/// How soon to look again whether all members have been heard since the first failure.
+/// How soon to look again whether members or lenders have been heard.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What becomes of the current generation.
@@ -44,37 +42,31 @@ enum Judgement {
     RanksDone(Timestamp),
     /// A rule says that this member's success is the job's.
     Wins(Won),
-    /// The launcher ended well. Not all nodes that lend to it were heard since, and its success counts
-    /// only if none had failed before.
+    /// The launcher ended well. Some lender has not been heard since, so the success does not count
+    /// yet.
     LendersUnconfirmed(Timestamp),
     /// A rule has already decided. The other members have time until this moment.
     Won(Timestamp),
     /// Their time is over, or all of them have ended.
     WonAndOver(Won),
-    /// No evidence speaks against it.
+    /// No evidence breaks it. A member may be Suspect.
     Sound,
     /// There is evidence, and better evidence may come until this moment.
     Doubted(Timestamp),
     /// None of its nodes can be heard, nor can many others. The text says how many.
     Frozen(String),
-    /// So many members are silent, no member is dead, and there are no better nodes. If the silent
-    /// ones come back, training continues where it was. The text says what is missing.
+    /// Members are only silent, and placement finds too few nodes to replace them. If they come back,
+    /// training continues where it was.
     Stranded {
+        /// How many they are.
         silent: usize,
+        /// What placement lacks.
         shortfall: String,
     },
     /// Members were silent together, and the first is back. The others have until this moment to
     /// come back.
     SomeAreBack(Timestamp),
     Broken(Vec<Evidence>),
-}
-
-/// When the last of these ranks ended.
-fn ended_at(run: &RunReport, ranks: &Range<u32>) -> Timestamp {
-    let own = run.ranks.iter().filter(|rank| ranks.contains(&rank.rank));
-    own.filter_map(|rank| rank.exited_at)
-        .max()
-        .unwrap_or_default()
 }
 
 impl JobTurn<'_> {
@@ -110,7 +102,7 @@ impl JobTurn<'_> {
             Judgement::Sound => Condition::Sound,
             Judgement::Doubted(until) => {
                 self.wake(until);
-                // The brake is looked at anew each time, so it no longer freezes this generation.
+                // It waits for evidence and has not asked the brake, so an earlier freeze is over.
                 doubt.left = doubt.left.filter(|left| !left.is_frozen());
                 Condition::Doubted(doubt)
             }
@@ -234,88 +226,6 @@ impl JobTurn<'_> {
         }
     }
 
-    /// What a rule says of the members that have ended well while others train.
-    fn win(&self, generation: &GenerationRecord) -> Option<Judgement> {
-        if let Some(won) = &generation.won {
-            let until = won.at + self.policy.success_grace;
-            let over = self.now >= until || self.all_ended(generation);
-            return Some(match over {
-                true => Judgement::WonAndOver(won.clone()),
-                false => Judgement::Won(until),
-            });
-        }
-        if !rules::some_win(&self.job.spec.rules) {
-            return None;
-        }
-        let mut ended = Vec::new();
-        for (node, run) in generation::reports(self.nodes, self.uid, generation) {
-            let Some(run) = run else { continue };
-            for seat in generation.seats_on(node).iter() {
-                let number = seat.number;
-                if !generation.serves(number) && generation.member_finished(run, number) {
-                    ended.push((ended_at(run, &generation.ranks(number)), number, node));
-                }
-            }
-        }
-        if ended.is_empty() {
-            return None;
-        }
-        ended.sort();
-        // A failure before a member's success has broken the world that it succeeded in.
-        let evidence = self.evidence(generation);
-        let broke = evidence.iter().filter(|e| e.breaks() && !e.is_victim());
-        let broke = broke.map(Evidence::at).min();
-        let counts = |at: Timestamp| broke.is_none_or(|broke| at <= broke);
-        let mut of_role: BTreeMap<usize, u32> = BTreeMap::new();
-        let wins = ended.into_iter().find_map(|(at, number, node)| {
-            let place = generation.layout.place(number);
-            let with_its_role = place.is_some_and(|place| {
-                let so_far = of_role.entry(place.role).or_default();
-                *so_far += 1;
-                *so_far == place.share.members
-            });
-            let ended = Ended {
-                number,
-                role: place.map(|place| (place.share.name.as_str(), place.index)),
-                with_its_role,
-            };
-            let ruling = rules::of_success(&self.job.spec.rules, ended)?;
-            (ruling.rule.then == Then::Succeed && counts(at)).then(|| Won {
-                rule: ruling.index,
-                node: node.clone(),
-                number: Some(number).filter(|_| generation.seats_on(node).len() > 1),
-                at: self.now,
-            })
-        })?;
-        Some(Judgement::Wins(wins))
-    }
-
-    /// Whether no rank of any member runs any more, except those that serve the others.
-    fn all_ended(&self, generation: &GenerationRecord) -> bool {
-        let mut reports = generation::reports(self.nodes, self.uid, generation);
-        reports.all(|(node, run)| {
-            let ended = |run: &RunReport| generation.finished_on(node, run);
-            generation.dead.contains(node) || generation.is_service(node) || run.is_some_and(ended)
-        })
-    }
-
-    fn note_win(&mut self, won: Won) {
-        let grace = self.policy.success_grace;
-        self.wake(self.now + grace);
-        let message = format!(
-            "{} ended with exit code 0; {}; the other members have {} to end",
-            self.winner(&won),
-            self.rule_name(won.rule),
-            period::format(grace)
-        );
-        let Some(generation) = &mut self.job.current else {
-            return;
-        };
-        let number = generation.number;
-        generation.won = Some(won);
-        self.note("SucceededByRule", message).in_generation(number);
-    }
-
     fn evidence(&self, generation: &GenerationRecord) -> Vec<Evidence> {
         let deadline = self.deadline(generation);
         let mut evidence = gather::evidence(self.nodes, self.uid, generation, self.now, deadline);
@@ -359,7 +269,7 @@ impl JobTurn<'_> {
         awaits.then_some(Judgement::Doubted(until))
     }
 
-    /// `Doubted`, if all failures known so far may have been caused by a member that has not been
+    /// `Doubted`, if all failures known so far may follow from that of a member that has not been
     /// heard since.
     fn awaits_culprit(
         &self,

@@ -19,16 +19,18 @@ use crate::{
     time::Timestamp,
 };
 
-/// The clocks of two nodes may differ by this much.
-const CLOCK_SKEW: Duration = Duration::from_millis(250);
+/// A reported time may be too late by this much. Times arrive as ages, and the way of the report
+/// is added.
+const REPORT_DELAY: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Survival {
     /// All lenders outlived the launcher, or nobody lends.
     Survived,
-    /// One had failed before, or is dead since an unknown time.
+    /// One failed before the launcher's end. Or it is lost or failed since, and nothing proves that it
+    /// outlived the launcher.
     Failed,
-    /// One was not heard since, and may have failed.
+    /// One has not been heard since, and nothing breaking speaks against it yet.
     Unconfirmed,
 }
 
@@ -48,7 +50,7 @@ pub(crate) fn survival(
         run.ranks.iter().filter_map(|rank| rank.exited_at).max()
     };
     let reports = generation::reports(nodes, job, generation);
-    let end = reports.filter_map(ended).max().unwrap_or_default() + CLOCK_SKEW;
+    let end = reports.filter_map(ended).max().unwrap_or_default() + REPORT_DELAY;
     let of = |member: &Member| of_lender(nodes.get(&member.node), member, evidence, end);
     let lenders = generation.members.iter();
     let lenders = lenders.filter(|member| generation.is_service(&member.node));
@@ -59,9 +61,9 @@ pub(crate) fn survival(
     })
 }
 
-/// Whether one lender was alive at the launcher's `end`. Only its own later word says so: a message of
-/// the node in the same boot, or the end of its rank with a later time. What the coordinator concludes
-/// from silence, or is told by an operator, has the time of that conclusion, and proves nothing.
+/// Whether one lender was alive at `end`, the launcher's end. A message of the node after `end`, in
+/// the same boot, proves it. So does a rank's exit after `end`. Other evidence after `end` does not,
+/// because its time says when the coordinator learned of it.
 fn of_lender(
     node: Option<&Node>,
     member: &Member,

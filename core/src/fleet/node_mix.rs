@@ -1,6 +1,7 @@
-//! Members whose interpreters do not go together ([`crate::nccl::stack`]). A node knows what a
-//! job's interpreter has only when it is ready to run the job. So this is judged when all members
-//! of a generation are ready and none is started.
+//! Judges whether the members of a generation have interpreters that go together
+//! ([`crate::nccl::stack`]), and owns what a job remembers of them. It never chooses nodes
+//! (`placement`). A node knows what a job's interpreter has only when it is ready to run the job. So
+//! this is judged when all members of a generation are ready and none is started.
 //!
 //! If the job refuses a mixture, such a generation is broken before it starts. The job remembers
 //! what its members had, and placement uses that. Each refused generation adds knowledge, until the

@@ -1,14 +1,13 @@
 //! Which worker pods a job lacks, and which it does not need.
 //!
-//! The cluster's scheduler chooses the node of each pod. These rules only decide how many there are. A
-//! generation has pods that are up as its members (`placement`), so a pod outlives many
+//! The cluster's scheduler chooses the node of each pod. These rules decide how many there are, and
+//! which of them go. A generation has pods that are up as its members (`placement`), so a pod outlives many
 //! generations. No pod is deleted while a worker may live in it. In a pod whose containers have all
 //! ended, none can.
 //!
-//! A job that trains already leaves the pods that it lacks to the scheduler, for as long as that
-//! takes. A job that waits for its minimum would keep what it has from others that wait too. So if
-//! one of its pods finds no host within [`GANG_TIMEOUT`], it gives all of them back, and comes again
-//! later.
+//! A job that already trains waits for its missing pods without limit. A job that waits for its
+//! minimum would keep what it has from others that wait too. So if one of its pods finds no host
+//! within [`GANG_TIMEOUT`], it gives back all that are not lost, and comes again later.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -125,18 +124,18 @@ pub fn plan<'a>(
     }
     // The next pod is created only after the deletion is requested (see `pod_work`).
     for pod in ended {
-        plan.drop_and_back_off(pod, "has ended");
+        plan.delete_and_back_off(pod, "has ended");
     }
     if job.ending.is_some() {
         return plan;
     }
     if job.suspended {
         for pod in pods.into_iter().filter(|pod| is_idle(job, pod)) {
-            plan.drop_pod(pod, "its job is suspended");
+            plan.delete_pod(pod, "its job is suspended");
         }
         return plan;
     }
-    drop_unfit(job, &mut pods, &hosts, &states, &mut plan);
+    delete_unfit(job, &mut pods, &hosts, &states, &mut plan);
     // A lost pod does not count, so another is created. It is deleted with its job, or when the job is
     // suspended.
     pods.retain(|pod| states(&pod.node()) != PodState::Lost);
@@ -146,8 +145,8 @@ pub fn plan<'a>(
     plan
 }
 
-/// Drops the pods that the job should not use, unless a worker may live in them.
-fn drop_unfit(
+/// Deletes the pods that the job should not use, unless a worker may live in them.
+fn delete_unfit(
     job: &JobRecord,
     pods: &mut Vec<&WorkerPod>,
     hosts: &impl Fn(&NodeName) -> Host,
@@ -165,15 +164,15 @@ fn drop_unfit(
         } else {
             return true;
         };
-        let drops = is_idle(job, pod);
-        if drops {
-            plan.drop_and_back_off(pod, why);
+        let goes = is_idle(job, pod);
+        if goes {
+            plan.delete_and_back_off(pod, why);
         }
-        !drops
+        !goes
     });
 }
 
-/// Creates the pods that the job lacks, or drops those beyond its size that no generation needs.
+/// Creates the pods that the job lacks, or deletes those beyond its size that no generation needs.
 fn match_size(
     job: &JobRecord,
     pods: Vec<&WorkerPod>,
@@ -203,7 +202,7 @@ fn match_size(
         (runs, std::cmp::Reverse(pod.created), pod.name.clone())
     });
     for pod in idle.into_iter().take(have - wanted) {
-        plan.drop_pod(pod, "the job wants fewer nodes");
+        plan.delete_pod(pod, "the job wants fewer nodes");
     }
 }
 
@@ -217,8 +216,8 @@ fn after_the_end(job: &JobRecord, pods: &[&WorkerPod], now: Timestamp, plan: &mu
             continue;
         }
         match pod.stage {
-            PodStage::Waiting => plan.drop_pod(pod, "its job is over"),
-            _ if until <= now => plan.drop_pod(pod, "its job is over, and it does not end"),
+            PodStage::Waiting => plan.delete_pod(pod, "its job is over"),
+            _ if until <= now => plan.delete_pod(pod, "its job is over, and it does not end"),
             _ => plan.look_at = Some(until),
         }
     }
@@ -250,13 +249,13 @@ fn give_back(job: &JobRecord, pods: &[&WorkerPod], now: Timestamp, plan: &mut Po
         return false;
     }
     let all = pods.iter();
-    all.for_each(|pod| plan.drop_pod(pod, "too few pods of the job could be had"));
+    all.for_each(|pod| plan.delete_pod(pod, "too few pods of the job could be had"));
     plan.gives_back = true;
     true
 }
 
 impl PodPlan {
-    fn drop_pod(&mut self, pod: &WorkerPod, why: &'static str) {
+    fn delete_pod(&mut self, pod: &WorkerPod, why: &'static str) {
         self.delete.push(Unneeded {
             pod: pod.name.clone(),
             uid: pod.uid.clone(),
@@ -265,8 +264,8 @@ impl PodPlan {
         });
     }
 
-    fn drop_and_back_off(&mut self, pod: &WorkerPod, why: &'static str) {
-        self.drop_pod(pod, why);
+    fn delete_and_back_off(&mut self, pod: &WorkerPod, why: &'static str) {
+        self.delete_pod(pod, why);
         if let Some(last) = self.delete.last_mut() {
             last.backs_off = true;
         }

@@ -10,12 +10,13 @@
 //!
 //! A pod that is not needed is deleted in two steps, since the fleet could begin a generation in it at
 //! the same moment. First the fleet hears that the pod will go, and places nothing there any more. The
-//! pod is deleted only when the job's record shows that the fleet has heard it, and that no worker can
-//! live in the pod. From its deletion request on it counts as going.
+//! pod is deleted only when the job's view shows that the fleet has heard it, and when no worker can
+//! live in the pod. A job that is over gets no generation, so its pods need no announcement. From its
+//! deletion request on a pod counts as going.
 //!
-//! A job that has given its pods back pauses before it gets new ones. It also pauses after a pod that
-//! ended in a way in which the next one may end (the job *backs off*). Nothing of this is stored. A
-//! coordinator that starts reads all pods first.
+//! A job that has given its pods back pauses before it gets new ones. It also pauses after the
+//! deletion of a pod whose successor may meet the same end (the job *backs off*). Nothing of this is
+//! stored. A coordinator that starts reads all pods first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +30,7 @@ use crate::{
         pod_plan::{Host, PodState, Unneeded, plan},
         worker_pod::WorkerPod,
     },
-    id::NodeName,
+    id::{Generation, NodeName},
     time::Timestamp,
 };
 
@@ -37,7 +38,7 @@ use crate::{
 /// much again.
 const GIVEN_BACK_MIN: Duration = Duration::from_secs(30);
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
-/// The first and the longest pause after a pod that ended in a way in which the next one may end.
+/// The first and the longest pause after the deletion of a pod that the job backs off after.
 const BACK_OFF_MIN: Duration = Duration::from_secs(1);
 const BACK_OFF_MAX: Duration = Duration::from_secs(300);
 /// How long a created pod counts as existing if the watch does not report it. It may have come and
@@ -63,8 +64,10 @@ pub struct PodWork {
     first_seen: BTreeMap<String, Timestamp>,
     /// How often in a row the job has given its pods back.
     given_back: u32,
-    /// How many pods the job has backed off after since it last trained.
+    /// How often the job has backed off since a generation of it last began to train.
     back_offs: u32,
+    /// The last generation that was seen training.
+    trained: Generation,
     /// The end of the pause after the job gave its pods back.
     given_back_until: Option<Timestamp>,
     /// The end of the pause after the last pod that the job backed off after.
@@ -120,7 +123,7 @@ pub struct NextWork {
     pub delete: Vec<Unneeded>,
     /// How many pods to ask for.
     pub create: u32,
-    /// The job lacks no pod: it has all that it should have, or should have none.
+    /// The watch has told of all pods that the job should have, or it should have none.
     pub is_complete: bool,
     /// The job gives its pods back, and that was not so before.
     pub gives_back: bool,
@@ -140,15 +143,18 @@ impl PodWork {
         now: Timestamp,
         random: u64,
     ) -> NextWork {
-        let pods: Vec<WorkerPod> = self.expected().collect();
+        let pods: Vec<WorkerPod> = self.watched().collect();
         let plan = plan(job, &pods, hosts, state, now);
-        if job.phase == Phase::Running {
+        // A pod that ends again and again beside a generation that trains must not be created each
+        // second, so only a new generation counts as success.
+        if job.phase == Phase::Running && job.last_generation != self.trained {
+            self.trained = job.last_generation;
             (self.given_back, self.back_offs) = (0, 0);
         }
-        self.drop_expired(now);
+        self.forget_expired(now);
         let gives_back = plan.gives_back && self.begin_pause(now, random);
 
-        let doomed = self.doomed(&plan.delete);
+        let to_announce = self.to_announce(&plan.delete);
         // A job that is over gets no new generation, so the fleet need not be told.
         let is_over = job.phase.is_over();
         let may_go = |pod: &Unneeded| is_over || announced.contains(&pod.uid);
@@ -160,9 +166,9 @@ impl PodWork {
         let until = self.pauses_until();
         let pause = until.filter(|until| now < *until && lacking > 0);
         NextWork {
-            tell: (doomed != *announced && !is_over).then_some(doomed),
+            tell: (to_announce != *announced && !is_over).then_some(to_announce),
             delete: self
-                .unanswered()
+                .unanswered_deletions()
                 .chain(new.into_iter().filter(may_go))
                 .collect(),
             create: match pause.is_some() || will_pause {
@@ -175,14 +181,14 @@ impl PodWork {
         }
     }
 
-    /// No longer expects pods that were created, but that the watch has not told of in time.
-    fn drop_expired(&mut self, now: Timestamp) {
+    /// Forgets the pods that were created, but that the watch has not told of in time.
+    fn forget_expired(&mut self, now: Timestamp) {
         let is_over = |pod: &Creating| matches!(pod, Creating::Created { until } if *until <= now);
         self.creating.retain(|_, pod| !is_over(pod));
     }
 
     /// Begins the pause of a job that gives its pods back. False if that pause has begun: the plan repeats
-    /// `gives_back` until the pods are gone.
+    /// `gives_back` until the deletions are requested.
     fn begin_pause(&mut self, now: Timestamp, random: u64) -> bool {
         if self.given_back_until.is_some_and(|until| now < until) {
             return false;
@@ -196,7 +202,7 @@ impl PodWork {
     }
 
     /// The uids of all pods that will go: those to be deleted, and those whose deletion was requested.
-    fn doomed(&self, delete: &[Unneeded]) -> BTreeSet<String> {
+    fn to_announce(&self, delete: &[Unneeded]) -> BTreeSet<String> {
         let uids = delete.iter().map(|pod| &pod.uid);
         uids.chain(self.deleting.keys()).cloned().collect()
     }
@@ -214,7 +220,7 @@ impl PodWork {
     }
 
     /// Pods whose deletion was requested without an answer. It is requested again.
-    fn unanswered(&self) -> impl Iterator<Item = Unneeded> {
+    fn unanswered_deletions(&self) -> impl Iterator<Item = Unneeded> {
         let is_unanswered = |uid: &str| self.deleting.get(uid) == Some(&Deleting::Unanswered);
         let pods = self
             .pods
@@ -270,9 +276,11 @@ impl PodWork {
     pub fn begin_delete(&mut self, unneeded: &Unneeded, now: Timestamp) {
         self.deleting
             .insert(unneeded.uid.clone(), Deleting::Requested);
-        if unneeded.backs_off {
+        // Pods that end together count once: the job backs off anew only when its pause is over.
+        let pauses = self.backs_off_until.is_some_and(|until| now < until);
+        if unneeded.backs_off && !pauses {
             let pause = (BACK_OFF_MIN * (1 << self.back_offs.min(9))).min(BACK_OFF_MAX);
-            self.backs_off_until = self.backs_off_until.max(Some(now + pause));
+            self.backs_off_until = Some(now + pause);
             self.back_offs += 1;
         }
     }
@@ -324,7 +332,7 @@ impl PodWork {
     /// The pods that the watch has told of. A pod whose deletion was requested counts as going, even if
     /// the watch does not say so yet. Their age is by this coordinator's own clock: if the API server's
     /// clock were wrong, a job would give its pods back at once, or never.
-    fn expected(&self) -> impl Iterator<Item = WorkerPod> {
+    fn watched(&self) -> impl Iterator<Item = WorkerPod> {
         self.pods.values().map(|pod| WorkerPod {
             deleting: pod.deleting || self.deleting.contains_key(&pod.uid),
             created: self

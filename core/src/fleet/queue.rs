@@ -18,7 +18,7 @@ pub struct Workload {
     /// How many pods it asks for.
     pub count: u32,
     pub priority: i64,
-    /// Somebody, or Kueue after too many attempts, may take it out of its queue (`spec.active`).
+    /// `spec.active`. False: a person, or Kueue after too many attempts, has taken it out of its queue.
     pub active: bool,
     pub deleting: bool,
     /// Its quota is reserved.
@@ -59,9 +59,9 @@ pub enum Admission {
 /// The next change of a Workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    Make(Asks),
+    Create(Asks),
     /// It waits, and asks for something else now.
-    Change(Asks),
+    Update(Asks),
     /// The job has stopped, so its quota is free. `requeued`: it is in the queue again at once. Otherwise
     /// Kueue puts it there when it thinks fit.
     Release {
@@ -184,7 +184,7 @@ pub fn decide(queued: Queued<'_>, workload: Option<&Workload>) -> Decision {
     };
     let Some(workload) = workload else {
         let said = Said::new("NoWorkload", "its Workload is being made");
-        return Decision::waits(said, is_idle.then_some(Step::Make(asks)));
+        return Decision::waits(said, is_idle.then_some(Step::Create(asks)));
     };
     if workload.deleting {
         let said = Said::new("WorkloadDeleted", "its Workload is being deleted");
@@ -214,7 +214,7 @@ pub fn decide(queued: Queued<'_>, workload: Option<&Workload>) -> Decision {
         let fits = workload.queue == asks.queue
             && workload.count == asks.count
             && workload.priority == asks.priority;
-        let change = (!workload.reserved && !fits).then_some(Step::Change(asks));
+        let change = (!workload.reserved && !fits).then_some(Step::Update(asks));
         let waits = || Said::new("Pending", format!("it waits in the queue {queue}"));
         let said = workload.waits.clone().or_else(|| workload.evicted.clone());
         let said = said.unwrap_or_else(waits);

@@ -196,6 +196,7 @@ impl Fleet {
                 scratch.events.actor = Some(actor.clone());
                 let reply = self.request(&actor, request, scratch);
                 scratch.events.actor = None;
+                debug_assert!(scratch.answer.is_none(), "one request a turn");
                 scratch.answer = Some((id, reply));
             }
             Input::Tick => {}

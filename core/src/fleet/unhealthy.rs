@@ -10,7 +10,7 @@ use crate::{
         job::JobRecord,
         members::Member,
         pod_gpus,
-        registry::{Node, Registry},
+        registry::{Liveness, Node, Registry},
     },
     health::{Finding, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     id::NodeName,
@@ -21,10 +21,17 @@ use crate::{
 type Concern<'a> = (&'a Finding, Option<&'a NodeName>);
 
 /// The gravest finding about the GPUs of this member, or about its node. Of a worker pod's host only
-/// the pod's GPUs count. A member without GPUs stays as long as its processes do.
+/// the pod's GPUs count. A member without GPUs stays as long as its processes do. The stored report of
+/// a node that was not heard since this coordinator started may be older than the generation, so it
+/// does not count.
 fn concerns<'a>(nodes: &'a Registry, node: &'a Node, member: &Member) -> Option<Concern<'a>> {
-    if let Some((finding, host)) = pod_gpus::gravest(nodes, node) {
+    let is_heard = |node: &Node| node.liveness != Liveness::Unknown;
+    let of_pod = pod_gpus::gravest(nodes, node);
+    if let Some((finding, host)) = of_pod.filter(|_| nodes.host_of(node).is_some_and(is_heard)) {
         return Some((finding, Some(host)));
+    }
+    if !is_heard(node) {
+        return None;
     }
     let report = &node.report;
     let given = member.gpus.iter().map(|uuid| {

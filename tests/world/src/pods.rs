@@ -182,8 +182,8 @@ pub(crate) enum Write {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Did {
-    Make(String, Created),
-    Remove(String, Deleted),
+    Create(String, Created),
+    Delete(String, Deleted),
 }
 
 impl PodEvent {
@@ -397,10 +397,10 @@ impl World {
         };
         let (job, unknown) = match write {
             Write::Create { job, name, .. } => {
-                (job.1.clone(), Did::Make(name.clone(), Created::Unknown))
+                (job.1.clone(), Did::Create(name.clone(), Created::Unknown))
             }
             Write::Delete { job, uid, .. } => {
-                (job.clone(), Did::Remove(uid.clone(), Deleted::Unknown))
+                (job.clone(), Did::Delete(uid.clone(), Deleted::Unknown))
             }
         };
         let did = did.unwrap_or(unknown);
@@ -426,20 +426,20 @@ impl World {
                     crate::invariants::no_pod_too_many(self, process, &job.1, *most);
                 }
                 let made = self.create_pod(process, job, name, avoided);
-                Did::Make(name.clone(), made)
+                Did::Create(name.clone(), made)
             }
             Write::Delete { by, node, uid, .. } => {
                 let pods = self.pods.as_ref();
                 let object = pods.and_then(|pods| pods.objects.get(node));
                 if object.is_none_or(|object| object.pod.uid != *uid) {
-                    return Did::Remove(uid.clone(), Deleted::Missing);
+                    return Did::Delete(uid.clone(), Deleted::Missing);
                 }
                 // What one that is gone has asked for may come when another has given the pod work.
                 if self.leader().is_some_and(|leader| leader.id == *by) {
                     crate::invariants::no_living_pod_is_deleted(self, node);
                 }
                 self.delete_pod(node);
-                Did::Remove(uid.clone(), Deleted::Yes)
+                Did::Delete(uid.clone(), Deleted::Yes)
             }
         }
     }

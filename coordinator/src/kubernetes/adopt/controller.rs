@@ -361,7 +361,7 @@ impl Controller {
                 let told = told.into_iter().collect();
                 spawn(Box::pin(deeds::create(server, seen, object, told)));
             }
-            (Step::Change(change), _, Some(made)) => {
+            (Step::Update(change), _, Some(made)) => {
                 spawn(Box::pin(deeds::change(server, made, change)));
             }
             (Step::DeleteChild, seen, Some(made)) => {

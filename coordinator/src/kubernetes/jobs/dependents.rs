@@ -309,12 +309,12 @@ pub(super) async fn change(
     let all = format!("/apis/{api}/namespaces/{}/{}", job.namespace, plural(kind));
     let at = |owned: &Owned| format!("{all}/{}", owned.key.1);
     match (step, there) {
-        (Step::Make(dependent), _) => {
+        (Step::Create(dependent), _) => {
             let object = object(dependent, &api, job, uid);
             let made = server.create(&all, &object).await?;
             Ok(is(read(made)))
         }
-        (Step::Change(dependent), Some(there)) => {
+        (Step::Update(dependent), Some(there)) => {
             let patch = json!({
                 "metadata": { "uid": there.uid, "resourceVersion": there.version },
                 "spec": spec(dependent, uid),
@@ -332,7 +332,7 @@ pub(super) async fn change(
             }
         }
         // There is always one to change.
-        (Step::Change(_) | Step::Delete(_), None) => Ok(None),
+        (Step::Update(_) | Step::Delete(_), None) => Ok(None),
     }
 }
 
@@ -423,10 +423,10 @@ mod tests {
     #[test]
     fn what_is_as_wanted_is_left_alone_and_what_is_not_is_changed() {
         let mut all = read_all();
-        assert_eq!(step(&all, &[budget(2)]), Some(Step::Make(budget(2))));
+        assert_eq!(step(&all, &[budget(2)]), Some(Step::Create(budget(2))));
         all.changed(Changed::Is(BUDGET, Box::new(made(budget(2), "5"))));
         assert_eq!(step(&all, &[budget(2)]), None);
-        assert_eq!(step(&all, &[budget(3)]), Some(Step::Change(budget(3))));
+        assert_eq!(step(&all, &[budget(3)]), Some(Step::Update(budget(3))));
         // Older news of the watch do not count.
         let older = made(budget(1), "4");
         let news = News::Applied(older.key.clone(), older);
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(step(&all, &[]), None);
         // Neither an event nor an answer that comes late brings it back.
         all.changed(Changed::Is(BUDGET, Box::new(made(budget(2), "7"))));
-        assert_eq!(step(&all, &[budget(2)]), Some(Step::Make(budget(2))));
+        assert_eq!(step(&all, &[budget(2)]), Some(Step::Create(budget(2))));
     }
 
     #[test]
@@ -450,7 +450,7 @@ mod tests {
         rules.push(json!({}));
         owned.version = "6".into();
         all.changed(Changed::Is(Kind::NetworkPolicy, Box::new(owned)));
-        assert_eq!(step(&all, &[POLICY]), Some(Step::Change(POLICY)));
+        assert_eq!(step(&all, &[POLICY]), Some(Step::Update(POLICY)));
     }
 
     #[test]
@@ -469,7 +469,7 @@ mod tests {
         assert_eq!(unknown(&all).as_deref(), Some("no right"));
         assert_eq!(step(&all, &[]), None);
         hear(&mut all, Kind::NetworkPolicy, News::Listed(BTreeMap::new()));
-        assert_eq!(step(&all, &[POLICY]), Some(Step::Make(POLICY)));
+        assert_eq!(step(&all, &[POLICY]), Some(Step::Create(POLICY)));
     }
 
     #[test]
@@ -506,7 +506,7 @@ mod tests {
             panic!("it is missing");
         };
         assert_eq!(change.api, "scheduling.k8s.io/v1alpha2");
-        assert_eq!(change.step, Step::Make(group));
+        assert_eq!(change.step, Step::Create(group));
         all.changed(Changed::Is(kind, Box::new(made(group, "5"))));
         assert_eq!(step(&all, &[group]), None);
     }

@@ -95,8 +95,8 @@ struct Work {
 }
 
 enum Did {
-    Make(String, Result<(), NotMade>),
-    Remove(String, Result<(), Unanswered>),
+    Create(String, Result<(), NotMade>),
+    Delete(String, Result<(), Unanswered>),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -352,7 +352,7 @@ impl Controller {
             let (key, uid) = (name.clone(), job.uid.clone());
             self.under_way.spawn(async move {
                 let result = remove(&server, &path, &pod.uid).await;
-                (key, uid, Did::Remove(pod.uid, result))
+                (key, uid, Did::Delete(pod.uid, result))
             });
         }
         // A job that is to get none is looked at again when its queue says more.
@@ -378,7 +378,7 @@ impl Controller {
             self.under_way.spawn(async move {
                 let placed = queues.as_deref().zip(placement.as_ref());
                 let made = make(&server, &model, &job, &pod, avoided, placed).await;
-                (key, job.uid, Did::Make(pod, made))
+                (key, job.uid, Did::Create(pod, made))
             });
         }
         let is_told = is_complete && work.refused.take().is_some();
@@ -425,14 +425,14 @@ impl Controller {
         self.waiting.insert(name.clone());
         let work = self.works.entry(job.clone()).or_default();
         match did {
-            Did::Make(pod, Ok(())) => {
+            Did::Create(pod, Ok(())) => {
                 work.pods.create_answered(&pod, Created::Yes, clock);
                 work.attempts = Attempts::default();
                 if work.refused.take().is_some() {
                     self.tell(job, None).await;
                 }
             }
-            Did::Make(pod, Err(why)) => {
+            Did::Create(pod, Err(why)) => {
                 work.pods.create_answered(&pod, why.means(), clock);
                 let again = work.attempts.failed(now);
                 let why = sentence(&pod, &why);
@@ -444,11 +444,11 @@ impl Controller {
                     self.tell(job, Some(why)).await;
                 }
             }
-            Did::Remove(uid, Ok(())) => work.pods.delete_answered(&uid, Deleted::Yes),
-            Did::Remove(uid, Err(why)) if why.is_missing() => {
+            Did::Delete(uid, Ok(())) => work.pods.delete_answered(&uid, Deleted::Yes),
+            Did::Delete(uid, Err(why)) if why.is_missing() => {
                 work.pods.delete_answered(&uid, Deleted::Missing);
             }
-            Did::Remove(uid, Err(why)) => {
+            Did::Delete(uid, Err(why)) => {
                 let removed = match why.may_be_done() {
                     true => Deleted::Unknown,
                     false => Deleted::No,

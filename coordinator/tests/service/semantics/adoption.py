@@ -48,6 +48,11 @@ pods = training.get_job_pod_names("sdk", replica_type="worker")
 print(json.dumps({"pods": pods, "first": first}), flush=True)
 assert len(pods) == 2 and first[0] in pods, (pods, first)
 assert [job.metadata.name for job in training.list_jobs()] == ["sdk"]
+# No kubelet runs here. But the API server says first whether the pod has a container of the name that the SDK asks for.
+try:
+    training.get_job_logs("sdk")
+except client.ApiException as refused:
+    assert "is not valid for pod" not in refused.body, refused.body
 wait("Succeeded")
 assert training.is_job_succeeded("sdk") and not training.is_job_running("sdk")
 training.delete_job("sdk")

@@ -110,7 +110,7 @@ fn an_object_that_has_its_job_stays_ours() {
     let mut object = object(changed(|spec| spec.suspend = Some(true)));
     object.claim = Claim::Others;
     let plan = plan(Some(&object), Some(&child(wanted(2))), NOW);
-    assert!(matches!(plan.step, Some(Step::Change(_))), "{plan:?}");
+    assert!(matches!(plan.step, Some(Step::Update(_))), "{plan:?}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_suspended_object_has_no_job_before_it_is_resumed_first() {
     assert_eq!((before.step, before.shows), (None, Shows::Suspended));
     // After its start it keeps its job, which is suspended.
     let later = plan(Some(&held), Some(&child(wanted(2))), NOW);
-    let Some(Step::Change(change)) = later.step else {
+    let Some(Step::Update(change)) = later.step else {
         panic!("{later:?}");
     };
     assert!(change.suspend);
@@ -141,7 +141,7 @@ fn numbers_and_deadlines_are_kept_in_step() {
         suspend: false,
         active_deadline_seconds: Some(60),
     };
-    assert_eq!(plan_of(&object).step, Some(Step::Change(expected)));
+    assert_eq!(plan_of(&object).step, Some(Step::Update(expected)));
     object.job = Ok(wanted(9));
     let out = plan_of(&object);
     assert_eq!((out.step, out.shows), (None, Shows::Job));

@@ -10,7 +10,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// One fact about a broken generation.
+/// One fact that speaks against a generation. Not every one breaks it: see [`Evidence::breaks`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {
     RankExit {
@@ -192,7 +192,7 @@ impl Evidence {
     }
 
     /// The time at which this is ranked among the others. A silence is ranked a little before it was
-    /// noticed (see [`SAME_CUT`]), and a refusal, which has no time, first.
+    /// noticed (see [`SAME_CUT`]). Evidence of unknown time, such as a refusal, is ranked first.
     pub(crate) fn at(&self) -> Timestamp {
         match self {
             Evidence::RankExit { at, .. }

@@ -17,8 +17,8 @@ pub(super) fn follows(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     move |e| first.is_some_and(|first| e.at() >= first && is_mpiruns_doing(e))
 }
 
-/// Whether `mpirun` may have caused this end by giving up. It kills ranks. It ends itself with a code, so
-/// whoever killed it was somebody else.
+/// Whether `mpirun` may have caused this end by giving up. It kills ranks by SIGKILL or SIGTERM. It
+/// ends with an exit code itself, so a launcher that a signal ended was killed by somebody else.
 fn is_mpiruns_doing(evidence: &Evidence) -> bool {
     let Evidence::RankExit { exit, .. } = evidence else {
         return false;

@@ -1,5 +1,5 @@
-//! Names a failure, decides who pays for it, and says so in a sentence. It looks at the primary failure
-//! only, which `blame` has found.
+//! Names the primary failure that `ranking` has found, decides who pays for it, and says so in a
+//! sentence. It reads the other evidence only to count refusals and mixed nodes.
 
 use super::Evidence;
 use crate::{
@@ -7,152 +7,102 @@ use crate::{
     fleet::receipt::{Cause, Charged},
 };
 
-/// Returns the cause of the primary failure, who pays for it, and the sentence that says so.
+/// The cause of the primary failure, and who pays for it.
 pub(super) fn cause_and_payer(
     primary: &Evidence,
     evidence: &[Evidence],
     members: usize,
     repeats: bool,
-) -> (Cause, Charged, String) {
-    let refused_everywhere = evidence
-        .iter()
-        .filter(|e| matches!(e, Evidence::StartRefused { .. }))
-        .count()
-        == members;
+) -> (Cause, Charged) {
     let unless_it_repeats = |spared| if repeats { Charged::Job } else { spared };
     match primary {
-        Evidence::ExitUnknown { node, .. } => (
-            Cause::PeersLost,
-            unless_it_repeats(Charged::Nobody),
-            format!("the worker group on {node} is dead, and its node has forgotten how it ended"),
-        ),
+        victim if victim.is_victim() => (Cause::PeersLost, unless_it_repeats(Charged::Nobody)),
+        // Always a victim.
+        Evidence::ExitUnknown { .. } => (Cause::PeersLost, unless_it_repeats(Charged::Nobody)),
+        Evidence::RankExit { class, .. } => match class {
+            ExitClass::Killed => (Cause::WorkerKilled, Charged::Job),
+            _ => (Cause::WorkerFailed, Charged::Job),
+        },
+        Evidence::TorchrunFailed {
+            launched: false, ..
+        } => (Cause::StartFailed, Charged::Job),
+        Evidence::TorchrunFailed { exit, error, .. } => match exit.class(error.as_deref()) {
+            ExitClass::Killed => (Cause::WorkerKilled, Charged::Job),
+            _ => (Cause::WorkerFailed, Charged::Job),
+        },
+        Evidence::Vanished { launched, .. } => match launched {
+            true => (Cause::WorkerKilled, unless_it_repeats(Charged::Node)),
+            false => (Cause::StartFailed, unless_it_repeats(Charged::Node)),
+        },
+        Evidence::StartRefused { .. } => {
+            let refused = |e: &&Evidence| matches!(e, Evidence::StartRefused { .. });
+            match evidence.iter().filter(refused).count() == members {
+                true => (Cause::StartFailed, Charged::Job),
+                false => (Cause::StartFailed, Charged::Node),
+            }
+        }
+        Evidence::NodeSilent { .. } => (Cause::NodeLost, Charged::Node),
+        Evidence::NodeRebooted { .. } => (Cause::NodeRebooted, Charged::Node),
+        Evidence::Unhealthy { .. } => (Cause::NodeUnhealthy, Charged::Node),
+        Evidence::StartTimeout { .. } => (Cause::StartTimeout, Charged::Node),
+        Evidence::NodeDeleted { .. } => (Cause::NodeDeleted, Charged::Nobody),
+        Evidence::Fenced { .. } => (Cause::Fenced, Charged::Nobody),
+        Evidence::Leaving { .. } => (Cause::NodeLeaving, Charged::Nobody),
+        Evidence::MixedNodes { .. } => (Cause::MixedNodes, Charged::Nobody),
+    }
+}
+
+/// The primary failure in a sentence.
+pub(super) fn sentence(primary: &Evidence, evidence: &[Evidence], members: usize) -> String {
+    let after_colon = |error: &Option<String>| match error {
+        Some(error) => format!(": {error}"),
+        None => String::new(),
+    };
+    match primary {
+        Evidence::ExitUnknown { node, .. } => {
+            format!("the worker group on {node} is dead, and its node has forgotten how it ended")
+        }
         victim if victim.is_victim() => {
             let error = match victim {
-                Evidence::RankExit {
-                    error: Some(error), ..
-                }
-                | Evidence::TorchrunFailed {
-                    error: Some(error), ..
-                } => error,
-                _ => "no error",
+                Evidence::RankExit { error, .. } | Evidence::TorchrunFailed { error, .. } => error,
+                _ => &None,
             };
-            let name = victim.name();
-            (
-                Cause::PeersLost,
-                unless_it_repeats(Charged::Nobody),
-                format!(
-                    "members lost each other while every node was heard; first {name}: {error}"
-                ),
+            let error = error.as_deref().unwrap_or("no error");
+            format!(
+                "members lost each other while every node was heard; first {}: {error}",
+                victim.name()
             )
         }
-        Evidence::RankExit {
-            exit, class, error, ..
-        } => {
-            let cause = if *class == ExitClass::Killed {
-                Cause::WorkerKilled
-            } else {
-                Cause::WorkerFailed
-            };
-            let error = error
-                .as_ref()
-                .map(|text| format!(": {text}"))
-                .unwrap_or_default();
-            (
-                cause,
-                Charged::Job,
-                format!("{} ended with {exit}{error}", primary.name()),
-            )
+        Evidence::RankExit { exit, error, .. } => {
+            format!("{} ended with {exit}{}", primary.name(), after_colon(error))
         }
         Evidence::TorchrunFailed {
-            node,
-            exit,
-            error,
-            launched,
-            ..
-        } => {
-            let cause = match exit.class(error.as_deref()) {
-                _ if !launched => Cause::StartFailed,
-                ExitClass::Killed => Cause::WorkerKilled,
-                _ => Cause::WorkerFailed,
-            };
-            let error = error
-                .as_ref()
-                .map(|text| format!(": {text}"))
-                .unwrap_or_default();
-            (
-                cause,
-                Charged::Job,
-                format!("torchrun on {node} ended with {exit} before any rank failed{error}"),
-            )
-        }
-        Evidence::Vanished { node, launched, .. } => {
-            let cause = if *launched {
-                Cause::WorkerKilled
-            } else {
-                Cause::StartFailed
-            };
-            (
-                cause,
-                unless_it_repeats(Charged::Node),
-                format!("the worker group on {node} was killed together with its runner"),
-            )
+            node, exit, error, ..
+        } => format!(
+            "torchrun on {node} ended with {exit} before any rank failed{}",
+            after_colon(error)
+        ),
+        Evidence::Vanished { node, .. } => {
+            format!("the worker group on {node} was killed together with its runner")
         }
         Evidence::NodeSilent {
             node, lost: true, ..
-        } => (Cause::NodeLost, Charged::Node, format!("{node} is silent")),
-        Evidence::NodeSilent { node, .. } => (
-            Cause::NodeLost,
-            Charged::Node,
-            format!("{node} lost its connection, and its peers' connections to it broke"),
-        ),
-        Evidence::NodeRebooted { node, .. } => (
-            Cause::NodeRebooted,
-            Charged::Node,
-            format!("{node} was booted anew"),
-        ),
-        Evidence::Unhealthy { node, reason, .. } => (
-            Cause::NodeUnhealthy,
-            Charged::Node,
-            format!("{node} is unhealthy: {reason}"),
-        ),
-        Evidence::NodeDeleted { node, .. } => (
-            Cause::NodeDeleted,
-            Charged::Nobody,
-            format!("{node} was deleted by an operator"),
-        ),
-        Evidence::Fenced { node, .. } => {
-            let message = format!(
-                "{node} and the coordinator heard nothing of each other, so its workers stopped (fenceAfter)"
-            );
-            (Cause::Fenced, Charged::Nobody, message)
+        } => format!("{node} is silent"),
+        Evidence::NodeSilent { node, .. } => {
+            format!("{node} lost its connection, and its peers' connections to it broke")
         }
-        Evidence::StartRefused { node, reason } => {
-            let charged = if refused_everywhere {
-                Charged::Job
-            } else {
-                Charged::Node
-            };
-            (
-                Cause::StartFailed,
-                charged,
-                format!("{node} cannot start it: {reason}"),
-            )
+        Evidence::NodeRebooted { node, .. } => format!("{node} was booted anew"),
+        Evidence::Unhealthy { node, reason, .. } => format!("{node} is unhealthy: {reason}"),
+        Evidence::NodeDeleted { node, .. } => format!("{node} was deleted by an operator"),
+        Evidence::Fenced { node, .. } => format!(
+            "{node} and the coordinator heard nothing of each other, so its workers stopped (fenceAfter)"
+        ),
+        Evidence::StartRefused { node, reason } => format!("{node} cannot start it: {reason}"),
+        Evidence::StartTimeout { node, .. } => format!("{node} did not get ready in time"),
+        Evidence::Leaving { node, why, .. } => {
+            format!("what ran on {node} was ended with it: {why}")
         }
-        Evidence::StartTimeout { node, .. } => (
-            Cause::StartTimeout,
-            Charged::Node,
-            format!("{node} did not get ready in time"),
-        ),
-        Evidence::Leaving { node, why, .. } => (
-            Cause::NodeLeaving,
-            Charged::Nobody,
-            format!("what ran on {node} was ended with it: {why}"),
-        ),
-        Evidence::MixedNodes { .. } => (
-            Cause::MixedNodes,
-            Charged::Nobody,
-            mixed_nodes(evidence, members),
-        ),
+        Evidence::MixedNodes { .. } => mixed_nodes(evidence, members),
     }
 }
 

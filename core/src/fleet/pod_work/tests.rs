@@ -125,7 +125,7 @@ fn a_pod_that_was_deleted_is_going_at_once_and_is_deleted_once() {
     // The watch is late.
     work.watch_applied(node(&surplus[0].pod), pod(&surplus[0].pod), at(1));
     work.delete_answered(&surplus[0].uid, Deleted::Yes);
-    assert!(work.expected().any(|pod| pod.deleting));
+    assert!(work.watched().any(|pod| pod.deleting));
     // Now the job wants two again. The one that goes does not count.
     let wants = JobRecord { replicas: 2, ..job };
     let next = obeyed(&mut work, &wants, 2);
@@ -180,12 +180,41 @@ fn each_time_that_the_job_backs_off_it_pauses_longer() {
         assert!(!next.is_complete, "it still lacks one");
         assert_eq!(obeyed(&mut work, &job, now + pause).create, 1);
     }
-    let trains = JobRecord {
+    let trains = |generation| JobRecord {
         phase: Phase::Running,
-        ..job
+        last_generation: Generation(generation),
+        ..job.clone()
     };
-    steps(&mut work, &trains, 300);
+    steps(&mut work, &trains(1), 300);
     assert_eq!(work.back_offs, 0);
+    let gone = Unneeded {
+        pod: "a".into(),
+        uid: "a".into(),
+        why: "has ended",
+        backs_off: true,
+    };
+    work.begin_delete(&gone, at(300));
+    steps(&mut work, &trains(1), 301);
+    assert_eq!(work.back_offs, 1, "this generation trained before");
+    steps(&mut work, &trains(2), 302);
+    assert_eq!(work.back_offs, 0);
+}
+
+#[test]
+fn pods_that_end_together_cost_one_pause() {
+    let (mut work, job) = (PodWork::default(), job(3));
+    let ended = |name| {
+        let ended = WorkerPod {
+            stage: PodStage::Ended,
+            ..(*pod(name)).clone()
+        };
+        (node(name), Arc::new(ended))
+    };
+    work.watch_listed(PodsByNode::from(["a", "b", "c"].map(ended)), at(0));
+    let gone = obeyed(&mut work, &job, 1).delete;
+    assert_eq!(gone.len(), 3);
+    gone.iter().for_each(|pod| work.begin_delete(pod, at(1)));
+    assert_eq!((work.back_offs, work.pauses_until()), (1, Some(at(2))));
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn a_job_waits_until_it_is_admitted() {
     let new = decide(queued(&job, 0), None);
     assert_eq!(
         (reason(&new), new.step.clone()),
-        ("NoWorkload", Some(Step::Make(asks())))
+        ("NoWorkload", Some(Step::Create(asks())))
     );
     // It is as Kueue says.
     let mut workload = waiting();
@@ -104,7 +104,7 @@ fn what_it_asks_for_changes_until_quota_is_reserved() {
         };
         decide(queued, Some(workload)).step
     };
-    assert_eq!(of(&waiting()), Some(Step::Change(changed)));
+    assert_eq!(of(&waiting()), Some(Step::Update(changed)));
     let reserved = Workload {
         reserved: true,
         ..waiting()
@@ -162,7 +162,7 @@ fn an_evicted_job_gives_its_quota_back_when_its_pods_are_gone() {
     // It waits as any other, though the condition stays until quota is reserved again.
     let mut smaller = stopped.clone();
     smaller.replicas = 1;
-    let changed = Step::Change(Asks { count: 1, ..asks() });
+    let changed = Step::Update(Asks { count: 1, ..asks() });
     let waits = decide(queued(&smaller, 0), Some(&released));
     assert_eq!(waits.step, Some(changed));
 }

@@ -6,11 +6,16 @@ use super::*;
 impl Bench {
     /// The coordinator dies and starts again from what it committed. All sessions break.
     pub(super) fn restart_coordinator(&mut self) {
+        self.restart_coordinator_with(Vec::new());
+    }
+
+    /// The same, with these reports in the store.
+    pub(super) fn restart_coordinator_with(&mut self, reports: Vec<(NodeName, NodeReport)>) {
         self.term += 1;
         let stored = Stored {
             jobs: self.stored_jobs.values().cloned().collect(),
             nodes: self.stored_nodes.values().cloned().collect(),
-            reports: Vec::new(),
+            reports,
             tombstones: self.stored_tombstones.values().cloned().collect(),
             last_event: self.events.len() as u64,
         };

@@ -28,22 +28,26 @@ fn finding(subject: Subject) -> Finding {
 }
 
 fn tells(bench: &mut Bench, node: &str, findings: Vec<Finding>) {
+    let session = bench.agents[&node.into()].session.unwrap();
+    let report = report(node, findings);
+    bench.input(Input::Report { session, report });
+    bench.obey();
+}
+
+fn report(node: &str, findings: Vec<Finding>) -> NodeReport {
     let gpu = |index: u32| Gpu {
         uuid: format!("{node}-{index}"),
         index,
         model: "H100".into(),
         ..Gpu::default()
     };
-    let report = NodeReport {
+    NodeReport {
         address: "127.0.0.1".into(),
         slots: 1,
         gpus: vec![gpu(0), gpu(1)],
         health: Health { findings },
         ..NodeReport::default()
-    };
-    let session = bench.agents[&node.into()].session.unwrap();
-    bench.input(Input::Report { session, report });
-    bench.obey();
+    }
 }
 
 fn with_gpus(nodes: &[&str]) -> Bench {
@@ -104,6 +108,32 @@ fn a_gpu_that_fails_is_left_at_once_and_its_node_pays() {
         incident.message.contains("xid:48: XID 48"),
         "{}",
         incident.message
+    );
+}
+
+#[test]
+fn a_stored_report_ends_nothing_before_its_node_is_heard() {
+    let mut bench = with_gpus(&["a", "b", "c"]);
+    bench.submit("digits", spec(2, 2, 1));
+    let failed = Finding {
+        severity: Severity::FailNow,
+        ..finding(gpu("b-0"))
+    };
+    bench.restart_coordinator_with(vec![("b".into(), report("b", vec![failed.clone()]))]);
+    for node in ["a", "c"] {
+        bench.connect(node);
+        tells(&mut bench, node, Vec::new());
+    }
+    bench.pass(SECOND);
+    let job = bench.job("digits");
+    assert!(job.current.is_some(), "{}", job.message);
+    bench.connect("b");
+    tells(&mut bench, "b", vec![failed]);
+    bench.pass(SECOND);
+    assert_eq!(
+        bench.job("digits").last_generation.0,
+        2,
+        "its own word counts"
     );
 }
 

@@ -331,11 +331,11 @@ impl World {
         shell.under_way = shell.under_way.saturating_sub(1);
         let work = shell.works.entry(job.clone()).or_default();
         let failed = match did {
-            Did::Make(name, made) => {
+            Did::Create(name, made) => {
                 work.pods.create_answered(&name, made, clock);
                 made != muster_core::fleet::pod_work::Created::Yes
             }
-            Did::Remove(uid, removed) => {
+            Did::Delete(uid, removed) => {
                 work.pods.delete_answered(&uid, removed);
                 matches!(removed, Deleted::No | Deleted::Unknown)
             }

@@ -388,7 +388,7 @@ impl Writing {
             self.version
         );
         let Some(seen) = &self.seen else {
-            let Step::Make(asks) = &step else {
+            let Step::Create(asks) = &step else {
                 return Ok(None);
             };
             let object = object::made(&self.job, asks, &self.pod().await?, self.version);
@@ -410,7 +410,7 @@ impl Writing {
                 gone.workload.deleting = true;
                 return Ok(Some(gone));
             }
-            Step::Change(asks) => {
+            Step::Update(asks) => {
                 let patch = json!({
                     "metadata": { "uid": seen.own_uid, "resourceVersion": seen.version },
                     "spec": object::asked(asks, &self.pod().await?),

@@ -228,7 +228,7 @@ pub(super) fn patch(seen: &Seen, step: &Step, now: Timestamp) -> Option<Value> {
             let reason = if *succeeded { "Succeeded" } else { "Failed" };
             conditions.set("Finished", true, reason, message);
         }
-        Step::Make(_) | Step::Change(_) | Step::Delete => return None,
+        Step::Create(_) | Step::Update(_) | Step::Delete => return None,
     }
     status["conditions"] = Value::Array(conditions.all);
     Some(whole(seen, status))

@@ -94,9 +94,9 @@ impl JobTurn<'_> {
                 cordoned: self.nodes.is_cordoned(node),
                 halted: node.record.halt.is_some(),
                 avoided: avoided(name)
-                    .or_else(|| unhealthy::withheld(node))
-                    .or_else(|| unhealthy::withheld(self.nodes.host_of(node)?))
-                    .or_else(|| pod_gpus::withheld(self.nodes, node))
+                    .or_else(|| unhealthy::no_new_work(node))
+                    .or_else(|| unhealthy::no_new_work(self.nodes.host_of(node)?))
+                    .or_else(|| pod_gpus::no_new_work(self.nodes, node))
                     .or_else(|| self.pods.why_going(node))
                     .or_else(|| takes_none(node)),
                 shunned: fault_ledger::shunned_by(

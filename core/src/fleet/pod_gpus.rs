@@ -76,7 +76,7 @@ pub(crate) fn gravest<'a>(
 }
 
 /// Why a worker pod should get no new work: what is wrong with one of its GPUs.
-pub(crate) fn withheld(nodes: &Registry, node: &Node) -> Option<String> {
+pub(crate) fn no_new_work(nodes: &Registry, node: &Node) -> Option<String> {
     let (finding, host) = gravest(nodes, node)?;
     let keeps_away = finding.severity >= Severity::Drain;
     keeps_away.then(|| format!("holds an unhealthy GPU: {}", said(finding, Some(host))))

@@ -63,7 +63,7 @@ pub enum Host {
 
 impl Host {
     pub fn of(view: &NodeView) -> Self {
-        match view.record.cordon.is_some() || view.withheld.is_some() {
+        match view.record.cordon.is_some() || view.no_new_work.is_some() {
             true => Host::NoNewWork,
             false if view.bars_pods.is_some() => Host::NoNewPods,
             false => Host::Fit,

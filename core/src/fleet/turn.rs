@@ -221,7 +221,7 @@ impl Fleet {
                 &self.jobs,
                 capacity::slots_free(node, &self.jobs, None),
                 self.conditions(node),
-                unhealthy::withheld(node).or_else(|| pod_gpus::withheld(&self.nodes, node)),
+                unhealthy::no_new_work(node).or_else(|| pod_gpus::no_new_work(&self.nodes, node)),
                 marking::due(node, self.brake.is_some(), &self.policy),
             )
         })

@@ -54,7 +54,7 @@ pub(crate) fn fails(nodes: &Registry, node: &Node, member: &Member) -> Option<St
 
 /// Why nothing new may be placed on the node, if that is so: its own finding, or the word of others
 /// on its Node object.
-pub(crate) fn withheld(node: &Node) -> Option<String> {
+pub(crate) fn no_new_work(node: &Node) -> Option<String> {
     let own = node.report.health.withholds_node();
     let own = own.map(|finding| format!("unhealthy ({}: {})", finding.check, finding.reason));
     own.or_else(|| {

@@ -102,7 +102,7 @@ pub struct NodeView {
     pub object: Option<Arc<NodeObject>>,
     /// Why nothing new may be placed on it, as its own findings or the word of others on its object
     /// have it.
-    pub withheld: Option<String>,
+    pub no_new_work: Option<String>,
     /// What that object should carry of Muster, and does not yet.
     pub unmarked: Option<Marking>,
     /// Where it is, if it is a worker pod and its host is known.
@@ -268,7 +268,7 @@ pub(crate) fn node(
     jobs: &BTreeMap<JobUid, JobRecord>,
     slots_free: u32,
     conditions: Vec<String>,
-    withheld: Option<String>,
+    no_new_work: Option<String>,
     unmarked: Option<Marking>,
 ) -> NodeView {
     let name_of = |run: &RunId| jobs.get(&run.job).map(|job| job.name.clone());
@@ -285,7 +285,7 @@ pub(crate) fn node(
             .collect(),
         conditions,
         object: node.object.clone(),
-        withheld,
+        no_new_work,
         unmarked,
         place: None,
         bars_pods: None,

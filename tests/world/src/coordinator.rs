@@ -112,11 +112,11 @@ impl World {
         for view in views.into_iter().flatten() {
             note!(
                 self,
-                "   {}: {:?}, cordon {:?}, withheld {:?}, {:?}",
+                "   {}: {:?}, cordon {:?}, no new work {:?}, {:?}",
                 view.record.name,
                 view.liveness,
                 view.record.cordon.map(|cordon| cordon.reason),
-                view.withheld,
+                view.no_new_work,
                 view.conditions
             );
         }

@@ -99,8 +99,8 @@ fn a_job_goes_on_without_the_pod_whose_gpu_fails() {
     assert_eq!((marks.len(), marks[0].standing), (1, Standing::Node));
     // Nothing new is placed there, and new pods are kept from the host.
     let view = |node: &str| bench.fleet.node_view(&node.into()).unwrap();
-    let withheld = view("p2.default.pod").withheld.unwrap();
-    assert!(withheld.contains("unhealthy GPU: xid:48"), "{withheld}");
+    let why = view("p2.default.pod").no_new_work.unwrap();
+    assert!(why.contains("unhealthy GPU: xid:48"), "{why}");
     assert_eq!(
         PodState::of(Some(&view("p2.default.pod"))),
         PodState::Unhealthy

@@ -1,5 +1,5 @@
-//! The engine: one thread that owns the fleet and the store. It repeats one cycle: take all inputs
-//! that wait, make one turn, make one commit, execute the effects.
+//! The engine: one thread that owns the fleet and the store. It repeats one cycle: take the inputs
+//! that wait, up to and including the first request; make one turn, make one commit, execute the effects.
 //!
 //! The engine is an ordinary thread, because a commit blocks for the store (redb: some 4 ms) and
 //! nothing else may wait with it. It shares no state: inputs come over one bounded queue, answers go
@@ -351,7 +351,7 @@ impl Engine {
         Ok(writes)
     }
 
-    /// Executes the effects, what users see first: a client that gets an answer or a welcome then
+    /// Executes the effects. Views are published first, so a client that gets an answer or a welcome
     /// finds its subject in a list.
     fn act(&mut self, effects: Vec<Effect>) {
         let is_view =
@@ -363,7 +363,8 @@ impl Engine {
         }
     }
 
-    /// The next tick comes when the fleet asked for it, now or before, and at the latest after `tick`.
+    /// The next tick comes at the earliest time that this turn or an earlier one asked for, and at the
+    /// latest `tick` from now.
     fn schedule_tick(&mut self, now: Timestamp, asked: Option<Timestamp>) {
         let asked = asked.filter(|at| *at > now);
         let earlier = Some(self.wake_at).filter(|at| *at > now);

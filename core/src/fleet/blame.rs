@@ -1,7 +1,7 @@
 //! Decides which failure broke a generation, and who pays for it. The facts are in `evidence`. The
 //! failure that explains the others is the primary one (`ranking`). The others are collateral and
-//! are never charged, except for fences and mixed nodes, which are not even collateral. A fence may
-//! be primary, but it names no culprit. Who pays for the primary failure is decided in `payer`.
+//! are never charged. Fences and mixed nodes are not even listed as collateral. A primary failure
+//! that is a victim is listed as collateral, too. A fence may be primary, but it names no culprit. Who pays for the primary failure is decided in `payer`.
 //!
 //! A node fault does not spend a job's restart budget, unless every node refuses to start it. Some
 //! breaks are doubtful and become the job's if they repeat without progress: see [`blame`]. A failure
@@ -81,7 +81,8 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
 
 /// Whether the evidence suffices without waiting for the rest of the burst: a rank was killed by
 /// SIGKILL, and all other evidence is such kills or victims. No member is silent, because a silence
-/// may have begun before the kill. Of two kills, a later report may still name the earlier one.
+/// may have begun before the kill. If two ranks were killed, the first report may name the later kill. That
+/// inaccuracy is accepted.
 pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     let killed = |e: &Evidence| {
         matches!(

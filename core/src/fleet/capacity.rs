@@ -12,7 +12,7 @@ use crate::{
         job_turn::JobTurn,
         placement::{self, Candidate, FreeGpu, Had, Held, Need, Placement, RoleNeed},
         pod_gpus,
-        registry::Node,
+        registry::{Node, Registry},
         unhealthy,
         worker_pod::is_pod,
     },
@@ -56,6 +56,13 @@ impl Room<'_> {
     }
 }
 
+/// Why nothing new may be placed on the node, by its own findings, its host's, or the word of others.
+pub(crate) fn no_new_work(nodes: &Registry, node: &Node) -> Option<String> {
+    unhealthy::no_new_work(node)
+        .or_else(|| unhealthy::no_new_work(nodes.host_of(node)?))
+        .or_else(|| pod_gpus::no_new_work(nodes, node))
+}
+
 impl JobTurn<'_> {
     /// Asks placement for this job's next generation.
     pub(crate) fn place(&self) -> Placement {
@@ -94,9 +101,7 @@ impl JobTurn<'_> {
                 cordoned: self.nodes.is_cordoned(node),
                 halted: node.record.halt.is_some(),
                 avoided: avoided(name)
-                    .or_else(|| unhealthy::no_new_work(node))
-                    .or_else(|| unhealthy::no_new_work(self.nodes.host_of(node)?))
-                    .or_else(|| pod_gpus::no_new_work(self.nodes, node))
+                    .or_else(|| no_new_work(self.nodes, node))
                     .or_else(|| self.pods.why_going(node))
                     .or_else(|| takes_none(node)),
                 shunned: fault_ledger::shunned_by(

@@ -1,5 +1,5 @@
 //! Gathers the evidence that a generation is broken: ends of ranks, of torchrun and of nodes, and
-//! silence. What it means is decided in `judge` and `blame`.
+//! silence. `judge` and `blame` decide what it means.
 
 use crate::{
     exit::{Exit, ExitClass},

@@ -185,8 +185,8 @@ impl JobTurn<'_> {
         generation::ready_deadline(generation, self.presence.since, self.policy)
     }
 
-    /// What a good end asks for: `Done`, `RanksDone`, a success by rule, or patience with lenders that
-    /// were not heard yet. `None`: it has not come.
+    /// The judgement of a generation that has ended well or by rule, or that waits for its lenders.
+    /// `None`: it has no good end yet.
     fn good_end(&self, generation: &GenerationRecord) -> Option<Judgement> {
         if !generation.started {
             return None;

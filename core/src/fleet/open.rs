@@ -28,6 +28,13 @@ const ADDRESSES_MAX: usize = 16;
 /// does not wait for that.
 const PODS_COME: Duration = Duration::from_secs(10);
 
+/// The longest time that earlier generations may take to stop. No node is ready before its runs of all
+/// of them are over.
+fn longest_grace(retiring: &[GenerationRecord]) -> Duration {
+    let stopping = retiring.iter().filter_map(|g| g.stopping.as_ref());
+    stopping.map(|s| s.grace).max().unwrap_or_default()
+}
+
 impl JobTurn<'_> {
     /// Opens the next generation, if one is due and there are nodes for it.
     pub(crate) fn open(&mut self) {
@@ -143,11 +150,7 @@ impl JobTurn<'_> {
             opened: self.now,
             started: false,
             started_at: None,
-            previous_grace: job
-                .retiring
-                .last()
-                .and_then(|g| g.stopping.as_ref())
-                .map_or(Duration::ZERO, |s| s.grace),
+            previous_grace: longest_grace(&job.retiring),
             stopping: None,
             dead: Default::default(),
             fenced: Default::default(),

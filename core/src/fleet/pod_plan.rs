@@ -1,7 +1,8 @@
-//! Which worker pods a job lacks, and which it does not need.
+//! Decides how many worker pods a job lacks, and which pods it does not need. It never counts requests
+//! on their way: `pod_work` does.
 //!
 //! The cluster's scheduler chooses the node of each pod. These rules decide how many there are, and
-//! which of them go. A generation has pods that are up as its members (`placement`), so a pod outlives many
+//! which of them go. The members of a generation are running pods (`placement`), so a pod outlives many
 //! generations. No pod is deleted while a worker may live in it. In a pod whose containers have all
 //! ended, none can.
 //!
@@ -285,7 +286,7 @@ fn host_gets_no_work(pod: &WorkerPod, hosts: &impl Fn(&NodeName) -> Host) -> boo
         .is_some_and(|host| hosts(host) == Host::NoNewWork)
 }
 
-/// Why the job's pods do not all run yet, most frequent reason first: for a sentence.
+/// The most frequent reason why pods of the job wait, with the number of pods that it holds up.
 pub fn waits<'a>(pods: impl IntoIterator<Item = &'a WorkerPod>) -> Option<String> {
     let mut reasons: BTreeMap<&str, (usize, &WorkerPod)> = BTreeMap::new();
     for pod in pods {

@@ -1,9 +1,9 @@
 //! Decides whether a training generation is kept, or replaced by one of another size or on other
-//! nodes.
+//! nodes. It never starts a generation: `open` does.
 
 use crate::{
     fleet::{
-        budget, fault_ledger, generation,
+        budget, capacity, fault_ledger, generation,
         job::{Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::JobTurn,
         members::{Member, size},
@@ -37,8 +37,8 @@ enum Resize {
 }
 
 impl JobTurn<'_> {
-    /// Ends the current generation if another should take its place and all joining nodes are
-    /// ready.
+    /// Ends the current generation if another should take its place. A Move or a Grow first waits until
+    /// the joining nodes are ready, or have had their time for that.
     pub(crate) fn resize(&mut self) {
         self.wake_when_unavoided();
         loop {
@@ -106,7 +106,7 @@ impl JobTurn<'_> {
         let cooled_down =
             generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
         if let Some((node, why)) = ailing.filter(|_| size(&gang) >= have) {
-            if self.now < cooled_down {
+            if !self.live.scaled && self.now < cooled_down {
                 return Resize::KeepUntil(cooled_down);
             }
             let message = format!("moving off what is unhealthy on {node} ({why})");
@@ -123,8 +123,8 @@ impl JobTurn<'_> {
     }
 
     /// Whether the workers there end in a moment, whatever the job does, because their pod is being
-    /// deleted. A job that kept its generation because there are too few other nodes would be
-    /// charged for ranks that catch SIGTERM and end with an error.
+    /// deleted. If the job kept its generation because other nodes are too few, its ranks would catch
+    /// SIGTERM and end with an error, and the job would be charged.
     fn ends_now(&self, name: &NodeName) -> bool {
         let node = self.nodes.get(name).filter(|_| is_pod(name));
         node.is_some_and(|node| {
@@ -133,13 +133,14 @@ impl JobTurn<'_> {
         })
     }
 
-    /// Whether every member stays, except on nodes that should get no new work.
+    /// Whether every member stays, except on nodes that get no new work.
     fn is_growth(&self, generation: &GenerationRecord, gang: &[Member]) -> bool {
         let stays = |node: &NodeName| gang.iter().any(|member| &member.node == node);
         let unwanted = |node: &NodeName| {
             self.nodes.get(node).is_some_and(|node| {
                 let record = &self.nodes.blamed(node).record;
                 self.nodes.is_cordoned(node)
+                    || capacity::no_new_work(self.nodes, node).is_some()
                     || fault_ledger::shunned_by(record, self.uid, self.policy, self.now)
             })
         };

@@ -124,7 +124,7 @@ impl JobTurn<'_> {
         self.live.has_all_it_wants = self.has_all_it_wants();
     }
 
-    /// Whether the job could use no more room. News of other nodes does not settle it then.
+    /// Whether more room would change nothing now: the job is full, or its generation is forming. News of other nodes does not settle it then.
     fn has_all_it_wants(&self) -> bool {
         let job = &*self.job;
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else {

@@ -10,10 +10,13 @@ use crate::fleet::{
 
 impl JobTurn<'_> {
     /// Ends the current generation of a job that is suspended. One that is about to be judged is
-    /// judged first, because it may be done or broken.
+    /// judged first, because it may be done or broken. One that is left as it is may stay so for ever,
+    /// so it ends.
     pub(crate) fn suspend(&mut self) {
         let job = &*self.job;
-        let due = job.suspended && job.ending.is_none() && self.live.condition.is_sound();
+        let condition = &self.live.condition;
+        let is_judged = condition.is_sound() || condition.left().is_some();
+        let due = job.suspended && job.ending.is_none() && is_judged;
         let Some(generation) = job.current.as_ref().filter(|_| due) else {
             return;
         };

@@ -1,5 +1,5 @@
-"""Horovod of a fixed size: an MPIJob with four ranks on two workers, started by mpirun as in Kubeflow's example, and by horovodrun with gloo.
-horovodrun starts each rank by `ssh` of its own, and no MPI takes part."""
+"""Horovod of a fixed size: an MPIJob with four ranks on two workers, started by mpirun as in Kubeflow's example, and by horovodrun, which then
+calls mpirun."""
 
 from case import BELOW, CUT, KILL, Case, Strike
 
@@ -28,5 +28,5 @@ def case(name, command):
 CASES = [
     case("Horovod, mpirun, MPIJob", 'mpirun, -np, "4"'),
     # Several hosts on one machine have only the loopback interface in common.
-    case("Horovod, horovodrun, MPIJob", 'horovodrun, --gloo, --network-interfaces, lo, --hostfile, /etc/mpi/hostfile, -np, "4"'),
+    case("Horovod, horovodrun, MPIJob", 'horovodrun, --mpi, --network-interfaces, lo, --hostfile, /etc/mpi/hostfile, -np, "4"'),
 ]

@@ -62,7 +62,7 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
-    /// The node itself says that the hardware given to this member cannot go on.
+    /// The node, or the host of a worker pod, says that this member's hardware cannot go on.
     Unhealthy {
         node: NodeName,
         reason: String,
@@ -83,8 +83,8 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
-    /// The workers were killed because their machine is taken away or their pod is deleted. `why` is
-    /// the node's own text.
+    /// The workers were killed because their machine is taken away or their pod is deleted. `why`:
+    /// the node's notice, or that its pod is being deleted.
     Leaving {
         node: NodeName,
         why: String,

@@ -1,4 +1,5 @@
-//! What follows from a broken connection between the launcher of an MPI job and a worker.
+//! Finds the ends that follow from a broken connection between an MPI launcher and a worker. It never
+//! ranks or charges them.
 //!
 //! The worker's end names no culprit: it may have been the network. An `mpirun` that notices the break
 //! kills the ranks on all other workers and gives up. That looks as if a rank had been killed, or as if

@@ -47,6 +47,7 @@ impl Kind {
             | Evidence::Unhealthy { .. }
             | Evidence::Fenced { .. } => Kind::Node,
             Evidence::RankExit { .. }
+            // Always a victim.
             | Evidence::ExitUnknown { .. }
             | Evidence::NodeSilent { .. }
             | Evidence::Vanished { .. }

@@ -93,7 +93,7 @@ impl JobTurn<'_> {
         broke.map(Evidence::at).min()
     }
 
-    /// Whether no rank of any member runs any more, except those that serve the others.
+    /// Whether every member has ended well or is proven dead, except those that serve the others.
     fn all_ended(&self, generation: &GenerationRecord) -> bool {
         let mut reports = generation::reports(self.nodes, self.uid, generation);
         reports.all(|(node, run)| {

@@ -168,6 +168,29 @@ fn a_reboot_is_proof_of_death() {
     assert_eq!(job.incidents.last().unwrap().cause, Cause::NodeRebooted);
 }
 
+/// A node is not ready before its workers of all earlier generations are dead.
+#[test]
+fn the_time_to_get_ready_counts_the_grace_of_every_earlier_generation() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    let spec = SpecDocument {
+        stop_grace_period: Some("200s".into()),
+        ..document(2, 2, 3)
+    };
+    bench.submit("digits", spec);
+    bench.agents.get_mut(&"a".into()).unwrap().frozen = true;
+    let name = bench.job("digits").name.clone();
+    bench.request(Request::Scale { name, nodes: 3 });
+    assert!(!bench.job("digits").current.as_ref().unwrap().started);
+    bench.cut("b");
+    bench.agents.get_mut(&"b".into()).unwrap().boot = 1;
+    bench.connect("b");
+    bench.pass(SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.last_generation.0, job.retiring.len()), (3, 2));
+    let current = job.current.as_ref().unwrap();
+    assert_eq!(current.previous_grace, Duration::from_secs(200));
+}
+
 #[test]
 fn a_crash_loop_backs_off_and_then_fails_with_its_last_error() {
     let mut bench = Bench::new(&["a"]);

@@ -177,6 +177,20 @@ fn a_node_that_somebody_cordoned_in_kubernetes_gets_no_new_work_and_keeps_what_i
 }
 
 #[test]
+fn a_job_grows_away_from_a_node_that_somebody_cordoned_in_kubernetes() {
+    let mut cluster = Cluster::new(&["a", "b"]);
+    cluster.bench.submit("digits", document(1, 3, 3));
+    assert_eq!(cluster.bench.members("digits"), ["a", "b"]);
+    cluster.changes("a", |raw| raw.unschedulable = true);
+    cluster.bench.connect("c");
+    cluster.bench.pass(10 * SECOND);
+    assert_eq!(cluster.bench.members("digits"), ["a", "b"], "not smaller");
+    cluster.bench.connect("d");
+    cluster.bench.pass(10 * SECOND);
+    assert_eq!(cluster.bench.members("digits"), ["b", "c", "d"]);
+}
+
+#[test]
 fn what_others_say_of_a_node_counts_as_much_as_the_table_says() {
     let mut cluster = Cluster::new(&["a", "b"]);
     cluster.bench.submit("digits", document(1, 2, 2));

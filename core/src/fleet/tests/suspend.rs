@@ -44,6 +44,21 @@ fn a_suspended_job_gives_its_nodes_away_and_goes_on_when_it_is_resumed() {
     assert_eq!(told, ["Suspended", "Suspending", "Resumed"]);
 }
 
+/// Nobody knows when the silent node comes back, if it does.
+#[test]
+fn a_job_that_waits_for_a_silent_node_gives_the_others_away_when_it_is_suspended() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    bench.agents.get_mut(&"b".into()).unwrap().frozen = true;
+    bench.pass(10 * SECOND);
+    assert_eq!(bench.job("digits").reason, Reason::BelowMinimum);
+    suspend(&mut bench, "digits", true);
+    bench.pass(SECOND);
+    let job = bench.job("digits");
+    assert!(job.current.is_none(), "{}", job.message);
+    assert!(job.retiring[0].dead.contains(&"a".into()));
+}
+
 #[test]
 fn a_job_that_is_submitted_suspended_starts_when_it_is_resumed() {
     let mut bench = Bench::new(&["a", "b"]);

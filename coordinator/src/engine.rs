@@ -9,7 +9,7 @@
 //! restart it may be older than the decisions.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io,
     sync::Arc,
     thread::{self, JoinHandle},
@@ -40,11 +40,13 @@ use crate::{
 };
 
 mod interner;
+mod publish;
 mod reports;
 #[cfg(test)]
 mod tests;
 
 use interner::Interner;
+use publish::publish_events;
 use reports::Reports;
 
 /// Inputs that wait, and the most that one turn takes. All members of a job of 1,000 nodes answer
@@ -432,100 +434,10 @@ impl Engine {
         }
     }
 
-    fn show_job(&mut self, uid: JobUid) {
-        if let Some(view) = self.fleet.job_view(&uid) {
-            let name = view.record.name.clone();
-            self.name_by_uid.insert(uid, name.clone());
-            self.jobs.send_if_modified(|jobs| jobs.put(name, view));
-        } else if let Some(name) = self.name_by_uid.remove(&uid) {
-            self.jobs.send_if_modified(|jobs| {
-                jobs.get(&name).is_some_and(|job| job.record.uid == uid) && jobs.remove(&name)
-            });
-        }
-    }
-
-    fn show_node(&mut self, node: NodeName) {
-        let view = self.fleet.node_view(&node);
-        self.reports
-            .see(&node, view.as_ref().map(|view| &view.report));
-        self.nodes.send_if_modified(|nodes| match view {
-            Some(view) => nodes.put(node, view),
-            None => nodes.remove(&node),
-        });
-    }
-
     fn order(&self, session: SessionId, change: impl FnOnce(&mut SessionOrders)) {
         match self.sessions.get(&session) {
             Some(session) => session.orders.send_modify(change),
             None => debug!(%session, "an order for a session that is over"),
         }
     }
-
-    /// Keeps "last heard" true between changes of a node. It changes with each heartbeat, so watchers
-    /// are not told.
-    fn heard(&self, session: SessionId) {
-        let now = Timestamp(self.clock.now_us());
-        if let Some(session) = self.sessions.get(&session) {
-            self.nodes.send_if_modified(|nodes| {
-                nodes.amend(&session.node, |node| node.last_heard = Some(now));
-                false
-            });
-        }
-    }
-
-    /// Publishes the whole board before the first input.
-    fn publish_all(&mut self, events: Vec<muster_core::fleet::Event>) {
-        let views = self.fleet.job_views();
-        let jobs: BTreeSet<JobUid> = views.iter().map(|view| view.record.uid.clone()).collect();
-        self.events
-            .send_replace(Events::loaded(events, |uid| jobs.contains(uid)));
-        self.name_by_uid.extend(
-            views
-                .iter()
-                .map(|view| (view.record.uid.clone(), view.record.name.clone())),
-        );
-        self.jobs.send_modify(|jobs| {
-            for view in views {
-                jobs.put(view.record.name.clone(), view);
-            }
-        });
-        let views = self.fleet.node_views();
-        self.reports = Reports::loaded(&views);
-        self.nodes.send_modify(|nodes| {
-            for view in views {
-                nodes.put(view.record.name.clone(), view);
-            }
-        });
-    }
-}
-
-/// Logs and shows the events of a commit. Those of a deleted job lose their special place, and are dropped with
-/// all other old ones.
-fn publish_events(board: &watch::Sender<Events>, writes: Vec<Write>) {
-    let (mut new, mut deleted) = (Vec::new(), Vec::new());
-    for write in writes {
-        match write.change {
-            Change::Event(event) => new.push(*event),
-            Change::DeleteJob(uid) => deleted.push(uid),
-            _ => {}
-        }
-    }
-    if new.is_empty() && deleted.is_empty() {
-        return;
-    }
-    for event in &new {
-        let (job, node) = (
-            event.job.as_ref().map(|(_, name)| name.to_string()),
-            event.node.as_ref().map(ToString::to_string),
-        );
-        if event.warning {
-            warn!(reason = event.reason, job, node, "{}", event.message);
-        } else {
-            info!(reason = event.reason, job, node, "{}", event.message);
-        }
-    }
-    board.send_modify(|events| {
-        new.into_iter().for_each(|event| events.push(event));
-        deleted.iter().for_each(|job| events.release(job));
-    });
 }

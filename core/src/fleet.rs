@@ -73,7 +73,7 @@
 //! | `resize` | does its generation give way to another |
 //! | `lifetime` | its deadlines |
 //! | `suspend` | a suspended job holds no nodes |
-//! | `open` | its next generation: opened, started |
+//! | `open`, `start` | its next generation: opened, started |
 //! | `fence`, `ends`, `fill_receipt` | what is recorded about its members |
 //! | `describe` | its phase, reason and sentence |
 //! | **The turn** | |
@@ -157,6 +157,7 @@ mod rules;
 mod scratch;
 mod settle;
 mod settle_order;
+mod start;
 pub mod store_clients;
 mod suspend;
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! The next generation. It is opened when it is due and there are nodes for it. It is started when
-//! all members are ready and the previous generations are inert.
+//! Opens the next generation when it is due and there are nodes for it. It never ends a generation, and
+//! `start` starts it.
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use crate::{
     fleet::{
-        account, agreement, generation,
+        account, agreement,
         job::{GenerationRecord, Phase, Reason},
         job_turn::JobTurn,
         live::Condition,
@@ -251,79 +251,5 @@ impl JobTurn<'_> {
             ..member.clone()
         });
         with.collect::<Vec<_>>().into()
-    }
-
-    /// Starts the generation being formed, once all members are ready and the previous ones are
-    /// inert.
-    pub(crate) fn start(&mut self) {
-        let job = &*self.job;
-        let Some(generation) = job.current.as_ref().filter(|g| !g.started) else {
-            return;
-        };
-        let inert = job
-            .retiring
-            .iter()
-            .all(|g| generation::is_inert(self.nodes, g, job.spec.progress));
-        let Some(store) = generation::tcp_store(self.nodes, self.uid, generation) else {
-            return;
-        };
-        let peers = match job.spec.framework.tells_peers() {
-            true => generation::peers(self.nodes, self.uid, generation),
-            false => Some(Vec::new()),
-        };
-        let keys = generation::keys(self.nodes, self.uid, job.spec.framework, generation);
-        let (Some(peers), Some(keys)) = (peers, keys) else {
-            return;
-        };
-        // A generation that has already lost a member will be replaced, not started.
-        if !inert
-            || !generation.dead.is_empty()
-            || !generation::unready(self.nodes, self.uid, generation).is_empty()
-        {
-            return;
-        }
-        if !self.mismatched().is_empty() {
-            return;
-        }
-        let job = &mut *self.job;
-        let generation = job.current.as_mut().expect("checked above");
-        (generation.started, generation.started_at) = (true, Some(self.now));
-        (generation.store, generation.peers) = (Some(store), peers);
-        generation.keys = keys;
-        job.first_started.get_or_insert(self.now);
-        let (number, world, nodes) = (
-            generation.number,
-            generation.world_size(),
-            generation.members.len(),
-        );
-        let more_members = match job.spec.packs() {
-            true => format!(" with {} members", generation.size()),
-            false => String::new(),
-        };
-        let names: Vec<&str> = generation
-            .members
-            .iter()
-            .take(16)
-            .map(|m| m.node.as_str())
-            .collect();
-        let more = if nodes > names.len() { ", ..." } else { "" };
-        let message = format!(
-            "generation {number}: world {world} on {nodes} nodes{more_members}: {}{more}",
-            names.join(", ")
-        );
-        if let Some(incident) = job
-            .incidents
-            .last_mut()
-            .filter(|incident| incident.to == Some(number) && incident.from.is_some())
-        {
-            incident.stopped_at.get_or_insert(self.now);
-        }
-        let stack = self.know_stacks();
-        let message = if stack.is_empty() {
-            message
-        } else {
-            format!("{message}; {stack}")
-        };
-        self.note("WorldFormed", message).in_generation(number);
     }
 }

@@ -14,9 +14,10 @@
 //! live in the pod. A job that is over gets no generation, so its pods need no announcement. From its
 //! deletion request on a pod counts as going.
 //!
-//! A job that has given its pods back pauses before it gets new ones. It also pauses after the
-//! deletion of a pod whose successor may meet the same end (the job *backs off*). Nothing of this is
-//! stored. A coordinator that starts reads all pods first.
+//! A job that has given its pods back, or whose pods end at once, pauses before it gets new ones (`pause`).
+//! Nothing of this is stored. A coordinator that starts reads all pods first.
+
+mod pause;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,23 +25,18 @@ use std::{
     time::Duration,
 };
 
+use pause::Pauses;
+
 use crate::{
     fleet::{
-        job::{JobRecord, Phase},
+        job::JobRecord,
         pod_plan::{Host, PodState, Unneeded, plan},
         worker_pod::WorkerPod,
     },
-    id::{Generation, NodeName},
+    id::NodeName,
     time::Timestamp,
 };
 
-/// The first and the longest pause after a job gave its pods back, without the random part: up to as
-/// much again.
-const GIVEN_BACK_MIN: Duration = Duration::from_secs(30);
-const GIVEN_BACK_MAX: Duration = Duration::from_secs(600);
-/// The first and the longest pause after the deletion of a pod that the job backs off after.
-const BACK_OFF_MIN: Duration = Duration::from_secs(1);
-const BACK_OFF_MAX: Duration = Duration::from_secs(300);
 /// How long a created pod counts as existing if the watch does not report it. It may have come and
 /// gone between two watches. Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout`
 /// in `pkg/controller/controller_utils.go`). Less is enough here, because a surplus pod is deleted
@@ -62,16 +58,7 @@ pub struct PodWork {
     deleting: BTreeMap<String, Deleting>,
     /// When each pod was seen first, by uid.
     first_seen: BTreeMap<String, Timestamp>,
-    /// How often in a row the job has given its pods back.
-    given_back: u32,
-    /// How often the job has backed off since a generation of it last began to train.
-    back_offs: u32,
-    /// The last generation that was seen training.
-    trained: Generation,
-    /// The end of the pause after the job gave its pods back.
-    given_back_until: Option<Timestamp>,
-    /// The end of the pause after the last pod that the job backed off after.
-    backs_off_until: Option<Timestamp>,
+    pauses: Pauses,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,14 +132,9 @@ impl PodWork {
     ) -> NextWork {
         let pods: Vec<WorkerPod> = self.watched().collect();
         let plan = plan(job, &pods, hosts, state, now);
-        // A pod that ends again and again beside a generation that trains must not be created each
-        // second, so only a new generation counts as success.
-        if job.phase == Phase::Running && job.last_generation != self.trained {
-            self.trained = job.last_generation;
-            (self.given_back, self.back_offs) = (0, 0);
-        }
+        self.pauses.see(job);
         self.forget_expired(now);
-        let gives_back = plan.gives_back && self.begin_pause(now, random);
+        let gives_back = plan.gives_back && self.pauses.give_back(now, random);
 
         let to_announce = self.to_announce(&plan.delete);
         // A job that is over gets no new generation, so the fleet need not be told.
@@ -185,20 +167,6 @@ impl PodWork {
     fn forget_expired(&mut self, now: Timestamp) {
         let is_over = |pod: &Creating| matches!(pod, Creating::Created { until } if *until <= now);
         self.creating.retain(|_, pod| !is_over(pod));
-    }
-
-    /// Begins the pause of a job that gives its pods back. False if that pause has begun: the plan repeats
-    /// `gives_back` until the deletions are requested.
-    fn begin_pause(&mut self, now: Timestamp, random: u64) -> bool {
-        if self.given_back_until.is_some_and(|until| now < until) {
-            return false;
-        }
-        let pause = (GIVEN_BACK_MIN * (1 << self.given_back.min(5))).min(GIVEN_BACK_MAX);
-        // Two jobs that gave way to each other must not come back at the same moment.
-        let jitter = pause.mul_f64((random % 1_000) as f64 / 1_000.0);
-        self.given_back_until = Some(now + pause + jitter);
-        self.given_back += 1;
-        true
     }
 
     /// The uids of all pods that will go: those to be deleted, and those whose deletion was requested.
@@ -236,7 +204,7 @@ impl PodWork {
 
     /// Until when the job pauses before it gets new pods.
     pub fn pauses_until(&self) -> Option<Timestamp> {
-        self.given_back_until.max(self.backs_off_until)
+        self.pauses.until()
     }
 
     /// The name under which the next pod of the job is requested. From now on the pod is requested.
@@ -276,12 +244,8 @@ impl PodWork {
     pub fn begin_delete(&mut self, unneeded: &Unneeded, now: Timestamp) {
         self.deleting
             .insert(unneeded.uid.clone(), Deleting::Requested);
-        // Pods that end together count once: the job backs off anew only when its pause is over.
-        let pauses = self.backs_off_until.is_some_and(|until| now < until);
-        if unneeded.backs_off && !pauses {
-            let pause = (BACK_OFF_MIN * (1 << self.back_offs.min(9))).min(BACK_OFF_MAX);
-            self.backs_off_until = Some(now + pause);
-            self.back_offs += 1;
+        if unneeded.backs_off {
+            self.pauses.back_off(now);
         }
     }
 

@@ -1,7 +1,10 @@
 use super::*;
-use crate::fleet::{
-    job::tests::record,
-    worker_pod::{PodStage, node_of},
+use crate::{
+    fleet::{
+        job::{Phase, tests::record},
+        worker_pod::{PodStage, node_of},
+    },
+    id::Generation,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -186,7 +189,7 @@ fn each_time_that_the_job_backs_off_it_pauses_longer() {
         ..job.clone()
     };
     steps(&mut work, &trains(1), 300);
-    assert_eq!(work.back_offs, 0);
+    assert_eq!(work.pauses.back_offs(), 0);
     let gone = Unneeded {
         pod: "a".into(),
         uid: "a".into(),
@@ -195,9 +198,9 @@ fn each_time_that_the_job_backs_off_it_pauses_longer() {
     };
     work.begin_delete(&gone, at(300));
     steps(&mut work, &trains(1), 301);
-    assert_eq!(work.back_offs, 1, "this generation trained before");
+    assert_eq!(work.pauses.back_offs(), 1, "this generation trained before");
     steps(&mut work, &trains(2), 302);
-    assert_eq!(work.back_offs, 0);
+    assert_eq!(work.pauses.back_offs(), 0);
 }
 
 #[test]
@@ -214,7 +217,10 @@ fn pods_that_end_together_cost_one_pause() {
     let gone = obeyed(&mut work, &job, 1).delete;
     assert_eq!(gone.len(), 3);
     gone.iter().for_each(|pod| work.begin_delete(pod, at(1)));
-    assert_eq!((work.back_offs, work.pauses_until()), (1, Some(at(2))));
+    assert_eq!(
+        (work.pauses.back_offs(), work.pauses_until()),
+        (1, Some(at(2)))
+    );
 }
 
 #[test]
@@ -227,9 +233,9 @@ fn a_job_that_backs_off_still_pauses_when_it_gives_its_pods_back() {
         backs_off: true,
     };
     work.begin_delete(&ended, at(1));
-    assert!(work.begin_pause(at(1), 0));
+    assert!(work.pauses.give_back(at(1), 0));
     assert_eq!(work.pauses_until(), Some(at(31)));
-    assert!(!work.begin_pause(at(2), 0), "this pause has begun");
+    assert!(!work.pauses.give_back(at(2), 0), "this pause has begun");
 }
 
 #[test]

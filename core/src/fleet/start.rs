@@ -1,0 +1,84 @@
+//! Starts the generation that is being formed, once all members are ready and the previous generations
+//! are inert. It never chooses members: `open` has.
+
+use crate::fleet::{
+    generation,
+    job::{GenerationRecord, JobRecord},
+    job_turn::JobTurn,
+};
+
+/// How many nodes an event names.
+const NAMED: usize = 16;
+
+impl JobTurn<'_> {
+    /// Starts the generation being formed, if it may start.
+    pub(crate) fn start(&mut self) {
+        let job = &*self.job;
+        let Some(generation) = job.current.as_ref().filter(|g| !g.started) else {
+            return;
+        };
+        let Some(store) = generation::tcp_store(self.nodes, self.uid, generation) else {
+            return;
+        };
+        let peers = match job.spec.framework.tells_peers() {
+            true => generation::peers(self.nodes, self.uid, generation),
+            false => Some(Vec::new()),
+        };
+        let keys = generation::keys(self.nodes, self.uid, job.spec.framework, generation);
+        let (Some(peers), Some(keys)) = (peers, keys) else {
+            return;
+        };
+        if !self.may_start(generation) {
+            return;
+        }
+        let job = &mut *self.job;
+        let generation = job.current.as_mut().expect("checked above");
+        (generation.started, generation.started_at) = (true, Some(self.now));
+        (generation.store, generation.peers) = (Some(store), peers);
+        generation.keys = keys;
+        let number = generation.number;
+        job.first_started.get_or_insert(self.now);
+        // By now every previous generation is inert.
+        let incident = job.incidents.last_mut();
+        let incident = incident.filter(|one| one.to == Some(number) && one.from.is_some());
+        if let Some(incident) = incident {
+            incident.stopped_at.get_or_insert(self.now);
+        }
+        let mut message = world(self.job).unwrap_or_default();
+        let stack = self.know_stacks();
+        if !stack.is_empty() {
+            message = format!("{message}; {stack}");
+        }
+        self.note("WorldFormed", message).in_generation(number);
+    }
+
+    /// Whether all members are ready and go together, and no previous generation can make a step. A
+    /// generation that has already lost a member will be replaced, not started.
+    fn may_start(&self, generation: &GenerationRecord) -> bool {
+        let mut retiring = self.job.retiring.iter();
+        let progress = self.job.spec.progress;
+        retiring.all(|g| generation::is_inert(self.nodes, g, progress))
+            && generation.dead.is_empty()
+            && generation::unready(self.nodes, self.uid, generation).is_empty()
+            && self.mismatched().is_empty()
+    }
+}
+
+/// The world of the job's current generation, and its first nodes: for an event.
+fn world(job: &JobRecord) -> Option<String> {
+    let generation = job.current.as_ref()?;
+    let members = match job.spec.packs() {
+        true => format!(" with {} members", generation.size()),
+        false => String::new(),
+    };
+    let nodes = generation.members.iter().map(|member| member.node.as_str());
+    let names: Vec<&str> = nodes.take(NAMED).collect();
+    let all = generation.members.len();
+    let more = if all > names.len() { ", ..." } else { "" };
+    Some(format!(
+        "generation {}: world {} on {all} nodes{members}: {}{more}",
+        generation.number,
+        generation.world_size(),
+        names.join(", ")
+    ))
+}

@@ -28,7 +28,7 @@ upgrade: ## build an earlier commit (FROM=COMMIT), and replace each of its daemo
 strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB)
 	@exec tools/strangers $(STRANGERS)
 
-frameworks: ## accelerate, DeepSpeed, TensorFlow, JAX, XGBoost, LightGBM and MPI through killed members, cut nodes and scaling: what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 3.2 GB)
+frameworks: ## accelerate, DeepSpeed, TensorFlow, JAX, XGBoost, LightGBM, MPI and Horovod through killed members, cut nodes and scaling: what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 5.1 GB)
 	@exec tools/frameworks $(FRAMEWORKS)
 
 adoption: ## Kubeflow's own SDK against the coordinator and a real API server (kube-apiserver and etcd; packages from the index, 150 MB)

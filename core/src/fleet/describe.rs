@@ -6,6 +6,7 @@ use crate::{
         job::{GenerationRecord, JobRecord, Phase, Reason},
         job_turn::JobTurn,
         live::LeftAsItIs,
+        placement::{Placement, Shortfall},
         unhealthy,
     },
     id::NodeName,
@@ -156,12 +157,26 @@ impl JobTurn<'_> {
                 Reason::BelowReplicas,
                 format!("{have} of {wanted} wanted {counted}{}", waits()),
             )
+        } else if let Some(shortfall) = self.cannot_shrink(generation) {
+            let message = format!(
+                "{have} {counted}, and {wanted} wanted; it keeps them until so many can be had: {shortfall}"
+            );
+            (Phase::Running, Reason::Running, message)
         } else {
             (
                 Phase::Running,
                 Reason::Running,
                 format!("world {} on {on}", generation.world_size()),
             )
+        }
+    }
+
+    /// What a generation lacks that should be smaller, if the smaller one could not be opened.
+    fn cannot_shrink(&self, generation: &GenerationRecord) -> Option<Shortfall> {
+        let is_due = self.job.replicas < generation.size() && !self.is_listening();
+        match is_due.then(|| self.place())? {
+            Placement::Gang(_) => None,
+            Placement::Short(shortfall) => Some(shortfall),
         }
     }
 

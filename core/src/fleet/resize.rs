@@ -83,7 +83,11 @@ impl JobTurn<'_> {
         }
         let (have, wanted) = (generation.size(), job.replicas);
         if wanted < have {
-            return Resize::Shrink(job.replicas);
+            // Its nodes may take no new work, and then the smaller generation could not be opened.
+            return match self.place() {
+                Placement::Gang(_) => Resize::Shrink(wanted),
+                Placement::Short(_) => Resize::Keep,
+            };
         }
         let (leaving, ailing) = (
             unhealthy::leaving(self.nodes, self.job),

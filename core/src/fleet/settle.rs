@@ -130,7 +130,7 @@ impl JobTurn<'_> {
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else {
             return false;
         };
-        let full = generation.size() >= job.replicas
+        let full = generation.size() == job.replicas
             && unhealthy::ailing(self.nodes, self.job).is_none()
             && unhealthy::leaving(self.nodes, self.job).is_none();
         self.live.condition.is_sound() && (full || !generation.started)

@@ -331,6 +331,29 @@ fn scale_is_obeyed_without_cool_down_and_kept_within_bounds() {
     );
 }
 
+/// Members stay on cordoned nodes, but a new generation could not have them.
+#[test]
+fn a_job_shrinks_only_if_the_smaller_generation_has_nodes() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 3, 3));
+    for node in ["a", "b"] {
+        bench.request(Request::Cordon {
+            node: node.into(),
+            reason: "fan".into(),
+        });
+    }
+    let name = bench.job("digits").name.clone();
+    bench.request(Request::Scale { name, nodes: 2 });
+    bench.pass(SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.last_generation.0, job.phase), (1, Phase::Running));
+    let waits = "3 nodes, and 2 wanted; it keeps them until so many can be had: ";
+    assert!(job.message.starts_with(waits), "{}", job.message);
+    bench.connect("d");
+    bench.pass(SECOND);
+    assert_eq!(bench.members("digits"), ["c", "d"]);
+}
+
 #[test]
 fn it_ends_well_when_all_ranks_do_and_frees_its_nodes() {
     let mut bench = Bench::new(&["a", "b"]);

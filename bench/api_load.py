@@ -298,7 +298,7 @@ def block(meta, options, phases):
         "API server, etcd, coordinator and the program that writes the statuses share the processors. Bytes are those on the wire, with TLS.",
         f"After a restart the coordinator serves after {last['serving']} s, has read the jobs after {last['jobs']} s, the pods after {last['pods']} s",
         f"and the nodes after {last['nodes']} s. While pods are made, it asks: {listed(of('pods are made')[0]['asked'])}.",
-        f"While statuses change ({changed['changes']:,} changes a round): {listed(changed['asked'])}.",
+        f"While statuses change ({changed['changes']:,} changes a round), in the first round: {listed(changed['asked'])}.",
         f"At most it had {max(one['rss']['most'] for one in phases)} MiB.",
     ]
     if not options.build:

@@ -101,7 +101,7 @@ def block(meta, options, found):
         f"\nMeasured by `{meta['command']}` on {meta['date']}, commit {meta['commit']}: {meta['machine']}; load before it {meta['load']}.",
         f"{options.agents} agents, one job of {options.members} nodes, {options.exits} deaths a round. Median of {options.rounds} rounds, and least to most.",
         "API server, etcd, coordinator and all agents share the processors, and etcd does not wait for its disk.",
-        f"With an API server the killed coordinator's Lease of {LEASE} s is part of the last time but one.",
+        f"With an API server, the time from the kill to the last welcome has the killed coordinator's Lease of {LEASE} s in it.",
     ]
     if not options.build:
         words.append("The programs were built without optimisation.")

@@ -143,7 +143,7 @@ fn wrong_starts_are_refused_by_field() {
                 s.args.push("\0".into());
                 s
             },
-            "args and env: a NUL byte cannot be passed to a program",
+            "args: a NUL byte cannot be passed to a program",
         ),
     ];
     for (spec, text) in cases {

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use muster_runner::socket;
-use muster_runner::wire::{Command, Phase};
+use muster_runner::wire::{Command, MAX_REQUEST, Phase};
 use rig::Rig;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -20,7 +20,8 @@ fn control_socket() {
     let rig = Rig::new();
     let mut good = rig.ready();
     let long = format!("{}\n", "x".repeat(1 << 20));
-    let longer = "x".repeat((1 << 20) + 20_000);
+    let longer = "x".repeat(MAX_REQUEST + 20_000);
+    let too_long = format!("a request is longer than {MAX_REQUEST} bytes");
     let deep = format!("{}\n", "[".repeat(100_000));
     // (bytes sent, kind, text, whether the connection is closed afterwards)
     let cases: [(&[u8], &str, &str, bool); 19] = [
@@ -122,12 +123,7 @@ fn control_socket() {
             "not a JSON line: expected value at line 1 column 1",
             true,
         ),
-        (
-            longer.as_bytes(),
-            "malformed",
-            "a request is longer than 1048576 bytes",
-            true,
-        ),
+        (longer.as_bytes(), "malformed", &too_long, true),
     ];
     for (bytes, kind, text, closed) in cases {
         let mut client = rig.client();

@@ -499,7 +499,7 @@ impl Supervisor {
             true => launches.iter().map(member_spec).collect(),
             false => Vec::new(),
         };
-        // What is left describes the only member, or the first.
+        // The other fields describe the only member, or the first.
         let mut launch = launches.swap_remove(0).1;
         let key = self.accepted(run).and_then(|accepted| accepted.key.clone());
         let mpi = match mpi::part(assignment, start, key, &site, &mut launch.env) {

@@ -220,7 +220,7 @@ pub struct Assignment {
     /// first of them, and the GPUs and processes of all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Seated>,
-    /// What those members run.
+    /// The programs of those members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<Program>,
 }
@@ -238,7 +238,7 @@ pub struct Seated {
     pub gpus: Vec<String>,
 }
 
-/// What members of one role run.
+/// The program of the members of one role.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Program {
@@ -303,7 +303,8 @@ impl Assignment {
     }
 }
 
-/// What an agent reports about one run. Times are on the clock of the process that holds the report: the wire carries ages.
+/// A report of an agent about one run. Times are on the clock of the process that holds the report,
+/// because the wire carries ages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunReport {

@@ -12,7 +12,7 @@ mod rig;
 
 use rig::Rig;
 
-/// What a rank knows about itself.
+/// The variables by which a rank knows its place.
 const WHO: &str = r#"echo "$0 $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK in $(basename "$PWD") errors $(basename "$(dirname "$TORCHELASTIC_ERROR_FILE")")""#;
 
 fn member(rig: &Rig, number: u32, first_rank: u32, ranks: u32, script: &str) -> MemberSpec {

@@ -1,5 +1,5 @@
-//! What users see of the engine's state: jobs, nodes and events, on boards that the API reads. It never
-//! decides, and nothing is shown before it is stored.
+//! Publishes jobs, nodes and events on the boards that the API reads. It never decides, and it shows
+//! nothing before that is stored.
 
 use std::collections::BTreeSet;
 

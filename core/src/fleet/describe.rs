@@ -6,7 +6,6 @@ use crate::{
         job::{GenerationRecord, JobRecord, Phase, Reason},
         job_turn::JobTurn,
         live::LeftAsItIs,
-        placement::{Placement, Shortfall},
         unhealthy,
     },
     id::NodeName,
@@ -157,7 +156,7 @@ impl JobTurn<'_> {
                 Reason::BelowReplicas,
                 format!("{have} of {wanted} wanted {counted}{}", waits()),
             )
-        } else if let Some(shortfall) = self.cannot_shrink(generation) {
+        } else if let Some(shortfall) = &self.live.cannot_shrink {
             let message = format!(
                 "{have} {counted}, and {wanted} wanted; it keeps them until so many can be had: {shortfall}"
             );
@@ -168,15 +167,6 @@ impl JobTurn<'_> {
                 Reason::Running,
                 format!("world {} on {on}", generation.world_size()),
             )
-        }
-    }
-
-    /// What a generation lacks that should be smaller, if the smaller one could not be opened.
-    fn cannot_shrink(&self, generation: &GenerationRecord) -> Option<Shortfall> {
-        let is_due = self.job.replicas < generation.size() && !self.is_listening();
-        match is_due.then(|| self.place())? {
-            Placement::Gang(_) => None,
-            Placement::Short(shortfall) => Some(shortfall),
         }
     }
 

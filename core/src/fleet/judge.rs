@@ -60,7 +60,7 @@ enum Judgement {
     Stranded {
         /// How many they are.
         silent: usize,
-        /// What placement lacks.
+        /// The reason why placement finds too few nodes.
         shortfall: String,
     },
     /// Members were silent together, and the first is back. The others have until this moment to

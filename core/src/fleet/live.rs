@@ -19,6 +19,8 @@ pub(crate) struct Live {
     pub prewarm_awaited: BTreeSet<NodeName>,
     /// Since when the job could begin, and waits for more of its pods.
     pub pods_since: Option<Timestamp>,
+    /// What the job lacks to become smaller, as a user asked.
+    pub cannot_shrink: Option<String>,
     /// More room would have changed nothing when the job was last settled.
     pub has_all_it_wants: bool,
 }

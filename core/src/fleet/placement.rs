@@ -147,7 +147,7 @@ pub(crate) enum Placement {
 pub(crate) struct Shortfall {
     pub need: u32,
     pub have: u32,
-    /// What these two count: nodes, or members.
+    /// The unit of these two: nodes or members.
     pub counts: &'static str,
     pub excluded: BTreeMap<NodeName, Exclusion>,
 }

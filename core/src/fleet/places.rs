@@ -1,4 +1,4 @@
-//! Which members a generation has on which node, and which ranks are theirs.
+//! Finds the members that a generation has on a node, and their ranks.
 //!
 //! The layout says which role and ranks a member has, by its number. The sealed list says which node
 //! holds it. Questions about a node (is it dead, is it heard) are not answered here.

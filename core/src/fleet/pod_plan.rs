@@ -101,7 +101,7 @@ impl PodState {
     }
 }
 
-/// What to do about the pods of this job. `hosts` says what is thought of each host, and `states` what
+/// Plans the pods of this job. `hosts` says what is thought of each host, and `states` what
 /// is thought of each pod.
 pub fn plan<'a>(
     job: &JobRecord,

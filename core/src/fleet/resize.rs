@@ -7,7 +7,7 @@ use crate::{
         job::{Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::JobTurn,
         members::{Member, size},
-        placement::Placement,
+        placement::{Placement, Shortfall},
         prewarm::Readiness,
         receipt::{Cause, Incident},
         rules, unhealthy,
@@ -27,6 +27,9 @@ enum Resize {
     KeepUntil(Timestamp),
     /// A user wants fewer nodes.
     Shrink(u32),
+    /// A user wants fewer nodes, and the smaller generation could not be opened: its members' nodes
+    /// take no new work.
+    CannotShrink(Shortfall),
     /// A member's machine will be taken away. The next generation is opened without it. It may be
     /// smaller, or may have to wait for enough nodes. The text names the node and the reason.
     Leave(NodeName, String),
@@ -41,11 +44,16 @@ impl JobTurn<'_> {
     /// the joining nodes are ready, or have had their time for that.
     pub(crate) fn resize(&mut self) {
         self.wake_when_unavoided();
+        self.live.cannot_shrink = None;
         loop {
             let wanted = self.wanted();
             let gang = match &wanted {
                 Resize::Keep => return,
                 Resize::KeepUntil(at) => return self.wake(*at),
+                Resize::CannotShrink(shortfall) => {
+                    self.live.cannot_shrink = Some(shortfall.to_string());
+                    return;
+                }
                 Resize::Shrink(_) | Resize::Leave(..) => None,
                 Resize::Move(gang, _) | Resize::Grow(gang) => Some(gang),
             };
@@ -83,10 +91,9 @@ impl JobTurn<'_> {
         }
         let (have, wanted) = (generation.size(), job.replicas);
         if wanted < have {
-            // Its nodes may take no new work, and then the smaller generation could not be opened.
             return match self.place() {
                 Placement::Gang(_) => Resize::Shrink(wanted),
-                Placement::Short(_) => Resize::Keep,
+                Placement::Short(shortfall) => Resize::CannotShrink(shortfall),
             };
         }
         let (leaving, ailing) = (
@@ -177,7 +184,7 @@ impl JobTurn<'_> {
         let (have, number) = (generation.size(), generation.number);
         let counted = self.job.spec.counts();
         let (cause, message) = match to {
-            Resize::Keep | Resize::KeepUntil(_) => return,
+            Resize::Keep | Resize::KeepUntil(_) | Resize::CannotShrink(_) => return,
             Resize::Shrink(wanted) => (
                 Cause::Scaled,
                 format!("shrinking from {have} to {wanted} {counted} as asked"),

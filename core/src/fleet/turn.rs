@@ -23,7 +23,6 @@ use crate::{
         registry::Registry,
         scratch::Scratch,
         tombstone::{self, Tombstone},
-        unhealthy,
         view::{self, JobView, NodeView, PodPlace},
         worker_pods::WorkerPods,
     },
@@ -221,7 +220,7 @@ impl Fleet {
                 &self.jobs,
                 capacity::slots_free(node, &self.jobs, None),
                 self.conditions(node),
-                unhealthy::no_new_work(node).or_else(|| pod_gpus::no_new_work(&self.nodes, node)),
+                capacity::no_new_work(&self.nodes, node),
                 marking::due(node, self.brake.is_some(), &self.policy),
             )
         })

@@ -43,7 +43,7 @@ fn why_never(framework: Framework, launch: Launch) -> Option<String> {
     }
 }
 
-/// What the document says, or the default. `top` is the spec without its roles.
+/// Reads the document, or takes the default. `top` is the spec without its roles.
 pub(super) fn check(document: &SpecDocument, top: &JobSpec, errors: &mut Errors) -> Placing {
     let why_never = why_never(top.framework, top.launch);
     let alone = document.roles.is_empty() || top.framework == Framework::Xgboost;

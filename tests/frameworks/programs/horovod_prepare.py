@@ -1,4 +1,4 @@
-"""Builds Horovod with MPI and gloo against the TensorFlow of its environment: eight minutes on two cores."""
+"""Builds Horovod with MPI and gloo against the TensorFlow of its environment, which takes minutes."""
 
 import importlib.util
 import os

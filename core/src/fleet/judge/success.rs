@@ -23,7 +23,7 @@ use crate::{
 type EndedWell<'a> = (Timestamp, u32, &'a NodeName);
 
 impl JobTurn<'_> {
-    /// What a rule says of the members that have ended well while others train.
+    /// Applies the rules to the members that have ended well while others train.
     pub(super) fn win(&self, generation: &GenerationRecord) -> Option<Judgement> {
         if let Some(won) = &generation.won {
             let until = won.at + self.policy.success_grace;

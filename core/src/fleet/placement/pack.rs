@@ -10,15 +10,11 @@
 //! members could share nodes gets one member only. The greedy choice finds room for members that need
 //! equally many GPUs, or powers of two of them, whenever there is any.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use super::{
-    Candidate, Exclusion, FreeGpu, Placement, Score, Shortfall, exclusion, only_one_stack,
-    roles::{RoleNeed, kinds, unfit},
-    score,
+    Candidate, Exclusion, FreeGpu, Placement, Score, Shortfall, only_one_stack,
+    roles::{Fitting, RoleNeed, fitting, kinds, unfit},
 };
 use crate::{
     fleet::members::{Member, Seat},
@@ -57,7 +53,7 @@ struct Preference {
     node: NodeName,
 }
 
-/// What all nodes together hold of a gang.
+/// The members of a gang that all nodes together hold.
 struct Filled<'a, 'b> {
     kind: &'a Kind,
     /// Nodes with members come first, in the order in which they were taken.
@@ -145,25 +141,11 @@ impl Filled<'_, '_> {
 /// Chooses nodes for these roles, of `wanted` members in all if there is room. A job without roles has
 /// one.
 pub(crate) fn pack(candidates: &[Candidate<'_>], roles: &[RoleNeed], wanted: u32) -> Placement {
-    let mut order: Vec<usize> = (0..roles.len()).collect();
-    order.sort_by_key(|role| (Reverse(roles[*role].gpus_per_node), *role));
-    let mut excluded: BTreeMap<NodeName, Exclusion> = BTreeMap::new();
-    let mut fit: Vec<(Score, &Candidate<'_>)> = Vec::new();
-    for candidate in candidates {
-        let why = |role: &usize| exclusion(candidate, &roles[*role].need());
-        let reasons: Vec<Option<Exclusion>> = order.iter().map(why).collect();
-        match reasons.iter().position(Option::is_none) {
-            Some(fits) => fit.push((score(candidate, &roles[order[fits]].need()), candidate)),
-            // The role that needs most says it best: "2 of 8 GPUs free".
-            None => excluded.extend(
-                reasons
-                    .into_iter()
-                    .flatten()
-                    .next()
-                    .map(|why| (candidate.node.clone(), why)),
-            ),
-        }
-    }
+    let Fitting {
+        order,
+        mut fit,
+        mut excluded,
+    } = fitting(candidates, roles);
     let min: u32 = roles.iter().map(|role| role.min).sum();
     let least = least_nodes(&fit, roles, &order);
     let gpus = roles.iter().map(|role| role.gpus_per_node).max();
@@ -330,7 +312,7 @@ fn fill<'a, 'b>(
     }
 }
 
-/// What keeps nodes from holding the members that have no place.
+/// The reasons why nodes cannot hold the members that have no place.
 fn of_no_use<'f>(
     filled: &'f Filled<'_, '_>,
     roles: &'f [RoleNeed],

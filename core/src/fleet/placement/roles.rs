@@ -81,6 +81,42 @@ impl Filled<'_, '_> {
     }
 }
 
+/// The candidates that could serve a role.
+pub(super) struct Fitting<'a, 'b> {
+    /// The roles in the order in which they choose.
+    pub order: Vec<usize>,
+    /// Each with its score for the first role that it could serve.
+    pub fit: Vec<(Score, &'a Candidate<'b>)>,
+    /// The others.
+    pub excluded: BTreeMap<NodeName, Exclusion>,
+}
+
+pub(super) fn fitting<'a, 'b>(
+    candidates: &'a [Candidate<'b>],
+    roles: &[RoleNeed],
+) -> Fitting<'a, 'b> {
+    let mut order: Vec<usize> = (0..roles.len()).collect();
+    order.sort_by_key(|role| (Reverse(roles[*role].gpus_per_node), *role));
+    let (mut fit, mut excluded) = (Vec::new(), BTreeMap::new());
+    for candidate in candidates {
+        let why = |role: &usize| exclusion(candidate, &roles[*role].need());
+        let reasons: Vec<Option<Exclusion>> = order.iter().map(why).collect();
+        match reasons.iter().position(Option::is_none) {
+            Some(fits) => fit.push((score(candidate, &roles[order[fits]].need()), candidate)),
+            // The role that needs most says it best: "2 of 8 GPUs free".
+            None => {
+                let first = reasons.into_iter().flatten().next();
+                excluded.extend(first.map(|why| (candidate.node.clone(), why)));
+            }
+        }
+    }
+    Fitting {
+        order,
+        fit,
+        excluded,
+    }
+}
+
 /// Chooses a gang for these roles, of `wanted` nodes in all if there are as many. The members come in
 /// the order of the roles.
 pub(crate) fn place_roles(
@@ -88,26 +124,11 @@ pub(crate) fn place_roles(
     roles: &[RoleNeed],
     wanted: u32,
 ) -> Placement {
-    // Roles in the order in which they choose.
-    let mut order: Vec<usize> = (0..roles.len()).collect();
-    order.sort_by_key(|role| (Reverse(roles[*role].gpus_per_node), *role));
-    let mut excluded: BTreeMap<NodeName, Exclusion> = BTreeMap::new();
-    let mut fit: Vec<(Score, &Candidate<'_>)> = Vec::new();
-    for candidate in candidates {
-        let why = |role: &usize| exclusion(candidate, &roles[*role].need());
-        let reasons: Vec<Option<Exclusion>> = order.iter().map(why).collect();
-        match reasons.iter().position(Option::is_none) {
-            Some(fits) => fit.push((score(candidate, &roles[order[fits]].need()), candidate)),
-            // The role that needs most says it best: "2 of 8 GPUs free".
-            None => excluded.extend(
-                reasons
-                    .into_iter()
-                    .flatten()
-                    .next()
-                    .map(|why| (candidate.node.clone(), why)),
-            ),
-        }
-    }
+    let Fitting {
+        order,
+        mut fit,
+        mut excluded,
+    } = fitting(candidates, roles);
     let min: u32 = roles.iter().map(|role| role.min).sum();
     let gpus = roles.iter().map(|role| role.gpus_per_node);
     let all = Need {

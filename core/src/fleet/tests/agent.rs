@@ -1,7 +1,7 @@
 //! An agent of the tests, which obeys at once.
 
 use super::*;
-use crate::run::{DesiredRun, Endpoint, Key, LauncherState, Target};
+use crate::run::{Assignment, DesiredRun, Endpoint, Key, LauncherState, Start, Target};
 
 /// The port that each agent chooses for a process.
 pub(super) const PORT: u16 = 2222;
@@ -53,6 +53,16 @@ impl Agent {
             launchers
         })
     }
+}
+
+/// What a node was last told of the run that it shall start.
+pub(super) fn told(bench: &Bench, node: &str) -> (Assignment, Start) {
+    let told = &bench.agents[&node.into()].told;
+    let running = told.iter().find_map(|wanted| match &wanted.target {
+        Target::Running(assignment, start) => Some((*assignment.clone(), start.clone())),
+        _ => None,
+    });
+    running.unwrap()
 }
 
 /// `imports`: the imports of a starting launcher never end.

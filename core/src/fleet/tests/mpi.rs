@@ -1,10 +1,7 @@
 //! Jobs of MPI: who is told what, and whose end counts.
 
-use super::*;
-use crate::{
-    run::{Assignment, Start, Target},
-    spec::RoleDocument,
-};
+use super::{agent::told, *};
+use crate::spec::RoleDocument;
 
 /// A launcher and two workers with four slots each.
 fn document() -> SpecDocument {
@@ -28,15 +25,6 @@ fn started(nodes: &[&str]) -> Bench {
     bench.submit("pi", document());
     assert_eq!(bench.job("pi").phase, Phase::Running);
     bench
-}
-
-fn told(bench: &Bench, node: &str) -> (Assignment, Start) {
-    let told = &bench.agents[&node.into()].told;
-    let running = told.iter().find_map(|wanted| match &wanted.target {
-        Target::Running(assignment, start) => Some((*assignment.clone(), start.clone())),
-        _ => None,
-    });
-    running.unwrap()
 }
 
 #[test]

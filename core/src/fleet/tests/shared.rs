@@ -1,12 +1,11 @@
 //! Jobs whose members share nodes.
 
-use super::{agent::PORT, fences::connect_with, *};
-use crate::{
-    fleet::capacity,
-    protocol,
-    run::{Assignment, Start, Target},
-    spec::RoleDocument,
+use super::{
+    agent::{PORT, told},
+    fences::connect_with,
+    *,
 };
+use crate::{fleet::capacity, protocol, spec::RoleDocument};
 
 /// The node has so many slots from now on.
 fn slots(bench: &mut Bench, node: &str, slots: u32) {
@@ -59,15 +58,6 @@ fn seats(bench: &Bench) -> Vec<(String, Vec<u32>)> {
 
 fn at(node: &str, numbers: &[u32]) -> (String, Vec<u32>) {
     (node.to_owned(), numbers.to_vec())
-}
-
-fn told(bench: &Bench, node: &str) -> (Assignment, Start) {
-    let told = &bench.agents[&node.into()].told;
-    let running = told.iter().find_map(|wanted| match &wanted.target {
-        Target::Running(assignment, start) => Some((*assignment.clone(), start.clone())),
-        _ => None,
-    });
-    running.unwrap()
 }
 
 /// A rank ends, and its node's other ranks go on.
@@ -296,7 +286,7 @@ fn an_agent_of_the_version_before_gets_one_member() {
         .for_each(|node| slots(&mut bench, node, 3));
     bench.submit("digits", document());
     assert_eq!(seats(&bench), [at("b", &[0, 1, 2]), at("a", &[3])]);
-    // What it is told is what it understands: a member of four.
+    // It is told of one member of four, because it knows no shares.
     let (assignment, _) = told(&bench, "a");
     assert!(assignment.members.is_empty());
     assert_eq!((assignment.node_rank, assignment.node_count), (3, 4));

@@ -18,7 +18,7 @@ pub(super) const ARGS_MAX: usize = 1_024;
 pub(super) const ARG_BYTES_MAX: usize = 128 << 10;
 pub(super) const ENV_MAX: usize = 1_024;
 
-/// What a generation has in all, and this node of it.
+/// The totals of a generation, and the part that this node has of them.
 pub(super) struct Whole {
     pub(super) first: u32,
     pub(super) members: u32,

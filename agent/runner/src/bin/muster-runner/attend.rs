@@ -50,7 +50,7 @@ pub(crate) struct Orders {
     pub(crate) ranks: Vec<RankOrder>,
 }
 
-/// What one rank executes.
+/// The program of one rank.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct RankOrder {
     pub(crate) rank: u32,

@@ -33,7 +33,7 @@ pub(crate) const OVER_RESTARTS: [(&str, &str); 2] = [
 /// makes such files too.
 const ERRORS: &str = "errors";
 
-/// Which rank it is.
+/// The numbers of one rank.
 pub(crate) struct Place {
     pub(crate) rank: u32,
     pub(crate) local: u32,

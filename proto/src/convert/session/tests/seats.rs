@@ -1,4 +1,4 @@
-//! What is refused of members that share a node.
+//! Wrong messages about members that share a node are refused.
 
 use super::*;
 

@@ -138,6 +138,23 @@ fn a_stored_report_ends_nothing_before_its_node_is_heard() {
 }
 
 #[test]
+fn a_user_who_scales_a_job_does_not_wait_for_the_cool_down_beside_an_ailing_gpu() {
+    let mut bench = with_gpus(&["a", "b", "c"]);
+    let spec = SpecDocument {
+        max_replicas: Some(3),
+        ..spec(2, 2, 1)
+    };
+    bench.submit("digits", spec);
+    reports(&mut bench, "b", &[(gpu("b-0"), Severity::Drain)]);
+    assert_eq!(bench.job("digits").last_generation.0, 1, "the cool-down");
+    let name = bench.job("digits").name.clone();
+    bench.request(Request::Scale { name, nodes: 3 });
+    let job = bench.job("digits");
+    assert_eq!(job.last_generation.0, 2, "{}", job.message);
+    assert_eq!(given(&bench, "digits"), ["a-0", "b-1", "c-0"]);
+}
+
+#[test]
 fn a_gpu_nobody_uses_and_a_warning_move_nothing() {
     let mut bench = with_gpus(&["a", "b"]);
     bench.submit("digits", spec(2, 2, 1));

@@ -139,6 +139,8 @@ mod tests {
             started_us: 1,
             exit,
             exited_us: 2,
+            attempt: 1,
+            restarted: false,
         }
     }
 

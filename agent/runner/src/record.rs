@@ -73,6 +73,7 @@ pub struct Record {
     pub hold: Hold,
     /// None: the runner never became ready, so nothing was ever started.
     pub runner: Option<RunnerIdentity>,
+    /// The launcher's, and those of the ranks' newest attempts.
     pub exits: Vec<ExitRecord>,
     /// Set once the group was proven dead.
     pub outcome: Option<Status>,
@@ -96,7 +97,7 @@ impl Record {
                     offset: d.offset,
                     what: d.what,
                 })?;
-                journal.records
+                ExitRecord::newest(journal.records)
             }
         };
         Ok(Record {
@@ -112,6 +113,7 @@ impl Record {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Salvage {
     pub runner: Option<RunnerIdentity>,
+    /// As in [`Record`].
     pub exits: Vec<ExitRecord>,
     pub outcome: Option<Status>,
 }
@@ -121,7 +123,7 @@ impl Salvage {
         let exits = read_file(dir, EXITS)
             .ok()
             .flatten()
-            .map(|text| journal::whole_lines(&text));
+            .map(|text| ExitRecord::newest(journal::whole_lines(&text)));
         let runner = json(dir, RUNNER).ok().flatten();
         Salvage {
             runner,

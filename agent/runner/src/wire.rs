@@ -15,11 +15,13 @@ use serde::{Deserialize, Serialize};
 mod member;
 mod mpi;
 mod order;
+mod rank;
 mod store;
 
 pub use member::MemberSpec;
 pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
 pub use order::{AdoptSpec, Lane, Order, ParkSpec};
+pub use rank::{ExitRecord, RankStatus};
 pub use store::{PortRange, StoreSpec, StoreStatus};
 
 /// Version of this protocol, in every message and file.
@@ -177,6 +179,12 @@ pub enum Command {
     /// Starts the worker group. Repeating it with the same content is fine; other content is a
     /// conflict.
     Start(Box<StartSpec>),
+    /// Starts the rank of a restartable member again, which has ended with a failure. `attempt` counts
+    /// its starts, the first of which is 1. Repeating it is fine.
+    Restart {
+        rank: u32,
+        attempt: u32,
+    },
     /// Sends TERM, waits `grace_ms`, and kills everything. It may be repeated with a shorter grace.
     /// If it comes before `Start`, the group never starts.
     Stop {
@@ -228,6 +236,11 @@ pub struct StartSpec {
     /// launcher, and each as it says; `ranks` counts those of all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<MemberSpec>,
+    /// The rank can be started again by [`Command::Restart`]. Its failure ends nobody else. Only a
+    /// member with one rank in the direct lane can have this. Of several members, each says it for
+    /// itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restartable: bool,
 }
 
 impl StartSpec {
@@ -242,6 +255,16 @@ impl StartSpec {
                     .collect()
             }
         }
+    }
+
+    /// Whether this rank of this node can be started again by itself.
+    pub fn may_restart(&self, rank: u32) -> bool {
+        let restartable: Vec<bool> = match self.members.is_empty() {
+            true => vec![self.restartable],
+            false => self.members.iter().map(|m| m.restartable).collect(),
+        };
+        let mut members = self.members_ranks().into_iter().zip(restartable);
+        members.any(|(ranks, restartable)| restartable && ranks.contains(&rank))
     }
 }
 
@@ -333,7 +356,7 @@ pub enum RefusalKind {
     UnknownCommand,
     /// The content is invalid.
     Invalid,
-    /// It was started before, with other content.
+    /// It was started before, with other content, or has not come to where this can be done.
     Conflict,
     /// It was stopped and never starts again.
     Stopped,
@@ -384,12 +407,13 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 12] = [
+    const KNOWN: [&str; 13] = [
         "park",
         "adopt",
         "fork",
         "preload",
         "start",
+        "restart",
         "stop",
         "renew",
         "status",
@@ -486,51 +510,6 @@ pub struct LauncherStatus {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankStatus {
-    pub rank: u32,
-    pub local_rank: u32,
-    pub pid: i32,
-    pub start_time: u64,
-    pub started_us: u64,
-    #[serde(default)]
-    pub exit: Option<Exit>,
-    #[serde(default)]
-    pub exited_us: Option<u64>,
-    #[serde(default)]
-    pub last_step: Option<u64>,
-    #[serde(default)]
-    pub last_step_us: Option<u64>,
-    #[serde(default)]
-    pub first_step: Option<u64>,
-    #[serde(default)]
-    pub first_step_us: Option<u64>,
-    /// The step at which training ends, if the rank's output shows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub total_steps: Option<u64>,
-    /// The newest loss, as it was printed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<String>,
-    /// The newest speed, as it was printed, with its unit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<String>,
-    /// The name of the format that found the step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step_format: Option<String>,
-    /// How many lines were read without a step, until the first step.
-    #[serde(default)]
-    pub stepless_lines: u64,
-    /// Last lines of stderr, only for a rank that failed.
-    #[serde(default)]
-    pub tail: Vec<String>,
-    /// The line of stderr that says why the rank failed, if one was found.
-    #[serde(default)]
-    pub first_error: Option<String>,
-    /// How many bytes this rank has written to stdout and stderr.
-    #[serde(default)]
-    pub log_bytes: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopStatus {
     pub reason: String,
     pub asked_us: u64,
@@ -559,17 +538,4 @@ pub enum ProofKind {
     Cgroup,
     /// The runner, a subreaper, has no child left. No cgroup could be made.
     Reaped,
-}
-
-/// One line of `exits.jsonl`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExitRecord {
-    pub v: u32,
-    /// None means the launcher.
-    pub rank: Option<u32>,
-    pub pid: i32,
-    pub start_time: u64,
-    pub started_us: u64,
-    pub exit: Exit,
-    pub exited_us: u64,
 }

@@ -202,6 +202,7 @@ impl Generation {
             order: Some(order),
             mpi: None,
             members: Vec::new(),
+            restartable: false,
         });
     }
 }
@@ -512,6 +513,7 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
         order: Some(order),
         mpi: None,
         members: Vec::new(),
+        restartable: false,
     });
     let status = generation.client.until_dead();
     assert!(status.fell_back && !lives(copy));

@@ -28,6 +28,7 @@ fn member(rig: &Rig, number: u32, first_rank: u32, ranks: u32, script: &str) -> 
         env: BTreeMap::from([("PATH".to_owned(), std::env::var("PATH").unwrap())]),
         env_files: BTreeMap::new(),
         cwd,
+        restartable: false,
     }
 }
 

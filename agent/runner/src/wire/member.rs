@@ -18,6 +18,9 @@ pub struct MemberSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env_files: BTreeMap<String, String>,
     pub cwd: PathBuf,
+    /// As in [`StartSpec`](super::StartSpec).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restartable: bool,
 }
 
 /// The environment is left out because it holds secrets.

@@ -160,6 +160,7 @@ impl Rig {
             order: None,
             mpi: None,
             members: Vec::new(),
+            restartable: false,
         }
     }
 

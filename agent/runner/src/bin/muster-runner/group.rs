@@ -298,6 +298,7 @@ impl Rank {
             pid: process.pid,
             start_time: process.start_time,
             started_us: process.started_us,
+            attempt: 1,
             exit: process.end.map(|e| e.0),
             exited_us: process.end.map(|e| e.1),
             last_step: last.map(|s| s.count),
@@ -341,6 +342,8 @@ impl Process {
             started_us,
             exit,
             exited_us,
+            attempt: 1,
+            restarted: false,
         })
     }
 }

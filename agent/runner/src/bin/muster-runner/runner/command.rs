@@ -9,7 +9,7 @@ use std::time::Duration;
 use muster_runner::procfs::Stat;
 use muster_runner::record;
 use muster_runner::wire::{
-    Command, Lane, MAX_RANKS, Order, Refusal, RefusalKind, Refused, Reply, StartSpec,
+    Command, Lane, MAX_RANKS, MemberSpec, Order, Refusal, RefusalKind, Refused, Reply, StartSpec,
 };
 use rustix::pipe::PipeFlags;
 use rustix::thread::CpuSet;
@@ -74,6 +74,10 @@ impl Runner {
                 return Ok(Answer::OfLauncher);
             }
             Command::Start(spec) => self.start(*spec, now)?,
+            Command::Restart { rank, .. } => {
+                let text = format!("restart: rank {rank} cannot be restarted");
+                return Err(Refusal::new(RefusalKind::Invalid, text));
+            }
             Command::Stop { grace_ms, reason } => {
                 if grace_ms > MAX_GRACE_MS {
                     let text = format!("grace_ms: {grace_ms} is above {MAX_GRACE_MS}");
@@ -326,6 +330,7 @@ fn check(spec: &StartSpec, world_size: u32) -> Result<(), String> {
         return Err("members: are only started in the direct lane, and not of MPI".into());
     }
     check_members(spec, world_size)?;
+    check_restartable(spec, is_direct)?;
     check_process(&spec.cwd, &spec.env, &spec.env_files)?;
     for member in &spec.members {
         check_process(&member.cwd, &member.env, &member.env_files)?;
@@ -360,6 +365,28 @@ fn check_members(spec: &StartSpec, world_size: u32) -> Result<(), String> {
     match spec.members.is_empty() || ranks == spec.ranks {
         true => Ok(()),
         false => Err(format!("members: have {ranks} ranks, not {}", spec.ranks)),
+    }
+}
+
+/// Whether each member that says so can have its rank started again alone.
+fn check_restartable(spec: &StartSpec, is_direct: bool) -> Result<(), String> {
+    if spec.restartable && !spec.members.is_empty() {
+        return Err("restartable: of several members, each says it for itself".into());
+    }
+    if spec.restartable && (!is_direct || spec.mpi.is_some()) {
+        return Err("restartable: is only possible in the direct lane, and not for MPI".into());
+    }
+    if spec.restartable && spec.ranks != 1 {
+        return Err(format!(
+            "restartable: a member with {} ranks cannot be",
+            spec.ranks
+        ));
+    }
+    match spec.members.iter().find(|m| m.restartable && m.ranks != 1) {
+        None => Ok(()),
+        Some(MemberSpec { number, ranks, .. }) => Err(format!(
+            "members: restartable: {number} has {ranks} ranks and cannot be"
+        )),
     }
 }
 

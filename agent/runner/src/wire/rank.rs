@@ -1,0 +1,97 @@
+//! One rank: what a runner says of it while it lives, and the lines that it leaves in `exits.jsonl`.
+
+use serde::{Deserialize, Serialize};
+
+use super::Exit;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankStatus {
+    pub rank: u32,
+    pub local_rank: u32,
+    pub pid: i32,
+    pub start_time: u64,
+    pub started_us: u64,
+    /// Which start of the rank this is. All else here is of this attempt.
+    #[serde(default = "first", skip_serializing_if = "is_first")]
+    pub attempt: u32,
+    #[serde(default)]
+    pub exit: Option<Exit>,
+    #[serde(default)]
+    pub exited_us: Option<u64>,
+    #[serde(default)]
+    pub last_step: Option<u64>,
+    #[serde(default)]
+    pub last_step_us: Option<u64>,
+    #[serde(default)]
+    pub first_step: Option<u64>,
+    #[serde(default)]
+    pub first_step_us: Option<u64>,
+    /// The step at which training ends, if the rank's output shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_steps: Option<u64>,
+    /// The newest loss, as it was printed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
+    /// The newest speed, as it was printed, with its unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
+    /// The name of the format that found the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_format: Option<String>,
+    /// How many lines were read without a step, until the first step.
+    #[serde(default)]
+    pub stepless_lines: u64,
+    /// Last lines of stderr, only for a rank that failed.
+    #[serde(default)]
+    pub tail: Vec<String>,
+    /// The line of stderr that says why the rank failed, if one was found.
+    #[serde(default)]
+    pub first_error: Option<String>,
+    /// How many bytes this rank has written to stdout and stderr.
+    #[serde(default)]
+    pub log_bytes: u64,
+}
+
+/// One line of `exits.jsonl`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    pub v: u32,
+    /// None means the launcher.
+    pub rank: Option<u32>,
+    pub pid: i32,
+    pub start_time: u64,
+    pub started_us: u64,
+    pub exit: Exit,
+    pub exited_us: u64,
+    /// As in [`RankStatus`].
+    #[serde(default = "first", skip_serializing_if = "is_first")]
+    pub attempt: u32,
+    /// The rank was then told to start again. This line repeats that of the exit, which no longer
+    /// says how the rank is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restarted: bool,
+}
+
+impl ExitRecord {
+    /// The exits of a journal that count: for each rank that of its newest attempt, or none if that
+    /// attempt has not ended.
+    pub fn newest(records: Vec<ExitRecord>) -> Vec<ExitRecord> {
+        let mut newest: Vec<ExitRecord> = Vec::new();
+        for record in records {
+            newest.retain(|earlier| earlier.rank.is_none() || earlier.rank != record.rank);
+            if !record.restarted {
+                newest.push(record);
+            }
+        }
+        newest
+    }
+}
+
+/// Attempts are counted from 1.
+fn first() -> u32 {
+    1
+}
+
+fn is_first(attempt: &u32) -> bool {
+    *attempt == first()
+}

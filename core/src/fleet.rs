@@ -67,6 +67,7 @@
 //! | `capacity` | what nodes have left for it |
 //! | `node_mix` | members whose software does not go together |
 //! | `judge` | is its generation done, or broken |
+//! | `member_restart` | processes that are started again while the others go on |
 //! | `broken`, `ending` | what a break costs; how a job ends |
 //! | `marks` | what its failures say about nodes |
 //! | `prewarm` | nodes that are to join get a launcher ready first |
@@ -130,6 +131,7 @@ mod live;
 mod marking;
 mod marks;
 pub mod member_end;
+mod member_restart;
 pub mod members;
 mod namesake;
 mod node_mix;

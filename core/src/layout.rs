@@ -22,6 +22,10 @@ pub struct RoleShare {
     /// The role serves the others and does not end by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub service: bool,
+    /// A process of it that has failed is started again alone, if all others can go on. Each of its
+    /// members has one process.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restarts_alone: bool,
 }
 
 fn is_none(slots: &u32) -> bool {
@@ -118,6 +122,7 @@ mod tests {
             procs: *procs,
             slots: 0,
             service: false,
+            restarts_alone: false,
         };
         Layout(shares.iter().map(share).collect())
     }

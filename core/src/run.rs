@@ -109,6 +109,10 @@ pub struct Start {
     /// launcher.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<Key>,
+    /// The ranks of this node that shall have been started again alone, each with the number of its
+    /// newest attempt.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub attempts: BTreeMap<u32, u32>,
 }
 
 impl From<Endpoint> for Start {
@@ -118,6 +122,7 @@ impl From<Endpoint> for Start {
             store,
             peers: Vec::new(),
             keys: Vec::new(),
+            attempts: BTreeMap::new(),
         }
     }
 }
@@ -296,6 +301,13 @@ impl Assignment {
         }
     }
 
+    /// Whether a process of the member with this number, or of the only one here, is started again
+    /// alone if it fails.
+    pub fn restarts_alone(&self, number: u32) -> bool {
+        let place = self.layout.place(number);
+        place.is_some_and(|place| place.share.restarts_alone)
+    }
+
     /// Whether this member runs nothing of its own, and lends its node to a launcher.
     pub fn lends(&self) -> bool {
         let place = self.layout.place(self.node_rank);
@@ -404,6 +416,9 @@ impl RunPhase {
 pub struct RankReport {
     pub rank: u32,
     pub local_rank: u32,
+    /// Counts the starts of the rank in this run, from 1. All that follows is of the newest one.
+    #[serde(default = "first_attempt", skip_serializing_if = "is_first_attempt")]
+    pub attempt: u32,
     pub pid: u32,
     pub started_at: Option<Timestamp>,
     pub exit: Option<Exit>,
@@ -418,6 +433,14 @@ pub struct RankReport {
     pub last_step_at: Option<Timestamp>,
     #[serde(default)]
     pub steps: StepsShown,
+}
+
+fn first_attempt() -> u32 {
+    1
+}
+
+fn is_first_attempt(attempt: &u32) -> bool {
+    *attempt == first_attempt()
 }
 
 /// What else a rank's output says about its steps. For display to users.
@@ -453,6 +476,7 @@ impl RankReport {
         Self {
             rank,
             local_rank,
+            attempt: first_attempt(),
             pid: 0,
             started_at: None,
             exit: None,

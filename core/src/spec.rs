@@ -33,7 +33,7 @@ mod variables;
 
 use errors::Errors;
 
-pub use choices::{GangScheduler, Launch, NodeMix, Placing, Progress};
+pub use choices::{GangScheduler, Launch, NodeMix, Placing, Progress, RestartScope};
 pub use errors::FieldError;
 pub use framework::{Framework, LAUNCHER, PEERS_MAX, WORKER};
 pub use lifetime::Lifetime;

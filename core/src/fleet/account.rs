@@ -91,6 +91,10 @@ fn add(
     );
     let sum = sums.entry(incident.cause).or_default();
     sum.incidents += 1;
+    if !incident.restarted_ranks.is_empty() {
+        // The job trained on without them.
+        return;
+    }
     sum.waited += waited.min(whole);
     sum.time += whole.saturating_sub(waited);
 }

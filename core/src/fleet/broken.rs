@@ -1,7 +1,8 @@
 //! A generation is broken: who pays, what people are told, and when the job may start again.
 //!
 //! A break opens an incident, charges the job or the node that `blame` names, and retires the
-//! generation. The next generation is the business of `open`.
+//! generation. The next generation is the business of `open`. If only processes have failed that
+//! can be started again alone, the generation goes on (`member_restart`).
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::{
         generation::{self, Steps},
         job::{CrashLoop, Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::JobTurn,
+        member_restart,
         receipt::{Charged, Incident},
         rules::{self, Ruling},
     },
@@ -35,7 +37,8 @@ impl Charge {
 }
 
 impl JobTurn<'_> {
-    /// Ends the current generation because of this evidence. `doubted`: when the first of it was
+    /// Ends the current generation because of this evidence, or starts those of its processes again
+    /// that have failed. `doubted`: when the first of it was
     /// seen.
     pub(crate) fn break_generation(&mut self, evidence: &[Evidence], doubted: Timestamp) {
         let generation = self.job.current.clone();
@@ -69,13 +72,19 @@ impl JobTurn<'_> {
         } else {
             self.job.doubtful_in_row = doubtful_in_row + u32::from(blame.doubtful);
             let charge = self.charge(&blame, ruling.as_ref());
-            self.retire_broken(&blame);
+            let alone = member_restart::ranks_alone(self.nodes, self.uid, &generation, evidence);
+            match (&charge.restart, alone) {
+                (Restart::At(at), Some(ranks)) => self.restart_members(ranks, *at),
+                _ => self.retire_broken(&blame),
+            }
             self.tell_break(&blame, generation.number);
             self.tell_crash_loop(&charge, generation.number);
-            self.restart(&blame, charge);
+            if self.job.current.is_none() {
+                self.restart(&blame, charge);
+            }
         }
         let lasted = generation
-            .started_at
+            .began(blame.rank)
             .map_or(Duration::ZERO, |at| blame.event_at.since(at));
         self.hold_against_node(&blame, lasted);
     }

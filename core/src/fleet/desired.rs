@@ -175,7 +175,16 @@ fn target(
                 true => Vec::new(),
                 false => generation.keys.clone(),
             };
-            Target::Running(assignment, Start { store, peers, keys })
+            let attempts = generation.attempts_on(name);
+            Target::Running(
+                assignment,
+                Start {
+                    store,
+                    peers,
+                    keys,
+                    attempts,
+                },
+            )
         }
         _ => Target::Ready(assignment),
     })

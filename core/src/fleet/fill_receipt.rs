@@ -23,6 +23,9 @@ impl JobTurn<'_> {
         else {
             return;
         };
+        if !incident.restarted_ranks.is_empty() {
+            return self.fill_restart();
+        }
         let mut filled = incident.clone();
         if !job.retiring.is_empty()
             && !job
@@ -76,6 +79,26 @@ impl JobTurn<'_> {
             && let Some(last) = self.job.incidents.last_mut()
         {
             *last = filled;
+        }
+    }
+
+    /// Fills in when the last of the ranks was started that are started again alone.
+    fn fill_restart(&mut self) {
+        let job = &*self.job;
+        let (Some(generation), Some(incident)) = (&job.current, job.incidents.last()) else {
+            return;
+        };
+        let started = |rank: &u32| {
+            let run = generation::report(self.nodes, self.uid, generation, generation.node_of(*rank)?)?;
+            let restarts = generation.member_restarts.get(rank)?;
+            let report = run.ranks.iter().find(|report| report.rank == *rank)?;
+            let newest = report.attempt >= restarts.attempt && restarts.due.is_none();
+            report.started_at.filter(|_| newest)
+        };
+        let all: Option<Vec<Timestamp>> = incident.restarted_ranks.iter().map(started).collect();
+        let launched = all.and_then(|all| all.into_iter().max());
+        if let Some(incident) = self.job.incidents.last_mut() {
+            incident.launched_at = incident.launched_at.or(launched);
         }
     }
 }

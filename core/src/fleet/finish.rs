@@ -1,13 +1,13 @@
 //! The end of a turn: everything it touched becomes changes to store and effects to execute. The
 //! fleet's indexes (which jobs are active, which node has which jobs) follow the records here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
         changes::Changes,
         desired,
-        job::{JobRecord, Stopping},
+        job::{GenerationRecord, JobRecord, MemberRestart, Stopping},
         output::{Answer, Effect, TurnOutput},
         scratch::{Reply, Scratch},
         turn::Fleet,
@@ -166,11 +166,27 @@ impl Fleet {
 
 /// Whether no orders have changed, except those of members that are dead now.
 fn same_orders(before: &JobRecord, now: &JobRecord) -> bool {
-    fn told(
-        job: &JobRecord,
-    ) -> impl Iterator<Item = (Generation, bool, &Option<Endpoint>, &Option<Stopping>)> {
-        job.unproven_generations()
-            .map(|g| (g.number, g.started, &g.store, &g.stopping))
+    type Told<'a> = (
+        Generation,
+        bool,
+        &'a Option<Endpoint>,
+        &'a Option<Stopping>,
+        &'a BTreeMap<u32, MemberRestart>,
+    );
+    fn told(generation: &GenerationRecord) -> Told<'_> {
+        let GenerationRecord {
+            number,
+            started,
+            store,
+            stopping,
+            member_restarts,
+            ..
+        } = generation;
+        (*number, *started, store, stopping, member_restarts)
     }
-    before.last_generation == now.last_generation && told(before).eq(told(now))
+    let all = |job: &JobRecord| job.unproven_generations().count();
+    let pairs = before.unproven_generations().zip(now.unproven_generations());
+    before.last_generation == now.last_generation
+        && all(before) == all(now)
+        && pairs.into_iter().all(|(before, now)| told(before) == told(now))
 }

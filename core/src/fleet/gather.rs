@@ -87,7 +87,7 @@ fn of_member(
     let run = node.runs.get(id);
     if let Some(run) = run {
         let first = found.len();
-        ends_of_run(name, run, generation.procs_on(name), found);
+        ends_of_run(name, run, generation, found);
         if let Some(why) = unhealthy::leaves(node) {
             let of_node = found.split_off(first).into_iter();
             found.extend(of_node.map(|e| e.on_leaving(&why)));
@@ -125,7 +125,7 @@ pub(crate) fn ranks_that_lost_peers(
     let mut found = Vec::new();
     for (node, run) in generation::reports(nodes, job, generation) {
         if let Some(run) = run {
-            ends_of_run(node, run, generation.procs_on(node), &mut found);
+            ends_of_run(node, run, generation, &mut found);
         }
     }
     found
@@ -158,7 +158,12 @@ pub(crate) fn may_have_a_culprit(
 }
 
 /// The evidence of how this run ended on its node, as far as it has.
-fn ends_of_run(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Evidence>) {
+fn ends_of_run(
+    node: &NodeName,
+    run: &RunReport,
+    generation: &GenerationRecord,
+    found: &mut Vec<Evidence>,
+) {
     if let RunPhase::Refused(reason) = &run.phase {
         found.push(Evidence::StartRefused {
             node: node.clone(),
@@ -166,7 +171,7 @@ fn ends_of_run(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<
         });
         return;
     }
-    let finished = run.ranks_finished(expected);
+    let finished = run.ranks_finished(generation.procs_on(node));
     if run.fenced && !finished {
         // The runner stopped these ranks, so their exits say nothing.
         found.push(Evidence::Fenced {
@@ -176,7 +181,7 @@ fn ends_of_run(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<
         return;
     }
     let before = found.len();
-    ranks_that_failed(node, run, found);
+    ranks_that_failed(node, run, generation, found);
     // Once every rank has ended well, the end of torchrun does not matter. The runner ends a
     // torchrun that lingers at the exit barrier.
     if found.len() == before && !finished {
@@ -189,7 +194,12 @@ fn vanished(run: &RunReport) -> bool {
     run.torchrun_exit.is_none() && run.phase == RunPhase::Dead
 }
 
-fn ranks_that_failed(node: &NodeName, run: &RunReport, found: &mut Vec<Evidence>) {
+fn ranks_that_failed(
+    node: &NodeName,
+    run: &RunReport,
+    generation: &GenerationRecord,
+    found: &mut Vec<Evidence>,
+) {
     // A rank without an error may have died with the runner.
     let vanished = vanished(run);
     let failures = || {
@@ -197,7 +207,8 @@ fn ranks_that_failed(node: &NodeName, run: &RunReport, found: &mut Vec<Evidence>
             .ranks
             .iter()
             .filter_map(|rank| rank.exit.map(|exit| (rank, exit)));
-        let failed = exits.filter(|(_, exit)| !exit.is_success());
+        let failed =
+            exits.filter(|(rank, exit)| !exit.is_success() && !generation.is_answered(rank));
         failed.filter(|(rank, _)| !vanished || rank.first_error.is_some())
     };
     let class = |rank: &RankReport, exit: Exit| exit.class(rank.first_error.as_deref());

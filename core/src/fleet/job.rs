@@ -283,6 +283,22 @@ pub struct GenerationRecord {
     /// left to end by themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub won: Option<Won>,
+    /// The ranks that have failed and were started again alone, or will be.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub member_restarts: BTreeMap<u32, MemberRestart>,
+}
+
+/// The restarts of one rank in a generation that goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberRestart {
+    /// The attempt that was ordered last. The first start of a rank is attempt 1.
+    pub attempt: u32,
+    /// When it was ordered.
+    pub at: Timestamp,
+    /// That attempt has failed, too, and the next is ordered then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
 }
 
 /// A member's success that decides the job.
@@ -518,6 +534,7 @@ pub(crate) mod tests {
             profile: Profile::default(),
             ends: BTreeMap::new(),
             won: None,
+            member_restarts: BTreeMap::new(),
         }
     }
 

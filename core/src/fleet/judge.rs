@@ -126,9 +126,11 @@ impl JobTurn<'_> {
             Judgement::Broken(evidence) => {
                 self.note_stacks(&evidence);
                 self.break_generation(&evidence, doubt.since);
-                match self.job.current {
-                    Some(_) => Condition::Doubted(doubt),
-                    None => Condition::Sound,
+                let goes_on = self.judged().map(|generation| self.evidence(generation));
+                let broken = goes_on.is_some_and(|left| left.iter().any(Evidence::breaks));
+                match broken {
+                    true => Condition::Doubted(doubt),
+                    false => Condition::Sound,
                 }
             }
         };

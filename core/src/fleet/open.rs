@@ -157,6 +157,7 @@ impl JobTurn<'_> {
             profile,
             ends: Default::default(),
             won: None,
+            member_restarts: Default::default(),
         });
         job.not_before = None;
         job.phase = if first {

@@ -3,7 +3,7 @@
 //! The layout says which role and ranks a member has, by its number. The sealed list says which node
 //! holds it. Questions about a node (is it dead, is it heard) are not answered here.
 
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, collections::BTreeMap, ops::Range};
 
 use crate::{
     exit::Exit,
@@ -77,6 +77,32 @@ impl GenerationRecord {
     pub fn serves(&self, number: u32) -> bool {
         let place = self.layout.place(number);
         place.is_some_and(|place| place.share.service)
+    }
+
+    /// Whether a process of the member with this number is started again alone if it fails.
+    pub fn restarts_alone(&self, number: u32) -> bool {
+        let place = self.layout.place(number);
+        place.is_some_and(|place| place.share.restarts_alone)
+    }
+
+    /// Whether the failure of this rank is answered already: the rank was started again alone, or
+    /// will be. Its node may not have heard of it yet.
+    pub(crate) fn is_answered(&self, rank: &RankReport) -> bool {
+        let restarts = self.member_restarts.get(&rank.rank);
+        restarts.is_some_and(|restarts| {
+            rank.attempt < restarts.attempt
+                || rank.attempt == restarts.attempt && restarts.due.is_some()
+        })
+    }
+
+    /// The restarts that this node was ordered, by rank.
+    pub(crate) fn attempts_on(&self, node: &NodeName) -> BTreeMap<u32, u32> {
+        let here = |rank: &u32| self.node_of(*rank) == Some(node);
+        let ordered = self.member_restarts.iter().filter(|(rank, _)| here(rank));
+        ordered
+            .map(|(rank, restarts)| (*rank, restarts.attempt))
+            .filter(|(_, attempt)| *attempt > 1)
+            .collect()
     }
 
     /// Whether all members on this node serve the others.

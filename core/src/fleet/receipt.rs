@@ -102,6 +102,10 @@ pub struct Incident {
     /// The rule of the job that decided what follows, in its words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
+    /// The ranks that were started again alone, while the others went on in the same generation.
+    /// Empty: all processes were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restarted_ranks: Vec<u32>,
     /// The part of this incident in which nothing could be done, because nodes were missing or the
     /// job was in back-off.
     #[serde(default, with = "micros")]
@@ -114,9 +118,14 @@ impl Incident {
         Some((self.last_step_before? + 1).saturating_sub(self.first_step_after?))
     }
 
-    /// The time from the event to the first step of the new generation.
+    /// The time from the event to the first step of the new generation. If ranks were started again
+    /// alone: to the start of the last of them, because the others have made steps all the time.
     pub fn total(&self) -> Option<Duration> {
-        Some(self.first_step_at.or(self.joined_at)?.since(self.event_at))
+        let over = match self.restarted_ranks.is_empty() {
+            true => self.first_step_at.or(self.joined_at),
+            false => self.launched_at,
+        };
+        Some(over?.since(self.event_at))
     }
 }
 
@@ -144,6 +153,7 @@ impl Incident {
             first_step_after: None,
             node: None,
             rule: None,
+            restarted_ranks: Vec::new(),
             waited: Duration::ZERO,
         }
     }

@@ -106,6 +106,7 @@ impl JobTurn<'_> {
         generation::note_all_deaths(self.nodes, self.job);
         self.note_fences();
         self.judge();
+        self.order_restarts();
         self.keep_deadlines();
         self.compare_training();
         self.suspend();

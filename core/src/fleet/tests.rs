@@ -31,6 +31,7 @@ mod known;
 mod lifecycle;
 mod lifetime;
 mod listening;
+mod member_restart;
 mod mixture;
 mod mpi;
 mod namesakes;

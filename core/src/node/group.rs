@@ -4,7 +4,7 @@
 //! process fails. It is dead once the runner has proven that no process of it lives. The words are
 //! those of the runner, so that nothing is invented in between.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     exit::Exit,
@@ -100,6 +100,8 @@ pub(super) struct Run {
     /// The last requests to its runner.
     pub(super) start_asked: bool,
     pub(super) stop_asked: Option<Duration>,
+    /// The last attempt of each rank that its runner was asked for.
+    pub(super) restart_asked: BTreeMap<u32, u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -121,6 +123,7 @@ impl Run {
             state,
             start_asked: false,
             stop_asked: None,
+            restart_asked: BTreeMap::new(),
         }
     }
 
@@ -209,6 +212,10 @@ impl GroupStatus {
                 }
             };
             let rank = &mut self.ranks[place];
+            if rank.started_at > Some(seen.started_at) {
+                // It was started again since.
+                continue;
+            }
             rank.pid = seen.pid;
             rank.started_at = Some(seen.started_at);
             rank.exit = Some(seen.exit);

@@ -227,6 +227,7 @@ mod tests {
             procs: 1,
             slots,
             service: false,
+            restarts_alone: false,
         };
         Assignment {
             framework: Framework::Mpi,

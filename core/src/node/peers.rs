@@ -115,6 +115,7 @@ mod tests {
             procs: 1,
             slots: 0,
             service: false,
+            restarts_alone: false,
         };
         let assignment = Assignment {
             framework,

@@ -68,6 +68,13 @@ pub enum Effect {
         assignment: Box<Assignment>,
         start: run::Start,
     },
+    /// Start a rank again that has failed, while the others of the group go on. It may come more than
+    /// once.
+    Restart {
+        run: RunId,
+        rank: u32,
+        attempt: u32,
+    },
     /// End the group. Another stop with a shorter grace period may follow.
     Stop {
         run: RunId,
@@ -335,6 +342,7 @@ impl Node {
                 Target::Running(assignment, start) => {
                     self.prepare(assignment, &desired, work);
                     self.start(assignment, start, work);
+                    self.restart(&wanted.run, &start.attempts, work);
                 }
                 Target::Stopped { grace, reason } => self.stop(&wanted.run, *grace, reason, work),
                 Target::Gone { purge } => self.forget(&wanted.run, *purge, work),
@@ -432,6 +440,33 @@ impl Node {
             .start_asked = true;
     }
 
+    /// Orders the next attempt of ranks that have failed, each once until its runner has spoken. A
+    /// rank that lives is left alone, and so is a group that is being ended.
+    fn restart(&mut self, id: &RunId, attempts: &BTreeMap<u32, u32>, work: &mut Work) {
+        let Some(run) = self.runs.get_mut(id) else {
+            return;
+        };
+        let State::Up(status) = &run.state else {
+            return;
+        };
+        if status.phase != GroupPhase::Running || run.stop_asked.is_some() {
+            return;
+        }
+        for (number, attempt) in attempts {
+            let failed = status.ranks.iter().any(|rank| {
+                let ended = rank.exit.is_some_and(|exit| !exit.is_success());
+                rank.rank == *number && rank.attempt + 1 == *attempt && ended
+            });
+            if failed && run.restart_asked.insert(*number, *attempt) != Some(*attempt) {
+                work.effects.push(Effect::Restart {
+                    run: id.clone(),
+                    rank: *number,
+                    attempt: *attempt,
+                });
+            }
+        }
+    }
+
     fn stop(&mut self, id: &RunId, grace: Duration, reason: &str, work: &mut Work) {
         let Some(run) = self.runs.get_mut(id) else {
             return;
@@ -495,6 +530,7 @@ impl Node {
 
 impl Run {
     fn hear(&mut self, status: GroupStatus) {
+        self.restart_asked.clear();
         match &self.state {
             // Death is final, and a refused run keeps its reason.
             State::Refused(_) => {}

@@ -70,6 +70,7 @@ impl Unsaved {
             }
             Effect::Hold { .. }
             | Effect::Start { .. }
+            | Effect::Restart { .. }
             | Effect::Release { .. }
             | Effect::Retire { .. }
             | Effect::Purge { .. } => saves || !self.waiting.is_empty(),
@@ -119,6 +120,7 @@ impl Waiting {
                 assignment.run == *run
             }
             Effect::Stop { run: other, .. }
+            | Effect::Restart { run: other, .. }
             | Effect::Release { run: other }
             | Effect::Purge { run: other } => other == run,
             Effect::SaveLedger(_)

@@ -132,3 +132,31 @@ impl Placing {
         }
     }
 }
+
+/// What is started again after a process of a role has failed by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RestartScope {
+    /// All processes of the job, in a new generation.
+    #[default]
+    Job,
+    /// Only that process, on its node and at its address. The others go on.
+    Member,
+}
+
+impl RestartScope {
+    pub const ALL: [(&str, RestartScope); 2] =
+        [("job", RestartScope::Job), ("member", RestartScope::Member)];
+
+    /// The word in a document.
+    pub fn name(self) -> &'static str {
+        match self {
+            RestartScope::Job => "job",
+            RestartScope::Member => "member",
+        }
+    }
+
+    pub fn is_job(&self) -> bool {
+        *self == RestartScope::Job
+    }
+}

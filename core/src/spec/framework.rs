@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::RestartScope;
+
 /// The name of the only role of a job without roles, and of MPI's nodes.
 pub const WORKER: &str = "worker";
 
@@ -110,6 +112,23 @@ impl Framework {
             Framework::Tensorflow => matches!(role, "ps" | "evaluator"),
             Framework::Mpi => self.lends(role),
             _ => false,
+        }
+    }
+
+    /// Whether a process that was started again finds those that have run on, and they find it.
+    pub(super) fn takes_members_back(self) -> bool {
+        matches!(self, Framework::Tensorflow | Framework::Plain)
+    }
+
+    /// What is started again after a failure in a role of this name, unless the document says
+    /// otherwise. A worker beside parameter servers is used again when it is back at its address, and
+    /// an evaluator only reads checkpoints. A worker without parameter servers belongs to a strategy
+    /// that cannot take it back.
+    pub(super) fn restart_scope(self, role: &str, has_ps: bool) -> RestartScope {
+        match (self, role) {
+            (Framework::Tensorflow, "worker") if has_ps => RestartScope::Member,
+            (Framework::Tensorflow, "evaluator") => RestartScope::Member,
+            _ => RestartScope::Job,
         }
     }
 

@@ -156,6 +156,7 @@ mod tests {
             procs: 1,
             slots: 0,
             service: false,
+            restarts_alone: false,
         };
         let layout = Layout(vec![share]);
         let name = |groups: &[&str]| {

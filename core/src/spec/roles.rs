@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EnvVar, Framework, JobSpec, LAUNCHER, NODES_MAX, PEERS_MAX, PROCS_MAX, SpecDocument, WORKER,
-    errors::Errors,
+    EnvVar, Framework, JobSpec, LAUNCHER, NODES_MAX, PEERS_MAX, PROCS_MAX, RestartScope,
+    SpecDocument, WORKER, errors::Errors,
 };
 use crate::{
     id::label_error,
@@ -46,6 +46,8 @@ pub struct RoleDocument {
     pub working_dir: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_scope: Option<String>,
 }
 
 /// A role as the rules use it: complete, with what it takes from the top of the spec.
@@ -67,6 +69,9 @@ pub struct Role {
     /// The role serves the others and does not end by itself. The job is over when the other roles
     /// are.
     pub service: bool,
+    /// What is started again after a process of this role has failed by itself.
+    #[serde(default, skip_serializing_if = "RestartScope::is_job")]
+    pub restart_scope: RestartScope,
 }
 
 /// The program of a member.
@@ -107,6 +112,7 @@ impl JobSpec {
                     procs: self.proc_per_node,
                     slots: 0,
                     service: false,
+                    restarts_alone: false,
                 }]),
             };
         }
@@ -126,6 +132,7 @@ impl JobSpec {
                 procs,
                 slots,
                 service: role.service,
+                restarts_alone: role.restart_scope == RestartScope::Member,
             }
         };
         Layout(self.roles.iter().map(share).collect())
@@ -192,10 +199,12 @@ pub(super) fn check(document: &SpecDocument, top: &JobSpec, errors: &mut Errors)
     }
     refuse_set(framework, &document.env, "spec", errors);
     let mut roles: Vec<Role> = Vec::new();
+    let has_ps = document.roles.iter().any(|role| role.name == "ps");
     for (i, document) in document.roles.iter().enumerate() {
         let at = format!("spec.roles[{i}]");
         refuse_set(framework, &document.env, &at, errors);
-        let role = complete(document, top, &at, errors);
+        let mut role = complete(document, top, &at, errors);
+        role.restart_scope = restart_scope(document, &role, framework, has_ps, &at, errors);
         if let Some(message) = label_error(&role.name) {
             errors.add(format!("{at}.name"), message);
         } else if let Some(message) = framework.refuses(&role.name) {
@@ -411,7 +420,45 @@ fn complete(document: &RoleDocument, top: &JobSpec, at: &str, errors: &mut Error
         service: document
             .service
             .unwrap_or_else(|| top.framework.is_service(&document.name)),
+        restart_scope: RestartScope::Job,
     }
+}
+
+/// What the document says, or else what the framework allows. `has_ps`: the job has parameter servers.
+fn restart_scope(
+    document: &RoleDocument,
+    role: &Role,
+    framework: Framework,
+    has_ps: bool,
+    at: &str,
+    errors: &mut Errors,
+) -> RestartScope {
+    let path = format!("{at}.restartScope");
+    let Some(word) = document.restart_scope.as_deref() else {
+        return framework.restart_scope(&role.name, has_ps);
+    };
+    let scope = errors.one_of(&path, Some(word), &RestartScope::ALL);
+    if scope == RestartScope::Job {
+        return scope;
+    }
+    if !framework.takes_members_back() {
+        errors.add(
+            path,
+            format!(
+                "is member, and with framework {} a process that was started again cannot join those that run; use job",
+                framework.name()
+            ),
+        );
+    } else if role.proc_per_node != 1 {
+        errors.add(
+            path,
+            format!(
+                "is member, and each member has {} processes; this needs procPerNode 1",
+                role.proc_per_node
+            ),
+        );
+    }
+    scope
 }
 
 /// The nodes of all roles together: wanted, at least, at most. The top of the document may only want

@@ -475,6 +475,7 @@ mod tests {
                     env: vec![variable()],
                     working_dir: text(),
                     service: Some(true),
+                    restart_scope: text(),
                 }],
                 origin: Some(Origin {
                     api_version: "x".into(),

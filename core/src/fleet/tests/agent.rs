@@ -93,8 +93,20 @@ pub(super) fn obey(
                 });
             }
         }
-        Target::Running(assignment, _) => {
+        Target::Running(assignment, start) => {
             let run = runs.entry(desired.run.clone()).or_insert_with(fresh);
+            if run.phase == RunPhase::Running {
+                for rank in &mut run.ranks {
+                    let failed = rank.exit.is_some_and(|exit| !exit.is_success());
+                    let attempt = start.attempts.get(&rank.rank).copied();
+                    if failed && attempt == Some(rank.attempt + 1) {
+                        *rank = RankReport {
+                            attempt: rank.attempt + 1,
+                            ..rank_report(rank.rank, rank.local_rank, now)
+                        };
+                    }
+                }
+            }
             if run.phase == RunPhase::Ready {
                 (run.phase, run.launched_at) = (RunPhase::Running, Some(now));
                 let ranks = assignment.ranks().into_iter();

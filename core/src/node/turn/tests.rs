@@ -825,7 +825,7 @@ impl Machine {
                     "a living group is not let go of"
                 );
             }
-            Effect::EndSession(_) | Effect::Alarm(_) => {}
+            Effect::EndSession(_) | Effect::Alarm(_) | Effect::Restart { .. } => {}
         }
     }
 

@@ -1,10 +1,10 @@
 //! The fields of a role, and of the file that a job is from.
 
-use super::{ARGUMENTS, LABEL, Shape, Text, VARIABLE, field, needed};
+use super::{ARGUMENTS, LABEL, Shape, Text, VARIABLE, field, names, needed};
 use crate::{
     id::LABEL_MAX,
     spec::{
-        GROUPS_MAX, ORIGIN_VERSION_MAX,
+        GROUPS_MAX, ORIGIN_VERSION_MAX, RestartScope,
         limits::{ENV_MAX, NODES_MAX, PROCS_MAX},
     },
 };
@@ -62,6 +62,11 @@ pub(super) const ROLE: Shape = Shape::Object(&[
         "service",
         Shape::Choice,
         "true: the role serves the others and never ends by itself; the job is over when the others are. false if left out, but true for ps and evaluator of tensorflow, and worker of mpi.",
+    ),
+    field(
+        "restartScope",
+        Shape::Text(Text::OneOf(|| names(&RestartScope::ALL))),
+        "What is started again after a process of the role has failed. job: all processes. member: only that process, on its node; for tensorflow and plain. member if left out for worker beside ps, and for evaluator, of tensorflow, else job.",
     ),
 ]);
 

@@ -5,7 +5,7 @@
 //! runner lives. Once the runner is gone, the link says the last word: the recorded outcome, or
 //! `Lost` with the proof that nothing is left.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, path::Path, sync::Arc, time::Duration};
 
 use muster_core::{
     node::{GroupStatus, SeenExit},
@@ -35,6 +35,8 @@ pub(crate) struct RunnerOrders {
     /// When the coordinator was heard, for a run with a fence.
     pub(crate) heard: Option<Timestamp>,
     pub(crate) start: Option<Arc<StartSpec>>,
+    /// The newest attempt of each rank that was started again.
+    pub(crate) attempts: BTreeMap<u32, u32>,
     pub(crate) stop: Option<(Duration, String)>,
     pub(crate) release: bool,
 }
@@ -172,8 +174,12 @@ impl Link {
             (Some(START), RefusalKind::Spawn | RefusalKind::Invalid) => {
                 self.tell(LinkEvent::Refused(refusal.text)).await
             }
+            // The group is ended, and another takes its place.
+            (Some(RESTART), kind) if kind != RefusalKind::Stopped => {
+                self.tell(LinkEvent::Refused(refusal.text)).await
+            }
             // The status tells it in more detail.
-            (Some(START), RefusalKind::Stopped) => {}
+            (Some(START | RESTART), RefusalKind::Stopped) => {}
             // The order is repeated after the next status, which may report the death.
             (Some(RELEASE), RefusalKind::NotDead) => sent.orders.release = false,
             (_, RefusalKind::Busy) => return Err(io::Error::other(refusal.text)),
@@ -352,6 +358,7 @@ const START: u64 = 2;
 const STOP: u64 = 3;
 const RELEASE: u64 = 4;
 const RENEW: u64 = 5;
+const RESTART: u64 = 6;
 
 /// Sends all orders that were not yet sent over this connection.
 async fn send_orders(
@@ -377,6 +384,15 @@ async fn send_orders(
             ))
             .await?;
         sent.start = Some(start.clone());
+    }
+    for (rank, attempt) in &wanted.attempts {
+        if sent.attempts.get(rank) != Some(attempt) {
+            let (rank, attempt) = (*rank, *attempt);
+            output
+                .write_all(&line(RESTART, Command::Restart { rank, attempt }))
+                .await?;
+            sent.attempts.insert(rank, attempt);
+        }
     }
     if let Some((grace, reason)) = &wanted.stop
         && sent.stop != wanted.stop

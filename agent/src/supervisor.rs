@@ -388,6 +388,12 @@ impl Supervisor {
             Effect::SaveLedger(ledger) => self.disk.save(ledger),
             Effect::Hold { assignment, term } => self.hold(*assignment, term),
             Effect::Start { assignment, start } => return self.start(&assignment, &start),
+            Effect::Restart { run, rank, attempt } => {
+                info!(run = %run, rank, attempt, "starting a rank again");
+                self.order(&run, |orders| {
+                    orders.attempts.insert(rank, attempt);
+                });
+            }
             Effect::Stop { run, grace, reason } => {
                 info!(run = %run, ?grace, "stopping: {reason}");
                 self.reserved.remove(&run);
@@ -525,6 +531,7 @@ impl Supervisor {
             first_rank: assignment.first_rank,
             mpi,
             members,
+            restartable: !assignment.is_shared() && assignment.restarts_alone(assignment.node_rank),
         };
         self.order(run, |orders| orders.start = Some(Arc::new(spec)));
         None
@@ -570,6 +577,7 @@ fn member_spec((member, launch): &(Assignment, torchrun::Launch)) -> MemberSpec 
         env: launch.env.clone(),
         env_files: member.env_files.clone(),
         cwd: launch.dir.clone().into(),
+        restartable: member.restarts_alone(member.node_rank),
     }
 }
 

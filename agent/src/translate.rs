@@ -78,6 +78,7 @@ fn rank_report(
     RankReport {
         rank: rank.rank,
         local_rank: rank.local_rank,
+        attempt: rank.attempt,
         pid: u32::try_from(rank.pid).unwrap_or(0),
         // A rank that has said hello and has not started yet has no times.
         started_at: (rank.started_us != 0).then(|| at(rank.started_us)),
@@ -155,6 +156,7 @@ mod tests {
         wire::RankStatus {
             rank: number,
             local_rank: number,
+            attempt: 1,
             pid: 9,
             start_time: 1,
             started_us: 10,

@@ -481,6 +481,9 @@ struct Incident {
     /// The rule of the job that decided what followed.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<String>,
+    /// The ranks that were started again alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    restarted_ranks: Vec<u32>,
     collateral: Vec<String>,
 }
 
@@ -523,6 +526,7 @@ impl From<v1::ExplainResponse> for Explanation {
                     charged: incident.charged,
                     culprit: some(incident.culprit),
                     rule: some(incident.rule),
+                    restarted_ranks: incident.restarted_ranks,
                     collateral: incident.collateral,
                 })
                 .collect(),

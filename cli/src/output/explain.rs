@@ -130,6 +130,7 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
         (0, 0) => "none formed".into(),
         (0, to) => format!("{to}"),
         (from, 0) => format!("{from} -> none yet"),
+        (from, to) if from == to => format!("{from} goes on"),
         (from, to) => format!("{from} -> {to}"),
     };
     let mut rows: Vec<(&str, String)> = vec![
@@ -156,7 +157,13 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
             .steps_lost
             .map_or_else(|| NOT_MEASURED.into(), |steps| steps.to_string()),
     ));
+    let alone: Vec<String> = incident
+        .restarted_ranks
+        .iter()
+        .map(u32::to_string)
+        .collect();
     for (name, text) in [
+        ("restarted alone", &alone.join(", ")),
         ("charged to", &incident.charged),
         ("culprit", &incident.culprit),
         ("decided by", &incident.rule),

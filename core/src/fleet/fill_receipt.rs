@@ -89,7 +89,8 @@ impl JobTurn<'_> {
             return;
         };
         let started = |rank: &u32| {
-            let run = generation::report(self.nodes, self.uid, generation, generation.node_of(*rank)?)?;
+            let run =
+                generation::report(self.nodes, self.uid, generation, generation.node_of(*rank)?)?;
             let restarts = generation.member_restarts.get(rank)?;
             let report = run.ranks.iter().find(|report| report.rank == *rank)?;
             let newest = report.attempt >= restarts.attempt && restarts.due.is_none();

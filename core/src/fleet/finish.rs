@@ -185,8 +185,12 @@ fn same_orders(before: &JobRecord, now: &JobRecord) -> bool {
         (*number, *started, store, stopping, member_restarts)
     }
     let all = |job: &JobRecord| job.unproven_generations().count();
-    let pairs = before.unproven_generations().zip(now.unproven_generations());
+    let pairs = before
+        .unproven_generations()
+        .zip(now.unproven_generations());
     before.last_generation == now.last_generation
         && all(before) == all(now)
-        && pairs.into_iter().all(|(before, now)| told(before) == told(now))
+        && pairs
+            .into_iter()
+            .all(|(before, now)| told(before) == told(now))
 }

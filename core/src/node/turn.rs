@@ -70,11 +70,7 @@ pub enum Effect {
     },
     /// Start a rank again that has failed, while the others of the group go on. It may come more than
     /// once.
-    Restart {
-        run: RunId,
-        rank: u32,
-        attempt: u32,
-    },
+    Restart { run: RunId, rank: u32, attempt: u32 },
     /// End the group. Another stop with a shorter grace period may follow.
     Stop {
         run: RunId,

@@ -212,7 +212,10 @@ fn a_rule_that_fails_the_job_comes_first() {
     bench.rank_alone_exits(1, Exit::Code(3), None);
     bench.pass(SECOND);
     let job = bench.job("digits");
-    assert_eq!((job.phase, job.reason), (Phase::Failed, Reason::FailedByRule));
+    assert_eq!(
+        (job.phase, job.reason),
+        (Phase::Failed, Reason::FailedByRule)
+    );
 }
 
 #[test]

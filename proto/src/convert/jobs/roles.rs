@@ -49,6 +49,7 @@ pub(super) fn role_document(role: v1::Role) -> RoleDocument {
         env: role.env.into_iter().map(variable).collect(),
         working_dir: role.working_dir,
         service: role.service,
+        restart_scope: role.restart_scope,
     }
 }
 
@@ -65,6 +66,7 @@ pub(super) fn role_to_wire(role: RoleDocument) -> v1::Role {
         env: role.env.into_iter().map(variable_to_wire).collect(),
         working_dir: role.working_dir,
         service: role.service,
+        restart_scope: role.restart_scope,
     }
 }
 
@@ -81,5 +83,6 @@ pub(super) fn checked_role(role: &Role) -> RoleDocument {
         env: role.env.clone(),
         working_dir: role.working_dir.clone(),
         service: Some(role.service),
+        restart_scope: Some(role.restart_scope.name().to_owned()),
     }
 }

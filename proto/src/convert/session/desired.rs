@@ -61,6 +61,7 @@ fn run_to_wire(desired: &DesiredRun) -> v1::DesiredRun {
             store: Some(endpoint_to_wire(&start.store)),
             peers: start.peers.iter().map(endpoint_to_wire).collect(),
             keys: start.keys.iter().map(|key| key.0.clone()).collect(),
+            attempts: start.attempts.clone().into_iter().collect(),
         }),
         Target::Stopped { grace, reason } => desired_run::Target::Stopped(v1::Stop {
             grace_ms: millis(*grace),
@@ -122,6 +123,7 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
                 procs: share.procs,
                 service: share.service,
                 slots: share.slots,
+                restarts_alone: share.restarts_alone,
             })
             .collect(),
         members: assignment.members.iter().map(seated_to_wire).collect(),
@@ -235,7 +237,18 @@ fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malfor
                 let keys = keys
                     .map(|key| Ok(key_from_wire(&at, key)?.unwrap_or(Key(String::new()))))
                     .collect::<Result<_, _>>()?;
-                Target::Running(Box::new(assignment), Start { store, peers, keys })
+                let at = format!("{field}.attempts");
+                count(&at, start.attempts.len(), PEERS_MAX as usize)?;
+                let attempts = start.attempts.into_iter().collect();
+                Target::Running(
+                    Box::new(assignment),
+                    Start {
+                        store,
+                        peers,
+                        keys,
+                        attempts,
+                    },
+                )
             }
             desired_run::Target::Stopped(stop) => Target::Stopped {
                 grace: period_from_wire(&format!("{field}.stopped.grace_ms"), stop.grace_ms)?,
@@ -264,6 +277,7 @@ fn layout_from_wire(field: &str, wire: Vec<v1::RoleShare>) -> Result<Layout, Mal
             procs: between(&at("procs"), share.procs, 1, PROCS_MAX)?,
             service: share.service,
             slots: between(&at("slots"), share.slots, 0, PROCS_MAX)?,
+            restarts_alone: share.restarts_alone,
         })
     };
     let shares = wire.into_iter().enumerate().map(share);

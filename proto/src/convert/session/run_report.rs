@@ -111,6 +111,7 @@ fn rank_to_wire(rank: &RankReport, now: Timestamp) -> v1::RankReport {
         rate: rank.steps.rate.clone().unwrap_or_default(),
         step_format: rank.steps.format.clone().unwrap_or_default(),
         stepless_lines: rank.steps.stepless_lines,
+        attempt: rank.attempt,
     }
 }
 
@@ -253,6 +254,7 @@ fn rank_from_wire(
     Ok(RankReport {
         rank: wire.rank,
         local_rank: wire.local_rank,
+        attempt: wire.attempt.max(1),
         pid: wire.pid,
         started_at: at(wire.started_age_us, now),
         exit: wire

@@ -150,6 +150,13 @@ fn runner_of(dir: &Path) -> muster_runner::RunnerIdentity {
     muster_runner::Record::read(dir).unwrap().runner.unwrap()
 }
 
+/// The launcher's copy below a generation's runner.
+fn copy_of(dir: &Path) -> i32 {
+    let runner = runner_of(dir).pid;
+    let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).unwrap();
+    children.trim().parse().unwrap()
+}
+
 impl Drop for Warm {
     fn drop(&mut self) {
         for generation in &self.generations {
@@ -481,6 +488,8 @@ fn a_launcher_that_dies_refuses_and_leaves_its_runners_alone() {
 #[test]
 fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
     let mut warm = Warm::new();
+    let script = "print('torchrun in its place')";
+    let spec = warm.rig.program(&python(), &["-c", script], 2);
     let generation = warm.fork();
     let missing = generation.dir.join("no/such/folder/train.py");
     // The script is missing, and `ranks.sock` is removed before the start, so the launcher fails
@@ -494,32 +503,42 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
         run_id: "r".into(),
         peer_lost: vec![],
     };
-    let runner = muster_runner::Record::read(&generation.dir)
-        .unwrap()
-        .runner
-        .unwrap()
-        .pid;
-    let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).unwrap();
-    let copy: i32 = children.trim().parse().unwrap();
+    let copy = copy_of(&generation.dir);
     fs::remove_file(generation.dir.join("ranks.sock")).unwrap();
     generation.client.start(StartSpec {
-        env_files: BTreeMap::new(),
-        program: python(),
-        args: vec!["-c".into(), "print('torchrun in its place')".into()],
         env: environment(generation.dir.to_str().unwrap()),
         cwd: generation.dir.clone(),
-        ranks: 2,
-        first_rank: 0,
         order: Some(order),
-        mpi: None,
-        members: Vec::new(),
-        restartable: false,
+        ..spec
     });
     let status = generation.client.until_dead();
     assert!(status.fell_back && !lives(copy));
     assert_eq!(status.launcher.unwrap().exit, Some(Exit::Code { code: 0 }));
     let log = fs::read_to_string(generation.dir.join("logs/launcher.log")).unwrap();
     assert!(log.contains("torchrun in its place"), "{log}");
+}
+
+#[test]
+fn a_rank_that_can_be_restarted_is_not_forked() {
+    let mut warm = Warm::new();
+    let generation = warm.fork();
+    let copy = Living::of(copy_of(&generation.dir));
+    let mut spec = warm.rig.direct(&["/bin/sh", "-c", "echo step 1; exit 3"]);
+    spec.restartable = true;
+    let client = &mut warm.generations[0].client;
+    client.start(spec);
+    for attempt in 1..=2 {
+        client.until(|s| {
+            s.ranks
+                .iter()
+                .any(|r| r.attempt == attempt && r.exit.is_some())
+        });
+        client.ok(Command::Restart {
+            rank: 0,
+            attempt: attempt + 1,
+        });
+    }
+    copy.gone();
 }
 
 /// Some releases of torch read the whole environment during their import.

@@ -3,10 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-
 use muster_runner::record::rank_log;
-use muster_runner::wire::{Command, Exit, Lane, MemberSpec, Order, RefusalKind, StartSpec};
+use muster_runner::wire::{Command, Exit, RefusalKind, StartSpec};
 
 mod rig;
 
@@ -14,40 +12,6 @@ use rig::Rig;
 
 /// The variables by which a rank knows its place.
 const WHO: &str = r#"echo "$0 $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK in $(basename "$PWD") errors $(basename "$(dirname "$TORCHELASTIC_ERROR_FILE")")""#;
-
-fn member(rig: &Rig, number: u32, first_rank: u32, ranks: u32, script: &str) -> MemberSpec {
-    let cwd = rig.dir.join(format!("of-{number}"));
-    std::fs::create_dir_all(&cwd).unwrap();
-    MemberSpec {
-        number,
-        first_rank,
-        ranks,
-        command: ["/bin/sh", "-c", script, &format!("member-{number}")]
-            .map(str::to_owned)
-            .into(),
-        env: BTreeMap::from([("PATH".to_owned(), std::env::var("PATH").unwrap())]),
-        env_files: BTreeMap::new(),
-        cwd,
-        restartable: false,
-    }
-}
-
-fn start(rig: &Rig, members: Vec<MemberSpec>) -> StartSpec {
-    StartSpec {
-        order: Some(Order {
-            lane: Lane::Direct,
-            options: Vec::new(),
-            argv: Vec::new(),
-            command: Vec::new(),
-            run_id: "r".into(),
-            peer_lost: Vec::new(),
-        }),
-        ranks: members.iter().map(|member| member.ranks).sum(),
-        first_rank: members[0].first_rank,
-        members,
-        ..rig.program("/bin/sh", &[], 0)
-    }
-}
 
 fn said(rig: &Rig, rank: u32) -> String {
     let log = rig.log(&rank_log(rank));
@@ -59,8 +23,8 @@ fn said(rig: &Rig, rank: u32) -> String {
 fn each_member_has_its_program_its_directory_and_its_ranks() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    let members = vec![member(&rig, 0, 0, 1, WHO), member(&rig, 3, 5, 2, WHO)];
-    client.start(start(&rig, members));
+    let members = vec![rig.member(0, 0, 1, WHO), rig.member(3, 5, 2, WHO)];
+    client.start(rig.members(members));
     let status = client.until_dead();
     let ranks: Vec<(u32, u32)> = status
         .ranks
@@ -85,8 +49,8 @@ fn one_member_that_fails_ends_the_others_of_its_node() {
     let mut client = rig.ready();
     let fails = "while [ ! -e ../of-1/up ]; do sleep 0.01; done; exit 7";
     let waits = "touch up; exec sleep 1000";
-    let members = vec![member(&rig, 0, 0, 1, fails), member(&rig, 1, 1, 1, waits)];
-    client.start(start(&rig, members));
+    let members = vec![rig.member(0, 0, 1, fails), rig.member(1, 1, 1, waits)];
+    client.start(rig.members(members));
     let status = client.until_dead();
     let exits: Vec<Exit> = status.ranks.iter().map(|rank| rank.exit.unwrap()).collect();
     assert_eq!(exits[0], Exit::Code { code: 7 });
@@ -100,22 +64,22 @@ fn one_member_that_fails_ends_the_others_of_its_node() {
 fn members_that_do_not_fit_are_refused() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    let of = |number, first, ranks| member(&rig, number, first, ranks, "true");
-    let mut without_lane = start(&rig, vec![of(0, 0, 1), of(1, 1, 1)]);
+    let of = |number, first, ranks| rig.member(number, first, ranks, "true");
+    let mut without_lane = rig.members(vec![of(0, 0, 1), of(1, 1, 1)]);
     without_lane.order = None;
     let cases = [
         (
-            start(&rig, vec![of(0, 0, 2), of(1, 1, 1)]),
+            rig.members(vec![of(0, 0, 2), of(1, 1, 1)]),
             "members: 1 has a rank that is not free below 8",
         ),
         (
-            start(&rig, vec![of(0, 0, 2), of(1, 7, 2)]),
+            rig.members(vec![of(0, 0, 2), of(1, 7, 2)]),
             "members: 1 has a rank that is not free below 8",
         ),
         (
             StartSpec {
                 ranks: 3,
-                ..start(&rig, vec![of(0, 0, 1), of(1, 1, 1)])
+                ..rig.members(vec![of(0, 0, 1), of(1, 1, 1)])
             },
             "members: have 2 ranks, not 3",
         ),

@@ -95,3 +95,44 @@ fn first() -> u32 {
 fn is_first(attempt: &u32) -> bool {
     *attempt == first()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_counts_until_the_next_is_ordered() {
+        let line = |rank: Option<u32>, attempt, restarted| ExitRecord {
+            v: 1,
+            rank,
+            pid: 9,
+            start_time: 3,
+            started_us: 1,
+            exit: Exit::Code { code: 1 },
+            exited_us: 2,
+            attempt,
+            restarted,
+        };
+        let (first, again) = (line(Some(0), 1, false), line(Some(0), 1, true));
+        let second = line(Some(0), 2, false);
+        let others = [line(Some(1), 1, false), line(None, 1, false)];
+        let newest = |lines: &[&ExitRecord]| {
+            ExitRecord::newest(lines.iter().copied().cloned().collect::<Vec<_>>())
+        };
+        let [other, launcher] = &others;
+        assert_eq!(newest(&[&first, other]), [first.clone(), other.clone()]);
+        assert_eq!(newest(&[&first, other, &again, launcher]), others);
+        // A damaged line may be missing before or between them.
+        assert_eq!(newest(&[&again]), []);
+        assert_eq!(newest(&[&first, &second]), [second.clone()]);
+        assert_eq!(newest(&[&first, &again, &second]), [second]);
+        assert_eq!(newest(&[launcher, launcher]).len(), 2);
+        // A line without the new words is one of a first attempt, and is written as before.
+        let text = serde_json::to_string(&first).expect("numbers and strings always serialize");
+        assert!(
+            !text.contains("attempt") && !text.contains("restarted"),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<ExitRecord>(&text).ok(), Some(first));
+    }
+}

@@ -13,7 +13,9 @@ use std::process::{Command as Process, Output};
 use std::time::{Duration, Instant};
 
 use muster_runner::procfs::Stat;
-use muster_runner::wire::{Command, Hold, Phase, Refusal, Reply, Request, StartSpec, Status};
+use muster_runner::wire::{
+    Command, Hold, Lane, MemberSpec, Order, Phase, Refusal, Reply, Request, StartSpec, Status,
+};
 use muster_runner::{Record, RunnerIdentity, alive, connect};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -161,6 +163,49 @@ impl Rig {
             mpi: None,
             members: Vec::new(),
             restartable: false,
+        }
+    }
+
+    /// One of several members, whose ranks run `script` in sh in a folder of their own.
+    pub fn member(&self, number: u32, first_rank: u32, ranks: u32, script: &str) -> MemberSpec {
+        let cwd = self.dir.join(format!("of-{number}"));
+        std::fs::create_dir_all(&cwd).unwrap();
+        MemberSpec {
+            number,
+            first_rank,
+            ranks,
+            command: ["/bin/sh", "-c", script, &format!("member-{number}")]
+                .map(str::to_owned)
+                .into(),
+            env: BTreeMap::from([("PATH".to_owned(), std::env::var("PATH").unwrap())]),
+            env_files: BTreeMap::new(),
+            cwd,
+            restartable: false,
+        }
+    }
+
+    /// Several members in one worker group.
+    pub fn members(&self, members: Vec<MemberSpec>) -> StartSpec {
+        StartSpec {
+            ranks: members.iter().map(|member| member.ranks).sum(),
+            first_rank: members[0].first_rank,
+            members,
+            ..self.direct(&[])
+        }
+    }
+
+    /// One member, whose only rank runs `command` in the direct lane.
+    pub fn direct(&self, command: &[&str]) -> StartSpec {
+        StartSpec {
+            order: Some(Order {
+                lane: Lane::Direct,
+                options: Vec::new(),
+                argv: Vec::new(),
+                command: command.iter().map(|word| (*word).to_owned()).collect(),
+                run_id: "r".into(),
+                peer_lost: Vec::new(),
+            }),
+            ..self.program("/bin/sh", &[], 1)
         }
     }
 

@@ -6,7 +6,9 @@
 //! every rank. Like torchrun, it passes signals on, ends the other ranks when one has failed, and
 //! exits with 1 after any failure. Unlike torchrun, it does not wait for other nodes at the end.
 //! torchrun must wait because one of the torchruns serves the TCPStore; our runner serves it.
-//! part of one of them; ours is not.
+//!
+//! A rank that is restartable ends nobody else when it fails. It waits until the runner orders its
+//! next attempt, or until all ranks are told to end. This program never restarts it by itself.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,14 +23,13 @@ use muster_runner::procfs::Stat;
 use muster_runner::wire::{Exit, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::rank_link::RankLink;
+use crate::rank_link::{RankLink, STOPPED};
 use crate::ranks::Say;
 use crate::sys::{self, Child};
-use crate::tree::{self, Reaped};
-use crate::{affinity, shim, time};
+use crate::{affinity, shim, time, tree};
 
 /// A link of this name, in the runner's directory, makes the runner's binary this program.
 pub(crate) const NAME: &str = "muster-ranks";
@@ -59,6 +60,8 @@ pub(crate) struct RankOrder {
     pub(crate) cwd: PathBuf,
     /// The complete environment.
     pub(crate) env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) restartable: bool,
 }
 
 /// One rank that the launcher hands over. The second argument of `adopt` is a JSON list of them.
@@ -75,6 +78,14 @@ struct Rank {
     pid: i32,
     link: RankLink,
     exit: Option<Exit>,
+    /// What starts the rank again, if it is restartable.
+    order: Option<RankOrder>,
+}
+
+impl Rank {
+    fn failed(&self) -> bool {
+        self.exit.is_some_and(|exit| !exit.success())
+    }
 }
 
 pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
@@ -115,6 +126,7 @@ fn adopt(handed: &str) -> Result<Vec<Rank>, String> {
         pid,
         link: RankLink::adopt(inherited(fd), 1),
         exit: None,
+        order: None,
     };
     Ok(handed.into_iter().map(rank).collect())
 }
@@ -133,18 +145,25 @@ fn start(fd: &str) -> Result<Vec<Rank>, String> {
         .rewind()
         .and_then(|()| Ok(serde_json::from_reader(&file)?))
         .map_err(|e| format!("orders: {e}"))?;
-    let start = |order| start_rank(order).map_err(|e| format!("rank {}: {e}", order.rank));
-    orders.ranks.iter().map(start).collect()
+    let start = |order| start_rank(order)?.ok_or_else(|| STOPPED.into());
+    orders.ranks.into_iter().map(start).collect()
 }
 
-fn start_rank(order: &RankOrder) -> Result<Rank, String> {
+/// None: the worker group is being stopped, so the rank was not started.
+fn start_rank(order: RankOrder) -> Result<Option<Rank>, String> {
+    let rank = order.rank;
+    start_process(order).map_err(|e| format!("rank {rank}: {e}"))
+}
+
+fn start_process(order: RankOrder) -> Result<Option<Rank>, String> {
     let RankOrder {
         rank,
         local,
         command,
         cwd,
         env,
-    } = order;
+        ..
+    } = &order;
     let (rank, local) = (*rank, *local);
     let (program, args) = command.split_first().ok_or("there is nothing to run")?;
     let mut command = Command::new(program);
@@ -158,15 +177,15 @@ fn start_rank(order: &RankOrder) -> Result<Rank, String> {
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
     let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
     let me = std::process::id() as i32;
-    link.hello(
-        &Say::Hello {
-            v: VERSION,
-            rank,
-            local_rank: local,
-            pid: me,
-        },
-        &[out_read.as_fd(), err_read.as_fd()],
-    )?;
+    let hello = Say::Hello {
+        v: VERSION,
+        rank,
+        local_rank: local,
+        pid: me,
+    };
+    if !link.hello(&hello, &[out_read.as_fd(), err_read.as_fd()])? {
+        return Ok(None);
+    }
     let stderr = err_write.try_clone().map_err(|e| format!("pipe: {e}"))?;
     command
         .stdout(Stdio::from(out_write))
@@ -175,7 +194,7 @@ fn start_rank(order: &RankOrder) -> Result<Rank, String> {
     let cpus = env
         .get(affinity::NAME)
         .and_then(|lists| affinity::of(lists, local));
-    match sys::spawn(
+    let (pid, exit) = match sys::spawn(
         &mut command,
         Child {
             session: true,
@@ -191,23 +210,20 @@ fn start_rank(order: &RankOrder) -> Result<Rank, String> {
                 start_time,
                 at_us,
             })?;
-            Ok(Rank {
-                rank,
-                pid,
-                link,
-                exit: None,
-            })
+            (pid, None)
         }
         Err(e) => {
             let exit = shim::say_not_started(&mut link, program, &stderr, &e)?;
-            Ok(Rank {
-                rank,
-                pid: 0,
-                link,
-                exit: Some(exit),
-            })
+            (0, Some(exit))
         }
-    }
+    };
+    Ok(Some(Rank {
+        rank,
+        pid,
+        link,
+        exit,
+        order: order.restartable.then_some(order),
+    }))
 }
 
 struct Attendant {
@@ -223,16 +239,14 @@ impl Attendant {
     /// Runs until all ranks have ended and the runner has written that down. True: all ended well.
     fn attend(mut self) -> Result<bool, String> {
         self.reap()?;
-        if self
-            .ranks
-            .iter()
-            .any(|rank| rank.exit.is_some_and(|exit| !exit.success()))
-        {
+        let ends_all = |rank: &Rank| rank.failed() && rank.order.is_none();
+        if self.ranks.iter().any(ends_all) {
             self.one_has_failed();
         }
         let mut give_up = None;
         loop {
-            let over = self.ranks.iter().all(|rank| rank.exit.is_some());
+            let over = |rank: &Rank| rank.exit.is_some() && !self.waits(rank);
+            let over = self.ranks.iter().all(over);
             if over && self.ranks.iter().all(|rank| rank.link.answers >= ANSWERS) {
                 break;
             }
@@ -262,6 +276,9 @@ impl Attendant {
                     if let Some(signal) = hear.signal {
                         self.pass_on(signal);
                     }
+                    if hear.restart {
+                        self.restart(at)?;
+                    }
                 }
             }
         }
@@ -269,6 +286,26 @@ impl Attendant {
             .ranks
             .iter()
             .all(|rank| rank.exit.is_some_and(Exit::success)))
+    }
+
+    /// Whether the rank has failed and may be started again.
+    fn waits(&self, rank: &Rank) -> bool {
+        !self.termed && rank.order.is_some() && rank.failed()
+    }
+
+    /// Starts a rank again by the runner's order, unless all ranks were told to end since.
+    fn restart(&mut self, at: usize) -> Result<(), String> {
+        if !self.waits(&self.ranks[at]) {
+            return Ok(());
+        }
+        let rank = &mut self.ranks[at];
+        // Whoever orders this knows the exit.
+        rank.link.answers = ANSWERS;
+        if let Some(again) = rank.order.take().map(start_rank).transpose()?.flatten() {
+            say!("{NAME}: rank {} is started again", again.rank);
+            *rank = again;
+        }
+        Ok(())
     }
 
     /// Waits. Returns whether signals are pending, and the indexes of the ranks whose connection
@@ -323,14 +360,19 @@ impl Attendant {
     }
 
     fn reap(&mut self) -> Result<(), String> {
-        while let Reaped::Ended(pid, status) = tree::reap() {
-            let Some(rank) = self
-                .ranks
-                .iter_mut()
-                .find(|rank| rank.pid == pid && rank.exit.is_none())
-            else {
-                continue;
+        while let Some((pid, failed)) = sys::ended_child() {
+            let living = |rank: &&mut Rank| rank.pid == pid && rank.exit.is_none();
+            let rank = self.ranks.iter_mut().find(living);
+            let pid = Pid::from_raw(pid);
+            let waits = failed && rank.as_ref().is_some_and(|rank| rank.order.is_some());
+            if let Some(group) = pid.filter(|_| waits && !self.termed) {
+                // What the rank left behind may hold its port or its GPU.
+                let _ = rustix::process::kill_process_group(group, Signal::KILL);
+            }
+            let Ok(Some((_, status))) = rustix::process::waitpid(pid, WaitOptions::NOHANG) else {
+                break;
             };
+            let Some(rank) = rank else { continue };
             let exit = tree::exit_of(status);
             rank.exit = Some(exit);
             rank.link.say(&Say::Exited {
@@ -338,8 +380,14 @@ impl Attendant {
                 at_us: time::boot_us(),
             })?;
             if !exit.success() {
-                say!("{NAME}: rank {} (pid {pid}) ended with {exit:?}", rank.rank);
-                self.one_has_failed();
+                say!(
+                    "{NAME}: rank {} (pid {}) ended with {exit:?}",
+                    rank.rank,
+                    rank.pid
+                );
+                if rank.order.is_none() {
+                    self.one_has_failed();
+                }
             }
         }
         Ok(())

@@ -4,7 +4,9 @@
 //! `Holding` (nothing has started; a launcher may be parked) -> `Running` -> `Stopping` (a stop was
 //! asked for, or something has failed) -> `Dead` (proven). A failed rank alone does not make the
 //! runner stop the others. torchrun sees the failure too and ends them, or the agent asks for a
-//! stop.
+//! stop. A rank that can be restarted may fail while the group stays `Running`.
+
+mod restart;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -79,6 +81,12 @@ pub(crate) struct Rank {
     pub(crate) output: Output,
     /// None until the shim has said `started`.
     pub(crate) process: Option<Process>,
+    /// Which start of the rank this is, from 1.
+    attempt: u32,
+    /// The next attempt was ordered, and has not said hello yet.
+    ordered: bool,
+    /// How the attempt before ended. Shown until this one has started.
+    before: Option<RankStatus>,
     tail: Vec<String>,
     first_error: Option<String>,
 }
@@ -179,16 +187,18 @@ impl Group {
     /// Notes that the launcher has ended.
     pub(crate) fn launcher_ended(&mut self, exit: Exit, at_us: u64) -> Option<ExitRecord> {
         self.failed |= !exit.success();
-        self.launcher.as_mut()?.process.end(None, exit, at_us)
+        self.launcher.as_mut()?.process.end(None, 1, exit, at_us)
     }
 
     /// Notes that a rank has ended, and keeps the last lines of stderr if it failed.
     pub(crate) fn rank_ended(&mut self, rank: u32, exit: Exit, at_us: u64) -> Option<ExitRecord> {
         let ranks = self.spec.as_ref().map_or(1, |s| s.ranks);
+        let alone = self.spec.as_ref().is_some_and(|s| s.may_restart(rank));
         let entry = self.ranks.get_mut(&rank)?;
-        let record = entry.process.as_mut()?.end(Some(rank), exit, at_us)?;
+        let process = entry.process.as_mut()?;
+        let record = process.end(Some(rank), entry.attempt, exit, at_us)?;
         if !exit.success() {
-            self.failed = true;
+            self.failed |= !alone;
             entry.tail = entry.output.tail(ranks);
             entry.first_error = why::first_error(&entry.tail);
         }
@@ -283,13 +293,18 @@ impl Rank {
             local_rank,
             output,
             process: None,
+            attempt: 1,
+            ordered: false,
+            before: None,
             tail: Vec::new(),
             first_error: None,
         }
     }
 
     fn status(&self, rank: u32) -> Option<RankStatus> {
-        let process = self.process.as_ref()?;
+        let Some(process) = &self.process else {
+            return self.before.clone();
+        };
         let steps = &self.output.steps;
         let last = steps.last.as_ref().map(|(step, _)| step);
         Some(RankStatus {
@@ -298,7 +313,7 @@ impl Rank {
             pid: process.pid,
             start_time: process.start_time,
             started_us: process.started_us,
-            attempt: 1,
+            attempt: self.attempt,
             exit: process.end.map(|e| e.0),
             exited_us: process.end.map(|e| e.1),
             last_step: last.map(|s| s.count),
@@ -323,17 +338,29 @@ impl Rank {
 
 impl Process {
     /// Notes the end, once.
-    fn end(&mut self, rank: Option<u32>, exit: Exit, exited_us: u64) -> Option<ExitRecord> {
+    fn end(
+        &mut self,
+        rank: Option<u32>,
+        attempt: u32,
+        exit: Exit,
+        exited_us: u64,
+    ) -> Option<ExitRecord> {
         if self.end.is_some() {
             return None;
         }
         self.end = Some((exit, exited_us));
+        self.record(rank, attempt)
+    }
+
+    /// The line for the journal, if the process has ended.
+    fn record(&self, rank: Option<u32>, attempt: u32) -> Option<ExitRecord> {
         let Self {
             pid,
             start_time,
             started_us,
-            ..
+            end,
         } = *self;
+        let (exit, exited_us) = end?;
         Some(ExitRecord {
             v: VERSION,
             rank,
@@ -342,7 +369,7 @@ impl Process {
             started_us,
             exit,
             exited_us,
-            attempt: 1,
+            attempt,
             restarted: false,
         })
     }

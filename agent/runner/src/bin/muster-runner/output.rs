@@ -72,23 +72,30 @@ impl Output {
         stdout: OwnedFd,
         stderr: OwnedFd,
     ) -> io::Result<Self> {
-        for fd in [&stdout, &stderr] {
-            rustix::io::ioctl_fionbio(fd, true)?;
-        }
-        let stream = |fd, name| {
-            Some(Stream {
-                fd,
-                lines: Lines::new(name),
-            })
-        };
         Ok(Self {
             log,
-            streams: [stream(stdout, "stdout"), stream(stderr, "stderr")],
+            streams: streams(stdout, stderr)?,
             tail: VecDeque::new(),
             mouth,
             bytes: 0,
             steps: Steps::default(),
         })
+    }
+
+    /// Goes on with another process's stdout and stderr, in the same log. What was known of the one
+    /// before is forgotten.
+    pub(crate) fn go_on(
+        &mut self,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+        stamp: &str,
+    ) -> io::Result<()> {
+        let streams = streams(stdout, stderr)?;
+        self.close(stamp);
+        self.streams = streams;
+        self.tail.clear();
+        (self.bytes, self.steps) = (0, Steps::default());
+        Ok(())
     }
 
     /// The open pipes, each with its side.
@@ -215,6 +222,19 @@ impl Output {
             .map(|line| text(&line[..line.len().min(per_line)]))
             .collect()
     }
+}
+
+fn streams(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<[Option<Stream>; 2]> {
+    for fd in [&stdout, &stderr] {
+        rustix::io::ioctl_fionbio(fd, true)?;
+    }
+    let stream = |fd, name| {
+        Some(Stream {
+            fd,
+            lines: Lines::new(name),
+        })
+    };
+    Ok([stream(stdout, "stdout"), stream(stderr, "stderr")])
 }
 
 /// What is learned from an output while it passes.

@@ -12,6 +12,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::ranks::{Hear, Say};
 
+/// Why a rank is not started although nothing is wrong.
+pub(crate) const STOPPED: &str = "the worker group is being stopped";
+
 /// The connection to the runner. Both sides are our code and take turns, so writes and the wait for
 /// the first answer may block.
 pub(crate) struct RankLink {
@@ -38,8 +41,9 @@ impl RankLink {
         }
     }
 
-    /// Introduces the rank and hands over the read ends of its output.
-    pub(crate) fn hello(&mut self, say: &Say, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+    /// Introduces the rank and hands over the read ends of its output. False: the worker group is
+    /// being stopped, so the rank must not start.
+    pub(crate) fn hello(&mut self, say: &Say, fds: &[BorrowedFd<'_>]) -> Result<bool, String> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
@@ -55,15 +59,15 @@ impl RankLink {
         }
         while self.answers == 0 {
             for hear in self.hear()? {
+                if hear.signal.is_some() {
+                    return Ok(false);
+                }
                 if let Some(error) = hear.error {
                     return Err(format!("refused by the runner: {error}"));
                 }
-                if hear.signal.is_some() {
-                    return Err("the worker group is being stopped".into());
-                }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     pub(crate) fn say(&mut self, say: &Say) -> Result<(), String> {

@@ -51,7 +51,8 @@ pub(crate) enum Say {
 }
 
 /// A line to the shim: `ok` after each line of the shim, `signal` at any time, `error` as the last
-/// line.
+/// line. `restart` tells the attendant to start a rank again that has ended. The rank then has a
+/// connection of its own again.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Hear {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -60,6 +61,8 @@ pub(crate) struct Hear {
     pub(crate) signal: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) restart: bool,
 }
 
 /// What the runner learns from a shim, with the rank that it is about.
@@ -87,7 +90,7 @@ pub(crate) struct Ranks {
     listener: UnixListener,
     shims: BTreeMap<u32, Shim>,
     next: u32,
-    /// Ranks that have said hello. Each may say it once.
+    /// Ranks that have said hello. Each may say it once, and once more after each restart.
     seen: BTreeSet<u32>,
 }
 
@@ -105,6 +108,8 @@ enum Stage {
     Greeted(u32),
     Started(u32),
     Exited(u32),
+    /// The rank was told to start again, so this connection is no longer its own.
+    Left,
 }
 
 impl Ranks {
@@ -204,6 +209,21 @@ impl Ranks {
         }
     }
 
+    /// Tells the attendant to start a rank again that has ended. False: the attendant is gone.
+    pub(crate) fn restart(&mut self, rank: u32) -> bool {
+        let mut shims = self.shims.values_mut();
+        let Some(shim) = shims.find(|s| s.stage == Stage::Exited(rank)) else {
+            return false;
+        };
+        shim.tell(&Hear {
+            restart: true,
+            ..Hear::default()
+        });
+        shim.stage = Stage::Left;
+        self.seen.remove(&rank);
+        true
+    }
+
     /// All open connections.
     pub(crate) fn connections(&self) -> Vec<u32> {
         self.shims.keys().copied().collect()
@@ -213,7 +233,7 @@ impl Ranks {
 impl Stage {
     fn rank(self) -> Option<u32> {
         match self {
-            Stage::Silent => None,
+            Stage::Silent | Stage::Left => None,
             Stage::Greeted(rank) | Stage::Started(rank) | Stage::Exited(rank) => Some(rank),
         }
     }

@@ -8,6 +8,7 @@
 mod command;
 mod ending;
 mod launcher;
+mod restart;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,11 +22,12 @@ use rustix::process::{Pid, Signal};
 
 use crate::control::Control;
 use crate::fence::{CLOSED, Fence};
-use crate::group::{Group, Process, Rank};
+use crate::group::{Group, Process};
 use crate::logs::Log;
 use crate::mouth::Mouth;
 use crate::output::{CHUNK, Output, Read};
 use crate::poll::{Interest, Poll, Source};
+use crate::rank_link::STOPPED;
 use crate::ranks::{Event, Hear, Ranks};
 use crate::register::Register;
 use crate::served::{News, Served};
@@ -296,18 +298,16 @@ impl Runner {
     fn hello(&mut self, rank: u32, local_rank: u32, stdout: OwnedFd, stderr: OwnedFd) {
         let hear = if self.group.stop.is_some() || self.group.killing.is_some() {
             Hear {
-                error: Some("the worker group is being stopped".into()),
+                error: Some(STOPPED.into()),
+                signal: Some(libc::SIGTERM),
                 ..Hear::default()
             }
         } else {
-            match self.take_output(rank + 1, &record::rank_log(rank), stdout, stderr) {
-                Ok(output) => {
-                    self.group.ranks.insert(rank, Rank::new(local_rank, output));
-                    Hear {
-                        ok: true,
-                        ..Hear::default()
-                    }
-                }
+            match self.take_rank(rank, local_rank, stdout, stderr) {
+                Ok(()) => Hear {
+                    ok: true,
+                    ..Hear::default()
+                },
                 Err(e) => Hear {
                     error: Some(format!("{}: {e}", record::rank_log(rank))),
                     ..Hear::default()

@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal};
 use rustix::thread::CpuSet;
 
 use crate::rank_env::OVER_RESTARTS;
-use crate::rank_link::RankLink;
+use crate::rank_link::{RankLink, STOPPED};
 use crate::ranks::Say;
 use crate::sys::{self, Child};
 use crate::tree::{self, Reaped};
@@ -105,7 +105,9 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
         local_rank,
         pid: me.as_raw_nonzero().get(),
     };
-    runner.hello(&hello, &[out_read.as_fd(), err_read.as_fd()])?;
+    if !runner.hello(&hello, &[out_read.as_fd(), err_read.as_fd()])? {
+        return Err(STOPPED.into());
+    }
     let stderr = Some(err_write.try_clone().map_err(|e| format!("pipe: {e}"))?);
     program
         .stdout(Stdio::from(out_write))

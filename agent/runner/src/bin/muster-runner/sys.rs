@@ -205,6 +205,22 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
     Ok(Pid::from_raw(child.id() as i32).expect("a started child has a pid"))
 }
 
+/// The pid of a child that has ended, and whether it has failed. The child is not reaped: until it
+/// is, no other process and no other group can have this pid.
+pub(crate) fn ended_child() -> Option<(i32, bool)> {
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: all zeroes is a valid siginfo_t. The kernel fills it in for a child that has ended,
+    // and leaves the pid 0 if there is none.
+    let (pid, code, status) = unsafe {
+        let mut told: libc::siginfo_t = std::mem::zeroed();
+        if libc::waitid(libc::P_ALL, 0, &raw mut told, flags) != 0 {
+            return None;
+        }
+        (told.si_pid(), told.si_code, told.si_status())
+    };
+    (pid != 0).then_some((pid, code != libc::CLD_EXITED || status != 0))
+}
+
 /// Ends this process by `signal`, as its child ended, and leaves no core dump.
 pub(crate) fn end_by(signal: i32) -> ! {
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);

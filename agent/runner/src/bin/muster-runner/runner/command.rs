@@ -74,10 +74,7 @@ impl Runner {
                 return Ok(Answer::OfLauncher);
             }
             Command::Start(spec) => self.start(*spec, now)?,
-            Command::Restart { rank, .. } => {
-                let text = format!("restart: rank {rank} cannot be restarted");
-                return Err(Refusal::new(RefusalKind::Invalid, text));
-            }
+            Command::Restart { rank, attempt } => self.restart(rank, attempt, now)?,
             Command::Stop { grace_ms, reason } => {
                 if grace_ms > MAX_GRACE_MS {
                     let text = format!("grace_ms: {grace_ms} is above {MAX_GRACE_MS}");
@@ -156,11 +153,7 @@ impl Runner {
                 .env_clear()
                 .envs(&spec.env)
                 .current_dir(&spec.cwd);
-            if self.group.parked.take().is_some() {
-                // A copy of the launcher was forked with this runner and is not needed. It ends
-                // when its control socket closes.
-                self.close_launcher(time::boot());
-            }
+            self.dismiss_launcher();
             self.group.launcher = Some(self.spawn(command, None, None)?);
             return Ok(());
         };
@@ -186,6 +179,7 @@ impl Runner {
             command: command.clone(),
             cwd: spec.cwd.clone(),
             env,
+            restartable: spec.restartable,
         };
         let ranks = (0..).zip(envs).map(rank).collect();
         self.start_all(spec, ranks, here)
@@ -216,6 +210,7 @@ impl Runner {
                     command: member.command.clone(),
                     cwd: member.cwd.clone(),
                     env,
+                    restartable: member.restartable,
                 });
             }
         }
@@ -376,17 +371,13 @@ fn check_restartable(spec: &StartSpec, is_direct: bool) -> Result<(), String> {
     if spec.restartable && (!is_direct || spec.mpi.is_some()) {
         return Err("restartable: is only possible in the direct lane, and not for MPI".into());
     }
+    let one = "restartable: a member must have one rank, and";
     if spec.restartable && spec.ranks != 1 {
-        return Err(format!(
-            "restartable: a member with {} ranks cannot be",
-            spec.ranks
-        ));
+        return Err(format!("{one} this one has {}", spec.ranks));
     }
     match spec.members.iter().find(|m| m.restartable && m.ranks != 1) {
         None => Ok(()),
-        Some(MemberSpec { number, ranks, .. }) => Err(format!(
-            "members: restartable: {number} has {ranks} ranks and cannot be"
-        )),
+        Some(MemberSpec { number, ranks, .. }) => Err(format!("{one} member {number} has {ranks}")),
     }
 }
 

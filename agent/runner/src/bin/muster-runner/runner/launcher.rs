@@ -194,6 +194,10 @@ impl Runner {
         order: &Order,
     ) -> Result<(), String> {
         let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
+        if spec.restartable || !spec.members.is_empty() {
+            // Their ranks are not forked.
+            self.dismiss_launcher();
+        }
         if !spec.members.is_empty() {
             return self.start_members(spec, order, &here);
         }
@@ -258,6 +262,14 @@ impl Runner {
         }
         self.close_launcher(now);
         self.refuse_asked();
+    }
+
+    /// Lets go of the copy of the launcher that was forked with this runner and is not needed. It
+    /// ends when its control socket closes.
+    pub(super) fn dismiss_launcher(&mut self) {
+        if self.group.parked.take().is_some() {
+            self.close_launcher(time::boot());
+        }
     }
 
     pub(super) fn close_launcher(&mut self, now: Duration) {

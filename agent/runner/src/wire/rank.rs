@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(newest(&[&first, other, &again, launcher]), others);
         // A damaged line may be missing before or between them.
         assert_eq!(newest(&[&again]), []);
-        assert_eq!(newest(&[&first, &second]), [second.clone()]);
+        assert_eq!(newest(&[&first, &second]), std::slice::from_ref(&second));
         assert_eq!(newest(&[&first, &again, &second]), [second]);
         assert_eq!(newest(&[launcher, launcher]).len(), 2);
         // A line without the new words is one of a first attempt, and is written as before.

@@ -576,6 +576,8 @@ mod tests {
                 started_us: 1,
                 exit,
                 exited_us: 2,
+                attempt: 1,
+                restarted: false,
             };
             muster_runner::journal::line(&record)
         };

@@ -133,6 +133,11 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
         (from, to) if from == to => format!("{from} goes on"),
         (from, to) => format!("{from} -> {to}"),
     };
+    let alone: Vec<String> = incident
+        .restarted_ranks
+        .iter()
+        .map(u32::to_string)
+        .collect();
     let mut rows: Vec<(&str, String)> = vec![
         ("generation", generations),
         (
@@ -140,28 +145,28 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
             format!("{} -> {}", incident.from_nodes, incident.to_nodes),
         ),
     ];
-    for (name, us) in [
-        ("detect", incident.detect_us),
-        ("decide", incident.decide_us),
-        ("stop", incident.stop_us),
-        ("launch", incident.launch_us),
-        ("join", incident.join_us),
-        ("first step", incident.first_step_us),
-        ("total", incident.total_us),
+    for (name, us, of_world) in [
+        ("detect", incident.detect_us, false),
+        ("decide", incident.decide_us, false),
+        ("stop", incident.stop_us, true),
+        ("launch", incident.launch_us, false),
+        ("join", incident.join_us, true),
+        ("first step", incident.first_step_us, true),
+        ("total", incident.total_us, false),
     ] {
-        rows.push((name, us.map_or_else(|| NOT_MEASURED.into(), millis)));
+        // The others were not stopped, and have no new first step.
+        if alone.is_empty() || !of_world {
+            rows.push((name, us.map_or_else(|| NOT_MEASURED.into(), millis)));
+        }
     }
-    rows.push((
-        "steps lost",
-        incident
-            .steps_lost
-            .map_or_else(|| NOT_MEASURED.into(), |steps| steps.to_string()),
-    ));
-    let alone: Vec<String> = incident
-        .restarted_ranks
-        .iter()
-        .map(u32::to_string)
-        .collect();
+    if alone.is_empty() {
+        rows.push((
+            "steps lost",
+            incident
+                .steps_lost
+                .map_or_else(|| NOT_MEASURED.into(), |steps| steps.to_string()),
+        ));
+    }
     for (name, text) in [
         ("restarted alone", &alone.join(", ")),
         ("charged to", &incident.charged),

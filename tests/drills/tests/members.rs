@@ -169,15 +169,43 @@ fn four_members_of_tensorflow_on_two_nodes() {
     };
     found(1);
 
-    // A worker is killed: it is the culprit, and not the member beside it.
-    kill(pids(&first)[1], Signal::KILL);
-    let second = runs(&cluster, 2);
-    assert_eq!(members(&second), before, "everybody stays");
+    // A worker beside a parameter server is killed. It alone is started again, at its address.
+    let killed = pids(&first)[1];
+    kill(killed, Signal::KILL);
+    let second = cluster.wait("shared", "worker-0 back", |status| {
+        let now = pids(status);
+        now.len() == 4 && now[1] > 0 && now[1] != killed
+    });
+    let others = |status: &Value| [0, 2, 3].map(|rank| pids(status)[rank]);
+    assert_eq!(others(&second), others(&first), "nobody else was touched");
+    assert_eq!(
+        (&second["generation"], members(&second)),
+        (&first["generation"], before.clone())
+    );
     let culprit = format!("rank 1 (worker-0) on {}", before[1].1);
     assert_eq!(
         newest(&cluster),
         ("WorkerKilled".into(), culprit, "job".into())
     );
+    let log = ["logs", "shared", "--member", "worker-0"];
+    let both = || (cluster.muster(log).matches("found all as worker-0").count() == 2).then_some(());
+    muster_drills::until(both).unwrap_or_else(|| panic!("{}", cluster.muster(log)));
+    let again = ["explain", "shared", "-o", "json"];
+    let story: Value = serde_json::from_str(&cluster.muster(again)).unwrap();
+    let receipt = story["incidents"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        receipt["restartedRanks"],
+        serde_json::json!([1]),
+        "{receipt:#}"
+    );
+    assert!(receipt["totalMs"].as_f64().unwrap() > 0.0, "{receipt:#}");
+
+    // The chief is killed, and no parameter server takes a world back that it has lost: all start again.
+    kill(pids(&second)[0], Signal::KILL);
+    let second = runs(&cluster, 2);
+    assert_eq!(members(&second), before, "everybody stays");
+    let culprit = format!("rank 0 (chief-0) on {}", before[0].1);
+    assert_eq!(newest(&cluster).1, culprit);
     found(2);
 
     // A node with two members is cut. The third node takes them in.

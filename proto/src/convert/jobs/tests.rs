@@ -4,8 +4,8 @@ use muster_core::{
     fleet::receipt::Cause,
     id::{Generation, JobUid, NodeName},
     spec::{
-        EnvVar, Framework, Launch, Lifetime, NodeMix, Origin, Placing, RestartPolicy, Role,
-        RoleDocument,
+        EnvVar, Framework, Launch, Lifetime, NodeMix, Origin, Placing, RestartPolicy, RestartScope,
+        Role, RoleDocument,
     },
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -148,8 +148,9 @@ fn role_document_of(number: Option<i64>, text: Option<String>) -> RoleDocument {
         command: text.clone().into_iter().collect(),
         args: text.clone().into_iter().collect(),
         env: Vec::new(),
-        working_dir: text,
+        working_dir: text.clone(),
         service: number.map(|number| number > 0),
+        restart_scope: text,
     }
 }
 
@@ -167,6 +168,10 @@ fn with_roles(spec: JobSpec) -> JobSpec {
         env: spec.env.clone(),
         working_dir: spec.working_dir.clone(),
         service,
+        restart_scope: match spec.proc_per_node {
+            1 => RestartScope::Member,
+            _ => RestartScope::Job,
+        },
     };
     let sizes = (spec.replicas, spec.min_replicas, spec.max_replicas);
     JobSpec {
@@ -314,6 +319,7 @@ fn bare_incident() -> Incident {
         charged: Charged::Node,
         culprit: None,
         rule: None,
+        restarted_ranks: Vec::new(),
         collateral: Vec::new(),
         from: Some(Generation(1)),
         to: None,

@@ -102,6 +102,7 @@ fn rank(number: u32) -> impl Strategy<Value = RankReport> {
                 RankReport {
                     rank: number,
                     local_rank,
+                    attempt: pid % 3 + 1,
                     pid,
                     started_at,
                     exit,
@@ -308,6 +309,7 @@ fn share(name: &str, members: u32, procs: u32) -> RoleShare {
         procs,
         slots: procs - 1,
         service: members > 1,
+        restarts_alone: procs == 1,
     }
 }
 
@@ -410,11 +412,20 @@ fn target(run: RunId) -> impl Strategy<Value = Target> {
             collection::vec(
                 prop_oneof![Just(String::new()), Just("0a".repeat(16))],
                 0..3
-            )
+            ),
+            collection::btree_map(0..9u32, 2..5u32, 0..3)
         )
-            .prop_map(|(a, store, peers, keys)| {
+            .prop_map(|(a, store, peers, keys, attempts)| {
                 let keys = keys.into_iter().map(Key).collect();
-                Target::Running(Box::new(a), Start { store, peers, keys })
+                Target::Running(
+                    Box::new(a),
+                    Start {
+                        store,
+                        peers,
+                        keys,
+                        attempts,
+                    },
+                )
             }),
         (0..1_000_000u64, "[ -~]{0,30}").prop_map(|(ms, reason)| Target::Stopped {
             grace: Duration::from_millis(ms),
@@ -544,6 +555,7 @@ fn the_largest_report_fits_a_message() {
             .map(|rank| RankReport {
                 rank,
                 local_rank: rank,
+                attempt: u32::MAX,
                 pid: u32::MAX,
                 started_at: Some(NOW),
                 exit: Some(Exit::Signal(11)),

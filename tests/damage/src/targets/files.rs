@@ -259,6 +259,8 @@ pub(super) fn exits_seeds() -> Vec<Vec<u8>> {
         started_us: 1,
         exit,
         exited_us: 2,
+        attempt: 2,
+        restarted: false,
     };
     let lines = [
         record(Some(0), Exit::Code { code: 1 }),
@@ -351,9 +353,14 @@ pub(super) fn request_seeds() -> Vec<Vec<u8>> {
         order: None,
         mpi: None,
         members: Vec::new(),
+        restartable: true,
     };
     let commands = [
         Command::Start(Box::new(start)),
+        Command::Restart {
+            rank: 4,
+            attempt: 2,
+        },
         Command::Stop {
             grace_ms: 10_000,
             reason: "cancelled".into(),

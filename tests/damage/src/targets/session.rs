@@ -275,6 +275,7 @@ fn assignment(run: RunId) -> Assignment {
             procs: 1,
             slots: 2,
             service: false,
+            restarts_alone: true,
         }]),
         members: Vec::new(),
         programs: Vec::new(),

@@ -74,7 +74,12 @@ impl JobTurn<'_> {
             let charge = self.charge(&blame, ruling.as_ref());
             let alone = member_restart::ranks_alone(self.nodes, self.uid, &generation, evidence);
             match (&charge.restart, alone) {
-                (Restart::At(at), Some(ranks)) => self.restart_members(ranks, *at),
+                (Restart::At(at), Some(ranks)) => {
+                    blame
+                        .message
+                        .push_str(&member_restart::sentence(&ranks, *at, self.now));
+                    self.restart_members(ranks, *at);
+                }
                 _ => self.retire_broken(&blame),
             }
             self.tell_break(&blame, generation.number);

@@ -7,6 +7,8 @@
 //! rank was ordered. It is committed before the node hears of it, so a coordinator that was started
 //! anew charges no failure twice.
 
+use std::time::Duration;
+
 use crate::{
     exit::ExitClass,
     fleet::{
@@ -17,6 +19,7 @@ use crate::{
         registry::Registry,
     },
     id::JobUid,
+    period,
     run::RunPhase,
     time::Timestamp,
 };
@@ -47,6 +50,22 @@ pub(crate) fn ranks_alone(
     let ranks: Vec<(u32, bool)> = evidence.iter().map(alone).collect::<Option<_>>()?;
     let some_own = ranks.iter().any(|(_, own)| *own);
     some_own.then(|| ranks.into_iter().map(|(rank, _)| rank).collect())
+}
+
+/// What follows a failure in the words of its event: `; rank 1 alone is started again in 2s`.
+pub(crate) fn sentence(ranks: &[u32], at: Timestamp, now: Timestamp) -> String {
+    let named = match ranks {
+        [rank] => format!("rank {rank} alone is"),
+        _ => {
+            let all: Vec<String> = ranks.iter().map(u32::to_string).collect();
+            format!("ranks {} alone are", all.join(", "))
+        }
+    };
+    let pause = match at.since(now) {
+        Duration::ZERO => String::new(),
+        pause => format!(" in {}", period::format(pause)),
+    };
+    format!("; {named} started again{pause}")
 }
 
 impl GenerationRecord {

@@ -24,7 +24,7 @@ fn control_socket() {
     let too_long = format!("a request is longer than {MAX_REQUEST} bytes");
     let deep = format!("{}\n", "[".repeat(100_000));
     // (bytes sent, kind, text, whether the connection is closed afterwards)
-    let cases: [(&[u8], &str, &str, bool); 19] = [
+    let cases: [(&[u8], &str, &str, bool); 21] = [
         (
             b"\n",
             "malformed",
@@ -109,6 +109,18 @@ fn control_socket() {
             b"{\"v\":1,\"cmd\":\"stop\",\"grace_ms\":99999999999,\"reason\":\"\"}\n",
             "invalid",
             "grace_ms: 99999999999 is above 2678400000",
+            false,
+        ),
+        (
+            b"{\"v\":1,\"cmd\":\"restart\",\"rank\":0}\n",
+            "malformed",
+            "restart: missing field `attempt`",
+            true,
+        ),
+        (
+            b"{\"v\":1,\"cmd\":\"restart\",\"rank\":0,\"attempt\":2}\n",
+            "conflict",
+            "nothing was started",
             false,
         ),
         (

@@ -84,6 +84,7 @@ impl JobTurn<'_> {
         let Some(generation) = &mut job.current else {
             return;
         };
+        job.restart_count += 1;
         for rank in &ranks {
             let first = MemberRestart {
                 attempt: 1,

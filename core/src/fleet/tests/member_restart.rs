@@ -71,6 +71,7 @@ fn a_killed_worker_beside_parameter_servers_is_started_again_alone() {
     let job = bench.job("digits");
     assert_eq!(job.current.as_ref().unwrap().number, Generation(1));
     assert_eq!((job.phase, job.restarts.len()), (Phase::Running, 1));
+    assert_eq!(job.restart_count, 1);
     let incident = job.incidents.last().unwrap();
     assert_eq!(incident.cause, Cause::WorkerKilled);
     assert_eq!(incident.restarted_ranks, [1]);
@@ -141,7 +142,7 @@ fn a_failure_elsewhere_ends_the_whole_generation() {
 #[test]
 fn a_worker_that_only_lost_its_peers_is_not_started_again_alone() {
     let mut bench = bench();
-    let lost = "Connection closed by peer";
+    let lost = "gloo/transport/tcp/pair.cc:534] Connection closed by peer";
     bench.rank_alone_exits(1, Exit::Code(1), Some(lost));
     bench.pass(20 * SECOND);
     assert_eq!(bench.job("digits").last_generation, Generation(2));

@@ -11,6 +11,9 @@ import signal
 
 # A rank is killed, a rank of MPI below it, or the launcher's program that holds MPI's daemon there over a connection; or its node is cut.
 KILL, BELOW, HOLDER, CUT = "kill", "below", "holder", "cut"
+# A rank is killed whose framework takes it back: it is started again, and nobody else is.
+ALONE = "alone"
+ALONE_PROGRESS = 9
 # Nothing breaks: the job is given another number of nodes.
 SCALE = "scale"
 
@@ -28,8 +31,19 @@ class Strike:
             return f"scaled to {self.rank} node{'s' * (self.rank > 1)}"
         member = next(member for member in status["members"] if member["node"] == self.node(status))
         name = member.get("role") or f"rank {self.rank}"
-        words = {KILL: "{} killed", BELOW: "rank of MPI on {} killed", HOLDER: "muster-rsh to {} killed", CUT: "node of {} cut"}
+        words = {KILL: "{} killed", ALONE: "{} killed, started again alone", BELOW: "rank of MPI on {} killed", HOLDER: "muster-rsh to {} killed", CUT: "node of {} cut"}
         return words[self.what].format(name)
+
+    @property
+    def alone(self):
+        """The ranks that must be started again while the others go on."""
+        return [self.rank] if self.what == ALONE else []
+
+    def is_answered(self, before, now):
+        """Whether the rank that was started again alone runs, and the others have made some steps meanwhile."""
+        old, new = self._rank(before, self.rank)["pid"], self._rank(now, self.rank)["pid"]
+        made = max(rank["lastStep"] or 0 for rank in now["ranks"]) - max(rank["lastStep"] or 0 for rank in before["ranks"])
+        return new not in (0, old) and made >= ALONE_PROGRESS
 
     def node(self, status):
         return self._rank(status, self.rank)["node"]
@@ -46,7 +60,7 @@ class Strike:
             muster("scale", "job", "--nodes", str(self.rank))
             return
         pid = self._rank(status, self.rank)["pid"]
-        if self.what == KILL:
+        if self.what in (KILL, ALONE):
             os.kill(pid, signal.SIGKILL)
         elif self.what == BELOW:
             os.kill(next(below for below in descendants(pid) if is_of_mpi(below)), signal.SIGKILL)

@@ -121,6 +121,7 @@ class Blow:
 
     def __init__(self, strike, status):
         self.words, self.expected = strike.named(status), strike.expected(status)
+        self.alone = strike.alone
         self.receipt, self.right = None, None
 
 
@@ -145,6 +146,9 @@ class Run:
                 generation = status["generation"]
                 self.blows.append(Blow(strike, status))
                 strike.strike(status, self.muster)
+                if strike.alone:
+                    self.until("whole again", lambda: strike.is_answered(status, self.status()))
+                    generation -= 1
                 self.members = strike.members(self.members)
             self.until("over", self.is_over)
             self.check()
@@ -192,7 +196,7 @@ class Run:
 
     def is_over(self):
         status = self.status()
-        if status["generation"] > len(self.blows) + 1:
+        if status["generation"] > sum(not blow.alone for blow in self.blows) + 1:
             raise Wrong(f"broke by itself{self.evidence()}")
         return status["phase"] in OVER
 
@@ -217,6 +221,8 @@ class Run:
         for blow, receipt in zip(self.blows, breaks):
             said = (receipt["cause"], receipt["culprit"], receipt["charged"])
             blow.receipt, blow.right = receipt, said == blow.expected
+            if receipt.get("restartedRanks", []) != blow.alone:
+                self.wrong.append(f"{blow.words}: {receipt.get('restartedRanks', [])} were started again alone instead of {blow.alone}")
             if not blow.right:
                 self.wrong.append(f"{blow.words}: explain says {said} instead of {blow.expected}: {receipt['message']}")
         if len(breaks) != len(self.blows):

@@ -241,3 +241,48 @@ fn span(us: u64) -> String {
         _ => format!("{}h{}m{}s", total / 3_600, total / 60 % 60, total % 60),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_of_a_rank_that_was_started_again_alone_has_no_phases_of_the_world() {
+        let incident = Incident {
+            at_unix_us: 60_000_000,
+            cause: "WorkerKilled".into(),
+            message: "rank 1 (worker-0) on node-2 was killed".into(),
+            from_generation: 2,
+            to_generation: 2,
+            from_nodes: 4,
+            to_nodes: 4,
+            detect_us: Some(1_440),
+            decide_us: Some(60),
+            launch_us: Some(15_000),
+            total_us: Some(16_500),
+            charged: "job".into(),
+            restarted_ranks: vec![1],
+            ..Incident::default()
+        };
+        let text = receipt(&incident, 3, 0, 16);
+        let rows: Vec<(&str, &str)> = text
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.trim().split_once("  "))
+            .map(|(name, value)| (name, value.trim()))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                ("generation", "2 goes on"),
+                ("nodes", "4 -> 4"),
+                ("detect", "1.440 ms"),
+                ("decide", "0.060 ms"),
+                ("launch", "15.000 ms"),
+                ("total", "16.500 ms"),
+                ("restarted alone", "1"),
+                ("charged to", "job"),
+            ]
+        );
+    }
+}

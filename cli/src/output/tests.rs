@@ -33,10 +33,7 @@ fn job() -> Job {
         launcher_bytes: 300 << 20,
         torch: format!("2.{}.0+cu132", 14 + node_rank),
         cuda: "13.2".into(),
-        nccl: String::new(),
-        gpus: Vec::new(),
-        host: String::new(),
-        role: String::new(),
+        ..MemberStatus::default()
     };
     Job {
         r#ref: Some(JobRef {
@@ -408,23 +405,6 @@ fn story() -> ExplainResponse {
                 rule: "rule 1 (signal SIGKILL: restart, at most 2)".into(),
                 collateral: vec!["rank 1 on node-2".into(), "rank 2 on node-3".into()],
                 restarted_ranks: Vec::new(),
-            },
-            Incident {
-                at_unix_us: START + 60_000_000,
-                cause: "WorkerKilled".into(),
-                message: "rank 1 (worker-0) on node-2 was killed by SIGKILL".into(),
-                from_generation: 2,
-                to_generation: 2,
-                from_nodes: 2,
-                to_nodes: 2,
-                detect_us: Some(1_440),
-                decide_us: Some(60),
-                launch_us: Some(15_000),
-                total_us: Some(16_500),
-                charged: "job".into(),
-                culprit: "rank 1 (worker-0) on node-2".into(),
-                restarted_ranks: vec![1],
-                ..Incident::default()
             },
         ],
         lost: vec![

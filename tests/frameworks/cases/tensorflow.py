@@ -1,6 +1,6 @@
 """TensorFlow: workers that mirror each other, and parameter servers."""
 
-from case import CUT, KILL, Case, Strike
+from case import ALONE, CUT, KILL, Case, Strike
 
 HEAD = """
 apiVersion: kubeflow.org/v1
@@ -37,7 +37,7 @@ CASES = [
     # Ranks are numbered in the order of the roles: chief, workers, parameter server.
     case(
         "TensorFlow, ParameterServerStrategy", "tf_servers.py", (0,),
-        (Strike(KILL, 1), Strike(KILL, 3), Strike(KILL, 0), Strike(CUT, 2), Strike(CUT, 3), Strike(CUT, 0)),
+        (Strike(ALONE, 1), Strike(ALONE, 2), Strike(KILL, 3), Strike(KILL, 0), Strike(CUT, 2), Strike(CUT, 3), Strike(CUT, 0)),
         Chief=1, Worker=2, PS=1,
     ),
 ]  # fmt: skip

@@ -55,6 +55,8 @@ pub(crate) enum LinkEvent {
     Unproven(String),
     /// The start was refused and nothing runs. The reason is for the user.
     Refused(String),
+    /// A rank was not started again. The rest of its group lives.
+    RestartRefused(String),
     /// The runner is gone without a record. Nothing of it was left at time `at`.
     Lost { exits: Vec<SeenExit>, at: Timestamp },
     /// The TCPStore that this run serves has refused connections: how many, and the last one's
@@ -174,9 +176,8 @@ impl Link {
             (Some(START), RefusalKind::Spawn | RefusalKind::Invalid) => {
                 self.tell(LinkEvent::Refused(refusal.text)).await
             }
-            // The group is ended, and another takes its place.
             (Some(RESTART), kind) if kind != RefusalKind::Stopped => {
-                self.tell(LinkEvent::Refused(refusal.text)).await
+                self.tell(LinkEvent::RestartRefused(refusal.text)).await
             }
             // The status tells it in more detail.
             (Some(START | RESTART), RefusalKind::Stopped) => {}

@@ -1,13 +1,14 @@
 //! Takes what links say, and makes the reports of it for the coordinator and for the node's own
 //! senses.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use muster_core::{
     node::Input,
     run::{RunId, RunPhase, RunReport},
 };
 use muster_proto::convert::session::RUNS_MAX;
+use tracing::error;
 
 use super::{Reports, Supervisor};
 use crate::{
@@ -54,6 +55,11 @@ impl Supervisor {
                 return None;
             }
             LinkEvent::Refused(reason) => Input::Refused { run, reason },
+            LinkEvent::RestartRefused(reason) => {
+                error!(run = %run, "a rank cannot be started again, so its group ends: {reason}");
+                self.order(&run, |orders| orders.stop = Some((Duration::ZERO, reason)));
+                return None;
+            }
         };
         Some(input)
     }

@@ -308,7 +308,8 @@ async fn quota(team: &mut Team) {
     team.kubectl.queue("urgent", "gpus", job(2, 10)).await;
     team.stops("first", 1).await;
     team.stops("second", 1).await;
-    team.says("first", "Preempted to accommodate a workload").await;
+    team.says("first", "Preempted to accommodate a workload")
+        .await;
     team.pods("urgent", 0).await;
     team.goes("first").await;
     eprintln!(
@@ -322,6 +323,7 @@ async fn quota(team: &mut Team) {
         "first: {}",
         team.workload("first", |_| true).await["status"]
     );
+    team.pods("first", 0).await;
     // It has asked for one node since it has been smaller.
     team.workload("first", |workload| {
         workload["spec"]["podSets"][0]["count"] == 1

@@ -34,6 +34,8 @@ const CONVERTED: [&str; 5] = [
 pub(in crate::semantics) struct Kueue {
     process: Child,
     port: u16,
+    /// Of its service account, which has the rights that Kueue's manifests give it.
+    token: String,
 }
 
 impl Drop for Kueue {
@@ -141,7 +143,11 @@ impl Server {
         self.grant("kueue").await;
         self.until_listed("/apis/kueue.x-k8s.io/v1beta2/workloads")
             .await;
-        let kueue = self.run_kueue(port, further);
+        self.grant_kueue(definitions).await;
+        let token = self
+            .token(&format!("{SYSTEM}/kueue-controller-manager"), "", None)
+            .await;
+        let kueue = self.run_kueue(port, token, further);
         self.mount_certificates().await;
         Some(kueue)
     }
@@ -172,12 +178,58 @@ impl Server {
 
     /// Another Kueue in place of this one.
     pub(in crate::semantics) fn restart_kueue(&self, kueue: Kueue, further: Value) -> Kueue {
-        let port = kueue.port;
+        let (port, token) = (kueue.port, kueue.token.clone());
         drop(kueue);
-        self.run_kueue(port, further)
+        self.run_kueue(port, token, further)
     }
 
-    fn run_kueue(&self, port: u16, further: Value) -> Kueue {
+    /// Kueue's account with its rights, as its manifests have them.
+    async fn grant_kueue(&self, definitions: &Path) {
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
+        let own = format!("{rbac}/namespaces/{SYSTEM}");
+        for file in [
+            "service_account",
+            "role",
+            "role_binding",
+            "leader_election_role",
+            "leader_election_role_binding",
+            "manager_secrets_role",
+            "manager_secrets_role_binding",
+        ] {
+            let path = definitions.join(format!("../../rbac/{file}.yaml"));
+            for mut object in read(&path) {
+                // What Kueue's kustomization does.
+                for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+                    subject["namespace"] = json!(SYSTEM);
+                    subject["name"] = json!("kueue-controller-manager");
+                }
+                if !object["metadata"]["namespace"].is_null() {
+                    object["metadata"]["namespace"] = json!(SYSTEM);
+                }
+                for rule in object["rules"].as_array_mut().into_iter().flatten() {
+                    for name in rule["resourceNames"].as_array_mut().into_iter().flatten() {
+                        let text = name.as_str().unwrap();
+                        if text.contains("webhook") && !text.contains('.') {
+                            *name = json!(format!("kueue-{text}"));
+                        }
+                    }
+                }
+                let path = match object["kind"].as_str().unwrap() {
+                    "ServiceAccount" => {
+                        object["metadata"]["name"] = json!("kueue-controller-manager");
+                        format!("/api/v1/namespaces/{SYSTEM}/serviceaccounts")
+                    }
+                    "ClusterRole" => format!("{rbac}/clusterroles"),
+                    "ClusterRoleBinding" => format!("{rbac}/clusterrolebindings"),
+                    "Role" => format!("{own}/roles"),
+                    _ => format!("{own}/rolebindings"),
+                };
+                self.create(&path, object).await;
+            }
+        }
+    }
+
+    fn run_kueue(&self, port: u16, token: String, further: Value) -> Kueue {
         let program = program("kueue", "TEST_ASSET_KUEUE").unwrap();
         let folder = self.folder.path();
         let mut configuration = json!({
@@ -206,12 +258,19 @@ impl Server {
         let mut command = Command::new(program);
         command
             .arg(format!("--config={}", file.display()))
-            .arg(format!("--kubeconfig={}", self.kubeconfig().display()))
+            .arg(format!(
+                "--kubeconfig={}",
+                self.kubeconfig("kueue", &token).display()
+            ))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
         let process = command.spawn().unwrap();
-        Kueue { process, port }
+        Kueue {
+            process,
+            port,
+            token,
+        }
     }
 }
 

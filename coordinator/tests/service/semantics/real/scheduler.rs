@@ -25,7 +25,7 @@ impl Server {
             return false;
         };
         let folder = self.folder.path();
-        let file = self.kubeconfig();
+        let file = self.kubeconfig("scheduler", ADMIN);
         let log = fs::File::create(folder.join("scheduler.log")).unwrap();
         let mut command = Command::new(program);
         command.arg(format!("--kubeconfig={}", file.display()));
@@ -40,14 +40,14 @@ impl Server {
         true
     }
 
-    /// The configuration of a program that may do everything.
-    pub(super) fn kubeconfig(&self) -> PathBuf {
-        let file = self.folder.path().join("kubeconfig");
+    /// The configuration of a program that has this token.
+    pub(super) fn kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+        let file = self.folder.path().join(format!("{name}.kubeconfig"));
         let cluster = json!({ "server": self.url, "insecure-skip-tls-verify": true });
         let configuration = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{ "name": "c", "cluster": cluster }],
-            "users": [{ "name": "u", "user": { "token": ADMIN } }],
+            "users": [{ "name": "u", "user": { "token": token } }],
             "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
         });
         fs::write(&file, configuration.to_string()).unwrap();

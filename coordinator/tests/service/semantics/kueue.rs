@@ -99,6 +99,12 @@ impl Team {
         }
     }
 
+    /// Another Kueue comes in place of this one.
+    fn restart_kueue(&mut self, further: Value) {
+        let before = self.kueue.take().expect("it was started");
+        self.kueue = Some(self.server().restart_kueue(before, further));
+    }
+
     async fn all(&self, path: &str, job: &str) -> Vec<Value> {
         let path = format!("{path}?labelSelector=muster.dev%2Fjob-name%3D{job}");
         let mut list = self.kubectl.ask(Method::GET, &path, None).await.unwrap();
@@ -148,6 +154,12 @@ impl Team {
             all.len() == 1 && all[0]["metadata"]["deletionTimestamp"].is_null() && wanted(&all[0])
         };
         self.until(job, ask, one).await.remove(0)
+    }
+
+    /// Waits until the Workload of a job asks for so many pods.
+    async fn asks(&self, job: &str, count: u32) {
+        let wanted = |workload: &Value| workload["spec"]["podSets"][0]["count"] == count;
+        self.workload(job, wanted).await;
     }
 
     async fn is(&self, job: &str, kind: &str, status: &str, reason: &str) -> Value {
@@ -284,6 +296,7 @@ async fn kueue_itself() {
     Box::pin(evictions(&mut team)).await;
     Box::pin(checks(&mut team)).await;
     Box::pin(slow(&mut team)).await;
+    Box::pin(away(&mut team)).await;
 }
 
 /// A job waits until there is quota. What another gives back is its own.
@@ -291,18 +304,19 @@ async fn quota(team: &mut Team) {
     team.kubectl.queue("first", "gpus", job(2, 0)).await;
     team.trains("first", 2, "spot").await;
     team.kubectl.queue("second", "gpus", job(1, 0)).await;
-    let waits = team.says("second", "insufficient unused quota").await;
-    eprintln!("second: {}", waits["status"]["message"]);
+    team.says("second", "insufficient unused quota").await;
     team.pods("second", 0).await;
+    // What it asks for follows the job.
+    team.kubectl.scale("second", 2).await.unwrap();
+    team.says("second", "2200m more needed").await;
+    team.kubectl.scale("second", 1).await.unwrap();
+    // Kueue need not look at it again, so what it says may be what it said before.
+    team.asks("second", 1).await;
 
     team.kubectl.scale("first", 1).await.unwrap();
     team.stops("first", 1).await;
     team.goes("first").await;
     team.trains("second", 1, "spot").await;
-    eprintln!(
-        "first: {}",
-        team.workload("first", |_| true).await["status"]
-    );
 
     // A more important job evicts both. It starts when their pods are gone, not before.
     team.kubectl.queue("urgent", "gpus", job(2, 10)).await;
@@ -312,23 +326,12 @@ async fn quota(team: &mut Team) {
         .await;
     team.pods("urgent", 0).await;
     team.goes("first").await;
-    eprintln!(
-        "urgent: {}",
-        team.workload("urgent", |_| true).await["status"]
-    );
     team.pods("urgent", 0).await;
     team.goes("second").await;
     team.trains("urgent", 2, "spot").await;
-    eprintln!(
-        "first: {}",
-        team.workload("first", |_| true).await["status"]
-    );
     team.pods("first", 0).await;
     // It has asked for one node since it has been smaller.
-    team.workload("first", |workload| {
-        workload["spec"]["podSets"][0]["count"] == 1
-    })
-    .await;
+    team.asks("first", 1).await;
     team.succeeds("urgent").await;
     team.trains("first", 1, "spot").await;
     team.trains("second", 1, "spot").await;
@@ -347,6 +350,10 @@ async fn evictions(team: &mut Team) {
         .await;
     team.is("roams", "Evicted", "True", "Deactivated").await;
     team.stops("roams", 2).await;
+    // Its quota is free at once for Kueue, though its pods are still there.
+    team.kubectl.queue("hasty", "gpus", job(2, 0)).await;
+    team.trains("hasty", 2, "spot").await;
+    team.succeeds("hasty").await;
     let groups = shares(&[room("spot", 0), room("reserved", 2)]);
     team.change_queue(json!({ "resourceGroups": groups })).await;
     team.goes("roams").await;
@@ -362,8 +369,7 @@ async fn evictions(team: &mut Team) {
         .await;
     team.stops("roams", 2).await;
     team.goes("roams").await;
-    let stopped = team.is("roams", "QuotaReserved", "False", "").await;
-    eprintln!("stopped: {}", stopped["status"]);
+    team.is("roams", "QuotaReserved", "False", "").await;
     team.pods("roams", 0).await;
     team.change_queue(json!({ "stopPolicy": "None" })).await;
     team.trains("roams", 2, "reserved").await;
@@ -373,6 +379,10 @@ async fn evictions(team: &mut Team) {
     let path = format!("{API}/namespaces/{NAMESPACE}/workloads/{}", name(&gone));
     team.kubectl.ask(Method::DELETE, &path, None).await.unwrap();
     team.stops("roams", 2).await;
+    // Here, too.
+    team.kubectl.queue("hastier", "gpus", job(2, 0)).await;
+    team.trains("hastier", 2, "reserved").await;
+    team.succeeds("hastier").await;
     team.goes("roams").await;
     team.trains("roams", 2, "reserved").await;
 
@@ -437,19 +447,11 @@ async fn checks(team: &mut Team) {
     team.stops("checked", 2).await;
     team.goes("checked").await;
     team.says("checked", "budget is Pending").await;
-    eprintln!(
-        "checked: {}",
-        team.workload("checked", |_| true).await["status"]
-    );
     team.decides("checked", "Rejected", json!([])).await;
     team.workload("checked", |workload| workload["spec"]["active"] == false)
         .await;
-    let refused = team.says("checked", "is not active").await;
-    eprintln!("refused: {}", refused["status"]["message"]);
-    eprintln!(
-        "checked: {}",
-        team.workload("checked", |_| true).await["status"]
-    );
+    team.says("checked", "(spec.active is false): The workload is deactivated due to AdmissionCheck in Rejected state")
+        .await;
     team.pods("checked", 0).await;
 }
 
@@ -457,21 +459,30 @@ async fn checks(team: &mut Team) {
 async fn slow(team: &mut Team) {
     team.change_queue(json!({ "admissionChecksStrategy": null }))
         .await;
-    let kueue = team.kueue.take().unwrap();
-    let wait = json!({
-        "timeout": "3s", "recoveryTimeout": "3s",
-        "requeuingStrategy": { "backoffBaseSeconds": 1, "backoffLimitCount": 3 },
-    });
-    let kueue = team
-        .server()
-        .restart_kueue(kueue, json!({ "waitForPodsReady": wait }));
-    team.kueue = Some(kueue);
+    let within = |timeout: &str| {
+        let again = json!({ "backoffBaseSeconds": 1, "backoffLimitCount": 3 });
+        json!({ "waitForPodsReady": { "timeout": timeout, "requeuingStrategy": again } })
+    };
+    team.restart_kueue(within("1s"));
     team.kubectl.queue("slow", "gpus", job(2, 0)).await;
-    team.pods("slow", 2).await;
     team.is("slow", "Evicted", "True", "PodsReadyTimeout").await;
-    let again = team.is("slow", "Evicted", "False", "").await;
-    eprintln!("slow: {}", again["status"]);
+    team.restart_kueue(within("5m"));
+    team.is("slow", "Evicted", "False", "").await;
     team.trains("slow", 2, "reserved").await;
-    eprintln!("slow: {}", team.workload("slow", |_| true).await["status"]);
-    team.succeeds("slow").await;
+}
+
+/// A job ends, and another comes, while Kueue is away.
+async fn away(team: &mut Team) {
+    team.kueue.as_mut().unwrap().stop();
+    for name in team.names("slow").await {
+        let agent = &team.agents[&name];
+        agent.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
+    }
+    let ask = async || team.kubectl.get("slow").await.unwrap();
+    team.until("slow", ask, in_phase("Succeeded")).await;
+    team.kubectl.queue("late", "gpus", job(2, 0)).await;
+    team.says("late", "failed calling webhook").await;
+    team.restart_kueue(json!({}));
+    team.is("slow", "Finished", "True", "Succeeded").await;
+    team.trains("late", 2, "reserved").await;
 }

@@ -38,10 +38,16 @@ pub(in crate::semantics) struct Kueue {
     token: String,
 }
 
-impl Drop for Kueue {
-    fn drop(&mut self) {
+impl Kueue {
+    pub(in crate::semantics) fn stop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+impl Drop for Kueue {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

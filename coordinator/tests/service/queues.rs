@@ -165,7 +165,9 @@ async fn a_job_waits_is_admitted_and_evicted_waits_again_and_finishes() {
     // It stops, and its quota is its own until its pods are gone.
     world.cluster.change(evict);
     world.pods(0).await;
-    let stops = world.until(says("Preempted to accommodate a workload (UID: w-2")).await;
+    let stops = world
+        .until(says("Preempted to accommodate a workload (UID: w-2"))
+        .await;
     assert_eq!(stops["status"]["phase"], "Pending");
     world
         .cluster

@@ -46,7 +46,10 @@ fn say(state: &mut State, news: &[Value], admission: Value) {
 
 fn admit(state: &mut State) {
     let workload = state.only(WORKLOADS).expect("there is one Workload");
-    let count = &workload["spec"]["podSets"][0]["count"];
+    let asked = workload["spec"]["podSets"][0]["count"].as_u64().unwrap();
+    // Kueue never counts these, even if they are left from an earlier admission.
+    let reclaimable = workload["status"]["reclaimablePods"][0]["count"].as_u64();
+    let count = asked - reclaimable.unwrap_or_default();
     let assignment =
         json!({ "name": "main", "count": count, "flavors": { "cpu": "spot", "memory": "spot" } });
     let admission = json!({ "clusterQueue": "all", "podSetAssignments": [assignment] });
@@ -64,7 +67,7 @@ fn evict(state: &mut State) {
         "Evicted",
         "True",
         "Preempted",
-        "to make room for team-b/big",
+        "Preempted to accommodate a workload (UID: w-2, JobUID: j-2) due to prioritization in the ClusterQueue",
     )];
     say(state, &news, workload["status"]["admission"].clone());
 }
@@ -162,7 +165,9 @@ async fn a_job_waits_is_admitted_and_evicted_waits_again_and_finishes() {
     // It stops, and its quota is its own until its pods are gone.
     world.cluster.change(evict);
     world.pods(0).await;
-    let stops = world.until(says("to make room for team-b/big")).await;
+    let stops = world
+        .until(says("Preempted to accommodate a workload (UID: w-2"))
+        .await;
     assert_eq!(stops["status"]["phase"], "Pending");
     world
         .cluster
@@ -250,6 +255,20 @@ async fn a_job_has_as_many_nodes_as_were_admitted_and_gives_back_what_it_does_no
         message.starts_with("Kueue has admitted 1 nodes, and spec.replicas is 2")
     };
     world.until(capped).await;
+    // After an eviction it asks for all.
+    world.cluster.change(evict);
+    world.pods(0).await;
+    world.goes(&gone[0]);
+    let anew = |state: &State| {
+        let workload = workload(state);
+        workload["spec"]["podSets"][0]["count"] == 2
+            && workload["status"]["reclaimablePods"].is_null()
+            && workload["status"]["admission"].is_null()
+    };
+    world.cluster.until(anew).await;
+    world.cluster.change(admit);
+    trains(&mut world).await;
+    let made = world.pods(2).await;
     // A suspended job leaves the queue, and asks for all when it comes back.
     let suspend = |suspended: bool| json!({ "spec": { "suspend": suspended } });
     world
@@ -258,7 +277,9 @@ async fn a_job_has_as_many_nodes_as_were_admitted_and_gives_back_what_it_does_no
         .await
         .unwrap();
     world.pods(0).await;
-    world.goes(&gone[0]);
+    for pod in &made {
+        world.goes(pod);
+    }
     world
         .cluster
         .until(|state| state.all_of(WORKLOADS).is_empty())

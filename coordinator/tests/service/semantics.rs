@@ -7,6 +7,7 @@ mod adoption;
 mod cordons;
 mod dependents;
 mod gang;
+mod kueue;
 mod objects;
 mod queues;
 mod real;

@@ -6,7 +6,9 @@
 //! answer comes, and then *created* until the watch tells of it. Both count as existing. If no
 //! answer comes, nobody knows whether the pod was created. Then it is *unanswered*, and the next pod
 //! that the job lacks is requested under the same name, because the API server creates no second pod
-//! of one name.
+//! of one name. A job that needs no pods any more requests none. So an unanswered pod, too, counts only
+//! until the watch must have told of it. Otherwise the job would never be without pods, and would hold
+//! its quota for ever.
 //!
 //! A pod that is not needed is deleted in two steps, since the fleet could begin a generation in it at
 //! the same moment. First the fleet hears that the pod will go, and places nothing there any more. The
@@ -37,8 +39,9 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a created pod counts as existing if the watch does not report it. It may have come and
-/// gone between two watches. Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout`
+/// How long a pod that was created, or may have been, counts as existing if the watch does not report it.
+/// It may have come and gone between two watches. An API server works no longer on one request
+/// (`--request-timeout`, 60 s). Kubernetes' own controllers wait for five minutes (`ExpectationsTimeout`
 /// in `pkg/controller/controller_utils.go`). Less is enough here, because a surplus pod is deleted
 /// again.
 const EXPECTED: Duration = Duration::from_secs(60);
@@ -63,21 +66,28 @@ pub struct PodWork {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Creating {
-    /// `retry`: an earlier request for it had no answer.
-    Requested {
-        retry: bool,
-    },
-    Unanswered,
+    /// `earlier`: a request for it had no answer, and may be carried out until this moment.
+    Requested { earlier: Option<Timestamp> },
+    /// It may be created until this moment.
+    Unanswered { until: Timestamp },
     /// The watch is expected to tell of it until this moment.
-    Created {
-        until: Timestamp,
-    },
+    Created { until: Timestamp },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deleting {
     Requested,
     Unanswered,
+}
+
+impl Creating {
+    /// Until when the pod counts without news from the watch. `None`: until the answer comes.
+    fn until(&self) -> Option<Timestamp> {
+        match self {
+            Self::Requested { .. } => None,
+            Self::Unanswered { until } | Self::Created { until } => Some(*until),
+        }
+    }
 }
 
 /// What came of a request for a pod.
@@ -159,14 +169,24 @@ impl PodWork {
             },
             is_complete: plan.create == 0,
             gives_back,
-            look_at: plan.look_at.into_iter().chain(pause).min(),
+            look_at: plan
+                .look_at
+                .into_iter()
+                .chain(pause)
+                .chain(self.expiries())
+                .min(),
         }
     }
 
-    /// Forgets the pods that were created, but that the watch has not told of in time.
+    /// Forgets the pods that were created, or may have been, but that the watch has not told of in time.
     fn forget_expired(&mut self, now: Timestamp) {
-        let is_over = |pod: &Creating| matches!(pod, Creating::Created { until } if *until <= now);
-        self.creating.retain(|_, pod| !is_over(pod));
+        self.creating
+            .retain(|_, pod| pod.until().is_none_or(|until| now < until));
+    }
+
+    /// When pods are forgotten.
+    fn expiries(&self) -> impl Iterator<Item = Timestamp> {
+        self.creating.values().filter_map(Creating::until)
     }
 
     /// The uids of all pods that will go: those to be deleted, and those whose deletion was requested.
@@ -183,7 +203,7 @@ impl PodWork {
 
     /// How many of the `create` pods that the plan asks for are not yet requested or created.
     fn lacking(&self, create: u32) -> u32 {
-        let counts = |pod: &&Creating| **pod != Creating::Unanswered;
+        let counts = |pod: &&Creating| !matches!(pod, Creating::Unanswered { .. });
         create.saturating_sub(self.creating.values().filter(counts).count() as u32)
     }
 
@@ -210,14 +230,16 @@ impl PodWork {
     /// The name under which the next pod of the job is requested. From now on the pod is requested.
     /// `random`: any number.
     pub fn begin_create(&mut self, job: &str, random: u64) -> String {
-        let is_unanswered = |(_, pod): &(&String, &Creating)| **pod == Creating::Unanswered;
-        let unanswered = self.creating.iter().find(is_unanswered);
-        let name = unanswered.map(|(name, _)| name.clone());
-        let requested = Creating::Requested {
-            retry: name.is_some(),
+        let unanswered = self.creating.iter().find_map(|(name, pod)| match pod {
+            Creating::Unanswered { until } => Some((name.clone(), *until)),
+            _ => None,
+        });
+        let (name, earlier) = match unanswered {
+            Some((name, until)) => (name, Some(until)),
+            None => (pod_name(job, random), None),
         };
-        let name = name.unwrap_or_else(|| pod_name(job, random));
-        self.creating.insert(name.clone(), requested);
+        self.creating
+            .insert(name.clone(), Creating::Requested { earlier });
         name
     }
 
@@ -228,15 +250,17 @@ impl PodWork {
             return;
         };
         let until = now + EXPECTED;
-        let is_retry = *pod == Creating::Requested { retry: true };
-        match answer {
-            Created::Yes => *pod = Creating::Created { until },
-            Created::Exists if is_retry => *pod = Creating::Created { until },
-            Created::Unknown => *pod = Creating::Unanswered,
+        let earlier = match pod {
+            Creating::Requested { earlier } => *earlier,
+            _ => None,
+        };
+        match (answer, earlier) {
+            (Created::Yes, _) | (Created::Exists, Some(_)) => *pod = Creating::Created { until },
+            (Created::Unknown, _) => *pod = Creating::Unanswered { until },
             // An earlier request may still be on its way.
-            Created::No if is_retry => *pod = Creating::Unanswered,
+            (Created::No, Some(until)) => *pod = Creating::Unanswered { until },
             // The name is taken by another pod, or nothing was created.
-            Created::Exists | Created::No => drop(self.creating.remove(name)),
+            (Created::Exists | Created::No, None) => drop(self.creating.remove(name)),
         }
     }
 

@@ -207,7 +207,12 @@ pub fn decide(queued: Queued<'_>, workload: Option<&Workload>) -> Decision {
         return Decision::waits(why.clone(), release.or(unready));
     }
     if !workload.active {
-        let message = "its Workload is not active (spec.active is false)";
+        let mut message = "its Workload is not active (spec.active is false)".to_owned();
+        // Kueue has done it, and says why, as in DeactivatedDueToAdmissionCheck.
+        let by_kueue = |why: &&Said| why.reason.starts_with("DeactivatedDueTo");
+        if let Some(why) = workload.evicted.as_ref().filter(by_kueue) {
+            message = format!("{message}: {}", why.message);
+        }
         return Decision::waits(Said::new("Deactivated", message), unready);
     }
     if !workload.admitted {

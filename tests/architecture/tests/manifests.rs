@@ -379,14 +379,17 @@ fn the_coordinator_asks_for_these_rights_and_no_others() {
 }
 
 #[test]
-fn kueue_is_asked_for_what_is_written_on_workloads_and_nothing_else() {
+fn kueue_is_asked_for_what_is_written_on_workloads_and_may_read_jobs() {
     let expected = [
         "ClusterRole create workloads",
         "ClusterRole delete workloads",
+        "ClusterRole get musterjobs",
         "ClusterRole get resourceflavors",
+        "ClusterRole list musterjobs",
         "ClusterRole list workloads",
         "ClusterRole patch workloads",
         "ClusterRole patch workloads/status",
+        "ClusterRole watch musterjobs",
         "ClusterRole watch workloads",
     ];
     assert_eq!(

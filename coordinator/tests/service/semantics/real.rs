@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 
 use crate::{cluster::AUDIENCE, server::within};
 
+mod kueue;
 mod scheduler;
+
+pub(super) use kueue::Kueue;
 
 const AGENTS: &str = "muster-system";
 /// The manifests of cordons, as they are shipped.
@@ -419,32 +422,6 @@ impl Server {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0");
         // The API server may have let it go itself.
         drop(within(self.try_ask(Method::DELETE, &path, None)).await);
-    }
-
-    /// Kueue's definitions from this folder, its component as it is shipped, and a flavor `spot`.
-    pub(super) async fn install_kueue(&self, definitions: &Path, flavor: Value) {
-        for file in ["workloads", "resourceflavors"] {
-            let path = definitions.join(format!("kueue.x-k8s.io_{file}.yaml"));
-            let text = fs::read_to_string(path).unwrap();
-            let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-            let made = self.send(ADMIN, Method::POST, path, "application/yaml", &text);
-            within(made).await.unwrap_or_else(|e| panic!("{file}: {e}"));
-        }
-        self.grant("kueue").await;
-        self.until_listed("/apis/kueue.x-k8s.io/v1beta2/workloads")
-            .await;
-        let object = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
-            "metadata": { "name": "spot" }, "spec": flavor,
-        });
-        let path = "/apis/kueue.x-k8s.io/v1beta2/resourceflavors";
-        within(async {
-            let mut look = tokio::time::interval(Duration::from_millis(200));
-            while (self.try_ask(Method::POST, path, Some(object.clone())).await).is_err() {
-                look.tick().await;
-            }
-        })
-        .await;
     }
 
     /// As the coordinator, or as the test itself, which may do everything.

@@ -106,6 +106,24 @@ fn if_nobody_knows_whether_a_pod_was_made_the_same_one_is_asked_for_again() {
     assert_ne!(begun(&mut work, 4), taken);
 }
 
+/// Its quota is released when it has no pods, so they must not count for ever.
+#[test]
+fn a_pod_that_may_have_been_made_counts_for_a_minute_if_the_job_needs_it_no_more() {
+    let (mut work, one, mut none) = (PodWork::default(), job(1), job(1));
+    none.suspended = true;
+    let name = begun(&mut work, 1);
+    work.create_answered(&name, Created::Unknown, at(4));
+    // It is asked for again, and refused. The first request may still be carried out.
+    assert_eq!(steps(&mut work, &one, 10).create, 1);
+    assert_eq!(begun(&mut work, 2), name);
+    work.create_answered(&name, Created::No, at(11));
+    let waits = steps(&mut work, &none, 12);
+    assert_eq!((waits.create, waits.look_at), (0, Some(at(64))));
+    assert_eq!(work.count(), 1);
+    steps(&mut work, &none, 64);
+    assert_eq!(work.count(), 0);
+}
+
 #[test]
 fn a_pod_that_was_gone_before_its_answer_came_does_not_count() {
     let (mut work, job) = (PodWork::default(), job(1));

@@ -180,6 +180,24 @@ fn a_workload_that_is_not_active_or_is_gone_admits_nobody() {
         ..admitted()
     };
     assert_eq!(of(&inactive), ("Deactivated".into(), unready));
+    // Kueue itself may have done it, and then its reason is told. A reason of before is not.
+    let said = |reason: &str| {
+        let released = Workload {
+            reserved: false,
+            evicted: Some(Said::new(reason, "the check has refused it")),
+            ..inactive.clone()
+        };
+        match decide(queued(&job, 2), Some(&released)).admission {
+            Admission::Waits(said) => said.message,
+            other => panic!("{other:?}"),
+        }
+    };
+    let plain = "its Workload is not active (spec.active is false)";
+    assert_eq!(said("Preempted"), plain);
+    assert_eq!(
+        said("DeactivatedDueToAdmissionCheck"),
+        format!("{plain}: the check has refused it")
+    );
     let deleting = Workload {
         deleting: true,
         ..admitted()

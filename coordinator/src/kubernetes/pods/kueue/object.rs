@@ -203,6 +203,8 @@ pub(super) fn patch(seen: &Seen, step: &Step, now: Timestamp) -> Option<Value> {
                 conditions.set("Admitted", false, "NoReservation", message);
             }
             status["admission"] = Value::Null;
+            // Of what it asks for next, it needs all. Kueue would subtract these.
+            status["reclaimablePods"] = Value::Null;
         }
         Step::Reclaim(count) => {
             status["reclaimablePods"] = json!([{ "name": PODS, "count": count }]);

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
@@ -24,15 +25,7 @@ impl Server {
             return false;
         };
         let folder = self.folder.path();
-        let cluster = json!({ "server": self.url, "insecure-skip-tls-verify": true });
-        let file = folder.join("scheduler.kubeconfig");
-        let configuration = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{ "name": "c", "cluster": cluster }],
-            "users": [{ "name": "u", "user": { "token": ADMIN } }],
-            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
-        });
-        fs::write(&file, configuration.to_string()).unwrap();
+        let file = self.kubeconfig("scheduler", ADMIN);
         let log = fs::File::create(folder.join("scheduler.log")).unwrap();
         let mut command = Command::new(program);
         command.arg(format!("--kubeconfig={}", file.display()));
@@ -45,6 +38,20 @@ impl Server {
         let process = command.stderr(log).spawn().unwrap();
         self.processes.0.push(process);
         true
+    }
+
+    /// The configuration of a program that has this token.
+    pub(super) fn kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+        let file = self.folder.path().join(format!("{name}.kubeconfig"));
+        let cluster = json!({ "server": self.url, "insecure-skip-tls-verify": true });
+        let configuration = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "c", "cluster": cluster }],
+            "users": [{ "name": "u", "user": { "token": token } }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+        });
+        fs::write(&file, configuration.to_string()).unwrap();
+        file
     }
 
     /// A node that is ready for pods, with so many GPUs.

@@ -72,7 +72,10 @@ impl JobTurn<'_> {
         } else {
             self.job.doubtful_in_row = doubtful_in_row + u32::from(blame.doubtful);
             let charge = self.charge(&blame, ruling.as_ref());
-            let alone = member_restart::ranks_alone(self.nodes, self.uid, &generation, evidence);
+            // If a rank did not fail first, its end follows from what did.
+            let alone = blame.rank.and_then(|_| {
+                member_restart::ranks_alone(self.nodes, self.uid, &generation, evidence)
+            });
             match (&charge.restart, alone) {
                 (Restart::At(at), Some(ranks)) => {
                     blame

@@ -47,7 +47,9 @@ pub(crate) fn ranks_alone(
         let own = *class != ExitClass::PeerLost;
         (of_role && goes_on).then_some((*rank, own))
     };
-    let ranks: Vec<(u32, bool)> = evidence.iter().map(alone).collect::<Option<_>>()?;
+    // A member that is only suspected may come back.
+    let breaks = evidence.iter().filter(|found| found.breaks());
+    let ranks: Vec<(u32, bool)> = breaks.map(alone).collect::<Option<_>>()?;
     let some_own = ranks.iter().any(|(_, own)| *own);
     some_own.then(|| ranks.into_iter().map(|(rank, _)| rank).collect())
 }

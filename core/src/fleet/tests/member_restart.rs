@@ -229,6 +229,19 @@ fn a_lost_node_ends_the_whole_generation() {
 }
 
 #[test]
+fn a_silence_that_began_before_explains_the_failure_and_ends_the_generation() {
+    let mut bench = Bench::new(&["a", "b", "c", "d", "e"]);
+    bench.submit("digits", document());
+    bench.agents.get_mut(&"c".into()).unwrap().frozen = true;
+    bench.pass(4 * SECOND);
+    bench.rank_alone_exits(1, KILLED, None);
+    bench.pass(20 * SECOND);
+    let job = bench.job("digits");
+    assert_eq!(job.last_generation, Generation(2));
+    assert_eq!(job.incidents.last().unwrap().cause, Cause::NodeLost);
+}
+
+#[test]
 fn on_a_shared_node_only_the_failed_member_is_started_again() {
     let mut bench = Bench::new(&["a"]);
     let report = NodeReport {

@@ -10,6 +10,7 @@ use crate::{
     documents,
     options::Options,
     spelling::nearest,
+    status::{self, Shown},
     tree::{Node, parse_all},
     verdict::{Remark, Verdict},
 };
@@ -31,40 +32,68 @@ pub struct Adoptable {
 pub enum PodLabels {
     /// `training.kubeflow.org/...`, and this name of the operator.
     Kubeflow(&'static str),
+    /// Those of Baidu's operator for this group, which have no prefix.
+    AiTraining(&'static str),
     /// The kind is known to have none that anybody relies on.
     None,
 }
 
 impl PodLabels {
-    const PREFIX: &'static str = "training.kubeflow.org/";
-
     /// What all pods of a job have.
     pub fn of_job(self, job: &str) -> Vec<(String, String)> {
-        let Self::Kubeflow(operator) = self else {
-            return Vec::new();
+        let labels: &[(&str, &str)] = match self {
+            Self::Kubeflow(operator) => &[
+                ("training.kubeflow.org/job-name", job),
+                ("training.kubeflow.org/operator-name", operator),
+            ],
+            Self::AiTraining(group) => &[
+                ("GroupName", group),
+                ("TrainingJobName", job),
+                ("JobName", job),
+            ],
+            Self::None => &[],
         };
-        let label = |name: &str, value: &str| (format!("{}{name}", Self::PREFIX), value.to_owned());
-        vec![label("job-name", job), label("operator-name", operator)]
+        let owned = labels.iter();
+        owned
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    /// The label with the group of a member.
+    pub fn of_group(self) -> Option<&'static str> {
+        match self {
+            Self::Kubeflow(_) => Some("training.kubeflow.org/replica-type"),
+            Self::AiTraining(_) => Some("TrainingJobReplicaName"),
+            Self::None => None,
+        }
     }
 
     /// What the pod of a member has, by the member's name, as `worker-1`. A value that is `None` is taken
     /// away. `is_first`: no other member has a lower rank.
     pub fn of_member(self, member: &str, is_first: bool) -> Vec<(String, Option<String>)> {
-        let (Self::Kubeflow(operator), Some((group, index))) = (self, member.rsplit_once('-'))
+        let (Some(of_group), Some((group, index))) = (self.of_group(), member.rsplit_once('-'))
         else {
             return Vec::new();
         };
-        let name = |name: &str| format!("{}{name}", Self::PREFIX);
-        // mpi-operator writes the group there instead.
-        let role = match operator {
-            "mpi-operator" => Some(group.to_owned()),
-            _ => is_first.then(|| "master".to_owned()),
+        let (of_index, of_role, role) = match self {
+            // mpi-operator writes the group there instead.
+            Self::Kubeflow(operator) => (
+                "training.kubeflow.org/replica-index",
+                "training.kubeflow.org/job-role",
+                match operator {
+                    "mpi-operator" => Some(group),
+                    _ => is_first.then_some("master"),
+                },
+            ),
+            Self::AiTraining(_) | Self::None => ("TrainingJobReplicaIndex", "PodRole", Some(group)),
         };
-        vec![
-            (name("replica-type"), Some(group.to_owned())),
-            (name("replica-index"), Some(index.to_owned())),
-            (name("job-role"), role),
+        [
+            (of_group, Some(group)),
+            (of_index, Some(index)),
+            (of_role, role),
         ]
+        .map(|(name, value)| (name.to_owned(), value.map(str::to_owned)))
+        .into()
     }
 }
 
@@ -84,7 +113,7 @@ const fn kubeflow(
 }
 
 /// All kinds that can be taken. A name that fits several means the first.
-pub const ADOPTABLE: [Adoptable; 8] = [
+pub const ADOPTABLE: [Adoptable; 10] = [
     kubeflow("PyTorchJob", "pytorchjobs", "v1", "pytorchjob-controller"),
     kubeflow("TFJob", "tfjobs", "v1", "tfjob-controller"),
     kubeflow("JAXJob", "jaxjobs", "v1", "jaxjob-controller"),
@@ -99,7 +128,19 @@ pub const ADOPTABLE: [Adoptable; 8] = [
         plural: "elasticjobs",
         labels: PodLabels::None,
     },
+    ai_training("kongming.cce.baiudbce.com"),
+    ai_training("elasticdeeplearning.ai"),
 ];
+
+const fn ai_training(group: &'static str) -> Adoptable {
+    Adoptable {
+        kind: "AITrainingJob",
+        group,
+        version: "v1",
+        plural: "aitrainingjobs",
+        labels: PodLabels::AiTraining(group),
+    }
+}
 
 impl Adoptable {
     /// Its name in full, as kubectl takes it: `mpijobs.v2beta1.kubeflow.org`.
@@ -112,6 +153,12 @@ impl Adoptable {
         format!("/apis/{}/{}", self.group, self.version)
     }
 
+    /// What its system says of such an object.
+    pub fn words(&self) -> Shown {
+        let version = format!("{}/{}", self.group, self.version);
+        status::shown(self.kind, &version).expect("each kind has words")
+    }
+
     fn is_called(&self, word: &str) -> bool {
         let with_group = format!("{}.{}", self.plural, self.group);
         [self.plural, &with_group, &self.full_name()].contains(&word)
@@ -119,16 +166,10 @@ impl Adoptable {
 }
 
 /// Kinds whose files are read, and whose objects cannot be taken.
-const NOT_YET: [(&str, &str); 2] = [
-    (
-        "trainjobs",
-        "the pods of a TrainJob are in its TrainingRuntime, which Muster does not read; convert such a job with `muster convert`",
-    ),
-    (
-        "aitrainingjobs",
-        "the status of an AITrainingJob has words that Muster does not write yet; convert such a job with `muster convert --pods`",
-    ),
-];
+const NOT_YET: [(&str, &str); 1] = [(
+    "trainjobs",
+    "the pods of a TrainJob are in its TrainingRuntime, which Muster does not read; convert such a job with `muster convert`",
+)];
 
 /// The kind that this word names, as kubectl would take it: `pytorchjobs`, `pytorchjobs.kubeflow.org`,
 /// `mpijobs.v2beta1.kubeflow.org`.
@@ -220,17 +261,20 @@ mod tests {
                 "mpijobs.v2beta1.kubeflow.org",
                 "mpijobs.v2beta1.kubeflow.org",
             ),
+            (
+                "aitrainingjobs",
+                "aitrainingjobs.v1.kongming.cce.baiudbce.com",
+            ),
+            (
+                "aitrainingjobs.elasticdeeplearning.ai",
+                "aitrainingjobs.v1.elasticdeeplearning.ai",
+            ),
         ] {
             assert_eq!(named(word).as_deref(), Ok(full));
         }
         let near = named("pytorchjob").unwrap_err();
         assert!(near.ends_with("did you mean pytorchjobs?"), "{near}");
         assert!(named("trainjobs").unwrap_err().contains("TrainingRuntime"));
-        let words = named("aitrainingjobs.elasticdeeplearning.ai").unwrap_err();
-        assert!(
-            words.contains("words that Muster does not write yet"),
-            "{words}"
-        );
         assert!(
             named("pods")
                 .unwrap_err()
@@ -244,9 +288,7 @@ mod tests {
         for kind in ADOPTABLE {
             let known = crate::kinds::find(kind.group, kind.kind, kind.version);
             assert!(matches!(known, crate::kinds::Known::Reads(_)), "{kind:?}");
-            let version = format!("{}/{}", kind.group, kind.version);
-            let words = crate::status::shown(kind.kind, &version);
-            assert!(words.is_some(), "its status has words: {kind:?}");
+            assert_eq!(kind.words().plural, kind.plural);
         }
     }
 

@@ -466,9 +466,9 @@ impl Controller {
             return self.wake(key, again);
         }
         (work.busy, work.told) = (true, objection);
-        if let Some((reason, message)) = status::news(&seen.status, &wanted) {
-            let failed = reason.contains("Failed");
-            told.push(events::event(seen, failed, reason, message, at));
+        if let Some(new) = status::news(&seen.status, &wanted) {
+            let failed = seen.kind.words().is_failure(new.kind);
+            told.push(events::event(seen, failed, new.reason, new.message, at));
         }
         let patch = json!({
             "metadata": { "resourceVersion": seen.version },

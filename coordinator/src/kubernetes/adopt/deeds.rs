@@ -178,16 +178,24 @@ async fn delete(server: &Server, path: &str, uid: &str) -> Result<Done, Failed> 
     }
 }
 
-/// Writes the status on the version of the object that was seen. Then tells these events.
+/// Writes the status on the version of the object that was seen. Then tells these events. Where the
+/// definition of the kind has no status of its own to be written, as that of trainingjob-operator, it is
+/// written with the object.
 pub(super) async fn write(
     server: Server,
     seen: Seen,
     patch: Value,
     told: Vec<(String, Value)>,
 ) -> Result<Done, Failed> {
-    let path = of_object(&seen.kind, &seen.object.name, "/status");
-    let path = format!("{path}?fieldManager={MANAGER_OF_FIELDS}");
-    let object = server.merge(&path, &patch).await.map_err(Failed::Write)?;
+    let path = |part: &str| {
+        let path = of_object(&seen.kind, &seen.object.name, part);
+        format!("{path}?fieldManager={MANAGER_OF_FIELDS}")
+    };
+    let object = match server.merge(&path("/status"), &patch).await {
+        Err(why) if why.is_missing() => server.merge(&path(""), &patch).await,
+        answer => answer,
+    };
+    let object = object.map_err(Failed::Write)?;
     tell(&server, told).await;
     Ok(Raw::of(object).map_or(Done::Asked, |raw| Done::Written(Box::new(raw))))
 }
@@ -229,7 +237,13 @@ pub(super) fn sentence(failed: &Failed, kind: &Adoptable) -> Option<String> {
                 kind.plural, kind.plural
             ),
         ),
-        Failed::Write(why) => (why, format!("patch on {}/status", kind.plural)),
+        Failed::Write(why) => (
+            why,
+            format!(
+                "patch on {0}/status, and on {0} if their definition has no status subresource",
+                kind.plural
+            ),
+        ),
         Failed::Label(why) => (why, "patch on pods".to_owned()),
     };
     match why {

@@ -79,10 +79,17 @@ fn created(metadata: &ObjectMeta) -> Timestamp {
     Timestamp(u64::try_from(micros).unwrap_or_default())
 }
 
-/// Who besides us has written the status.
+/// Who besides us has written the status. A definition may have no status of its own to be written:
+/// then the fields tell.
 fn written_by(metadata: &ObjectMeta) -> Option<String> {
     let all = metadata.managed_fields.iter().flatten();
-    let mut of_status = all.filter(|fields| fields.subresource.as_deref() == Some("status"));
+    let mut of_status = all.filter(|fields| {
+        let part = fields
+            .fields_v1
+            .as_ref()
+            .map(|fields| &fields.0["f:status"]);
+        fields.subresource.as_deref() == Some("status") || part.is_some_and(Value::is_object)
+    });
     let other = of_status.find(|fields| fields.manager.as_deref() != Some(MANAGER_OF_FIELDS));
     let name = other.map(|fields| fields.manager.clone());
     name.map(|name| name.unwrap_or_else(|| "somebody".to_owned()))
@@ -119,7 +126,7 @@ impl Seen {
                 generation: raw.generation,
                 deleting: raw.deleting,
                 job,
-                over: over(&raw.status),
+                over: over(&kind, &raw.status),
                 written_by: raw.written_by.filter(|_| !raw.status.is_null()),
             },
             status: raw.status,
@@ -161,17 +168,19 @@ fn read(kind: &Adoptable, raw: &Raw) -> (Result<Wanted, String>, Vec<String>) {
 }
 
 /// Since when a status says that its job is over. `None`: it does not say so.
-fn over(status: &Value) -> Option<Timestamp> {
-    const ENDS: [&str; 2] = ["Succeeded", "Failed"];
+fn over(kind: &Adoptable, status: &Value) -> Option<Timestamp> {
+    let words = kind.words();
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
     let ends = |one: &&Value| {
-        let is_end = one["type"]
-            .as_str()
-            .is_some_and(|kind| ENDS.contains(&kind));
+        let is_end = one["type"].as_str().is_some_and(|of| words.is_end(of));
         is_end && one["status"] == "True"
     };
     let end = conditions.rfind(ends)?;
-    let texts = [&status["completionTime"], &end["lastTransitionTime"]];
+    let texts = [
+        &status["completionTime"],
+        &status["endTime"],
+        &end["lastTransitionTime"],
+    ];
     let time = |text: &Value| -> Option<Timestamp> {
         let time: jiff::Timestamp = text.as_str()?.parse().ok()?;
         u64::try_from(time.as_microsecond()).ok().map(Timestamp)
@@ -364,11 +373,21 @@ mod tests {
         );
         assert_eq!(by(MANAGER_OF_FIELDS, status()), None);
         assert_eq!(by("kubectl", Value::Null), None);
+        let whole = seen(|object| {
+            object["status"] = json!({ "conditions": [] });
+            let fields = json!({ "f:spec": {}, "f:status": { "f:phase": {} } });
+            object["metadata"]["managedFields"] = json!([{ "manager": "trainingjob-operator", "operation": "Update", "fieldsV1": fields }]);
+        });
+        assert_eq!(
+            whole.object.written_by,
+            Some("trainingjob-operator".into()),
+            "a definition without a status of its own"
+        );
     }
 
     #[test]
     fn an_end_has_its_time() {
-        let at = |status: Value| over(&status).map(|at| at.0 / 1_000_000);
+        let at = |status: Value| over(&kind(), &status).map(|at| at.0 / 1_000_000);
         let end = |status: &str| {
             json!([{ "type": "Running", "status": "False" },
             { "type": "Succeeded", "status": status, "lastTransitionTime": "1970-01-01T00:00:07Z" }])
@@ -378,5 +397,9 @@ mod tests {
         assert_eq!(at(status), Some(9));
         assert_eq!(at(json!({ "conditions": end("False") })), None);
         assert_eq!(at(Value::Null), None);
+        let words = adopt::adoptable("aitrainingjobs").unwrap();
+        let timeout = json!({ "conditions": [{ "type": "Timeout", "status": "True" }], "endTime": "1970-01-01T00:00:05Z" });
+        assert_eq!(over(&words, &timeout), Some(Timestamp(5_000_000)));
+        assert_eq!(at(timeout), None, "it is no word of this kind");
     }
 }

@@ -364,7 +364,12 @@ impl Server {
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         self.create(path, definition).await;
         let shipped = manifest("components/adopt/rights.yaml");
-        for object in shipped {
+        for mut object in shipped {
+            // As the documents say (docs/adoption.md).
+            if object["kind"] == "ClusterRole" && !super::adoption::has_status_subresource(kind) {
+                let verbs = object["rules"][0]["verbs"].as_array_mut().unwrap();
+                verbs.push(json!("patch"));
+            }
             let mut text = object.to_string();
             if kind.plural != "pytorchjobs" {
                 let name = format!("muster-coordinator-adopt-{}", kind.full_name());

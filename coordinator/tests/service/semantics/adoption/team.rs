@@ -175,6 +175,11 @@ impl Team {
     }
 }
 
+/// Whether the status of the kind's objects can be written by itself.
+pub(in crate::semantics) fn has_status_subresource(kind: &Adoptable) -> bool {
+    kind.group != "elasticdeeplearning.ai"
+}
+
 /// The definition of a kind's objects: its system's own if there is one, or else one that takes anything
 /// in a spec, and in a status that has what its system's definition asks for.
 pub(super) fn definition(kind: &Adoptable) -> Value {
@@ -201,6 +206,11 @@ pub(super) fn definition(kind: &Adoptable) -> Value {
     // `kubernetes/config/crd/bases/elastic.pytorch.org_elasticjobs.yaml` in pytorch/elastic. The others ask for
     // nothing, or did so before version 1.9.
     status["required"] = json!(["conditions", "replicaStatuses"]);
+    // The operator makes the definition itself (`createCRD`), and gives it none.
+    let parts = match has_status_subresource(kind) {
+        true => json!({ "status": {} }),
+        false => json!({}),
+    };
     let properties = json!({ "spec": spec, "status": status });
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -208,7 +218,7 @@ pub(super) fn definition(kind: &Adoptable) -> Value {
         "spec": {
             "group": group, "scope": "Namespaced",
             "names": { "kind": kind.kind, "plural": plural, "singular": plural.trim_end_matches('s') },
-            "versions": [{ "name": version, "served": true, "storage": true, "subresources": { "status": {} },
+            "versions": [{ "name": version, "served": true, "storage": true, "subresources": parts,
                 "schema": { "openAPIV3Schema": { "type": "object", "properties": properties } } }],
         },
     })

@@ -34,6 +34,8 @@ pub enum PodLabels {
     Kubeflow(&'static str),
     /// Those of Baidu's operator for this group, which have no prefix.
     AiTraining(&'static str),
+    /// Those of a JobSet with one Job.
+    JobSet,
     /// The kind is known to have none that anybody relies on.
     None,
 }
@@ -51,6 +53,7 @@ impl PodLabels {
                 ("TrainingJobName", job),
                 ("JobName", job),
             ],
+            Self::JobSet => &[("jobset.sigs.k8s.io/jobset-name", job)],
             Self::None => &[],
         };
         let owned = labels.iter();
@@ -64,6 +67,7 @@ impl PodLabels {
         match self {
             Self::Kubeflow(_) => Some("training.kubeflow.org/replica-type"),
             Self::AiTraining(_) => Some("TrainingJobReplicaName"),
+            Self::JobSet => Some("jobset.sigs.k8s.io/replicatedjob-name"),
             Self::None => None,
         }
     }
@@ -84,6 +88,11 @@ impl PodLabels {
                     "mpi-operator" => Some(group),
                     _ => is_first.then_some("master"),
                 },
+            ),
+            Self::JobSet => (
+                "batch.kubernetes.io/job-completion-index",
+                "jobset.sigs.k8s.io/job-index",
+                Some("0"),
             ),
             Self::AiTraining(_) | Self::None => ("TrainingJobReplicaIndex", "PodRole", Some(group)),
         };
@@ -113,7 +122,7 @@ const fn kubeflow(
 }
 
 /// All kinds that can be taken. A name that fits several means the first.
-pub const ADOPTABLE: [Adoptable; 10] = [
+pub const ADOPTABLE: [Adoptable; 11] = [
     kubeflow("PyTorchJob", "pytorchjobs", "v1", "pytorchjob-controller"),
     kubeflow("TFJob", "tfjobs", "v1", "tfjob-controller"),
     kubeflow("JAXJob", "jaxjobs", "v1", "jaxjob-controller"),
@@ -130,6 +139,13 @@ pub const ADOPTABLE: [Adoptable; 10] = [
     },
     ai_training("kongming.cce.baiudbce.com"),
     ai_training("elasticdeeplearning.ai"),
+    Adoptable {
+        kind: "TrainJob",
+        group: "trainer.kubeflow.org",
+        version: "v1alpha1",
+        plural: "trainjobs",
+        labels: PodLabels::JobSet,
+    },
 ];
 
 const fn ai_training(group: &'static str) -> Adoptable {
@@ -153,6 +169,11 @@ impl Adoptable {
         format!("/apis/{}/{}", self.group, self.version)
     }
 
+    /// Its pods are in another object, which it names.
+    pub fn has_runtime(&self) -> bool {
+        self.labels == PodLabels::JobSet
+    }
+
     /// What its system says of such an object.
     pub fn words(&self) -> Shown {
         let version = format!("{}/{}", self.group, self.version);
@@ -165,24 +186,12 @@ impl Adoptable {
     }
 }
 
-/// Kinds whose files are read, and whose objects cannot be taken.
-const NOT_YET: [(&str, &str); 1] = [(
-    "trainjobs",
-    "the pods of a TrainJob are in its TrainingRuntime, which Muster does not read; convert such a job with `muster convert`",
-)];
-
 /// The kind that this word names, as kubectl would take it: `pytorchjobs`, `pytorchjobs.kubeflow.org`,
 /// `mpijobs.v2beta1.kubeflow.org`.
 pub fn adoptable(word: &str) -> Result<Adoptable, String> {
     let word = word.trim().to_ascii_lowercase();
     if let Some(found) = ADOPTABLE.iter().find(|kind| kind.is_called(&word)) {
         return Ok(*found);
-    }
-    if let Some((_, why)) = NOT_YET
-        .iter()
-        .find(|(plural, _)| word.split('.').next() == Some(*plural))
-    {
-        return Err((*why).to_owned());
     }
     let names: Vec<String> = ADOPTABLE.iter().map(Adoptable::full_name).collect();
     let mut short: Vec<&str> = ADOPTABLE.iter().map(|kind| kind.plural).collect();
@@ -206,13 +215,20 @@ pub struct Adopted {
     pub warnings: Vec<Remark>,
 }
 
-/// Reads an object, given as JSON. The error has every reason, as `FIELD: reason`.
-pub fn adopt(json: &str) -> Result<Adopted, Vec<String>> {
-    let trees = parse_all(json).map_err(|(_, message)| vec![message])?;
+/// Reads an object, given as JSON, with the runtime that it names. If its kind has runtimes, and this one is
+/// not read yet, the job is not whole: it says what the object says itself. The error has every reason,
+/// as `FIELD: reason`.
+pub fn adopt(json: &str, runtime: Option<&str>) -> Result<Adopted, Vec<String>> {
+    let parse = |text: &str| parse_all(text).map_err(|(_, message)| vec![message]);
+    let mut trees = parse(json)?;
+    if let Some(runtime) = runtime {
+        trees.extend(parse(runtime)?);
+    }
     let trees: Vec<&Node> = trees.iter().collect();
     let options = Options {
         pods: true,
         adopted: true,
+        runtime_later: runtime.is_none(),
         ..Options::default()
     };
     let mut reading = documents::read(&trees, 0, &options);
@@ -274,7 +290,6 @@ mod tests {
         }
         let near = named("pytorchjob").unwrap_err();
         assert!(near.ends_with("did you mean pytorchjobs?"), "{near}");
-        assert!(named("trainjobs").unwrap_err().contains("TrainingRuntime"));
         assert!(
             named("pods")
                 .unwrap_err()
@@ -303,7 +318,7 @@ mod tests {
 
     #[test]
     fn an_object_becomes_a_job_with_pods() {
-        let adopted = adopt(OBJECT).unwrap();
+        let adopted = adopt(OBJECT, None).unwrap();
         let spec = &adopted.document.spec;
         assert_eq!(spec.replicas, Some(2));
         assert_eq!((&*spec.command[0], &*spec.args[0]), ("python", "train.py"));
@@ -318,13 +333,58 @@ mod tests {
         assert_eq!(containers[0].entry("command"), None);
     }
 
+    const TRAIN_JOB: &str = r#"{
+      "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "digits"},
+      "spec": {"runtimeRef": {"name": "torch"}, "suspend": true, "managedBy": "kueue.x-k8s.io/multikueue",
+        "trainer": {"numNodes": 3, "args": ["train.py"]}}}"#;
+    const RUNTIME: &str = r#"{
+      "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"},
+      "spec": {"mlPolicy": {"torch": {}}, "template": {"spec": {"replicatedJobs": [{"name": "node", "template": {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": {"template": {"spec": {"containers": [{"name": "node", "image": "x", "command": ["torchrun"]}]}}}}}]}}}}"#;
+
+    #[test]
+    fn a_train_job_has_the_pods_of_its_runtime() {
+        let early = adopt(TRAIN_JOB, None).unwrap().document.spec;
+        assert_eq!((early.replicas, early.suspend), (Some(3), Some(true)));
+        let adopted = adopt(TRAIN_JOB, Some(RUNTIME)).unwrap();
+        let spec = &adopted.document.spec;
+        assert_eq!(
+            (spec.replicas, &*spec.args),
+            (Some(3), &["train.py".into()][..])
+        );
+        let pods = serde_saphyr::to_string(&adopted.template).unwrap();
+        assert!(pods.contains("image: x"), "{pods}");
+    }
+
+    /// Those of the job itself are known before its runtime is read.
+    #[test]
+    fn a_train_job_is_refused_for_its_own_words_first() {
+        let patched = TRAIN_JOB.replace(
+            "\"suspend\"",
+            "\"runtimePatches\": [{\"manager\": \"x\"}], \"suspend\"",
+        );
+        let why = adopt(&patched, None).unwrap_err();
+        assert!(
+            why[0].starts_with("spec.runtimePatches: change the pods"),
+            "{why:?}"
+        );
+        let other = RUNTIME.replace("torch\": {}", "flux\": {}");
+        assert_eq!(
+            adopt(TRAIN_JOB, Some(&other)).unwrap_err(),
+            [
+                "ClusterTrainingRuntime torch.spec.mlPolicy.flux: is a runtime of flux, and Muster takes those of torch"
+            ]
+        );
+    }
+
     #[test]
     fn a_refusal_has_every_field_and_reason() {
         let bad = OBJECT.replace("\"replicas\"", "\"replica\"").replace(
             "\"pytorchReplicaSpecs\"",
             "\"colour\": 1, \"pytorchReplicaSpecs\"",
         );
-        let why = adopt(&bad).unwrap_err();
+        let why = adopt(&bad, None).unwrap_err();
         assert_eq!(why.len(), 2, "{why:?}");
         assert!(why[0].starts_with("spec.colour: unknown field"), "{why:?}");
         assert_eq!(

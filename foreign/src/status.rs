@@ -16,6 +16,7 @@ mod kubeflow;
 pub mod life;
 #[cfg(test)]
 mod tests;
+mod trainer;
 
 pub use conditions::{Condition, ConditionType};
 pub use kinds::{Shown, shown, shown_kinds};
@@ -116,6 +117,7 @@ pub enum MemberState {
 pub enum Status {
     Kubeflow(kubeflow::Status),
     AiTraining(ai_training::Status),
+    Trainer(trainer::Status),
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -129,6 +131,7 @@ impl Status {
         match self {
             Status::Kubeflow(status) => status.state(),
             Status::AiTraining(status) => status.phase,
+            Status::Trainer(status) => status.state(),
         }
     }
 }
@@ -141,5 +144,6 @@ pub fn status(life: &Life<'_>) -> Option<Status> {
             Status::Kubeflow(kubeflow::status(kind, life))
         }
         kinds::Operator::AiTraining => Status::AiTraining(ai_training::status(life)),
+        kinds::Operator::Trainer => Status::Trainer(trainer::status(life)),
     })
 }

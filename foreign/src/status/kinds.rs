@@ -1,7 +1,7 @@
 //! The kinds whose words are known: how they are called on a command line, and what their operators
 //! write into reasons and messages.
 
-use super::{End, Life, ai_training};
+use super::{End, Life, ai_training, trainer};
 
 /// A kind whose jobs can be shown in its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(super) enum Operator {
     Mpi,
     /// That of Baidu's CCE, and its open ancestor, trainingjob-operator.
     AiTraining,
+    /// Kubeflow Trainer, which has followed the training operator.
+    Trainer,
 }
 
 /// When messages about running and success name the namespace.
@@ -37,7 +39,7 @@ enum FullName {
 
 const KUBEFLOW: &str = "kubeflow.org";
 
-const KINDS: [Shown; 9] = [
+const KINDS: [Shown; 10] = [
     kubeflow("PyTorchJob", "pytorchjobs", FullName::WithoutMaster),
     kubeflow("TFJob", "tfjobs", FullName::Always),
     kubeflow("JAXJob", "jaxjobs", FullName::Always),
@@ -50,6 +52,11 @@ const KINDS: [Shown; 9] = [
     },
     ai_training("kongming.cce.baiudbce.com"),
     ai_training("elasticdeeplearning.ai"),
+    Shown {
+        group: "trainer.kubeflow.org",
+        operator: Operator::Trainer,
+        ..kubeflow("TrainJob", "trainjobs", FullName::Never)
+    },
 ];
 
 const fn ai_training(group: &'static str) -> Shown {
@@ -94,13 +101,25 @@ impl Shown {
         let ends: &[&str] = match self.operator {
             Operator::Training | Operator::Mpi => &["Succeeded", "Failed"],
             Operator::AiTraining => &ai_training::ENDS,
+            Operator::Trainer => &trainer::ENDS,
         };
         ends.contains(&condition)
     }
 
     /// Whether such a condition says that the job has failed.
     pub fn is_failure(&self, condition: &str) -> bool {
-        self.is_end(condition) && !condition.starts_with("Succe")
+        let succeeds = ["Succeeded", "Succeed", "Complete"];
+        self.is_end(condition) && !succeeds.contains(&condition)
+    }
+
+    /// Its status counts the replicas of each group, also where there are none.
+    pub fn has_replicas(&self) -> bool {
+        self.operator != Operator::Trainer
+    }
+
+    /// A job that was held back once says for ever that it was resumed.
+    pub fn tells_of_resuming(&self) -> bool {
+        self.operator == Operator::Trainer
     }
 
     /// Its conditions are a history: each change adds one.

@@ -14,6 +14,7 @@ fn origin(kind: &str) -> Origin {
     let api_version = match kind {
         "ElasticJob" => "elastic.pytorch.org/v1alpha1",
         "AITrainingJob" => "kongming.cce.baiudbce.com/v1",
+        "TrainJob" => "trainer.kubeflow.org/v1alpha1",
         _ => "kubeflow.org/v1",
     };
     Origin {
@@ -57,7 +58,7 @@ fn failed(group: &str) -> What {
 fn kubeflows(life: &Life<'_>) -> kubeflow::Status {
     match status(life).unwrap() {
         Status::Kubeflow(status) => status,
-        Status::AiTraining(other) => panic!("{other:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -464,4 +465,75 @@ startRunningTime: "2026-11-24T22:00:03Z"
 endTime: "2026-11-24T22:00:09Z"
 "#;
     assert_eq!(text, expected);
+}
+
+/// Sources: kubeflow/trainer, `pkg/controller/trainjob_controller.go`; kubernetes-sigs/jobset, `pkg/constants`.
+#[test]
+fn a_train_job_says_whether_it_is_held_back_or_over() {
+    let origin = origin("TrainJob");
+    let told = |told: &[(u64, What)], state: MemberState| {
+        let mut life = life(&origin, told);
+        for member in &mut life.members {
+            (member.group, member.state) = ("node".into(), state);
+        }
+        let is_end = |what: &What| matches!(what, What::Succeeded | What::Ended(_));
+        let last = told.last().filter(|(_, what)| is_end(what));
+        life.finished = last.and_then(|(second, _)| after(*second));
+        serde_saphyr::to_string(&status(&life).unwrap()).unwrap()
+    };
+    let job = |numbers: [u32; 5]| {
+        let [ready, succeeded, failed, active, suspended] = numbers;
+        format!(
+            "jobsStatus:\n- name: node\n  ready: {ready}\n  succeeded: {succeeded}\n  failed: {failed}\n  active: {active}\n  suspended: {suspended}\n"
+        )
+    };
+    let condition = |kind: &str, status: &str, reason: &str, message: &str, second: u64| {
+        let at = after(second).unwrap().rfc3339_seconds();
+        format!(
+            "- type: {kind}\n  status: \"{status}\"\n  reason: {reason}\n  message: {message}\n  lastTransitionTime: \"{at}\"\n"
+        )
+    };
+    assert_eq!(
+        told(&[], MemberState::Waiting),
+        job([0, 0, 0, 1, 0]),
+        "there is no word for a job that waits"
+    );
+    let mut story = vec![(3, What::Runs), (6, failed("node")), (8, What::Runs)];
+    assert_eq!(told(&story, MemberState::Active), job([1, 0, 0, 1, 0]));
+    story.push((9, What::Suspended));
+    let held = condition("Suspended", "True", "Suspended", "TrainJob is suspended", 9);
+    assert_eq!(
+        told(&story, MemberState::Waiting),
+        format!("conditions:\n{held}{}", job([0, 0, 0, 0, 1]))
+    );
+    story.push((12, What::Resumed));
+    let resumed = condition("Suspended", "False", "Resumed", "TrainJob is resumed", 12);
+    let ends = [
+        (
+            What::Succeeded,
+            "Complete AllJobsCompleted jobset completed successfully",
+            [0, 1, 0, 0, 0],
+        ),
+        (
+            What::Ended(End::Restarts),
+            "Failed FailedJobs \"jobset failed due to one or more job failures (first failed job: story-node-0)\"",
+            [0, 0, 1, 0, 0],
+        ),
+        (
+            What::Ended(End::Deadline),
+            "Failed DeadlineExceeded TrainJob exceeded its active deadline",
+            [0, 0, 1, 0, 0],
+        ),
+    ];
+    for (what, words, numbers) in ends {
+        let mut story = story.clone();
+        story.push((20, what));
+        let mut words = words.splitn(3, ' ');
+        let (kind, reason) = (words.next().unwrap(), words.next().unwrap());
+        let end = condition(kind, "True", reason, words.next().unwrap(), 20);
+        assert_eq!(
+            told(&story, MemberState::Stopped),
+            format!("conditions:\n{resumed}{end}{}", job(numbers))
+        );
+    }
 }

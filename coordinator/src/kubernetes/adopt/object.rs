@@ -106,15 +106,21 @@ pub(super) struct Seen {
     pub(super) status: Value,
     /// Its fields that have no effect here.
     pub(super) warnings: Vec<String>,
+    /// Its spec, if a runtime is needed to read it as a job. Then `job` is what it says itself.
+    pub(super) spec: Option<Value>,
 }
 
 impl Seen {
     pub(super) fn of(kind: Adoptable, raw: Raw) -> Self {
         let (job, warnings) = match raw.claim {
             Claim::Others => (Err(NOT_OURS.to_owned()), Vec::new()),
-            _ => read(&kind, &raw),
+            _ => match read(&kind, &raw.name, &raw.spec, None) {
+                Ok((job, warnings)) => (Ok(job), warnings),
+                Err(why) => (Err(why), Vec::new()),
+            },
         };
         Self {
+            spec: kind.has_runtime().then_some(raw.spec),
             kind,
             version: raw.version,
             created: raw.created,
@@ -133,6 +139,26 @@ impl Seen {
         }
     }
 
+    /// The object beside the `MusterJob` that was made of it and of its runtime, if it has one. That has all
+    /// of the job that cannot change.
+    pub(super) fn beside(&self, child: &Child) -> Option<Adopted> {
+        let (Some(_), Ok(has)) = (&self.spec, &child.job) else {
+            return None;
+        };
+        let own = child.owner.as_deref() == Some(&*self.object.uid);
+        let job = self.object.job.clone().map(|says| Wanted {
+            spec: SpecDocument {
+                suspend: says.spec.suspend,
+                ..has.spec.clone()
+            },
+            template: has.template.clone(),
+        });
+        own.then(|| Adopted {
+            job,
+            ..self.object.clone()
+        })
+    }
+
     /// Whether this state is older than the other. The versions of an object are numbers that grow.
     pub(super) fn is_older_than(&self, other: &Self) -> bool {
         let number = |seen: &Self| seen.version.parse::<u64>();
@@ -143,28 +169,31 @@ impl Seen {
     }
 }
 
-/// The job that an object is, and what of it has no effect.
-fn read(kind: &Adoptable, raw: &Raw) -> (Result<Wanted, String>, Vec<String>) {
+/// The job that an object is, and what of it has no effect. Without the runtime that it needs, it is what the
+/// object says itself.
+pub(super) fn read(
+    kind: &Adoptable,
+    name: &JobName,
+    spec: &Value,
+    runtime: Option<&Value>,
+) -> Result<(Wanted, Vec<String>), String> {
     let object = json!({
         "apiVersion": format!("{}/{}", kind.group, kind.version),
         "kind": kind.kind,
-        "metadata": { "name": raw.name.name, "namespace": raw.name.namespace },
-        "spec": raw.spec,
+        "metadata": { "name": name.name, "namespace": name.namespace },
+        "spec": spec,
     });
-    match adopt::adopt(&object.to_string()) {
-        Err(reasons) => (Err(reasons.join("; ")), Vec::new()),
-        Ok(adopted) => {
-            let template = serde_json::to_value(&adopted.template);
-            let template = template.expect("trees have a JSON form");
-            let template = with_labels(without_nulls(template), kind, &raw.name.name);
-            let warnings = adopted.warnings.iter().map(adopt::said).collect();
-            let wanted = Wanted {
-                spec: adopted.document.spec,
-                template: Some(template.to_string()),
-            };
-            (Ok(wanted), warnings)
-        }
-    }
+    let runtime = runtime.map(Value::to_string);
+    let adopted = adopt::adopt(&object.to_string(), runtime.as_deref());
+    let adopted = adopted.map_err(|reasons| reasons.join("; "))?;
+    let template = serde_json::to_value(&adopted.template).expect("trees have a JSON form");
+    let template = with_labels(without_nulls(template), kind, &name.name);
+    let warnings = adopted.warnings.iter().map(adopt::said).collect();
+    let wanted = Wanted {
+        spec: adopted.document.spec,
+        template: Some(template.to_string()),
+    };
+    Ok((wanted, warnings))
 }
 
 /// Since when a status says that its job is over. `None`: it does not say so.

@@ -19,7 +19,7 @@ use muster_foreign::{
         life::{self, Known, Noted, Place, Rank, Receipt},
     },
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     history,
@@ -87,6 +87,11 @@ pub(super) fn wanted(
             without_job(happened, Some(at.unwrap_or(now)))
         }
     };
+    let words = seen.kind.words();
+    let life = match words.tells_of_resuming() && shows != Shows::Suspended {
+        true => that_was_resumed(life, &seen.status),
+        false => life,
+    };
     let projected = status::status(&life)?;
     let mut value = serde_json::to_value(&projected).expect("statuses have a JSON form");
     for (group, replicas) in value["replicaStatuses"]
@@ -99,16 +104,30 @@ pub(super) fn wanted(
         }
     }
     // Some definitions ask for it, also while there are no members.
-    let replicas = &mut value["replicaStatuses"];
-    if replicas.is_null() {
-        *replicas = json!({});
+    if words.has_replicas() && value["replicaStatuses"].is_null() {
+        value["replicaStatuses"] = json!({});
     }
-    if seen.kind.words().has_history() {
+    if words.has_history() {
         history::go_on(&mut value, &seen.status, now);
     }
     say(&mut value, shows, objection);
     give_times(&mut value, &seen.status, now);
-    Some(value)
+    // A definition may want a status to have something in it.
+    let is_empty = value.as_object().is_some_and(Map::is_empty);
+    Some(value).filter(|_| !is_empty || !seen.status.is_null())
+}
+
+/// A job that was held back before it had a `MusterJob` has no event of that. What was written tells.
+fn that_was_resumed<'a>(mut life: Life<'a>, seen: &Value) -> Life<'a> {
+    let mut known = seen["conditions"].as_array().into_iter().flatten();
+    let was_held = known.any(|condition| condition["type"] == "Suspended");
+    let mut told = life.happened.iter();
+    if was_held && !told.any(|happened| happened.what == What::Suspended) {
+        let both = [What::Suspended, What::Resumed];
+        let both = both.map(|what| Happened { at: None, what });
+        life.happened.splice(0..0, both);
+    }
+    life
 }
 
 /// What cannot be done is said where people look: in the newest condition.

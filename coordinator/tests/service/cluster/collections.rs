@@ -12,7 +12,7 @@ use super::{
 };
 
 /// The kinds that are here, as paths name them.
-pub(super) const KINDS: [&str; 13] = [
+pub(super) const KINDS: [&str; 16] = [
     "pytorchjobs",
     "tfjobs",
     "jaxjobs",
@@ -21,6 +21,9 @@ pub(super) const KINDS: [&str; 13] = [
     "mpijobs",
     "elasticjobs",
     "aitrainingjobs",
+    "trainjobs",
+    "clustertrainingruntimes",
+    "trainingruntimes",
     "networkpolicies",
     "poddisruptionbudgets",
     "podgroups",

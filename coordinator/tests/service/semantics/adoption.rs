@@ -5,6 +5,7 @@
 mod ai_training;
 mod kinds;
 mod team;
+mod trainer;
 
 use std::{env, process::Stdio};
 

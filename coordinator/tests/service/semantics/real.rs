@@ -358,11 +358,15 @@ impl Server {
             .await;
     }
 
+    pub(super) async fn define(&self, definition: Value) {
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        self.create(path, definition).await;
+    }
+
     /// The definition of a kind, and the component as it is shipped. For other kinds than PyTorchJob the
     /// rights are given as the component says: each stands where that stands.
     pub(super) async fn install_adoption(&self, kind: &Adoptable, definition: Value) {
-        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        self.create(path, definition).await;
+        self.define(definition).await;
         let shipped = manifest("components/adopt/rights.yaml");
         for mut object in shipped {
             // As the documents say (docs/adoption.md).

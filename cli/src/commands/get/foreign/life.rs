@@ -179,7 +179,7 @@ mod tests {
     fn kubeflows(life: &Life<'_>) -> Vec<muster_foreign::status::Condition> {
         match status(life).expect("is a kind with words") {
             Status::Kubeflow(status) => status.conditions,
-            Status::AiTraining(other) => panic!("{other:?}"),
+            other => panic!("{other:?}"),
         }
     }
 

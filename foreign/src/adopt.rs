@@ -362,11 +362,11 @@ mod tests {
     fn a_train_job_is_refused_for_its_own_words_first() {
         let patched = TRAIN_JOB.replace(
             "\"suspend\"",
-            "\"runtimePatches\": [{\"manager\": \"x\"}], \"suspend\"",
+            "\"initializer\": {\"model\": {}}, \"suspend\"",
         );
         let why = adopt(&patched, None).unwrap_err();
         assert!(
-            why[0].starts_with("spec.runtimePatches: change the pods"),
+            why[0].starts_with("spec.initializer: downloads before"),
             "{why:?}"
         );
         let other = RUNTIME.replace("torch\": {}", "flux\": {}");

@@ -18,6 +18,7 @@ use crate::{
     verdict::{Remark, Verdicts},
 };
 
+mod patches;
 mod runtime;
 
 const SPEC: Rules = &[
@@ -32,10 +33,7 @@ const SPEC: Rules = &[
             "downloads before the training, and Muster runs nothing before it; put the data on the nodes",
         ),
     ),
-    (
-        "runtimePatches",
-        Rule::Refuse("change the pods of the runtime, and Muster does not read such changes"),
-    ),
+    ("runtimePatches", Rule::Read),
     (
         "podTemplateOverrides",
         Rule::Refuse("change the pods of the runtime, and Muster does not read such changes"),
@@ -104,6 +102,9 @@ fn on_machines(
     log: &mut Verdicts,
 ) -> Option<Converted> {
     only_torch(spec, job, log);
+    if let Some(at) = spec.get("runtimePatches").filter(|at| !at.is_bare()) {
+        log.refuse(at, "change the pods of the runtime, and machines have none");
+    }
     let Some((field, trainer)) = trainer else {
         log.refuse(
             &job.spec,
@@ -150,7 +151,16 @@ fn in_pods(
     };
     let runtime = runtime::read(own, name, log)?;
     log.note(&at, "has the template of the pods");
-    let merged = runtime.pod_of(trainer.as_ref().map(|(field, _)| field.node));
+    let mut merged = runtime.pod_of(trainer.as_ref().map(|(field, _)| field.node));
+    for (step, patch) in patches::read(spec.get("runtimePatches"), log) {
+        match step.node.text_at(&["name"]) == Some(runtime.step) || cluster.runtime_later {
+            true => patches::lay(&mut merged, patch.node),
+            false => log.refuse(
+                &step,
+                format!("is for a step that {} {name} does not have", kind_of(spec)),
+            ),
+        }
+    }
     let merged_at = Field {
         node: &merged,
         ..runtime.pod.clone()
@@ -158,13 +168,6 @@ fn in_pods(
     let from = log.remarks.len();
     let main = Main::Named(runtime::CONTAINER);
     let pod = Pod::read(&merged_at, main, STYLE.told, cluster, log)?;
-    let mut words = pod.words.iter().map(|word| &*word.text);
-    if (words.next(), words.next()) == (Some("tune"), Some("run")) {
-        log.refuse(
-            &pod.container,
-            "is torchtune, for which the operator makes up arguments that Muster does not know",
-        );
-    }
     if let Some((trainer_at, trainer)) = &trainer {
         said_by(
             trainer_at,
@@ -228,6 +231,13 @@ impl World<'_, '_> {
         if let Some((at, count)) = count("numNodes", log) {
             log.taken(at, "spec.replicas");
             nodes = (count, at.clone());
+        }
+        let mut words = pod.words.iter().map(|word| &*word.text);
+        if (words.next(), words.next()) == (Some("tune"), Some("run")) {
+            log.refuse(
+                &pod.container,
+                "is torchtune, for which the operator makes up arguments that Muster does not know",
+            );
         }
         let launch = roles::start(pod, STYLE, log)?;
         let at = &pod.container;

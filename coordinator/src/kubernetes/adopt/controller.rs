@@ -305,7 +305,7 @@ impl Controller {
         let made = self.made.as_ref().and_then(|all| all.get(name));
         let made = made.filter(|made| made.is_of(&kind));
         let clock = self.handle.now();
-        let beside = seen.and_then(|seen| seen.beside(&made?.child));
+        let beside = seen.and_then(|seen| seen.beside(made?));
         let object = seen.map(|seen| beside.as_ref().unwrap_or(&seen.object));
         let Plan {
             step,

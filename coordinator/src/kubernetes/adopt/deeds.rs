@@ -114,7 +114,7 @@ pub(super) async fn create_with_runtime(
     };
     let (wanted, warnings) = object::read(&kind, &name, &spec, Some(&found)).map_err(wrong)?;
     let told = events::no_effect(&seen, &warnings, at);
-    let object = made::object(&kind, &seen.object, &wanted);
+    let object = made::with_runtime(&kind, &seen.object, &wanted, &spec);
     create(server, seen, object, told).await
 }
 

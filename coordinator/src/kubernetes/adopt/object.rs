@@ -17,7 +17,10 @@ use muster_core::{
 use muster_foreign::adopt::{self, Adoptable};
 use serde_json::{Value, json};
 
-use super::made::{ADOPTED, GENERATION, MANAGER_OF_FIELDS, with_labels, without_nulls};
+use super::{
+    made::{ADOPTED, GENERATION, MANAGER_OF_FIELDS, PATCHES, with_labels, without_nulls},
+    runtime,
+};
 
 /// What an object without a claim says in place of a job.
 const NOT_OURS: &str =
@@ -141,12 +144,18 @@ impl Seen {
 
     /// The object beside the `MusterJob` that was made of it and of its runtime, if it has one. That has all
     /// of the job that cannot change.
-    pub(super) fn beside(&self, child: &Child) -> Option<Adopted> {
-        let (Some(_), Ok(has)) = (&self.spec, &child.job) else {
+    pub(super) fn beside(&self, made: &Made) -> Option<Adopted> {
+        let child = &made.child;
+        let (Some(spec), Ok(has)) = (&self.spec, &child.job) else {
             return None;
         };
         let own = child.owner.as_deref() == Some(&*self.object.uid);
-        let job = self.object.job.clone().map(|says| Wanted {
+        let same = made.patches == runtime::patches(spec);
+        let job = match same {
+            true => self.object.job.clone(),
+            false => Err(runtime::PATCHED.to_owned()),
+        };
+        let job = job.map(|says| Wanted {
             spec: SpecDocument {
                 suspend: says.spec.suspend,
                 ..has.spec.clone()
@@ -231,6 +240,8 @@ pub(super) struct Made {
     pub(super) version: String,
     /// The kind of its owner, with its group and version.
     pub(super) owner_kind: Option<(String, String)>,
+    /// The digest of the patches with which a TrainJob began.
+    pub(super) patches: Option<String>,
     pub(super) child: Child,
     /// Its own status, for a job that the store does not know any more: phase, time and message.
     pub(super) ended: Option<(Phase, Option<Timestamp>, String)>,
@@ -255,6 +266,7 @@ impl Made {
             uid: JobUid::from(metadata.uid.clone()?),
             version: metadata.resource_version.clone().unwrap_or_default(),
             owner_kind: owner.map(|owner| (owner.api_version.clone(), owner.kind.clone())),
+            patches: annotations.and_then(|all| all.get(PATCHES).cloned()),
             ended: ended(&data["status"]),
             child: Child {
                 owner: owner.map(|owner| owner.uid.clone()),

@@ -1,8 +1,13 @@
 //! The runtime of a TrainJob: the object of the cluster that has the template of its pods. Where it is, is
-//! said here; `deeds` reads it, once, before the job begins. What is changed of it later is for later jobs.
+//! said here, and what of the job changes it; `deeds` reads it, once, before the job begins. What is
+//! changed of it later is for later jobs.
 
 use muster_foreign::adopt::Adoptable;
+use ring::digest::{SHA256, digest};
 use serde_json::Value;
+
+/// What is said of patches that are others than those with which the job began.
+pub(super) const PATCHED: &str = "spec.runtimePatches: have no effect on a job that was started; to run it with them, delete it and create it again";
 
 /// A runtime that a job names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +52,20 @@ pub(super) fn of(kind: &Adoptable, namespace: &str, spec: &Value) -> Result<Runt
     })
 }
 
+/// A digest of the patches of a spec, whenever they were written. `None`: it has none.
+pub(super) fn patches(spec: &Value) -> Option<String> {
+    let mut all = spec["runtimePatches"].as_array()?.clone();
+    for patch in &mut all {
+        if let Some(patch) = patch.as_object_mut() {
+            patch.remove("time");
+        }
+    }
+    let text = (!all.is_empty()).then(|| Value::Array(all).to_string())?;
+    let digest = digest(&SHA256, text.as_bytes());
+    let hex = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    Some(hex.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use muster_foreign::adopt::adoptable;
@@ -76,5 +95,20 @@ mod tests {
         );
         path(json!({ "name": "../pods" })).unwrap_err();
         path(json!({})).unwrap_err();
+    }
+
+    #[test]
+    fn the_time_of_a_patch_is_not_part_of_it() {
+        let of = |time: &str, pool: &str| {
+            let spec = json!({ "nodeSelector": { "pool": pool } });
+            patches(
+                &json!({ "runtimePatches": [{ "manager": "a/b", "time": time, "trainingRuntimeSpec": spec }] }),
+            )
+        };
+        assert_eq!(of("then", "x"), of("now", "x"));
+        assert_ne!(of("then", "x"), of("then", "y"));
+        assert_eq!(of("then", "x").unwrap().len(), 64);
+        assert_eq!(patches(&json!({ "runtimePatches": [] })), None);
+        assert_eq!(patches(&json!({})), None);
     }
 }

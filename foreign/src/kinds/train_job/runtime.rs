@@ -353,7 +353,7 @@ impl Runtime<'_> {
     }
 }
 
-fn entry<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
+pub(super) fn entry<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
     let Value::Object(entries) = &mut node.value else {
         return None;
     };
@@ -362,7 +362,7 @@ fn entry<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
 }
 
 /// Sets an entry of a mapping.
-fn put(node: &mut Node, key: &str, value: Node) {
+pub(super) fn put(node: &mut Node, key: &str, value: Node) {
     if let Some(there) = entry(node, key) {
         *there = value;
     } else if let Value::Object(entries) = &mut node.value {

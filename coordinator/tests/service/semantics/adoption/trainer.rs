@@ -256,7 +256,15 @@ async fn it_fails(team: &mut Team) {
     team.drop_all().await;
 }
 
-/// Its namespace has the runtime.
+/// What a queue lays over the pods.
+fn patched(pool: &str) -> Value {
+    let pod = json!({ "spec": { "nodeSelector": { "pool": pool } } });
+    let node = json!({ "name": "node", "template": { "spec": { "template": pod } } });
+    let spec = json!({ "template": { "spec": { "replicatedJobs": [node] } } });
+    json!({ "manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": spec })
+}
+
+/// Its namespace has the runtime, and a queue chooses its nodes.
 async fn it_may_begin_suspended(team: &mut Team) {
     let mut held = object("held", "own");
     held["spec"]["runtimeRef"]["kind"] = json!("TrainingRuntime");
@@ -266,14 +274,24 @@ async fn it_may_begin_suspended(team: &mut Team) {
         .await;
     team.kubectl.get("held").await.unwrap_err();
     make_runtime(team, "TrainingRuntime", "own", 0).await;
-    team.patch("held", json!({ "spec": { "suspend": false } }))
-        .await;
+    let admitted = json!({ "spec": { "suspend": false, "runtimePatches": [patched("spot")] } });
+    team.patch("held", admitted).await;
+    let pods = team.pods("held", 2).await;
+    assert_eq!(pods[0]["spec"]["nodeSelector"]["pool"], "spot");
     let running = runs(team, "held").await;
     let says = condition(&running, "Suspended");
     assert_eq!(
         (&says["status"], &says["reason"]),
         (&json!("False"), &json!("Resumed"))
     );
+    let other = json!({ "spec": { "runtimePatches": [patched("other")] } });
+    team.patch("held", other).await;
+    let note = team.until_told(&running, "ChangeRefused").await;
+    assert!(
+        note.contains("spec.runtimePatches: have no effect on a job that was started"),
+        "{note}"
+    );
+    team.pods("held", 2).await;
     team.delete("held").await;
     team.kubectl.until_gone("held").await;
     team.drop_all().await;

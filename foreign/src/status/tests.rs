@@ -329,6 +329,11 @@ fn kinds_have_the_names_that_kubectl_takes() {
     for word in ["pytorch", "pytorchjobs.example.org", "tfjobs", "jobs"] {
         assert!(!pytorch.is_called(word), "{word}");
     }
+    let baidu = shown("AITrainingJob", "kongming.cce.baiudbce.com/v1").unwrap();
+    assert!(baidu.is_called("aitj") && baidu.is_called("aitrainingjobs"));
+    assert!(!baidu.is_called("aitrainingjobs.elasticdeeplearning.ai"));
+    let trainer = shown("TrainJob", "trainer.kubeflow.org/v1alpha1").unwrap();
+    assert!(trainer.is_called("trainjob") && !trainer.is_called("aitj"));
     assert_eq!(shown("ElasticJob", "elastic.iml.github.io/v1alpha1"), None);
     assert_eq!(shown("MusterJob", "muster.dev/v1alpha1"), None);
 }

@@ -174,6 +174,12 @@ impl Adoptable {
         self.labels == PodLabels::JobSet
     }
 
+    /// Its definition may have no status subresource, as that of trainingjob-operator. Then the status is
+    /// written with the object.
+    pub fn may_lack_status(&self) -> bool {
+        matches!(self.labels, PodLabels::AiTraining(_))
+    }
+
     /// What its system says of such an object.
     pub fn words(&self) -> Shown {
         let version = format!("{}/{}", self.group, self.version);

@@ -209,9 +209,7 @@ async fn delete(server: &Server, path: &str, uid: &str) -> Result<Done, Failed> 
     }
 }
 
-/// Writes the status on the version of the object that was seen. Then tells these events. Where the
-/// definition of the kind has no status of its own to be written, as that of trainingjob-operator, it is
-/// written with the object.
+/// Writes the status on the version of the object that was seen. Then tells these events.
 pub(super) async fn write(
     server: Server,
     seen: Seen,
@@ -223,7 +221,9 @@ pub(super) async fn write(
         format!("{path}?fieldManager={MANAGER_OF_FIELDS}")
     };
     let object = match server.merge(&path("/status"), &patch).await {
-        Err(why) if why.is_missing() => server.merge(&path(""), &patch).await,
+        Err(why) if why.is_missing() && seen.kind.may_lack_status() => {
+            server.merge(&path(""), &patch).await
+        }
         answer => answer,
     };
     let object = object.map_err(Failed::Write)?;
@@ -275,8 +275,12 @@ pub(super) fn sentence(failed: &Failed, kind: &Adoptable) -> Option<String> {
         Failed::Write(why) => (
             why,
             format!(
-                "patch on {0}/status, and on {0} if their definition has no status subresource",
-                kind.plural
+                "patch on {0}/status{1}",
+                kind.plural,
+                match kind.may_lack_status() {
+                    true => ", and on the objects if their definition has no status subresource",
+                    false => "",
+                }
             ),
         ),
         Failed::Label(why) => (why, "patch on pods".to_owned()),

@@ -19,16 +19,20 @@ pub(super) fn go_on(told: &mut Value, seen: &Value, now: Timestamp) {
     };
     let Some(mut newest) = news.pop() else { return };
     let before = seen["conditions"].as_array();
-    let before = before.into_iter().flatten().cloned();
-    let mut all: Vec<Value> = news.drain(..).filter(|one| at(one).is_some()).collect();
-    for one in before {
-        let same = |other: &Value| at(other) == at(&one) && is_same(other, &one);
-        if !all.iter().any(same) {
-            all.push(one);
-        }
+    let mut before = before.map(Vec::as_slice).unwrap_or_default();
+    let mut all: Vec<Value> = Vec::new();
+    // Within a second only the order tells what came first.
+    for one in news.drain(..).filter(|one| at(one).is_some()) {
+        let known = before
+            .iter()
+            .position(|other| at(other) == at(&one) && is_same(other, &one));
+        let older = before.iter().take_while(|other| at(other) <= at(&one));
+        let older = known.unwrap_or_else(|| older.count());
+        all.extend(before[..older].iter().cloned());
+        before = &before[older + usize::from(known.is_some())..];
+        all.push(one);
     }
-    // The sort is stable, and times in UTC are in their order as texts.
-    all.sort_by(|one, other| at(one).cmp(&at(other)));
+    all.extend(before.iter().cloned());
     all.dedup_by(|next, one| is_same(next, one));
     match all.last_mut() {
         Some(last) if is_same(last, &newest) => last["message"] = newest["message"].take(),
@@ -112,6 +116,12 @@ mod tests {
                 "Pending@1 Running@3 Restarting@6 Running@7",
                 "Pending@1 Restarting@8",
                 "Pending@1 Running@3 Restarting@6 Running@7 Restarting@8",
+            ),
+            // All within one second.
+            (
+                "Pending@1 Creating@3 Running@3",
+                "Pending@1 Running@3 Restarting@5",
+                "Pending@1 Creating@3 Running@3 Restarting@5",
             ),
             // A time that becomes known is the same change.
             (

@@ -10,6 +10,7 @@ use crate::{
     documents,
     options::Options,
     spelling::nearest,
+    status::{self, Shown},
     tree::{Node, parse_all},
     verdict::{Remark, Verdict},
 };
@@ -31,40 +32,77 @@ pub struct Adoptable {
 pub enum PodLabels {
     /// `training.kubeflow.org/...`, and this name of the operator.
     Kubeflow(&'static str),
+    /// Those of Baidu's operator for this group, which have no prefix.
+    AiTraining(&'static str),
+    /// Those of a JobSet with one Job.
+    JobSet,
     /// The kind is known to have none that anybody relies on.
     None,
 }
 
 impl PodLabels {
-    const PREFIX: &'static str = "training.kubeflow.org/";
-
     /// What all pods of a job have.
     pub fn of_job(self, job: &str) -> Vec<(String, String)> {
-        let Self::Kubeflow(operator) = self else {
-            return Vec::new();
+        let labels: &[(&str, &str)] = match self {
+            Self::Kubeflow(operator) => &[
+                ("training.kubeflow.org/job-name", job),
+                ("training.kubeflow.org/operator-name", operator),
+            ],
+            Self::AiTraining(group) => &[
+                ("GroupName", group),
+                ("TrainingJobName", job),
+                ("JobName", job),
+            ],
+            Self::JobSet => &[("jobset.sigs.k8s.io/jobset-name", job)],
+            Self::None => &[],
         };
-        let label = |name: &str, value: &str| (format!("{}{name}", Self::PREFIX), value.to_owned());
-        vec![label("job-name", job), label("operator-name", operator)]
+        let owned = labels.iter();
+        owned
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    /// The label with the group of a member.
+    pub fn of_group(self) -> Option<&'static str> {
+        match self {
+            Self::Kubeflow(_) => Some("training.kubeflow.org/replica-type"),
+            Self::AiTraining(_) => Some("TrainingJobReplicaName"),
+            Self::JobSet => Some("jobset.sigs.k8s.io/replicatedjob-name"),
+            Self::None => None,
+        }
     }
 
     /// What the pod of a member has, by the member's name, as `worker-1`. A value that is `None` is taken
     /// away. `is_first`: no other member has a lower rank.
     pub fn of_member(self, member: &str, is_first: bool) -> Vec<(String, Option<String>)> {
-        let (Self::Kubeflow(operator), Some((group, index))) = (self, member.rsplit_once('-'))
+        let (Some(of_group), Some((group, index))) = (self.of_group(), member.rsplit_once('-'))
         else {
             return Vec::new();
         };
-        let name = |name: &str| format!("{}{name}", Self::PREFIX);
-        // mpi-operator writes the group there instead.
-        let role = match operator {
-            "mpi-operator" => Some(group.to_owned()),
-            _ => is_first.then(|| "master".to_owned()),
+        let (of_index, of_role, role) = match self {
+            // mpi-operator writes the group there instead.
+            Self::Kubeflow(operator) => (
+                "training.kubeflow.org/replica-index",
+                "training.kubeflow.org/job-role",
+                match operator {
+                    "mpi-operator" => Some(group),
+                    _ => is_first.then_some("master"),
+                },
+            ),
+            Self::JobSet => (
+                "batch.kubernetes.io/job-completion-index",
+                "jobset.sigs.k8s.io/job-index",
+                Some("0"),
+            ),
+            Self::AiTraining(_) | Self::None => ("TrainingJobReplicaIndex", "PodRole", Some(group)),
         };
-        vec![
-            (name("replica-type"), Some(group.to_owned())),
-            (name("replica-index"), Some(index.to_owned())),
-            (name("job-role"), role),
+        [
+            (of_group, Some(group)),
+            (of_index, Some(index)),
+            (of_role, role),
         ]
+        .map(|(name, value)| (name.to_owned(), value.map(str::to_owned)))
+        .into()
     }
 }
 
@@ -84,7 +122,7 @@ const fn kubeflow(
 }
 
 /// All kinds that can be taken. A name that fits several means the first.
-pub const ADOPTABLE: [Adoptable; 8] = [
+pub const ADOPTABLE: [Adoptable; 11] = [
     kubeflow("PyTorchJob", "pytorchjobs", "v1", "pytorchjob-controller"),
     kubeflow("TFJob", "tfjobs", "v1", "tfjob-controller"),
     kubeflow("JAXJob", "jaxjobs", "v1", "jaxjob-controller"),
@@ -99,7 +137,26 @@ pub const ADOPTABLE: [Adoptable; 8] = [
         plural: "elasticjobs",
         labels: PodLabels::None,
     },
+    ai_training("kongming.cce.baiudbce.com"),
+    ai_training("elasticdeeplearning.ai"),
+    Adoptable {
+        kind: "TrainJob",
+        group: "trainer.kubeflow.org",
+        version: "v1alpha1",
+        plural: "trainjobs",
+        labels: PodLabels::JobSet,
+    },
 ];
+
+const fn ai_training(group: &'static str) -> Adoptable {
+    Adoptable {
+        kind: "AITrainingJob",
+        group,
+        version: "v1",
+        plural: "aitrainingjobs",
+        labels: PodLabels::AiTraining(group),
+    }
+}
 
 impl Adoptable {
     /// Its name in full, as kubectl takes it: `mpijobs.v2beta1.kubeflow.org`.
@@ -112,23 +169,28 @@ impl Adoptable {
         format!("/apis/{}/{}", self.group, self.version)
     }
 
+    /// Its pods are in another object, which it names.
+    pub fn has_runtime(&self) -> bool {
+        self.labels == PodLabels::JobSet
+    }
+
+    /// Its definition may have no status subresource, as that of trainingjob-operator. Then the status is
+    /// written with the object.
+    pub fn may_lack_status(&self) -> bool {
+        matches!(self.labels, PodLabels::AiTraining(_))
+    }
+
+    /// What its system says of such an object.
+    pub fn words(&self) -> Shown {
+        let version = format!("{}/{}", self.group, self.version);
+        status::shown(self.kind, &version).expect("each kind has words")
+    }
+
     fn is_called(&self, word: &str) -> bool {
         let with_group = format!("{}.{}", self.plural, self.group);
         [self.plural, &with_group, &self.full_name()].contains(&word)
     }
 }
-
-/// Kinds whose files are read, and whose objects cannot be taken.
-const NOT_YET: [(&str, &str); 2] = [
-    (
-        "trainjobs",
-        "the pods of a TrainJob are in its TrainingRuntime, which Muster does not read; convert such a job with `muster convert`",
-    ),
-    (
-        "aitrainingjobs",
-        "the status of an AITrainingJob has words that Muster does not write yet; convert such a job with `muster convert --pods`",
-    ),
-];
 
 /// The kind that this word names, as kubectl would take it: `pytorchjobs`, `pytorchjobs.kubeflow.org`,
 /// `mpijobs.v2beta1.kubeflow.org`.
@@ -136,12 +198,6 @@ pub fn adoptable(word: &str) -> Result<Adoptable, String> {
     let word = word.trim().to_ascii_lowercase();
     if let Some(found) = ADOPTABLE.iter().find(|kind| kind.is_called(&word)) {
         return Ok(*found);
-    }
-    if let Some((_, why)) = NOT_YET
-        .iter()
-        .find(|(plural, _)| word.split('.').next() == Some(*plural))
-    {
-        return Err((*why).to_owned());
     }
     let names: Vec<String> = ADOPTABLE.iter().map(Adoptable::full_name).collect();
     let mut short: Vec<&str> = ADOPTABLE.iter().map(|kind| kind.plural).collect();
@@ -165,13 +221,20 @@ pub struct Adopted {
     pub warnings: Vec<Remark>,
 }
 
-/// Reads an object, given as JSON. The error has every reason, as `FIELD: reason`.
-pub fn adopt(json: &str) -> Result<Adopted, Vec<String>> {
-    let trees = parse_all(json).map_err(|(_, message)| vec![message])?;
+/// Reads an object, given as JSON, with the runtime that it names. If its kind has runtimes, and this one is
+/// not read yet, the job is not whole: it says what the object says itself. The error has every reason,
+/// as `FIELD: reason`.
+pub fn adopt(json: &str, runtime: Option<&str>) -> Result<Adopted, Vec<String>> {
+    let parse = |text: &str| parse_all(text).map_err(|(_, message)| vec![message]);
+    let mut trees = parse(json)?;
+    if let Some(runtime) = runtime {
+        trees.extend(parse(runtime)?);
+    }
     let trees: Vec<&Node> = trees.iter().collect();
     let options = Options {
         pods: true,
         adopted: true,
+        runtime_later: runtime.is_none(),
         ..Options::default()
     };
     let mut reading = documents::read(&trees, 0, &options);
@@ -220,17 +283,19 @@ mod tests {
                 "mpijobs.v2beta1.kubeflow.org",
                 "mpijobs.v2beta1.kubeflow.org",
             ),
+            (
+                "aitrainingjobs",
+                "aitrainingjobs.v1.kongming.cce.baiudbce.com",
+            ),
+            (
+                "aitrainingjobs.elasticdeeplearning.ai",
+                "aitrainingjobs.v1.elasticdeeplearning.ai",
+            ),
         ] {
             assert_eq!(named(word).as_deref(), Ok(full));
         }
         let near = named("pytorchjob").unwrap_err();
         assert!(near.ends_with("did you mean pytorchjobs?"), "{near}");
-        assert!(named("trainjobs").unwrap_err().contains("TrainingRuntime"));
-        let words = named("aitrainingjobs.elasticdeeplearning.ai").unwrap_err();
-        assert!(
-            words.contains("words that Muster does not write yet"),
-            "{words}"
-        );
         assert!(
             named("pods")
                 .unwrap_err()
@@ -244,9 +309,7 @@ mod tests {
         for kind in ADOPTABLE {
             let known = crate::kinds::find(kind.group, kind.kind, kind.version);
             assert!(matches!(known, crate::kinds::Known::Reads(_)), "{kind:?}");
-            let version = format!("{}/{}", kind.group, kind.version);
-            let words = crate::status::shown(kind.kind, &version);
-            assert!(words.is_some(), "its status has words: {kind:?}");
+            assert_eq!(kind.words().plural, kind.plural);
         }
     }
 
@@ -261,7 +324,7 @@ mod tests {
 
     #[test]
     fn an_object_becomes_a_job_with_pods() {
-        let adopted = adopt(OBJECT).unwrap();
+        let adopted = adopt(OBJECT, None).unwrap();
         let spec = &adopted.document.spec;
         assert_eq!(spec.replicas, Some(2));
         assert_eq!((&*spec.command[0], &*spec.args[0]), ("python", "train.py"));
@@ -276,13 +339,58 @@ mod tests {
         assert_eq!(containers[0].entry("command"), None);
     }
 
+    const TRAIN_JOB: &str = r#"{
+      "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "digits"},
+      "spec": {"runtimeRef": {"name": "torch"}, "suspend": true, "managedBy": "kueue.x-k8s.io/multikueue",
+        "trainer": {"numNodes": 3, "args": ["train.py"]}}}"#;
+    const RUNTIME: &str = r#"{
+      "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"},
+      "spec": {"mlPolicy": {"torch": {}}, "template": {"spec": {"replicatedJobs": [{"name": "node", "template": {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": {"template": {"spec": {"containers": [{"name": "node", "image": "x", "command": ["torchrun"]}]}}}}}]}}}}"#;
+
+    #[test]
+    fn a_train_job_has_the_pods_of_its_runtime() {
+        let early = adopt(TRAIN_JOB, None).unwrap().document.spec;
+        assert_eq!((early.replicas, early.suspend), (Some(3), Some(true)));
+        let adopted = adopt(TRAIN_JOB, Some(RUNTIME)).unwrap();
+        let spec = &adopted.document.spec;
+        assert_eq!(
+            (spec.replicas, &*spec.args),
+            (Some(3), &["train.py".into()][..])
+        );
+        let pods = serde_saphyr::to_string(&adopted.template).unwrap();
+        assert!(pods.contains("image: x"), "{pods}");
+    }
+
+    /// Those of the job itself are known before its runtime is read.
+    #[test]
+    fn a_train_job_is_refused_for_its_own_words_first() {
+        let patched = TRAIN_JOB.replace(
+            "\"suspend\"",
+            "\"initializer\": {\"model\": {}}, \"suspend\"",
+        );
+        let why = adopt(&patched, None).unwrap_err();
+        assert!(
+            why[0].starts_with("spec.initializer: downloads before"),
+            "{why:?}"
+        );
+        let other = RUNTIME.replace("torch\": {}", "flux\": {}");
+        assert_eq!(
+            adopt(TRAIN_JOB, Some(&other)).unwrap_err(),
+            [
+                "ClusterTrainingRuntime torch.spec.mlPolicy.flux: is a runtime of flux, and Muster takes those of torch"
+            ]
+        );
+    }
+
     #[test]
     fn a_refusal_has_every_field_and_reason() {
         let bad = OBJECT.replace("\"replicas\"", "\"replica\"").replace(
             "\"pytorchReplicaSpecs\"",
             "\"colour\": 1, \"pytorchReplicaSpecs\"",
         );
-        let why = adopt(&bad).unwrap_err();
+        let why = adopt(&bad, None).unwrap_err();
         assert_eq!(why.len(), 2, "{why:?}");
         assert!(why[0].starts_with("spec.colour: unknown field"), "{why:?}");
         assert_eq!(

@@ -114,6 +114,7 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
                     command: &options.command,
                     pods: options.pods,
                     adopted: options.adopted,
+                    runtime_later: options.runtime_later,
                 };
                 let job = Job {
                     kind: kind.kind,

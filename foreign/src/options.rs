@@ -15,6 +15,8 @@ pub struct Options {
     pub pods: bool,
     /// It is an object of a cluster that names Muster as its manager.
     pub adopted: bool,
+    /// The runtime of a TrainJob is not read yet. What the job says itself gets its verdicts.
+    pub runtime_later: bool,
     /// The end of names that the cluster would make up (`generateName`).
     pub suffix: String,
 }
@@ -29,6 +31,7 @@ pub(crate) struct Cluster<'a> {
     pub(crate) pods: bool,
     /// Whose the job is was judged before.
     pub(crate) adopted: bool,
+    pub(crate) runtime_later: bool,
 }
 
 impl Cluster<'_> {

@@ -6,18 +6,18 @@
 //! Muster does not know stays unknown. Sources: training-operator 1.9 (`pkg/util/status.go`,
 //! `pkg/controller.v1`) and the controllers of the kinds that are not its own.
 
-use std::collections::BTreeMap;
-
 use muster_core::{spec::Origin, time::Timestamp};
 use serde::Serialize;
 
+mod ai_training;
 mod conditions;
 mod kinds;
+mod kubeflow;
 pub mod life;
 #[cfg(test)]
 mod tests;
+mod trainer;
 
-use conditions::Conditions;
 pub use conditions::{Condition, ConditionType};
 pub use kinds::{Shown, shown, shown_kinds};
 
@@ -34,6 +34,10 @@ pub struct Life<'a> {
     pub happened: Vec<Happened>,
     /// The members of the latest generation that was started.
     pub members: Vec<Member>,
+    /// How often its workers were started again.
+    pub restarts: u32,
+    /// Muster's own sentence about its present state.
+    pub message: &'a str,
     /// When it was over.
     pub finished: Option<Timestamp>,
 }
@@ -49,6 +53,10 @@ pub struct Happened {
 /// What can happen to a job, as far as another system has words for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
+    /// Its members are there, and start their processes. The names of their pods, or else of their nodes.
+    Starts {
+        pods: Vec<String>,
+    },
     /// All members had started their processes.
     Runs,
     /// A member failed by its own fault, and all start again. The group of the member, if it is known.
@@ -104,29 +112,12 @@ pub enum MemberState {
 }
 
 /// The status, as `-o yaml` shows it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Status {
-    /// The newest last, and one of each type at most.
-    pub conditions: Vec<Condition>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub start_time: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub completion_time: Option<String>,
-    /// By group, as `Worker`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub replica_statuses: BTreeMap<String, Replicas>,
-}
-
-/// How many replicas of one group are how far. Upstream, too, leaves zeros out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Replicas {
-    #[serde(skip_serializing_if = "is_zero")]
-    pub active: u32,
-    #[serde(skip_serializing_if = "is_zero")]
-    pub succeeded: u32,
-    #[serde(skip_serializing_if = "is_zero")]
-    pub failed: u32,
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Status {
+    Kubeflow(kubeflow::Status),
+    AiTraining(ai_training::Status),
+    Trainer(trainer::Status),
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -135,81 +126,24 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl Status {
-    /// The column STATE: the type of the last condition.
+    /// The column STATE.
     pub fn state(&self) -> &'static str {
-        self.conditions
-            .last()
-            .map_or("", |condition| condition.kind.name())
+        match self {
+            Status::Kubeflow(status) => status.state(),
+            Status::AiTraining(status) => status.phase,
+            Status::Trainer(status) => status.state(),
+        }
     }
 }
 
 /// The status of a job whose kind has one. `None`: Muster does not know the words of that kind.
 pub fn status(life: &Life<'_>) -> Option<Status> {
     let kind = shown(&life.origin.kind, &life.origin.api_version)?;
-    let words = kind.words(life);
-    let says_restarting = kind.operator == kinds::Operator::Training;
-    let mut conditions = Conditions::default();
-    conditions.set(
-        ConditionType::Created,
-        Some(life.created),
-        &words,
-        words.created(),
-    );
-    let mut started = Some(life.created);
-    for Happened { at, what } in &life.happened {
-        let at = *at;
-        match what {
-            What::Runs => conditions.set(ConditionType::Running, at, &words, words.running()),
-            What::Failed { group } if says_restarting => {
-                let message = words.restarting(group.as_deref());
-                conditions.set(ConditionType::Restarting, at, &words, message);
-            }
-            // An elastic job survives a node, and stays Running.
-            What::Moved if says_restarting && !life.elastic => {
-                conditions.set(
-                    ConditionType::Restarting,
-                    at,
-                    &words,
-                    words.restarting(None),
-                );
-            }
-            What::Failed { .. } | What::Moved => {}
-            What::Waits { message } => {
-                conditions.set(ConditionType::Restarting, at, &words, message.clone());
-            }
-            What::Suspended => conditions.suspended(at, &words),
-            What::Resumed => {
-                conditions.resumed(at, &words);
-                started = at;
-            }
-            What::Succeeded => {
-                conditions.set(ConditionType::Succeeded, at, &words, words.succeeded());
-            }
-            What::Ended(end) => {
-                let (reason, message) = (words.why_failed(end), words.failed(end));
-                conditions.put(ConditionType::Failed, at, reason, message);
-            }
+    Some(match kind.operator {
+        kinds::Operator::Training | kinds::Operator::Mpi => {
+            Status::Kubeflow(kubeflow::status(kind, life))
         }
-    }
-    // The operator counts what is still active at the success of a job.
-    let stopped_well =
-        kind.operator == kinds::Operator::Training && conditions.holds(ConditionType::Succeeded);
-    let mut replica_statuses: BTreeMap<String, Replicas> = BTreeMap::new();
-    for member in &life.members {
-        let group = kinds::group(&member.group);
-        let replicas = replica_statuses.entry(group).or_default();
-        match member.state {
-            MemberState::Stopped if stopped_well => replicas.succeeded += 1,
-            MemberState::Waiting | MemberState::Stopped => {}
-            MemberState::Active => replicas.active += 1,
-            MemberState::Succeeded => replicas.succeeded += 1,
-            MemberState::Failed => replicas.failed += 1,
-        }
-    }
-    Some(Status {
-        conditions: conditions.0,
-        start_time: started.map(Timestamp::rfc3339_seconds),
-        completion_time: life.finished.map(Timestamp::rfc3339_seconds),
-        replica_statuses,
+        kinds::Operator::AiTraining => Status::AiTraining(ai_training::status(life)),
+        kinds::Operator::Trainer => Status::Trainer(trainer::status(life)),
     })
 }

@@ -32,8 +32,8 @@ use watch::{Change, Printer, Source};
 ///
 /// Without a name it lists all objects of the kind; jobs that are over come last. Kinds: jobs (job,
 /// mj), nodes (node, mn), events (event, ev). pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs,
-/// mpijobs and elasticjobs are the jobs from such files, with STATE and -o yaml in the words of the
-/// system that they were written for. NODES is the number of nodes that train over the
+/// mpijobs, elasticjobs, aitrainingjobs and trainjobs are the jobs from such files, with STATE and -o
+/// yaml in the words of the system that they were written for. NODES is the number of nodes that train over the
 /// number wanted; RANGE is the number of nodes the job can train with; RESTARTS counts how often
 /// its workers were started again (failures, lost nodes, resizes); REASON says why the job is in
 /// this state.

@@ -150,6 +150,7 @@ pub(crate) fn read_jobs_for(
         command: foreign.command.as_deref().map_or(Ok(Vec::new()), split)?,
         pods,
         adopted: false,
+        runtime_later: false,
         suffix: suffix(),
     };
     let reader = Reader {

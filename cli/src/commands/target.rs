@@ -53,7 +53,9 @@ pub(crate) fn read(words: &[String]) -> Result<Target, Failure> {
     match kind(first).or(origin.map(|_| Kind::Job)) {
         Some(kind) => Ok(Target { kind, name, origin }),
         None => {
-            let others: Vec<&str> = shown_kinds().map(|known| known.plural).collect();
+            let mut others: Vec<&str> = shown_kinds().map(|known| known.plural).collect();
+            // One kind may be of several groups.
+            others.dedup();
             Err(Failure::usage(format!(
                 "unknown kind {first:?}: there are jobs (mj), nodes (mn) and events (ev), and for jobs from files of other systems {}",
                 others.join(", ")

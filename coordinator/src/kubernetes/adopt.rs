@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `object` | a foreign object, and its `MusterJob`, as they are read |
 //! | `made` | the `MusterJob` as it is made |
+//! | `runtime` | where the runtime of a TrainJob is |
 //! | `status` | the status of a foreign object, from its job |
+//! | `history` | conditions that are a history, and go on from what was written before |
 //! | `labels` | the labels of the job's pods that say which member each is |
 //! | `events` | what is told about a foreign object |
 //! | `deeds` | what is done, with one question each |
@@ -17,9 +19,11 @@
 mod controller;
 mod deeds;
 mod events;
+mod history;
 mod labels;
 mod made;
 mod object;
+mod runtime;
 mod status;
 
 use std::{collections::BTreeMap, time::Duration};

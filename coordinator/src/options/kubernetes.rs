@@ -84,8 +84,8 @@ pub struct KubernetesOptions {
     /// Adopt objects of other systems' kinds that name Muster: by the label muster.dev/adopt: "true", or
     /// with muster.dev/coordinator as spec.runPolicy.managedBy. Each gets a MusterJob object of its name,
     /// runs in pods of its own, and has its status written in its kind's words. The kinds, with commas:
-    /// pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs, mpijobs, elasticjobs; for another version or
-    /// group the full name, as in mpijobs.v2beta1.kubeflow.org. Needs --kubernetes-pods, and the
+    /// pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs, mpijobs, elasticjobs, aitrainingjobs, trainjobs;
+    /// for another version or group the full name, as in mpijobs.v2beta1.kubeflow.org. Needs --kubernetes-pods, and the
     /// rights of manifests/components/adopt.
     #[arg(
         long,

@@ -30,6 +30,10 @@ pub const LABEL: &str = "muster.dev/adopt";
 /// `pkg/common/util/webhooks.go`). Beside our label it means that nobody else runs the object.
 const LEFT_ALONE: &str = "kueue.x-k8s.io/multikueue";
 
+/// The manager that the definition of a `TrainJob` gives to each that names none. It takes this and
+/// [`LEFT_ALONE`] (kubeflow/trainer 2.3, `pkg/apis/trainer/v1alpha1/trainjob_types.go`).
+const TRAINER: &str = "trainer.kubeflow.org/trainjob-controller";
+
 /// The manager of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
@@ -207,6 +211,11 @@ impl fmt::Display for Objection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Objection::Refused(why) | Objection::NotYet(why) => f.write_str(why),
+            Objection::TwoManagers(manager) if manager == TRAINER => write!(
+                f,
+                "the label {LABEL} asks Muster to run it, and managedBy is {manager:?}, as of each TrainJob that does not say otherwise; make it with \
+                 managedBy: {LEFT_ALONE:?}, which Trainer leaves alone"
+            ),
             Objection::TwoManagers(manager) => write!(
                 f,
                 "the label {LABEL} asks Muster to run it, and managedBy is {manager:?}; leave managedBy out, or set it to {MANAGER:?}, or to \

@@ -147,7 +147,7 @@ pub(super) fn read(
     let roles: Vec<Role<'_>> = specs
         .entries(log)
         .iter()
-        .filter_map(|(_, field)| role(field, cluster, log))
+        .filter_map(|(name, field)| role(name, field, cluster, log))
         .collect();
     let total = roles
         .iter()
@@ -181,6 +181,7 @@ pub(super) fn read(
         run: &run,
     }
     .finish(log)
+    .map(|job| job.of_groups([role.name]))
 }
 
 /// Exit codes as the kind lists them. What core says against them is said at the field.
@@ -280,6 +281,7 @@ fn faults(field: &Field<'_>, log: &mut Verdicts) -> Vec<String> {
 
 /// One of a job's roles, which have any name.
 struct Role<'t> {
+    name: &'t str,
     /// The most replicas that it may have.
     most: i64,
     policy: Option<Policy>,
@@ -290,12 +292,17 @@ struct Role<'t> {
     pod: Pod<'t>,
 }
 
-fn role<'t>(field: &Field<'t>, cluster: &Cluster<'_>, log: &mut Verdicts) -> Option<Role<'t>> {
+fn role<'t>(
+    name: &'t str,
+    field: &Field<'t>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Role<'t>> {
     let object = Object::walk(field, ROLE, log);
     let mut most = 1;
-    for name in ["replicas", "maxReplicas"] {
-        if let Some((at, count)) = object.whole(name, log) {
-            most = match name {
+    for size in ["replicas", "maxReplicas"] {
+        if let Some((at, count)) = object.whole(size, log) {
+            most = match size {
                 "replicas" => count,
                 _ => most.max(count),
             };
@@ -332,6 +339,7 @@ fn role<'t>(field: &Field<'t>, cluster: &Cluster<'_>, log: &mut Verdicts) -> Opt
         return None;
     };
     Some(Role {
+        name,
         most,
         policy,
         at,

@@ -107,6 +107,7 @@ pub(crate) fn read(pods: &[&Node], options: &Options, log: &mut Verdicts) -> Opt
         command: &options.command,
         pods: options.pods,
         adopted: options.adopted,
+        runtime_later: false,
     };
     let pod = Pod::of(spec, STYLE.main, STYLE.told, &cluster, log)?;
     // The image's entry point takes the first argument for the script.

@@ -1,7 +1,7 @@
 //! The kinds whose words are known: how they are called on a command line, and what their operators
 //! write into reasons and messages.
 
-use super::{End, Life};
+use super::{End, Life, ai_training, trainer};
 
 /// A kind whose jobs can be shown in its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,10 @@ pub(super) enum Operator {
     /// mpi-operator, since `v2beta1`. It leaves restarts to the launcher's own Job, whose reasons it
     /// passes on (`pkg/controller/mpi_job_controller.go`).
     Mpi,
+    /// That of Baidu's CCE, and its open ancestor, trainingjob-operator.
+    AiTraining,
+    /// Kubeflow Trainer, which has followed the training operator.
+    Trainer,
 }
 
 /// When messages about running and success name the namespace.
@@ -35,7 +39,7 @@ enum FullName {
 
 const KUBEFLOW: &str = "kubeflow.org";
 
-const KINDS: [Shown; 7] = [
+const KINDS: [Shown; 10] = [
     kubeflow("PyTorchJob", "pytorchjobs", FullName::WithoutMaster),
     kubeflow("TFJob", "tfjobs", FullName::Always),
     kubeflow("JAXJob", "jaxjobs", FullName::Always),
@@ -46,7 +50,22 @@ const KINDS: [Shown; 7] = [
         group: "elastic.pytorch.org",
         ..kubeflow("ElasticJob", "elasticjobs", FullName::Never)
     },
+    ai_training("kongming.cce.baiudbce.com"),
+    ai_training("elasticdeeplearning.ai"),
+    Shown {
+        group: "trainer.kubeflow.org",
+        operator: Operator::Trainer,
+        ..kubeflow("TrainJob", "trainjobs", FullName::Never)
+    },
 ];
+
+const fn ai_training(group: &'static str) -> Shown {
+    Shown {
+        group,
+        operator: Operator::AiTraining,
+        ..kubeflow("AITrainingJob", "aitrainingjobs", FullName::Never)
+    }
+}
 
 const fn kubeflow(kind: &'static str, plural: &'static str, full_name: FullName) -> Shown {
     Shown {
@@ -70,13 +89,44 @@ pub fn shown(kind: &str, api_version: &str) -> Option<Shown> {
     Some(Shown {
         operator: match (kind, version) {
             ("MPIJob", "v2beta1") => Operator::Mpi,
-            _ => Operator::Training,
+            _ => found.operator,
         },
         ..*found
     })
 }
 
 impl Shown {
+    /// Whether a condition of this type that holds means that the job is over.
+    pub fn is_end(&self, condition: &str) -> bool {
+        let ends: &[&str] = match self.operator {
+            Operator::Training | Operator::Mpi => &["Succeeded", "Failed"],
+            Operator::AiTraining => &ai_training::ENDS,
+            Operator::Trainer => &trainer::ENDS,
+        };
+        ends.contains(&condition)
+    }
+
+    /// Whether such a condition says that the job has failed.
+    pub fn is_failure(&self, condition: &str) -> bool {
+        let succeeds = ["Succeeded", "Succeed", "Complete"];
+        self.is_end(condition) && !succeeds.contains(&condition)
+    }
+
+    /// Its status counts the replicas of each group, also where there are none.
+    pub fn has_replicas(&self) -> bool {
+        self.operator != Operator::Trainer
+    }
+
+    /// A job that was held back once says for ever that it was resumed.
+    pub fn tells_of_resuming(&self) -> bool {
+        self.operator == Operator::Trainer
+    }
+
+    /// Its conditions are a history: each change adds one.
+    pub fn has_history(&self) -> bool {
+        self.operator == Operator::AiTraining
+    }
+
     /// Whether this is the kind that a user means: kind, singular or plural, with or without its group.
     pub fn is_called(&self, word: &str) -> bool {
         let word = word.to_ascii_lowercase();
@@ -85,7 +135,8 @@ impl Shown {
             Some(_) => return false,
             None => &word,
         };
-        named == self.plural || named == self.singular()
+        let short = (self.operator == Operator::AiTraining).then_some("aitj");
+        named == self.plural || named == self.singular() || Some(named) == short
     }
 
     /// As `pytorchjob`: the word before the name of one.
@@ -104,7 +155,7 @@ impl Shown {
             kind: self.kind,
             name: life.name,
             namespace: full.then_some(life.namespace),
-            operator: self.operator,
+            is_mpi: self.operator == Operator::Mpi,
         }
     }
 }
@@ -123,7 +174,7 @@ pub(super) struct Words<'a> {
     name: &'a str,
     /// If messages name it.
     namespace: Option<&'a str>,
-    operator: Operator,
+    is_mpi: bool,
 }
 
 impl Words<'_> {
@@ -144,9 +195,9 @@ impl Words<'_> {
     }
 
     pub(super) fn created(&self) -> String {
-        match self.operator {
-            Operator::Training => format!("{} is created.", self.short()),
-            Operator::Mpi => format!("{} is created.", self.full()),
+        match self.is_mpi {
+            false => format!("{} is created.", self.short()),
+            true => format!("{} is created.", self.full()),
         }
     }
 
@@ -161,24 +212,24 @@ impl Words<'_> {
     }
 
     pub(super) fn suspended(&self) -> String {
-        match self.operator {
-            Operator::Training => format!("{} is suspended.", self.short()),
-            Operator::Mpi => format!("{} suspended", self.kind),
+        match self.is_mpi {
+            false => format!("{} is suspended.", self.short()),
+            true => format!("{} suspended", self.kind),
         }
     }
 
     /// The message of the condition Running, which does not hold any more.
     pub(super) fn runs_no_more(&self) -> String {
-        match self.operator {
-            Operator::Training => self.suspended(),
-            Operator::Mpi => format!("{} is suspended.", self.full()),
+        match self.is_mpi {
+            false => self.suspended(),
+            true => format!("{} is suspended.", self.full()),
         }
     }
 
     pub(super) fn resumed(&self) -> String {
-        match self.operator {
-            Operator::Training => format!("{} is resumed.", self.short()),
-            Operator::Mpi => format!("{} resumed", self.kind),
+        match self.is_mpi {
+            false => format!("{} is resumed.", self.short()),
+            true => format!("{} resumed", self.kind),
         }
     }
 
@@ -191,21 +242,21 @@ impl Words<'_> {
 
     /// The reason of the condition Failed.
     pub(super) fn why_failed(&self, end: &End) -> String {
-        match (end, self.operator) {
+        match (end, self.is_mpi) {
             (End::Cancelled, _) => "Cancelled".to_owned(),
             (End::Refused { .. }, _) => self.reason("FailedValidation"),
-            (End::Restarts, Operator::Mpi) => "BackoffLimitExceeded".to_owned(),
-            (End::Deadline, Operator::Mpi) => "DeadlineExceeded".to_owned(),
+            (End::Restarts, true) => "BackoffLimitExceeded".to_owned(),
+            (End::Deadline, true) => "DeadlineExceeded".to_owned(),
             _ => self.reason("Failed"),
         }
     }
 
     pub(super) fn failed(&self, end: &End) -> String {
         match end {
-            End::Restarts if self.operator == Operator::Mpi => {
+            End::Restarts if self.is_mpi => {
                 "Job has reached the specified backoff limit".to_owned()
             }
-            End::Deadline if self.operator == Operator::Mpi => {
+            End::Deadline if self.is_mpi => {
                 "Job was active longer than specified deadline".to_owned()
             }
             End::Restarts => format!(

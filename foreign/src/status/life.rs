@@ -32,6 +32,8 @@ pub struct Known<'a> {
     pub started: bool,
     /// It has a generation now.
     pub alive: bool,
+    /// How often its workers were started again.
+    pub restarts: u32,
     pub finished: Option<Timestamp>,
     /// Oldest first.
     pub receipts: Vec<Receipt<'a>>,
@@ -105,6 +107,8 @@ pub fn life<'a>(known: &Known<'a>) -> Life<'a> {
         elastic: known.elastic,
         happened,
         members: members(known),
+        restarts: known.restarts,
+        message: known.message,
         finished: known.finished,
     }
 }
@@ -186,6 +190,13 @@ fn now(past: &[Happened], known: &Known<'_>) -> Option<Happened> {
             at: None,
             what: What::Runs,
         }),
+        // Until it runs again, it restarts.
+        Phase::Forming if !matches!(last, Some(What::Failed { .. } | What::Moved)) => {
+            Some(Happened {
+                at: None,
+                what: What::Starts { pods: pods(known) },
+            })
+        }
         _ if known.started && known.reason == "BelowMinimum" => {
             let events = known.events.iter().rev();
             let mut said = events.filter(|event| event.reason == known.reason);
@@ -198,6 +209,13 @@ fn now(past: &[Happened], known: &Known<'_>) -> Option<Happened> {
         }
         _ => None,
     }
+}
+
+/// The names of the members' pods. A node that is a pod is called POD.NAMESPACE.pod.
+fn pods(known: &Known<'_>) -> Vec<String> {
+    let nodes = known.places.iter().map(|place| place.node);
+    let name = |node: &str| node.split('.').next().unwrap_or(node).to_owned();
+    nodes.map(name).collect()
 }
 
 fn end(known: &Known<'_>) -> End {

@@ -1,6 +1,6 @@
 //! Lives of jobs, and what their operators would say.
 
-use super::*;
+use super::{conditions::Condition, *};
 
 const SECOND: u64 = 1_000_000;
 /// 2026-11-24T22:00:00Z.
@@ -13,6 +13,8 @@ fn after(seconds: u64) -> Option<Timestamp> {
 fn origin(kind: &str) -> Origin {
     let api_version = match kind {
         "ElasticJob" => "elastic.pytorch.org/v1alpha1",
+        "AITrainingJob" => "kongming.cce.baiudbce.com/v1",
+        "TrainJob" => "trainer.kubeflow.org/v1alpha1",
         _ => "kubeflow.org/v1",
     };
     Origin {
@@ -41,6 +43,8 @@ fn life<'a>(origin: &'a Origin, happened: &[(u64, What)]) -> Life<'a> {
             })
             .collect(),
         members: vec![member("master"), member("worker"), member("worker")],
+        restarts: 0,
+        message: "",
         finished: None,
     }
 }
@@ -51,9 +55,16 @@ fn failed(group: &str) -> What {
     }
 }
 
+fn kubeflows(life: &Life<'_>) -> kubeflow::Status {
+    match status(life).unwrap() {
+        Status::Kubeflow(status) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Each condition in a line: type, status, reason, transition after so many seconds, message.
 fn lines(life: &Life<'_>) -> Vec<String> {
-    let status = status(life).unwrap();
+    let status = kubeflows(life);
     let line = |condition: &Condition| {
         let seconds = condition
             .last_transition_time
@@ -234,7 +245,7 @@ fn a_suspended_job_shows_both() {
     told.push((99, What::Resumed));
     let resumed = life(&origin, &told);
     assert_eq!(
-        status(&resumed).unwrap().start_time,
+        kubeflows(&resumed).start_time,
         Some("2026-11-24T22:01:39Z".into())
     );
     assert_eq!(
@@ -318,6 +329,216 @@ fn kinds_have_the_names_that_kubectl_takes() {
     for word in ["pytorch", "pytorchjobs.example.org", "tfjobs", "jobs"] {
         assert!(!pytorch.is_called(word), "{word}");
     }
+    let baidu = shown("AITrainingJob", "kongming.cce.baiudbce.com/v1").unwrap();
+    assert!(baidu.is_called("aitj") && baidu.is_called("aitrainingjobs"));
+    assert!(!baidu.is_called("aitrainingjobs.elasticdeeplearning.ai"));
+    let trainer = shown("TrainJob", "trainer.kubeflow.org/v1alpha1").unwrap();
+    assert!(trainer.is_called("trainjob") && !trainer.is_called("aitj"));
     assert_eq!(shown("ElasticJob", "elastic.iml.github.io/v1alpha1"), None);
     assert_eq!(shown("MusterJob", "muster.dev/v1alpha1"), None);
+}
+
+/// Each phase of an AITrainingJob in a line: type, status, reason, the second of its begin, message.
+fn phases(life: &Life<'_>) -> Vec<String> {
+    let Some(Status::AiTraining(status)) = status(life) else {
+        panic!("it is no AITrainingJob: {:?}", life.origin);
+    };
+    let newest = status.conditions.last().map(|newest| newest.kind);
+    assert_eq!(newest, Some(status.phase));
+    let line = |phase: &ai_training::Condition| {
+        let at = phase.last_transition_time.as_deref();
+        let second = at.map_or("?", |at| at[17..19].trim_start_matches('0'));
+        let (kind, status, reason) = (phase.kind, phase.status, &phase.reason);
+        format!("{kind}={status} {reason} at {second}: {}", phase.message)
+    };
+    status.conditions.iter().map(line).collect()
+}
+
+/// Source: trainingjob-operator, `pkg/controller/status.go`.
+#[test]
+fn an_ai_training_job_keeps_its_history() {
+    let origin = origin("AITrainingJob");
+    let starts = What::Starts {
+        pods: vec!["story-x".into()],
+    };
+    let mut told = vec![
+        (1, starts),
+        (3, What::Runs),
+        (40, failed("trainer")),
+        (44, What::Runs),
+        (50, What::Moved),
+        (50, failed("trainer")),
+    ];
+    let past = [
+        "Pending=False TrainingJobPending at : all pods are waiting for scheduling",
+        "Creating=False TrainingJobCreating at 1: pods [story-x] creating containers",
+        "Running=False TrainingJobRunning at 3: all pods are running",
+        "Restarting=False TrainingJobRestarting at 40: All pods are restarting now",
+        "Running=False TrainingJobRunning at 44: all pods are running",
+    ];
+    let ends = [
+        (
+            What::Failed { group: None },
+            "Restarting=True TrainingJobRestarting at 50: All pods are restarting now",
+        ),
+        (
+            What::Succeeded,
+            "Succeed=True TrainingJobSucceed at 55: job story completed",
+        ),
+        (
+            What::Ended(End::Restarts),
+            "Failed=True TrainingJobFailed at 55: exit code 3",
+        ),
+        (
+            What::Ended(End::Deadline),
+            "Timeout=True TrainingJobTimeout at 55: exit code 3",
+        ),
+        (
+            What::Ended(End::Cancelled),
+            "Failed=True TrainingJobFailed at 55: job story was cancelled",
+        ),
+    ];
+    for (what, newest) in ends {
+        told.truncate(6);
+        told.push((55, what));
+        // Nothing follows an end.
+        told.push((56, What::Failed { group: None }));
+        let mut life = life(&origin, &told);
+        life.message = "exit code 3";
+        let lines = phases(&life);
+        assert_eq!(lines[..5], past);
+        let restarted = "Restarting=False TrainingJobRestarting at 50: All pods are restarting now";
+        match newest.starts_with("Restarting") {
+            true => assert_eq!(lines[5..], [newest]),
+            false => assert_eq!(lines[5..], [restarted, newest]),
+        }
+    }
+    let told = [(3, What::Runs), (8, What::Suspended), (9, What::Resumed)];
+    assert_eq!(
+        phases(&life(&origin, &told[..2])).pop().unwrap(),
+        "Pending=True TrainingJobPending at 8: job story is suspended"
+    );
+    assert_eq!(
+        phases(&life(&origin, &told)).pop().unwrap(),
+        "Pending=True TrainingJobPending at 8: all pods are waiting for scheduling"
+    );
+}
+
+#[test]
+fn the_document_of_an_ai_training_job_is_as_upstream_writes_it() {
+    let origin = origin("AITrainingJob");
+    let mut life = life(&origin, &[(3, What::Runs), (9, What::Succeeded)]);
+    life.finished = after(9);
+    life.restarts = 2;
+    life.members.truncate(2);
+    for (member, state) in life
+        .members
+        .iter_mut()
+        .zip([MemberState::Waiting, MemberState::Succeeded])
+    {
+        (member.group, member.state) = ("trainer".into(), state);
+    }
+    let text = serde_saphyr::to_string(&status(&life).unwrap()).unwrap();
+    let expected = r#"phase: Succeed
+conditions:
+- type: Pending
+  status: "False"
+  reason: TrainingJobPending
+  message: all pods are waiting for scheduling
+  lastProbeTime: "2026-11-24T22:00:00Z"
+  lastTransitionTime: "2026-11-24T22:00:00Z"
+- type: Running
+  status: "False"
+  reason: TrainingJobRunning
+  message: all pods are running
+  lastProbeTime: "2026-11-24T22:00:03Z"
+  lastTransitionTime: "2026-11-24T22:00:03Z"
+- type: Succeed
+  status: "True"
+  reason: TrainingJobSucceed
+  message: job story completed
+  lastProbeTime: "2026-11-24T22:00:09Z"
+  lastTransitionTime: "2026-11-24T22:00:09Z"
+replicaStatuses:
+  trainer:
+    succeeded: 1
+    restarting: 1
+RestartCount:
+  trainer: 2
+startTime: "2026-11-24T22:00:00Z"
+startRunningTime: "2026-11-24T22:00:03Z"
+endTime: "2026-11-24T22:00:09Z"
+"#;
+    assert_eq!(text, expected);
+}
+
+/// Sources: kubeflow/trainer, `pkg/controller/trainjob_controller.go`; kubernetes-sigs/jobset, `pkg/constants`.
+#[test]
+fn a_train_job_says_whether_it_is_held_back_or_over() {
+    let origin = origin("TrainJob");
+    let told = |told: &[(u64, What)], state: MemberState| {
+        let mut life = life(&origin, told);
+        for member in &mut life.members {
+            (member.group, member.state) = ("node".into(), state);
+        }
+        let is_end = |what: &What| matches!(what, What::Succeeded | What::Ended(_));
+        let last = told.last().filter(|(_, what)| is_end(what));
+        life.finished = last.and_then(|(second, _)| after(*second));
+        serde_saphyr::to_string(&status(&life).unwrap()).unwrap()
+    };
+    let job = |numbers: [u32; 5]| {
+        let [ready, succeeded, failed, active, suspended] = numbers;
+        format!(
+            "jobsStatus:\n- name: node\n  ready: {ready}\n  succeeded: {succeeded}\n  failed: {failed}\n  active: {active}\n  suspended: {suspended}\n"
+        )
+    };
+    let condition = |kind: &str, status: &str, reason: &str, message: &str, second: u64| {
+        let at = after(second).unwrap().rfc3339_seconds();
+        format!(
+            "- type: {kind}\n  status: \"{status}\"\n  reason: {reason}\n  message: {message}\n  lastTransitionTime: \"{at}\"\n"
+        )
+    };
+    assert_eq!(
+        told(&[], MemberState::Waiting),
+        job([0, 0, 0, 1, 0]),
+        "there is no word for a job that waits"
+    );
+    let mut story = vec![(3, What::Runs), (6, failed("node")), (8, What::Runs)];
+    assert_eq!(told(&story, MemberState::Active), job([1, 0, 0, 1, 0]));
+    story.push((9, What::Suspended));
+    let held = condition("Suspended", "True", "Suspended", "TrainJob is suspended", 9);
+    assert_eq!(
+        told(&story, MemberState::Waiting),
+        format!("conditions:\n{held}{}", job([0, 0, 0, 0, 1]))
+    );
+    story.push((12, What::Resumed));
+    let resumed = condition("Suspended", "False", "Resumed", "TrainJob is resumed", 12);
+    let ends = [
+        (
+            What::Succeeded,
+            "Complete AllJobsCompleted jobset completed successfully",
+            [0, 1, 0, 0, 0],
+        ),
+        (
+            What::Ended(End::Restarts),
+            "Failed FailedJobs \"jobset failed due to one or more job failures (first failed job: story-node-0)\"",
+            [0, 0, 1, 0, 0],
+        ),
+        (
+            What::Ended(End::Deadline),
+            "Failed DeadlineExceeded TrainJob exceeded its active deadline",
+            [0, 0, 1, 0, 0],
+        ),
+    ];
+    for (what, words, numbers) in ends {
+        let mut story = story.clone();
+        story.push((20, what));
+        let mut words = words.splitn(3, ' ');
+        let (kind, reason) = (words.next().unwrap(), words.next().unwrap());
+        let end = condition(kind, "True", reason, words.next().unwrap(), 20);
+        assert_eq!(
+            told(&story, MemberState::Stopped),
+            format!("conditions:\n{resumed}{end}{}", job(numbers))
+        );
+    }
 }

@@ -305,16 +305,14 @@ impl Controller {
         let made = self.made.as_ref().and_then(|all| all.get(name));
         let made = made.filter(|made| made.is_of(&kind));
         let clock = self.handle.now();
+        let beside = seen.and_then(|seen| seen.beside(made?));
+        let object = seen.map(|seen| beside.as_ref().unwrap_or(&seen.object));
         let Plan {
             step,
             objection,
             shows,
             again,
-        } = plan(
-            seen.map(|seen| &seen.object),
-            made.map(|made| &made.child),
-            clock,
-        );
+        } = plan(object, made.map(|made| &made.child), clock);
         if seen.is_none() && made.is_none() {
             self.works.remove(key);
             return;
@@ -353,12 +351,12 @@ impl Controller {
                 self.under_way.spawn(async move { (of_key, doing.await) });
             };
         match (step, seen, made) {
+            (Step::Create(_), Some(seen), _) if seen.spec.is_some() => {
+                spawn(Box::pin(deeds::create_with_runtime(server, seen, at)));
+            }
             (Step::Create(wanted), Some(seen), _) => {
                 let object = made::object(&kind, &seen.object, &wanted);
-                let warnings = seen.warnings.join("; ");
-                let told = (!warnings.is_empty())
-                    .then(|| events::event(&seen, true, "NoEffect", &warnings, at));
-                let told = told.into_iter().collect();
+                let told = events::no_effect(&seen, &seen.warnings, at);
                 spawn(Box::pin(deeds::create(server, seen, object, told)));
             }
             (Step::Update(change), _, Some(made)) => {
@@ -466,9 +464,9 @@ impl Controller {
             return self.wake(key, again);
         }
         (work.busy, work.told) = (true, objection);
-        if let Some((reason, message)) = status::news(&seen.status, &wanted) {
-            let failed = reason.contains("Failed");
-            told.push(events::event(seen, failed, reason, message, at));
+        if let Some(new) = status::news(&seen.status, &wanted) {
+            let failed = seen.kind.words().is_failure(new.kind);
+            told.push(events::event(seen, failed, new.reason, new.message, at));
         }
         let patch = json!({
             "metadata": { "resourceVersion": seen.version },

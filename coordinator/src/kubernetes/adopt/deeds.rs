@@ -1,15 +1,17 @@
 //! What is done about one foreign object, each with one question to the API server, or with a second one
 //! to be sure.
 
-use muster_core::{fleet::adoption::Change, id::JobName};
+use muster_core::{fleet::adoption::Change, id::JobName, time::Timestamp};
 use muster_foreign::adopt::Adoptable;
 use serde_json::{Value, json};
 use tracing::debug;
 
 use super::{
+    events,
     labels::{self, Place},
     made::{self, MANAGER_OF_FIELDS},
-    object::{Made, Raw, Seen},
+    object::{self, Made, Raw, Seen},
+    runtime::{self, Runtime},
 };
 use crate::kubernetes::{
     access::JOBS,
@@ -85,6 +87,35 @@ pub(super) async fn create(
     };
     tell(&server, told).await;
     Ok(Made::of(made).map_or(Done::Asked, |made| Done::Made(Box::new(made))))
+}
+
+/// Reads the runtime that an object names, and makes the `MusterJob` of both.
+pub(super) async fn create_with_runtime(
+    server: Server,
+    seen: Seen,
+    at: Timestamp,
+) -> Result<Done, Failed> {
+    let wrong = |why: String| Failed::Refused {
+        why,
+        is_final: true,
+    };
+    let (kind, name) = (seen.kind, seen.object.name.clone());
+    let spec = seen.spec.clone().unwrap_or_default();
+    let Runtime { called, path } = runtime::of(&kind, &name.namespace, &spec).map_err(wrong)?;
+    let found: Value = match server.get(&path).await {
+        Ok(found) => found,
+        Err(why) if why.is_missing() => {
+            return Err(Failed::Refused {
+                why: format!("there is no {called}; the job begins when it is there"),
+                is_final: false,
+            });
+        }
+        Err(why) => return Err(Failed::Step(why)),
+    };
+    let (wanted, warnings) = object::read(&kind, &name, &spec, Some(&found)).map_err(wrong)?;
+    let told = events::no_effect(&seen, &warnings, at);
+    let object = made::with_runtime(&kind, &seen.object, &wanted, &spec);
+    create(server, seen, object, told).await
 }
 
 /// There is a `MusterJob` of this name.
@@ -185,9 +216,17 @@ pub(super) async fn write(
     patch: Value,
     told: Vec<(String, Value)>,
 ) -> Result<Done, Failed> {
-    let path = of_object(&seen.kind, &seen.object.name, "/status");
-    let path = format!("{path}?fieldManager={MANAGER_OF_FIELDS}");
-    let object = server.merge(&path, &patch).await.map_err(Failed::Write)?;
+    let path = |part: &str| {
+        let path = of_object(&seen.kind, &seen.object.name, part);
+        format!("{path}?fieldManager={MANAGER_OF_FIELDS}")
+    };
+    let object = match server.merge(&path("/status"), &patch).await {
+        Err(why) if why.is_missing() && seen.kind.may_lack_status() => {
+            server.merge(&path(""), &patch).await
+        }
+        answer => answer,
+    };
+    let object = object.map_err(Failed::Write)?;
     tell(&server, told).await;
     Ok(Raw::of(object).map_or(Done::Asked, |raw| Done::Written(Box::new(raw))))
 }
@@ -225,11 +264,25 @@ pub(super) fn sentence(failed: &Failed, kind: &Adoptable) -> Option<String> {
         Failed::Step(why) => (
             why,
             format!(
-                "create and get on {JOBS}, delete on {}, update on {}/finalizers",
-                kind.plural, kind.plural
+                "create and get on {JOBS}, delete on {0}, update on {0}/finalizers{1}",
+                kind.plural,
+                match kind.has_runtime() {
+                    true => ", get on clustertrainingruntimes and trainingruntimes",
+                    false => "",
+                }
             ),
         ),
-        Failed::Write(why) => (why, format!("patch on {}/status", kind.plural)),
+        Failed::Write(why) => (
+            why,
+            format!(
+                "patch on {0}/status{1}",
+                kind.plural,
+                match kind.may_lack_status() {
+                    true => ", and on the objects if their definition has no status subresource",
+                    false => "",
+                }
+            ),
+        ),
         Failed::Label(why) => (why, "patch on pods".to_owned()),
     };
     match why {

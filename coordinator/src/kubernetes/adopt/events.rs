@@ -9,6 +9,13 @@ use crate::kubernetes::stamp::precise_time;
 /// Bytes of the longest note that an API server takes.
 const NOTE_MAX: usize = 1_024;
 
+/// The fields that have no effect here, if there are any.
+pub(super) fn no_effect(seen: &Seen, warnings: &[String], at: Timestamp) -> Vec<(String, Value)> {
+    let told =
+        (!warnings.is_empty()).then(|| event(seen, true, "NoEffect", &warnings.join("; "), at));
+    told.into_iter().collect()
+}
+
 /// An event, and the path where it is created.
 pub(super) fn event(
     seen: &Seen,

@@ -7,11 +7,16 @@ use muster_core::{
 use muster_foreign::adopt::Adoptable;
 use serde_json::{Map, Value, json};
 
+use super::runtime;
+
 /// The label of a `MusterJob` that was made for a foreign object. It has the plural of its kind.
 pub(super) const ADOPTED: &str = "muster.dev/adopted";
 
 /// The annotation with the generation of the foreign object from which it was made.
 pub(super) const GENERATION: &str = "muster.dev/adopted-generation";
+
+/// The annotation with the digest of the patches with which a TrainJob began.
+pub(super) const PATCHES: &str = "muster.dev/adopted-patches";
 
 /// As whom the coordinator writes the status of foreign objects.
 pub(super) const MANAGER_OF_FIELDS: &str = "muster-coordinator";
@@ -42,6 +47,20 @@ pub(super) fn object(kind: &Adoptable, object: &Adopted, wanted: &Wanted) -> Val
         },
         "spec": spec,
     })
+}
+
+/// The object of a job that was read with its runtime: `spec` is that of the foreign object.
+pub(super) fn with_runtime(
+    kind: &Adoptable,
+    object_of: &Adopted,
+    wanted: &Wanted,
+    spec: &Value,
+) -> Value {
+    let mut made = object(kind, object_of, wanted);
+    if let Some(digest) = runtime::patches(spec) {
+        made["metadata"]["annotations"][PATCHES] = json!(digest);
+    }
+    made
 }
 
 /// The merge patch for what may change.

@@ -17,7 +17,10 @@ use muster_core::{
 use muster_foreign::adopt::{self, Adoptable};
 use serde_json::{Value, json};
 
-use super::made::{ADOPTED, GENERATION, MANAGER_OF_FIELDS, with_labels, without_nulls};
+use super::{
+    made::{ADOPTED, GENERATION, MANAGER_OF_FIELDS, PATCHES, with_labels, without_nulls},
+    runtime,
+};
 
 /// What an object without a claim says in place of a job.
 const NOT_OURS: &str =
@@ -79,10 +82,17 @@ fn created(metadata: &ObjectMeta) -> Timestamp {
     Timestamp(u64::try_from(micros).unwrap_or_default())
 }
 
-/// Who besides us has written the status.
+/// Who besides us has written the status. A definition may have no status of its own to be written:
+/// then the fields tell.
 fn written_by(metadata: &ObjectMeta) -> Option<String> {
     let all = metadata.managed_fields.iter().flatten();
-    let mut of_status = all.filter(|fields| fields.subresource.as_deref() == Some("status"));
+    let mut of_status = all.filter(|fields| {
+        let part = fields
+            .fields_v1
+            .as_ref()
+            .map(|fields| &fields.0["f:status"]);
+        fields.subresource.as_deref() == Some("status") || part.is_some_and(Value::is_object)
+    });
     let other = of_status.find(|fields| fields.manager.as_deref() != Some(MANAGER_OF_FIELDS));
     let name = other.map(|fields| fields.manager.clone());
     name.map(|name| name.unwrap_or_else(|| "somebody".to_owned()))
@@ -99,15 +109,21 @@ pub(super) struct Seen {
     pub(super) status: Value,
     /// Its fields that have no effect here.
     pub(super) warnings: Vec<String>,
+    /// Its spec, if a runtime is needed to read it as a job. Then `job` is what it says itself.
+    pub(super) spec: Option<Value>,
 }
 
 impl Seen {
     pub(super) fn of(kind: Adoptable, raw: Raw) -> Self {
         let (job, warnings) = match raw.claim {
             Claim::Others => (Err(NOT_OURS.to_owned()), Vec::new()),
-            _ => read(&kind, &raw),
+            _ => match read(&kind, &raw.name, &raw.spec, None) {
+                Ok((job, warnings)) => (Ok(job), warnings),
+                Err(why) => (Err(why), Vec::new()),
+            },
         };
         Self {
+            spec: kind.has_runtime().then_some(raw.spec),
             kind,
             version: raw.version,
             created: raw.created,
@@ -119,11 +135,37 @@ impl Seen {
                 generation: raw.generation,
                 deleting: raw.deleting,
                 job,
-                over: over(&raw.status),
+                over: over(&kind, &raw.status),
                 written_by: raw.written_by.filter(|_| !raw.status.is_null()),
             },
             status: raw.status,
         }
+    }
+
+    /// The object beside the `MusterJob` that was made of it and of its runtime, if it has one. That has all
+    /// of the job that cannot change.
+    pub(super) fn beside(&self, made: &Made) -> Option<Adopted> {
+        let child = &made.child;
+        let (Some(spec), Ok(has)) = (&self.spec, &child.job) else {
+            return None;
+        };
+        let own = child.owner.as_deref() == Some(&*self.object.uid);
+        let same = made.patches == runtime::patches(spec);
+        let job = match same {
+            true => self.object.job.clone(),
+            false => Err(runtime::PATCHED.to_owned()),
+        };
+        let job = job.map(|says| Wanted {
+            spec: SpecDocument {
+                suspend: says.spec.suspend,
+                ..has.spec.clone()
+            },
+            template: has.template.clone(),
+        });
+        own.then(|| Adopted {
+            job,
+            ..self.object.clone()
+        })
     }
 
     /// Whether this state is older than the other. The versions of an object are numbers that grow.
@@ -136,42 +178,47 @@ impl Seen {
     }
 }
 
-/// The job that an object is, and what of it has no effect.
-fn read(kind: &Adoptable, raw: &Raw) -> (Result<Wanted, String>, Vec<String>) {
+/// The job that an object is, and what of it has no effect. Without the runtime that it needs, it is what the
+/// object says itself.
+pub(super) fn read(
+    kind: &Adoptable,
+    name: &JobName,
+    spec: &Value,
+    runtime: Option<&Value>,
+) -> Result<(Wanted, Vec<String>), String> {
     let object = json!({
         "apiVersion": format!("{}/{}", kind.group, kind.version),
         "kind": kind.kind,
-        "metadata": { "name": raw.name.name, "namespace": raw.name.namespace },
-        "spec": raw.spec,
+        "metadata": { "name": name.name, "namespace": name.namespace },
+        "spec": spec,
     });
-    match adopt::adopt(&object.to_string()) {
-        Err(reasons) => (Err(reasons.join("; ")), Vec::new()),
-        Ok(adopted) => {
-            let template = serde_json::to_value(&adopted.template);
-            let template = template.expect("trees have a JSON form");
-            let template = with_labels(without_nulls(template), kind, &raw.name.name);
-            let warnings = adopted.warnings.iter().map(adopt::said).collect();
-            let wanted = Wanted {
-                spec: adopted.document.spec,
-                template: Some(template.to_string()),
-            };
-            (Ok(wanted), warnings)
-        }
-    }
+    let runtime = runtime.map(Value::to_string);
+    let adopted = adopt::adopt(&object.to_string(), runtime.as_deref());
+    let adopted = adopted.map_err(|reasons| reasons.join("; "))?;
+    let template = serde_json::to_value(&adopted.template).expect("trees have a JSON form");
+    let template = with_labels(without_nulls(template), kind, &name.name);
+    let warnings = adopted.warnings.iter().map(adopt::said).collect();
+    let wanted = Wanted {
+        spec: adopted.document.spec,
+        template: Some(template.to_string()),
+    };
+    Ok((wanted, warnings))
 }
 
 /// Since when a status says that its job is over. `None`: it does not say so.
-fn over(status: &Value) -> Option<Timestamp> {
-    const ENDS: [&str; 2] = ["Succeeded", "Failed"];
+fn over(kind: &Adoptable, status: &Value) -> Option<Timestamp> {
+    let words = kind.words();
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
     let ends = |one: &&Value| {
-        let is_end = one["type"]
-            .as_str()
-            .is_some_and(|kind| ENDS.contains(&kind));
+        let is_end = one["type"].as_str().is_some_and(|of| words.is_end(of));
         is_end && one["status"] == "True"
     };
     let end = conditions.rfind(ends)?;
-    let texts = [&status["completionTime"], &end["lastTransitionTime"]];
+    let texts = [
+        &status["completionTime"],
+        &status["endTime"],
+        &end["lastTransitionTime"],
+    ];
     let time = |text: &Value| -> Option<Timestamp> {
         let time: jiff::Timestamp = text.as_str()?.parse().ok()?;
         u64::try_from(time.as_microsecond()).ok().map(Timestamp)
@@ -193,6 +240,8 @@ pub(super) struct Made {
     pub(super) version: String,
     /// The kind of its owner, with its group and version.
     pub(super) owner_kind: Option<(String, String)>,
+    /// The digest of the patches with which a TrainJob began.
+    pub(super) patches: Option<String>,
     pub(super) child: Child,
     /// Its own status, for a job that the store does not know any more: phase, time and message.
     pub(super) ended: Option<(Phase, Option<Timestamp>, String)>,
@@ -217,6 +266,7 @@ impl Made {
             uid: JobUid::from(metadata.uid.clone()?),
             version: metadata.resource_version.clone().unwrap_or_default(),
             owner_kind: owner.map(|owner| (owner.api_version.clone(), owner.kind.clone())),
+            patches: annotations.and_then(|all| all.get(PATCHES).cloned()),
             ended: ended(&data["status"]),
             child: Child {
                 owner: owner.map(|owner| owner.uid.clone()),
@@ -364,11 +414,21 @@ mod tests {
         );
         assert_eq!(by(MANAGER_OF_FIELDS, status()), None);
         assert_eq!(by("kubectl", Value::Null), None);
+        let whole = seen(|object| {
+            object["status"] = json!({ "conditions": [] });
+            let fields = json!({ "f:spec": {}, "f:status": { "f:phase": {} } });
+            object["metadata"]["managedFields"] = json!([{ "manager": "trainingjob-operator", "operation": "Update", "fieldsV1": fields }]);
+        });
+        assert_eq!(
+            whole.object.written_by,
+            Some("trainingjob-operator".into()),
+            "a definition without a status of its own"
+        );
     }
 
     #[test]
     fn an_end_has_its_time() {
-        let at = |status: Value| over(&status).map(|at| at.0 / 1_000_000);
+        let at = |status: Value| over(&kind(), &status).map(|at| at.0 / 1_000_000);
         let end = |status: &str| {
             json!([{ "type": "Running", "status": "False" },
             { "type": "Succeeded", "status": status, "lastTransitionTime": "1970-01-01T00:00:07Z" }])
@@ -378,5 +438,9 @@ mod tests {
         assert_eq!(at(status), Some(9));
         assert_eq!(at(json!({ "conditions": end("False") })), None);
         assert_eq!(at(Value::Null), None);
+        let words = adopt::adoptable("aitrainingjobs").unwrap();
+        let timeout = json!({ "conditions": [{ "type": "Timeout", "status": "True" }], "endTime": "1970-01-01T00:00:05Z" });
+        assert_eq!(over(&words, &timeout), Some(Timestamp(5_000_000)));
+        assert_eq!(at(timeout), None, "it is no word of this kind");
     }
 }

@@ -12,13 +12,19 @@ use muster_core::{
     spec::Origin,
     time::Timestamp,
 };
-use muster_foreign::status::{
-    self, End, Happened, Life, What,
-    life::{self, Known, Noted, Place, Rank, Receipt},
+use muster_foreign::{
+    adopt::PodLabels,
+    status::{
+        self, End, Happened, Life, What,
+        life::{self, Known, Noted, Place, Rank, Receipt},
+    },
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::object::{Made, Seen};
+use super::{
+    history,
+    object::{Made, Seen},
+};
 use crate::kubernetes::stamp::time;
 
 /// How soon a change is written.
@@ -53,6 +59,8 @@ pub(super) fn wanted(
         elastic: false,
         happened,
         members: Vec::new(),
+        restarts: 0,
+        message: "",
         finished,
     };
     let once = |what: What| vec![Happened { at: None, what }];
@@ -79,6 +87,11 @@ pub(super) fn wanted(
             without_job(happened, Some(at.unwrap_or(now)))
         }
     };
+    let words = seen.kind.words();
+    let life = match words.tells_of_resuming() && shows != Shows::Suspended {
+        true => that_was_resumed(life, &seen.status),
+        false => life,
+    };
     let projected = status::status(&life)?;
     let mut value = serde_json::to_value(&projected).expect("statuses have a JSON form");
     for (group, replicas) in value["replicaStatuses"]
@@ -91,13 +104,30 @@ pub(super) fn wanted(
         }
     }
     // Some definitions ask for it, also while there are no members.
-    let replicas = &mut value["replicaStatuses"];
-    if replicas.is_null() {
-        *replicas = json!({});
+    if words.has_replicas() && value["replicaStatuses"].is_null() {
+        value["replicaStatuses"] = json!({});
+    }
+    if words.has_history() {
+        history::go_on(&mut value, &seen.status, now);
     }
     say(&mut value, shows, objection);
     give_times(&mut value, &seen.status, now);
-    Some(value)
+    // A definition may want a status to have something in it.
+    let is_empty = value.as_object().is_some_and(Map::is_empty);
+    Some(value).filter(|_| !is_empty || !seen.status.is_null())
+}
+
+/// A job that was held back before it had a `MusterJob` has no event of that. What was written tells.
+fn that_was_resumed<'a>(mut life: Life<'a>, seen: &Value) -> Life<'a> {
+    let mut known = seen["conditions"].as_array().into_iter().flatten();
+    let was_held = known.any(|condition| condition["type"] == "Suspended");
+    let mut told = life.happened.iter();
+    if was_held && !told.any(|happened| happened.what == What::Suspended) {
+        let both = [What::Suspended, What::Resumed];
+        let both = both.map(|what| Happened { at: None, what });
+        life.happened.splice(0..0, both);
+    }
+    life
 }
 
 /// What cannot be done is said where people look: in the newest condition.
@@ -122,17 +152,18 @@ fn give_times(value: &mut Value, seen: &Value, now: Timestamp) {
             other["type"] == condition["type"] && other["status"] == condition["status"]
         };
         let before = known.into_iter().flatten().find(same).cloned();
-        for field in ["lastUpdateTime", "lastTransitionTime"] {
-            if condition[field].is_null() {
+        for field in ["lastUpdateTime", "lastProbeTime", "lastTransitionTime"] {
+            if condition.get(field).is_some_and(Value::is_null) {
                 let known = before.as_ref().map(|before| before[field].clone());
                 let known = known.filter(Value::is_string);
                 condition[field] = known.unwrap_or_else(|| json!(time(now)));
             }
         }
     }
-    let ended = &mut value["completionTime"];
-    if ended.is_string() && seen["completionTime"].is_string() {
-        *ended = seen["completionTime"].clone();
+    for field in ["completionTime", "endTime"] {
+        if value[field].is_string() && seen[field].is_string() {
+            value[field] = seen[field].clone();
+        }
     }
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
@@ -155,6 +186,7 @@ fn of_view<'a>(
         phase: record.phase,
         reason: record.reason.to_string().into(),
         message: &record.message,
+        restarts: record.restart_count,
         suspended: record.suspended && !record.phase.is_over(),
         started: record.shown().is_some() || record.last_generation.0 > 0,
         alive: record.current.is_some(),
@@ -204,14 +236,12 @@ fn receipt(incident: &Incident) -> Receipt<'_> {
 /// The selector of a group's pods, as upstream writes it: its labels in their order.
 fn selector(seen: &Seen, group: &str) -> Option<String> {
     let kind = &seen.kind;
+    let PodLabels::Kubeflow(_) = kind.labels else {
+        return None;
+    };
+    let of_group = kind.labels.of_group()?;
     let mut labels = kind.labels.of_job(&seen.object.name.name);
-    let member = format!("{}-0", group.to_lowercase());
-    let of_member = kind.labels.of_member(&member, false);
-    labels.push(
-        of_member
-            .into_iter()
-            .find_map(|(name, value)| name.ends_with("/replica-type").then_some((name, value?)))?,
-    );
+    labels.push((of_group.to_owned(), group.to_lowercase()));
     labels.sort();
     let each = labels.iter().map(|(name, value)| format!("{name}={value}"));
     Some(each.collect::<Vec<_>>().join(","))
@@ -226,8 +256,16 @@ pub(super) fn urgency(seen: &Value, wanted: &Value) -> Option<Urgency> {
     }
 }
 
-/// The newest condition, if it was not there before: its reason and message.
-pub(super) fn news<'a>(seen: &Value, wanted: &'a Value) -> Option<(&'a str, &'a str)> {
+/// A condition of which people are told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct New<'a> {
+    pub(super) kind: &'a str,
+    pub(super) reason: &'a str,
+    pub(super) message: &'a str,
+}
+
+/// The newest condition, if it was not there before.
+pub(super) fn news<'a>(seen: &Value, wanted: &'a Value) -> Option<New<'a>> {
     let newest = |status: &'a Value| status["conditions"].as_array()?.last();
     let new = newest(wanted)?;
     let known = seen["conditions"].as_array().into_iter().flatten();
@@ -235,7 +273,11 @@ pub(super) fn news<'a>(seen: &Value, wanted: &'a Value) -> Option<(&'a str, &'a 
         known.filter(|old| old["reason"] == new["reason"] && old["status"] == new["status"]);
     match same.next() {
         Some(_) => None,
-        None => Some((new["reason"].as_str()?, new["message"].as_str()?)),
+        None => Some(New {
+            kind: new["type"].as_str()?,
+            reason: new["reason"].as_str()?,
+            message: new["message"].as_str()?,
+        }),
     }
 }
 
@@ -303,7 +345,11 @@ mod tests {
         assert_eq!(status["completionTime"], "1970-01-01T00:00:09Z");
         assert_eq!(
             news(&Value::Null, &status),
-            Some(("PyTorchJobFailedValidation", "spec.colour: unknown field"))
+            Some(New {
+                kind: "Failed",
+                reason: "PyTorchJobFailedValidation",
+                message: "spec.colour: unknown field",
+            })
         );
     }
 

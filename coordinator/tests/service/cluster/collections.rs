@@ -12,7 +12,7 @@ use super::{
 };
 
 /// The kinds that are here, as paths name them.
-pub(super) const KINDS: [&str; 12] = [
+pub(super) const KINDS: [&str; 16] = [
     "pytorchjobs",
     "tfjobs",
     "jaxjobs",
@@ -20,6 +20,10 @@ pub(super) const KINDS: [&str; 12] = [
     "paddlejobs",
     "mpijobs",
     "elasticjobs",
+    "aitrainingjobs",
+    "trainjobs",
+    "clustertrainingruntimes",
+    "trainingruntimes",
     "networkpolicies",
     "poddisruptionbudgets",
     "podgroups",
@@ -195,9 +199,13 @@ impl State {
         }
         let mut new = old.clone();
         merge(&mut new, patch);
-        // Each way to an object leaves the other's part as it is.
-        let kept = if part == "status" { "spec" } else { "status" };
-        new[kept] = old[kept].clone();
+        // Each way to an object leaves the other's part as it is, if there are two.
+        match (asked.path.contains("/elasticdeeplearning.ai/"), part) {
+            (true, "status") => return failure(404, "NotFound", "404 page not found"),
+            (true, _) => {}
+            (false, "status") => new["spec"] = old["spec"].clone(),
+            (false, _) => new["status"] = old["status"].clone(),
+        }
         if new["spec"] != old["spec"] {
             let generation = old["metadata"]["generation"].as_u64().unwrap();
             new["metadata"]["generation"] = json!(generation + 1);

@@ -2,8 +2,10 @@
 //! kubelets are played by the test. A real API server is asked, too; with TEST_ASSET_KUBEFLOW_CRDS, a folder
 //! with Kubeflow's definitions (`manifests/base/crds` in kubeflow/training-operator), by their schema.
 
+mod ai_training;
 mod kinds;
 mod team;
+mod trainer;
 
 use std::{env, process::Stdio};
 
@@ -15,6 +17,7 @@ use tokio::{
     process::Command,
 };
 
+pub(super) use self::team::has_status_subresource;
 use self::team::{LOOK, Team};
 use super::{World, real};
 use crate::{

@@ -10,11 +10,11 @@ use std::{
 };
 
 use http::{Method, Request};
-use muster_foreign::adopt::Adoptable;
 use serde_json::{Value, json};
 
 use crate::{cluster::AUDIENCE, server::within};
 
+mod adoption;
 mod kueue;
 mod scheduler;
 
@@ -55,11 +55,14 @@ fn program(name: &str, variable: &str) -> Option<PathBuf> {
     named.or_else(in_folder).filter(|path| path.exists())
 }
 
+fn text_of(file: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests");
+    fs::read_to_string(root.join(file)).unwrap()
+}
+
 /// The objects of a file of the manifests.
 fn manifest(file: &str) -> Vec<Value> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests");
-    let text = fs::read_to_string(root.join(file)).unwrap();
-    serde_saphyr::from_multiple(&text).unwrap()
+    serde_saphyr::from_multiple(&text_of(file)).unwrap()
 }
 
 /// A port that was free a moment ago.
@@ -359,41 +362,6 @@ impl Server {
         self.create(path, account).await;
         self.until_listed("/apis/policy/v1/poddisruptionbudgets")
             .await;
-    }
-
-    /// The definition of a kind, and the component as it is shipped. For other kinds than PyTorchJob the
-    /// rights are given as the component says: each stands where that stands.
-    pub(super) async fn install_adoption(&self, kind: &Adoptable, definition: Value) {
-        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        self.create(path, definition).await;
-        let shipped = manifest("components/adopt/rights.yaml");
-        for object in shipped {
-            let mut text = object.to_string();
-            if kind.plural != "pytorchjobs" {
-                let name = format!("muster-coordinator-adopt-{}", kind.full_name());
-                text = text
-                    .replace("pytorchjobs", kind.plural)
-                    .replace("\"kubeflow.org\"", &format!("\"{}\"", kind.group))
-                    .replace("muster-coordinator-adopt", &name);
-            }
-            self.grant_one(serde_json::from_str(&text).unwrap()).await;
-        }
-        let all = format!("{}/{}", kind.path(), kind.plural);
-        self.until_listed(&all).await;
-    }
-
-    /// The definition of a kind goes, with all its objects.
-    pub(super) async fn uninstall(&self, kind: &Adoptable) {
-        let (plural, group) = (kind.plural, kind.group);
-        let path =
-            format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{group}");
-        within(async {
-            let mut look = tokio::time::interval(Duration::from_millis(200));
-            while self.try_ask(Method::DELETE, &path, None).await.is_ok() {
-                look.tick().await;
-            }
-        })
-        .await;
     }
 
     /// The scheduler gives a pod this node and its kubelet runs it. Returns a token of the pod.

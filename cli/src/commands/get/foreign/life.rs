@@ -59,6 +59,7 @@ pub(super) fn of<'a>(
         phase: phase(status),
         reason: status.map_or("", |status| &status.reason).into(),
         message: status.map_or("", |status| &status.message),
+        restarts: status.map_or(0, |status| status.restarts),
         suspended: status.is_some_and(|status| status.suspended),
         started: status.is_some_and(|status| status.generation > 0),
         alive: status.is_some_and(|status| status.world_size > 0),
@@ -118,7 +119,7 @@ fn launched(incident: &v1::Incident) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use muster_foreign::status::{MemberState, status};
+    use muster_foreign::status::{MemberState, Status, status};
 
     use super::*;
 
@@ -175,6 +176,13 @@ mod tests {
         }
     }
 
+    fn kubeflows(life: &Life<'_>) -> Vec<muster_foreign::status::Condition> {
+        match status(life).expect("is a kind with words") {
+            Status::Kubeflow(status) => status.conditions,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The conditions of a TFJob in short: type, status, seconds to the transition.
     fn conditions(job: &v1::Job, story: &Story) -> Vec<String> {
         let origin = Origin {
@@ -183,7 +191,7 @@ mod tests {
             groups: Vec::new(),
         };
         let named = v1::JobRef::default();
-        let status = status(&of(job, &origin, &named, story)).expect("is a kind with words");
+        let conditions = kubeflows(&of(job, &origin, &named, story));
         let seconds =
             |at: &String| Timestamp::from_rfc3339(at).map(|at| (at.0 - BEGAN) / 1_000_000);
         let line = |condition: &muster_foreign::status::Condition| {
@@ -191,7 +199,7 @@ mod tests {
             let at = at.map_or("?".to_owned(), |at| at.to_string());
             format!("{} {} {at}", condition.kind.name(), condition.status)
         };
-        status.conditions.iter().map(line).collect()
+        conditions.iter().map(line).collect()
     }
 
     #[test]
@@ -293,7 +301,7 @@ mod tests {
         };
         let life = of(job, &origin, &named, &story);
         let states = life.members.iter().map(|member| member.state).collect();
-        let status = status(&life).expect("is a kind with words");
-        (status.conditions.last().unwrap().message.clone(), states)
+        let conditions = kubeflows(&life);
+        (conditions.last().unwrap().message.clone(), states)
     }
 }

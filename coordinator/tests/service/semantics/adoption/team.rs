@@ -175,6 +175,11 @@ impl Team {
     }
 }
 
+/// Whether the status of the kind's objects can be written by itself.
+pub(in crate::semantics) fn has_status_subresource(kind: &Adoptable) -> bool {
+    kind.group != "elasticdeeplearning.ai"
+}
+
 /// The definition of a kind's objects: its system's own if there is one, or else one that takes anything
 /// in a spec, and in a status that has what its system's definition asks for.
 pub(super) fn definition(kind: &Adoptable) -> Value {
@@ -184,32 +189,85 @@ pub(super) fn definition(kind: &Adoptable) -> Value {
         plural,
         ..
     } = kind;
-    if let Some(folder) = env::var_os("TEST_ASSET_KUBEFLOW_CRDS") {
-        let folder = PathBuf::from(folder);
-        let folder = match *version {
-            // Both operators call the file by the same name.
-            "v2beta1" => folder.join(version),
-            _ => folder,
-        };
-        let path = folder.join(format!("{group}_{plural}.yaml"));
-        if let Ok(text) = fs::read_to_string(path) {
-            return serde_saphyr::from_str(&text).unwrap();
-        }
+    if let Some(known) = upstream(group, version, plural) {
+        return known;
     }
-    let spec = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    let mut status = spec.clone();
-    // `kubernetes/config/crd/bases/elastic.pytorch.org_elasticjobs.yaml` in pytorch/elastic. The others ask for
-    // nothing, or did so before version 1.9.
-    status["required"] = json!(["conditions", "replicaStatuses"]);
-    let properties = json!({ "spec": spec, "status": status });
+    let mut spec = anything();
+    let mut status = anything();
+    if kind.has_runtime() {
+        // `pkg/apis/trainer/v1alpha1/trainjob_types.go` in kubeflow/trainer.
+        spec["properties"] = json!({ "managedBy": {
+            "type": "string", "maxLength": 253, "default": "trainer.kubeflow.org/trainjob-controller",
+            "x-kubernetes-validations": [
+                { "rule": "self in ['trainer.kubeflow.org/trainjob-controller', 'kueue.x-k8s.io/multikueue']",
+                  "message": "ManagedBy must be trainer.kubeflow.org/trainjob-controller or kueue.x-k8s.io/multikueue if set" },
+                { "rule": "self == oldSelf", "message": "field is immutable" },
+            ],
+        } });
+        status["minProperties"] = json!(1);
+    } else {
+        // `kubernetes/config/crd/bases/elastic.pytorch.org_elasticjobs.yaml` in pytorch/elastic. The others ask
+        // for nothing, or did so before version 1.9.
+        status["required"] = json!(["conditions", "replicaStatuses"]);
+    }
+    let schema = json!({ "spec": spec, "status": status });
+    let names =
+        json!({ "kind": kind.kind, "plural": plural, "singular": plural.trim_end_matches('s') });
+    made_up(group, version, names, schema, has_status_subresource(kind))
+}
+
+/// The definitions of the runtimes that objects of the kind name.
+pub(super) fn runtimes(kind: &Adoptable) -> Vec<Value> {
+    if !kind.has_runtime() {
+        return Vec::new();
+    }
+    let all = [
+        ("ClusterTrainingRuntime", "Cluster"),
+        ("TrainingRuntime", "Namespaced"),
+    ];
+    let definition = |(name, scope): (&str, &str)| {
+        let plural = format!("{}s", name.to_lowercase());
+        upstream(kind.group, kind.version, &plural).unwrap_or_else(|| {
+            let names = json!({ "kind": name, "plural": plural, "singular": name.to_lowercase() });
+            let schema = json!({ "spec": anything() });
+            let mut made = made_up(kind.group, kind.version, names, schema, false);
+            made["spec"]["scope"] = json!(scope);
+            made
+        })
+    };
+    all.into_iter().map(definition).collect()
+}
+
+fn anything() -> Value {
+    json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+fn upstream(group: &str, version: &str, plural: &str) -> Option<Value> {
+    let folder = PathBuf::from(env::var_os("TEST_ASSET_KUBEFLOW_CRDS")?);
+    let folder = match version {
+        // Both operators call the file by the same name.
+        "v2beta1" => folder.join(version),
+        _ => folder,
+    };
+    let path = folder.join(format!("{group}_{plural}.yaml"));
+    let text = fs::read_to_string(path).ok()?;
+    Some(serde_saphyr::from_str(&text).unwrap())
+}
+
+fn made_up(group: &str, version: &str, names: Value, schema: Value, has_status: bool) -> Value {
+    // The operator of the ancestor makes the definition itself (`createCRD`), and gives it none.
+    let parts = match has_status {
+        true => json!({ "status": {} }),
+        false => json!({}),
+    };
+    let plural = names["plural"].as_str().unwrap_or_default();
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": format!("{plural}.{group}") },
         "spec": {
-            "group": group, "scope": "Namespaced",
-            "names": { "kind": kind.kind, "plural": plural, "singular": plural.trim_end_matches('s') },
-            "versions": [{ "name": version, "served": true, "storage": true, "subresources": { "status": {} },
-                "schema": { "openAPIV3Schema": { "type": "object", "properties": properties } } }],
+            "group": group, "scope": "Namespaced", "names": names,
+            "versions": [{ "name": version, "served": true, "storage": true, "subresources": parts,
+                "schema": { "openAPIV3Schema": { "type": "object", "properties": schema } } }],
         },
     })
 }
@@ -221,7 +279,12 @@ impl World {
             World::Fake(cluster) => cluster.change(|state| {
                 state.not_installed.remove(kind.plural);
             }),
-            World::Real(server) => server.install_adoption(kind, definition(kind)).await,
+            World::Real(server) => {
+                for runtime in runtimes(kind) {
+                    server.define(runtime).await;
+                }
+                server.install_adoption(kind, definition(kind)).await;
+            }
         }
     }
 

@@ -65,6 +65,8 @@ pub struct Adopted {
     pub deleting: bool,
     /// The job that it is, or why it can be none.
     pub job: Result<Wanted, String>,
+    /// Whether it asks to be held back, also where `job` is an error. `None`: it cannot be told.
+    pub suspend: Option<bool>,
     /// Its status says that it is over, since this moment.
     pub over: Option<Timestamp>,
     /// Somebody else has written its status.
@@ -360,17 +362,32 @@ fn of_both(object: &Adopted, child: &Child, now: Timestamp) -> Plan {
         // Somebody has changed it. Its own status says what is wrong.
         return shown;
     };
-    match change(object, child, has) {
-        Ok(step) => Plan { step, ..shown },
-        Err(objection) => Plan {
-            objection: Some(objection),
-            ..shown
-        },
+    let then = Change::of(&has.spec);
+    let (now, objection) = match change(object, child, has) {
+        Ok(now) => (now, None),
+        // A queue gives and takes quota by this field alone, and waits until it is obeyed.
+        Err(objection) => (
+            Change {
+                suspend: suspends(object).unwrap_or(then.suspend),
+                ..then
+            },
+            Some(objection),
+        ),
+    };
+    Plan {
+        step: (now != then).then_some(Step::Update(now)),
+        objection,
+        ..shown
     }
 }
 
-/// The change that brings the `MusterJob` in step.
-fn change(object: &Adopted, child: &Child, has: &Wanted) -> Result<Option<Step>, Objection> {
+fn suspends(object: &Adopted) -> Option<bool> {
+    let wanted = object.job.as_ref().ok();
+    wanted.map(Wanted::is_suspended).or(object.suspend)
+}
+
+/// What the object wants of all that may change.
+fn change(object: &Adopted, child: &Child, has: &Wanted) -> Result<Change, Objection> {
     let wanted = object.job.as_ref();
     let wanted = wanted.map_err(|why| Objection::ChangeRefused(why.clone()))?;
     let wanted = wanted.clone().of_child();
@@ -390,7 +407,7 @@ fn change(object: &Adopted, child: &Child, has: &Wanted) -> Result<Option<Step>,
             return Err(Objection::OutOfRange { wanted, min, max });
         }
     }
-    Ok((now != then).then_some(Step::Update(now)))
+    Ok(now)
 }
 
 /// The fields that differ and cannot change.

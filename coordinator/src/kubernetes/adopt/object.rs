@@ -36,6 +36,7 @@ pub(super) struct Raw {
     deleting: bool,
     claim: Claim,
     written_by: Option<String>,
+    suspend: Option<bool>,
     /// Empty if the object is not for us.
     spec: Value,
     status: Value,
@@ -53,6 +54,7 @@ impl Raw {
         let manager = manager
             .into_iter()
             .find_map(|at| spec.pointer(at)?.as_str());
+        let suspend = suspends(&spec);
         let claim = adoption::claim(label.map(String::as_str), manager);
         if claim == Claim::Others {
             // There may be thousands of another operator.
@@ -70,10 +72,21 @@ impl Raw {
             deleting: metadata.deletion_timestamp.is_some(),
             written_by: written_by(&metadata),
             claim,
+            suspend,
             spec,
             status,
         })
     }
+}
+
+/// Whether a spec of any kind asks to be held back. It is read by itself: what is wrong beside it takes
+/// nothing from it.
+fn suspends(spec: &Value) -> Option<bool> {
+    let places = ["/runPolicy/suspend", "/RunPolicy/suspend", "/suspend"];
+    let says = places
+        .into_iter()
+        .find_map(|at| spec.pointer(at)?.as_bool());
+    spec.is_object().then_some(says == Some(true))
 }
 
 fn created(metadata: &ObjectMeta) -> Timestamp {
@@ -135,6 +148,7 @@ impl Seen {
                 generation: raw.generation,
                 deleting: raw.deleting,
                 job,
+                suspend: raw.suspend,
                 over: over(&kind, &raw.status),
                 written_by: raw.written_by.filter(|_| !raw.status.is_null()),
             },
@@ -150,7 +164,9 @@ impl Seen {
             return None;
         };
         let own = child.owner.as_deref() == Some(&*self.object.uid);
-        let same = made.patches == runtime::patches(spec);
+        // A queue takes its patches away from what it holds back, and lays others when it lets it go.
+        let held = self.object.suspend == Some(true);
+        let same = held || made.patches == runtime::patches(spec);
         let job = match same {
             true => self.object.job.clone(),
             false => Err(runtime::PATCHED.to_owned()),
@@ -442,5 +458,97 @@ mod tests {
         let timeout = json!({ "conditions": [{ "type": "Timeout", "status": "True" }], "endTime": "1970-01-01T00:00:05Z" });
         assert_eq!(over(&words, &timeout), Some(Timestamp(5_000_000)));
         assert_eq!(at(timeout), None, "it is no word of this kind");
+    }
+
+    fn train_job(change: impl FnOnce(&mut Value)) -> Seen {
+        let mut object = json!({
+            "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
+            "metadata": { "name": "digits", "namespace": "team-a", "uid": "u", "generation": 5, "resourceVersion": "9",
+                "labels": { LABEL: "true" } },
+            "spec": {
+                "managedBy": "kueue.x-k8s.io/multikueue", "runtimeRef": { "name": "torch" },
+                "trainer": { "command": ["torchrun", "train.py"] },
+            },
+        });
+        change(&mut object);
+        let raw = Raw::of(serde_json::from_value(object).unwrap()).unwrap();
+        Seen::of(adopt::adoptable("trainjobs").unwrap(), raw)
+    }
+
+    fn patches(pool: &str) -> Value {
+        let pod = json!({ "spec": { "nodeSelector": { "pool": pool } } });
+        let node = json!({ "name": "node", "template": { "spec": { "template": pod } } });
+        let spec = json!({ "template": { "spec": { "replicatedJobs": [node] } } });
+        json!([{ "manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": spec }])
+    }
+
+    /// One that began with these patches.
+    fn made_with(patches: Value, suspend: bool) -> Made {
+        let spec = SpecDocument {
+            replicas: Some(2),
+            suspend: Some(suspend),
+            args: vec!["train.py".into()],
+            working_dir: Some("/".into()),
+            ..SpecDocument::default()
+        };
+        Made {
+            name: JobName {
+                namespace: "team-a".into(),
+                name: "digits".into(),
+            },
+            uid: JobUid::from("m".to_owned()),
+            version: "8".into(),
+            owner_kind: None,
+            patches: runtime::patches(&json!({ "runtimePatches": patches })),
+            child: Child {
+                owner: Some("u".into()),
+                made_from: Some(1),
+                deleting: false,
+                job: Ok(Wanted {
+                    spec,
+                    template: None,
+                }),
+                rejected: None,
+            },
+            ended: None,
+        }
+    }
+
+    fn plan_of(seen: &Seen, made: &Made) -> (Option<bool>, Option<String>) {
+        let beside = seen.beside(made).unwrap();
+        let plan = adoption::plan(Some(&beside), Some(&made.child), Timestamp(0));
+        let suspends = plan.step.map(|step| match step {
+            adoption::Step::Update(change) => change.suspend,
+            other => panic!("{other:?}"),
+        });
+        (suspends, plan.objection.map(|why| why.to_string()))
+    }
+
+    /// Kueue suspends with one patch, and empties its own with a second one. A list, or a slow watch, shows
+    /// both at once.
+    #[test]
+    fn an_eviction_is_seen_also_when_the_patches_went_with_it() {
+        let began = made_with(patches("spot"), false);
+        let emptied = json!([{ "manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": {} }]);
+        for left in [json!([]), emptied, patches("spot")] {
+            let evicted = train_job(|object| {
+                object["spec"]["suspend"] = json!(true);
+                object["spec"]["runtimePatches"] = left.clone();
+            });
+            assert_eq!(plan_of(&evicted, &began), (Some(true), None), "{left}");
+        }
+    }
+
+    #[test]
+    fn a_job_admitted_to_other_nodes_runs_and_says_that_it_keeps_its_own() {
+        let held = made_with(patches("spot"), true);
+        let admitted = train_job(|object| {
+            object["spec"]["suspend"] = json!(false);
+            object["spec"]["runtimePatches"] = patches("other");
+        });
+        let (suspends, objection) = plan_of(&admitted, &held);
+        assert_eq!(suspends, Some(false));
+        let why = objection.unwrap();
+        assert!(why.contains(runtime::PATCHED), "{why}");
     }
 }

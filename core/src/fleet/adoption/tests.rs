@@ -28,6 +28,7 @@ fn object(job: Wanted) -> Adopted {
         claim: Claim::Ours,
         generation: 1,
         deleting: false,
+        suspend: Some(job.is_suspended()),
         job: Ok(job),
         over: None,
         written_by: None,
@@ -196,6 +197,59 @@ fn what_cannot_change_is_told() {
     assert_eq!(
         differs.objection.unwrap().to_string(),
         "the change is refused, and the job goes on as it was: spec.x: unknown field"
+    );
+}
+
+/// A queue that takes its quota back waits for nothing else, and one that gives it pays from then on.
+#[test]
+fn what_holds_a_job_back_is_obeyed_whatever_else_is_refused() {
+    let other = |suspend: bool| {
+        object(changed(|spec| {
+            spec.args = vec!["other.py".into()];
+            spec.suspend = Some(suspend);
+        }))
+    };
+    let unread = |suspend: bool| Adopted {
+        job: Err("spec.x: unknown field".into()),
+        ..other(suspend)
+    };
+    let many = |suspend: bool| Adopted {
+        job: Ok(Wanted {
+            spec: SpecDocument {
+                suspend: Some(suspend),
+                ..wanted(9).spec
+            },
+            ..wanted(9)
+        }),
+        ..other(suspend)
+    };
+    for suspend in [true, false] {
+        let has = child(changed(|spec| spec.suspend = Some(!suspend)));
+        for (object, reason) in [
+            (other(suspend), "ChangeRefused"),
+            (unread(suspend), "ChangeRefused"),
+            (many(suspend), "OutOfRange"),
+        ] {
+            let object = Adopted {
+                generation: 2,
+                ..object
+            };
+            let plan = plan(Some(&object), Some(&has), NOW);
+            let only = Change {
+                suspend,
+                ..Change::of(&wanted(2).spec)
+            };
+            assert_eq!(plan.step, Some(Step::Update(only)), "{object:?}");
+            assert_eq!(plan.objection.unwrap().reason(), reason);
+        }
+    }
+    let unknown = Adopted {
+        suspend: None,
+        ..unread(true)
+    };
+    assert_eq!(
+        plan(Some(&unknown), Some(&child(wanted(2))), NOW).step,
+        None
     );
 }
 

@@ -292,6 +292,18 @@ async fn it_may_begin_suspended(team: &mut Team) {
         "{note}"
     );
     team.pods("held", 2).await;
+    // The queue takes its quota back: it suspends the job, and takes its patches away, in one watch gap.
+    let evicted = json!({ "spec": { "suspend": true, "runtimePatches": null } });
+    team.patch("held", evicted).await;
+    team.until("held", |object| holding(object) == ["Suspended"])
+        .await;
+    team.pods("held", 0).await;
+    team.drop_all().await;
+    // It is admitted to other nodes, and keeps those with which it began.
+    let elsewhere = json!({ "spec": { "suspend": false, "runtimePatches": [patched("other")] } });
+    team.patch("held", elsewhere).await;
+    let pods = team.pods("held", 2).await;
+    assert_eq!(pods[0]["spec"]["nodeSelector"]["pool"], "spot");
     team.delete("held").await;
     team.kubectl.until_gone("held").await;
     team.drop_all().await;

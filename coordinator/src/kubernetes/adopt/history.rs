@@ -18,8 +18,10 @@ pub(super) fn go_on(told: &mut Value, seen: &Value, now: Timestamp) {
         return;
     };
     let Some(mut newest) = news.pop() else { return };
-    let before = seen["conditions"].as_array();
-    let mut before = before.map(Vec::as_slice).unwrap_or_default();
+    // Whoever may edit the object may have written anything.
+    let before = seen["conditions"].as_array().into_iter().flatten();
+    let before: Vec<Value> = before.filter(|one| one.is_object()).cloned().collect();
+    let mut before = &before[..];
     let mut all: Vec<Value> = Vec::new();
     // Within a second only the order tells what came first.
     for one in news.drain(..).filter(|one| at(one).is_some()) {
@@ -147,6 +149,32 @@ mod tests {
             ),
         ] {
             assert_eq!(gone_on(seen, told), all, "{told} after {seen}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_condition_is_dropped() {
+        let mut seen = status("Pending@1 Running@3");
+        let all = seen["conditions"].as_array_mut().unwrap();
+        for (at, other) in [json!("x"), json!(7), json!([]), json!(null), json!(true)]
+            .into_iter()
+            .enumerate()
+        {
+            all.insert(at, other.clone());
+            all.push(other);
+        }
+        let mut told = status("Pending@1 Running@3 Restarting@5");
+        let expected = {
+            let mut told = told.clone();
+            go_on(&mut told, &status("Pending@1 Running@3"), Timestamp(0));
+            told
+        };
+        go_on(&mut told, &seen, Timestamp(0));
+        assert_eq!(told, expected);
+        for odd in [json!("x"), json!([["type"]]), json!({ "type": "Running" })] {
+            let mut told = status("Pending@1");
+            go_on(&mut told, &json!({ "conditions": odd }), Timestamp(0));
+            assert_eq!(told, status("Pending@1"));
         }
     }
 

@@ -76,12 +76,29 @@ pub(super) fn patch(change: Change, uid: &str) -> Value {
     json!({ "metadata": { "uid": uid }, "spec": spec })
 }
 
-/// The template with the labels that all pods of the kind's jobs have.
-pub(super) fn with_labels(mut template: Value, kind: &Adoptable, job: &str) -> Value {
-    for (name, value) in kind.labels.of_job(job) {
-        template["metadata"]["labels"][name] = json!(value);
+/// The template with the labels that all pods of the kind's jobs have. The error says why it can have none.
+pub(super) fn with_labels(
+    mut template: Value,
+    kind: &Adoptable,
+    job: &str,
+) -> Result<Value, String> {
+    let labels = kind.labels.of_job(job);
+    if labels.is_empty() {
+        return Ok(template);
     }
-    template
+    // Not every definition has a schema of its template.
+    let mut at = &mut template;
+    for part in ["metadata", "labels"] {
+        at = match at {
+            Value::Object(fields) => fields.entry(part).or_insert_with(|| json!({})),
+            _ => break,
+        };
+    }
+    let Value::Object(there) = at else {
+        return Err("the metadata.labels of the pod template are no mapping".to_owned());
+    };
+    there.extend(labels.into_iter().map(|(name, value)| (name, json!(value))));
+    Ok(template)
 }
 
 /// Fields that are null are as good as not there, and API servers drop some of them.

@@ -212,7 +212,7 @@ pub(super) fn read(
     let adopted = adopt::adopt(&object.to_string(), runtime.as_deref());
     let adopted = adopted.map_err(|reasons| reasons.join("; "))?;
     let template = serde_json::to_value(&adopted.template).expect("trees have a JSON form");
-    let template = with_labels(without_nulls(template), kind, &name.name);
+    let template = with_labels(without_nulls(template), kind, &name.name)?;
     let warnings = adopted.warnings.iter().map(adopt::said).collect();
     let wanted = Wanted {
         spec: adopted.document.spec,
@@ -403,6 +403,23 @@ mod tests {
         let seen = seen(|object| object["spec"]["colour"] = json!("red"));
         let why = seen.object.job.unwrap_err();
         assert!(why.starts_with("spec.colour: unknown field"), "{why}");
+    }
+
+    /// A definition may have no schema of its template.
+    #[test]
+    fn labels_of_any_form_are_refused_or_read() {
+        let job = |labels: Value| {
+            let template = "/spec/pytorchReplicaSpecs/Worker/template/metadata";
+            let seen = seen(|object| *object.pointer_mut(template).unwrap() = labels);
+            seen.object.job
+        };
+        for odd in [json!("x"), json!(7), json!([])] {
+            let why = job(json!({ "labels": odd })).unwrap_err();
+            assert!(why.contains("metadata.labels"), "{why}");
+            job(odd).unwrap_err();
+        }
+        job(json!({ "labels": null })).unwrap();
+        job(json!({ "labels": { "a": "b" } })).unwrap();
     }
 
     #[test]

@@ -364,6 +364,35 @@ mod tests {
         );
     }
 
+    /// Whoever may edit an object may have written anything into its status.
+    #[test]
+    fn a_status_of_any_form_is_written_over() {
+        let odd = [
+            json!("x"),
+            json!([1]),
+            json!({ "conditions": "x", "replicaStatuses": 7 }),
+            json!({ "conditions": ["x", 7, [], null, true, { "type": 1, "lastTransitionTime": 2 }], "endTime": {} }),
+        ];
+        for kind in muster_foreign::adopt::ADOPTABLE {
+            for status in &odd {
+                let object = json!({
+                    "apiVersion": format!("{}/{}", kind.group, kind.version), "kind": kind.kind, "status": status,
+                    "metadata": { "name": "digits", "namespace": "team-a", "uid": "u" },
+                });
+                let raw = Raw::of(serde_json::from_value(object).unwrap()).unwrap();
+                let seen = Seen::of(kind, raw);
+                for shows in [Shows::Created, Shows::Suspended, Shows::Failed, Shows::Job] {
+                    let now = Timestamp(9 * SECOND);
+                    let told = wanted(&seen, shows, None, None, None, now);
+                    if let Some(told) = told {
+                        crate::kubernetes::jobs::difference(&seen.status, &told);
+                        news(&seen.status, &told);
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn numbers_are_less_urgent_than_conditions() {
         let status = |kind: &str, active: u32| json!({ "conditions": [{ "type": kind }], "replicaStatuses": { "Worker": { "active": active } } });

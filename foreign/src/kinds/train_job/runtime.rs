@@ -18,6 +18,10 @@ pub(super) const CONTAINER: &str = "node";
 /// Where a step says what it is for.
 const STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 
+/// What the step that trains says there. The others are initializers (`pkg/constants/constants.go`).
+const TRAINS: &str = "trainer";
+const INITIALIZERS: [&str; 2] = ["dataset-initializer", "model-initializer"];
+
 /// How often a Job of Kubernetes starts its pods again, if it does not say (`backoffLimit`).
 pub(super) const BACKOFF_LIMIT: i64 = 6;
 
@@ -170,7 +174,7 @@ pub(super) fn later() -> Option<Node> {
     let text = format!(
         "kind: ClusterTrainingRuntime
 spec: {{mlPolicy: {{torch: {{}}}}, template: {{spec: {{replicatedJobs: [{{name: {CONTAINER}, template: {{
-  metadata: {{labels: {{{STEP}: trainer}}}},
+  metadata: {{labels: {{{STEP}: {TRAINS}}}}},
   spec: {{template: {{spec: {{containers: [{{name: {CONTAINER}, command: ['true']}}]}}}}}}}}}}]}}}}}}
 "
     );
@@ -239,26 +243,22 @@ pub(super) fn read<'t>(node: &'t Node, name: &str, log: &mut Verdicts) -> Option
         Some((at.clone(), count))
     });
     let steps = jobs.get("replicatedJobs").map(|at| at.items(log));
-    let (step, others) = match &steps.unwrap_or_default()[..] {
-        [] => {
-            log.refuse(at, "has no replicatedJobs");
-            return None;
-        }
-        [step, others @ ..] => (step.clone(), others.to_vec()),
-    };
-    for other in others {
-        let name = other.node.text_at(&["name"]).unwrap_or_default();
-        log.refuse(
-            &other,
-            format!("is another step, {name:?}, and Muster runs only the training"),
-        );
+    let mut steps = steps.unwrap_or_default();
+    if steps.is_empty() {
+        log.refuse(at, "has no replicatedJobs");
+        return None;
+    }
+    let trains = steps.iter().position(|step| of_step(step) == Some(TRAINS));
+    let step = steps.remove(trains.unwrap_or_default());
+    for other in steps {
+        log.refuse(&other, not_run(&other));
     }
     let step_job = Object::walk(&step, STEP_JOB, log);
     let job = inside(&step, &step_job, "template", JOB, log)?;
-    if step.node.text_at(&["template", "metadata", "labels", STEP]) != Some("trainer") {
+    if trains.is_none() {
         log.refuse(
             &step,
-            format!("is no training: its template has no label {STEP}: trainer"),
+            format!("is no training: its template has no label {STEP}: {TRAINS}"),
         );
     }
     let job = inside(&step, &job, "spec", JOB_SPEC, log)?;
@@ -279,6 +279,25 @@ pub(super) fn read<'t>(node: &'t Node, name: &str, log: &mut Verdicts) -> Option
         restarts,
         pod: pod.clone(),
     })
+}
+
+/// What a step says that it is for.
+fn of_step<'t>(step: &Field<'t>) -> Option<&'t str> {
+    let labels = ["template", "metadata", "labels", STEP];
+    step.node.text_at(&labels)
+}
+
+/// Why a step beside the training cannot be.
+fn not_run(step: &Field<'_>) -> String {
+    let name = step.node.text_at(&["name"]).unwrap_or_default();
+    match of_step(step) {
+        Some(own) if INITIALIZERS.contains(&own) => format!(
+            "is the {own}, which downloads before the training, and Muster runs nothing before it; put the data on the nodes, and name a runtime \
+             without it"
+        ),
+        Some(TRAINS) => format!("is a second training, {name:?}, and a job has one"),
+        _ => format!("is another step, {name:?}, and Muster runs only the training"),
+    }
 }
 
 /// The JobSet starts its Job anew, and each Job has its own limit.

@@ -139,7 +139,7 @@ fn in_pods(
     let (at, name) = named(spec, job, log)?;
     let later = runtime::later();
     let later = later.as_ref().filter(|_| cluster.runtime_later);
-    let Some(own) = in_file(job, name).or(later) else {
+    let Some(own) = in_file(job, kind_of(spec), name).or(later) else {
         log.refuse(
             &at,
             format!(
@@ -306,12 +306,14 @@ fn kind_of<'t>(spec: &Object<'t>) -> &'t str {
     kind.unwrap_or("ClusterTrainingRuntime")
 }
 
-/// The runtime of this name in the same file.
-fn in_file<'t>(job: &Job<'_, 't>, name: &str) -> Option<&'t Node> {
+/// The runtime of this kind and name in the same file.
+fn in_file<'t>(job: &Job<'_, 't>, kind: &str, name: &str) -> Option<&'t Node> {
     let mut all = job.documents.iter().copied();
     all.find(|node| {
-        let kind = node.text_at(&["kind"]).unwrap_or_default();
-        kind.ends_with("TrainingRuntime") && node.text_at(&["metadata", "name"]) == Some(name)
+        let of_kind = node.text_at(&["kind"]) == Some(kind);
+        of_kind
+            && kind.ends_with("TrainingRuntime")
+            && node.text_at(&["metadata", "name"]) == Some(name)
     })
 }
 
@@ -320,7 +322,7 @@ fn only_torch(spec: &Object<'_>, job: &Job<'_, '_>, log: &mut Verdicts) {
     let Some((at, name)) = named(spec, job, log) else {
         return;
     };
-    match (in_file(job, name), name) {
+    match (in_file(job, kind_of(spec), name), name) {
         (Some(own), _) => match more_than_torch(own) {
             None => log.note(&at, "starts torch's processes, as Muster does"),
             Some(what) => log.refuse(

@@ -166,7 +166,9 @@ impl Seen {
         let own = child.owner.as_deref() == Some(&*self.object.uid);
         // A queue takes its patches away from what it holds back, and lays others when it lets it go.
         let held = self.object.suspend == Some(true);
-        let same = held || made.patches == runtime::patches(spec);
+        // Of what is not ours any more the patches are not kept, and it says so itself.
+        let same =
+            held || self.object.claim == Claim::Others || made.patches == runtime::patches(spec);
         let job = match same {
             true => self.object.job.clone(),
             false => Err(runtime::PATCHED.to_owned()),
@@ -567,5 +569,17 @@ mod tests {
         assert_eq!(suspends, Some(false));
         let why = objection.unwrap();
         assert!(why.contains(runtime::PATCHED), "{why}");
+    }
+
+    #[test]
+    fn a_begun_job_whose_label_is_gone_says_that_it_is_not_ours() {
+        let began = made_with(patches("spot"), false);
+        let gone = train_job(|object| {
+            object["metadata"]["labels"] = json!({});
+            object["spec"]["runtimePatches"] = patches("spot");
+        });
+        let (suspends, objection) = plan_of(&gone, &began);
+        let why = objection.unwrap();
+        assert!(suspends.is_none() && why.ends_with(NOT_OURS), "{why}");
     }
 }

@@ -40,8 +40,7 @@ pub(super) fn of(kind: &Adoptable, namespace: &str, spec: &Value) -> Result<Runt
             ));
         }
     };
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
-    if name.is_empty() || !name.chars().all(is_plain) {
+    if !is_name(&name) {
         return Err(format!(
             "spec.runtimeRef.name: {name:?} is no name of an object"
         ));
@@ -50,6 +49,18 @@ pub(super) fn of(kind: &Adoptable, namespace: &str, spec: &Value) -> Result<Runt
         called: format!("{of_kind} {name}"),
         path: format!("{}/{place}/{name}", kind.path()),
     })
+}
+
+/// Whether objects can have this name: a DNS subdomain.
+fn is_name(text: &str) -> bool {
+    let is_plain = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-');
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+            && part.chars().all(is_plain)
+    };
+    text.len() <= 253 && text.split('.').all(is_part)
 }
 
 /// A digest of the patches of a spec, whenever they were written. `None`: it has none.
@@ -93,7 +104,13 @@ mod tests {
             other.contains("names a Workflow of trainer.kubeflow.org"),
             "{other}"
         );
-        path(json!({ "name": "../pods" })).unwrap_err();
+        path(json!({ "name": "torch-2.9" })).unwrap();
+        for wrong in [
+            "../pods", ".", "..", "a..b", "-a", "a-", "A", "a_b", "a/b", "",
+        ] {
+            path(json!({ "name": wrong })).unwrap_err();
+        }
+        path(json!({ "name": "a".repeat(254) })).unwrap_err();
         path(json!({})).unwrap_err();
     }
 

@@ -34,6 +34,8 @@ pub struct Life<'a> {
     pub happened: Vec<Happened>,
     /// The members of the latest generation that was started.
     pub members: Vec<Member>,
+    /// It is held back, and some of its workers have not stopped yet.
+    pub stops: bool,
     /// How often its workers were started again.
     pub restarts: u32,
     /// Muster's own sentence about its present state.

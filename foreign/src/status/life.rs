@@ -107,6 +107,7 @@ pub fn life<'a>(known: &Known<'a>) -> Life<'a> {
         elastic: known.elastic,
         happened,
         members: members(known),
+        stops: false,
         restarts: known.restarts,
         message: known.message,
         finished: known.finished,

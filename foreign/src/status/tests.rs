@@ -42,6 +42,7 @@ fn life<'a>(origin: &'a Origin, happened: &[(u64, What)]) -> Life<'a> {
                 what: what.clone(),
             })
             .collect(),
+        stops: false,
         members: vec![member("master"), member("worker"), member("worker")],
         restarts: 0,
         message: "",
@@ -510,6 +511,17 @@ fn a_train_job_says_whether_it_is_held_back_or_over() {
     assert_eq!(
         told(&story, MemberState::Waiting),
         format!("conditions:\n{held}{}", job([0, 0, 0, 0, 1]))
+    );
+    let stops = {
+        let mut life = life(&origin, &story);
+        life.members[0].group = "node".into();
+        life.stops = true;
+        serde_saphyr::to_string(&status(&life).unwrap()).unwrap()
+    };
+    assert_eq!(
+        stops,
+        format!("conditions:\n{held}{}", job([0, 0, 0, 1, 1])),
+        "its workers have their grace"
     );
     story.push((12, What::Resumed));
     let resumed = condition("Suspended", "False", "Resumed", "TrainJob is resumed", 12);

@@ -49,7 +49,7 @@ pub struct Job {
     pub ready: u32,
     pub succeeded: u32,
     pub failed: u32,
-    /// One of its pods runs, or waits to run.
+    /// One of its pods runs, waits to run, or still stops.
     pub active: u32,
     pub suspended: u32,
 }
@@ -130,9 +130,10 @@ fn job(status: &Status, life: &Life<'_>) -> Option<Job> {
     let count = u32::from;
     let name = life.members.first()?.group.clone();
     let suspended = status.holds(SUSPENDED);
-    let active = !suspended && life.finished.is_none();
+    // Kueue gives its quota to others as soon as nothing of a job is active.
+    let active = life.finished.is_none() && (!suspended || life.stops);
     let runs = |state: MemberState| matches!(state, MemberState::Active | MemberState::Succeeded);
-    let ready = active && life.members.iter().all(|member| runs(member.state));
+    let ready = active && !suspended && life.members.iter().all(|member| runs(member.state));
     Some(Job {
         name,
         ready: count(ready),

@@ -59,6 +59,7 @@ pub(super) fn wanted(
         elastic: false,
         happened,
         members: Vec::new(),
+        stops: false,
         restarts: 0,
         message: "",
         finished,
@@ -177,7 +178,7 @@ fn of_view<'a>(
     events: &'a [&'a Event],
 ) -> Life<'a> {
     let record = &view.record;
-    life::life(&Known {
+    let life = life::life(&Known {
         origin,
         namespace: &record.name.namespace,
         name: &record.name.name,
@@ -195,7 +196,11 @@ fn of_view<'a>(
         events: events.iter().map(|event| noted(event)).collect(),
         places: view.members.iter().map(place).collect(),
         ranks: view.ranks.iter().map(rank).collect(),
-    })
+    });
+    Life {
+        stops: record.suspended && !record.retiring.is_empty(),
+        ..life
+    }
 }
 
 fn noted(event: &Event) -> Noted<'_> {

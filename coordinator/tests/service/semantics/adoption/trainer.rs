@@ -195,7 +195,14 @@ async fn its_runtime_is_read_once(team: &mut Team) {
 
 async fn it_is_suspended_and_resumed(team: &mut Team) {
     let suspend = |held: bool| json!({ "spec": { "suspend": held } });
+    // While nobody knows whether its workers have stopped, a queue must not give their nodes to others.
+    let lost: Vec<String> = std::mem::take(&mut team.agents).into_keys().collect();
     team.patch("digits", suspend(true)).await;
+    let stops = |object: &Value| job(object) == Some([0, 0, 0, 1, 1]);
+    team.until("digits", stops).await;
+    for pod in lost {
+        team.world.drop_pod(&pod).await;
+    }
     let held = |object: &Value| job(object) == Some([0, 0, 0, 0, 1]);
     let held = team.until("digits", held).await;
     let says = condition(&held, "Suspended");

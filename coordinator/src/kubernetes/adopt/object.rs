@@ -106,9 +106,18 @@ fn written_by(metadata: &ObjectMeta) -> Option<String> {
             .map(|fields| &fields.0["f:status"]);
         fields.subresource.as_deref() == Some("status") || part.is_some_and(Value::is_object)
     });
-    let other = of_status.find(|fields| fields.manager.as_deref() != Some(MANAGER_OF_FIELDS));
+    let is_operator =
+        |name: Option<&str>| name.is_none_or(|name| name != MANAGER_OF_FIELDS && !is_person(name));
+    let other = of_status.find(|fields| is_operator(fields.manager.as_deref()));
     let name = other.map(|fields| fields.manager.clone());
     name.map(|name| name.unwrap_or_else(|| "somebody".to_owned()))
+}
+
+/// Whether these fields were written with kubectl: `kubectl-client-side-apply`, `kubectl-edit` and so on.
+/// An export that is applied anew has the status of its first life.
+fn is_person(manager: &str) -> bool {
+    let rest = manager.strip_prefix("kubectl");
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 /// The parts of a foreign object that are kept.
@@ -449,16 +458,26 @@ mod tests {
         );
         assert_eq!(by(MANAGER_OF_FIELDS, status()), None);
         assert_eq!(by("kubectl", Value::Null), None);
-        let whole = seen(|object| {
-            object["status"] = json!({ "conditions": [] });
+        // A definition without a status of its own.
+        let whole = |managers: &[&str]| {
             let fields = json!({ "f:spec": {}, "f:status": { "f:phase": {} } });
-            object["metadata"]["managedFields"] = json!([{ "manager": "trainingjob-operator", "operation": "Update", "fieldsV1": fields }]);
-        });
-        assert_eq!(
-            whole.object.written_by,
-            Some("trainingjob-operator".into()),
-            "a definition without a status of its own"
-        );
+            let each = managers.iter().map(
+                |manager| json!({ "manager": manager, "operation": "Update", "fieldsV1": fields }),
+            );
+            let each: Vec<Value> = each.collect();
+            let whole = seen(|object| {
+                object["status"] = json!({ "conditions": [] });
+                object["metadata"]["managedFields"] = json!(each);
+            });
+            whole.object.written_by
+        };
+        let operator = Some("trainingjob-operator".to_owned());
+        assert_eq!(whole(&["trainingjob-operator"]), operator);
+        for export in ["kubectl", "kubectl-client-side-apply", "kubectl-create"] {
+            assert_eq!(whole(&[export]), None, "an export, applied anew");
+            assert_eq!(whole(&[export, "trainingjob-operator"]), operator);
+        }
+        assert_eq!(whole(&["kubectlish"]), Some("kubectlish".into()));
     }
 
     #[test]

@@ -61,7 +61,8 @@ pub enum What {
     },
     /// All members had started their processes.
     Runs,
-    /// A member failed by its own fault, and all start again. The group of the member, if it is known.
+    /// A member failed by its own fault. It starts again, alone or with all others. The group of the member,
+    /// if it is known.
     Failed {
         group: Option<String>,
     },

@@ -55,9 +55,10 @@ pub struct Receipt<'a> {
     /// As `rank 1 on node-2`.
     pub culprit: &'a str,
     pub from_nodes: usize,
-    /// Another generation follows. If not, this may be the end of the job.
+    /// The job goes on: in another generation, or in the same one if a member started again alone. If not,
+    /// this may be the end of the job.
     pub goes_on: bool,
-    /// When all members of the generation that followed had started. `None`: there is none, they have
+    /// When all members of the generation in which it goes on had started. `None`: there is none, they have
     /// not, or nobody saw it.
     pub launched: Option<Timestamp>,
 }

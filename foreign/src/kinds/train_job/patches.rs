@@ -1,5 +1,11 @@
 //! The patches of a TrainJob: what others, such as Kueue, lay over the pods of its runtime when they admit
-//! it. They are laid as Kubernetes lays a strategic merge patch over a pod.
+//! it.
+//!
+//! Mappings are laid one into the other. Of the lists, containers, variables, volumes, pull secrets and
+//! scheduling gates are laid item by item, by their names, and mounts by their paths. Any other list, such as
+//! tolerations, takes the place of the one that is there. This is what Kubernetes' strategic merge patch does with
+//! the fields that a patch of the kind can have (kubeflow/trainer 2.3, `PodSpecPatch`). Its directives (`$patch`) are
+//! not known here, its keys of other lists are not either, and null takes nothing away.
 
 use super::runtime::{entry, put};
 use crate::{

@@ -311,7 +311,10 @@ fn restarts<'t>(
     let all = (each.saturating_add(1)).saturating_mul(times.saturating_add(1));
     let at = match (limit, again) {
         (Some((at, _)), Some((other, _))) => {
-            log.note(&other, "multiplies the backoffLimit, as upstream");
+            log.note(
+                &other,
+                "starts the Job anew, and each Job has its own backoffLimit, as upstream",
+            );
             Some(at)
         }
         (one, other) => one.or(other).map(|(at, _)| at),

@@ -59,7 +59,7 @@ pub struct Adopted {
     pub name: JobName,
     pub uid: String,
     pub claim: Claim,
-    /// Counts the versions of its spec.
+    /// Which version of its spec it is. A later one may have a lower number.
     pub generation: i64,
     /// Somebody has deleted it.
     pub deleting: bool,

@@ -15,6 +15,9 @@ pub(super) const ADOPTED: &str = "muster.dev/adopted";
 /// The annotation with the generation of the foreign object from which it was made.
 pub(super) const GENERATION: &str = "muster.dev/adopted-generation";
 
+/// The same for a kind whose generation also counts the writes of its status. It has a digest of the spec.
+pub(super) const SPEC: &str = "muster.dev/adopted-spec";
+
 /// The annotation with the digest of the patches with which a TrainJob began.
 pub(super) const PATCHES: &str = "muster.dev/adopted-patches";
 
@@ -28,6 +31,10 @@ pub(super) fn object(kind: &Adoptable, object: &Adopted, wanted: &Wanted) -> Val
     if let Some(template) = template.and_then(|text| serde_json::from_str(text).ok()) {
         spec[TEMPLATE] = template;
     }
+    let version = match kind.may_lack_status() {
+        true => SPEC,
+        false => GENERATION,
+    };
     json!({
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -35,7 +42,7 @@ pub(super) fn object(kind: &Adoptable, object: &Adopted, wanted: &Wanted) -> Val
             "name": object.name.name,
             "namespace": object.name.namespace,
             "labels": { ADOPTED: kind.plural },
-            "annotations": { GENERATION: object.generation.to_string() },
+            "annotations": { version: object.generation.to_string() },
             "ownerReferences": [{
                 "apiVersion": format!("{}/{}", kind.group, kind.version),
                 "kind": kind.kind,

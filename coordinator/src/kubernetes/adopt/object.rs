@@ -18,7 +18,7 @@ use muster_foreign::adopt::{self, Adoptable};
 use serde_json::{Value, json};
 
 use super::{
-    made::{ADOPTED, GENERATION, MANAGER_OF_FIELDS, PATCHES, with_labels, without_nulls},
+    made::{ADOPTED, GENERATION, MANAGER_OF_FIELDS, PATCHES, SPEC, with_labels, without_nulls},
     runtime,
 };
 
@@ -144,6 +144,11 @@ impl Seen {
                 Err(why) => (Err(why), Vec::new()),
             },
         };
+        // Where the status is written with the object, each write counts as another version.
+        let generation = match kind.may_lack_status() {
+            true => runtime::number_of(&raw.spec),
+            false => raw.generation,
+        };
         Self {
             spec: kind.has_runtime().then_some(raw.spec),
             kind,
@@ -154,7 +159,7 @@ impl Seen {
                 name: raw.name,
                 uid: raw.uid,
                 claim: raw.claim,
-                generation: raw.generation,
+                generation,
                 deleting: raw.deleting,
                 job,
                 suspend: raw.suspend,
@@ -284,7 +289,7 @@ impl Made {
             .into_iter()
             .find(|owner| owner.controller == Some(true));
         let annotations = metadata.annotations.as_ref();
-        let generation = annotations.and_then(|all| all.get(GENERATION));
+        let generation = annotations.and_then(|all| all.get(SPEC).or(all.get(GENERATION)));
         Some(Self {
             name: JobName {
                 namespace: metadata.namespace.clone()?,
@@ -600,5 +605,36 @@ mod tests {
         let (suspends, objection) = plan_of(&gone, &began);
         let why = objection.unwrap();
         assert!(suspends.is_none() && why.ends_with(NOT_OURS), "{why}");
+    }
+
+    /// A coordinator of another version may read the same spec in other words.
+    #[test]
+    fn a_status_that_is_written_with_the_object_makes_no_other_version() {
+        let kind = adopt::adoptable("aitrainingjobs").unwrap();
+        let seen = |generation: i64, image: &str| {
+            let object = json!({
+                "apiVersion": "kongming.cce.baiudbce.com/v1", "kind": "AITrainingJob",
+                "metadata": { "name": "digits", "namespace": "team-a", "uid": "u", "generation": generation,
+                    "labels": { LABEL: "true" } },
+                "spec": { "image": image, "replicas": 1 }, "status": { "phase": generation },
+            });
+            Seen::of(
+                kind,
+                Raw::of(serde_json::from_value(object).unwrap()).unwrap(),
+            )
+        };
+        let first = seen(1, "a").object;
+        assert_eq!(seen(7, "a").object.generation, first.generation);
+        assert_ne!(seen(1, "b").object.generation, first.generation);
+        let made = super::super::made::object(&kind, &first, &Wanted::default());
+        let made = Made::of(
+            serde_json::from_value({
+                let mut made = made;
+                made["metadata"]["uid"] = json!("m");
+                made
+            })
+            .unwrap(),
+        );
+        assert_eq!(made.unwrap().child.made_from, Some(first.generation));
     }
 }

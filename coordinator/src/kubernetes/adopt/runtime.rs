@@ -71,10 +71,23 @@ pub(super) fn patches(spec: &Value) -> Option<String> {
             patch.remove("time");
         }
     }
-    let text = (!all.is_empty()).then(|| Value::Array(all).to_string())?;
-    let digest = digest(&SHA256, text.as_bytes());
-    let hex = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    let digest = (!all.is_empty()).then(|| of_json(&Value::Array(all)))?;
+    let hex = digest.iter().map(|byte| format!("{byte:02x}"));
     Some(hex.collect())
+}
+
+/// A number that another spec hardly has, too.
+pub(super) fn number_of(spec: &Value) -> i64 {
+    let digest = of_json(spec);
+    let (first, _) = digest.split_first_chunk().expect("it has 32 bytes");
+    i64::from_be_bytes(*first)
+}
+
+/// The names in a mapping are in their order, whoever wrote them.
+fn of_json(value: &Value) -> Vec<u8> {
+    digest(&SHA256, value.to_string().as_bytes())
+        .as_ref()
+        .to_vec()
 }
 
 #[cfg(test)]

@@ -72,10 +72,15 @@ pub(crate) struct Plan {
     /// jobs give them back.
     pub(crate) pods: bool,
     pub(crate) scarce: bool,
+    /// Processes of most jobs are started again alone.
+    pub(crate) restarts: bool,
 }
 
 /// How many seeds in a hundred have worker pods.
 const PODS_SHARE: u64 = 15;
+
+/// How many seeds in a hundred have jobs whose processes are started again alone.
+const RESTARTS_SHARE: u64 = 15;
 
 impl Plan {
     /// Draws whether the world has worker pods, from a source of its own.
@@ -109,6 +114,18 @@ impl Plan {
         (self.fault_gap, self.user_gap) = (gap, gap * 2);
         // A gang gives its pods back after five minutes.
         self.calm = Duration::from_secs(400);
+    }
+
+    /// Draws whether processes are started again alone, from a source of its own. Ranks fail there
+    /// whatever else does.
+    pub(crate) fn draw_restarts(&mut self, seed: u64, cut: &Cut) {
+        // These bytes spell "rest".
+        self.restarts = Rng::new(seed ^ 0x7265_7374).percent(RESTARTS_SHARE);
+        if self.restarts {
+            let fail = [Fault::RankError, Fault::RankKilled, Fault::SickNode];
+            let kept = |fault: &Fault| cut.faults.as_ref().is_none_or(|kept| kept.contains(fault));
+            self.faults.extend(fail.into_iter().filter(kept));
+        }
     }
 
     /// Draws what only some worlds have, from a source of its own, so that the other worlds stay
@@ -185,6 +202,7 @@ impl Plan {
             versions: false,
             pods: false,
             scarce: false,
+            restarts: false,
         };
         match size {
             Size::Mixed => {}

@@ -363,7 +363,8 @@ impl World {
         let rank = self.machines[machine]
             .runs
             .get(&run)
-            .and_then(|group| Some(group.ranks.get(local)?.report.rank));
+            .and_then(|group| group.ranks.get(local))
+            .map(|rank| (rank.report.rank, rank.report.attempt));
         let before = alive(self);
         self.rank_ends(machine, run.clone(), life, local, exit, error);
         // A rank that cannot be killed now goes on.

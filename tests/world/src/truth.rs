@@ -32,6 +32,8 @@ pub(crate) struct Truth {
     pub(crate) newest_stepped: BTreeMap<JobUid, Generation>,
     /// Runs whose workers were started, and the machine on which.
     pub(crate) launched: BTreeSet<(RunId, usize)>,
+    /// How many attempts of each rank of a run have failed.
+    pub(crate) failures: BTreeMap<(RunId, u32), u32>,
     pub(crate) highest_term: Term,
     /// When an older copy of the coordinator's store was put back. Decisions made since that copy
     /// are forgotten.

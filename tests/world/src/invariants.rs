@@ -76,7 +76,7 @@ pub(crate) use pods::{no_living_pod_is_deleted, no_pod_too_many};
 pub(crate) use ends::past_its_deadline;
 
 pub(crate) use fences::one_generation_lives;
-pub(crate) use restarts::{restart_is_asked_rightly, started_again_once};
+pub(crate) use restarts::{failed_for_ever, restart_is_asked_rightly, started_again_once};
 pub(crate) use roles::{roles_are_filled, shares_are_understood};
 
 pub(crate) use decisions::{

@@ -137,6 +137,8 @@ pub(crate) struct Group {
     pub(crate) released: bool,
     /// What the agent of this number was last told of it.
     pub(crate) told: Option<(u64, GroupStatus)>,
+    /// Orders to start a rank again: from which agent, over which connection, the rank and its attempt.
+    pub(crate) asked: BTreeSet<(u64, u64, u32, u32)>,
     /// The last agent that had it stopped.
     pub(crate) stopped_by: Option<u64>,
     /// The number of the connection between agent and runner.
@@ -249,6 +251,7 @@ impl Group {
             left: None,
             released: false,
             told: None,
+            asked: BTreeSet::new(),
             stopped_by: None,
             line: 0,
         }

@@ -120,11 +120,44 @@ impl Plan {
     /// whatever else does.
     pub(crate) fn draw_restarts(&mut self, seed: u64, cut: &Cut) {
         // These bytes spell "rest".
-        self.restarts = Rng::new(seed ^ 0x7265_7374).percent(RESTARTS_SHARE);
-        if self.restarts {
-            let fail = [Fault::RankError, Fault::RankKilled, Fault::SickNode];
-            let kept = |fault: &Fault| cut.faults.as_ref().is_none_or(|kept| kept.contains(fault));
-            self.faults.extend(fail.into_iter().filter(kept));
+        let mut rest = Rng::new(seed ^ 0x7265_7374);
+        self.restarts = rest.percent(RESTARTS_SHARE);
+        if !self.restarts {
+            return;
+        }
+        // Who fails again and again waits in between.
+        let longer = rest.ms(10_000, 30_000);
+        if cut.trouble_ms.is_none() {
+            self.trouble += longer;
+        }
+        let fail = [Fault::RankError, Fault::RankKilled, Fault::SickNode];
+        let new = |fault: &Fault| {
+            let kept = cut.faults.as_ref().is_none_or(|kept| kept.contains(fault));
+            kept && !self.has(*fault)
+        };
+        let new: Vec<Fault> = fail.into_iter().filter(new).collect();
+        self.faults.extend(new);
+        if cut.faults.is_none() && rest.percent(50) {
+            // Elsewhere the whole world is formed anew so often that few ranks fail alone.
+            self.fault_gap = rest.ms(1_000, 4_000);
+            self.faults = vec![
+                Fault::RankError,
+                Fault::RankSegfault,
+                Fault::RankKilled,
+                Fault::SickNode,
+                Fault::AgentCrash,
+                Fault::RunnerConnection,
+                Fault::RunnerKilled,
+                Fault::SessionBreak,
+                Fault::CutUp,
+                Fault::CoordinatorCrash,
+                Fault::CrashAfterCommit,
+            ];
+        }
+        // A worker needs a node beside the head's.
+        if cut.machines.is_none() {
+            self.machines = self.machines.max(3);
+            self.members_max = self.members_max.max(3);
         }
     }
 

@@ -11,6 +11,7 @@ use muster_core::{
 
 use crate::{
     event::{Event, Order},
+    fault::Fault,
     invariants,
     machine::{Group, Rank, Runner},
     runner::rank_report,
@@ -52,7 +53,39 @@ impl Group {
     }
 }
 
+/// Ways in which a rank fails, and what else may break while it waits.
+const FAILURES: [Fault; 5] = [
+    Fault::RankError,
+    Fault::RankSegfault,
+    Fault::RankKilled,
+    Fault::SickNode,
+    Fault::RunnerKilled,
+];
+
 impl World {
+    /// Where processes are started again alone they fail more often than elsewhere.
+    pub(crate) fn failure_instead(&mut self) -> Option<(Fault, usize)> {
+        if !self.plan.restarts || !self.traits.percent(60) {
+            return None;
+        }
+        let known: Vec<Fault> = FAILURES
+            .into_iter()
+            .filter(|fault| self.plan.has(*fault))
+            .collect();
+        let alone = |group: &Group| {
+            let mut ranks = group.ranks.iter();
+            ranks.any(|rank| group.restarts_alone(rank.report.rank))
+        };
+        let has_some = |machine: &usize| {
+            self.machines[*machine]
+                .runs
+                .values()
+                .any(|group| group.is_held() && alone(group))
+        };
+        let machines: Vec<usize> = (0..self.machines.len()).filter(has_some).collect();
+        Some((*self.traits.pick(&known)?, *self.traits.pick(&machines)?))
+    }
+
     /// The agent has just told the brain this of its runner.
     pub(crate) fn was_told(&mut self, machine: usize, run: &RunId, status: GroupStatus) {
         let place = &mut self.machines[machine];
@@ -102,10 +135,21 @@ impl World {
             words::run(run)
         );
         invariants::restart_is_asked_rightly(self, machine, run, rank, attempt);
+        let place = &mut self.machines[machine];
+        let agent = place.agent.as_ref().map_or(0, |agent| agent.id);
+        // The agent's shell sends each order once over each connection.
+        let new = place.runs.get_mut(run).is_some_and(|group| {
+            let order = (agent, group.line, rank, attempt);
+            group.asked.insert(order)
+        });
+        if !new {
+            return;
+        }
         self.tell_runner(machine, run, Order::Restart { rank, attempt });
     }
 
-    /// The order reaches the runner, which obeys it only if it is the next one of a rank that waits.
+    /// The order reaches the runner. It obeys the next order of a rank that waits, and knows one that
+    /// was given before. After any other the agent ends the group.
     pub(crate) fn restart_ordered(
         &mut self,
         machine: usize,
@@ -117,15 +161,19 @@ impl World {
         let Some(group) = self.group(machine, &run, life) else {
             return;
         };
-        let of_rank = |known: &&Rank| known.report.rank == rank;
-        let next = group.ranks.iter().find(of_rank).is_some_and(|known| {
-            group.waits(known) && !known.ordered && known.report.attempt + 1 == attempt
-        });
-        if !next {
+        let mut ranks = group.ranks.iter();
+        let local = ranks.position(|known| known.report.rank == rank);
+        let known = local.map(|local| &group.ranks[local]);
+        let newest = known.map_or(0, |known| known.report.attempt + u32::from(known.ordered));
+        let ends = group.phase != GroupPhase::Running || group.stop_asked;
+        if ends || attempt <= newest {
             return self.speak_soon(machine, run);
         }
-        let local = group.ranks.iter().position(|known| known.report.rank == rank);
-        let local = local.expect("found above");
+        let next = known.is_some_and(|known| group.waits(known) && attempt == newest + 1);
+        let Some(local) = local.filter(|_| next) else {
+            invariants::silence_never_kills(self, machine, &run);
+            return self.stop_group(machine, run, life, Duration::ZERO);
+        };
         group.ranks[local].ordered = true;
         let delay = self.rng.ms(5, self.plan.launch_ms);
         self.after(

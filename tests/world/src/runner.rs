@@ -322,11 +322,7 @@ impl World {
         }
         let (world, rank) = (group.world, group.ranks[local].report.rank);
         if !exit.is_success() {
-            *self
-                .truth
-                .failures
-                .entry((run.clone(), rank))
-                .or_insert(0) += 1;
+            *self.truth.failures.entry((run.clone(), rank)).or_insert(0) += 1;
         }
         note!(
             self,

@@ -32,7 +32,10 @@ impl World {
             return;
         };
         let machine = self.drawn_machine();
-        let (fault, machine) = self.silence_instead().unwrap_or((fault, machine));
+        let (fault, machine) = self
+            .silence_instead()
+            .or_else(|| self.failure_instead())
+            .unwrap_or((fault, machine));
         self.strikes += 1;
         if self.backup.is_none() && self.plan.has(Fault::StoreRestored) {
             self.store_restored();

@@ -248,7 +248,10 @@ impl World {
             }
         }
         if finished {
-            self.trainings.get_mut(&world).expect("worlds stay").finished = true;
+            self.trainings
+                .get_mut(&world)
+                .expect("worlds stay")
+                .finished = true;
         } else {
             self.queue.push(now + every, Event::Step { world });
         }

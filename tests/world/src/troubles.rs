@@ -164,7 +164,13 @@ impl World {
     }
 
     /// A run's workers on this machine do something, or something is done to them.
-    pub(crate) fn did(&mut self, machine: usize, run: &RunId, kind: Kind, rank: Option<(u32, u32)>) {
+    pub(crate) fn did(
+        &mut self,
+        machine: usize,
+        run: &RunId,
+        kind: Kind,
+        rank: Option<(u32, u32)>,
+    ) {
         let at = self.now;
         self.truth.deeds.entry(run.clone()).or_default().push(Deed {
             kind,

@@ -77,6 +77,31 @@ pub(crate) fn started_again_once(
     }
 }
 
+/// I13: ranks that have failed in a generation that goes on, and are not to be started again later.
+pub(crate) fn failed_for_ever(world: &World) -> Vec<(String, String)> {
+    let now = world.leader().map(|leader| leader.clock.at(world.now));
+    let mut found = Vec::new();
+    for place in &world.machines {
+        for (run, group) in place.runs.iter().filter(|(_, group)| group.is_awaited()) {
+            let job = world.store.jobs.get(&run.job);
+            let current = job.and_then(|job| job.current.as_ref());
+            let Some(current) = current.filter(|current| current.number == run.generation) else {
+                continue;
+            };
+            let later = |rank: u32| {
+                let restarts = current.member_restarts.get(&rank);
+                restarts.and_then(|restarts| restarts.due) > now
+            };
+            let failed = group.ranks.iter().filter(|rank| group.waits(rank));
+            for rank in failed.filter(|rank| !later(rank.report.rank)) {
+                let key = format!("rank {} of {}", rank.report.rank, words::run(run));
+                found.push((key, "failed, and is not started again".to_owned()));
+            }
+        }
+    }
+    found
+}
+
 /// Whether a node is told of no attempt that is not stored.
 pub(super) fn are_stored(generation: &GenerationRecord, told: &BTreeMap<u32, u32>) -> bool {
     told.iter().all(|(rank, attempt)| {
@@ -104,8 +129,7 @@ pub(super) fn are_due(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
         let mut lost = known.into_iter().flat_map(|known| &known.member_restarts);
         if let Some((rank, _)) = lost.find(|(rank, old)| {
             let new = generation.member_restarts.get(rank);
-            new.is_none_or(|new| new.attempt < old.attempt)
-                || answered(new) < answered(Some(old))
+            new.is_none_or(|new| new.attempt < old.attempt) || answered(new) < answered(Some(old))
         }) {
             let what = format!("an attempt of {} is taken back", rank_of(*rank));
             return Some(("I5", what));
@@ -151,10 +175,7 @@ pub(super) fn are_due(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
     ))
 }
 
-fn new_incidents<'a>(
-    before: &JobRecord,
-    job: &'a JobRecord,
-) -> impl Iterator<Item = &'a Incident> {
+fn new_incidents<'a>(before: &JobRecord, job: &'a JobRecord) -> impl Iterator<Item = &'a Incident> {
     let new = blames::count(job).saturating_sub(blames::count(before));
     job.incidents.iter().rev().take(new as usize)
 }
@@ -184,17 +205,16 @@ fn answers_all(world: &World, job: &JobRecord, incident: &Incident) -> bool {
         && incident.charged == Charged::Job
         && incident.culprit.as_ref().is_some_and(restarted)
         && incident.collateral.iter().all(restarted);
-    let current = job.current.as_ref();
-    let goes_on = current.is_some_and(|current| {
-        let run = current.run(&job.uid);
+    // A decision about something else may have ended it in the same turn.
+    let generation = incident.from.and_then(|from| job.generation(from));
+    let goes_on = generation.is_some_and(|generation| {
+        let run = generation.run(&job.uid);
         let finished = |node: &NodeName| {
             let machine = world.machine_named(node);
             let group = machine.and_then(|machine| world.machines[machine].runs.get(&run));
             group.is_some_and(Group::finished)
         };
-        incident.from == Some(current.number)
-            && incident.to == incident.from
-            && current.dead.iter().all(finished)
+        incident.to == incident.from && generation.dead.iter().all(finished)
     });
     own && goes_on
 }

@@ -49,8 +49,8 @@ impl Truth {
     /// and nobody can say who is to blame. Two things must still hold: no two groups share a GPU or
     /// meet, and every job makes progress or says what it waits for.
     pub(crate) fn is_forgiven(&self, rule: &str) -> bool {
-        const OF_MEMORY: [&str; 13] = [
-            "R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "I17", "I20", "R4",
+        const OF_MEMORY: [&str; 14] = [
+            "R3", "R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "I17", "I20", "R4",
         ];
         self.rolled_back.is_some() && OF_MEMORY.contains(&rule)
     }

@@ -209,14 +209,27 @@ fn answers_all(world: &World, job: &JobRecord, incident: &Incident) -> bool {
     let generation = incident.from.and_then(|from| job.generation(from));
     let goes_on = generation.is_some_and(|generation| {
         let run = generation.run(&job.uid);
-        let finished = |node: &NodeName| {
+        // A node that is not heard yet may have ended it for good.
+        let goes_on = |node: &NodeName| {
             let machine = world.machine_named(node);
             let group = machine.and_then(|machine| world.machines[machine].runs.get(&run));
-            group.is_some_and(Group::finished)
+            group.is_some_and(Group::finished) || !is_heard(world, node)
         };
-        incident.to == incident.from && generation.dead.iter().all(finished)
+        incident.to == incident.from && generation.dead.iter().all(goes_on)
     });
     own && goes_on
+}
+
+/// Whether the leading coordinator has a session with this node.
+fn is_heard(world: &World, node: &NodeName) -> bool {
+    let (Some(leader), machine) = (world.leader(), world.machine_named(node)) else {
+        return false;
+    };
+    let mut conns = leader
+        .sessions
+        .values()
+        .filter_map(|id| world.conns.get(id));
+    conns.any(|conn| Some(conn.machine) == machine && conn.coordinator_open)
 }
 
 /// A generation in which only such ranks have failed goes on, unless its job ends.

@@ -159,6 +159,21 @@ impl Run {
         }
     }
 
+    /// Whether this attempt of a rank is the next one, and may begin: the one before has failed, and
+    /// nothing ends the group.
+    pub(super) fn awaits(&self, number: u32, attempt: u32) -> bool {
+        let State::Up(status) = &self.state else {
+            return false;
+        };
+        if status.phase != GroupPhase::Running || self.stop_asked.is_some() {
+            return false;
+        }
+        status.ranks.iter().any(|rank| {
+            let failed = rank.exit.is_some_and(|exit| !exit.is_success());
+            rank.rank == number && rank.attempt + 1 == attempt && failed
+        })
+    }
+
     /// The report about this run. `clear`: no other run on this node prevents its start.
     pub(super) fn report(&self, run: &RunId, clear: bool) -> RunReport {
         let mut report = RunReport::preparing(run.clone(), self.term);

@@ -17,7 +17,7 @@ use muster_core::{
 use crate::{
     coordinator::Process,
     event::Event,
-    invariants::{on_slots, past_its_deadline},
+    invariants::{self, on_slots, past_its_deadline},
     machine::Machine,
     plan::Plan,
     words,
@@ -116,6 +116,7 @@ pub(crate) fn look(world: &mut World) {
             );
         }
     }
+    wrong.extend(invariants::failed_for_ever(world));
     wrong.extend(world.pods_wrong());
     gangs_give_way(world);
     world

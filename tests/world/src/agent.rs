@@ -515,7 +515,6 @@ impl World {
                 let runs = &mut self.machines[machine].runs;
                 runs.retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
             }
-            Effect::Restart { .. } => {}
             Effect::Retire { .. } => self.pod_retires(machine),
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");

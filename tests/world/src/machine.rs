@@ -335,6 +335,7 @@ impl Group {
             let report = &rank.report;
             Some(SeenExit {
                 rank: Some(report.rank),
+                attempt: report.attempt,
                 pid: report.pid,
                 started_at: report.started_at?,
                 exit: report.exit?,

@@ -507,6 +507,7 @@ fn a_restarted_agent_shows_what_is_there_and_touches_nothing() {
         state,
     };
     let exit = SeenExit {
+        attempt: 1,
         rank: Some(3),
         pid: 9,
         started_at: Timestamp(1),
@@ -563,6 +564,7 @@ fn a_lost_runner_leaves_its_last_words() {
     wants(&mut node, vec![running("a", 1)]);
     hears(&mut node, "a", 1, GroupPhase::Holding);
     let exit = SeenExit {
+        attempt: 1,
         rank: None,
         pid: 9,
         started_at: Timestamp(1),

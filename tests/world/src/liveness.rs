@@ -222,7 +222,9 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
             .as_ref()
             .map_or(0, |current| current.size() as usize);
         let could = room.min(job.replicas as usize);
-        return if could > have || have > job.replicas as usize {
+        // It keeps what it has until it could have as much as it wants.
+        let too_many = have > job.replicas as usize && room >= job.replicas as usize;
+        return if could > have || too_many {
             Err(format!(
                 "has {have} nodes, wants {}, could have {could}; {}",
                 job.replicas,

@@ -389,9 +389,10 @@ impl Supervisor {
             Effect::Hold { assignment, term } => self.hold(*assignment, term),
             Effect::Start { assignment, start } => return self.start(&assignment, &start),
             Effect::Restart { run, rank, attempt } => {
-                info!(run = %run, rank, attempt, "starting a rank again");
                 self.order(&run, |orders| {
-                    orders.attempts.insert(rank, attempt);
+                    if orders.attempts.insert(rank, attempt) != Some(attempt) {
+                        info!(run = %run, rank, attempt, "starting a rank again");
+                    }
                 });
             }
             Effect::Stop { run, grace, reason } => {

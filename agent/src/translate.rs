@@ -115,6 +115,7 @@ pub(crate) fn seen_exits(records: &[wire::ExitRecord], this_boot: bool) -> Vec<S
     let at = |us: u64| Timestamp(if this_boot { us } else { 0 });
     let seen = |record: &wire::ExitRecord| SeenExit {
         rank: record.rank,
+        attempt: record.attempt,
         pid: u32::try_from(record.pid).unwrap_or(0),
         started_at: at(record.started_us),
         exit: exit(record.exit),

@@ -109,8 +109,8 @@ pub struct Start {
     /// launcher.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<Key>,
-    /// The ranks of this node that shall have been started again alone, each with the number of its
-    /// newest attempt.
+    /// The attempt that each restarted rank of this node must have reached. Ranks in their first
+    /// attempt are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attempts: BTreeMap<u32, u32>,
 }
@@ -301,8 +301,7 @@ impl Assignment {
         }
     }
 
-    /// Whether a process of the member with this number, or of the only one here, is started again
-    /// alone if it fails.
+    /// Whether a failed process of the member with this number is started again alone.
     pub fn restarts_alone(&self, number: u32) -> bool {
         let place = self.layout.place(number);
         place.is_some_and(|place| place.share.restarts_alone)

@@ -35,7 +35,7 @@ impl JobRecord {
 pub fn lost(record: &JobRecord, now: Timestamp) -> BTreeMap<Cause, Lost> {
     let mut sums = record.lost.clone();
     for (at, incident) in record.incidents.iter().enumerate() {
-        let next = record.incidents.get(at + 1);
+        let next = whole(&record.incidents[at + 1..]);
         let still = record
             .waiting_since
             .filter(|_| next.is_none())
@@ -48,8 +48,16 @@ pub fn lost(record: &JobRecord, now: Timestamp) -> BTreeMap<Cause, Lost> {
 /// Adds the oldest incident to the sums. The caller drops it next.
 pub(crate) fn close_oldest(record: &mut JobRecord) {
     let mut sums = std::mem::take(&mut record.lost);
-    if let [oldest, next, ..] = &record.incidents[..] {
-        add(&mut sums, oldest, Some(next), next.event_at, Duration::ZERO);
+    if let [oldest, others @ ..] = &record.incidents[..] {
+        let next = whole(others);
+        let until = next.or(others.last()).map(|next| next.event_at);
+        add(
+            &mut sums,
+            oldest,
+            next,
+            until.unwrap_or_default(),
+            Duration::ZERO,
+        );
     }
     record.lost = sums;
 }
@@ -67,6 +75,11 @@ pub(crate) fn goes_on(record: &mut JobRecord, now: Timestamp) {
     }
 }
 
+/// The first of these incidents after which all processes were started again.
+fn whole(incidents: &[Incident]) -> Option<&Incident> {
+    incidents.iter().find(|one| one.restarted_ranks.is_empty())
+}
+
 fn end(record: &JobRecord, now: Timestamp) -> Timestamp {
     record.finished.map_or(now, |finished| finished.min(now))
 }
@@ -80,6 +93,10 @@ fn add(
     until: Timestamp,
     still: Duration,
 ) {
+    if !incident.restarted_ranks.is_empty() {
+        // The job trained on without them.
+        return;
+    }
     let over = incident
         .first_step_at
         .or(incident.joined_at)
@@ -91,10 +108,6 @@ fn add(
     );
     let sum = sums.entry(incident.cause).or_default();
     sum.incidents += 1;
-    if !incident.restarted_ranks.is_empty() {
-        // The job trained on without them.
-        return;
-    }
     sum.waited += waited.min(whole);
     sum.time += whole.saturating_sub(waited);
 }

@@ -37,9 +37,8 @@ impl Charge {
 }
 
 impl JobTurn<'_> {
-    /// Ends the current generation because of this evidence, or starts those of its processes again
-    /// that have failed. `doubted`: when the first of it was
-    /// seen.
+    /// Acts on this evidence: starts the failed processes again if that answers all of it, else
+    /// retires the generation. `doubted`: when the first evidence was seen.
     pub(crate) fn break_generation(&mut self, evidence: &[Evidence], doubted: Timestamp) {
         let generation = self.job.current.clone();
         let generation = generation.expect("only a current generation is judged");
@@ -61,6 +60,16 @@ impl JobTurn<'_> {
             // The job asked for this end, so it pays nothing.
             blame.charged = Charged::Nobody;
         }
+        // If a rank did not fail first, its end follows from what did.
+        let alone = match blame.rank {
+            Some(_) => member_restart::ranks_alone(self.nodes, self.uid, &generation, evidence),
+            None => None,
+        };
+        match &alone {
+            // The others train on, so their steps say nothing about this rank.
+            Some(_) => self.note_lasted(generation.began(blame.rank), blame.event_at),
+            None => budget::note_progress(self.job, &steps, self.policy, self.now),
+        }
         self.note_break(&blame, ruling.as_ref(), &generation, &steps, doubted);
         if let (Some(ruling), Some(Then::Fail | Then::Succeed)) = (&ruling, then) {
             self.retire_broken(&blame);
@@ -72,16 +81,11 @@ impl JobTurn<'_> {
         } else {
             self.job.doubtful_in_row = doubtful_in_row + u32::from(blame.doubtful);
             let charge = self.charge(&blame, ruling.as_ref());
-            // If a rank did not fail first, its end follows from what did.
-            let alone = blame.rank.and_then(|_| {
-                member_restart::ranks_alone(self.nodes, self.uid, &generation, evidence)
-            });
             match (&charge.restart, alone) {
                 (Restart::At(at), Some(ranks)) => {
-                    blame
-                        .message
-                        .push_str(&member_restart::sentence(&ranks, *at, self.now));
-                    self.restart_members(ranks, *at);
+                    let follows = member_restart::sentence(&ranks, *at, self.now);
+                    blame.message.push_str(&follows);
+                    self.restart_members(ranks, *at, &blame.message);
                 }
                 _ => self.retire_broken(&blame),
             }
@@ -120,7 +124,6 @@ impl JobTurn<'_> {
         doubted: Timestamp,
     ) {
         let job = &mut *self.job;
-        budget::note_progress(job, steps, self.policy, self.now);
         job.open_incident(Incident {
             cause: blame.cause,
             message: blame.message.clone(),
@@ -146,7 +149,9 @@ impl JobTurn<'_> {
                 crash_loop: None,
             };
         }
-        crash_loop::note(job, blame.symptom.as_deref(), blame.event_at);
+        let began = job.current.as_ref().and_then(|g| g.began(blame.rank));
+        let lasted = began.map_or(Duration::ZERO, |at| blame.event_at.since(at));
+        crash_loop::note(job, blame.symptom.as_deref(), lasted);
         Charge {
             crash_loop: job.crash_loop.clone(),
             restart: budget::charge(job, ruling, self.policy, self.now),

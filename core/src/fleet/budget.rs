@@ -111,10 +111,7 @@ pub(crate) fn note_progress(
 /// last rank was started.
 fn trains_since(record: &JobRecord) -> Option<Timestamp> {
     let number = record.current.as_ref()?.number;
-    let receipt = record
-        .incidents
-        .last()
-        .filter(|receipt| receipt.to == Some(number))?;
+    let receipt = record.receipt_of(number)?;
     receipt.joined_at.or(receipt.launched_at)
 }
 

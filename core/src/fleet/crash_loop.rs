@@ -6,10 +6,7 @@
 
 use std::time::Duration;
 
-use crate::{
-    fleet::{job::CrashLoop, job::JobRecord},
-    time::Timestamp,
-};
+use crate::fleet::{job::CrashLoop, job::JobRecord};
 
 /// This many like failures in a row are reported. It is two, because the first failure may be
 /// chance and the restart budget is small.
@@ -38,14 +35,8 @@ impl CrashLoop {
 }
 
 /// Notes a failure that is charged to the job. `symptom`: how its program ended, if a program did.
-/// `failed_at`: when.
-pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, failed_at: Timestamp) {
-    let lasted = record
-        .current
-        .as_ref()
-        .and_then(|generation| generation.started_at)
-        .map(|at| failed_at.since(at));
-    let lasted = lasted.unwrap_or_default();
+/// `lasted`: how long that, or the whole generation, had run.
+pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, lasted: Duration) {
     let early = record.furthest_step.is_none() && lasted < EARLY;
     let before = record.crash_loop.take();
     let Some(symptom) = symptom.filter(|_| early) else {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    fleet::{gather, generation, job_turn::JobTurn},
+    fleet::{gather, generation, job_turn::JobTurn, receipt::Incident},
     run::RunReport,
     time::Timestamp,
 };
@@ -16,16 +16,10 @@ impl JobTurn<'_> {
         let Some(generation) = job.current.as_ref() else {
             return;
         };
-        let Some(incident) = job
-            .incidents
-            .last()
-            .filter(|i| i.to == Some(generation.number))
-        else {
+        let number = generation.number;
+        let Some(incident) = job.receipt_of(number) else {
             return;
         };
-        if !incident.restarted_ranks.is_empty() {
-            return self.fill_restart();
-        }
         let mut filled = incident.clone();
         if !job.retiring.is_empty()
             && !job
@@ -75,31 +69,42 @@ impl JobTurn<'_> {
                 (filled.first_step_at, filled.first_step_after) = (Some(at), Some(step));
             }
         }
-        if filled != *incident
-            && let Some(last) = self.job.incidents.last_mut()
-        {
-            *last = filled;
+        if filled != *incident {
+            let own =
+                |one: &&mut Incident| one.to == Some(number) && one.restarted_ranks.is_empty();
+            if let Some(receipt) = self.job.incidents.iter_mut().rev().find(own) {
+                *receipt = filled;
+            }
         }
+        self.fill_restarts();
     }
 
-    /// Fills in when the last of the ranks was started that are started again alone.
-    fn fill_restart(&mut self) {
+    /// Notes when the last of the restarted ranks had started, for each restart of this generation.
+    fn fill_restarts(&mut self) {
         let job = &*self.job;
-        let (Some(generation), Some(incident)) = (&job.current, job.incidents.last()) else {
+        let Some(generation) = &job.current else {
             return;
         };
         let started = |rank: &u32| {
-            let run =
-                generation::report(self.nodes, self.uid, generation, generation.node_of(*rank)?)?;
+            let node = generation.node_of(*rank)?;
+            let run = generation::report(self.nodes, self.uid, generation, node)?;
             let restarts = generation.member_restarts.get(rank)?;
             let report = run.ranks.iter().find(|report| report.rank == *rank)?;
             let newest = report.attempt >= restarts.attempt && restarts.due.is_none();
             report.started_at.filter(|_| newest)
         };
-        let all: Option<Vec<Timestamp>> = incident.restarted_ranks.iter().map(started).collect();
-        let launched = all.and_then(|all| all.into_iter().max());
-        if let Some(incident) = self.job.incidents.last_mut() {
-            incident.launched_at = incident.launched_at.or(launched);
+        let open = |(_, one): &(usize, &Incident)| {
+            let of_ranks = !one.restarted_ranks.is_empty() && one.launched_at.is_none();
+            of_ranks && one.to == Some(generation.number)
+        };
+        let launched = |(at, one): (usize, &Incident)| {
+            let all: Option<Vec<Timestamp>> = one.restarted_ranks.iter().map(started).collect();
+            Some((at, all?.into_iter().max()?))
+        };
+        let all = job.incidents.iter().enumerate();
+        let found: Vec<(usize, Timestamp)> = all.filter(open).filter_map(launched).collect();
+        for (at, launched) in found {
+            self.job.incidents[at].launched_at = Some(launched);
         }
     }
 }

@@ -296,7 +296,7 @@ pub struct MemberRestart {
     pub attempt: u32,
     /// When it was ordered.
     pub at: Timestamp,
-    /// That attempt has failed, too, and the next is ordered then.
+    /// That attempt has failed. The next is ordered at this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
 }
@@ -403,6 +403,12 @@ impl JobRecord {
         self.trained_last()
             .filter(|_| self.phase.is_over())
             .or_else(|| self.latest())
+    }
+
+    /// The receipt of the incident that this generation answered as a whole.
+    pub(crate) fn receipt_of(&self, number: Generation) -> Option<&Incident> {
+        let mut newest_first = self.incidents.iter().rev();
+        newest_first.find(|one| one.to == Some(number) && one.restarted_ranks.is_empty())
     }
 
     /// The last generation that trained.

@@ -231,10 +231,8 @@ impl JobTurn<'_> {
     fn evidence(&self, generation: &GenerationRecord) -> Vec<Evidence> {
         let deadline = self.deadline(generation);
         let mut evidence = gather::evidence(self.nodes, self.uid, generation, self.now, deadline);
-        let receipt = self.job.incidents.last();
-        let launched = receipt
-            .filter(|incident| incident.to == Some(generation.number))
-            .is_some_and(|incident| incident.launched_at.is_some());
+        let receipt = self.job.receipt_of(generation.number);
+        let launched = receipt.is_some_and(|incident| incident.launched_at.is_some());
         if launched {
             evidence.iter_mut().for_each(Evidence::had_launched);
         }

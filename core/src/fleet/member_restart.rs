@@ -10,7 +10,6 @@
 use std::time::Duration;
 
 use crate::{
-    exit::ExitClass,
     fleet::{
         blame::Evidence,
         generation,
@@ -24,8 +23,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The ranks that can be started again alone, if that answers all of this evidence. `None`: something
-/// else is wrong, and the generation is broken.
+/// The failed ranks, if starting them again answers all of this evidence. `None`: something else is
+/// wrong, too.
 pub(crate) fn ranks_alone(
     nodes: &Registry,
     job: &JobUid,
@@ -33,25 +32,18 @@ pub(crate) fn ranks_alone(
     evidence: &[Evidence],
 ) -> Option<Vec<u32>> {
     let alone = |found: &Evidence| {
-        let Evidence::RankExit {
-            node, rank, class, ..
-        } = found
-        else {
+        let Evidence::RankExit { node, rank, .. } = found else {
             return None;
         };
         let of_role = generation.restarts_alone(generation.number_of(*rank)?);
         let run = generation::report(nodes, job, generation, node)?;
         // An agent or a runner of an earlier version ends the group at the first failure.
         let goes_on = run.phase == RunPhase::Running;
-        // What lost a peer is started again with the whole world, unless the peer is started again.
-        let own = *class != ExitClass::PeerLost;
-        (of_role && goes_on).then_some((*rank, own))
+        (of_role && goes_on).then_some(*rank)
     };
     // A member that is only suspected may come back.
     let breaks = evidence.iter().filter(|found| found.breaks());
-    let ranks: Vec<(u32, bool)> = breaks.map(alone).collect::<Option<_>>()?;
-    let some_own = ranks.iter().any(|(_, own)| *own);
-    some_own.then(|| ranks.into_iter().map(|(rank, _)| rank).collect())
+    breaks.map(alone).collect()
 }
 
 /// What follows a failure in the words of its event: `; rank 1 alone is started again in 2s`.
@@ -79,24 +71,36 @@ impl GenerationRecord {
 }
 
 impl JobTurn<'_> {
+    /// Ends the row of failures if the rank that failed had run for a while.
+    pub(crate) fn note_lasted(&mut self, began: Option<Timestamp>, failed: Timestamp) {
+        let lasted = began.map_or(Duration::ZERO, |began| failed.since(began));
+        if lasted >= self.policy.backoff_reset {
+            self.job.failures_in_row = 0;
+        }
+    }
+
     /// Notes that these ranks have failed and are to be started again at `at`. The newest incident is
-    /// theirs.
-    pub(crate) fn restart_members(&mut self, ranks: Vec<u32>, at: Timestamp) {
+    /// theirs; `message` says what follows, too.
+    pub(crate) fn restart_members(&mut self, ranks: Vec<u32>, at: Timestamp, message: &str) {
+        let seen: Vec<u32> = ranks.iter().map(|rank| self.attempt_seen(*rank)).collect();
         let job = &mut *self.job;
         let Some(generation) = &mut job.current else {
             return;
         };
         job.restart_count += 1;
-        for rank in &ranks {
+        for (rank, seen) in ranks.iter().zip(seen) {
             let first = MemberRestart {
                 attempt: 1,
                 at: generation.started_at.unwrap_or(self.now),
                 due: None,
             };
             let restarts = generation.member_restarts.entry(*rank).or_insert(first);
+            // An older copy of the store knows fewer attempts than the node.
+            restarts.attempt = restarts.attempt.max(seen);
             restarts.due = Some(at);
         }
         if let Some(incident) = job.incidents.last_mut() {
+            incident.message = message.to_owned();
             incident.to = Some(generation.number);
             incident.to_nodes = generation.size();
             incident.decided_at = Some(self.now);
@@ -104,11 +108,23 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Orders the restarts that are due.
+    /// The attempt of this rank that its node has reported.
+    fn attempt_seen(&self, rank: u32) -> u32 {
+        let report = || {
+            let generation = self.job.current.as_ref()?;
+            let node = generation.node_of(rank)?;
+            let run = generation::report(self.nodes, self.uid, generation, node)?;
+            run.ranks.iter().find(|report| report.rank == rank)
+        };
+        report().map_or(1, |report| report.attempt)
+    }
+
+    /// Orders the restarts that are due. Nothing is started any more in a job that ends or has won.
     pub(crate) fn order_restarts(&mut self) {
         let now = self.now;
         let ending = self.job.ending.is_some();
-        let Some(generation) = self.job.current.as_mut().filter(|_| !ending) else {
+        let current = self.job.current.as_mut();
+        let Some(generation) = current.filter(|g| !ending && g.won.is_none()) else {
             return;
         };
         let mut next = None;

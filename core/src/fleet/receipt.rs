@@ -102,8 +102,8 @@ pub struct Incident {
     /// The rule of the job that decided what follows, in its words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The ranks that were started again alone, while the others went on in the same generation.
-    /// Empty: all processes were.
+    /// The ranks that were ordered to start again alone, while the others went on in the same
+    /// generation. Empty: all processes were started again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarted_ranks: Vec<u32>,
     /// The part of this incident in which nothing could be done, because nodes were missing or the

@@ -1,7 +1,7 @@
 //! One worker group as its runner describes it, and the report about it for the coordinator.
 //!
 //! A group holds until it is started. It then runs, and stops when it is told to or when its first
-//! process fails. It is dead once the runner has proven that no process of it lives. The words are
+//! process fails that is not started again alone. It is dead once the runner has proven that no process of it lives. The words are
 //! those of the runner, so that nothing is invented in between.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -63,6 +63,8 @@ impl GroupStatus {
 pub struct SeenExit {
     /// `None`: the launcher.
     pub rank: Option<u32>,
+    /// Of the rank, as in [`RankReport`].
+    pub attempt: u32,
     pub pid: u32,
     pub started_at: Timestamp,
     pub exit: Exit,
@@ -159,6 +161,21 @@ impl Run {
         }
     }
 
+    /// Whether this attempt of a rank is the next one, and may begin: the one before has failed, and
+    /// nothing ends the group.
+    pub(super) fn awaits(&self, number: u32, attempt: u32) -> bool {
+        let State::Up(status) = &self.state else {
+            return false;
+        };
+        if status.phase != GroupPhase::Running || self.stop_asked.is_some() {
+            return false;
+        }
+        status.ranks.iter().any(|rank| {
+            let failed = rank.exit.is_some_and(|exit| !exit.is_success());
+            rank.rank == number && rank.attempt + 1 == attempt && failed
+        })
+    }
+
     /// The report about this run. `clear`: no other run on this node prevents its start.
     pub(super) fn report(&self, run: &RunId, clear: bool) -> RunReport {
         let mut report = RunReport::preparing(run.clone(), self.term);
@@ -212,9 +229,15 @@ impl GroupStatus {
                 }
             };
             let rank = &mut self.ranks[place];
-            if rank.started_at > Some(seen.started_at) {
-                // It was started again since.
+            if seen.attempt < rank.attempt {
                 continue;
+            }
+            if seen.attempt > rank.attempt {
+                // What is known of the attempt before says nothing about this one.
+                *rank = RankReport {
+                    attempt: seen.attempt,
+                    ..RankReport::bare(number, rank.local_rank)
+                };
             }
             rank.pid = seen.pid;
             rank.started_at = Some(seen.started_at);
@@ -230,4 +253,46 @@ pub(super) fn older_than(run: &RunId) -> std::ops::Range<RunId> {
         job: run.job.clone(),
         generation: Generation(0),
     }..run.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(attempt: u32, code: i32) -> SeenExit {
+        SeenExit {
+            rank: Some(0),
+            attempt,
+            pid: 7,
+            started_at: Timestamp(5),
+            exit: Exit::Code(code),
+            exited_at: Timestamp(9),
+        }
+    }
+
+    fn running(attempt: u32) -> GroupStatus {
+        GroupStatus {
+            phase: GroupPhase::Running,
+            ranks: vec![RankReport {
+                attempt,
+                first_error: Some("of the attempt that was seen last".into()),
+                ..RankReport::bare(0, 0)
+            }],
+            ..GroupStatus::holding()
+        }
+    }
+
+    #[test]
+    fn the_journal_tells_of_the_newest_attempt_alone() {
+        // The journal is older than what was seen: that attempt lived to the end.
+        let mut status = running(2);
+        status.end(&[seen(1, 3)], Timestamp(10));
+        assert_eq!((status.ranks[0].attempt, status.ranks[0].exit), (2, None));
+        // It knows of an attempt that nobody has seen.
+        let mut status = running(1);
+        status.end(&[seen(2, 3)], Timestamp(10));
+        let rank = &status.ranks[0];
+        assert_eq!((rank.attempt, rank.exit), (2, Some(Exit::Code(3))));
+        assert_eq!(rank.first_error, None, "that was another attempt's");
+    }
 }

@@ -442,18 +442,9 @@ impl Node {
         let Some(run) = self.runs.get_mut(id) else {
             return;
         };
-        let State::Up(status) = &run.state else {
-            return;
-        };
-        if status.phase != GroupPhase::Running || run.stop_asked.is_some() {
-            return;
-        }
         for (number, attempt) in attempts {
-            let failed = status.ranks.iter().any(|rank| {
-                let ended = rank.exit.is_some_and(|exit| !exit.is_success());
-                rank.rank == *number && rank.attempt + 1 == *attempt && ended
-            });
-            if failed && run.restart_asked.insert(*number, *attempt) != Some(*attempt) {
+            let awaited = run.awaits(*number, *attempt);
+            if awaited && run.restart_asked.insert(*number, *attempt) != Some(*attempt) {
                 work.effects.push(Effect::Restart {
                     run: id.clone(),
                     rank: *number,

@@ -120,10 +120,11 @@ impl Waiting {
                 assignment.run == *run
             }
             Effect::Stop { run: other, .. }
-            | Effect::Restart { run: other, .. }
             | Effect::Release { run: other }
             | Effect::Purge { run: other } => other == run,
-            Effect::SaveLedger(_)
+            // A stop that overtakes it makes it void.
+            Effect::Restart { .. }
+            | Effect::SaveLedger(_)
             | Effect::EndSession(_)
             | Effect::Alarm(_)
             | Effect::Retire { .. } => false,

@@ -130,6 +130,7 @@ impl World {
             let delay = self.rng.ms(1, 50);
             self.queue.push(now + delay, Event::Speak { machine, run });
         }
+        self.was_found(machine, &found);
         self.agent_turn(machine, Input::Restarted(found));
         self.looks_for_what_is_left(machine, id);
         let dial = self.rng.ms(1, 30);
@@ -494,13 +495,14 @@ impl World {
                     .and_then(|agent| agent.heard);
                 self.tell_runner(machine, &assignment.run, Order::Start { store, heard });
             }
+            Effect::Restart { run, rank, attempt } => self.restarts(machine, &run, rank, attempt),
             Effect::Stop { run, grace, reason } => {
                 note!(
                     self,
                     "n{machine} stops {} ({grace:?}): {reason}",
                     crate::words::run(&run)
                 );
-                self.tell_runner(machine, &run, Order::Stop { grace });
+                self.stops(machine, &run, grace);
             }
             Effect::Release { run } => {
                 note!(self, "n{machine} lets go of {}", crate::words::run(&run));
@@ -513,7 +515,6 @@ impl World {
                 let runs = &mut self.machines[machine].runs;
                 runs.retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
             }
-            Effect::Restart { .. } => {}
             Effect::Retire { .. } => self.pod_retires(machine),
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");

@@ -169,6 +169,13 @@ pub(crate) enum Event {
         run: RunId,
         life: u64,
     },
+    /// The next attempt of a rank that has failed.
+    StartsAgain {
+        machine: usize,
+        run: RunId,
+        life: u64,
+        local: usize,
+    },
     RankEnds {
         machine: usize,
         run: RunId,
@@ -286,6 +293,10 @@ pub(crate) enum Order {
     },
     Renew {
         heard: Timestamp,
+    },
+    Restart {
+        rank: u32,
+        attempt: u32,
     },
     Stop {
         grace: Duration,

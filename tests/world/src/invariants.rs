@@ -25,6 +25,7 @@
 //! | I20 | a job's own rules, deadlines or time to live are not obeyed, or end it in another way than they say |
 //! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
+//! | R3 | a rank is started again that has not failed, that must end, or that the store has not ordered; or a world is formed anew although that would have been enough |
 //! | R4 | workers of one run are started twice |
 //! | R6 | a generation starts while an older one may make a step |
 //! | R7 | workers of two generations of a job with `fenceAfter` live at once, or an agent that knows no fences has such a job |
@@ -64,6 +65,7 @@ mod decisions;
 mod ends;
 mod fences;
 mod pods;
+mod restarts;
 mod roles;
 mod rollback;
 
@@ -74,6 +76,7 @@ pub(crate) use pods::{no_living_pod_is_deleted, no_pod_too_many};
 pub(crate) use ends::past_its_deadline;
 
 pub(crate) use fences::one_generation_lives;
+pub(crate) use restarts::{failed_for_ever, restart_is_asked_rightly, started_again_once};
 pub(crate) use roles::{roles_are_filled, shares_are_understood};
 
 pub(crate) use decisions::{
@@ -565,4 +568,5 @@ fn is_stored(generation: &GenerationRecord, meets: &Start) -> bool {
         && generation.peers == meets.peers
         && (meets.keys.is_empty() || generation.keys == meets.keys)
         && (meets.peers.is_empty() || meets.peers.len() == generation.size() as usize)
+        && restarts::are_stored(generation, &meets.attempts)
 }

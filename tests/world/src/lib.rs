@@ -65,6 +65,7 @@ mod pods;
 mod prewarm;
 mod queue;
 pub mod record;
+mod restarts;
 mod rng;
 mod runner;
 pub mod shrink;

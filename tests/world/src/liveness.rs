@@ -17,7 +17,7 @@ use muster_core::{
 use crate::{
     coordinator::Process,
     event::Event,
-    invariants::{on_slots, past_its_deadline},
+    invariants::{self, on_slots, past_its_deadline},
     machine::Machine,
     plan::Plan,
     words,
@@ -116,6 +116,7 @@ pub(crate) fn look(world: &mut World) {
             );
         }
     }
+    wrong.extend(invariants::failed_for_ever(world));
     wrong.extend(world.pods_wrong());
     gangs_give_way(world);
     world
@@ -221,7 +222,9 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
             .as_ref()
             .map_or(0, |current| current.size() as usize);
         let could = room.min(job.replicas as usize);
-        return if could > have || have > job.replicas as usize {
+        // It keeps what it has until it could have as much as it wants.
+        let too_many = have > job.replicas as usize && room >= job.replicas as usize;
+        return if could > have || too_many {
             Err(format!(
                 "has {have} nodes, wants {}, could have {could}; {}",
                 job.replicas,

@@ -135,6 +135,12 @@ pub(crate) struct Group {
     /// A process that escaped when the runner was killed.
     pub(crate) left: Option<Left>,
     pub(crate) released: bool,
+    /// What the agent of this number was last told of it.
+    pub(crate) told: Option<(u64, GroupStatus)>,
+    /// Orders to start a rank again: from which agent, over which connection, the rank and its attempt.
+    pub(crate) asked: BTreeSet<(u64, u64, u32, u32)>,
+    /// The last agent that had it stopped.
+    pub(crate) stopped_by: Option<u64>,
     /// The number of the connection between agent and runner.
     pub(crate) line: u64,
 }
@@ -143,6 +149,18 @@ pub(crate) struct Group {
 pub(crate) struct Rank {
     pub(crate) report: RankReport,
     pub(crate) alive: bool,
+    /// The next attempt was ordered, and has not begun.
+    pub(crate) ordered: bool,
+}
+
+impl Rank {
+    pub(crate) fn new(report: RankReport) -> Self {
+        Self {
+            report,
+            alive: true,
+            ordered: false,
+        }
+    }
 }
 
 impl Machine {
@@ -232,6 +250,9 @@ impl Group {
             unkillable_until: Timestamp(0),
             left: None,
             released: false,
+            told: None,
+            asked: BTreeSet::new(),
+            stopped_by: None,
             line: 0,
         }
     }
@@ -268,10 +289,12 @@ impl Group {
         self.runner != Runner::Gone && self.phase != GroupPhase::Dead
     }
 
+    /// Whether a failure in it ends it.
     pub(crate) fn failed(&self) -> bool {
-        self.ranks
-            .iter()
-            .any(|rank| rank.report.exit.is_some_and(|exit| !exit.is_success()))
+        self.ranks.iter().any(|rank| {
+            let failed = rank.report.exit.is_some_and(|exit| !exit.is_success());
+            failed && !self.waits(rank)
+        })
     }
 
     pub(crate) fn finished(&self) -> bool {
@@ -282,7 +305,7 @@ impl Group {
                 .all(|rank| rank.report.exit.is_some_and(Exit::is_success))
     }
 
-    /// Whether it can still take part in a step: every rank lives, and nothing has told it to stop.
+    /// Whether every rank lives, and nothing has told it to stop.
     pub(crate) fn trains(&self) -> bool {
         !self.ranks.is_empty() && !self.stop_asked && self.ranks.iter().all(|rank| rank.alive)
     }
@@ -312,13 +335,15 @@ impl Group {
             let report = &rank.report;
             Some(SeenExit {
                 rank: Some(report.rank),
+                attempt: report.attempt,
                 pid: report.pid,
                 started_at: report.started_at?,
                 exit: report.exit?,
                 exited_at: report.exited_at?,
             })
         };
-        self.ranks.iter().filter_map(seen).collect()
+        let known = self.ranks.iter().filter(|rank| !rank.ordered);
+        known.filter_map(seen).collect()
     }
 
     /// What a starting agent finds. It finds nothing as long as the runner has not recorded itself

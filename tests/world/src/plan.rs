@@ -72,10 +72,15 @@ pub(crate) struct Plan {
     /// jobs give them back.
     pub(crate) pods: bool,
     pub(crate) scarce: bool,
+    /// Processes of most jobs are started again alone.
+    pub(crate) restarts: bool,
 }
 
 /// How many seeds in a hundred have worker pods.
 const PODS_SHARE: u64 = 15;
+
+/// How many seeds in a hundred have jobs whose processes are started again alone.
+const RESTARTS_SHARE: u64 = 15;
 
 impl Plan {
     /// Draws whether the world has worker pods, from a source of its own.
@@ -109,6 +114,51 @@ impl Plan {
         (self.fault_gap, self.user_gap) = (gap, gap * 2);
         // A gang gives its pods back after five minutes.
         self.calm = Duration::from_secs(400);
+    }
+
+    /// Draws whether processes are started again alone, from a source of its own. Ranks fail there
+    /// whatever else does.
+    pub(crate) fn draw_restarts(&mut self, seed: u64, cut: &Cut) {
+        // These bytes spell "rest".
+        let mut rest = Rng::new(seed ^ 0x7265_7374);
+        self.restarts = rest.percent(RESTARTS_SHARE);
+        if !self.restarts {
+            return;
+        }
+        // Who fails again and again waits in between.
+        let longer = rest.ms(10_000, 30_000);
+        if cut.trouble_ms.is_none() {
+            self.trouble += longer;
+        }
+        let fail = [Fault::RankError, Fault::RankKilled, Fault::SickNode];
+        let new = |fault: &Fault| {
+            let kept = cut.faults.as_ref().is_none_or(|kept| kept.contains(fault));
+            kept && !self.has(*fault)
+        };
+        let new: Vec<Fault> = fail.into_iter().filter(new).collect();
+        self.faults.extend(new);
+        if cut.faults.is_none() && rest.percent(50) {
+            // Elsewhere the whole world is formed anew so often that few ranks fail alone.
+            self.fault_gap = rest.ms(1_000, 4_000);
+            self.faults = vec![
+                Fault::RankError,
+                Fault::RankSegfault,
+                Fault::RankKilled,
+                Fault::SickNode,
+                Fault::AgentCrash,
+                Fault::RunnerConnection,
+                Fault::RunnerKilled,
+                Fault::SessionBreak,
+                Fault::CutUp,
+                Fault::CoordinatorCrash,
+                Fault::CrashAfterCommit,
+            ];
+        }
+        // A worker needs a node beside the head's.
+        if cut.machines.is_none() {
+            self.machines = self.machines.max(3);
+            self.members_max = self.members_max.max(3);
+        }
     }
 
     /// Draws what only some worlds have, from a source of its own, so that the other worlds stay
@@ -185,6 +235,7 @@ impl Plan {
             versions: false,
             pods: false,
             scarce: false,
+            restarts: false,
         };
         match size {
             Size::Mixed => {}

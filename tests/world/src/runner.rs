@@ -80,6 +80,7 @@ impl World {
                 .for_each(|rank| rank.first_error = None);
         }
         if place.agent.is_some() {
+            self.was_told(machine, &run, status.clone());
             self.agent_turn(machine, Input::Runner { run, status });
         }
     }
@@ -178,6 +179,9 @@ impl World {
                 };
                 self.queue.push(self.now + Duration::from_millis(20), again);
             }
+            (Order::Restart { rank, attempt }, Runner::Up, _) => {
+                self.restart_ordered(machine, run, life, rank, attempt)
+            }
             (Order::Stop { grace }, Runner::Up, phase) if phase != GroupPhase::Dead => {
                 invariants::silence_never_kills(self, machine, &run);
                 self.stop_group(machine, run, life, grace);
@@ -272,10 +276,7 @@ impl World {
         let ranks = group.assignment.ranks();
         group.ranks = (pid..)
             .zip(ranks)
-            .map(|(pid, (rank, local))| Rank {
-                report: rank_report(rank, local, pid, clock),
-                alive: true,
-            })
+            .map(|(pid, (rank, local))| Rank::new(rank_report(rank, local, pid, clock)))
             .collect();
         self.changed.push(machine);
         note!(
@@ -315,10 +316,14 @@ impl World {
         rank.alive = false;
         (rank.report.exit, rank.report.exited_at) = (Some(exit), Some(clock));
         rank.report.first_error = error.map(str::to_owned);
-        if !exit.is_success() && group.phase == GroupPhase::Running {
+        let waits = group.waits(&group.ranks[local]);
+        if !exit.is_success() && group.phase == GroupPhase::Running && !waits {
             group.phase = GroupPhase::Stopping;
         }
-        let world = group.world;
+        let (world, rank) = (group.world, group.ranks[local].report.rank);
+        if !exit.is_success() {
+            *self.truth.failures.entry((run.clone(), rank)).or_insert(0) += 1;
+        }
         note!(
             self,
             "n{machine}: rank {local} of {} ends: {exit} {}",
@@ -335,7 +340,7 @@ impl World {
             },
         );
         self.speak_soon(machine, run);
-        if let Some(world) = world.filter(|_| !exit.is_success()) {
+        if let Some(world) = world.filter(|_| !exit.is_success() && !waits) {
             self.peers_will_notice(world, machine, 1, 300);
         }
     }
@@ -399,7 +404,7 @@ impl World {
             }
             return;
         }
-        if group.launcher && group.ranks.is_empty() && !group.stop_asked {
+        if group.launcher && group.ranks.is_empty() && !group.stop_asked || group.is_awaited() {
             return;
         }
         if group.finished() && !group.stop_asked && !barrier {
@@ -475,6 +480,7 @@ impl World {
         };
         let exits = group.journal();
         let at = self.machines[machine].clock(self.now);
+        self.was_told_of_its_end(machine, &run);
         self.tell_agent(machine, agent, Input::RunnerLost { run, exits, at });
     }
 
@@ -487,7 +493,7 @@ impl World {
     }
 }
 
-fn rank_report(rank: u32, local_rank: u32, pid: u32, now: Timestamp) -> RankReport {
+pub(crate) fn rank_report(rank: u32, local_rank: u32, pid: u32, now: Timestamp) -> RankReport {
     RankReport {
         pid,
         started_at: Some(now),

@@ -45,7 +45,7 @@ impl World {
                 self.machines[*machine].stands_until
             }
             // A program takes longer to start than a running one takes to go on.
-            Event::AgentStarts { machine } => {
+            Event::AgentStarts { machine } | Event::StartsAgain { machine, .. } => {
                 self.machines[*machine].runners_wake + Duration::from_millis(1)
             }
             Event::RunnerUp { machine, .. }

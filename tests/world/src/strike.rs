@@ -32,7 +32,10 @@ impl World {
             return;
         };
         let machine = self.drawn_machine();
-        let (fault, machine) = self.silence_instead().unwrap_or((fault, machine));
+        let (fault, machine) = self
+            .silence_instead()
+            .or_else(|| self.failure_instead())
+            .unwrap_or((fault, machine));
         self.strikes += 1;
         if self.backup.is_none() && self.plan.has(Fault::StoreRestored) {
             self.store_restored();
@@ -363,7 +366,8 @@ impl World {
         let rank = self.machines[machine]
             .runs
             .get(&run)
-            .and_then(|group| Some(group.ranks.get(local)?.report.rank));
+            .and_then(|group| group.ranks.get(local))
+            .map(|rank| (rank.report.rank, rank.report.attempt));
         let before = alive(self);
         self.rank_ends(machine, run.clone(), life, local, exit, error);
         // A rank that cannot be killed now goes on.

@@ -1,6 +1,7 @@
 //! Trainings: the ranks that met at one TCPStore and train together, one step at a time, as in a
 //! synchronous job. A step needs every rank of every member alive, and a way between all of them. A
-//! rank that ends takes its peers along, if they can hear of it.
+//! rank that ends takes its peers along, if they can hear of it. Only ranks that are started again
+//! alone are not waited for, and take nobody along.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -23,6 +24,8 @@ pub(crate) struct Training {
     /// Machines whose workers have arrived.
     pub(crate) arrived: BTreeSet<usize>,
     pub(crate) formed: bool,
+    /// Its last step is done. Whoever comes back finds nothing left to do.
+    pub(crate) finished: bool,
     /// Groups that were ever sent here.
     pub(crate) comers: BTreeSet<(usize, RunId)>,
     /// Pairs of members: one ended, and the other has not heard of it because there was no way.
@@ -41,6 +44,7 @@ impl World {
             run: run.clone(),
             arrived: BTreeSet::new(),
             formed: false,
+            finished: false,
             comers: BTreeSet::new(),
             unheard: BTreeSet::new(),
         };
@@ -175,7 +179,7 @@ impl World {
     pub(crate) fn step(&mut self, world: u64) {
         let members = self.members(world);
         let alive = |(machine, run): &(usize, RunId)| {
-            self.machines[*machine].powered && self.machines[*machine].runs[run].trains()
+            self.machines[*machine].powered && self.machines[*machine].runs[run].goes_on()
         };
         if members.is_empty() || !members.iter().all(alive) {
             return;
@@ -217,7 +221,7 @@ impl World {
             let clock = self.machines[*machine].clock(now);
             let group = self.machines[*machine].runs.get_mut(run).expect("a member");
             let mut first = false;
-            for rank in &mut group.ranks {
+            for rank in group.ranks.iter_mut().filter(|rank| rank.alive) {
                 first |= rank.report.first_step.is_none();
                 rank.report.first_step.get_or_insert(step);
                 rank.report.first_step_at.get_or_insert(clock);
@@ -243,7 +247,12 @@ impl World {
                 );
             }
         }
-        if !finished {
+        if finished {
+            self.trainings
+                .get_mut(&world)
+                .expect("worlds stay")
+                .finished = true;
+        } else {
             self.queue.push(now + every, Event::Step { world });
         }
     }

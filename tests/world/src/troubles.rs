@@ -93,8 +93,8 @@ pub(crate) struct Trouble {
 pub(crate) struct Deed {
     pub(crate) kind: Kind,
     pub(crate) machine: usize,
-    /// The global rank, if only one rank is concerned.
-    pub(crate) rank: Option<u32>,
+    /// The global rank and its attempt, if only one rank is concerned.
+    pub(crate) rank: Option<(u32, u32)>,
     pub(crate) at: Timestamp,
 }
 
@@ -164,7 +164,13 @@ impl World {
     }
 
     /// A run's workers on this machine do something, or something is done to them.
-    pub(crate) fn did(&mut self, machine: usize, run: &RunId, kind: Kind, rank: Option<u32>) {
+    pub(crate) fn did(
+        &mut self,
+        machine: usize,
+        run: &RunId,
+        kind: Kind,
+        rank: Option<(u32, u32)>,
+    ) {
         let at = self.now;
         self.truth.deeds.entry(run.clone()).or_default().push(Deed {
             kind,

@@ -142,6 +142,7 @@ impl World {
             ..SpecDocument::default()
         };
         let spec = match number % 4 {
+            0 | 2 | 3 if self.plan.restarts => with_restarts(number, spec),
             3 => with_roles(number, spec),
             // Nothing is drawn for it either.
             1 => SpecDocument {
@@ -463,6 +464,23 @@ fn short(request: &Request) -> String {
             )
         }
         other => format!("{other:?}"),
+    }
+}
+
+/// The same job with a role of one node before workers that are started again alone. In every fourth
+/// of them members share nodes.
+fn with_restarts(number: usize, spec: SpecDocument) -> SpecDocument {
+    let mut spec = with_roles(number, spec);
+    spec.framework = Some("plain".into());
+    for role in &mut spec.roles {
+        match role.name == "worker" {
+            true => (role.proc_per_node, role.restart_scope) = (Some(1), Some("member".into())),
+            false => (role.name, role.proc_per_node) = ("head".into(), None),
+        }
+    }
+    SpecDocument {
+        placement: (number % 4 == 2).then(|| "pack".into()),
+        ..spec
     }
 }
 

@@ -79,6 +79,7 @@ impl World {
         let mut traits = Rng::new(!seed);
         plan.draw_traits(&mut traits, &options.cut);
         plan.draw_pods(seed, &options.cut);
+        plan.draw_restarts(seed, &options.cut);
         plan.faults.extend(Fault::later(seed, &plan, &options.cut));
         let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
         let cluster = Cluster::drawn(seed, &plan);
@@ -315,6 +316,12 @@ impl World {
                 order,
             } => self.order_arrives(machine, agent, run, life, line, order),
             Event::Launched { machine, run, life } => self.launched(machine, run, life),
+            Event::StartsAgain {
+                machine,
+                run,
+                life,
+                local,
+            } => self.starts_again(machine, run, life, local),
             Event::RankEnds {
                 machine,
                 run,

@@ -1,7 +1,10 @@
 //! Processes that are started again while the others of their generation go on.
 
 use super::{agent::told, *};
-use crate::spec::{RoleDocument, RuleDocument};
+use crate::{
+    fleet::account,
+    spec::{RoleDocument, RuleDocument},
+};
 
 /// A chief, two workers and a parameter server.
 fn document() -> SpecDocument {
@@ -264,4 +267,62 @@ fn on_a_shared_node_only_the_failed_member_is_started_again() {
     let job = bench.job("digits");
     let culprit = job.incidents.last().unwrap().culprit.clone();
     assert_eq!(culprit.as_deref(), Some("rank 2 (worker-1) on a"));
+}
+
+#[test]
+fn steps_of_the_others_do_not_spare_a_worker_the_back_off() {
+    let mut bench = bench();
+    let failure = Exit::Code(1);
+    for step in 1..=2 {
+        bench.step("digits", step * 10);
+        bench.rank_alone_exits(1, failure, Some("OSError: address in use"));
+        bench.pass(100 * MS);
+    }
+    assert_eq!(bench.rank(1).exit, Some(failure), "it waits");
+    bench.pass(2 * SECOND);
+    assert_eq!(bench.rank(1).attempt, 3);
+    // After a minute it has run, and its next failure is a first one.
+    bench.pass(70 * SECOND);
+    bench.rank_alone_exits(1, failure, None);
+    bench.pass(100 * MS);
+    assert_eq!(bench.rank(1).attempt, 4);
+}
+
+#[test]
+fn the_receipt_of_the_generation_is_filled_in_after_a_rank_has_failed() {
+    let mut bench = bench();
+    bench.rank_alone_exits(1, KILLED, None);
+    bench.pass(SECOND);
+    bench.step("digits", 1);
+    let job = bench.job("digits");
+    assert!(
+        job.incidents[0].first_step_at.is_some(),
+        "{:?}",
+        job.incidents[0]
+    );
+    // What the restart cost is nobody's lost time.
+    let lost = account::lost(job, bench.now);
+    assert_eq!(lost.keys().collect::<Vec<_>>(), [&Cause::FirstStart]);
+}
+
+#[test]
+fn a_worker_that_fails_at_once_again_and_again_may_not_be_able_to_start() {
+    let mut bench = bench();
+    bench.pass(130 * SECOND);
+    for _ in 0..2 {
+        bench.rank_alone_exits(1, Exit::Code(1), Some("ImportError: no"));
+        bench.pass(3 * SECOND);
+    }
+    assert!(bench.job("digits").crash_loop.is_some());
+    let said = bench
+        .events
+        .iter()
+        .find(|event| event.reason == "WorkerFailed")
+        .unwrap();
+    let incident = &bench.job("digits").incidents[1];
+    assert_eq!(said.message, incident.message);
+    assert!(
+        said.message.ends_with("; rank 1 alone is started again"),
+        "{said:?}"
+    );
 }

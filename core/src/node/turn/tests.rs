@@ -21,9 +21,9 @@ mod unsaved;
 pub(crate) use fixture::assignment;
 use fixture::wanted;
 
-const NOW: Timestamp = Timestamp(1_000_000);
+pub(super) const NOW: Timestamp = Timestamp(1_000_000);
 
-fn run(job: &str, generation: u64) -> RunId {
+pub(super) fn run(job: &str, generation: u64) -> RunId {
     RunId {
         job: JobUid::from(job),
         generation: Generation(generation),
@@ -44,14 +44,14 @@ fn ready(job: &str, generation: u64) -> DesiredRun {
     }
 }
 
-fn running(job: &str, generation: u64) -> DesiredRun {
+pub(super) fn running(job: &str, generation: u64) -> DesiredRun {
     DesiredRun {
         run: run(job, generation),
         target: Target::Running(Box::new(assignment(job, generation)), store(7).into()),
     }
 }
 
-fn stopped(job: &str, generation: u64, grace: u64) -> DesiredRun {
+pub(super) fn stopped(job: &str, generation: u64, grace: u64) -> DesiredRun {
     let target = Target::Stopped {
         grace: Duration::from_secs(grace),
         reason: "scaled".into(),
@@ -69,7 +69,7 @@ fn gone(job: &str, generation: u64, purge: bool) -> DesiredRun {
     }
 }
 
-fn status(phase: GroupPhase) -> GroupStatus {
+pub(super) fn status(phase: GroupPhase) -> GroupStatus {
     GroupStatus {
         phase,
         store: Some(store(7)),
@@ -78,7 +78,7 @@ fn status(phase: GroupPhase) -> GroupStatus {
 }
 
 /// A node in a session of term 1, epoch 1.
-fn node() -> Node {
+pub(super) fn node() -> Node {
     let mut node = Node::new(Ledger::new("n1".into()));
     node.turn(NOW, Input::Restarted(Vec::new()));
     told(
@@ -92,7 +92,7 @@ fn node() -> Node {
 }
 
 /// The effects of an input if every write of the ledger succeeds at once, without the one write.
-fn told(node: &mut Node, input: Input) -> Vec<Effect> {
+pub(super) fn told(node: &mut Node, input: Input) -> Vec<Effect> {
     let is_save = |effect: &Effect| matches!(effect, Effect::SaveLedger(_));
     let mut effects = node.turn(NOW, input).effects;
     if let Some(at) = effects.iter().position(is_save) {
@@ -507,6 +507,7 @@ fn a_restarted_agent_shows_what_is_there_and_touches_nothing() {
         state,
     };
     let exit = SeenExit {
+        attempt: 1,
         rank: Some(3),
         pid: 9,
         started_at: Timestamp(1),
@@ -563,6 +564,7 @@ fn a_lost_runner_leaves_its_last_words() {
     wants(&mut node, vec![running("a", 1)]);
     hears(&mut node, "a", 1, GroupPhase::Holding);
     let exit = SeenExit {
+        attempt: 1,
         rank: None,
         pid: 9,
         started_at: Timestamp(1),

@@ -92,7 +92,8 @@ fn compare(
     let advanced = incident.last_step_before > before.furthest_step.max(before.last_step);
     let repeats = !advanced && before.doubtful_in_row >= DOUBTFUL_MAX;
     let pays = incident.charged == Charged::Job;
-    let first = world.truth.deeds.get(&run).and_then(|deeds| deeds.first());
+    let mut deeds = world.truth.deeds.get(&run).into_iter().flatten();
+    let first = deeds.find(|deed| !is_answered(before, &run, deed));
     let named = incident
         .node
         .as_ref()
@@ -114,7 +115,7 @@ fn compare(
             (false, _) => say(Kind::PeersParted.words(), Verdict::Spared),
         };
     };
-    match truth_of(world, job, &run, incident, machine) {
+    match truth_of(world, before, job, &run, incident, machine) {
         Some((truly, _)) if pays && !owns(truly) && !refused_everywhere(world, job, &run) => {
             match repeats {
                 true => say(IN_DOUBT, Verdict::Excused),
@@ -154,6 +155,20 @@ fn compare(
     }
 }
 
+/// Whether the store knows this failure of a rank and has answered it by a restart of that rank. It
+/// has broken nothing, and nobody pays for it again.
+pub(super) fn is_answered(before: &JobRecord, run: &RunId, deed: &Deed) -> bool {
+    let generation = before.generation(run.generation);
+    let restarts = generation.zip(deed.rank).and_then(|(generation, of)| {
+        let restarts = generation.member_restarts.get(&of.0)?;
+        Some((restarts, of.1))
+    });
+    deed.kind == Kind::RankFailed
+        && restarts.is_some_and(|(restarts, attempt)| {
+            attempt < restarts.attempt || attempt == restarts.attempt && restarts.due.is_some()
+        })
+}
+
 /// Whether this is the job's own fault.
 fn owns(truly: &str) -> bool {
     truly == Kind::RankFailed.words()
@@ -178,6 +193,7 @@ fn refused_everywhere(world: &World, job: &JobRecord, run: &RunId) -> bool {
 /// incident says.
 fn truth_of(
     world: &World,
+    before: &JobRecord,
     job: &JobRecord,
     run: &RunId,
     incident: &Incident,
@@ -191,7 +207,7 @@ fn truth_of(
             .get(run)
             .into_iter()
             .flatten()
-            .filter(|deed| deed.machine == machine)
+            .filter(|deed| deed.machine == machine && !is_answered(before, run, deed))
     };
     let did = |of: &dyn Fn(&Deed) -> bool| {
         deeds()
@@ -202,7 +218,7 @@ fn truth_of(
     match incident.cause {
         Cause::WorkerFailed | Cause::WorkerKilled if culprit.starts_with("rank ") => {
             let rank: Option<u32> = culprit.split(' ').nth(1).and_then(|rank| rank.parse().ok());
-            did(&|deed| deed.kind == Kind::RankFailed && deed.rank == rank)
+            did(&|deed| deed.kind == Kind::RankFailed && deed.rank.map(|(rank, _)| rank) == rank)
         }
         Cause::WorkerKilled => did(&|deed| matches!(deed.kind, Kind::RunnerKilled | Kind::NoPower)),
         Cause::StartFailed => did(&|deed| {

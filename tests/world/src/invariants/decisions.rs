@@ -78,6 +78,8 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
         .or_else(|| generations_go_up(before, job))
         .or_else(|| started_when_inert(world, before, job))
         .or_else(|| charges_are_told(before, job))
+        .or_else(|| restarts::are_due(world, before, job))
+        .or_else(|| restarts::are_enough(world, before, job))
 }
 
 /// I8: a job that is over stays over, with the same end.
@@ -267,7 +269,7 @@ fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
             let place = machine.map(|machine| &world.machines[machine]);
             place
                 .and_then(|place| place.runs.get(&run))
-                .is_some_and(|group| group.trains())
+                .is_some_and(|group| group.goes_on())
         };
         let mut members = old.members.iter().map(|member| trains(&member.node));
         let may_step = match job.spec.progress {

@@ -130,6 +130,8 @@ impl World {
             false => Severity::Drain,
         });
         note!(self, "a GPU of n{host} for pods becomes sick");
+        // A job without pods may have it as well.
+        self.begins(host, Kind::SickGpu);
         self.knows_sick(host, place);
         self.describe_node(host);
         let mends = Event::Mends {

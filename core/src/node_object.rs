@@ -30,6 +30,8 @@ pub const MUSTER_KEY: &str = "muster.dev/";
 pub const MUSTER_CONDITION: &str = "Muster";
 /// What Muster thinks of the node's GPUs: True, False, or Unknown.
 pub const GPU_HEALTHY: &str = "MusterGPUHealthy";
+/// The kubelet's condition.
+const READY: &str = "Ready";
 
 pub const CORDONED_BY: &str = "muster.dev/cordoned-by";
 /// Names the cordon: no two cordons of a node have the same time.
@@ -93,6 +95,8 @@ pub struct NodeObject {
     pub leaving: Option<String>,
     /// Why Muster changes nothing on the object.
     pub left_alone: Option<String>,
+    /// The cluster has not heard its kubelet for too long.
+    pub kubelet_silent: bool,
 }
 
 /// What Muster writes on an object: as it is, or as it should be.
@@ -168,7 +172,10 @@ impl NodeObject {
         let excluded = worst(Meaning::Exclude);
         let excluded = excluded.map(|sign| format!("excluded by {}", sign.sentence()));
         let health = raw.conditions.iter().find(|c| c.kind == GPU_HEALTHY);
+        let mut conditions = raw.conditions.iter();
         NodeObject {
+            // False is the kubelet's own word. The cluster sets Unknown if there is none.
+            kubelet_silent: conditions.any(|c| c.kind == READY && c.status == Status::Unknown),
             findings: SIGNS
                 .iter()
                 .filter_map(|sign| finding(sign, &raw))

@@ -59,13 +59,19 @@ pub enum Host {
     NoNewPods,
     /// It is cordoned, or its node gets no new work for another reason.
     NoNewWork,
+    /// Neither its agent nor its kubelet is heard.
+    Silent,
     Unknown,
 }
 
 impl Host {
     pub fn of(view: &NodeView) -> Self {
+        let object = view.object.as_ref();
+        let kubelet_silent = object.is_some_and(|object| object.kubelet_silent);
         match view.record.cordon.is_some() || view.no_new_work.is_some() {
             true => Host::NoNewWork,
+            // Without its agent a host can still run pods.
+            false if view.record.gone && kubelet_silent => Host::Silent,
             false if view.bars_pods.is_some() => Host::NoNewPods,
             false => Host::Fit,
         }
@@ -160,6 +166,9 @@ fn delete_unfit(
             "its host should not have the job"
         } else if states(&pod.node()) == PodState::Unhealthy {
             "one of its GPUs is unhealthy"
+        } else if pod.stage == PodStage::Waiting && is_on(pod, Host::Silent, hosts) {
+            // The scheduler chose it before the cluster noticed.
+            "its host is silent, and it cannot begin there"
         } else if is_unschedulable(pod) && pod.avoids.iter().any(|host| hosts(host) == Host::Fit) {
             "it must not go to a host that is fit again"
         } else {
@@ -281,9 +290,11 @@ fn is_idle(job: &JobRecord, pod: &WorkerPod) -> bool {
 }
 
 fn host_gets_no_work(pod: &WorkerPod, hosts: &impl Fn(&NodeName) -> Host) -> bool {
-    pod.host
-        .as_ref()
-        .is_some_and(|host| hosts(host) == Host::NoNewWork)
+    is_on(pod, Host::NoNewWork, hosts)
+}
+
+fn is_on(pod: &WorkerPod, kind: Host, hosts: &impl Fn(&NodeName) -> Host) -> bool {
+    pod.host.as_ref().is_some_and(|host| hosts(host) == kind)
 }
 
 /// The most frequent reason why pods of the job wait, with the number of pods that it holds up.

@@ -289,6 +289,8 @@ fn what_others_say_is_a_finding_and_may_exclude_or_announce_the_end() {
     assert!(leaving.leaving.is_some() && leaving.excluded.is_none());
     assert_eq!(of("Ready", Status::Unknown).findings.len(), 1);
     assert_eq!(of("Ready", Status::True).findings, []);
+    let silent = |status| of("Ready", status).kubelet_silent;
+    assert!(silent(Status::Unknown) && !silent(Status::False) && !silent(Status::True));
     let own = of(GPU_HEALTHY, Status::False);
     assert_eq!(own.findings, [], "Muster does not believe itself");
 }

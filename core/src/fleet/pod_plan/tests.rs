@@ -67,6 +67,7 @@ fn planned(job: &JobRecord, pods: &[WorkerPod], seconds: u64) -> PodPlan {
         |host| match host.as_str() {
             "bad" => Host::NoNewWork,
             "barred" => Host::NoNewPods,
+            "silent" => Host::Silent,
             "strange" => Host::Unknown,
             _ => Host::Fit,
         },
@@ -256,6 +257,27 @@ fn for_a_pod_whose_agent_is_lost_another_is_made_and_it_is_kept() {
     let trains = training(job(2), &["b", "c"]);
     let pods = [pod("a"), pod("b"), pod("c")];
     assert_eq!(deleted(&planned(&trains, &pods, 10)), ["a"]);
+}
+
+/// The cluster takes a machine without power for fit for up to a minute, and gives it pods. They would
+/// wait there for as long as it has no power.
+#[test]
+fn a_pod_that_cannot_begin_on_a_silent_host_is_made_anew() {
+    let trains = training(job(2), &["a"]);
+    let on_silent = |stage| WorkerPod {
+        host: Some("silent".into()),
+        stage,
+        ..pod("b")
+    };
+    let plan = planned(&trains, &[pod("a"), on_silent(PodStage::Waiting)], 10);
+    assert_eq!((plan.create, deleted(&plan)), (1, vec!["b"]));
+    assert!(plan.delete[0].backs_off, "the next one may get it too");
+    // What has begun may go on there: a kubelet that is only cut off says nothing either.
+    let runs = planned(&trains, &[pod("a"), on_silent(PodStage::Running)], 10);
+    assert_eq!(runs, PodPlan::default());
+    let member = training(job(2), &["a", "b"]);
+    let plan = planned(&member, &[pod("a"), on_silent(PodStage::Waiting)], 10);
+    assert_eq!(plan, PodPlan::default(), "a worker may live in it");
 }
 
 /// In place of a pod with an unhealthy GPU another one is made. While workers live in it, it stays, so

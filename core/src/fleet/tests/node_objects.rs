@@ -5,6 +5,7 @@ mod overruled;
 use std::sync::Arc;
 
 use super::*;
+use crate::fleet::pod_plan::Host;
 use crate::node_object::{Condition, NodeObject, Raw, Status, correction};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -146,6 +147,37 @@ fn condition(kind: &str, status: Status) -> Condition {
         reason: String::new(),
         message: String::new(),
         since: None,
+    }
+}
+
+/// Each of the two can be silent alone: an agent that is replaced, a kubelet that restarts.
+#[test]
+fn a_host_is_silent_if_neither_its_agent_nor_its_kubelet_is_heard() {
+    let ready = |status| Condition {
+        kind: "Ready".into(),
+        status,
+        reason: String::new(),
+        message: String::new(),
+        since: None,
+    };
+    let mut cluster = Cluster::new(&["a"]);
+    cluster.changes("a", |raw| raw.conditions = vec![ready(Status::Unknown)]);
+    assert_eq!(
+        Host::of(&cluster.view("a")),
+        Host::Fit,
+        "its agent is heard"
+    );
+    cluster.bench.cut("a");
+    cluster.bench.pass(10 * SECOND);
+    assert!(cluster.view("a").record.gone);
+    assert_eq!(Host::of(&cluster.view("a")), Host::Silent);
+    for status in [Status::True, Status::False] {
+        cluster.changes("a", |raw| raw.conditions = vec![ready(status)]);
+        assert_eq!(
+            Host::of(&cluster.view("a")),
+            Host::Fit,
+            "its kubelet is heard"
+        );
     }
 }
 

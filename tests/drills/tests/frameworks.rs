@@ -131,8 +131,8 @@ fn processes_with_roles_find_each_other_and_keep_their_roles() {
     };
     found(1);
 
-    // A worker is killed. All start again, with new ports, in the same roles.
-    kill(pids(&first)[1], Signal::KILL);
+    // The parameter server is killed. All start again, with new ports, in the same roles.
+    kill(pids(&first)[3], Signal::KILL);
     let second = runs(&cluster, 2);
     assert_eq!(roles(&second), before);
     found(2);

@@ -386,7 +386,7 @@ fn suspends(object: &Adopted) -> Option<bool> {
     wanted.map(Wanted::is_suspended).or(object.suspend)
 }
 
-/// What the object wants of all that may change.
+/// The values that the object wants for the fields that may change.
 fn change(object: &Adopted, child: &Child, has: &Wanted) -> Result<Change, Objection> {
     let wanted = object.job.as_ref();
     let wanted = wanted.map_err(|why| Objection::ChangeRefused(why.clone()))?;

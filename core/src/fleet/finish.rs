@@ -184,13 +184,6 @@ fn same_orders(before: &JobRecord, now: &JobRecord) -> bool {
         } = generation;
         (*number, *started, store, stopping, member_restarts)
     }
-    let all = |job: &JobRecord| job.unproven_generations().count();
-    let pairs = before
-        .unproven_generations()
-        .zip(now.unproven_generations());
-    before.last_generation == now.last_generation
-        && all(before) == all(now)
-        && pairs
-            .into_iter()
-            .all(|(before, now)| told(before) == told(now))
+    let orders = |job| JobRecord::unproven_generations(job).map(told);
+    before.last_generation == now.last_generation && orders(before).eq(orders(now))
 }

@@ -95,7 +95,7 @@ fn created(metadata: &ObjectMeta) -> Timestamp {
     Timestamp(u64::try_from(micros).unwrap_or_default())
 }
 
-/// Who besides us has written the status. A definition may have no status of its own to be written:
+/// The other program that has written the status, if one has. A definition may have no status of its own to be written:
 /// then the fields tell.
 fn written_by(metadata: &ObjectMeta) -> Option<String> {
     let all = metadata.managed_fields.iter().flatten();

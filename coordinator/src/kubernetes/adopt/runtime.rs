@@ -6,7 +6,7 @@ use muster_foreign::adopt::Adoptable;
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
 
-/// What is said of patches that are others than those with which the job began.
+/// The objection to patches that differ from those with which the job began.
 pub(super) const PATCHED: &str = "spec.runtimePatches: have no effect on a job that was started; to run it with them, delete it and create it again";
 
 /// A runtime that a job names.

@@ -18,7 +18,7 @@ pub(super) const CONTAINER: &str = "node";
 /// Where a step says what it is for.
 const STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 
-/// What the step that trains says there. The others are initializers (`pkg/constants/constants.go`).
+/// The value of that label on the step that trains. The others are initializers (`pkg/constants/constants.go`).
 const TRAINS: &str = "trainer";
 const INITIALIZERS: [&str; 2] = ["dataset-initializer", "model-initializer"];
 
@@ -169,7 +169,7 @@ pub(super) struct Runtime<'t> {
     pub(super) pod: Field<'t>,
 }
 
-/// What stands for a runtime that is not read yet.
+/// An empty runtime in place of one that is not read yet.
 pub(super) fn later() -> Option<Node> {
     let text = format!(
         "kind: ClusterTrainingRuntime
@@ -281,7 +281,7 @@ pub(super) fn read<'t>(node: &'t Node, name: &str, log: &mut Verdicts) -> Option
     })
 }
 
-/// What a step says that it is for.
+/// The purpose of a step, by its label.
 fn of_step<'t>(step: &Field<'t>) -> Option<&'t str> {
     let labels = ["template", "metadata", "labels", STEP];
     step.node.text_at(&labels)

@@ -9,18 +9,24 @@
 //! The brake goes on when more than [`Policy::mass_loss_percent`] of the nodes that were there, and
 //! at least [`Policy::mass_loss_min`] of them, fell silent within [`Policy::mass_loss_window`]. It
 //! is judged when a node becomes Lost. Nodes that are Suspect then count too, because the limit of
-//! silence passes for one node after another.
+//! silence passes for one node after another. A worker pod counts with its host, and a host is silent
+//! when nothing on it is heard: one host that loses its power is one loss, however many pods it had.
 //!
-//! The brake goes off when so many of these nodes are back, or deleted by an operator, that it
-//! would not go on again. It also goes off when no node has become Lost for
-//! [`Policy::mass_loss_hold`]: by then the silence is no disturbance any more, but the normal
-//! state.
+//! While it is on, the worker pods that are silent are not replaced either (`pod_plan`).
+//!
+//! When so many of these nodes are back, or deleted by an operator, that the brake would not go on
+//! again, the others get [`Policy::listen`] to come back as well. Then it goes off. It also goes off
+//! when no node has become Lost for [`Policy::mass_loss_hold`]: by then the silence is no disturbance
+//! any more, but the normal state.
+
+use std::collections::BTreeMap;
 
 use crate::{
     fleet::{
         policy::Policy,
-        registry::{Liveness, Registry},
+        registry::{Liveness, Node, Registry},
     },
+    id::NodeName,
     period,
     time::Timestamp,
 };
@@ -32,12 +38,15 @@ pub(crate) struct Brake {
     pub last_loss: Timestamp,
     pub silent: u32,
     pub of: u32,
+    /// Enough nodes are back. The others have until this moment.
+    pub enough_back: Option<Timestamp>,
 }
 
 impl Brake {
     /// When the brake goes off by itself if nothing happens.
     pub(crate) fn until(&self, policy: &Policy) -> Timestamp {
-        self.last_loss + policy.mass_loss_hold
+        let held = self.last_loss + policy.mass_loss_hold;
+        self.enough_back.map_or(held, |at| at.min(held))
     }
 
     pub(crate) fn sentence(&self, policy: &Policy) -> String {
@@ -47,6 +56,19 @@ impl Brake {
             period::format(policy.mass_loss_window)
         )
     }
+}
+
+/// What is known of a host that was there. The greatest of its agent and its pods counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen {
+    Silent,
+    Heard,
+}
+
+/// Where the node is: itself, or the host of the worker pod that it is.
+fn host(node: &Node) -> &NodeName {
+    let host = node.pod.as_ref().and_then(|pod| pod.host.as_ref());
+    host.unwrap_or(&node.record.name)
 }
 
 /// The brake as it should be now.
@@ -62,36 +84,55 @@ pub(crate) fn decide(
     } else {
         policy.mass_loss_window
     };
-    let (mut silent, mut of, mut last_loss) = (0u32, 0u32, None);
+    let mut hosts: BTreeMap<&NodeName, Seen> = BTreeMap::new();
+    let mut last_loss = None;
     for node in nodes.iter() {
         let lost = node
             .lost_at
             .filter(|at| node.liveness == Liveness::Lost && now.since(*at) < window);
         last_loss = last_loss.max(lost);
-        silent += u32::from(lost.is_some() || node.liveness == Liveness::Suspect);
-        // A node that was lost long ago does not belong to the nodes that were there.
-        of += u32::from(node.liveness != Liveness::Lost || lost.is_some());
+        let seen = if lost.is_some() || node.liveness == Liveness::Suspect {
+            Seen::Silent
+        } else if node.liveness == Liveness::Lost {
+            // A node that was lost long ago does not belong to the nodes that were there.
+            continue;
+        } else {
+            Seen::Heard
+        };
+        let of_host = hosts.entry(host(node)).or_insert(seen);
+        *of_host = seen.max(*of_host);
     }
+    let is_silent = |seen: &&Seen| **seen == Seen::Silent;
+    let (silent, of) = (
+        hosts.values().filter(is_silent).count() as u32,
+        hosts.len() as u32,
+    );
     let last_loss = last_loss?;
     let many = silent >= policy.mass_loss_min && silent * 100 > policy.mass_loss_percent * of;
-    let next = Brake {
-        since: brake.map_or(now, |brake| brake.since),
-        last_loss,
-        silent,
-        of,
+    let next = match brake {
+        None if !many => return None,
+        Some(brake) if !many => Brake {
+            last_loss,
+            enough_back: brake.enough_back.or(Some(now + policy.listen)),
+            ..brake.clone()
+        },
+        _ => Brake {
+            since: brake.map_or(now, |brake| brake.since),
+            last_loss,
+            silent,
+            of,
+            enough_back: None,
+        },
     };
-    (many && now < next.until(policy)).then_some(next)
+    (now < next.until(policy)).then_some(next)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
     use super::*;
-    use crate::{
-        fleet::{budget::tests::node, registry::Node},
-        id::NodeName,
-    };
+    use crate::fleet::{budget::tests::node, tests::worker_pods::pod};
 
     const NOW: Timestamp = Timestamp(1_000_000_000);
 
@@ -143,6 +184,41 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_is_lost_with_its_pods_is_one_loss() {
+        let mut registry = fleet(7, &[1], 0);
+        let mut add_pod = |name: &str, host: &str, liveness| {
+            let pod = pod(name, &"u1".into(), host);
+            let node = Node {
+                liveness,
+                lost_at: (liveness == Liveness::Lost).then_some(NOW),
+                pod: Some(Arc::new(pod.clone())),
+                ..Node::stored(node(pod.node().as_str()), NOW)
+            };
+            registry.insert(node);
+        };
+        // `n7` is the host that is lost. On `n0` only a pod is silent.
+        for number in 0..9 {
+            add_pod(&format!("p{number}"), "n7", Liveness::Lost);
+        }
+        add_pod("q", "n0", Liveness::Lost);
+        // Nobody but a pod speaks of its host.
+        add_pod("r", "elsewhere", Liveness::Ready);
+        let decided = |registry: &Registry| {
+            let brake = decide(None, registry, &Policy::default(), NOW);
+            brake.map(|brake| (brake.silent, brake.of))
+        };
+        assert_eq!(decided(&registry), None);
+        for name in ["n1", "n2"] {
+            let node = Node {
+                liveness: Liveness::Suspect,
+                ..Node::stored(node(name), NOW)
+            };
+            registry.insert(node);
+        }
+        assert_eq!(decided(&registry), Some((3, 9)));
+    }
+
+    #[test]
     fn who_was_lost_long_ago_counts_neither_way() {
         let mut registry = fleet(11, &[1, 2, 3], 0);
         for i in 0..50 {
@@ -173,9 +249,21 @@ mod tests {
             .is_some(),
             "older than the window, and still on"
         );
+        let two_lost = fleet(6, &[1, 1], 0);
+        let waits = decide(brake.as_ref(), &two_lost, &policy, later(120));
+        assert!(waits.is_some(), "one came back, and the others may");
+        assert!(decide(waits.as_ref(), &two_lost, &policy, later(129)).is_some());
+        assert!(decide(waits.as_ref(), &two_lost, &policy, later(130)).is_none());
+        let again = decide(
+            waits.as_ref(),
+            &fleet(5, &[1, 1, 1], 0),
+            &policy,
+            later(129),
+        );
+        assert_eq!(again.unwrap().enough_back, None, "one fell silent again");
         assert!(
-            decide(brake.as_ref(), &fleet(6, &[1, 1], 0), &policy, later(120)).is_none(),
-            "one came back"
+            decide(brake.as_ref(), &fleet(8, &[], 0), &policy, later(120)).is_none(),
+            "all are back"
         );
         assert!(
             decide(

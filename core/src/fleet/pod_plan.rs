@@ -92,6 +92,9 @@ pub enum PodState {
     Unhealthy,
     /// Its agent was silent for too long.
     Lost,
+    /// It is lost, but so are many nodes at once (`brake`), and then the nodes are rarely the cause. It
+    /// counts as if it were there, so nothing is created in its place.
+    LostWithMany,
 }
 
 impl PodState {
@@ -100,6 +103,7 @@ impl PodState {
         let grave = |finding: &Finding| finding.severity >= Severity::Drain;
         let place = view.and_then(|view| view.place.as_ref());
         match view {
+            Some(view) if view.record.gone && view.mass_loss => PodState::LostWithMany,
             Some(view) if view.record.gone => PodState::Lost,
             _ if place.is_some_and(|place| place.findings.iter().any(grave)) => PodState::Unhealthy,
             _ => PodState::Healthy,

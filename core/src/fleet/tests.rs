@@ -49,7 +49,7 @@ mod rules;
 mod shared;
 mod suspend;
 mod unhealthy;
-mod worker_pods;
+pub(super) mod worker_pods;
 
 use agent::{Agent, obey};
 

@@ -215,6 +215,7 @@ impl Fleet {
         Some(NodeView {
             place: PodPlace::of(&self.nodes, node),
             bars_pods: pod_gpus::bars_new_pods(node, is_ours),
+            mass_loss: self.brake.is_some() && !node.is_ready(),
             ..view::node(
                 node,
                 &self.jobs,

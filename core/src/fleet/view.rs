@@ -109,6 +109,8 @@ pub struct NodeView {
     pub place: Option<PodPlace>,
     /// Why no new worker pod should go there, although the node as a whole is fit.
     pub bars_pods: Option<String>,
+    /// It is silent while many nodes are: the brake for mass losses is on.
+    pub mass_loss: bool,
 }
 
 /// The host of a worker pod, and what it says of the pod's GPUs.
@@ -289,5 +291,6 @@ pub(crate) fn node(
         unmarked,
         place: None,
         bars_pods: None,
+        mass_loss: false,
     }
 }

@@ -216,6 +216,15 @@ impl Site {
         assert!(submitted, "{said}");
     }
 
+    /// What all agents and all workers' containers have written.
+    fn logs(&self) -> String {
+        let files = self.pods.iter();
+        files
+            .flat_map(|pod| ["agent.log", "workers.log"].map(|log| pod.home.join(log)))
+            .map(|log| format!("\n{}:\n{}", log.display(), fs::read_to_string(&log).unwrap_or_default()))
+            .collect()
+    }
+
     fn trains(&self, job: &str, generation: u64, nodes: u64) -> Value {
         let mut last = Value::Null;
         let found = until(|| {
@@ -232,12 +241,7 @@ impl Site {
             let story = self.muster(&["explain", job]).1;
             let logs = self.muster(&["logs", job, "--tail", "20"]).1;
             let nodes = self.muster(&["describe", "node", "pod-0"]).1;
-            let agents: String = self
-                .pods
-                .iter()
-                .flat_map(|pod| ["agent.log", "workers.log"].map(|log| pod.home.join(log)))
-                .map(|log| format!("\n{}:\n{}", log.display(), fs::read_to_string(&log).unwrap_or_default()))
-                .collect();
+            let agents = self.logs();
             panic!("{job} does not train as generation {generation} on {nodes} nodes: {last:#}\n{story}\n{logs}\n{nodes}{agents}")
         })
     }
@@ -276,12 +280,15 @@ fn workers_live_in_the_other_container_through_everything() {
     for pod in &mut site.pods {
         pod.start_workers();
     }
-    let fit = |number| site.node(number).is_some_and(|(state, _)| state == "Ready");
-    let clean = |number| {
+    // The machine may have findings of its own, such as a disk that is nearly full.
+    let fit = |number| {
         site.node(number)
-            .is_some_and(|(_, findings)| findings == "[]")
+            .is_some_and(|(state, findings)| state == "Ready" && !findings.contains("workers-container"))
     };
-    until(|| (0..2).all(|n| fit(n) && clean(n)).then_some(())).expect("the containers are found");
+    until(|| (0..2).all(fit).then_some(())).unwrap_or_else(|| {
+        let nodes: Vec<_> = (0..2).map(|number| site.node(number)).collect();
+        panic!("the containers are not found: {nodes:#?}{}", site.logs())
+    });
     site.submit("learn", 2);
     site.trains("learn", 1, 2);
     let (first, init) = (&site.pods[0], site.pods[0].workers.as_ref().unwrap().init());

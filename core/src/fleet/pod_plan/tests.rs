@@ -73,6 +73,7 @@ fn planned(job: &JobRecord, pods: &[WorkerPod], seconds: u64) -> PodPlan {
         },
         |node| match node.as_str() {
             lost if lost.starts_with("lost") => PodState::Lost,
+            many if many.starts_with("many") => PodState::LostWithMany,
             sick if sick.starts_with("sick") => PodState::Unhealthy,
             _ => PodState::Healthy,
         },
@@ -257,6 +258,20 @@ fn for_a_pod_whose_agent_is_lost_another_is_made_and_it_is_kept() {
     let trains = training(job(2), &["b", "c"]);
     let pods = [pod("a"), pod("b"), pod("c")];
     assert_eq!(deleted(&planned(&trains, &pods, 10)), ["a"]);
+}
+
+#[test]
+fn pods_that_are_lost_with_many_others_are_not_replaced() {
+    let trains = training(job(3), &["many-1", "many-2", "many-3"]);
+    let pods = ["many-1", "many-2", "many-3"].map(pod);
+    assert_eq!(planned(&trains, &pods, 10), PodPlan::default());
+    // Of those that come back nothing is in excess.
+    let pods = ["a", "many-2", "many-3"].map(pod);
+    let trains = training(job(3), &["a", "many-2", "many-3"]);
+    assert_eq!(planned(&trains, &pods, 10), PodPlan::default());
+    // It lacks one for another reason.
+    let plan = planned(&trains, &pods[..2], 10);
+    assert_eq!((plan.create, deleted(&plan).len()), (1, 0));
 }
 
 /// The cluster takes a machine without power for fit for up to a minute, and gives it pods. They would

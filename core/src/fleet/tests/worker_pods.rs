@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     fleet::{
         PodNews,
+        pod_plan::PodState,
         worker_pod::{PodStage, PodWait, WorkerPod},
     },
     health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE},
@@ -14,7 +15,7 @@ use crate::{
 };
 
 /// The pod of a job in the namespace default.
-pub(super) fn pod(name: &str, job: &JobUid, host: &str) -> WorkerPod {
+pub(in crate::fleet) fn pod(name: &str, job: &JobUid, host: &str) -> WorkerPod {
     WorkerPod {
         namespace: "default".into(),
         name: name.into(),
@@ -103,6 +104,47 @@ fn a_job_with_a_template_gets_its_own_pods_and_nobody_else_does() {
     assert_eq!(bench.job("one").reason, Reason::BelowMinimum);
     tell(&mut bench, pod("p3", &uid, "h2"));
     assert_eq!(bench.members("one"), ["p1.default.pod", "p3.default.pod"]);
+}
+
+/// The API server was away, another coordinator took over, and no agent reaches it yet.
+#[test]
+fn pods_that_are_silent_with_all_others_are_waited_for() {
+    let mut bench = Bench::new(&["h1", "h2", "h3"]);
+    with_pods(&mut bench, (1, 3), &["p1", "p2", "p3"]);
+    bench.pass(60 * SECOND);
+    let all = [
+        "h1",
+        "h2",
+        "h3",
+        "p1.default.pod",
+        "p2.default.pod",
+        "p3.default.pod",
+    ];
+    let state = |bench: &Bench, pod: &str| {
+        let view = bench.fleet.node_view(&pod.into()).unwrap();
+        PodState::of(Some(&view))
+    };
+    // One host that loses its power is replaced.
+    ["h3", "p3.default.pod"]
+        .iter()
+        .for_each(|node| bench.cut(node));
+    bench.pass(30 * SECOND);
+    assert_eq!(state(&bench, all[5]), PodState::Lost);
+    ["h3", "p3.default.pod"]
+        .iter()
+        .for_each(|node| bench.connect(node));
+    bench.pass(120 * SECOND);
+    all.iter().for_each(|node| bench.cut(node));
+    bench.pass(30 * SECOND);
+    for pod in &all[3..] {
+        assert_eq!(state(&bench, pod), PodState::LostWithMany);
+    }
+    // One is back, and two hosts are no mass loss, but they get a moment.
+    bench.connect("p1.default.pod");
+    assert_eq!(state(&bench, "p1.default.pod"), PodState::Healthy);
+    assert_eq!(state(&bench, "p2.default.pod"), PodState::LostWithMany);
+    bench.pass(11 * SECOND);
+    assert_eq!(state(&bench, "p2.default.pod"), PodState::Lost);
 }
 
 #[test]

@@ -221,7 +221,13 @@ impl Site {
         let files = self.pods.iter();
         files
             .flat_map(|pod| ["agent.log", "workers.log"].map(|log| pod.home.join(log)))
-            .map(|log| format!("\n{}:\n{}", log.display(), fs::read_to_string(&log).unwrap_or_default()))
+            .map(|log| {
+                format!(
+                    "\n{}:\n{}",
+                    log.display(),
+                    fs::read_to_string(&log).unwrap_or_default()
+                )
+            })
             .collect()
     }
 
@@ -282,8 +288,9 @@ fn workers_live_in_the_other_container_through_everything() {
     }
     // The machine may have findings of its own, such as a disk that is nearly full.
     let fit = |number| {
-        site.node(number)
-            .is_some_and(|(state, findings)| state == "Ready" && !findings.contains("workers-container"))
+        site.node(number).is_some_and(|(state, findings)| {
+            state == "Ready" && !findings.contains("workers-container")
+        })
     };
     until(|| (0..2).all(fit).then_some(())).unwrap_or_else(|| {
         let nodes: Vec<_> = (0..2).map(|number| site.node(number)).collect();

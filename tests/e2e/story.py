@@ -345,6 +345,8 @@ class Story:
         began = time.monotonic()
         self.forward.close()
         self.forget_checkpoints()
+        # With --only, the step that ends its job may not have run.
+        self.life.cleaned_up()
         self.overlay.delete(self.options.patience)
         left = [f"{kind}/{name}" for kind, _, name in self.clusterwide() if self.exists(kind, name)]
         check(not left, f"nothing is left ({', '.join(left)})")

@@ -119,7 +119,7 @@ impl Shown {
 
     /// A job that was held back once says for ever that it was resumed.
     pub fn tells_of_resuming(&self) -> bool {
-        self.operator == Operator::Trainer
+        self.operator != Operator::AiTraining
     }
 
     /// Its conditions are a history: each change adds one.

@@ -337,6 +337,24 @@ mod tests {
         assert_eq!(shown(Value::Null, Shows::AsItIs, None, 9), None);
     }
 
+    /// As training-operator and mpi-operator leave it.
+    #[test]
+    fn a_job_that_was_held_back_before_it_began_says_that_it_was_resumed() {
+        let held = shown(Value::Null, Shows::Suspended, None, 9).unwrap();
+        let goes_on = shown(held, Shows::Created, None, 12).unwrap();
+        let conditions = goes_on["conditions"].as_array().unwrap();
+        let named = |condition: &&Value| condition["type"] == "Suspended";
+        let suspended = conditions.iter().find(named).unwrap();
+        assert_eq!(
+            (&suspended["status"], &suspended["reason"]),
+            (&json!("False"), &json!("PyTorchJobResumed"))
+        );
+        assert_eq!(
+            shown(goes_on.clone(), Shows::Created, None, 90),
+            Some(goes_on)
+        );
+    }
+
     #[test]
     fn a_refusal_is_a_failure_with_its_words() {
         let refused = Objection::Refused("spec.colour: unknown field".into());

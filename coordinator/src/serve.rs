@@ -184,32 +184,28 @@ impl Coordinator {
         let mut tasks = Tasks::new(shutdown.clone());
         tasks.spawn(Essential, "engine", async move { drop(ended.await) });
         if let Some(nodes) = nodes {
-            tasks.spawn(
-                Ordinary,
-                "node objects",
-                nodes.follow(handle.clone(), shutdown.clone()),
-            );
+            let (handle, shutdown) = (handle.clone(), shutdown.clone());
+            tasks.spawn_lasting("node objects", move || {
+                nodes.clone().follow(handle.clone(), shutdown.clone())
+            });
         }
         if let Some(jobs) = jobs {
-            tasks.spawn(
-                Ordinary,
-                "job objects",
-                jobs.follow(handle.clone(), shutdown.clone()),
-            );
+            let (handle, shutdown) = (handle.clone(), shutdown.clone());
+            tasks.spawn_lasting("job objects", move || {
+                jobs.clone().follow(handle.clone(), shutdown.clone())
+            });
         }
         if let Some(adopt) = adopt {
-            tasks.spawn(
-                Ordinary,
-                "adopted objects",
-                adopt.follow(handle.clone(), shutdown.clone()),
-            );
+            let (handle, shutdown) = (handle.clone(), shutdown.clone());
+            tasks.spawn_lasting("adopted objects", move || {
+                adopt.clone().follow(handle.clone(), shutdown.clone())
+            });
         }
         if let Some(marking) = marking {
-            tasks.spawn(
-                Ordinary,
-                "node marks",
-                marking.follow(handle.clone(), shutdown.clone()),
-            );
+            let (handle, shutdown) = (handle.clone(), shutdown.clone());
+            tasks.spawn_lasting("node marks", move || {
+                marking.clone().follow(handle.clone(), shutdown.clone())
+            });
         }
         if let Some(path) = settings.turn_stats {
             let recording = Recording::open(&path, turns)
@@ -252,10 +248,13 @@ impl Coordinator {
                 tasks.spawn(Ordinary, "authorities", publish);
             }
             if let Some(pods) = pods {
-                let bundle = trust.clone();
-                let bundle = move || bundle.bundle();
-                let follow = pods.follow(handle.clone(), bundle, shutdown.clone());
-                tasks.spawn(Ordinary, "worker pods", follow);
+                let (bundle, handle, shutdown) = (trust.clone(), handle.clone(), shutdown.clone());
+                tasks.spawn_lasting("worker pods", move || {
+                    let bundle = bundle.clone();
+                    let bundle = move || bundle.bundle();
+                    pods.clone()
+                        .follow(handle.clone(), bundle, shutdown.clone())
+                });
             }
             let follow = follow_trust(trust.clone(), shutdown.clone());
             tasks.spawn(Ordinary, "trust", follow);

@@ -17,9 +17,14 @@ use std::{
 use tokio::{
     runtime::Handle,
     task::{AbortHandle, Id, JoinError, JoinSet},
+    time::{Instant, sleep},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, warn};
+
+/// How long a task waits before it begins anew after a panic: the first time, and at most.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What the end of a task means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +79,38 @@ impl Tasks {
         let handle = self.set.spawn(task);
         self.known.insert(handle.id(), (name, kind));
         handle
+    }
+
+    /// An ordinary task that begins anew after a panic, by `make`, and ends when it ends by itself. One
+    /// object that nobody thought of must not end the work for all others. The pause before it begins anew
+    /// is [`PAUSE_FIRST`], and twice as long after each panic, up to [`PAUSE_MAX`].
+    pub fn spawn_lasting<F>(
+        &mut self,
+        name: &'static str,
+        make: impl Fn() -> F + Send + 'static,
+    ) -> AbortHandle
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let shutdown = self.shutdown.clone();
+        self.spawn(Ordinary, name, async move {
+            let mut pause = PAUSE_FIRST;
+            loop {
+                let begun = Instant::now();
+                let Err(panic) = CatchPanic(Box::pin(make())).await else {
+                    return;
+                };
+                if begun.elapsed() > PAUSE_MAX {
+                    pause = PAUSE_FIRST;
+                }
+                let why = panic_text(&*panic);
+                error!(task = name, ?pause, "task panicked and begins anew: {why}");
+                if shutdown.run_until_cancelled(sleep(pause)).await.is_none() {
+                    return;
+                }
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        })
     }
 
     /// Waits until the shutdown token is cancelled or an essential task ends, which cancels the
@@ -251,6 +288,31 @@ mod tests {
             tasks.run(DRAIN).await.unwrap_err().to_string(),
             "task engine ended"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lasting_task_begins_anew_after_a_panic_and_not_at_once() {
+        let shutdown = CancellationToken::new();
+        let mut tasks = Tasks::new(shutdown.clone());
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let begun = Instant::now();
+        tasks.spawn_lasting("reader", move || {
+            let tell = tell.clone();
+            async move {
+                tell.send(begun.elapsed().as_secs()).unwrap();
+                assert_eq!(begun.elapsed().as_secs(), 7, "poison");
+            }
+        });
+        // It ends by itself the fourth time.
+        let mut times = Vec::new();
+        while let Some(at) = told.recv().await {
+            times.push(at);
+        }
+        assert_eq!(times, [0, 1, 3, 7]);
+
+        tasks.spawn_lasting("poisoned", || async { panic!("poison") });
+        shutdown.cancel();
+        tasks.run(DRAIN).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

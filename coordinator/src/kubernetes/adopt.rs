@@ -61,6 +61,7 @@ enum Told {
 }
 
 /// The objects of other kinds in one cluster.
+#[derive(Clone)]
 pub(crate) struct Adopt {
     client: Client,
     server: Server,
@@ -105,8 +106,20 @@ impl Adopt {
         let mut children = Follower::new(Api::all_with(self.client, &musterjobs()), Children(tell));
         reading.spawn(async move { children.work().await });
         let controller = Controller::new(handle, self.server, self.kinds, news);
-        // The followers end with `reading`.
-        shutdown.run_until_cancelled(controller.work()).await;
+        // The followers end with `reading`. Without one of them its kind would be seen no more.
+        let a_follower_ended = async {
+            while let Some(ended) = reading.join_next().await {
+                ended.expect("a follower does not panic");
+            }
+            std::future::pending::<()>().await;
+        };
+        let work = async {
+            tokio::select! {
+                () = controller.work() => {}
+                () = a_follower_ended => {}
+            }
+        };
+        shutdown.run_until_cancelled(work).await;
     }
 }
 

@@ -46,6 +46,7 @@ use crate::handle::{Handle, NoAnswer};
 const NEWS: usize = 64;
 
 /// The `MusterJob` objects of one cluster.
+#[derive(Clone)]
 pub(crate) struct Jobs {
     api: Api<MusterJob>,
     /// For dependents. `None`: no pods are made, and so no dependents.

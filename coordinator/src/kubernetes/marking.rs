@@ -60,6 +60,7 @@ const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 /// Who changes the objects, as the API server records it.
 const MANAGER: &str = "fieldManager=muster-coordinator";
 
+#[derive(Clone)]
 pub(crate) struct Marking {
     server: Server,
     /// The pod or machine that this runs on, for events.

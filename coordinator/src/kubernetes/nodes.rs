@@ -24,6 +24,7 @@ use crate::handle::{Handle, NoAnswer};
 pub(super) const NODES: &str = "/api/v1/nodes";
 
 /// The Node objects of one cluster.
+#[derive(Clone)]
 pub(crate) struct Nodes {
     api: Api<Object>,
 }

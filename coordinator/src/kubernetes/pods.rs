@@ -50,6 +50,7 @@ use crate::handle::{Handle, NoAnswer};
 const NEWS: usize = 64;
 
 /// The worker pods of one cluster.
+#[derive(Clone)]
 pub(crate) struct Pods {
     client: Client,
     server: Server,

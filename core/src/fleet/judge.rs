@@ -53,8 +53,13 @@ enum Judgement {
     Sound,
     /// There is evidence, and better evidence may come until this moment.
     Doubted(Timestamp),
-    /// None of its nodes can be heard, nor can many others. The text says how many.
-    Frozen(String),
+    /// None of its nodes can be heard, nor can many others.
+    Frozen {
+        /// How many of its nodes they are.
+        silent: usize,
+        /// How many nodes are silent in all.
+        sentence: String,
+    },
     /// Members are only silent, and placement finds too few nodes to replace them. If they come back,
     /// training continues where it was.
     Stranded {
@@ -106,15 +111,14 @@ impl JobTurn<'_> {
                 doubt.left = doubt.left.filter(|left| !left.is_frozen());
                 Condition::Doubted(doubt)
             }
-            Judgement::Frozen(sentence) => {
+            Judgement::Frozen { silent, sentence } => {
                 doubt.left = Some(LeftAsItIs::Frozen(sentence));
+                doubt.shared_silence.grows(silent);
                 Condition::Doubted(doubt)
             }
             Judgement::Stranded { silent, shortfall } => {
                 doubt.left = Some(LeftAsItIs::Stranded(shortfall));
-                let shared = &mut doubt.shared_silence;
-                shared.silent_most = shared.silent_most.max(silent);
-                shared.until = None;
+                doubt.shared_silence.grows(silent);
                 Condition::Doubted(doubt)
             }
             Judgement::SomeAreBack(until) => {
@@ -296,24 +300,30 @@ impl JobTurn<'_> {
         let brake = self.brake?;
         let frozen = evidence.iter().all(Evidence::is_silence)
             && generation::none_is_ready(self.nodes, generation);
-        frozen.then(|| Judgement::Frozen(brake.sentence(self.policy)))
+        frozen.then(|| Judgement::Frozen {
+            silent: evidence.len(),
+            sentence: brake.sentence(self.policy),
+        })
     }
 
     /// `Stranded` or `SomeAreBack`, if members are only silent and a new generation would not help
-    /// yet.
+    /// yet, or if those that are back tell no more than that they lost the silent ones.
     fn spared(&self, evidence: &[Evidence]) -> Option<Judgement> {
-        let silent = |e: &Evidence| matches!(e, Evidence::NodeSilent { .. });
-        if !evidence.iter().all(silent) {
+        let is_silent = |e: &&Evidence| matches!(e, Evidence::NodeSilent { .. });
+        let silent = evidence.iter().filter(is_silent).count();
+        if !evidence.iter().all(|e| is_silent(&e) || e.is_victim()) {
             return None;
         }
-        if let Placement::Short(shortfall) = self.place() {
+        if silent == evidence.len()
+            && let Placement::Short(shortfall) = self.place()
+        {
             return Some(Judgement::Stranded {
-                silent: evidence.len(),
+                silent,
                 shortfall: shortfall.to_string(),
             });
         }
         let shared = self.doubt().shared_silence;
-        if evidence.len() >= shared.silent_most {
+        if silent == 0 || silent >= shared.silent_most {
             return None;
         }
         let until = shared.until.unwrap_or(self.now + self.policy.listen);

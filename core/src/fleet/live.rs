@@ -113,6 +113,14 @@ pub(crate) struct SharedSilence {
     pub until: Option<Timestamp>,
 }
 
+impl SharedSilence {
+    /// So many members are silent, and nothing can be done about it.
+    pub(crate) fn grows(&mut self, silent: usize) {
+        self.silent_most = self.silent_most.max(silent);
+        self.until = None;
+    }
+}
+
 /// How long a job avoids a node on which it could not start. A longer time would starve small
 /// fleets.
 pub(crate) const AVOID: Duration = Duration::from_secs(60);

@@ -310,6 +310,25 @@ impl Bench {
         exit: Exit,
         error: Option<&str>,
     ) {
+        let node = self.rank_ends(job, generation, rank, exit, error);
+        let agent = &self.agents[&node];
+        let (session, runs) = (
+            agent.session.unwrap(),
+            agent.runs.values().cloned().collect(),
+        );
+        self.input(Input::Runs { session, runs });
+        self.obey();
+    }
+
+    /// A rank ends on its node, and nobody is told. Returns the node.
+    fn rank_ends(
+        &mut self,
+        job: &str,
+        generation: &GenerationRecord,
+        rank: u32,
+        exit: Exit,
+        error: Option<&str>,
+    ) -> NodeName {
         let uid = self.job(job).uid.clone();
         let node = generation.node_of(rank).unwrap().clone();
         let now = self.now;
@@ -325,12 +344,7 @@ impl Bench {
             Exit::Code(1)
         });
         run.dead_at = Some(now);
-        let (session, runs) = (
-            agent.session.unwrap(),
-            agent.runs.values().cloned().collect(),
-        );
-        self.input(Input::Runs { session, runs });
-        self.obey();
+        node
     }
 
     fn step(&mut self, job: &str, step: u64) {

@@ -47,12 +47,12 @@ pub(crate) enum Evidence {
         at: Timestamp,
     },
     /// The node's agent is silent. `since`: when its connection broke, or else when the agent was
-    /// last heard. `heard`: its last sign of life.
+    /// last heard. `heard`: its last sign of life. `None`: this coordinator has had none.
     NodeSilent {
         node: NodeName,
         lost: bool,
         since: Timestamp,
-        heard: Timestamp,
+        heard: Option<Timestamp>,
     },
     NodeRebooted {
         node: NodeName,

@@ -102,7 +102,7 @@ fn late_silence(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
         Evidence::NodeSilent {
             node, lost, heard, ..
         } => {
-            first_failed.is_some_and(|at| *heard > at + HEARTBEAT_DELAY)
+            first_failed.is_some_and(|at| heard.is_some_and(|heard| heard > at + HEARTBEAT_DELAY))
                 || (!lost && has_told(node))
         }
         _ => false,

@@ -19,7 +19,7 @@ fn silent(node: &str, lost: bool, ms: u64) -> Evidence {
         node: node.into(),
         lost,
         since: at,
-        heard: at,
+        heard: Some(at),
     }
 }
 

@@ -3,6 +3,10 @@
 
 use super::*;
 
+const PEER_CLOSED: Option<&str> = Some(
+    "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.3]:25503",
+);
+
 impl Bench {
     /// The coordinator dies and starts again from what it committed. All sessions break.
     pub(super) fn restart_coordinator(&mut self) {
@@ -78,6 +82,69 @@ fn a_coordinator_that_stands_still_while_it_listens_listens_longer() {
     assert_eq!(liveness(&bench), Liveness::Unknown);
     bench.pass(2 * SECOND);
     assert_eq!(liveness(&bench), Liveness::Lost);
+}
+
+/// Found on a cluster whose API server was away. The new leader listened in vain, and all nodes came
+/// back within a second, a minute later.
+#[test]
+fn a_failure_while_nobody_listened_is_blamed_on_the_rank_that_failed_first() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 3, 3));
+    bench.pass(60 * SECOND);
+    let running = bench.job("digits").current.clone().unwrap();
+    bench.restart_coordinator();
+    bench.rank_ends("digits", &running, 2, Exit::Signal(9), None);
+    bench.pass(SECOND);
+    for victim in [0, 1] {
+        bench.rank_ends("digits", &running, victim, Exit::Code(1), PEER_CLOSED);
+    }
+    bench.pass(60 * SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.reason, job.last_generation.0), (Reason::MassLoss, 1));
+    for node in ["a", "b", "c"] {
+        assert_eq!(
+            bench.job("digits").last_generation.0,
+            1,
+            "before {node} is back"
+        );
+        bench.connect(node);
+        bench.pass(SECOND / 2);
+    }
+    bench.pass(5 * SECOND);
+    let job = bench.job("digits");
+    let incident = job.incidents.last().unwrap();
+    assert_eq!(
+        (incident.cause, incident.culprit.as_deref()),
+        (Cause::WorkerKilled, Some("rank 2 on c")),
+        "{}",
+        incident.message
+    );
+    assert_eq!(job.last_generation.0, 2);
+}
+
+/// The same, and the node of one that failed never comes back. This coordinator has not heard it, so
+/// nothing speaks against its silence as the cause.
+#[test]
+fn a_node_that_never_comes_back_is_the_cause_of_what_its_peers_lost() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 3, 3));
+    bench.pass(60 * SECOND);
+    let running = bench.job("digits").current.clone().unwrap();
+    for victim in [0, 1] {
+        bench.rank_ends("digits", &running, victim, Exit::Code(1), PEER_CLOSED);
+    }
+    bench.now = bench.now + SECOND;
+    bench.restart_coordinator();
+    bench.pass(60 * SECOND);
+    bench.connect("a");
+    bench.connect("b");
+    bench.pass(9 * SECOND);
+    assert_eq!(bench.job("digits").last_generation.0, 1, "it may come back");
+    bench.pass(2 * SECOND);
+    let job = bench.job("digits");
+    let incident = job.incidents.last().unwrap();
+    assert_eq!(incident.cause, Cause::NodeLost, "{}", incident.message);
+    assert_eq!(job.last_generation.0, 2);
 }
 
 /// Measured with 10,000 agents over TLS on two processors: the last of them were back 37 s after the

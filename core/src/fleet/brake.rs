@@ -49,6 +49,12 @@ impl Brake {
         self.enough_back.map_or(held, |at| at.min(held))
     }
 
+    /// Whether the node was lost with the many for which the brake is on, and not long before them.
+    pub(crate) fn is_about(&self, node: &Node, policy: &Policy) -> bool {
+        let with_them = |at| at + policy.mass_loss_window >= self.since;
+        node.liveness == Liveness::Lost && node.lost_at.is_some_and(with_them)
+    }
+
     pub(crate) fn sentence(&self, policy: &Policy) -> String {
         let Self { silent, of, .. } = self;
         format!(
@@ -232,6 +238,22 @@ mod tests {
             decide(None, &registry, &Policy::default(), NOW).map(|brake| (brake.silent, brake.of)),
             Some((3, 14))
         );
+    }
+
+    #[test]
+    fn it_is_not_about_who_was_lost_long_before() {
+        let registry = fleet(5, &[1, 59, 61], 1);
+        let policy = Policy::default();
+        let brake = Brake {
+            since: NOW,
+            last_loss: NOW,
+            silent: 3,
+            of: 8,
+            enough_back: None,
+        };
+        let about = registry.iter().filter(|node| brake.is_about(node, &policy));
+        let names: Vec<&str> = about.map(|node| node.record.name.as_str()).collect();
+        assert_eq!(names, ["n5", "n6"]);
     }
 
     #[test]

@@ -215,7 +215,10 @@ impl Fleet {
         Some(NodeView {
             place: PodPlace::of(&self.nodes, node),
             bars_pods: pod_gpus::bars_new_pods(node, is_ours),
-            mass_loss: self.brake.is_some() && !node.is_ready(),
+            mass_loss: self
+                .brake
+                .as_ref()
+                .is_some_and(|brake| brake.is_about(node, &self.policy)),
             ..view::node(
                 node,
                 &self.jobs,

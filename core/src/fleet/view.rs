@@ -109,7 +109,7 @@ pub struct NodeView {
     pub place: Option<PodPlace>,
     /// Why no new worker pod should go there, although the node as a whole is fit.
     pub bars_pods: Option<String>,
-    /// It is silent while many nodes are: the brake for mass losses is on.
+    /// It was lost together with many others, and the brake for mass losses is on.
     pub mass_loss: bool,
 }
 

@@ -67,6 +67,8 @@ impl Brake {
 /// What is known of a host that was there. The greatest of its agent and its pods counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
+    /// This coordinator has not heard it yet, and still listens.
+    Awaited,
     Silent,
     Heard,
 }
@@ -97,13 +99,13 @@ pub(crate) fn decide(
             .lost_at
             .filter(|at| node.liveness == Liveness::Lost && now.since(*at) < window);
         last_loss = last_loss.max(lost);
-        let seen = if lost.is_some() || node.liveness == Liveness::Suspect {
-            Seen::Silent
-        } else if node.liveness == Liveness::Lost {
-            // A node that was lost long ago does not belong to the nodes that were there.
-            continue;
-        } else {
-            Seen::Heard
+        let seen = match node.liveness {
+            Liveness::Ready => Seen::Heard,
+            Liveness::Suspect => Seen::Silent,
+            Liveness::Unknown => Seen::Awaited,
+            Liveness::Lost if lost.is_some() => Seen::Silent,
+            // It was lost long ago, so it does not belong to the nodes that were there.
+            Liveness::Lost => continue,
         };
         let of_host = hosts.entry(host(node)).or_insert(seen);
         *of_host = seen.max(*of_host);

@@ -1,7 +1,8 @@
 //! R10: what the brake for mass losses promises. Silent nodes are counted anew here, from the
-//! coordinator's events.
+//! coordinator's events. The coordinator may not know the host of a pod yet, and then counts the pod by
+//! itself. So the brake must be on only if enough whole hosts are silent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::fleet::Policy;
 
@@ -14,6 +15,8 @@ pub(crate) struct Silences {
     /// Nodes that it does not hear. The moment is there if it lost them itself.
     silent: BTreeMap<NodeName, Option<Timestamp>>,
     on: bool,
+    /// Since when it is on although too few nodes are silent for it.
+    enough_back: Option<Timestamp>,
 }
 
 impl Silences {
@@ -41,13 +44,30 @@ impl Silences {
         false
     }
 
-    /// How many nodes were lost within the window.
-    fn lost(&self, policy: &Policy, now: Timestamp) -> u32 {
-        self.silent
-            .values()
-            .flatten()
-            .filter(|at| now.since(**at) < policy.mass_loss_window)
-            .count() as u32
+    /// How many hosts were lost within the window, with all that is on them.
+    fn lost(&self, world: &World, policy: &Policy, now: Timestamp) -> u32 {
+        let host = |name| world.host_named(name).unwrap_or(name).clone();
+        let is_heard = |name: &&NodeName| !self.silent.contains_key(*name);
+        let heard: BTreeSet<NodeName> = world
+            .store
+            .nodes
+            .keys()
+            .filter(is_heard)
+            .map(host)
+            .collect();
+        let is_new =
+            |at: &Option<Timestamp>| at.is_some_and(|at| now.since(at) < policy.mass_loss_window);
+        let lost = self.silent.iter().filter(|(_, at)| is_new(at));
+        let hosts: BTreeSet<NodeName> = lost.map(|(name, _)| host(name)).collect();
+        hosts.difference(&heard).count() as u32
+    }
+
+    /// Notes whether enough nodes are back, and says whether the brake is on for too long after that.
+    fn is_kept_on(&mut self, policy: &Policy, now: Timestamp) -> bool {
+        let few = self.on && self.silent.len() < policy.mass_loss_min as usize;
+        let since = few.then(|| self.enough_back.unwrap_or(now));
+        self.enough_back = since;
+        since.is_some_and(|since| now.since(since) >= policy.listen)
     }
 
     fn none_is_heard(&self, generation: &GenerationRecord) -> bool {
@@ -85,7 +105,7 @@ pub(super) fn brake(world: &mut World, judge: &Judge, changes: &[Change]) -> Bro
             _ => {}
         }
     }
-    let broken = judged(world, &silences, &policy, (lost, nodes), judge.now).or_else(|| {
+    let broken = judged(world, &mut silences, &policy, (lost, nodes), judge.now).or_else(|| {
         changes
             .iter()
             .filter(|_| silences.on)
@@ -98,30 +118,27 @@ pub(super) fn brake(world: &mut World, judge: &Judge, changes: &[Change]) -> Bro
 /// Checks that the brake is on when it must be, and off when it must be.
 fn judged(
     world: &World,
-    silences: &Silences,
+    silences: &mut Silences,
     policy: &Policy,
     (lost, nodes): (bool, usize),
     now: Timestamp,
 ) -> Broken {
-    let fell = silences.lost(policy, now);
+    let fell = silences.lost(world, policy, now);
     let many = fell >= policy.mass_loss_min
         && fell as usize * 100 > policy.mass_loss_percent as usize * nodes;
     if lost && many && !silences.on {
         return Some((
             "R10",
-            format!("{fell} of {nodes} nodes fell silent within a minute, and the brake is not on"),
+            format!(
+                "{fell} of {nodes} nodes fell silent within a minute with all their pods, and the brake is not on"
+            ),
         ));
     }
-    let silent = silences.silent.len();
-    let kept = silences.on && silent < policy.mass_loss_min as usize;
+    let kept = silences.is_kept_on(policy, now);
     kept.then(|| {
-        (
-            "R10",
-            format!(
-                "the brake is on with {silent} of {} nodes silent",
-                world.store.nodes.len()
-            ),
-        )
+        let (silent, all) = (silences.silent.len(), world.store.nodes.len());
+        let what = format!("the brake is still on with {silent} of {all} nodes silent");
+        ("R10", what)
     })
 }
 

@@ -221,15 +221,22 @@ class Cluster:
 
     def restart_container(self, pod, container, image):
         """Asks its first process to end. The kubelet starts the container again, in the same pod."""
-        before = self.restarts(pod, container)
+        before = self.started(pod, container)
         # With the first process the kernel ends the shell, too, so how that ended says nothing.
         self.beside(pod, container, image, "kill -TERM 1")
-        wait_until(lambda: self.restarts(pod, container) > before, 120, f"{container} of {pod} is started again")
+        wait_until(lambda: self.started(pod, container) not in (None, before), 120, f"{container} of {pod} is started again")
 
     def restarts(self, pod, container):
+        return self.container(pod, container)["restartCount"]
+
+    def started(self, pod, container):
+        """Which start of the container this is. After a machine was without power, the kubelet may give the same count of restarts twice."""
+        return self.container(pod, container).get("containerID")
+
+    def container(self, pod, container):
         status = self.kubectl.json("get", "pod", pod, "-n", NAMESPACE)["status"]
         both = status.get("initContainerStatuses", []) + status.get("containerStatuses", [])
-        return next(entry["restartCount"] for entry in both if entry["name"] == container)
+        return next(entry for entry in both if entry["name"] == container)
 
 
 def answer(command, environment, may_fail, timeout, stdin=None):

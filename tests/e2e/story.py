@@ -307,12 +307,12 @@ class Story:
         if not image:
             raise NotTested("without --new-image-agent")
         before, began, pods = self.status("story"), time.monotonic(), self.cluster.pods()
-        restarts = {node: self.cluster.restarts(name_of(pod), "agent") for node, pod in pods.items()}
+        started = {node: self.cluster.started(name_of(pod), "agent") for node, pod in pods.items()}
         patch = json.dumps({"spec": {"initContainers": [{"name": "agent", "image": image}]}})
         for pod in pods.values():
             self.kubectl("-n", NAMESPACE, "patch", "pod", name_of(pod), "-p", patch)
         for node, pod in pods.items():
-            again = lambda node=node, pod=pod: self.cluster.restarts(name_of(pod), "agent") > restarts[node]  # noqa: E731
+            again = lambda node=node, pod=pod: self.cluster.started(name_of(pod), "agent") not in (None, started[node])  # noqa: E731
             wait_until(again, 120, f"the agent of {node} is started again")
         self.goes_on_untouched(before)
         now = self.cluster.pods()

@@ -38,7 +38,7 @@
 //! | `account` | what incidents have cost, by cause |
 //! | `placement` | which nodes, in which rank order, or why none |
 //! | `agreement` | what all members agree on |
-//! | `brake` | many nodes silent at once: no cordons, and no replacement of jobs whose nodes are all silent |
+//! | `brake` | many nodes silent at once: no cordons, no replacement of jobs whose nodes are all silent, no pods for silent ones |
 //! | `presence` | whether this process has just started or was stalled, and whether it listens |
 //! | `store_clients` | who may connect to a generation's TCPStore |
 //! | `last_words` | what the pods of a job leave behind when it is over |

@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, warn};
 
-/// How long a task waits before it begins anew after a panic: the first time, and at most.
+/// The first and the longest pause before a task begins anew after a panic.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -81,9 +81,10 @@ impl Tasks {
         handle
     }
 
-    /// An ordinary task that begins anew after a panic, by `make`, and ends when it ends by itself. One
-    /// object that nobody thought of must not end the work for all others. The pause before it begins anew
-    /// is [`PAUSE_FIRST`], and twice as long after each panic, up to [`PAUSE_MAX`].
+    /// An ordinary task. After a panic, `make` makes it again. If it returns, it is over. One object that
+    /// nobody thought of must not end the work for all others. The pause before it begins anew is
+    /// [`PAUSE_FIRST`], and twice as long after each panic, up to [`PAUSE_MAX`]. A longer run than that
+    /// resets the pause.
     pub fn spawn_lasting<F>(
         &mut self,
         name: &'static str,

@@ -212,7 +212,8 @@ class Run:
         status = self.status()
         if status["phase"] != "Succeeded":
             raise Wrong(f"{status['phase']}: {status['message']}{self.evidence()}")
-        ends = re.findall(r"^end (\S+)$", self.muster("logs", "job", "--rank", str(self.case.ends)), re.MULTILINE)
+        # An mpirun of horovodrun puts rank and stream before each line, and sometimes once more behind it.
+        ends = re.findall(r"^(?:\[1,0\]<stdout>:)*end ([^\s\[]+)", self.muster("logs", "job", "--rank", str(self.case.ends)), re.MULTILINE)
         self.end = ends[-1] if ends else None
         if not ends:
             self.wrong.append(f"rank {self.case.ends} printed no end{self.evidence()}")

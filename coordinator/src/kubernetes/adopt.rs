@@ -106,10 +106,12 @@ impl Adopt {
         let mut children = Follower::new(Api::all_with(self.client, &musterjobs()), Children(tell));
         reading.spawn(async move { children.work().await });
         let controller = Controller::new(handle, self.server, self.kinds, news);
-        // The followers end with `reading`. Without one of them its kind would be seen no more.
+        // The followers end with `reading`. If one panics, nobody reads its kind any more. So all begin anew.
         let a_follower_ended = async {
             while let Some(ended) = reading.join_next().await {
-                ended.expect("a follower does not panic");
+                if let Err(panicked) = ended {
+                    std::panic::resume_unwind(panicked.into_panic());
+                }
             }
             std::future::pending::<()>().await;
         };

@@ -16,8 +16,8 @@
 //!
 //! When so many of these nodes are back, or deleted by an operator, that the brake would not go on
 //! again, the others get [`Policy::listen`] to come back as well. Then it goes off. It also goes off
-//! when no node has become Lost for [`Policy::mass_loss_hold`]: by then the silence is no disturbance
-//! any more, but the normal state.
+//! when no node has become Lost for [`Policy::mass_loss_hold`]. A silence of that length is no passing
+//! disturbance.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub(crate) struct Brake {
     pub last_loss: Timestamp,
     pub silent: u32,
     pub of: u32,
-    /// Enough nodes are back. The others have until this moment.
+    /// `Some`: enough nodes are back, and the brake goes off at this moment.
     pub enough_back: Option<Timestamp>,
 }
 
@@ -49,7 +49,8 @@ impl Brake {
         self.enough_back.map_or(held, |at| at.min(held))
     }
 
-    /// Whether the node was lost with the many for which the brake is on, and not long before them.
+    /// Whether this node is one of those whose loss put the brake on. A node that was lost long before is
+    /// not.
     pub(crate) fn is_about(&self, node: &Node, policy: &Policy) -> bool {
         let with_them = |at| at + policy.mass_loss_window >= self.since;
         node.liveness == Liveness::Lost && node.lost_at.is_some_and(with_them)
@@ -64,10 +65,10 @@ impl Brake {
     }
 }
 
-/// What is known of a host that was there. The greatest of its agent and its pods counts.
+/// What is known of a host that was there. A host has the greatest value of its agent and its pods.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
-    /// This coordinator has not heard it yet, and still listens.
+    /// Nothing on it has been heard since this coordinator started or stood still.
     Awaited,
     Silent,
     Heard,
@@ -93,7 +94,7 @@ pub(crate) fn decide(
         policy.mass_loss_window
     };
     let mut hosts: BTreeMap<&NodeName, Seen> = BTreeMap::new();
-    let mut last_loss = None;
+    let (mut last_loss, mut silent_nodes) = (None, 0);
     for node in nodes.iter() {
         let lost = node
             .lost_at
@@ -107,21 +108,28 @@ pub(crate) fn decide(
             // It was lost long ago, so it does not belong to the nodes that were there.
             Liveness::Lost => continue,
         };
+        silent_nodes += u32::from(seen == Seen::Silent);
         let of_host = hosts.entry(host(node)).or_insert(seen);
         *of_host = seen.max(*of_host);
     }
-    let is_silent = |seen: &&Seen| **seen == Seen::Silent;
-    let (silent, of) = (
-        hosts.values().filter(is_silent).count() as u32,
-        hosts.len() as u32,
-    );
     let last_loss = last_loss?;
-    let many = silent >= policy.mass_loss_min && silent * 100 > policy.mass_loss_percent * of;
+    let is_silent = |seen: &&Seen| **seen == Seen::Silent;
+    let silent = hosts.values().filter(is_silent).count() as u32;
+    let of = hosts.len() as u32;
+    // If nobody at all is heard, it is the coordinator that is alone. Two hosts with their pods show that,
+    // too.
+    let enough = match silent == of {
+        true => silent_nodes >= policy.mass_loss_min,
+        false => silent >= policy.mass_loss_min,
+    };
+    let many = enough && silent * 100 > policy.mass_loss_percent * of;
     let next = match brake {
         None if !many => return None,
         Some(brake) if !many => Brake {
             last_loss,
-            enough_back: brake.enough_back.or(Some(now + policy.listen)),
+            enough_back: brake
+                .enough_back
+                .or(Some(now + policy.listen_for(nodes.len()))),
             ..brake.clone()
         },
         _ => Brake {
@@ -224,6 +232,22 @@ mod tests {
             registry.insert(node);
         }
         assert_eq!(decided(&registry), Some((3, 9)));
+        // Two hosts, and nobody on them is heard.
+        let mut registry = fleet(0, &[1, 1], 0);
+        assert_eq!(
+            decided(&registry),
+            None,
+            "two nodes lost at once may be dead"
+        );
+        let pod = pod("p", &"u1".into(), "n0");
+        let node = Node {
+            liveness: Liveness::Lost,
+            lost_at: Some(NOW),
+            pod: Some(Arc::new(pod.clone())),
+            ..Node::stored(node(pod.node().as_str()), NOW)
+        };
+        registry.insert(node);
+        assert_eq!(decided(&registry), Some((2, 2)));
     }
 
     #[test]
@@ -277,7 +301,7 @@ mod tests {
         let waits = decide(brake.as_ref(), &two_lost, &policy, later(120));
         assert!(waits.is_some(), "one came back, and the others may");
         assert!(decide(waits.as_ref(), &two_lost, &policy, later(129)).is_some());
-        assert!(decide(waits.as_ref(), &two_lost, &policy, later(130)).is_none());
+        assert!(decide(waits.as_ref(), &two_lost, &policy, later(131)).is_none());
         let again = decide(
             waits.as_ref(),
             &fleet(5, &[1, 1, 1], 0),

@@ -110,7 +110,7 @@ fn of_member(
             } else {
                 node.heard
             },
-            heard: node.spoke.and(Some(node.heard)),
+            heard: node.spoke,
         }),
         _ => {}
     }

@@ -273,8 +273,8 @@ impl Fleet {
         match (&self.brake, &next) {
             (None, Some(brake)) => {
                 let message = format!(
-                    "{}: this may be the network, or this coordinator's own isolation. No node is cordoned, and jobs whose nodes are all \
-                     silent are left alone. This ends when enough nodes return or are deleted (muster delete node), or when no further node is lost for {}",
+                    "{}: this may be the network, or this coordinator's own isolation. No node is cordoned, jobs whose nodes are all \
+                     silent are left alone, and no worker pod is made in place of a silent one. This ends when enough nodes have returned or are deleted (muster delete node), or when no further node is lost for {}",
                     brake.sentence(&self.policy),
                     period::format(self.policy.mass_loss_hold)
                 );

@@ -55,7 +55,7 @@ enum Judgement {
     Doubted(Timestamp),
     /// None of its nodes can be heard, nor can many others.
     Frozen {
-        /// How many of its nodes they are.
+        /// How many of its members are silent.
         silent: usize,
         /// How many nodes are silent in all.
         sentence: String,
@@ -301,17 +301,16 @@ impl JobTurn<'_> {
         let frozen = evidence.iter().all(Evidence::is_silence)
             && generation::none_is_ready(self.nodes, generation);
         frozen.then(|| Judgement::Frozen {
-            silent: evidence.len(),
+            silent: evidence.iter().filter(|e| is_silent(e)).count(),
             sentence: brake.sentence(self.policy),
         })
     }
 
-    /// `Stranded` or `SomeAreBack`, if members are only silent and a new generation would not help
-    /// yet, or if those that are back tell no more than that they lost the silent ones.
+    /// `Stranded`: members are only silent, and too few nodes are left for a new generation.
+    /// `SomeAreBack`: some are back, and report at most that they lost the others.
     fn spared(&self, evidence: &[Evidence]) -> Option<Judgement> {
-        let is_silent = |e: &&Evidence| matches!(e, Evidence::NodeSilent { .. });
-        let silent = evidence.iter().filter(is_silent).count();
-        if !evidence.iter().all(|e| is_silent(&e) || e.is_victim()) {
+        let silent = evidence.iter().filter(|e| is_silent(e)).count();
+        if !evidence.iter().all(|e| is_silent(e) || e.is_victim()) {
             return None;
         }
         if silent == evidence.len()
@@ -326,7 +325,14 @@ impl JobTurn<'_> {
         if silent == 0 || silent >= shared.silent_most {
             return None;
         }
-        let until = shared.until.unwrap_or(self.now + self.policy.listen);
+        let until = shared
+            .until
+            .unwrap_or(self.now + self.policy.listen_for(self.nodes.len()));
         (self.now < until).then_some(Judgement::SomeAreBack(until))
     }
+}
+
+/// Whether this says that a member's node is not heard.
+fn is_silent(evidence: &Evidence) -> bool {
+    matches!(evidence, Evidence::NodeSilent { .. })
 }

@@ -57,6 +57,13 @@ impl Condition {
         }
     }
 
+    pub(crate) fn doubt_mut(&mut self) -> Option<&mut Doubt> {
+        match self {
+            Condition::Doubted(doubt) => Some(doubt),
+            Condition::Sound | Condition::RanksDone { .. } | Condition::Won => None,
+        }
+    }
+
     /// Why a doubted generation is left as it is, if it is.
     pub(crate) fn left(&self) -> Option<&LeftAsItIs> {
         self.doubt()?.left.as_ref()

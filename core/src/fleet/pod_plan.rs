@@ -92,8 +92,8 @@ pub enum PodState {
     Unhealthy,
     /// Its agent was silent for too long.
     Lost,
-    /// It is lost, but so are many nodes at once (`brake`), and then the nodes are rarely the cause. It
-    /// counts as if it were there, so nothing is created in its place.
+    /// It was lost together with many other nodes (`brake`), so it is probably not the cause. Nothing is
+    /// created in its place.
     LostWithMany,
 }
 
@@ -203,19 +203,27 @@ fn match_size(
         let is_unhealthy = states(&pod.node()) == PodState::Unhealthy;
         is_unhealthy || (is_short && host_gets_no_work(pod, hosts))
     };
+    // A silent pod is not replaced, and no other one goes because it counts.
+    let is_silent = |pod: &WorkerPod| states(&pod.node()) == PodState::LostWithMany;
     let have = pods.iter().filter(|pod| !is_no_place(pod)).count();
     if have < wanted {
         plan.create = (wanted - have) as u32;
         return;
     }
-    let idle = pods.into_iter().filter(|pod| is_idle(job, pod));
+    let silent = pods
+        .iter()
+        .filter(|pod| is_silent(pod) && !is_no_place(pod));
+    let heard = have - silent.count();
+    let idle = pods
+        .into_iter()
+        .filter(|pod| is_idle(job, pod) && !is_silent(pod));
     let mut idle: Vec<&WorkerPod> = idle.collect();
     // Pods that run go last. Of equals, the newest goes first.
     idle.sort_by_key(|pod| {
         let runs = pod.stage == PodStage::Running;
         (runs, std::cmp::Reverse(pod.created), pod.name.clone())
     });
-    for pod in idle.into_iter().take(have - wanted) {
+    for pod in idle.into_iter().take(heard.saturating_sub(wanted)) {
         plan.delete_pod(pod, "the job wants fewer nodes");
     }
 }

@@ -37,7 +37,7 @@ pub struct Policy {
     pub cordon_breaker_percent: u32,
     /// The brake goes on if more than this percentage of the nodes, and at least `mass_loss_min`,
     /// fall silent within `mass_loss_window`. The minimum is three: a cluster of three or four
-    /// nodes may lose one, and two nodes lost at once may well be dead.
+    /// nodes may lose one, and two nodes lost at once may well be dead. Worker pods count with their host.
     pub mass_loss_percent: u32,
     pub mass_loss_min: u32,
     pub mass_loss_window: Duration,

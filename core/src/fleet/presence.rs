@@ -6,6 +6,8 @@
 //! up. It listens until all nodes that it knows are back, or until the hold is over (decision
 //! 0022). The hold does not end while nodes still come back one after the other.
 
+use std::time::Duration;
+
 use crate::{
     fleet::{
         job::JobRecord,
@@ -51,15 +53,23 @@ impl Presence {
         }
     }
 
-    /// A turn begins. Time that the coordinator slept through is not held against the nodes.
-    pub(crate) fn turn_begins(&mut self, now: Timestamp, policy: &Policy, nodes: &mut Registry) {
+    /// A turn begins. Returns for how long the coordinator stood still before it. That time is not held
+    /// against the nodes.
+    pub(crate) fn turn_begins(
+        &mut self,
+        now: Timestamp,
+        policy: &Policy,
+        nodes: &mut Registry,
+    ) -> Duration {
         let stall = now.since(self.last_turn);
-        if stall > policy.tick * STALL_TICKS {
-            nodes.discount(stall - policy.tick);
-            // It did not listen meanwhile. A node that dialled in vain waits before it dials again.
-            if self.last_turn < self.listen_until {
-                self.listen_until = self.listen_until + (stall - policy.tick);
-            }
+        let slept = match stall > policy.tick * STALL_TICKS {
+            true => stall - policy.tick,
+            false => Duration::ZERO,
+        };
+        nodes.discount(slept);
+        // It did not listen meanwhile. A node that dialled in vain waits before it dials again.
+        if self.last_turn < self.listen_until {
+            self.listen_until = self.listen_until + slept;
         }
         if stall >= nodes.heartbeat(policy) * policy.suspect_missed {
             // Agents may have given this coordinator up, so it listens again, as after a start.
@@ -70,6 +80,12 @@ impl Presence {
             };
         }
         self.last_turn = now;
+        slept
+    }
+
+    /// Whether the hold was not over at the last turn.
+    pub(crate) fn holds(&self) -> bool {
+        self.last_turn < self.listen_until
     }
 
     /// A node that had not been heard since the start is back. If all agents dial at once and each

@@ -487,6 +487,9 @@ impl Registry {
     /// The coordinator itself stood still for `stall`. It could hear no node, so no node was
     /// silent.
     pub(crate) fn discount(&mut self, stall: Duration) {
+        if stall.is_zero() {
+            return;
+        }
         self.quiet_until = Timestamp(0);
         for node in self.nodes.values_mut() {
             node.heard = node.heard + stall;

@@ -5,7 +5,10 @@
 //! Reports are applied first and judged afterwards, so their order within one burst does not matter.
 //! A request comes last and is decided at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     fleet::{
@@ -20,7 +23,7 @@ use crate::{
         pod_gpus,
         policy::Policy,
         presence::Presence,
-        registry::Registry,
+        registry::{Liveness, Node, Registry},
         scratch::Scratch,
         tombstone::{self, Tombstone},
         view::{self, JobView, NodeView, PodPlace},
@@ -142,8 +145,10 @@ impl Fleet {
         inputs: impl IntoIterator<Item = Input>,
     ) -> TurnOutput {
         let mut scratch = Scratch::new(now);
-        self.presence
+        let slept = self
+            .presence
             .turn_begins(now, &self.policy, &mut self.nodes);
+        self.put_off(slept);
         // Timers are not stored, so the first turn looks at every job.
         scratch.changes.capacity = std::mem::take(&mut self.fresh);
         for input in inputs {
@@ -171,6 +176,20 @@ impl Fleet {
         self.consider_at = now + cordon::AGAIN;
         let (brake, policy) = (self.brake.as_ref(), &self.policy);
         cordon::consider_again(&mut self.nodes, &self.jobs, brake, policy, scratch);
+    }
+
+    /// The coordinator stood still for so long. It heard nobody meanwhile, so those who may still come
+    /// back have as much more time.
+    fn put_off(&mut self, slept: Duration) {
+        let of_brake = self.brake.as_mut().map(|brake| &mut brake.enough_back);
+        let doubts = self.live.values_mut();
+        let of_jobs =
+            doubts.filter_map(|live| Some(&mut live.condition.doubt_mut()?.shared_silence.until));
+        of_brake
+            .into_iter()
+            .chain(of_jobs)
+            .flatten()
+            .for_each(|until| *until = *until + slept);
     }
 
     pub(crate) fn is_listening(&self, now: Timestamp) -> bool {
@@ -215,10 +234,7 @@ impl Fleet {
         Some(NodeView {
             place: PodPlace::of(&self.nodes, node),
             bars_pods: pod_gpus::bars_new_pods(node, is_ours),
-            mass_loss: self
-                .brake
-                .as_ref()
-                .is_some_and(|brake| brake.is_about(node, &self.policy)),
+            mass_loss: self.is_lost_with_many(node),
             ..view::node(
                 node,
                 &self.jobs,
@@ -228,6 +244,14 @@ impl Fleet {
                 marking::due(node, self.brake.is_some(), &self.policy),
             )
         })
+    }
+
+    /// Whether the node was lost with many others. A coordinator that has just started does not know
+    /// that of the nodes that an earlier one has lost, so it listens first.
+    fn is_lost_with_many(&self, node: &Node) -> bool {
+        let mut brake = self.brake.iter();
+        let is_listened_for = node.liveness == Liveness::Unknown && self.presence.holds();
+        is_listened_for || brake.any(|brake| brake.is_about(node, &self.policy))
     }
 
     pub fn job_views(&self) -> Vec<JobView> {

@@ -109,7 +109,8 @@ pub struct NodeView {
     pub place: Option<PodPlace>,
     /// Why no new worker pod should go there, although the node as a whole is fit.
     pub bars_pods: Option<String>,
-    /// It was lost together with many others, and the brake for mass losses is on.
+    /// It was lost together with many others, and the brake for mass losses is on, or this coordinator
+    /// listens for it.
     pub mass_loss: bool,
 }
 

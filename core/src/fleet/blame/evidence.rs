@@ -47,7 +47,7 @@ pub(crate) enum Evidence {
         at: Timestamp,
     },
     /// The node's agent is silent. `since`: when its connection broke, or else when the agent was
-    /// last heard. `heard`: its last sign of life. `None`: this coordinator has had none.
+    /// last heard. `heard`: its last sign of life. `None`: this coordinator has never heard it.
     NodeSilent {
         node: NodeName,
         lost: bool,

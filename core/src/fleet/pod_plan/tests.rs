@@ -269,7 +269,12 @@ fn pods_that_are_lost_with_many_others_are_not_replaced() {
     let pods = ["a", "many-2", "many-3"].map(pod);
     let trains = training(job(3), &["a", "many-2", "many-3"]);
     assert_eq!(planned(&trains, &pods, 10), PodPlan::default());
+    // One was made in place of a pod that was lost shortly before the others, and no member goes for it.
+    let with_new = ["a", "b", "many-3", "new"].map(pod);
+    let trains = training(job(3), &["a", "b"]);
+    assert_eq!(planned(&trains, &with_new, 10), PodPlan::default());
     // It lacks one for another reason.
+    let trains = training(job(3), &["a", "many-2", "many-3"]);
     let plan = planned(&trains, &pods[..2], 10);
     assert_eq!((plan.create, deleted(&plan).len()), (1, 0));
 }

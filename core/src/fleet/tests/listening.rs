@@ -147,6 +147,55 @@ fn a_node_that_never_comes_back_is_the_cause_of_what_its_peers_lost() {
     assert_eq!(job.last_generation.0, 2);
 }
 
+/// The time of the standstill is added to every node's silence limit, and is no sign of life.
+#[test]
+fn a_node_that_died_while_the_coordinator_stood_still_is_the_cause_of_what_its_peers_lost() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 3, 3));
+    bench.pass(60 * SECOND);
+    let running = bench.job("digits").current.clone().unwrap();
+    bench.agents.get_mut(&"c".into()).unwrap().frozen = true;
+    bench.now = bench.now + SECOND;
+    for victim in [0, 1] {
+        bench.rank_ends("digits", &running, victim, Exit::Code(1), PEER_CLOSED);
+    }
+    bench.now = bench.now + 2 * SECOND;
+    for node in ["a", "b"] {
+        let agent = &bench.agents[&node.into()];
+        let (session, runs) = (
+            agent.session.unwrap(),
+            agent.runs.values().cloned().collect(),
+        );
+        bench.input(Input::Runs { session, runs });
+    }
+    bench.pass(20 * SECOND);
+    let incident = bench.job("digits").incidents.last().unwrap();
+    assert_eq!(incident.cause, Cause::NodeLost, "{}", incident.message);
+}
+
+/// If it stands still while it waits for the others, they have as much more time.
+#[test]
+fn a_standstill_is_not_taken_from_those_who_may_come_back() {
+    let mut bench = Bench::new(&["a", "b", "c", "d"]);
+    bench.pass(60 * SECOND);
+    for node in ["a", "b", "c"] {
+        bench.cut(node);
+    }
+    bench.pass(10 * SECOND);
+    bench.connect("a");
+    bench.pass(9 * SECOND);
+    let is_lost_with_many = |bench: &Bench| {
+        let view = bench.fleet.node_view(&"b".into()).unwrap();
+        view.mass_loss
+    };
+    assert!(is_lost_with_many(&bench));
+    bench.now = bench.now + 2 * SECOND;
+    bench.input(Input::Tick);
+    assert!(is_lost_with_many(&bench), "1 s is left");
+    bench.pass(2 * SECOND);
+    assert!(!is_lost_with_many(&bench));
+}
+
 /// Measured with 10,000 agents over TLS on two processors: the last of them were back 37 s after the
 /// start, and the hold was over after 30 s.
 #[test]

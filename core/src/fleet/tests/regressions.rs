@@ -73,7 +73,10 @@ fn a_mass_loss_freezes_what_nobody_can_tell_of_and_nothing_else() {
     };
     assert!(!is_over(&bench), "the others may come back as well");
     bench.pass(11 * SECOND);
-    assert!(is_over(&bench), "2 of 10 are no mass loss");
+    assert!(
+        is_over(&bench),
+        "2 silent nodes of 10 are too few for a mass loss"
+    );
     assert_ne!(bench.job("alone").reason, Reason::MassLoss);
     assert!(
         bench

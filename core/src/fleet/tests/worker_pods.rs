@@ -145,6 +145,11 @@ fn pods_that_are_silent_with_all_others_are_waited_for() {
     assert_eq!(state(&bench, "p2.default.pod"), PodState::LostWithMany);
     bench.pass(11 * SECOND);
     assert_eq!(state(&bench, "p2.default.pod"), PodState::Lost);
+    // A leader that starts anew knows only that they were not heard, and listens.
+    bench.restart_coordinator();
+    assert_eq!(state(&bench, "p2.default.pod"), PodState::LostWithMany);
+    bench.pass(11 * SECOND);
+    assert_eq!(state(&bench, "p2.default.pod"), PodState::Lost);
 }
 
 #[test]

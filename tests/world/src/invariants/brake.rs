@@ -1,6 +1,6 @@
 //! R10: what the brake for mass losses promises. Silent nodes are counted anew here, from the
 //! coordinator's events. The coordinator may not know the host of a pod yet, and then counts the pod by
-//! itself. So the brake must be on only if enough whole hosts are silent.
+//! itself. So this rule demands the brake only when enough hosts are silent with all their pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub(crate) struct Silences {
     /// Nodes that it does not hear. The moment is there if it lost them itself.
     silent: BTreeMap<NodeName, Option<Timestamp>>,
     on: bool,
-    /// Since when it is on although too few nodes are silent for it.
+    /// When the number of silent nodes fell below the minimum, if the brake is still on.
     enough_back: Option<Timestamp>,
 }
 
@@ -67,7 +67,9 @@ impl Silences {
         let few = self.on && self.silent.len() < policy.mass_loss_min as usize;
         let since = few.then(|| self.enough_back.unwrap_or(now));
         self.enough_back = since;
-        since.is_some_and(|since| now.since(since) >= policy.listen)
+        // It listens a little longer in a large fleet.
+        let until = |since| since + policy.listen + Duration::from_secs(1);
+        since.is_some_and(|since| now >= until(since))
     }
 
     fn none_is_heard(&self, generation: &GenerationRecord) -> bool {

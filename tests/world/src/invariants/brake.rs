@@ -2,7 +2,10 @@
 //! coordinator's events. The coordinator may not know the host of a pod yet, and then counts the pod by
 //! itself. So this rule demands the brake only when enough hosts are silent with all their pods.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use muster_core::fleet::Policy;
 
@@ -17,6 +20,9 @@ pub(crate) struct Silences {
     on: bool,
     /// When the number of silent nodes fell below the minimum, if the brake is still on.
     enough_back: Option<Timestamp>,
+    /// The last decision. If it is long ago, the coordinator may have stood still, and then those who
+    /// may still come back have more time.
+    decided: Timestamp,
 }
 
 impl Silences {
@@ -65,8 +71,9 @@ impl Silences {
     /// Notes whether enough nodes are back, and says whether the brake is on for too long after that.
     fn is_kept_on(&mut self, policy: &Policy, now: Timestamp) -> bool {
         let few = self.on && self.silent.len() < policy.mass_loss_min as usize;
-        let since = few.then(|| self.enough_back.unwrap_or(now));
-        self.enough_back = since;
+        let stood = now.since(self.decided) > policy.tick * 4;
+        let since = few.then(|| self.enough_back.filter(|_| !stood).unwrap_or(now));
+        (self.enough_back, self.decided) = (since, now);
         // It listens a little longer in a large fleet.
         let until = |since| since + policy.listen + Duration::from_secs(1);
         since.is_some_and(|since| now >= until(since))

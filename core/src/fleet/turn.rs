@@ -181,6 +181,9 @@ impl Fleet {
     /// The coordinator stood still for so long. It heard nobody meanwhile, so those who may still come
     /// back have as much more time.
     fn put_off(&mut self, slept: Duration) {
+        if slept.is_zero() {
+            return;
+        }
         let of_brake = self.brake.as_mut().map(|brake| &mut brake.enough_back);
         let doubts = self.live.values_mut();
         let of_jobs =

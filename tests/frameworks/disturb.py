@@ -212,8 +212,9 @@ class Run:
         status = self.status()
         if status["phase"] != "Succeeded":
             raise Wrong(f"{status['phase']}: {status['message']}{self.evidence()}")
-        # An mpirun of horovodrun puts rank and stream before each line, and sometimes once more behind it.
-        ends = re.findall(r"^(?:\[1,0\]<stdout>:)*end ([^\s\[]+)", self.muster("logs", "job", "--rank", str(self.case.ends)), re.MULTILINE)
+        # An mpirun of horovodrun puts rank and stream before each line, and anew wherever a line came in two parts.
+        said = re.sub(r"\[1,\d+\]<stdout>:", "", self.muster("logs", "job", "--rank", str(self.case.ends)))
+        ends = re.findall(r"^end (\S+)$", said, re.MULTILINE)
         self.end = ends[-1] if ends else None
         if not ends:
             self.wrong.append(f"rank {self.case.ends} printed no end{self.evidence()}")

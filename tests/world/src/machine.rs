@@ -135,7 +135,7 @@ pub(crate) struct Group {
     /// A process that escaped when the runner was killed.
     pub(crate) left: Option<Left>,
     pub(crate) released: bool,
-    /// What the agent of this number was last told of it.
+    /// The number of an agent, and the status of this group that it was told last.
     pub(crate) told: Option<(u64, GroupStatus)>,
     /// Orders to start a rank again: from which agent, over which connection, the rank and its attempt.
     pub(crate) asked: BTreeSet<(u64, u64, u32, u32)>,

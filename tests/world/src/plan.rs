@@ -125,7 +125,7 @@ impl Plan {
         if !self.restarts {
             return;
         }
-        // Who fails again and again waits in between.
+        // A job that fails again and again waits between its restarts.
         let longer = rest.ms(10_000, 30_000);
         if cut.trouble_ms.is_none() {
             self.trouble += longer;

@@ -306,7 +306,7 @@ async fn quota(team: &mut Team) {
     team.kubectl.queue("second", "gpus", job(1, 0)).await;
     team.says("second", "insufficient unused quota").await;
     team.pods("second", 0).await;
-    // What it asks for follows the job.
+    // The Workload asks for more when the job does.
     team.kubectl.scale("second", 2).await.unwrap();
     team.says("second", "2200m more needed").await;
     team.kubectl.scale("second", 1).await.unwrap();

@@ -82,7 +82,7 @@ fn a_killed_worker_beside_parameter_servers_is_started_again_alone() {
     assert!(incident.total().is_some(), "{incident:?}");
     let others: Vec<u32> = [0, 2, 3].map(|rank| bench.rank(rank).attempt).into();
     assert_eq!(others, [1, 1, 1]);
-    // What the others are told is what they were told before.
+    // The other nodes get no new orders.
     assert!(told(&bench, "a").1.attempts.is_empty());
 }
 

@@ -263,7 +263,7 @@ async fn it_fails(team: &mut Team) {
     team.drop_all().await;
 }
 
-/// What a queue lays over the pods.
+/// A patch of the pods, as a queue writes it.
 fn patched(pool: &str) -> Value {
     let pod = json!({ "spec": { "nodeSelector": { "pool": pool } } });
     let node = json!({ "name": "node", "template": { "spec": { "template": pod } } });

@@ -212,8 +212,8 @@ class Run:
         status = self.status()
         if status["phase"] != "Succeeded":
             raise Wrong(f"{status['phase']}: {status['message']}{self.evidence()}")
-        # An mpirun of horovodrun puts rank and stream before each line, and anew wherever a line came in two parts.
-        said = re.sub(r"\[1,\d+\]<stdout>:", "", self.muster("logs", "job", "--rank", str(self.case.ends)))
+        # horovodrun and its mpirun put rank and stream before each line, and anew wherever a line came in two parts.
+        said = re.sub(r"\[(1,)?\d+\]<stdout>:", "", self.muster("logs", "job", "--rank", str(self.case.ends)))
         ends = re.findall(r"^end (\S+)$", said, re.MULTILINE)
         self.end = ends[-1] if ends else None
         if not ends:

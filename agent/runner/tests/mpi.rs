@@ -4,7 +4,6 @@
 
 mod rig;
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -86,10 +85,15 @@ impl Job {
             at: self.at.clone(),
             key: KEY.into(),
         };
+        let files = [
+            ("hostfile", "pi-worker-0 slots=2\n"),
+            ("discover_hosts.sh", "#!/bin/sh\necho pi-worker-0:2\n"),
+        ];
         let part = MpiSpec::Launcher(LauncherSpec {
             own_name: Some("pi-launcher-0".into()),
+            own_address: Some("127.0.0.9".into()),
             hosts: vec![host],
-            files: BTreeMap::from([("hostfile".into(), "pi-worker-0 slots=2\n".into())]),
+            files: files.map(|(name, text)| (name.into(), text.into())).into(),
         });
         let spec = member(&self.launcher, &["/bin/sh", "-c", script], part);
         self.launches.start(spec);
@@ -142,6 +146,8 @@ fn a_command_runs_in_the_lenders_place_with_all_three_streams_and_its_code() {
         echo typed | muster-rsh pi-worker-0 'read word; echo "$word here"; echo "to errors" >&2; exit 7'
         echo "code $?"
         echo "launcher on $(hostname), lender on $(ssh -x -o A=b worker-0 hostname)"
+        echo "resolved: $(getent hosts $(hostname)) $(ssh worker-0 'getent hosts $(hostname)')"
+        /etc/mpi/discover_hosts.sh; /etc/edl/discover_hosts.sh
         ssh -n pi-worker-0.pi.svc 'echo "dir $(pwd) $TORCHELASTIC_USE_AGENT_STORE$RANK"; cat; kill -9 $$'
         echo "code $?"
         head -c 3000000 /dev/zero | muster-rsh pi-worker-0 'cat | wc -c'
@@ -155,8 +161,10 @@ fn a_command_runs_in_the_lenders_place_with_all_three_streams_and_its_code() {
     job.lend();
     let (exit, said) = job.launched();
     let dir = job.lender.dir.display();
+    let own = job.at.split(':').next().unwrap();
     let expected = format!(
-        "pi-worker-0 slots=2\ntyped here\nto errors\ncode 7\nlauncher on pi-launcher-0, lender on pi-worker-0\ndir {dir} \ncode 137\n\
+        "pi-worker-0 slots=2\ntyped here\nto errors\ncode 7\nlauncher on pi-launcher-0, lender on pi-worker-0\n\
+         resolved: 127.0.0.9       pi-launcher-0 {own}       pi-worker-0\npi-worker-0:2\npi-worker-0:2\ndir {dir} \ncode 137\n\
          3000000\n3000000\n61250000\nmuster-rsh: \"nowhere\" is no host of this job: pi-worker-0\ncode 255\n\
          muster-rsh: there is no command to run; a shell for people is not offered\ncode 255"
     );
@@ -167,6 +175,8 @@ fn a_command_runs_in_the_lenders_place_with_all_three_streams_and_its_code() {
     };
     // Lines of the two streams may change places.
     assert_eq!(sorted(&said), sorted(&expected), "{said}");
+    let machine = std::fs::read_to_string("/etc/hosts").unwrap();
+    assert!(!machine.contains("pi-worker-0"), "{machine}");
     assert_eq!(exit, CODE(0));
 }
 

@@ -30,6 +30,7 @@ pub(super) fn part(
             };
             Some(MpiSpec::Launcher(LauncherSpec {
                 own_name: launcher.own_name,
+                own_address: Some(launcher.own_address),
                 hosts: launcher.hosts.into_iter().map(host).collect(),
                 files: launcher.files,
             }))

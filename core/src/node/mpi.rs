@@ -19,6 +19,10 @@ use crate::{
 pub const HOSTFILE: &str = "hostfile";
 /// The hostfile of MPICH and Intel MPI: `HOST:N`.
 const HOSTFILE_HYDRA: &str = "hostfile.hydra";
+/// A program that prints the hosts as `HOST:N`. Horovod's elastic mode calls it again and again.
+const DISCOVERY: &str = "discover_hosts.sh";
+/// It is not told the hosts themselves, so no name of a machine needs quotes.
+const DISCOVER: &str = "#!/bin/sh\nexec cat \"${0%/*}/hostfile.hydra\"\n";
 /// The folder, in the run's directory, with the programs for remote starts.
 pub const BIN: &str = "bin";
 /// The program for remote starts.
@@ -39,8 +43,10 @@ pub enum Part {
 pub struct Launcher {
     /// The name that its processes see as the machine's. `None`: the machine's own.
     pub own_name: Option<String>,
+    /// The address of that name.
+    pub own_address: String,
     pub hosts: Vec<Host>,
-    /// Files to be written into the run's directory, by name.
+    /// Files to be written into the run's directory, by name. One that begins with `#!` is a program.
     pub files: BTreeMap<String, String>,
 }
 
@@ -125,12 +131,14 @@ pub fn part(
             HOSTFILE_HYDRA.to_owned(),
             file(|(host, slots)| format!("{host}:{slots}\n")),
         ),
+        (DISCOVERY.to_owned(), DISCOVER.to_owned()),
     ]);
     let lenders = members
         .into_iter()
         .filter(|(place, _)| place.share.name != LAUNCHER);
     Ok(Some(Part::Launcher(Launcher {
         own_name,
+        own_address: own.host.clone(),
         hosts: lenders.map(|(_, host)| host).collect(),
         files,
     })))
@@ -298,6 +306,8 @@ mod tests {
             at: peers(APART)[2].clone(),
             key: Key("c".into()),
         };
+        assert!(told.files["discover_hosts.sh"].starts_with("#!/bin/sh\n"));
+        assert_eq!(told.own_address, "10.0.0.7");
         assert_eq!(told.hosts.len(), 2);
         assert_eq!(told.hosts[1], second);
     }

@@ -20,8 +20,11 @@ pub struct LauncherSpec {
     /// The name of the machine for its processes. None: its own.
     #[serde(default)]
     pub own_name: Option<String>,
+    /// The IP address to which that name resolves. None: an agent of the previous version says nothing.
+    #[serde(default)]
+    pub own_address: Option<String>,
     pub hosts: Vec<HostSpec>,
-    /// Files to write into the run's directory, by name.
+    /// Files to write into the run's directory, by name. One that begins with `#!` is a program.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
 }

@@ -71,10 +71,14 @@ pub(crate) fn prepare(part: &MpiSpec, command: &[String], here: &Path) -> io::Re
     Ok([&[program], own].concat())
 }
 
-/// Writes a file that only this user can read.
+/// Writes a file that only this user can read, and run if it is a program.
 fn write(name: &str, content: &[u8]) -> io::Result<()> {
+    let mode = match content.starts_with(b"#!") {
+        true => 0o700,
+        false => 0o600,
+    };
     let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
+    options.write(true).create(true).truncate(true).mode(mode);
     options.open(name)?.write_all(content)
 }
 
@@ -91,14 +95,32 @@ fn part() -> Result<(PathBuf, MpiSpec), String> {
 
 /// Takes the name that tells this member from others on the same machine. Without it MPI may take them
 /// for one host, which is only said: some programs do not mind.
-fn take_name(program: &str, name: Option<&str>) {
-    if let Some(name) = name
-        && let Err(e) = crate::sys::take_own_name(name)
-    {
+///
+/// The name resolves to `address`, as a pod's does: gloo looks up the name of its own host.
+fn take_name(program: &str, name: Option<&str>, address: Option<&str>, dir: &Path) {
+    let Some(name) = name else { return };
+    if let Err(e) = crate::sys::take_own_name(name) {
         say!(
             "{program}: this process cannot have the host name {name} ({e}); MPI may take all members on this machine for one host"
         );
+        return;
     }
+    let Some(address) = address else { return };
+    if let Err(e) = resolve_own(name, address, &dir.join("hosts")) {
+        say!(
+            "{program}: the host name {name} does not resolve here ({e}); Horovod with gloo needs it"
+        );
+    }
+}
+
+/// Adds a line to what this process and its children see as the machine's hosts. `own`: where that is
+/// written.
+fn resolve_own(name: &str, address: &str, own: &Path) -> io::Result<()> {
+    const HOSTS: &str = "/etc/hosts";
+    let machine = fs::read_to_string(HOSTS)?;
+    // The first line with a name counts.
+    fs::write(own, format!("{address} {name}\n{machine}"))?;
+    crate::sys::own_file(own, HOSTS)
 }
 
 /// The environment of a member's processes: that of a launch, without what torchrun would say.

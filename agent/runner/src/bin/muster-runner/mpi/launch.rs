@@ -28,7 +28,9 @@ const TELL: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     let wrong = match super::part() {
-        Ok((dir, MpiSpec::Launcher(launcher))) => begin(&launcher, &with_own_files(args, &dir)),
+        Ok((dir, MpiSpec::Launcher(launcher))) => {
+            begin(&launcher, &with_own_files(args, &dir), &dir)
+        }
         Ok(_) => "this member is no launcher".into(),
         Err(wrong) => wrong,
     };
@@ -37,8 +39,11 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
 }
 
 /// The files of Kubeflow's operators, and those that a run has in their place.
-const FILES: [(&str, &str); 2] = [
+const FILES: [(&str, &str); 4] = [
     ("/etc/mpi/hostfile", "hostfile"),
+    ("/etc/mpi/discover_hosts.sh", "discover_hosts.sh"),
+    // AITrainingJob's.
+    ("/etc/edl/discover_hosts.sh", "discover_hosts.sh"),
     ("/etc/mpi/kubexec.sh", "bin/muster-rsh"),
 ];
 
@@ -57,11 +62,12 @@ fn with_own_files(command: Vec<OsString>, dir: &Path) -> Vec<OsString> {
 }
 
 /// Becomes the command. Returns why it could not.
-fn begin(launcher: &LauncherSpec, command: &[OsString]) -> String {
+fn begin(launcher: &LauncherSpec, command: &[OsString], dir: &Path) -> String {
     let Some((program, args)) = command.split_first() else {
         return "there is nothing to run".into();
     };
-    super::take_name(NAME, launcher.own_name.as_deref());
+    let (name, address) = (&launcher.own_name, &launcher.own_address);
+    super::take_name(NAME, name.as_deref(), address.as_deref(), dir);
     launcher.hosts.iter().for_each(wait_for);
     let error = Command::new(program).args(args).exec();
     format!("{}: {error}", program.display())

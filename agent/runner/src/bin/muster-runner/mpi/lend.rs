@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::process::{Command as Process, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -45,8 +46,8 @@ const PROVE: Duration = Duration::from_secs(10);
 const BIND: Duration = Duration::from_secs(5);
 
 pub(crate) fn run() -> ExitCode {
-    let outcome = super::part().and_then(|(_, part)| match part {
-        MpiSpec::Lender(lender) => Lender::begin(&lender)?.lend(),
+    let outcome = super::part().and_then(|(dir, part)| match part {
+        MpiSpec::Lender(lender) => Lender::begin(&lender, &dir)?.lend(),
         MpiSpec::Launcher(_) => Err("this member is the launcher".into()),
     });
     match outcome {
@@ -102,17 +103,18 @@ enum Source {
 }
 
 impl Lender {
-    fn begin(spec: &LenderSpec) -> Result<Self, String> {
-        super::take_name(NAME, spec.own_name.as_deref());
+    fn begin(spec: &LenderSpec, dir: &Path) -> Result<Self, String> {
+        let at: SocketAddr = spec
+            .listen
+            .parse()
+            .map_err(|e| format!("{:?}: {e}", spec.listen))?;
+        let own = at.ip().to_string();
+        super::take_name(NAME, spec.own_name.as_deref(), Some(&own), dir);
         let signals = [&shim::PASSED[..], &[libc::SIGCHLD]].concat();
         let signals = sys::signal_fd(&signals).map_err(|e| format!("signals: {e}"))?;
         // Daemons leave their session and their parent. They become children of this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|e| format!("subreaper: {e}"))?;
-        let at: SocketAddr = spec
-            .listen
-            .parse()
-            .map_err(|e| format!("{:?}: {e}", spec.listen))?;
         let listener = bind(at).map_err(|e| format!("listen at {at}: {e}"))?;
         listener
             .set_nonblocking(true)

@@ -400,6 +400,7 @@ mod tests {
         };
         let launcher = LauncherSpec {
             own_name: None,
+            own_address: None,
             hosts: vec![
                 host("pi-worker-0", "10.0.0.7:1"),
                 host("pi-worker-1", "10.0.0.8:1"),

@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 
+import containers
 import etcd_host
 import plan
 import processes
@@ -59,8 +60,9 @@ class Event:
 
 
 def kill_worker(stack, world):
+    victim = world.members[-1].pid
     began = time.monotonic_ns()
-    os.kill(world.members[-1].pid, signal.SIGKILL)
+    os.kill(victim, signal.SIGKILL)
     return began
 
 
@@ -121,6 +123,11 @@ def run(options):
     # Every other event includes a first start.
     chosen = [event for event in EVENTS if event.key in options.events and (event.strike or options.events == ["start"])]
     race = {"meta": describe(options), "runs": [], "memory": []}
+    if "pods" in options.competitors:
+        try:
+            containers.check()
+        except containers.Missing as missing:
+            leave_out("pods", missing, options, race)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-race-"))
     if OURS & set(options.competitors):
         # The programs are copied, so that all rounds run the same ones even if they are built again meanwhile.
@@ -158,10 +165,18 @@ def etcd_for(options, folder, race):
     try:
         return etcd_host.Etcd(folder / "etcd-data")
     except etcd_host.Missing as missing:
-        race["meta"]["absent"]["etcd"] = str(missing)
-        options.competitors.remove("etcd")
-        race["meta"]["competitors"].pop("etcd")
+        leave_out("etcd", missing, options, race)
         return None
+
+
+def leave_out(key, why, options, race):
+    """Goes on without this competitor. The table says why."""
+    print(f"!!! {key} does not take part: {why}", file=sys.stderr)
+    race["meta"]["absent"][key] = str(why)
+    options.competitors.remove(key)
+    race["meta"]["competitors"].pop(key)
+    if not options.competitors:
+        raise SystemExit(f"nobody takes part: {why}")
 
 
 def least_disturbed(race, setting, folder, key, event, number, options):

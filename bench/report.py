@@ -8,7 +8,8 @@ import statistics
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 MEASURED = ROOT / "docs" / "measured.md"
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+MAIN = "bench"
+BEGIN, END = f"<!-- {MAIN}:begin -->", f"<!-- {MAIN}:end -->"
 PLOT_LINE = "\n![The same as bars, with the phases of each](../bench/results/race.svg)\n"
 # Muster's lanes, the fastest first. The ratios refer to the first one that took part.
 OURS = ("fork", "pods", "tls", "pool", "direct", "parked", "cold")
@@ -169,15 +170,20 @@ def pods(race):
         if event == "start" or inside.nevers or beside.nevers or min(len(inside.times), len(beside.times)) < 2:
             continue
         (more, low, high), (a, b) = difference(inside.times, beside.times), (quartiles(cell.times) for cell in (inside, beside))
-        said.append(f"{title}: {a} in pods, {b} beside them, {more:+.0f} ms (95 %: {low:+.0f} to {high:+.0f})")
+        said.append(f"{title}: {a} in pods, {b} beside them, {signed(more)} ms (95 %: {signed(low)} to {signed(high)})")
     if not said:
         return ""
     return (
-        "A pod is two containers, the agent in one and the workers in the other, with PID and mount namespaces of their own and one shared "
-        "folder. They are made\nby `unshare`; network, files and limits are the machine's, so what a container engine adds to these is not "
-        f"in it. The worker is killed from outside.\nMilliseconds, median (quartiles), and the difference of the medians, {PODS_TARGET} at most wanted: "
+        "A pod is two containers, the agent in one and the workers in the other. They have PID and mount namespaces of their own, one shared folder, and cannot\n"
+        "make cgroups. They are made by `unshare`; network, files and limits are the machine's, so what a container engine adds to these is not in it. "
+        "The agents have\nthe flags of `muster local`. The worker is killed from outside. "
+        f"Milliseconds, median (quartiles), and the difference of the medians; the target is {signed(PODS_TARGET)} at most.\n"
         f"{'; '.join(said)}.\n"
     )
+
+
+def signed(milliseconds):
+    return f"{milliseconds:+.0f}".replace("-", "−")
 
 
 def quartiles(times):

@@ -12,6 +12,8 @@ QUICK_COMPETITORS = ("fork", "cold", "tuned", "stock", "static", "forks")
 SHARE = {
     "fork": (ROUNDS, ()),
     "tuned": (ROUNDS, ()),
+    # It differs from `fork` in what is between an agent and its workers. A death passes through all of it.
+    "pods": (ROUNDS, ("worker",)),
     # Only its first start differs from that of `fork`, and every start is measured.
     "pool": (ROUNDS, ("worker",)),
     # It differs from `fork` in what the coordinator and the agents say to each other only.

@@ -58,6 +58,25 @@ def names(pid, name):
     return False
 
 
+def outside(pid, namespace):
+    """The pid here of the process that has this one in the PID namespace with this inode number."""
+    if namespace == os.stat("/proc/self/ns/pid").st_ino:
+        return pid
+    for here in table():
+        try:
+            if os.stat(f"/proc/{here}/ns/pid").st_ino == namespace and pids(here)[-1] == pid:
+                return here
+        except OSError:
+            continue
+    raise LookupError(f"PID namespace {namespace} has no process {pid}")
+
+
+def pids(pid):
+    """What it is called in each PID namespace that it is in, from this one inwards."""
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    return next([int(word) for word in line.split()[1:]] for line in lines if line.startswith("NSpid:"))
+
+
 def freeze(find):
     """Stops (SIGSTOP) all that `find` finds, until it finds no new process. Returns the processes, and when the first one was hit."""
     frozen, began = set(), 0

@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 
+import containers
 import etcd_host
 import plan
 import processes
@@ -59,8 +60,9 @@ class Event:
 
 
 def kill_worker(stack, world):
+    victim = world.members[-1].pid
     began = time.monotonic_ns()
-    os.kill(world.members[-1].pid, signal.SIGKILL)
+    os.kill(victim, signal.SIGKILL)
     return began
 
 
@@ -102,12 +104,13 @@ def main():
         race = json.loads(options.read.read_text())
         for entry in race["runs"]:
             report.split_start(entry)
-        save(race, options.out)
+        save(race, options)
     else:
         race = run(options)
-    (options.out / "race.svg").write_text(report.plot(race))
-    page = f"# The race, as measured\n\nWritten by `bench/race.py`; do not edit.\n\n{report.block(race)}\n{report.phase_table(race)}"
-    (options.out / "race.md").write_text(page.replace("(bench/results/race.svg)", "(race.svg)"))
+    if options.block == report.MAIN:
+        (options.out / "race.svg").write_text(report.plot(race))
+        page = f"# The race, as measured\n\nWritten by `bench/race.py`; do not edit.\n\n{report.block(race)}\n{report.phase_table(race)}"
+        (options.out / "race.md").write_text(page.replace("(bench/results/race.svg)", "(race.svg)"))
     print("\n" + report.table(race))
     print(report.phase_table(race))
     print(report.memory_table(race))
@@ -121,6 +124,11 @@ def run(options):
     # Every other event includes a first start.
     chosen = [event for event in EVENTS if event.key in options.events and (event.strike or options.events == ["start"])]
     race = {"meta": describe(options), "runs": [], "memory": []}
+    if "pods" in options.competitors:
+        try:
+            containers.check()
+        except containers.Missing as missing:
+            leave_out("pods", missing, options, race)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-race-"))
     if OURS & set(options.competitors):
         # The programs are copied, so that all rounds run the same ones even if they are built again meanwhile.
@@ -141,7 +149,7 @@ def run(options):
                     floor(race, setting, folder / f"{key}-{size}-{number}", key, number, size, options)
             race["meta"]["rounds"] = number + 1
             race["meta"]["minutes"] = round((time.monotonic() - began) / 60, 1)
-            save(race, options.out)  # however a long race ends, its measurements are kept
+            save(race, options)  # however a long race ends, its measurements are kept
     finally:
         processes.sweep(folder)
         store.close()
@@ -158,10 +166,18 @@ def etcd_for(options, folder, race):
     try:
         return etcd_host.Etcd(folder / "etcd-data")
     except etcd_host.Missing as missing:
-        race["meta"]["absent"]["etcd"] = str(missing)
-        options.competitors.remove("etcd")
-        race["meta"]["competitors"].pop("etcd")
+        leave_out("etcd", missing, options, race)
         return None
+
+
+def leave_out(key, why, options, race):
+    """Goes on without this competitor. The table says why."""
+    print(f"!!! {key} does not take part: {why}", file=sys.stderr)
+    race["meta"]["absent"][key] = str(why)
+    options.competitors.remove(key)
+    race["meta"]["competitors"].pop(key)
+    if not options.competitors:
+        raise SystemExit(f"nobody takes part: {why}")
 
 
 def least_disturbed(race, setting, folder, key, event, number, options):
@@ -170,13 +186,14 @@ def least_disturbed(race, setting, folder, key, event, number, options):
             return
 
 
-def save(race, folder):
-    """One measurement a line, so that a diff shows figures instead of brackets."""
+def save(race, options):
+    """One measurement a line, so that a diff shows figures instead of brackets. Each block of docs/measured.md has a file of its own."""
     parts = [f'"meta": {json.dumps(race["meta"], indent=1)}']
     for name in ("runs", "memory"):
         parts.append(f'"{name}": [\n' + ",\n".join(json.dumps(entry) for entry in race[name]) + "\n]")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "race.json").write_text("{" + ",\n".join(parts) + "}\n")
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = "race" if options.block == report.MAIN else options.block
+    (options.out / f"{name}.json").write_text("{" + ",\n".join(parts) + "}\n")
 
 
 def measure(race, setting, folder, key, event, number, options):
@@ -341,11 +358,12 @@ def arguments():
     parser.add_argument("--quiet", type=float, default=15, help="seconds to wait at most for a quiet machine, every time [15]")
     parser.add_argument("--settle", type=float, default=SETTLE, help="seconds that the world trains before the event [2]")
     parser.add_argument("--again", type=int, default=1, help="times to repeat a measurement that others disturbed [1]")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of race.json and race.svg [bench/results]")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of the results [bench/results]")
     parser.add_argument("--keep", type=pathlib.Path, help="copy the logs of every start into this folder")
-    parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this race.json")
+    parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this file")
     parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
-    parser.add_argument("--block", default="bench", help="the block of docs/measured.md that --write fills [bench, which fills README.md's, too]")
+    blocks = "the block of docs/measured.md that --write fills, whose name the results get, too [bench, which is race.json and fills README.md's, too]"
+    parser.add_argument("--block", default=report.MAIN, help=blocks)
     options = parser.parse_args()
     if options.quick and options.events == events:
         options.events = list(plan.QUICK_EVENTS)

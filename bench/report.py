@@ -2,15 +2,17 @@
 
 import html
 import pathlib
+import random
 import statistics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 MEASURED = ROOT / "docs" / "measured.md"
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+MAIN = "bench"
+BEGIN, END = f"<!-- {MAIN}:begin -->", f"<!-- {MAIN}:end -->"
 PLOT_LINE = "\n![The same as bars, with the phases of each](../bench/results/race.svg)\n"
 # Muster's lanes, the fastest first. The ratios refer to the first one that took part.
-OURS = ("fork", "tls", "pool", "direct", "parked", "cold")
+OURS = ("fork", "pods", "tls", "pool", "direct", "parked", "cold")
 # The event of a bare start. The floors have no other event.
 FLOOR = "floor"
 FLOORS = ("static", "forks")
@@ -156,6 +158,48 @@ def pauses(race):
     return f"Without a step for a planned change, seconds, median (min–max): {'; '.join(said)}.\n" if said else ""
 
 
+# The most that pods may add to a re-form, in milliseconds.
+PODS_TARGET = 20
+
+
+def pods(race):
+    """What pods add to a re-form, beside the same on the machine itself."""
+    said = []
+    for event, (title, _) in race["meta"]["events"].items():
+        inside, beside = (Cell(race, event, key) for key in ("pods", "fork"))
+        if event == "start" or inside.nevers or beside.nevers or min(len(inside.times), len(beside.times)) < 2:
+            continue
+        (more, low, high), (a, b) = difference(inside.times, beside.times), (quartiles(cell.times) for cell in (inside, beside))
+        said.append(f"{title}: {a} in pods, {b} beside them, {signed(more)} ms (95 %: {signed(low)} to {signed(high)})")
+    if not said:
+        return ""
+    return (
+        "A pod is two containers, the agent in one and the workers in the other. They have PID and mount namespaces of their own, one shared folder, and cannot\n"
+        "make cgroups. They are made by `unshare`; network, files and limits are the machine's, so what a container engine adds to these is not in it. "
+        "The agents have\nthe flags of `muster local`. The worker is killed from outside. "
+        f"Milliseconds, median (quartiles), and the difference of the medians; the target is {signed(PODS_TARGET)} at most.\n"
+        f"{'; '.join(said)}.\n"
+    )
+
+
+def signed(milliseconds):
+    return f"{milliseconds:+.0f}".replace("-", "−")
+
+
+def quartiles(times):
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+    return f"{middle * 1000:.0f} ({low * 1000:.0f}–{high * 1000:.0f})"
+
+
+def difference(ones, others, draws=10_000):
+    """The difference of two medians in milliseconds, and between what it lies in 95 % of all draws from these samples (the bootstrap)."""
+    draw = random.Random(1)
+    drawn = lambda times: statistics.median(draw.choices(times, k=len(times)))  # noqa: E731
+    found = sorted(drawn(ones) - drawn(others) for _ in range(draws))
+    ends = statistics.median(ones) - statistics.median(others), found[draws * 25 // 1000], found[draws * 975 // 1000]
+    return tuple(1000 * seconds for seconds in ends)
+
+
 def memory_table(race):
     """The table of the cold lane, if it took part. The other lanes also have launchers, whose memory is torch's and not Muster's."""
     lanes = [key for key in reversed(OURS) if any(entry["competitor"] == key for entry in race["memory"])]
@@ -192,7 +236,7 @@ def block(race):
         f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "
         "most).\n"
     )
-    return f"{table(race)}\n{words}{absent}{pauses(race)}{memory_table(race)}{PLOT_LINE}"
+    return f"{table(race)}\n{words}{absent}{pods(race)}{pauses(race)}{memory_table(race)}{PLOT_LINE}"
 
 
 # The part of the table that the README shows: these events, for the lane of `launch: auto`, for stock torchrun, and for its best settings.
@@ -237,6 +281,7 @@ def rewrite_block(begin, end, text, page=MEASURED):
 # Darkest and lightest shade of each competitor's bar.
 SHADES = {
     "fork": ("#1b5e20", "#cdebcf"),
+    "pods": ("#2e5d4b", "#d0e6dc"),
     "pool": ("#4e6b00", "#e3efb8"),
     "tls": ("#006064", "#c8ecee"),
     "direct": ("#33691e", "#e1edbf"),

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 
+import containers
 import processes
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -18,6 +19,8 @@ PROGRAMS = HERE.parent / "target" / "muster" / "bin"
 JOB = "race"
 # Each node waits for 3 s of calm and imports torch, and all nodes do so at the same time.
 POOL_PATIENCE = 120
+# A coordinator serves, and agents and workers' containers answer, within two seconds of an idle machine.
+PODS_PATIENCE = 60
 # These are the same for all competitors. gloo would look up the host's name, which may not be loopback. torchrun sets one thread only if
 # it starts several workers.
 SETTINGS = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -208,13 +211,17 @@ class Muster(Stack):
 
     def muster(self, *arguments, timeout=90):
         command = [str(self.setting.programs / "muster"), *arguments]
-        environment = self.environment() | {"MUSTER_LOCAL_DIR": str(self.cluster), "NO_COLOR": "1"}
+        environment = self.environment() | self.where() | {"NO_COLOR": "1"}
         result = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
         )
         if result.returncode:
             raise RuntimeError(f"muster {' '.join(arguments)}: exit code {result.returncode}\n{result.stderr.strip()}")
         return result.stdout
+
+    def where(self):
+        """The variables by which the command line finds the coordinator."""
+        return {"MUSTER_LOCAL_DIR": str(self.cluster)}
 
     def prepare(self, nodes):
         self.muster("local", "up", "--nodes", str(nodes))
@@ -316,6 +323,73 @@ class MusterFork(MusterParked):
     lane = "fork"
 
 
+class MusterPods(MusterFork):
+    """Each node is a pod of two containers, the agent in one and the workers in the other, as the DaemonSet makes them.
+
+    All daemons have the flags with which `muster local` starts them, and their containers beside these.
+    """
+
+    # A pod that is gone is not started again. Another one takes its place.
+    cut, warn = Stack.cut, Stack.warn
+
+    def __init__(self, setting, folder):
+        super().__init__(setting, folder)
+        self.daemons, self.server, self.pods = [], None, 0
+
+    def where(self):
+        return {"MUSTER_SERVER": self.server}
+
+    def prepare(self, nodes):
+        home = self.cluster / "coordinator"
+        ready = home / "ready.json"
+        self.launch(home / "log", "muster-coordinator", "--listen", "127.0.0.1:0", "--state-dir", home / "state", "--ready-file", ready)
+        self.until(ready.exists, "the coordinator does not serve")
+        self.server = json.loads(ready.read_text())["endpoint"]
+        for _ in range(nodes):
+            self.add_node()
+        self.until(lambda: self.fit() == nodes, "not every pod is ready")
+
+    def add_node(self):
+        began = time.monotonic_ns()
+        self.pods += 1
+        home = self.cluster / "nodes" / f"pod-{self.pods}"
+        volume = home / "run"
+        volume.mkdir(parents=True)
+        self.launch(
+            *(home / "agent.log", "muster-agent", "--coordinator", self.server, "--node-name", home.name, "--state-dir", home / "state"),
+            *("--address", "127.0.0.1", "--slots", 1, "--gpus", "none", "--allow-root-workers", "--pod", volume),
+            inside=containers.COMMAND,
+        )
+        self.launch(home / "workers.log", "muster-runner", "pod", "--dir", volume, inside=containers.COMMAND)
+        return began
+
+    def fit(self):
+        """How many pods take work: both containers are up."""
+        found = [node["status"] for node in json.loads(self.muster("get", "nodes", "-o", "json"))["items"]]
+        return sum(node["state"] == "Ready" and "workers-container" not in json.dumps(node.get("findings")) for node in found)
+
+    def launch(self, log, program, *flags, inside=()):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [*inside, str(self.setting.programs / program), *map(str, flags)]
+        with open(log, "w") as file:
+            daemon = subprocess.Popen(
+                command, env=self.environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+        self.daemons.append(daemon)
+
+    def until(self, done, problem):
+        until = time.monotonic() + PODS_PATIENCE
+        while not done():
+            if time.monotonic() > until:
+                raise RuntimeError(f"{problem}\n{Stack.evidence(self)}")
+            time.sleep(0.1)
+
+    def stop(self):
+        super().stop()
+        for daemon in self.daemons:
+            daemon.wait()
+
+
 class MusterTls(MusterFork):
     """Agents and the command line speak TLS with the coordinator, each with a certificate of its own."""
 
@@ -372,6 +446,7 @@ def free_port():
 # Key on the command line -> (class, name in the table).
 COMPETITORS = {
     "fork": (MusterFork, "Muster, fork"),
+    "pods": (MusterPods, "Muster, fork, in pods"),
     "pool": (MusterPool, "Muster, fork from a warm pool"),
     "tls": (MusterTls, "Muster, fork, TLS"),
     "direct": (MusterDirect, "Muster, direct"),

@@ -4,12 +4,14 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import tempfile
 import time
 import types
 import unittest
 import unittest.mock
 
+import containers
 import goodput
 import plan
 import processes
@@ -153,6 +155,11 @@ class Worlds(unittest.TestCase):
         self.assertEqual(seen.stood_still(new), (new.first() - old.members[0].last) / 1e9)
         self.assertGreater(seen.stood_still(new), 0)
 
+    def test_ranks_with_one_pid_in_two_namespaces_are_two(self):
+        rank(self.folder, "7-100", 0, 2, 99, began=1000)
+        rank(self.folder, "7-200", 1, 2, 99, began=1000)
+        self.assertEqual([member.name for member in self.found(2, 500).members], ["7-100", "7-200"])
+
     def test_a_line_half_written_is_read_when_it_is_whole(self):
         rank(self.folder, 11, 0, 1, 11, began=1000, steps=watch.STEPS_TO_COUNT - 1)
         write(self.folder, 11, ["2000 5 1"], end="")
@@ -194,6 +201,15 @@ class Table(unittest.TestCase):
         for run, pause in zip(found["runs"], (0.15, 0.25, 0.17)):
             run.update(event="join", stood_still=pause)
         self.assertIn("a node joins: fork 0.17 (0.15–0.25)", report.pauses(found))
+
+    def test_what_pods_add_is_told_with_how_sure_it_is(self):
+        self.assertAlmostEqual(report.difference([0.3, 0.31, 0.32], [0.28, 0.29, 0.3], draws=1000)[0], 20)
+        more, low, high = report.difference([0.31] * 5, [0.3] * 5, draws=1000)
+        self.assertTrue(more == low == high, "nothing varies")
+        found = race(fork=[0.28, 0.29, 0.3], pods=[0.31, 0.31, 0.31])
+        self.assertIn("a node cut: 310 (310–310) in pods, 290 (285–295) beside them, +20 ms (95 %: +10 to +30)", report.pods(found))
+        self.assertEqual(report.pods(race(fork=[0.3, 0.3, 0.3], pods=[0.3, None, 0.3])), "", "a never has no difference")
+        self.assertEqual(report.pods(race(fork=[0.3, 0.3, 0.3])), "")
 
     def test_the_least_disturbed_count(self):
         disturbed = race(fork=[9, 9, 3, 3, 3])
@@ -309,6 +325,42 @@ class Trees(unittest.TestCase):
                 for process in (one, other):
                     process.kill()
                     process.wait()
+
+
+class Containers(unittest.TestCase):
+    def test_a_process_in_a_container_is_found_outside(self):
+        try:
+            containers.check()
+        except containers.Missing as missing:
+            self.skipTest(str(missing))
+        says = "import os; print(os.getpid(), os.stat('/proc/self/ns/pid').st_ino, flush=True); input()"
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        pair = [subprocess.Popen([*containers.COMMAND, sys.executable, "-c", says], **streams) for _ in range(2)]
+        try:
+            for container in pair:
+                pid, namespace = map(int, container.stdout.readline().split())
+                self.assertEqual(pid, 1)
+                here = processes.outside(pid, namespace)
+                self.assertIn(here, processes.below({container.pid}))
+                self.assertEqual(watch.Member(f"{pid}-{namespace}").pid, here)
+                os.kill(here, 9)
+                self.assertNotEqual(container.wait(), 0)
+                with self.assertRaises(LookupError):
+                    processes.outside(pid, namespace)
+        finally:
+            for container in pair:
+                container.kill()
+                container.communicate()
+
+    def test_outside_of_containers_a_pid_is_what_it_is(self):
+        own = os.stat("/proc/self/ns/pid").st_ino
+        self.assertEqual(processes.outside(os.getpid(), own), os.getpid())
+        self.assertEqual(watch.Member("11").pid, 11)
+
+    def test_why_there_are_none_is_said(self):
+        for command, why in ((["false"], "exit code 1"), (["no-such-program"], "no-such-program"), (["sh", "-c", "echo refused >&2; exit 1"], "refused")):
+            with unittest.mock.patch.object(containers, "COMMAND", command), self.assertRaisesRegex(containers.Missing, why):
+                containers.check()
 
 
 class Meters(unittest.TestCase):

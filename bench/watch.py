@@ -8,6 +8,8 @@ import dataclasses
 import pathlib
 import time
 
+import processes
+
 STEPS_TO_COUNT = 5
 # This sets only how soon we notice. All times come from the ranks' files.
 LOOK = 0.02
@@ -15,7 +17,8 @@ LOOK = 0.02
 
 @dataclasses.dataclass
 class Member:
-    pid: int
+    # That of its file: PID, or PID-NAMESPACE.
+    name: str
     world: int = 0
     rank: int = -1
     token: int = 0
@@ -25,6 +28,12 @@ class Member:
     joined: int = 0
     first: int = 0
     last: int = 0
+
+    @property
+    def pid(self):
+        """Its pid outside of all containers. To find it takes milliseconds, so ask before a measurement begins."""
+        pid, _, namespace = self.name.partition("-")
+        return processes.outside(int(pid), int(namespace)) if namespace else int(pid)
 
 
 class World:
@@ -63,7 +72,7 @@ class Watch:
                 text = file.read()
             whole = text[: text.rfind("\n") + 1]
             self.read_to[path] = self.read_to.get(path, 0) + len(whole)
-            member = self.members.setdefault(int(path.stem), Member(int(path.stem)))
+            member = self.members.setdefault(path.stem, Member(path.stem))
             for line in whole.splitlines():
                 self.take(member, line.split())
 
@@ -89,8 +98,8 @@ class Watch:
 
     def stood_still(self, world):
         """Seconds without a step before this world's first step on every member. None if no rank had stepped before it."""
-        new = {member.pid for member in world.members}
-        before = [member.last for member in self.members.values() if member.pid not in new and 0 < member.last < world.first()]
+        new = {member.name for member in world.members}
+        before = [member.last for member in self.members.values() if member.name not in new and 0 < member.last < world.first()]
         return (world.first() - max(before)) / 1e9 if before else None
 
     def wait(self, size, since, until, gave_up=lambda: False, meanwhile=lambda: None):

@@ -247,6 +247,20 @@ pub(crate) struct Ends {
     pub(crate) rules: Vec<RuleDocument>,
 }
 
+impl Ends {
+    /// The same, where the rules are about the failures of one role. Those of others go the usual way.
+    pub(crate) fn of_role(self, role: &str) -> Ends {
+        let rules = self.rules.into_iter().map(|rule| RuleDocument {
+            role: Some(role.to_owned()),
+            ..rule
+        });
+        Ends {
+            rules: rules.collect(),
+            ..self
+        }
+    }
+}
+
 /// A rule that restarts, so often in the life of the job.
 pub(crate) fn restart(when: &str, limit: Option<i64>) -> RuleDocument {
     RuleDocument {
@@ -322,13 +336,9 @@ pub(crate) fn restarts_by_role(
     }
     let mut all = Ends::default();
     for (role, kind) in roles.iter().zip(kinds) {
-        let ends = ends(kind, run, None, RETRIED);
+        let ends = ends(kind, run, None, RETRIED).of_role(&role.name.to_lowercase());
         all.policy = all.policy.or(ends.policy);
-        all.rules
-            .extend(ends.rules.into_iter().map(|rule| RuleDocument {
-                role: Some(role.name.to_lowercase()),
-                ..rule
-            }));
+        all.rules.extend(ends.rules);
     }
     all
 }

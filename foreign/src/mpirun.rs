@@ -66,6 +66,17 @@ const SWITCHES: [&str; 32] = [
     "--jsrun",
 ];
 
+/// Options of horovodrun that were seen without their dashes in public files, or might be.
+const OPTIONS: [&str; 7] = [
+    "--num-proc",
+    "--min-np",
+    "--min-num-proc",
+    "--max-np",
+    "--max-num-proc",
+    "--slots-per-host",
+    "--host-discovery-script",
+];
+
 const IN_MEMORY: &str = "is started again after a failed rank, after a lost node and for another size, each time with the hosts that are there. \
      What its script keeps only in memory (state.commit()) is lost then: save the state to a file every so often, and load it at the start";
 
@@ -99,7 +110,7 @@ pub(crate) fn is_starter(word: &str) -> bool {
 
 /// Why no fewer nodes are enough.
 #[derive(Clone, Copy, Debug)]
-enum Why {
+pub(crate) enum Why {
     /// It begins with so many ranks.
     Ranks(i64),
     TwoHosts,
@@ -125,6 +136,8 @@ pub(crate) struct Starter {
     /// Where it stands.
     at: Field<'static>,
     ranks: Option<Given>,
+    /// An option without its dashes, where the command of the ranks should stand.
+    bare: Option<Given>,
     /// Horovod trains elastically.
     elastic: Option<Elastic>,
 }
@@ -170,11 +183,35 @@ impl Hosts {
 }
 
 /// How few nodes are enough, and how many are of use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) least: i64,
+    pub(crate) why: Why,
+    /// `--min-np`, else 1.
+    ranks: i64,
+    /// So few ranks also need the interface's name.
+    by_interface: bool,
     /// `None`: any number.
     pub(crate) most: Option<i64>,
+}
+
+impl Range {
+    /// What to change for fewer nodes.
+    pub(crate) fn instead(&self) -> String {
+        let ranks = self.ranks;
+        let interface = "name the interface with --network-interfaces";
+        match (self.why, self.by_interface) {
+            (Why::Ranks(_), false) => {
+                format!("write -np {ranks}, which uses all hosts that are there")
+            }
+            (Why::Ranks(_), true) => format!("write -np {ranks}, and {interface}"),
+            (Why::TwoHosts, _) => interface.to_owned(),
+            (Why::HostsAreWritten, _) => format!(
+                "write --host-discovery-script {} in place of the hosts",
+                DISCOVERY[0]
+            ),
+        }
+    }
 }
 
 /// The program that starts the ranks. If there are several, one that trains elastically counts.
@@ -258,6 +295,7 @@ fn read(program: &Word, options: &[Word], known: &Known) -> Starter {
         program: name.to_owned(),
         at: program.field(),
         ranks: None,
+        bare: None,
         elastic: None,
     };
     let options: Vec<&Word> = options.iter().take_while(|word| word.text != END).collect();
@@ -271,8 +309,13 @@ fn read(program: &Word, options: &[Word], known: &Known) -> Starter {
     }
     let mut elastic = Elastic::default();
     let mut rest = options.into_iter();
-    // The first word that is no option is the command of the ranks.
-    while let Some(word) = rest.next().filter(|word| word.text.starts_with('-')) {
+    while let Some(word) = rest.next() {
+        // The first word that is no option is the command of the ranks.
+        if !word.text.starts_with('-') {
+            let option = format!("--{}", word.text);
+            starter.bare = OPTIONS.contains(&&*option).then(|| given(word));
+            break;
+        }
         let (name, own) = match word.text.split_once('=') {
             Some((name, own)) => (name, Some(own)),
             None => (&*word.text, None),
@@ -341,9 +384,22 @@ impl Starter {
 
     /// Refuses a launcher that asks for more ranks than there are slots.
     pub(crate) fn fits(&self, hosts: Hosts, log: &mut Verdicts) {
+        self.has_dashes(log);
         let ranks = self.ranks.as_ref();
         if let Some(asked) = ranks.and_then(|ranks| ranks.text.parse::<i64>().ok()) {
             self.has_slots(asked, hosts, log);
+        }
+    }
+
+    fn has_dashes(&self, log: &mut Verdicts) {
+        if let Some(bare) = &self.bare {
+            let word = &bare.text;
+            log.refuse(
+                &bare.at,
+                format!(
+                    "horovodrun takes {word} for the command of the ranks; did you mean --{word}?"
+                ),
+            );
         }
     }
 
@@ -369,6 +425,7 @@ impl Starter {
     pub(crate) fn range(&self, hosts: Hosts, log: &mut Verdicts) -> Option<Range> {
         let elastic = self.elastic.as_ref()?;
         let before = log.refused();
+        self.has_dashes(log);
         self.finds_hosts(elastic, log);
         let ranks = match &self.ranks {
             Some(ranks) => ranks.number(log),
@@ -409,12 +466,17 @@ impl Starter {
             false if two > by_ranks => (two, Why::TwoHosts),
             false => (by_ranks, Why::Ranks(begins)),
         };
-        self.say_least(least, why, at_least, hosts, log);
         let most = match why {
             Why::HostsAreWritten => Some(least),
             _ => at_most.map(|most| hosts.nodes_for(most.max(begins))),
         };
-        Some(Range { least, most })
+        Some(Range {
+            least,
+            why,
+            ranks: at_least.unwrap_or(1),
+            by_interface: hosts.nodes_for(at_least.unwrap_or(1)) < two,
+            most,
+        })
     }
 
     /// Refuses a horovodrun that does not learn the hosts of the job.
@@ -440,39 +502,26 @@ impl Starter {
         }
     }
 
-    /// Says why fewer nodes are not enough.
-    fn say_least(
-        &self,
-        least: i64,
-        why: Why,
-        at_least: Option<i64>,
-        hosts: Hosts,
-        log: &mut Verdicts,
-    ) {
+    /// Says why fewer nodes are not enough, to a user who has only `-np` and `--min-np` to say so.
+    pub(crate) fn say_least(&self, range: &Range, hosts: Hosts, log: &mut Verdicts) {
         let at = self.ranks.as_ref().map_or(&self.at, |ranks| &ranks.at);
+        let Range {
+            least, why, ranks, ..
+        } = range;
         log.taken(at, format!("spec.roles[1].minReplicas: {least}, {why}"));
         let given = self
             .elastic
             .as_ref()
             .and_then(|elastic| elastic.least.as_ref());
-        let Some((wanted, given)) = at_least.zip(given) else {
-            return;
-        };
-        if hosts.nodes_for(wanted) >= least {
-            return;
+        if let Some(given) = given.filter(|_| hosts.nodes_for(*ranks) < *least) {
+            log.warn(
+                &given.at,
+                format!(
+                    "--min-np {ranks} does not let the job go on with fewer nodes than {least}, because horovodrun is started again for each size. If fewer are enough, {}",
+                    range.instead()
+                ),
+            );
         }
-        let instead = match why {
-            Why::Ranks(_) => format!("write -np {wanted}, which uses all hosts that are there"),
-            Why::TwoHosts => "name the interface with --network-interfaces".to_owned(),
-            Why::HostsAreWritten => format!(
-                "write --host-discovery-script {} in place of the hosts",
-                DISCOVERY[0]
-            ),
-        };
-        log.warn(
-            &given.at,
-            format!("--min-np {wanted} does not let the job go on with fewer nodes than {least}, because horovodrun is started again for each size. If fewer are enough, {instead}"),
-        );
     }
 
     /// Says what becomes of `--max-np`.

@@ -19,8 +19,8 @@ use crate::{
 /// One replica group.
 #[derive(Clone, Debug)]
 pub(crate) struct Role<'t> {
-    /// The name as its kind writes it, as `Worker`.
-    pub(crate) name: &'static str,
+    /// The name as its kind or its file writes it, as `Worker`.
+    pub(crate) name: &'t str,
     pub(crate) replicas: i64,
     pub(crate) replicas_at: Field<'t>,
     pub(crate) policy: Option<(Policy, Field<'t>)>,

@@ -244,6 +244,7 @@ pub(super) fn read(
             let most = range
                 .most
                 .map_or(worker.replicas, |most| most.max(worker.replicas));
+            starter.say_least(&range, hosts, log);
             starter.say_most(most, log);
             starter.say_restarts(log);
             (range.least, most)

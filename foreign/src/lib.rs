@@ -17,6 +17,7 @@ mod flags;
 mod framework_draft;
 mod kinds;
 mod launch;
+mod lends;
 mod mpirun;
 mod options;
 mod pod;

@@ -1,6 +1,5 @@
 //! What the launcher of an MPI world asks its hosts for: with how many ranks it begins, and whether
-//! Horovod trains elastically in it. And whether the hosts' own command only waits. It reads commands,
-//! and never changes one.
+//! Horovod trains elastically in it. It reads commands, and never changes one.
 //!
 //! Source: Horovod 0.28.1, `horovod/runner/launch.py`, `gloo_run.py`, `elastic/driver.py`.
 
@@ -65,6 +64,12 @@ const SWITCHES: [&str; 32] = [
     "--mpi",
     "--jsrun",
 ];
+
+/// Bytes of a number, a path or a list of hosts.
+const VALUE_MAX: usize = 4 << 10;
+
+/// A text may name programs in any number, and each costs a look at all that follows.
+const STARTERS_MAX: usize = 16;
 
 /// Options of horovodrun that were seen without their dashes in public files, or might be.
 const OPTIONS: [&str; 7] = [
@@ -150,9 +155,9 @@ struct Elastic {
     slots: Option<Given>,
     script: Option<Given>,
     hosts: Option<Given>,
-    hostfile: bool,
-    /// It is told the network's interface. Else it compares two hosts to find one.
-    interface: bool,
+    hostfile: Option<Given>,
+    /// The network's interface. Without it, it compares two hosts to find one.
+    interface: Option<Given>,
     /// An option for failures that Horovod itself survives.
     survives: Option<Given>,
 }
@@ -218,6 +223,7 @@ impl Range {
 pub(crate) fn starter(pod: &Pod<'_>) -> Option<Starter> {
     let tokens: Vec<Word> = pod.words.iter().flat_map(tokens).collect();
     let places = (0..tokens.len()).filter(|at| is_starter(&tokens[*at].text));
+    let places = places.take(STARTERS_MAX);
     let known = &pod.variables.known;
     let mut found: Vec<Starter> = places
         .map(|at| read(&tokens[at], &tokens[at + 1..], known))
@@ -229,7 +235,7 @@ pub(crate) fn starter(pod: &Pod<'_>) -> Option<Starter> {
 
 /// The tokens of a word that is the text of a shell, or the word.
 fn tokens(word: &Word) -> Vec<Word> {
-    let commands = commands(&word.text);
+    let commands = shell::commands(&word.text);
     let of_text = |text: String| Word {
         text,
         ..word.clone()
@@ -250,39 +256,6 @@ fn tokens(word: &Word) -> Vec<Word> {
 
 /// Stands between two commands.
 const END: &str = ";";
-
-/// The commands of a shell's text, roughly: quotes are kept together, and nothing is replaced.
-fn commands(text: &str) -> Vec<Vec<String>> {
-    let mut commands = vec![Vec::new()];
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        let command = commands.last_mut().expect("there is always one");
-        match (c, quote) {
-            (c, Some(open)) if c == open => quote = None,
-            ('\'' | '"', None) => {
-                word.get_or_insert_default();
-                quote = Some(c);
-            }
-            ('\\', None | Some('"')) => match chars.next() {
-                // The line goes on.
-                Some('\n') | None => {}
-                Some(c) => word.get_or_insert_default().push(c),
-            },
-            ('\n' | ';' | '&' | '|' | '(' | ')', None) => {
-                command.extend(word.take());
-                commands.push(Vec::new());
-            }
-            (c, None) if c.is_whitespace() => command.extend(word.take()),
-            (c, _) => word.get_or_insert_default().push(c),
-        }
-    }
-    let command = commands.last_mut().expect("there is always one");
-    command.extend(word);
-    commands.retain(|words| !words.is_empty());
-    commands
-}
 
 /// Reads the options that follow a starter.
 fn read(program: &Word, options: &[Word], known: &Known) -> Starter {
@@ -330,24 +303,22 @@ fn read(program: &Word, options: &[Word], known: &Known) -> Starter {
             }),
             None => rest.next().cloned(),
         };
-        let Some(value) = value.as_ref().map(given) else {
-            break;
+        let Some(value) = value else { break };
+        let field = match name {
+            "-np" | "-n" | "--num-proc" => &mut starter.ranks,
+            "--min-np" | "--min-num-proc" => &mut elastic.least,
+            "--max-np" | "--max-num-proc" => &mut elastic.most,
+            "--slots-per-host" => &mut elastic.slots,
+            "--host-discovery-script" => &mut elastic.script,
+            "-H" | "--hosts" => &mut elastic.hosts,
+            "-hostfile" | "--hostfile" => &mut elastic.hostfile,
+            "--network-interface" | "--network-interfaces" => &mut elastic.interface,
+            "--reset-limit" | "--blacklist-cooldown-range" => &mut elastic.survives,
+            _ => continue,
         };
-        match name {
-            "-np" | "-n" | "--num-proc" => starter.ranks = Some(value),
-            "--min-np" | "--min-num-proc" => elastic.least = Some(value),
-            "--max-np" | "--max-num-proc" => elastic.most = Some(value),
-            "--slots-per-host" => elastic.slots = Some(value),
-            "--host-discovery-script" => elastic.script = Some(value),
-            "-H" | "--hosts" => elastic.hosts = Some(value),
-            "-hostfile" | "--hostfile" => elastic.hostfile = true,
-            "--network-interface" | "--network-interfaces" => elastic.interface = true,
-            "--reset-limit" => elastic.survives = Some(value),
-            "--blacklist-cooldown-range" => {
-                elastic.survives = Some(value);
-                rest.next();
-            }
-            _ => {}
+        *field = Some(given(&value));
+        if name == "--blacklist-cooldown-range" {
+            rest.next();
         }
     }
     // launch.py, `_is_elastic`.
@@ -356,12 +327,12 @@ fn read(program: &Word, options: &[Word], known: &Known) -> Starter {
     starter
 }
 
-/// A text in which a whole variable of the container is replaced.
+/// A text that is the name of one of the container's variables is its value.
 fn resolved(text: &str, known: &Known) -> String {
     let name = text.strip_prefix('$').unwrap_or_default();
     let name = name.trim_start_matches('{').trim_end_matches('}');
     match known.get(name) {
-        Some(Some(value)) => value.clone(),
+        Some(Some(value)) if value.len() <= VALUE_MAX => value.clone(),
         _ => text.to_owned(),
     }
 }
@@ -448,7 +419,7 @@ impl Starter {
         if !self.has_slots(begins, hosts, log) {
             return None;
         }
-        let two = match elastic.interface && elastic.script.is_some() {
+        let two = match elastic.interface.is_some() && elastic.script.is_some() {
             true => 1,
             false => 2 - i64::from(hosts.of_launcher > 0),
         };
@@ -491,7 +462,7 @@ impl Starter {
                     ),
                 );
             }
-            None if !elastic.hostfile && elastic.hosts.is_none() => log.refuse(
+            None if elastic.hostfile.is_none() && elastic.hosts.is_none() => log.refuse(
                 &self.at,
                 format!(
                     "horovodrun is told --min-np and no hosts, so it knows only its own: add --host-discovery-script {}",
@@ -570,112 +541,9 @@ pub(crate) fn say_in_memory(
     }
 }
 
-/// What the containers start whose nodes are lent: nothing, until they are asked. `None`: they run
-/// something of their own.
-pub(crate) fn lends(pod: &Pod<'_>) -> Option<Launch> {
-    let words: Vec<String> = pod.words.iter().map(|word| word.text.clone()).collect();
-    (!pod.names_program || is_idle(&words)).then(|| launch::program(&[]))
-}
-
-/// The same with a refusal.
-pub(crate) fn must_lend(pod: &Pod<'_>, log: &mut Verdicts) -> Option<Launch> {
-    let launch = lends(pod);
-    if launch.is_none() {
-        let words: Vec<&str> = pod.words.iter().map(|word| &*word.text).collect();
-        log.refuse(
-            &pod.container,
-            format!(
-                "runs {:?} in the workers, whose nodes only lend themselves to the launcher here",
-                words.join(" ")
-            ),
-        );
-    }
-    launch
-}
-
-/// Whether a command only waits: `sleep`, `sshd`, `tail -f /dev/null`, also as the text of a shell.
-fn is_idle(words: &[String]) -> bool {
-    let Some((first, rest)) = words.split_first() else {
-        return true;
-    };
-    match (launch::stem(first), rest) {
-        ("sleep" | "sshd", _) => true,
-        ("tail", [follow, file]) => follow.starts_with('-') && file == "/dev/null",
-        ("sh" | "bash", [option, text]) if option.ends_with('c') => {
-            let simple = shell::simple(text, &Known::new());
-            match simple {
-                Some(simple) => {
-                    let words = simple.words.into_iter().map(|word| word.text);
-                    is_idle(&words.collect::<Vec<_>>())
-                }
-                None => waits(text),
-            }
-        }
-        _ => false,
-    }
-}
-
-/// Whether each command of a longer text only waits, or prepares sshd.
-fn waits(text: &str) -> bool {
-    let replaces = text.contains('`') || text.contains("$(");
-    let prepares = |words: &[String]| match words {
-        [first, ..] if first == "mkdir" || first == "ssh-keygen" => true,
-        [service, ssh, start] => {
-            service == "service" && matches!(&**ssh, "ssh" | "sshd") && start == "start"
-        }
-        _ => false,
-    };
-    let commands = commands(text);
-    let all = commands
-        .iter()
-        .all(|words| is_idle(words) || prepares(words));
-    !replaces && all && commands.iter().any(|words| is_idle(words))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_text_is_taken_apart_into_commands() {
-        let text = "export A='x y' && horovodrun -np 3 \\\n  --min-np=1 \"a b\"; echo";
-        assert_eq!(
-            commands(text),
-            [
-                &["export", "A=x y"][..],
-                &["horovodrun", "-np", "3", "--min-np=1", "a b"],
-                &["echo"]
-            ]
-        );
-        assert_eq!(commands(" ;; "), Vec::<Vec<String>>::new());
-    }
-
-    #[test]
-    fn commands_that_only_wait_are_known() {
-        let idle = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            is_idle(&words)
-        };
-        assert!(idle(&[]));
-        assert!(idle(&["/usr/sbin/sshd", "-De"]));
-        assert!(idle(&["tail", "-f", "/dev/null"]));
-        for text in [
-            "/usr/sbin/sshd && sleep 40000",
-            "exec sleep infinity",
-            "mkdir -p /run/sshd; service ssh start; sleep 365d",
-        ] {
-            assert!(idle(&["/bin/bash", "-c", text]), "{text}");
-        }
-        for text in [
-            "/usr/sbin/sshd && python serve.py",
-            "sleep 5; python serve.py",
-            "sleep $(python serve.py)",
-            "mkdir /x; service ssh start",
-            "sleep 5 | tee",
-        ] {
-            assert!(!idle(&["/bin/bash", "-c", text]), "{text}");
-        }
-    }
 
     #[test]
     fn nodes_are_counted_whole() {

@@ -2,7 +2,7 @@
 //! runs `mpirun`, and the workers' the role worker, which lends its nodes. Without workers the launcher
 //! is a program like others.
 
-use muster_core::spec::{Framework, LAUNCHER, WORKER};
+use muster_core::spec::{Framework, LAUNCHER, PEERS_MAX, WORKER};
 
 use super::Job;
 use crate::{
@@ -10,6 +10,7 @@ use crate::{
     fields::{Object, Rule, Rules},
     framework_draft::{FrameworkDraft, Group},
     launch::{self, Launch},
+    lends,
     mpirun::{self, Hosts},
     options::Cluster,
     pod::{Main, Pod},
@@ -116,7 +117,7 @@ pub(super) fn read(
             // No number of workers is none.
             Some(_) => (
                 &mut worker,
-                roles::read_by(&field, "Worker", 0, STYLE, mpirun::must_lend, cluster, log),
+                roles::read_by(&field, "Worker", 0, STYLE, lends::must_lend, cluster, log),
             ),
             None => {
                 log.refuse(
@@ -175,6 +176,13 @@ pub(super) fn read(
         let for_workers = [slots.map(|(at, _)| at), as_worker.map(|(at, _)| at)];
         for at in for_workers.into_iter().flatten() {
             log.note(at, "is not needed: there are no workers");
+        }
+        if launcher.launch.mentions("discover_hosts.sh") {
+            log.refuse(
+                &launcher.pod.container,
+                "asks for hosts (discover_hosts.sh), and there are no workers",
+            );
+            return None;
         }
         log.taken(&launcher.replicas_at, "spec.replicas");
         let groups = vec![Group {
@@ -241,9 +249,9 @@ pub(super) fn read(
     };
     let sizes = match &starter {
         Some(starter) if starter.is_elastic() => starter.range(hosts, log).map(|range| {
-            let most = range
-                .most
-                .map_or(worker.replicas, |most| most.max(worker.replicas));
+            // All members are told of each other.
+            let most = range.most.map(|most| most.min(PEERS_MAX - 1));
+            let most = most.map_or(worker.replicas, |most| most.max(worker.replicas));
             starter.say_least(&range, hosts, log);
             starter.say_most(most, log);
             starter.say_restarts(log);

@@ -9,6 +9,7 @@ use crate::{
     fields::Object,
     framework_draft::{FrameworkDraft, Group},
     launch::Launch,
+    lends,
     mpirun::{self, Hosts, Range, Starter},
     roles::{self, Ends},
     tree::Field,
@@ -34,7 +35,7 @@ pub(super) fn pair<'r, 't>(
     match (&launchers[..], &others[..]) {
         ([launcher], [hosts]) if horovod => Ok((launcher, hosts)),
         ([launcher], [hosts])
-            if launcher.most() == 1 && starts(launcher) && mpirun::lends(&hosts.pod).is_some() =>
+            if launcher.most() == 1 && starts(launcher) && lends::idle(&hosts.pod).is_some() =>
         {
             Ok((launcher, hosts))
         }
@@ -62,7 +63,7 @@ pub(super) fn read(
     of_hosts(hosts, elastic, log);
     // Each gives its refusals before any of them counts.
     let launch = roles::start(&launcher.pod, STYLE, log);
-    let lends = mpirun::must_lend(&hosts.pod, log);
+    let lends = lends::must_lend(&hosts.pod, log);
     let slots = starter.as_ref().and_then(|starter| starter.slots(log));
     let per_node = match &slots {
         Some((slots, at)) => {

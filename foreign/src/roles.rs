@@ -250,14 +250,37 @@ pub(crate) struct Ends {
 impl Ends {
     /// The same, where the rules are about the failures of one role. Those of others go the usual way.
     pub(crate) fn of_role(self, role: &str) -> Ends {
-        let rules = self.rules.into_iter().map(|rule| RuleDocument {
-            role: Some(role.to_owned()),
-            ..rule
-        });
+        let rules = self.rules.into_iter().map(|rule| of_role(role, rule));
         Ends {
             rules: rules.collect(),
             ..self
         }
+    }
+
+    /// The same, where they are about the launcher of an elastic world. It would have survived failed
+    /// ranks by itself, so these have a limit of their own: that of their role, or the usual one.
+    pub(crate) fn of_launcher(self, launcher: &str, ranks: &str, limit: Option<i64>) -> Ends {
+        let restarts = self.policy.as_ref().and_then(|policy| policy.max_restarts);
+        let rule = match limit {
+            Some(0) => Some(failure_is_final()),
+            Some(limit) => Some(restart("failure", Some(limit))),
+            // As many as a job survives that says nothing.
+            None if restarts.is_some_and(|max| max < RESTARTS_MAX) => Some(RuleDocument {
+                within: Some("1h".into()),
+                ..restart("failure", Some(3))
+            }),
+            None => None,
+        };
+        let mut ends = self.of_role(launcher);
+        ends.rules.extend(rule.map(|rule| of_role(ranks, rule)));
+        ends
+    }
+}
+
+fn of_role(role: &str, rule: RuleDocument) -> RuleDocument {
+    RuleDocument {
+        role: Some(role.to_owned()),
+        ..rule
     }
 }
 

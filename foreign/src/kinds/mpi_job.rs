@@ -274,9 +274,8 @@ pub(super) fn read(
         return None;
     }
     mpirun::say_in_memory(&launcher.pod, &launcher.launch, starter.as_ref(), log);
-    // Horovod survives failed ranks by itself, so they are no failures of the launcher.
     let ends = match starter.is_some_and(|starter| starter.is_elastic()) {
-        true => ends.of_role(LAUNCHER),
+        true => ends.of_launcher(LAUNCHER, WORKER, None),
         false => ends,
     };
     let groups = vec![

@@ -1,7 +1,7 @@
 //! A job of a launcher, which runs horovodrun or mpirun, and of the nodes on which it starts ranks. It becomes
 //! a job of framework mpi: the role launcher, and the other role under its own name.
 
-use muster_core::spec::{Framework, LAUNCHER, RuleDocument};
+use muster_core::spec::{Framework, LAUNCHER};
 
 use super::{Job, Role, STYLE, WHY, Whole, ends, note, warn};
 use crate::{
@@ -368,18 +368,9 @@ fn of_both(
         }
         return ends;
     }
-    // Horovod survives failed ranks by itself, so they are no failures of the launcher.
-    let mut ends = ends.of_role(LAUNCHER);
-    if let Some((at, limit)) = &hosts.limit {
+    if let Some((at, _)) = &hosts.limit {
         log.taken(at, "the limit of spec.rules for failed ranks");
-        let rule = match limit {
-            0 => roles::failure_is_final(),
-            limit => roles::restart("failure", Some(*limit)),
-        };
-        ends.rules.push(RuleDocument {
-            role: Some(hosts.name.to_owned()),
-            ..rule
-        });
     }
-    ends
+    let limit = hosts.limit.as_ref().map(|(_, limit)| *limit);
+    ends.of_launcher(LAUNCHER, hosts.name, limit)
 }

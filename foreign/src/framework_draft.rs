@@ -25,6 +25,8 @@ pub(crate) struct Group<'a, 't> {
     pub(crate) service: Option<bool>,
     /// Processes on each node.
     pub(crate) procs: Option<i64>,
+    /// At least and at most so many nodes, if they may change.
+    pub(crate) sizes: Option<(i64, i64)>,
 }
 
 /// The job before it is checked.
@@ -190,6 +192,8 @@ fn role(group: &Group<'_, '_>, variables: &Variables<'_>) -> RoleDocument {
         env: variables.list.iter().map(|(var, _)| var.clone()).collect(),
         working_dir: working_dir(pod, launch),
         service: group.service,
+        min_replicas: group.sizes.map(|(least, _)| least),
+        max_replicas: group.sizes.map(|(_, most)| most),
         ..RoleDocument::default()
     }
 }

@@ -17,6 +17,8 @@ mod flags;
 mod framework_draft;
 mod kinds;
 mod launch;
+mod lends;
+mod mpirun;
 mod options;
 mod pod;
 mod procs;

@@ -19,8 +19,8 @@ use crate::{
 /// One replica group.
 #[derive(Clone, Debug)]
 pub(crate) struct Role<'t> {
-    /// The name as its kind writes it, as `Worker`.
-    pub(crate) name: &'static str,
+    /// The name as its kind or its file writes it, as `Worker`.
+    pub(crate) name: &'t str,
     pub(crate) replicas: i64,
     pub(crate) replicas_at: Field<'t>,
     pub(crate) policy: Option<(Policy, Field<'t>)>,
@@ -247,6 +247,43 @@ pub(crate) struct Ends {
     pub(crate) rules: Vec<RuleDocument>,
 }
 
+impl Ends {
+    /// The same, where the rules are about the failures of one role. Those of others go the usual way.
+    pub(crate) fn of_role(self, role: &str) -> Ends {
+        let rules = self.rules.into_iter().map(|rule| of_role(role, rule));
+        Ends {
+            rules: rules.collect(),
+            ..self
+        }
+    }
+
+    /// The same, where they are about the launcher of an elastic world. It would have survived failed
+    /// ranks by itself, so these have a limit of their own: that of their role, or the usual one.
+    pub(crate) fn of_launcher(self, launcher: &str, ranks: &str, limit: Option<i64>) -> Ends {
+        let restarts = self.policy.as_ref().and_then(|policy| policy.max_restarts);
+        let rule = match limit {
+            Some(0) => Some(failure_is_final()),
+            Some(limit) => Some(restart("failure", Some(limit))),
+            // As many as a job survives that says nothing.
+            None if restarts.is_some_and(|max| max < RESTARTS_MAX) => Some(RuleDocument {
+                within: Some("1h".into()),
+                ..restart("failure", Some(3))
+            }),
+            None => None,
+        };
+        let mut ends = self.of_role(launcher);
+        ends.rules.extend(rule.map(|rule| of_role(ranks, rule)));
+        ends
+    }
+}
+
+fn of_role(role: &str, rule: RuleDocument) -> RuleDocument {
+    RuleDocument {
+        role: Some(role.to_owned()),
+        ..rule
+    }
+}
+
 /// A rule that restarts, so often in the life of the job.
 pub(crate) fn restart(when: &str, limit: Option<i64>) -> RuleDocument {
     RuleDocument {
@@ -322,13 +359,9 @@ pub(crate) fn restarts_by_role(
     }
     let mut all = Ends::default();
     for (role, kind) in roles.iter().zip(kinds) {
-        let ends = ends(kind, run, None, RETRIED);
+        let ends = ends(kind, run, None, RETRIED).of_role(&role.name.to_lowercase());
         all.policy = all.policy.or(ends.policy);
-        all.rules
-            .extend(ends.rules.into_iter().map(|rule| RuleDocument {
-                role: Some(role.name.to_lowercase()),
-                ..rule
-            }));
+        all.rules.extend(ends.rules);
     }
     all
 }

@@ -1,7 +1,8 @@
 //! Takes the one simple command out of the text of `sh -c`, where there is only one.
 //!
 //! Only `export A=B`, `cd DIR`, assignments, `set` of options and `exec` may stand around it. A
-//! text with anything else stays a script for the shell: its meaning depends on what runs.
+//! text with anything else stays a script for the shell: its meaning depends on what runs. The commands
+//! of a script can still be looked at, roughly.
 
 use std::{iter::Peekable, str::Chars};
 
@@ -118,6 +119,39 @@ pub fn words(text: &str) -> Option<Vec<String>> {
             Token::End => None,
         })
         .collect()
+}
+
+/// The commands of a shell's text, roughly: quotes are kept together, and nothing is replaced.
+pub(crate) fn commands(text: &str) -> Vec<Vec<String>> {
+    let mut commands = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        let command = commands.last_mut().expect("there is always one");
+        match (c, quote) {
+            (c, Some(open)) if c == open => quote = None,
+            ('\'' | '"', None) => {
+                word.get_or_insert_default();
+                quote = Some(c);
+            }
+            ('\\', None | Some('"')) => match chars.next() {
+                // The line goes on.
+                Some('\n') | None => {}
+                Some(c) => word.get_or_insert_default().push(c),
+            },
+            ('\n' | ';' | '&' | '|' | '(' | ')', None) => {
+                command.extend(word.take());
+                commands.push(Vec::new());
+            }
+            (c, None) if c.is_whitespace() => command.extend(word.take()),
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    let command = commands.last_mut().expect("there is always one");
+    command.extend(word);
+    commands.retain(|words| !words.is_empty());
+    commands
 }
 
 /// Bytes of a text's words with their variables. It is the most that Linux takes as one argument;
@@ -349,6 +383,20 @@ mod tests {
         ] {
             assert_eq!(read(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_text_is_taken_apart_into_commands() {
+        let text = "export A='x y' && horovodrun -np 3 \\\n  --min-np=1 \"a b\"; echo";
+        assert_eq!(
+            commands(text),
+            [
+                &["export", "A=x y"][..],
+                &["horovodrun", "-np", "3", "--min-np=1", "a b"],
+                &["echo"]
+            ]
+        );
+        assert_eq!(commands(" ;; "), Vec::<Vec<String>>::new());
     }
 
     #[test]

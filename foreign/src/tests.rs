@@ -369,6 +369,14 @@ fn hostile_files_are_refused_soon() {
             "is more than 128 KiB long with its variables",
         ),
         (
+            format!(
+                "apiVersion: kubeflow.org/v1\nkind: MPIJob\nmetadata: {{name: x}}\nspec: {{mpiReplicaSpecs: {{Launcher: {{template: {{spec: {{containers: \
+                 [{{name: l, command: [bash, -c, '{}']}}]}}}}}}, Worker: {{replicas: 1, template: {{spec: {{containers: [{{name: w}}]}}}}}}}}}}\n",
+                "horovodrun -np 99 ".to_owned() + &"horovodrun -a ".repeat(9_000)
+            ),
+            "asks horovodrun for 99 ranks",
+        ),
+        (
             job(&many(15_000, &|i| format!("field{i}: 1, "))),
             "unknown field",
         ),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RestartScope;
 
-/// The name of the only role of a job without roles, and of MPI's nodes.
+/// The name of the only role of a job without roles, and the usual one of MPI's nodes.
 pub const WORKER: &str = "worker";
 
 /// The role of MPI whose only member runs the job's command.
@@ -29,7 +29,7 @@ pub enum Framework {
     /// The address of the master, and those of all workers. LightGBM reads the same.
     Xgboost,
     /// A hostfile and a program that starts others on its hosts. Only the launcher runs the job's
-    /// command; the workers lend their nodes to it ([`crate::node::mpi`]).
+    /// command; the members of the other role lend their nodes to it ([`crate::node::mpi`]).
     Mpi,
     /// Only Muster's own variables.
     Plain,
@@ -140,17 +140,8 @@ impl Framework {
 
     /// Why a role cannot have this name. `None`: it can.
     pub(super) fn refuses(self, role: &str) -> Option<&'static str> {
-        let (known, message) = match self {
-            Framework::Tensorflow => (
-                matches!(role, "chief" | "master" | "worker" | "ps" | "evaluator"),
-                "TensorFlow knows chief, master, worker, ps and evaluator",
-            ),
-            Framework::Mpi => (
-                matches!(role, LAUNCHER | WORKER),
-                "MPI knows launcher and worker",
-            ),
-            _ => return None,
-        };
-        (!known).then_some(message)
+        let unknown = self == Framework::Tensorflow
+            && !matches!(role, "chief" | "master" | "worker" | "ps" | "evaluator");
+        unknown.then_some("TensorFlow knows chief, master, worker, ps and evaluator")
     }
 }

@@ -271,12 +271,12 @@ pub(super) fn check(document: &SpecDocument, top: &JobSpec, errors: &mut Errors)
     roles
 }
 
-/// Checks that there is one launcher, and that it finds nodes to start ranks on.
+/// Checks that there is one launcher, and that it finds nodes to start ranks on. Their role has any name.
 fn check_mpi(document: &SpecDocument, roles: &[Role], errors: &mut Errors) {
     let Some(launcher) = roles.iter().position(|role| role.name == LAUNCHER) else {
         errors.add(
             "spec.roles",
-            "framework mpi needs a role launcher, which runs mpirun, and a role worker for the nodes that mpirun starts ranks on",
+            "framework mpi needs a role launcher, which runs mpirun, and another role, such as worker, for the nodes that mpirun starts ranks on",
         );
         return;
     };
@@ -294,7 +294,17 @@ fn check_mpi(document: &SpecDocument, roles: &[Role], errors: &mut Errors) {
     if roles.iter().map(slots).sum::<u64>() == 0 {
         errors.add(
             "spec.roles",
-            "have no slots for ranks: give a role worker, or the launcher a procPerNode",
+            "have no slots for ranks: give another role, such as worker, or the launcher a procPerNode",
+        );
+    }
+    let mut lending = roles.iter().filter(|role| role.name != LAUNCHER);
+    if let (Some(first), Some(second)) = (lending.next(), lending.next()) {
+        errors.add(
+            "spec.roles",
+            format!(
+                "has {} and {} beside the launcher: framework mpi has one role for the nodes that mpirun starts ranks on",
+                first.name, second.name
+            ),
         );
     }
     for (i, role) in roles.iter().enumerate() {

@@ -296,6 +296,36 @@ fn the_elastic_role_has_what_the_others_leave() {
 }
 
 #[test]
+fn the_nodes_of_mpi_are_one_role_of_any_name() {
+    let mpi = |others: &[&str]| {
+        let others = others.iter().map(|name| role(name, 2));
+        let launcher = RoleDocument {
+            command: vec!["mpirun".into()],
+            ..role("launcher", 1)
+        };
+        let mut doc = with_roles("mpi", [launcher].into_iter().chain(others).collect());
+        doc.spec.roles[1..]
+            .iter_mut()
+            .for_each(|role| role.command.clear());
+        (doc.spec.command, doc.spec.args) = (Vec::new(), Vec::new());
+        doc.check().map(|(_, spec)| spec.roles)
+    };
+    let roles = mpi(&["trainer"]).unwrap();
+    assert_eq!((roles[1].service, roles[1].proc_per_node), (true, 1));
+    assert!(roles[1].command.is_empty());
+    let errors = mpi(&["trainer", "worker"]).unwrap_err();
+    let [error] = &errors[..] else {
+        panic!("{errors:?}")
+    };
+    assert!(
+        error
+            .message
+            .starts_with("has trainer and worker beside the launcher"),
+        "{error:?}"
+    );
+}
+
+#[test]
 fn every_wrong_role_is_named() {
     type Change = fn(&mut JobDocument);
     let cases: [(&str, Change); 16] = [

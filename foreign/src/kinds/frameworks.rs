@@ -76,6 +76,7 @@ impl Kind {
             service: service(role, &roles),
             // A GPU is not a process.
             procs: Some(1),
+            sizes: None,
         });
         FrameworkDraft {
             kind: job.kind,

@@ -2,7 +2,7 @@
 //! runs `mpirun`, and the workers' the role worker, which lends its nodes. Without workers the launcher
 //! is a program like others.
 
-use muster_core::spec::{Framework, LAUNCHER, WORKER};
+use muster_core::spec::{Framework, LAUNCHER, PEERS_MAX, WORKER};
 
 use super::Job;
 use crate::{
@@ -10,13 +10,14 @@ use crate::{
     fields::{Object, Rule, Rules},
     framework_draft::{FrameworkDraft, Group},
     launch::{self, Launch},
+    lends,
+    mpirun::{self, Hosts},
     options::Cluster,
     pod::{Main, Pod},
-    roles::{self, Policy, Role, Style},
-    run_policy, shell,
+    roles::{self, Policy, Style},
+    run_policy,
     variables::Told,
     verdict::Verdicts,
-    words::Known,
 };
 
 const V1: Rules = &[
@@ -81,17 +82,6 @@ const STYLE: Style = Style {
 
 const GROUPS: &[&str] = &["Launcher", "Worker"];
 
-/// Programs that start as many ranks as they are told, and their options that tell it.
-const STARTERS: [&str; 6] = [
-    "mpirun",
-    "mpiexec",
-    "mpiexec.hydra",
-    "orterun",
-    "prterun",
-    "horovodrun",
-];
-const COUNTS: [&str; 4] = ["-np", "-n", "--np", "--n"];
-
 pub(super) fn read(
     job: &Job<'_, '_>,
     cluster: &Cluster<'_>,
@@ -127,7 +117,7 @@ pub(super) fn read(
             // No number of workers is none.
             Some(_) => (
                 &mut worker,
-                roles::read_by(&field, "Worker", 0, STYLE, start_worker, cluster, log),
+                roles::read_by(&field, "Worker", 0, STYLE, lends::must_lend, cluster, log),
             ),
             None => {
                 log.refuse(
@@ -187,12 +177,20 @@ pub(super) fn read(
         for at in for_workers.into_iter().flatten() {
             log.note(at, "is not needed: there are no workers");
         }
+        if launcher.launch.mentions("discover_hosts.sh") {
+            log.refuse(
+                &launcher.pod.container,
+                "asks for hosts (discover_hosts.sh), and there are no workers",
+            );
+            return None;
+        }
         log.taken(&launcher.replicas_at, "spec.replicas");
         let groups = vec![Group {
             role: &launcher,
             name: LAUNCHER.into(),
             service: None,
             procs: Some(1),
+            sizes: None,
         }];
         return FrameworkDraft {
             kind: job.kind,
@@ -206,12 +204,35 @@ pub(super) fn read(
     };
     log.taken(&launcher.replicas_at, "spec.roles[0].replicas");
     log.taken(&worker.replicas_at, "spec.roles[1].replicas");
+    let starter = mpirun::starter(&launcher.pod);
+    let told = starter.as_ref().and_then(|starter| starter.slots(log));
     if let Some((at, slots)) = slots {
-        match (1..=256).contains(&slots) {
-            true => log.taken(at, "procPerNode of the roles"),
-            false => log.refuse(at, format!("is {slots}, must be between 1 and 256")),
+        match ((1..=256).contains(&slots), &told) {
+            (false, _) => log.refuse(at, format!("is {slots}, must be between 1 and 256")),
+            (true, Some(_)) if !is_v1 => {
+                log.note(at, "is not used, as upstream: --slots-per-host says it");
+            }
+            (true, _) => log.taken(at, "procPerNode of the roles"),
         }
     }
+    let per_node = match &told {
+        // The discovery script of the first version names the slots, that of the second does not.
+        Some((told, at)) if is_v1 && *told != per_node => {
+            log.warn(
+                at,
+                "--slots-per-host has no effect, as upstream: slotsPerWorker counts",
+            );
+            per_node
+        }
+        Some((told, at)) => {
+            log.taken(
+                at,
+                format!("procPerNode of the roles, from --slots-per-host {told}"),
+            );
+            *told
+        }
+        None => per_node,
+    };
     if let Some((at, is)) = as_worker {
         match is {
             true => log.taken(at, "spec.roles[0].procPerNode"),
@@ -221,8 +242,27 @@ pub(super) fn read(
     if let Some((_, at)) = &worker.policy {
         log.note(at, "is not needed: the launcher's decides");
     }
-    let hosts = worker.replicas + i64::from(launches_here);
-    fits(&launcher, hosts, per_node, log);
+    let hosts = Hosts {
+        nodes: worker.replicas,
+        per_node,
+        of_launcher: if launches_here { per_node } else { 0 },
+    };
+    let sizes = match &starter {
+        Some(starter) if starter.is_elastic() => starter.range(hosts, log).map(|range| {
+            // All members are told of each other.
+            let most = range.most.map(|most| most.min(PEERS_MAX - 1));
+            let most = most.map_or(worker.replicas, |most| most.max(worker.replicas));
+            starter.say_least(&range, hosts, log);
+            starter.say_most(most, log);
+            starter.say_restarts(log);
+            (range.least, most)
+        }),
+        Some(starter) => {
+            starter.fits(hosts, log);
+            None
+        }
+        None => None,
+    };
     if hydra {
         // hydra wants another form than Open MPI.
         let words = launcher.launch.command.iter_mut();
@@ -230,27 +270,28 @@ pub(super) fn read(
             *word = word.replace("/etc/mpi/hostfile", "/etc/mpi/hostfile.hydra");
         }
     }
-    if launcher.launch.mentions("discover_hosts.sh") {
-        log.refuse(
-            &launcher.pod.container,
-            "asks for hosts that come and go (discover_hosts.sh), which Muster does not offer yet",
-        );
-    }
     if log.refused() > before {
         return None;
     }
+    mpirun::say_in_memory(&launcher.pod, &launcher.launch, starter.as_ref(), log);
+    let ends = match starter.is_some_and(|starter| starter.is_elastic()) {
+        true => ends.of_launcher(LAUNCHER, WORKER, None),
+        false => ends,
+    };
     let groups = vec![
         Group {
             role: &launcher,
             name: LAUNCHER.into(),
             service: None,
-            procs: Some(if launches_here { per_node } else { 0 }),
+            procs: Some(hosts.of_launcher),
+            sizes: None,
         },
         Group {
             role: &worker,
             name: WORKER.into(),
             service: None,
             procs: Some(per_node),
+            sizes,
         },
     ];
     FrameworkDraft {
@@ -282,8 +323,8 @@ fn implementation(spec: &Object<'_>, log: &mut Verdicts) -> bool {
 /// What the launcher's container starts. Images for MPI have a program of their own that prepares the
 /// container and then executes what it is given, so a file may have arguments only.
 fn start_launcher(pod: &Pod<'_>, log: &mut Verdicts) -> Option<Launch> {
-    let first = pod.words.first().map(|word| stem(&word.text));
-    match first.is_some_and(|first| STARTERS.contains(&first)) && !pod.names_program {
+    let first = pod.words.first();
+    match first.is_some_and(|first| mpirun::is_starter(&first.text)) && !pod.names_program {
         true => {
             log.warn(
                 &pod.container,
@@ -292,70 +333,5 @@ fn start_launcher(pod: &Pod<'_>, log: &mut Verdicts) -> Option<Launch> {
             Some(launch::program(&pod.words))
         }
         false => roles::start(pod, STYLE, log),
-    }
-}
-
-/// What the workers' containers start: nothing, until they are asked.
-fn start_worker(pod: &Pod<'_>, log: &mut Verdicts) -> Option<Launch> {
-    let words: Vec<String> = pod.words.iter().map(|word| word.text.clone()).collect();
-    if pod.names_program && !is_idle(&words) {
-        log.refuse(
-            &pod.container,
-            format!(
-                "runs {:?} in the workers, whose nodes only lend themselves to the launcher here",
-                words.join(" ")
-            ),
-        );
-        return None;
-    }
-    Some(launch::program(&[]))
-}
-
-fn stem(word: &str) -> &str {
-    word.rsplit('/').next().unwrap_or_default()
-}
-
-/// Whether a command only waits: `sleep`, `sshd`, `tail -f /dev/null`, also as the text of a shell.
-fn is_idle(words: &[String]) -> bool {
-    let Some((first, rest)) = words.split_first() else {
-        return true;
-    };
-    match (stem(first), rest) {
-        ("sleep" | "sshd", _) => true,
-        ("tail", [follow, file]) => follow.starts_with('-') && file == "/dev/null",
-        ("sh" | "bash", [option, text]) if option.ends_with('c') => {
-            let simple = shell::simple(text, &Known::new());
-            let words = simple.map(|simple| simple.words.into_iter().map(|word| word.text));
-            words.is_some_and(|words| is_idle(&words.collect::<Vec<_>>()))
-        }
-        _ => false,
-    }
-}
-
-/// Refuses a launcher that asks for more ranks than there are slots.
-fn fits(launcher: &Role<'_>, hosts: i64, per_node: i64, log: &mut Verdicts) {
-    let words = launcher.launch.command.iter().chain(&launcher.launch.args);
-    // The text of a shell is one argument.
-    let words: Vec<&str> = words.flat_map(|word| word.split_whitespace()).collect();
-    let stem = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
-    let start = words
-        .iter()
-        .position(|word| STARTERS.contains(&&*stem(word)));
-    let Some(start) = start else { return };
-    let mut after = words[start..].iter();
-    let asked = after
-        .find(|word| COUNTS.contains(*word))
-        .and_then(|_| after.next()?.parse::<i64>().ok());
-    if let Some(asked) = asked
-        && asked > hosts * per_node
-    {
-        log.refuse(
-            &launcher.pod.container,
-            format!(
-                "asks {} for {asked} ranks, and {hosts} nodes with {per_node} slots each have {}",
-                stem(words[start]),
-                hosts * per_node
-            ),
-        );
     }
 }

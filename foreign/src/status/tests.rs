@@ -473,6 +473,24 @@ endTime: "2026-11-24T22:00:09Z"
     assert_eq!(text, expected);
 }
 
+#[test]
+fn an_ai_training_job_counts_the_replicas_of_each_role() {
+    let origin = origin("AITrainingJob");
+    let mut life = life(&origin, &[(3, What::Runs)]);
+    for (member, role) in life
+        .members
+        .iter_mut()
+        .zip(["launcher", "trainer", "trainer"])
+    {
+        member.group = role.into();
+    }
+    life.restarts = 2;
+    let text = serde_saphyr::to_string(&status(&life).unwrap()).unwrap();
+    let roles = "replicaStatuses:\n  launcher:\n    active: 1\n  trainer:\n    active: 2\n\
+                 RestartCount:\n  launcher: 2\n  trainer: 2\n";
+    assert!(text.contains(roles), "{text}");
+}
+
 /// Sources: kubeflow/trainer, `pkg/controller/trainjob_controller.go`; kubernetes-sigs/jobset, `pkg/constants`.
 #[test]
 fn a_train_job_says_whether_it_is_held_back_or_over() {

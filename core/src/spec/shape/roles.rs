@@ -61,7 +61,7 @@ pub(super) const ROLE: Shape = Shape::Object(&[
     field(
         "service",
         Shape::Choice,
-        "true: the role serves the others and never ends by itself; the job is over when the others are. false if left out, but true for ps and evaluator of tensorflow, and worker of mpi.",
+        "true: the role serves the others and never ends by itself; the job is over when the others are. false if left out, but true for ps and evaluator of tensorflow, and all but launcher of mpi.",
     ),
     field(
         "restartScope",

@@ -1,5 +1,7 @@
 """The parts of the race that decide what is counted: python -m unittest discover bench"""
 
+import contextlib
+import io
 import os
 import pathlib
 import random
@@ -15,6 +17,7 @@ import containers
 import goodput
 import plan
 import processes
+import race as race_bench
 import report
 import scale
 import senses
@@ -269,6 +272,17 @@ class Plan(unittest.TestCase):
         self.assertFalse(plan.takes_part("etcd", "frozen", 0, options, []))
         self.assertFalse(plan.takes_part("etcd", "worker", 2, options, []))
         self.assertFalse(plan.takes_part("static", "worker", 0, options, []), "floors are timed apart")
+
+
+    def test_who_cannot_take_part_is_told_and_the_others_race(self):
+        options = types.SimpleNamespace(competitors=["fork", "pods"])
+        found = {"meta": {"competitors": {"fork": "ours", "pods": "in pods"}, "absent": {}}}
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            race_bench.leave_out("pods", "no root", options, found)
+            self.assertEqual((options.competitors, found["meta"]["absent"]), (["fork"], {"pods": "no root"}))
+            self.assertIn("pods does not take part: no root", said.getvalue())
+            with self.assertRaisesRegex(SystemExit, "nobody takes part: no root"):
+                race_bench.leave_out("fork", "no root", options, found)
 
 
 class Scale(unittest.TestCase):

@@ -66,8 +66,10 @@ pub enum What {
     Failed {
         group: Option<String>,
     },
-    /// A node was lost or taken away, or the number of nodes changed.
+    /// A node was lost or taken away.
     Moved,
+    /// The number of nodes changed: as asked, or because there is room again.
+    Scaled,
     /// It has fewer nodes than it needs, and waits. The sentence has the numbers.
     Waits {
         message: String,

@@ -16,6 +16,7 @@ const PENDING: &str = "Pending";
 const CREATING: &str = "Creating";
 const RUNNING: &str = "Running";
 const RESTARTING: &str = "Restarting";
+const SCALING: &str = "Scaling";
 const SUCCEEDED: &str = "Succeed";
 const FAILED: &str = "Failed";
 const TIMEOUT: &str = "Timeout";
@@ -125,6 +126,7 @@ pub(super) fn status(life: &Life<'_>) -> Status {
             What::Failed { .. } | What::Moved => {
                 (RESTARTING, "All pods are restarting now".to_owned())
             }
+            What::Scaled => (SCALING, format!("job {} is scaling", life.name)),
             What::Waits { message } => (PENDING, message.clone()),
             What::Suspended => (PENDING, format!("job {} is suspended", life.name)),
             What::Resumed => (PENDING, waiting()),

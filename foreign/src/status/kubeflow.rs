@@ -68,7 +68,7 @@ pub(super) fn status(kind: Shown, life: &Life<'_>) -> Status {
                 conditions.set(ConditionType::Restarting, at, &words, message);
             }
             // An elastic job survives a node, and stays Running.
-            What::Moved if says_restarting && !life.elastic => {
+            What::Moved | What::Scaled if says_restarting && !life.elastic => {
                 conditions.set(
                     ConditionType::Restarting,
                     at,
@@ -76,7 +76,7 @@ pub(super) fn status(kind: Shown, life: &Life<'_>) -> Status {
                     words.restarting(None),
                 );
             }
-            What::Failed { .. } | What::Moved | What::Starts { .. } => {}
+            What::Failed { .. } | What::Moved | What::Scaled | What::Starts { .. } => {}
             What::Waits { message } => {
                 conditions.set(ConditionType::Restarting, at, &words, message.clone());
             }

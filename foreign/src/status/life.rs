@@ -129,6 +129,9 @@ fn past(known: &Known<'_>) -> Vec<Happened> {
             false if receipt.charged_to_job => Some(What::Failed {
                 group: culprit(receipt, known),
             }),
+            false if is(receipt, Cause::Scaled) || is(receipt, Cause::NodeJoined) => {
+                Some(What::Scaled)
+            }
             false => Some(What::Moved),
         };
         let at = receipt.at;
@@ -193,7 +196,9 @@ fn now(past: &[Happened], known: &Known<'_>) -> Option<Happened> {
             what: What::Runs,
         }),
         // Until it runs again, it restarts.
-        Phase::Forming if !matches!(last, Some(What::Failed { .. } | What::Moved)) => {
+        Phase::Forming
+            if !matches!(last, Some(What::Failed { .. } | What::Moved | What::Scaled)) =>
+        {
             Some(Happened {
                 at: None,
                 what: What::Starts { pods: pods(known) },

@@ -414,6 +414,15 @@ fn an_ai_training_job_keeps_its_history() {
             false => assert_eq!(lines[5..], [restarted, newest]),
         }
     }
+    let told = [(3, What::Runs), (5, What::Scaled), (7, What::Runs)];
+    assert_eq!(
+        phases(&life(&origin, &told[..2])).pop().unwrap(),
+        "Scaling=True TrainingJobScaling at 5: job story is scaling"
+    );
+    assert_eq!(
+        phases(&life(&origin, &told)).pop().unwrap(),
+        "Running=True TrainingJobRunning at 7: all pods are running"
+    );
     let told = [(3, What::Runs), (8, What::Suspended), (9, What::Resumed)];
     assert_eq!(
         phases(&life(&origin, &told[..2])).pop().unwrap(),

@@ -118,6 +118,7 @@ pub(super) fn status(life: &Life<'_>) -> Status {
             | What::Runs
             | What::Failed { .. }
             | What::Moved
+            | What::Scaled
             | What::Waits { .. } => {}
         }
     }

@@ -228,6 +228,29 @@ mod tests {
     }
 
     #[test]
+    fn another_size_is_no_restart_of_an_ai_training_job() {
+        let origin = Origin {
+            api_version: "kongming.cce.baiudbce.com/v1".into(),
+            kind: "AITrainingJob".into(),
+            groups: Vec::new(),
+        };
+        let named = v1::JobRef::default();
+        let recovering = job(JobPhase::Recovering, "Launching", ["running"; 2]);
+        let newest = |cause: &str| {
+            let story = Story {
+                incidents: vec![incident(cause, 60, "nobody", None)],
+                events: Vec::new(),
+            };
+            let life = of(&recovering, &origin, &named, &story);
+            status(&life).expect("is a kind with words").state()
+        };
+        assert_eq!(
+            ["Scaled", "NodeJoined", "NodeLost"].map(newest),
+            ["Scaling", "Scaling", "Restarting"]
+        );
+    }
+
+    #[test]
     fn a_time_that_nobody_kept_is_not_made_up() {
         let running = job(JobPhase::Running, "Running", ["running"; 2]);
         assert_eq!(

@@ -103,11 +103,11 @@ pub(crate) fn kill_all(cgroup: Option<&Cgroup>) -> io::Result<usize> {
 /// others are killed.
 pub(crate) fn kill_descendants() -> io::Result<usize> {
     let mut known = Vec::new();
+    // A pass reads all of /proc, which takes 20 ms on a machine with thousands of processes.
+    let mut living = descendants()?;
     for _ in 0..SWEEPS {
-        let fresh: Vec<Stat> = descendants()?
-            .into_iter()
-            .filter(|stat| !known.contains(&key(stat)))
-            .collect();
+        let fresh = living.iter().filter(|stat| !known.contains(&key(stat)));
+        let fresh: Vec<Stat> = fresh.copied().collect();
         if fresh.is_empty() {
             break;
         }
@@ -115,8 +115,8 @@ pub(crate) fn kill_descendants() -> io::Result<usize> {
             send(&stat, Signal::STOP);
             known.push(key(&stat));
         }
+        living = descendants()?;
     }
-    let living = descendants()?;
     for stat in &living {
         send(stat, Signal::KILL);
     }

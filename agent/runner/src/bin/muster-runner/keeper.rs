@@ -95,7 +95,7 @@ fn own_pid() -> i32 {
 /// Kills all descendants of this process until it has no child left.
 pub(crate) fn end_descendants(signals: &OwnedFd) {
     loop {
-        let _ = tree::kill_descendants();
+        // Usually nothing is left, and then there is nothing to search for.
         loop {
             match tree::reap() {
                 Reaped::Ended(..) => {}
@@ -103,6 +103,7 @@ pub(crate) fn end_descendants(signals: &OwnedFd) {
                 Reaped::NoChild => return,
             }
         }
+        let _ = tree::kill_descendants();
         wait(signals, Some(KILL_GAP));
     }
 }

@@ -20,7 +20,7 @@ use crate::{time, tree};
 /// The gap between two looks. A data set's loader process lives longer than this.
 const GAP: Duration = Duration::from_secs(1);
 
-/// The shortest gap between two looks. A starting rank asks for a look, and ranks start in bursts.
+/// How soon after the start of a rank to look. Ranks start in bursts, and a look takes 20 ms on a machine with thousands of processes.
 const HURRY: Duration = Duration::from_millis(50);
 
 /// A look may take at most one part in this many of the runner's time, even on a machine with many
@@ -33,7 +33,6 @@ pub(crate) struct Register {
     written: bool,
     /// The last write failed, and the log says so.
     failed: bool,
-    looked: Duration,
     next: Duration,
 }
 
@@ -50,14 +49,13 @@ impl Register {
             list,
             written: true,
             failed: false,
-            looked: Duration::ZERO,
             next: Duration::ZERO,
         })
     }
 
-    /// Brings the next look forward.
+    /// Brings the next look forward, and leaves a moment for the ranks that start now.
     pub(crate) fn hurry(&mut self, now: Duration) {
-        self.next = self.next.min(now.max(self.looked + HURRY));
+        self.next = self.next.min(now + HURRY);
     }
 
     /// Looks if it is time, and returns when to look next.
@@ -83,7 +81,6 @@ impl Register {
             }
         }
         self.failed = outcome.is_err();
-        self.looked = now;
         self.next = time::boot() + gap(time::boot().saturating_sub(now));
         self.next
     }
@@ -124,7 +121,6 @@ mod tests {
             list: Descendants::default(),
             written: true,
             failed: false,
-            looked: Duration::ZERO,
             next: Duration::ZERO,
         }
     }
@@ -183,10 +179,12 @@ mod tests {
     #[test]
     fn a_burst_of_ranks_is_looked_for_once() {
         let mut register = register();
-        (register.looked, register.next) = (Duration::from_secs(10), Duration::from_secs(11));
+        register.next = Duration::from_secs(11);
         register.hurry(Duration::from_millis(10_001));
-        assert_eq!(register.next, Duration::from_millis(10_050));
-        register.hurry(Duration::from_millis(10_200));
+        assert_eq!(register.next, Duration::from_millis(10_051));
+        register.hurry(Duration::from_millis(10_020));
+        assert_eq!(register.next, Duration::from_millis(10_051));
+        register.hurry(Duration::from_millis(10_000));
         assert_eq!(register.next, Duration::from_millis(10_050));
     }
 }

@@ -83,25 +83,25 @@ fn parent(mounts: &str, own: &str) -> Option<PathBuf> {
     })
 }
 
-/// Kills the whole cgroup, then every descendant one by one. Returns how many descendants were
-/// found alive.
-pub(crate) fn kill_all(cgroup: Option<&Cgroup>) -> io::Result<usize> {
-    if let Some(cgroup) = cgroup
-        && let Err(e) = cgroup.kill()
-        && e.kind() != io::ErrorKind::NotFound
-    {
-        say!(
+/// Kills the whole cgroup, and every descendant one by one. If `at_first`, the cgroup alone is enough:
+/// the search for descendants reads all processes of the machine.
+pub(crate) fn kill_all(cgroup: Option<&Cgroup>, at_first: bool) -> io::Result<()> {
+    let killed = cgroup.map(|cgroup| (cgroup, cgroup.kill()));
+    match killed {
+        Some((_, Ok(()))) if at_first => return Ok(()),
+        Some((cgroup, Err(e))) if e.kind() != io::ErrorKind::NotFound => say!(
             "{} {}: cgroup.kill: {e}",
             crate::time::stamp(),
             cgroup.path.display()
-        );
+        ),
+        _ => {}
     }
     kill_descendants()
 }
 
 /// Kills every descendant of this process. It first stops all of them, so that none forks while
 /// others are killed.
-pub(crate) fn kill_descendants() -> io::Result<usize> {
+pub(crate) fn kill_descendants() -> io::Result<()> {
     let mut known = Vec::new();
     // A pass reads all of /proc, which takes 20 ms on a machine with thousands of processes.
     let mut living = descendants()?;
@@ -120,7 +120,7 @@ pub(crate) fn kill_descendants() -> io::Result<usize> {
     for stat in &living {
         send(stat, Signal::KILL);
     }
-    Ok(living.len())
+    Ok(())
 }
 
 fn key(stat: &Stat) -> (i32, u64) {

@@ -17,6 +17,10 @@ use crate::{time, tree};
 /// also wakes the runner.
 const KILL_GAP: Duration = Duration::from_millis(20);
 
+/// For this long the kill of the cgroup is enough. After that, processes that have left the cgroup are
+/// searched for.
+const CGROUP_ALONE: Duration = Duration::from_millis(100);
+
 /// A process that still lives this long after its kill waits in the kernel. It needs a person or a
 /// reboot. The value is from the design.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
@@ -130,7 +134,8 @@ impl Runner {
 
     fn kill(&mut self, now: Duration, since: Duration) -> Duration {
         if now >= self.state.next_kill {
-            if let Err(e) = tree::kill_all(self.cgroup.as_ref()) {
+            let at_first = now.saturating_sub(since) < CGROUP_ALONE;
+            if let Err(e) = tree::kill_all(self.cgroup.as_ref(), at_first) {
                 say!("{} kill: {e}", time::stamp());
             }
             self.state.next_kill = now + KILL_GAP;

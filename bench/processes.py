@@ -3,10 +3,13 @@
 The same code breaks every competitor, so that an event is the same for all of them. Linux only.
 """
 
+import contextlib
 import os
 import pathlib
 import re
 import signal
+import subprocess
+import sys
 import time
 
 TICKS = 100  # looks before a process counts as impossible to freeze or kill; each takes a few milliseconds
@@ -75,6 +78,32 @@ def pids(pid):
     """What it is called in each PID namespace that it is in, from this one inwards."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     return next([int(word) for word in line.split()[1:]] for line in lines if line.startswith("NSpid:"))
+
+
+CROWD = """
+import os, signal, sys
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        signal.pause()
+print(flush=True)
+signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def crowd(size):
+    """So many processes that do nothing, as a large server has them, with the threads of its kernel."""
+    if not size:
+        yield
+        return
+    parent = subprocess.Popen([sys.executable, "-c", CROWD, str(size)], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        parent.stdout.readline()
+        yield
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
 
 
 def freeze(find):

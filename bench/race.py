@@ -14,6 +14,7 @@ each competitor does.
 
 import argparse
 import collections
+import contextlib
 import datetime
 import json
 import os
@@ -138,7 +139,13 @@ def run(options):
     store, etcd = stacks.StoreHost(sys.executable), etcd_for(options, folder, race)
     setting = Setting(sys.executable, folder / "bin", options.nodes, max(1, options.nodes // 2), store.port, etcd)
     began = time.monotonic()
-    try:
+    with contextlib.ExitStack() as left:
+        left.callback(shutil.rmtree, folder, ignore_errors=True)
+        if etcd:
+            left.callback(etcd.close)
+        left.callback(store.close)
+        left.callback(processes.sweep, folder)
+        left.enter_context(processes.crowd(options.idle))
         for number in range(options.rounds):
             for event in chosen:
                 for key in rotated(options.competitors, number):
@@ -150,12 +157,6 @@ def run(options):
             race["meta"]["rounds"] = number + 1
             race["meta"]["minutes"] = round((time.monotonic() - began) / 60, 1)
             save(race, options)  # however a long race ends, its measurements are kept
-    finally:
-        processes.sweep(folder)
-        store.close()
-        if etcd:
-            etcd.close()
-        shutil.rmtree(folder, ignore_errors=True)
     return race
 
 
@@ -310,6 +311,7 @@ def describe(options):
         "nodes": options.nodes,
         "rounds": 0,
         "watch": options.watch,
+        "idle": options.idle,
         "events": {event.key: [event.title, options.nodes + event.after] for event in EVENTS if event.key in options.events},
         "competitors": {key: stacks.COMPETITORS[key][1] for key in stacks.COMPETITORS if key in options.competitors},
         # The competitors that should take part and could not, with the reason.
@@ -357,6 +359,7 @@ def arguments():
     parser.add_argument("--watch", type=float, default=60, help="seconds until a world that has not re-formed is told as never [60]")
     parser.add_argument("--quiet", type=float, default=15, help="seconds to wait at most for a quiet machine, every time [15]")
     parser.add_argument("--settle", type=float, default=SETTLE, help="seconds that the world trains before the event [2]")
+    parser.add_argument("--idle", type=int, default=0, help="processes that do nothing beside the race, as on a large server [0]")
     parser.add_argument("--again", type=int, default=1, help="times to repeat a measurement that others disturbed [1]")
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of the results [bench/results]")
     parser.add_argument("--keep", type=pathlib.Path, help="copy the logs of every start into this folder")

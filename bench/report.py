@@ -218,6 +218,7 @@ def block(race):
     meta = race["meta"]
     counted = [run["others"] for event in meta["events"] for key in meta["competitors"] for run in Cell(race, event, key).runs]
     counted = counted or [0.0]
+    idle = f"Beside the race {meta['idle']:,} processes did nothing.\n" if meta.get("idle") else ""
     absent = "".join(f"{stack} did not take part: {why}.\n" for stack, why in meta.get("absent", {}).items())
     words = (
         f"Measured by `{meta['command']}` on {meta['date']}, {meta.get('muster', 'without Muster')}: {meta['machine']}; torch {meta['torch']}, "
@@ -236,7 +237,7 @@ def block(race):
         f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "
         "most).\n"
     )
-    return f"{table(race)}\n{words}{absent}{pods(race)}{pauses(race)}{memory_table(race)}{PLOT_LINE}"
+    return f"{table(race)}\n{words}{idle}{absent}{pods(race)}{pauses(race)}{memory_table(race)}{PLOT_LINE}"
 
 
 # The part of the table that the README shows: these events, for the lane of `launch: auto`, for stock torchrun, and for its best settings.

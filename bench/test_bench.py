@@ -340,6 +340,13 @@ class Trees(unittest.TestCase):
                     process.kill()
                     process.wait()
 
+    def test_a_crowd_is_there_and_then_gone(self):
+        mine = lambda: {pid for pid in processes.below({os.getpid()}) if processes.state(pid) not in "ZX"}  # noqa: E731
+        before = mine()
+        with processes.crowd(3):
+            self.assertEqual(len(mine() - before), 4, "three, and their parent")
+        self.assertLessEqual(mine(), before)
+
 
 class Containers(unittest.TestCase):
     def test_a_process_in_a_container_is_found_outside(self):

@@ -24,7 +24,7 @@ pub(crate) fn must_lend(pod: &Pod<'_>, log: &mut Verdicts) -> Option<Launch> {
         log.refuse(
             &pod.container,
             format!(
-                "runs {:?} in the workers, whose nodes only lend themselves to the launcher here",
+                "runs {:?} in the workers, which may only wait (sleep, sshd): the launcher starts the ranks",
                 words.join(" ")
             ),
         );

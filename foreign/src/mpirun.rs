@@ -82,7 +82,7 @@ const OPTIONS: [&str; 7] = [
     "--host-discovery-script",
 ];
 
-const IN_MEMORY: &str = "is started again after a failed rank, after a lost node and for another size, each time with the hosts that are there. \
+const IN_MEMORY: &str = "is started again after a failed rank, a lost node or a change of size, with the hosts that are there then. \
      What its script keeps only in memory (state.commit()) is lost then: save the state to a file every so often, and load it at the start";
 
 /// An option with a value.
@@ -488,7 +488,7 @@ impl Starter {
             log.warn(
                 &given.at,
                 format!(
-                    "--min-np {ranks} does not let the job go on with fewer nodes than {least}, because horovodrun is started again for each size. If fewer are enough, {}",
+                    "--min-np {ranks} has no effect: horovodrun starts again at each change of size, and needs {least} nodes then. If fewer are enough, {}",
                     range.instead()
                 ),
             );

@@ -4,8 +4,8 @@
 //! moment could not act. The cgroup still holds such processes, so an agent empties it before it
 //! says that nothing lives.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::Path;
 
 use crate::identity::{RunnerIdentity, alive};
@@ -41,10 +41,22 @@ pub fn clear(identity: &RunnerIdentity) -> io::Result<Leftovers> {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(Leftovers::Empty),
         },
-        Ok(true) => fs::write(path.join("cgroup.kill"), "1").map(|()| Leftovers::Killed),
+        Ok(true) => kill(path).map(|()| Leftovers::Killed),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Leftovers::Empty),
         Err(e) => Err(e),
     }
+}
+
+/// Kills all processes in this cgroup and below it.
+///
+/// # Errors
+/// `NotFound`: the kernel is older than 5.14 and has no such file.
+pub fn kill(cgroup: &Path) -> io::Result<()> {
+    // A file that is created here is refused for another reason.
+    let mut file = File::options()
+        .write(true)
+        .open(cgroup.join("cgroup.kill"))?;
+    file.write_all(b"1")
 }
 
 /// Whether any process lives in this cgroup or below it.

@@ -3,7 +3,7 @@
 //!
 //! The launcher runs the job's `mpirun`. It finds a hostfile and a program for remote starts by the
 //! variables that Open MPI 4 and 5 (PRRTE), MPICH's hydra and Intel MPI read; each reads its own. The
-//! host names are those of Kubeflow's pods, `JOB-worker-0`. Nothing has to resolve them.
+//! host names are those of Kubeflow's pods, `JOB-worker-0`. Nobody has to resolve the name of another host.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -21,7 +21,7 @@ pub const HOSTFILE: &str = "hostfile";
 const HOSTFILE_HYDRA: &str = "hostfile.hydra";
 /// A program that prints the hosts as `HOST:N`. Horovod's elastic mode calls it again and again.
 const DISCOVERY: &str = "discover_hosts.sh";
-/// It is not told the hosts themselves, so no name of a machine needs quotes.
+/// The script has no names of machines in it, so none needs quotes.
 const DISCOVER: &str = "#!/bin/sh\nexec cat \"${0%/*}/hostfile.hydra\"\n";
 /// The folder, in the run's directory, with the programs for remote starts.
 pub const BIN: &str = "bin";

@@ -118,9 +118,11 @@ fn take_name(program: &str, name: Option<&str>, address: Option<&str>, dir: &Pat
 fn resolve_own(name: &str, address: &str, own: &Path) -> io::Result<()> {
     const HOSTS: &str = "/etc/hosts";
     let machine = fs::read_to_string(HOSTS)?;
-    // The first line with a name counts.
+    // The first answer is ours, should the machine know the name, too.
     fs::write(own, format!("{address} {name}\n{machine}"))?;
-    crate::sys::own_file(own, HOSTS)
+    crate::sys::own_file(own, HOSTS)?;
+    // It is still seen at its other place. Here a job could write over it without knowing what it is.
+    fs::remove_file(own)
 }
 
 /// The environment of a member's processes: that of a launch, without what torchrun would say.

@@ -1,5 +1,5 @@
-//! Keeps `descendants.json` true while the runner lives. It looks at a modest pace and when a rank
-//! starts, and writes when something has changed.
+//! Keeps `descendants.json` true while the runner lives. A rank is in it from its start. For what else
+//! lives, it looks at a modest pace and soon after a rank's start, and writes when something has changed.
 //!
 //! The list misses a process that leaves its parent, its session and its environment between two
 //! looks. A faster pace would cost too much, because a look reads a file for each process of the
@@ -20,11 +20,12 @@ use crate::{time, tree};
 /// The gap between two looks. A data set's loader process lives longer than this.
 const GAP: Duration = Duration::from_secs(1);
 
-/// How soon after the start of a rank to look. Ranks start in bursts, and a look takes 20 ms on a machine with thousands of processes.
+/// How soon after the start of a rank to look for what it has started. Ranks start in bursts, and a look
+/// takes 20 ms on a machine with thousands of processes.
 const HURRY: Duration = Duration::from_millis(50);
 
-/// A look may take at most one part in this many of the runner's time, even on a machine with many
-/// processes.
+/// Looks take at most one part in this many of the runner's time, even on a machine with many
+/// processes. Those after the start of a rank come on top.
 const SHARE: u32 = 100;
 
 pub(crate) struct Register {
@@ -33,6 +34,8 @@ pub(crate) struct Register {
     written: bool,
     /// The last write failed, and the log says so.
     failed: bool,
+    /// A rank was added since the last write.
+    added: bool,
     next: Duration,
 }
 
@@ -49,29 +52,30 @@ impl Register {
             list,
             written: true,
             failed: false,
+            added: false,
             next: Duration::ZERO,
         })
     }
 
-    /// Brings the next look forward, and leaves a moment for the ranks that start now.
-    pub(crate) fn hurry(&mut self, now: Duration) {
+    /// Adds a rank that has just started, and brings the next look forward.
+    pub(crate) fn started(&mut self, pid: i32, now: Duration) {
+        if let (Ok(rank), Ok(own)) = (Stat::of(pid), own()) {
+            self.add(&rank, own.session);
+        }
         self.next = self.next.min(now + HURRY);
     }
 
-    /// Looks if it is time, and returns when to look next.
+    /// Looks if it is time, writes what has changed, and returns when to look next.
     pub(crate) fn mind(&mut self, now: Duration) -> Duration {
-        if now < self.next {
+        let is_time = now >= self.next;
+        if !is_time && !self.added {
             return self.next;
         }
-        let outcome = tree::descendants().and_then(|all| {
-            // The session is 0 for PID 1, because it lies outside its namespace.
-            self.note(all, Stat::of(std::process::id() as i32)?.session);
-            if !self.written {
-                self.list.write(Path::new("."))?;
-                self.written = true;
-            }
-            Ok(())
-        });
+        let outcome = match is_time {
+            true => self.look(),
+            false => Ok(()),
+        };
+        let outcome = outcome.and_then(|()| self.write());
         if let Err(e) = &outcome {
             self.written = false;
             // The file may list less than what lives now.
@@ -81,29 +85,62 @@ impl Register {
             }
         }
         self.failed = outcome.is_err();
-        self.next = time::boot() + gap(time::boot().saturating_sub(now));
+        self.added = false;
+        if is_time {
+            self.next = time::boot() + gap(time::boot().saturating_sub(now));
+        }
         self.next
     }
 
+    fn look(&mut self) -> io::Result<()> {
+        let (all, own) = (tree::descendants()?, own()?);
+        self.note(all, own.session);
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        if !self.written {
+            self.list.write(Path::new("."))?;
+            self.written = true;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, rank: &Stat, own_session: i32) {
+        let rank = entry(rank, own_session);
+        let processes = &mut self.list.processes;
+        if let Err(at) = processes.binary_search(&rank) {
+            processes.insert(at, rank);
+            self.list.cut |= processes.len() > MAX;
+            processes.truncate(MAX);
+            (self.added, self.written) = (true, false);
+        }
+    }
+
     fn note(&mut self, all: Vec<Stat>, own_session: i32) {
-        let session = |stat: &Stat| {
-            if stat.session == own_session {
-                0
-            } else {
-                stat.session
-            }
-        };
-        let entry = |stat: &Stat| Descendant {
-            pid: stat.pid,
-            start_time: stat.start_time,
-            session: session(stat),
-        };
-        let mut processes: Vec<Descendant> = all.iter().map(entry).collect();
+        let entries = all.iter().map(|stat| entry(stat, own_session));
+        let mut processes: Vec<Descendant> = entries.collect();
         processes.sort_unstable();
         let cut = processes.len() > MAX;
         processes.truncate(MAX);
         self.written &= self.list.processes == processes && self.list.cut == cut;
         (self.list.processes, self.list.cut) = (processes, cut);
+    }
+}
+
+/// This process. Its session is 0 for PID 1, because it lies outside its namespace.
+fn own() -> io::Result<Stat> {
+    Stat::of(std::process::id() as i32)
+}
+
+fn entry(stat: &Stat, own_session: i32) -> Descendant {
+    Descendant {
+        pid: stat.pid,
+        start_time: stat.start_time,
+        session: match stat.session == own_session {
+            true => 0,
+            false => stat.session,
+        },
     }
 }
 
@@ -121,6 +158,7 @@ mod tests {
             list: Descendants::default(),
             written: true,
             failed: false,
+            added: false,
             next: Duration::ZERO,
         }
     }
@@ -177,14 +215,21 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_ranks_is_looked_for_once() {
+    fn a_rank_is_listed_when_it_starts_and_looked_below_soon_after() {
         let mut register = register();
-        register.next = Duration::from_secs(11);
-        register.hurry(Duration::from_millis(10_001));
-        assert_eq!(register.next, Duration::from_millis(10_051));
-        register.hurry(Duration::from_millis(10_020));
-        assert_eq!(register.next, Duration::from_millis(10_051));
-        register.hurry(Duration::from_millis(10_000));
-        assert_eq!(register.next, Duration::from_millis(10_050));
+        register.note(vec![stat(6, 3), stat(9, 3)], 3);
+        (register.written, register.next) = (true, Duration::from_secs(11));
+        register.add(&stat(7, 7), 3);
+        let pids: Vec<i32> = register.list.processes.iter().map(|p| p.pid).collect();
+        assert_eq!(pids, [6, 7, 9]);
+        assert!(register.added && !register.written);
+        (register.added, register.written) = (false, true);
+        register.add(&stat(7, 7), 3);
+        assert!(!register.added && register.written, "it is there already");
+        // A burst is looked for once. Nobody has this pid.
+        for (at, next) in [(10_001, 10_051), (10_020, 10_051), (10_000, 10_050)] {
+            register.started(-1, Duration::from_millis(at));
+            assert_eq!(register.next, Duration::from_millis(next));
+        }
     }
 }

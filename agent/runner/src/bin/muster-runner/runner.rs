@@ -267,7 +267,7 @@ impl Runner {
                             started_us: at_us,
                             end: None,
                         });
-                        self.register.hurry(now);
+                        self.register.started(pid, now);
                     }
                     self.ranks.answer(
                         rank,

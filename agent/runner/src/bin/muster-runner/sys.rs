@@ -276,12 +276,11 @@ pub(crate) fn pidfd_exit(pidfd: &OwnedFd) -> PidfdExit {
     }
 }
 
-/// Gives this process and its children a machine name of their own, and mounts of their own
-/// ([`own_file`]). Without the right to do so, it takes a user namespace in which it stays the same user.
+/// Gives this process and its children a machine name of their own. Without the right to do so, it takes a user namespace in which it stays the same user.
 pub(crate) fn take_own_name(name: &str) -> io::Result<()> {
     // SAFETY: this process has one thread, and shares nothing that a new namespace would take from
     // another one.
-    if unsafe { libc::unshare(libc::CLONE_NEWUTS | libc::CLONE_NEWNS) } != 0 {
+    if unsafe { libc::unshare(libc::CLONE_NEWUTS) } != 0 {
         // A policy may allow the namespace and refuse the mapping. This process would be nobody then, so
         // a child tries it first.
         // SAFETY: there is one thread, and the child only makes system calls and ends.
@@ -302,23 +301,25 @@ pub(crate) fn take_own_name(name: &str) -> io::Result<()> {
     Ok(rustix::system::sethostname(name.as_bytes())?)
 }
 
-/// Lets this process and its children see `own` in place of the file at `path`. Only for a process
-/// that has mounts of its own ([`take_own_name`]).
+/// Lets this process and its children see `own` in place of the file at `path`, in mounts of their own.
 pub(crate) fn own_file(own: &std::path::Path, path: &str) -> io::Result<()> {
     use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+    // SAFETY: as in `take_own_name`.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
     // What the machine mounts and unmounts later is still seen, and nothing of this is seen there.
     let below = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", below)?;
     Ok(mount_bind(own, path)?)
 }
 
-/// Moves this process into a user namespace in which it stays the same user, with a machine name and
-/// mounts of its own.
+/// Moves this process into a user namespace in which it stays the same user, with a machine name of
+/// its own.
 fn user_namespace() -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-    let all = libc::CLONE_NEWUSER | libc::CLONE_NEWUTS | libc::CLONE_NEWNS;
     // SAFETY: as in `take_own_name`.
-    if unsafe { libc::unshare(all) } != 0 {
+    if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWUTS) } != 0 {
         return Err(io::Error::last_os_error());
     }
     // user_namespaces(7): a user without rights may map itself, once setgroups is denied.

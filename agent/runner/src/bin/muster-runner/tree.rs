@@ -59,7 +59,7 @@ impl Cgroup {
     /// Kills all processes in the cgroup, including those that are being forked. Kernels before
     /// 5.14 lack this file.
     fn kill(&self) -> io::Result<()> {
-        fs::write(self.path.join("cgroup.kill"), "1")
+        leftovers::kill(&self.path)
     }
 }
 

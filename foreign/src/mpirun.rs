@@ -156,7 +156,7 @@ struct Elastic {
     script: Option<Given>,
     hosts: Option<Given>,
     hostfile: Option<Given>,
-    /// The network's interface. Without it, it compares two hosts to find one.
+    /// The network's interface. Without it horovodrun compares two hosts to find one.
     interface: Option<Given>,
     /// An option for failures that Horovod itself survives.
     survives: Option<Given>,
@@ -414,7 +414,7 @@ impl Starter {
         };
         let (at_least, at_most) = (number(&elastic.least, log), number(&elastic.most, log));
         let ranks = ranks.filter(|_| log.refused() == before)?;
-        // It waits for -np slots, and gives no world below --min-np its ranks.
+        // horovodrun waits for -np slots, and gives no world below --min-np its ranks.
         let begins = at_least.map_or(ranks, |least| least.max(ranks));
         if !self.has_slots(begins, hosts, log) {
             return None;

@@ -68,7 +68,8 @@ impl Register {
     /// Looks if it is time, writes what has changed, and returns when to look next.
     pub(crate) fn mind(&mut self, now: Duration) -> Duration {
         let is_time = now >= self.next;
-        if !is_time && !self.added {
+        // After a failed look the list may lack what lives, so a rank alone does not bring the file back.
+        if !is_time && (!self.added || self.failed) {
             return self.next;
         }
         let outcome = match is_time {

@@ -83,6 +83,8 @@ pub enum Value {
     Level(u64),
     /// A counter that only grows, unless it is reset.
     Counter(u64),
+    /// A counter that grows all the time, and begins anew when the device is reset. It breaks no rule.
+    SinceReset(u64),
     /// A part of a whole, which changes all the time. The rule's limit is in percent. The finding
     /// names the limit, not the value, and stays until the value is a fifth beyond the limit,
     /// because every change of a finding sends a report.
@@ -119,6 +121,9 @@ pub struct Memory {
     xids: Vec<((String, u32), Counts)>,
     /// For each kind of device, the most that were ever seen together in this boot.
     most: BTreeMap<String, u64>,
+    /// What each device's [`Value::SinceReset`] has reached, in steps of a quarter, so that it is seldom
+    /// written. Whoever resets a GPU usually stops the agent for it.
+    reached: Vec<(Subject, u64)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +142,7 @@ pub struct Judge {
     held: BTreeMap<Key, Held>,
     xids: BTreeMap<(String, u32), Counts>,
     most: BTreeMap<String, u64>,
+    reached: BTreeMap<Subject, u64>,
     live: BTreeMap<Key, (Source, Finding)>,
     /// When a flag was set that counts only after some time without a break.
     rising: BTreeMap<Key, (Source, Timestamp)>,
@@ -179,6 +185,7 @@ impl Judge {
                 .collect(),
             xids: memory.xids.into_iter().collect(),
             most: memory.most,
+            reached: memory.reached.into_iter().collect(),
             live: BTreeMap::new(),
             rising: BTreeMap::new(),
             last: BTreeMap::new(),
@@ -204,6 +211,9 @@ impl Judge {
                 .map(|(key, counts)| (key.clone(), counts.clone()))
                 .collect(),
             most: self.most.clone(),
+            reached: (self.reached.iter())
+                .map(|(subject, value)| (subject.clone(), *value))
+                .collect(),
         }
     }
 
@@ -218,6 +228,10 @@ impl Judge {
         self.live.retain(|_, (s, _)| *s != source);
         let mut rising = BTreeSet::new();
         for reading in readings {
+            if let Value::SinceReset(value) = reading.value {
+                self.reaches(&reading.subject, value);
+                continue;
+            }
             let Some(rule) = self.table.rule(reading.check).cloned() else {
                 continue;
             };
@@ -369,6 +383,17 @@ impl Judge {
         let allowed = more_than as f64 * (span.as_secs_f64() / per.as_secs_f64()).max(1.0);
         (grown as f64 > allowed)
             .then(|| format!(": more than {more_than} in {}", crate::period::format(per)))
+    }
+
+    fn reaches(&mut self, subject: &Subject, value: u64) {
+        let reached = self.reached.entry(subject.clone()).or_insert(value);
+        let was_reset = value < *reached;
+        if was_reset || value > reached.saturating_add(*reached / 4) {
+            *reached = value;
+        }
+        if was_reset {
+            self.was_reset(subject);
+        }
     }
 
     /// The device was reset, so every finding that a reset remedies is over.

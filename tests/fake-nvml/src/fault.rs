@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, bail};
 
 use crate::{
-    hardware::{Ecc, Gpu, Hardware},
+    hardware::{Ecc, Gpu, Hardware, now_ms},
     machine, shapes,
 };
 
@@ -30,7 +30,7 @@ gpuN   xid=CODE          the driver's event and its line in the kernel log (79 a
        memory=MIB        in use, whoever uses it
        heat=CELSIUS      of its memory, which may have 95
        busy=PERCENT | clock=MHZ
-       healthy           as it was made
+       healthy           as it was made, and reset
 driver hang | resume | error=CODE
 fabric rack=N | clique=N | channel=on | channel=off   (of a machine that is part of a multi-node NVLink domain)
 NAME   down | up | flap | rate=GBIT | errors=N | gone      (a NIC: mlx5_0, eth0, ...)
@@ -157,7 +157,12 @@ fn gpu(
         "clock" => gpu.clock.0 = number(word, value)?,
         "memory" => gpu.memory_used = number::<u64>(word, value)? << 20,
         "process" => gpu.processes.push((number(word, value)?, 1 << 30)),
-        "healthy" => *gpu = well(dir, at)?,
+        "healthy" => {
+            *gpu = Gpu {
+                reset_ms: now_ms(),
+                ..well(dir, at)?
+            }
+        }
         "xid" => {
             let code: u32 = number(word, value)?;
             gpu.lost |= code == 79;

@@ -1,6 +1,9 @@
 //! What the library answers, as data: `hardware.json`.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +78,20 @@ pub struct Gpu {
     pub links: Vec<Link>,
     pub fabric: Option<Fabric>,
     pub processes: Vec<(u32, u64)>,
+    /// When it was reset, in milliseconds of the Unix time.
+    pub reset_ms: u64,
+}
+
+impl Gpu {
+    /// In millijoules since the last reset.
+    pub fn energy(&self) -> u64 {
+        now_ms().saturating_sub(self.reset_ms) * u64::from(self.power.max(1_000)) / 1_000
+    }
+}
+
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -184,6 +184,8 @@ impl Library {
         pcie_width: one -> u32 = nvmlDeviceGetCurrPcieLinkWidth;
         pcie_width_max: one -> u32 = nvmlDeviceGetMaxPcieLinkWidth;
         pcie_replays: one -> u32 = nvmlDeviceGetPcieReplayCounter;
+        /// In millijoules, since the driver was loaded or the GPU was reset. From Volta on.
+        energy: one -> u64 = nvmlDeviceGetTotalEnergyConsumption;
     }
 
     pub(crate) fn driver_version(&self) -> Result<String, Code> {

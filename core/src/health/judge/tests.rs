@@ -157,6 +157,34 @@ fn counters_count_from_the_baseline_of_this_boot() {
 }
 
 #[test]
+fn a_reset_is_seen_by_the_energy_that_begins_anew() {
+    let look = |judge: &mut Judge, energy, second| {
+        let energy = reading("energy", Value::SinceReset(energy));
+        judge.look(Source::Counters, &[energy], at(second));
+        checks(judge, at(second)).len()
+    };
+    let mut judge = judge();
+    assert_eq!(look(&mut judge, 1_000_000, 1), 0);
+    // A GSP timeout leaves no counter that a reset could clear.
+    judge.xid(&xid(119, Channel::Event), &gpu(), at(2));
+    assert_eq!(look(&mut judge, 1_100_000, 3), 1);
+    let stored = judge.memory();
+    assert_eq!(look(&mut judge, 1_200_000, 4), 1);
+    assert_eq!(judge.memory(), stored, "small steps are not written");
+    assert_eq!(look(&mut judge, 1_300_000, 5), 1);
+    let mut restarted = Judge::new(Table::standard(), BOOT, judge.memory());
+    assert_eq!(
+        look(&mut restarted, 1_290_000, 6),
+        0,
+        "reset without an agent"
+    );
+    assert_eq!(look(&mut judge, 40, 6), 0, "reset under the agent");
+    judge.xid(&xid(119, Channel::Event), &gpu(), at(7));
+    assert_eq!(look(&mut judge, 50, 8), 1, "the next one counts again");
+    assert_eq!(look(&mut judge, 0, 9), 0);
+}
+
+#[test]
 fn rates_are_of_their_window() {
     let mut judge = judge();
     let count = |judge: &mut Judge, value, second| {

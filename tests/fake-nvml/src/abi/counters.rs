@@ -13,6 +13,7 @@ numbers! {
     nvmlDeviceGetCurrentClocksThrottleReasons: c_ulonglong = |gpu| Some(gpu.throttle);
     nvmlDeviceGetPowerUsage: c_uint = |gpu| Some(gpu.power);
     nvmlDeviceGetEnforcedPowerLimit: c_uint = |gpu| Some(gpu.power_limit);
+    nvmlDeviceGetTotalEnergyConsumption: c_ulonglong = |gpu| Some(gpu.energy());
     nvmlDeviceGetPcieReplayCounter: c_uint = |gpu| Some(gpu.pcie.replays);
     nvmlDeviceGetRetiredPagesPendingStatus: c_uint = |gpu| gpu.retired.map(|(_, pending)| u32::from(pending));
 }

@@ -1,9 +1,12 @@
 //! Puts a job of a framework other than torch together: one role for each replica group, or none for a
-//! single group.
+//! single group whose name nobody reads.
 
 use muster_core::{
     period,
-    spec::{API_VERSION, Framework, JobDocument, KIND, Metadata, RoleDocument, SpecDocument},
+    spec::{
+        API_VERSION, Framework, JobDocument, KIND, Metadata, RestartScope, RoleDocument,
+        SpecDocument,
+    },
 };
 
 use crate::{
@@ -27,6 +30,8 @@ pub(crate) struct Group<'a, 't> {
     pub(crate) procs: Option<i64>,
     /// At least and at most so many nodes, if they may change.
     pub(crate) sizes: Option<(i64, i64)>,
+    /// A process that fails is started again without the others.
+    pub(crate) restarts_alone: bool,
 }
 
 /// The job before it is checked.
@@ -74,8 +79,10 @@ impl<'t> FrameworkDraft<'_, 't> {
             stop_grace_period: grace.map(|(grace, _)| grace.clone()),
             ..SpecDocument::default()
         };
+        // Its processes read the names of their roles.
+        let keeps_names = self.framework == Framework::Trainingjob;
         match <[RoleDocument; 1]>::try_from(roles) {
-            Ok([only]) => {
+            Ok([only]) if !keeps_names => {
                 spec = SpecDocument {
                     replicas: only.replicas,
                     proc_per_node: only.proc_per_node,
@@ -87,6 +94,7 @@ impl<'t> FrameworkDraft<'_, 't> {
                     ..spec
                 };
             }
+            Ok([only]) => spec.roles = vec![only],
             Err(roles) => spec.roles = roles,
         }
         let document = JobDocument {
@@ -117,7 +125,7 @@ impl<'t> FrameworkDraft<'_, 't> {
             object,
         })?;
         Some(match &self.groups[..] {
-            [only] => converted.of_groups([&*only.name]),
+            [only] if !keeps_names => converted.of_groups([&*only.name]),
             _ => converted,
         })
     }
@@ -194,6 +202,6 @@ fn role(group: &Group<'_, '_>, variables: &Variables<'_>) -> RoleDocument {
         service: group.service,
         min_replicas: group.sizes.map(|(least, _)| least),
         max_replicas: group.sizes.map(|(_, most)| most),
-        ..RoleDocument::default()
+        restart_scope: (group.restarts_alone).then(|| RestartScope::Member.name().to_owned()),
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     tree::Field,
     variables::Told,
     verdict::Verdicts,
+    words::{self, Word},
 };
 
 /// One replica group.
@@ -217,7 +218,7 @@ pub(crate) fn start(pod: &Pod<'_>, style: Style, log: &mut Verdicts) -> Option<L
             );
             None
         }
-        (true, _) if style.as_is => Some(launch::program(&pod.words)),
+        (true, _) if style.as_is => as_it_is(pod, log),
         (true, _) => launch::read(&pod.words, &pod.variables.known, log),
     };
     let mut launch = launch?;
@@ -235,13 +236,25 @@ pub(crate) fn start(pod: &Pod<'_>, style: Style, log: &mut Verdicts) -> Option<L
     Some(launch)
 }
 
+/// A command that is not looked into. The kubelet would have written all values into it.
+fn as_it_is(pod: &Pod<'_>, log: &mut Verdicts) -> Option<Launch> {
+    let unknown = |word: &Word| Some((word.field(), words::on_node(word.on_node.as_ref()?)));
+    match pod.words.iter().find_map(unknown) {
+        None => Some(launch::program(&pod.words)),
+        Some((at, why)) => {
+            log.refuse(&at, why);
+            None
+        }
+    }
+}
+
 /// The exit codes that `ExitCode` restarts for: those of training-operator, and those of the older
 /// library of the TorchElastic controller. A process that a signal ended has 128 and its number.
 pub(crate) const RETRIED: &str = "128-255";
 pub(crate) const RETRIED_BY_ELASTIC_JOB: &str = "130,137,138,143";
 
 /// What failures, and the success of some, mean for a job.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ends {
     pub(crate) policy: Option<RestartPolicyDocument>,
     pub(crate) rules: Vec<RuleDocument>,
@@ -255,6 +268,14 @@ impl Ends {
             rules: rules.collect(),
             ..self
         }
+    }
+
+    /// The same as rules alone, so that another role may have other ends.
+    pub(crate) fn into_rules(mut self) -> Ends {
+        if let Some(policy) = self.policy.take() {
+            self.rules.push(restart("failure", policy.max_restarts));
+        }
+        self
     }
 
     /// The same, where they are about the launcher of an elastic world. It would have survived failed

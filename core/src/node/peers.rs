@@ -1,13 +1,14 @@
 //! What the processes of a framework other than torch are told about each other: pure projections of
 //! the generation's roles, addresses and ports.
 //!
-//! Names and values are those that Kubeflow's training operator 1.9 sets for the job kind of each
-//! framework (`pkg/controller.v1/*`), with addresses in place of service names.
+//! Names and values are those that the operator of the framework's job kind sets, with addresses in place
+//! of service names. Sources: Kubeflow's training operator 1.9 (`pkg/controller.v1/*`); and for `trainingjob`
+//! elasticdeeplearning/trainingjob-operator (`pkg/controller/pod.go`), the open ancestor of AITrainingJob's.
 
 use std::collections::BTreeMap;
 
 use crate::{
-    layout::Place,
+    layout::{Place, RoleShare},
     run::{Assignment, Endpoint},
     spec::Framework,
 };
@@ -23,7 +24,11 @@ pub fn told(assignment: &Assignment, peers: &[Endpoint]) -> BTreeMap<String, Str
     let Some(first) = peers.first().filter(|_| assignment.framework.tells_peers()) else {
         return env;
     };
-    let members = cluster(assignment, peers);
+    let roles = cluster(assignment, peers);
+    let members: Vec<(&str, Vec<String>)> = (roles.iter())
+        .filter(|(_, members)| !members.is_empty())
+        .map(|(role, members)| (*role, members.iter().map(ToString::to_string).collect()))
+        .collect();
     match assignment.framework {
         Framework::Torch => {}
         Framework::Tensorflow => {
@@ -57,6 +62,7 @@ pub fn told(assignment: &Assignment, peers: &[Endpoint]) -> BTreeMap<String, Str
                 say("WORKER_ADDRS", workers.join(","));
             }
         }
+        Framework::Trainingjob => training_job(assignment, own, &roles, &mut say),
         // The launcher is told of its hosts by `mpi`.
         Framework::Mpi | Framework::Plain => {}
     }
@@ -64,19 +70,56 @@ pub fn told(assignment: &Assignment, peers: &[Endpoint]) -> BTreeMap<String, Str
     env
 }
 
-/// The addresses of each role's members.
-fn cluster<'a>(assignment: &'a Assignment, peers: &[Endpoint]) -> Vec<(&'a str, Vec<String>)> {
-    let mut peers = peers.iter();
-    let share = |share: &'a crate::layout::RoleShare| {
-        let members = peers.by_ref().take(share.members as usize);
-        (
-            share.name.as_str(),
-            members.map(ToString::to_string).collect(),
-        )
+/// The members of each role.
+fn cluster<'a>(
+    assignment: &'a Assignment,
+    peers: &'a [Endpoint],
+) -> Vec<(&'a str, &'a [Endpoint])> {
+    let mut rest = peers;
+    let share = |share: &'a RoleShare| {
+        let (members, others) = rest.split_at(rest.len().min(share.members as usize));
+        rest = others;
+        (share.name.as_str(), members)
     };
-    let all = assignment.layout.0.iter().map(share);
-    all.filter(|(_, members): &(_, Vec<String>)| !members.is_empty())
-        .collect()
+    assignment.layout.0.iter().map(share).collect()
+}
+
+/// What the processes of an AITrainingJob read. Upstream all pods of a role have the ports of its template;
+/// here each process has one port, which its node chose. So `ROLE_PORTS` of the process's own role is its
+/// own port, and that of another role is the port of its first process. `ROLE_HOSTS` is right for all.
+fn training_job(
+    assignment: &Assignment,
+    own: Place<'_>,
+    roles: &[(&str, &[Endpoint])],
+    say: &mut impl FnMut(&str, String),
+) {
+    let list = |words: Vec<String>| (words.len().to_string(), words.join(","));
+    for (role, members) in roles {
+        let is_own = *role == own.share.name;
+        let told = members.get(if is_own { own.index as usize } else { 0 });
+        let port = |member: &Endpoint| member.port.to_string();
+        let hosts = members.iter().map(|member| member.host.clone());
+        let name = role.to_ascii_uppercase();
+        for (what, words) in [
+            ("INSTANCES", hosts.collect()),
+            ("PORTS", told.map(port).into_iter().collect()),
+            ("HOSTS", members.iter().map(ToString::to_string).collect()),
+        ] {
+            let (count, words) = list(words);
+            say(&format!("{name}_{what}"), words);
+            say(&format!("{name}_{what}_NUM"), count);
+        }
+        if let Some(me) = told.filter(|_| is_own) {
+            say("TRAININGJOB_SERVICE", me.host.clone());
+            say("TRAININGJOB_PORTS", port(me));
+        }
+    }
+    let restarts = assignment.restart_count.to_string();
+    say("TRAININGJOB_NAME", assignment.name.name.clone());
+    say("TRAININGJOB_NAMESPACE", assignment.name.namespace.clone());
+    say("TRAININGJOB_REPLICA_NAME", own.share.name.clone());
+    say("TRAININGJOB_REPLICA_INDEX", own.index.to_string());
+    say("TRAININGJOB_REPLICA_RESTARTCOUNT", restarts);
 }
 
 fn tf_config(members: &[(&str, Vec<String>)], own: Place<'_>) -> String {
@@ -102,7 +145,7 @@ fn object(members: &[(&str, Vec<String>)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{Layout, RoleShare};
+    use crate::layout::Layout;
 
     fn member(
         framework: Framework,
@@ -173,6 +216,42 @@ mod tests {
         );
         let alone = member(Framework::Xgboost, 0, &[("master", 1)]);
         assert!(!alone.contains_key("WORKER_ADDRS"));
+    }
+
+    #[test]
+    fn a_training_job_is_told_its_roles() {
+        let roles = [("pserver", 1), ("trainer", 2), ("reader", 0)];
+        let env = member(Framework::Trainingjob, 2, &roles);
+        let told = |names: &[&str]| -> Vec<String> {
+            names.iter().map(|name| env[*name].clone()).collect()
+        };
+        assert_eq!(
+            told(&["TRAINER_INSTANCES", "TRAINER_PORTS", "TRAINER_HOSTS"]),
+            ["10.0.0.1,10.0.0.2", "2222", "10.0.0.1:2221,10.0.0.2:2222"]
+        );
+        assert_eq!(
+            told(&["PSERVER_INSTANCES", "PSERVER_PORTS", "PSERVER_HOSTS"]),
+            ["10.0.0.0", "2220", "10.0.0.0:2220"]
+        );
+        assert_eq!(told(&["READER_HOSTS", "READER_PORTS"]), ["", ""]);
+        let counts = ["INSTANCES_NUM", "PORTS_NUM", "HOSTS_NUM"];
+        let counts = |role: &str| counts.map(|what| env[&format!("{role}_{what}")].clone());
+        assert_eq!(counts("TRAINER"), ["2", "1", "2"]);
+        assert_eq!(counts("READER"), ["0", "0", "0"]);
+        let of_own = |what: &str| env[&format!("TRAININGJOB_{what}")].clone();
+        assert_eq!(
+            ["REPLICA_NAME", "REPLICA_INDEX", "SERVICE", "PORTS"].map(of_own),
+            ["trainer", "1", "10.0.0.2", "2222"]
+        );
+        let job = crate::node::turn::tests::assignment("a", 1);
+        assert_eq!(
+            ["NAME", "NAMESPACE", "REPLICA_RESTARTCOUNT"].map(of_own),
+            [
+                job.name.name,
+                job.name.namespace,
+                job.restart_count.to_string()
+            ]
+        );
     }
 
     #[test]

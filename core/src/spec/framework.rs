@@ -31,17 +31,41 @@ pub enum Framework {
     /// A hostfile and a program that starts others on its hosts. Only the launcher runs the job's
     /// command; the members of the other role lend their nodes to it ([`crate::node::mpi`]).
     Mpi,
+    /// The hosts and ports of each role, in variables with the name of the role, as `TRAINER_HOSTS`.
+    Trainingjob,
     /// Only Muster's own variables.
     Plain,
 }
 
+/// What a process of [`Framework::Trainingjob`] is told about itself.
+const OF_A_TRAINING_JOB: &[&str] = &[
+    "TRAININGJOB_NAME",
+    "TRAININGJOB_NAMESPACE",
+    "TRAININGJOB_REPLICA_NAME",
+    "TRAININGJOB_REPLICA_INDEX",
+    "TRAININGJOB_REPLICA_RESTARTCOUNT",
+    "TRAININGJOB_SERVICE",
+    "TRAININGJOB_PORTS",
+];
+
+/// The ends of the variables that [`Framework::Trainingjob`] has for each role.
+const OF_A_ROLE: [&str; 6] = [
+    "_INSTANCES",
+    "_INSTANCES_NUM",
+    "_PORTS",
+    "_PORTS_NUM",
+    "_HOSTS",
+    "_HOSTS_NUM",
+];
+
 impl Framework {
-    pub const ALL: [(&str, Framework); 6] = [
+    pub const ALL: [(&str, Framework); 7] = [
         ("torch", Framework::Torch),
         ("tensorflow", Framework::Tensorflow),
         ("jax", Framework::Jax),
         ("xgboost", Framework::Xgboost),
         ("mpi", Framework::Mpi),
+        ("trainingjob", Framework::Trainingjob),
         ("plain", Framework::Plain),
     ];
 
@@ -53,6 +77,7 @@ impl Framework {
             Framework::Jax => "jax",
             Framework::Xgboost => "xgboost",
             Framework::Mpi => "mpi",
+            Framework::Trainingjob => "trainingjob",
             Framework::Plain => "plain",
         }
     }
@@ -88,6 +113,7 @@ impl Framework {
                 "OMPI_COMM_WORLD_LOCAL_RANK",
             ],
             Framework::Xgboost => &["WORKER_ADDRS", "WORKER_PORT"],
+            Framework::Trainingjob => OF_A_TRAINING_JOB,
             // Open MPI 4 and 5, MPICH, Intel MPI: who starts programs on other nodes, and which nodes.
             Framework::Mpi => &[
                 "OMPI_MCA_plm_rsh_agent",
@@ -105,6 +131,12 @@ impl Framework {
         own.contains(&name)
     }
 
+    /// Whether a variable has the name of this role, and every process of the job gets it.
+    pub fn sets_of_role(self, role: &str, name: &str) -> bool {
+        let rest = name.strip_prefix(&*role.to_ascii_uppercase());
+        self == Framework::Trainingjob && rest.is_some_and(|rest| OF_A_ROLE.contains(&rest))
+    }
+
     /// Whether a role of this name serves the others, unless the document says otherwise. Parameter
     /// servers wait for ever, and an evaluator waits for the next checkpoint.
     pub(super) fn is_service(self, role: &str) -> bool {
@@ -117,7 +149,10 @@ impl Framework {
 
     /// Whether a process that was started again finds those that have run on, and they find it.
     pub(super) fn takes_members_back(self) -> bool {
-        matches!(self, Framework::Tensorflow | Framework::Plain)
+        matches!(
+            self,
+            Framework::Tensorflow | Framework::Trainingjob | Framework::Plain
+        )
     }
 
     /// What is started again after a failure in a role of this name, unless the document says

@@ -197,12 +197,15 @@ pub(super) fn check(document: &SpecDocument, top: &JobSpec, errors: &mut Errors)
         );
         return Vec::new();
     }
-    refuse_set(framework, &document.env, "spec", errors);
+    let refuse_set = |env: &[EnvVar], at: &str, errors: &mut Errors| {
+        refuse_set(framework, &document.roles, env, at, errors);
+    };
+    refuse_set(&document.env, "spec", errors);
     let mut roles: Vec<Role> = Vec::new();
     let has_ps = document.roles.iter().any(|role| role.name == "ps");
     for (i, document) in document.roles.iter().enumerate() {
         let at = format!("spec.roles[{i}]");
-        refuse_set(framework, &document.env, &at, errors);
+        refuse_set(&document.env, &at, errors);
         let mut role = complete(document, top, &at, errors);
         role.restart_scope = restart_scope(document, &role, framework, has_ps, &at, errors);
         if let Some(message) = label_error(&role.name) {
@@ -337,9 +340,18 @@ fn check_mpi(document: &SpecDocument, roles: &[Role], errors: &mut Errors) {
 }
 
 /// Refuses variables that the framework's processes get from Muster.
-fn refuse_set(framework: Framework, env: &[EnvVar], at: &str, errors: &mut Errors) {
+fn refuse_set(
+    framework: Framework,
+    roles: &[RoleDocument],
+    env: &[EnvVar],
+    at: &str,
+    errors: &mut Errors,
+) {
+    let only = roles.is_empty().then_some(WORKER);
+    let own_roles = || roles.iter().map(|role| role.name.as_str()).chain(only);
     for (i, var) in env.iter().enumerate() {
-        if framework.sets(&var.name) {
+        let sets = |role: &str| framework.sets_of_role(role, &var.name);
+        if framework.sets(&var.name) || own_roles().any(sets) {
             errors.add(
                 format!("{at}.env[{i}].name"),
                 format!(

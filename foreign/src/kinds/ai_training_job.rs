@@ -1,6 +1,6 @@
-//! `AITrainingJob` of Baidu's CCE, and of its open ancestor. One process alone runs (`alone`), and so do
-//! a launcher and the nodes on which it starts ranks (`launched`). Other processes find each other by
-//! variables that Muster does not have yet.
+//! `AITrainingJob` of Baidu's CCE, and of its open ancestor. A launcher and the nodes on which it starts ranks
+//! become a job of framework `mpi` (`launched`). In all other jobs each process is told of the others
+//! (`peers`).
 //!
 //! Source: elasticdeeplearning/trainingjob-operator, `pkg/controller`; and the types of CCE's own operator
 //! in PaddlePaddle/PaddleFlow, `pkg/apis/aitj-operator/v1`.
@@ -9,18 +9,19 @@ use super::Job;
 use crate::{
     draft::Converted,
     fields::{Object, Rule, Rules},
+    launch::Launch,
     options::Cluster,
     pod::{Main, Pod},
-    roles::{Policy, Style},
+    roles::{self, Policy, Style},
     run_policy::RunPolicy,
     tree::Field,
     variables::Told,
     verdict::Verdicts,
 };
 
-mod alone;
 mod ends;
 mod launched;
+mod peers;
 
 const SPEC: Rules = &[
     ("replicaSpecs", Rule::Read),
@@ -68,15 +69,20 @@ const ROLE: Rules = &[
 const STYLE: Style = Style {
     main: Main::Prefix("aitj-"),
     told: Told {
-        names: &[],
+        names: &[
+            "TRAININGJOB_NAME",
+            "TRAININGJOB_NAMESPACE",
+            "TRAININGJOB_REPLICA_NAME",
+            "TRAININGJOB_REPLICA_INDEX",
+            "TRAININGJOB_REPLICA_RESTARTCOUNT",
+            "TRAININGJOB_SERVICE",
+            "TRAININGJOB_PORTS",
+        ],
         prefixes: &["TRAININGJOB_"],
     },
     entrypoint: None,
     as_is: true,
 };
-
-const WHY: &str = "is more than one process, and none is a launcher of Horovod or MPI; such processes find each other by variables of their \
-     roles, such as TRAINER_HOSTS, which Muster does not give yet";
 
 pub(super) fn read(
     job: &Job<'_, '_>,
@@ -124,21 +130,13 @@ pub(super) fn read(
         retried,
         refused_before,
     };
-    let total = roles
-        .iter()
-        .fold(0_i64, |sum, role| sum.saturating_add(role.most()));
-    match (&roles[..], total) {
-        ([only], 1) => alone::read(job, &whole, only, log),
-        _ => match launched::pair(&whole, &roles) {
-            Ok((launcher, hosts)) => launched::read(job, &whole, launcher, hosts, log),
-            Err(why) => {
-                // A role that was refused is not counted.
-                if total > 1 || !whole.is_refused(log) {
-                    log.refuse(&specs, why);
-                }
-                None
-            }
-        },
+    match launched::pair(&whole, &roles) {
+        Ok(Some((launcher, hosts))) => launched::read(job, &whole, launcher, hosts, log),
+        Ok(None) => peers::read(job, &whole, &specs, &roles, log),
+        Err(why) => {
+            log.refuse(&specs, why);
+            None
+        }
     }
 }
 
@@ -179,13 +177,14 @@ struct Role<'t> {
 }
 
 impl<'t> Role<'t> {
-    /// Where the policy stands, else the role.
-    fn policy_at(&self) -> &Field<'t> {
-        self.policy.as_ref().map_or(&self.at, |(_, at)| at)
-    }
-
     fn replicas(&self) -> i64 {
         self.replicas.as_ref().map_or(1, |(_, count)| *count)
+    }
+
+    /// Where it says that it has no replicas and never will.
+    fn none_at(&self) -> Option<&Field<'t>> {
+        let none = self.most() <= 0;
+        self.replicas.as_ref().filter(|_| none).map(|(at, _)| at)
     }
 
     /// The most replicas that it may have.
@@ -241,6 +240,47 @@ fn role<'t>(
         template,
         spec,
     })
+}
+
+/// The role as a replica group.
+fn of_group<'t>(role: &Role<'t>, launch: Launch) -> roles::Role<'t> {
+    let at = role.replicas.as_ref().map(|(at, _)| at.clone());
+    roles::Role {
+        name: role.name,
+        replicas: role.replicas(),
+        replicas_at: at.unwrap_or_else(|| role.at.clone()),
+        policy: None,
+        template: role.template.clone(),
+        pod: role.pod.clone(),
+        launch,
+    }
+}
+
+/// The policy of a role about its end.
+fn policy<'o, 't>(
+    spec: &'o Object<'t>,
+    name: &str,
+    log: &mut Verdicts,
+) -> Option<(&'o Field<'t>, &'t str)> {
+    let (at, word) = spec.text(name, log)?;
+    let known = matches!(word, "All" | "Any" | "Rank0" | "None");
+    if !known {
+        log.refuse(at, format!("is {word:?}, must be All, Any, Rank0 or None"));
+    }
+    known.then_some((at, word))
+}
+
+/// What is said about edits of the size while the job runs.
+fn edits(role: &Role<'_>, log: &mut Verdicts) {
+    let edit = "has no effect: muster scale changes the size at once, and Muster chooses the nodes that go";
+    warn(
+        &role.spec,
+        &["scaleTimeout", "scaleInpods", "scaleCancle"],
+        edit,
+        log,
+    );
+    let edl = "has no effect: minReplicas and maxReplicas say whether the size may change";
+    warn(&role.spec, &["edlPolicy"], edl, log);
 }
 
 /// Notes fields that the way in which the job runs makes needless.

@@ -77,6 +77,7 @@ impl Kind {
             // A GPU is not a process.
             procs: Some(1),
             sizes: None,
+            restarts_alone: false,
         });
         FrameworkDraft {
             kind: job.kind,

@@ -191,6 +191,7 @@ pub(super) fn read(
             service: None,
             procs: Some(1),
             sizes: None,
+            restarts_alone: false,
         }];
         return FrameworkDraft {
             kind: job.kind,
@@ -285,6 +286,7 @@ pub(super) fn read(
             service: None,
             procs: Some(hosts.of_launcher),
             sizes: None,
+            restarts_alone: false,
         },
         Group {
             role: &worker,
@@ -292,6 +294,7 @@ pub(super) fn read(
             service: None,
             procs: Some(per_node),
             sizes,
+            restarts_alone: false,
         },
     ];
     FrameworkDraft {

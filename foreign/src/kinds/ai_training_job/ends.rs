@@ -21,8 +21,16 @@ const FAULT: Rules = &[
     ("restartScope", Rule::Read),
 ];
 
-/// The verdict about a `restartScope`.
-pub(super) type Scope = fn(&Field<'_>, &mut Verdicts);
+/// What a fault-tolerant entry is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Exit,
+    /// The loss of a node.
+    Event,
+}
+
+/// What is done about the `restartScope` of each entry.
+pub(super) type Scope<'s, 't> = &'s mut dyn FnMut(&Field<'t>, Fault, &mut Verdicts);
 
 /// Exit codes.
 pub(super) struct Codes<'t> {
@@ -64,8 +72,35 @@ pub(super) fn codes<'t>(field: Option<&Field<'t>>, log: &mut Verdicts) -> Option
     }
 }
 
+/// Whether the role's own policy restarts anything.
+pub(super) fn restarts(role: &Role<'_>, whole: &Whole<'_>) -> bool {
+    match role.policy {
+        Some((Policy::OnFailure | Policy::Always, _)) => true,
+        _ => is_retried(role) && whole.retried.is_some(),
+    }
+}
+
+/// Whether the job's `restartingExitCode` is about this role.
+fn is_retried(role: &Role<'_>) -> bool {
+    matches!(role.policy, Some((Policy::ExitCode, _)))
+}
+
+/// The verdict about `restartingExitCode`, where the ends of these roles count.
+pub(super) fn say_retried(whole: &Whole<'_>, roles: &[&Role<'_>], log: &mut Verdicts) {
+    match &whole.retried {
+        Some(codes) if roles.iter().any(|role| is_retried(role)) => codes.taken(log),
+        Some(codes) => log.note(&codes.at, "is not used, as upstream: no role has ExitCode"),
+        None => {}
+    }
+}
+
 /// What the failures of this role mean for the job.
-pub(super) fn of(role: &Role<'_>, whole: &Whole<'_>, scope: Scope, log: &mut Verdicts) -> Ends {
+pub(super) fn of<'t>(
+    role: &Role<'t>,
+    whole: &Whole<'_>,
+    scope: Scope<'_, 't>,
+    log: &mut Verdicts,
+) -> Ends {
     let limit = role.limit.as_ref().map(|(_, limit)| *limit);
     let mut rules = Vec::new();
     // No restart at all needs no rule.
@@ -82,18 +117,12 @@ pub(super) fn of(role: &Role<'_>, whole: &Whole<'_>, scope: Scope, log: &mut Ver
         retry(&codes.text);
     }
     let policy = role.policy.as_ref().map(|(policy, _)| *policy);
-    if let Some(codes) = &whole.retried {
-        match policy {
-            Some(Policy::ExitCode) => {
-                codes.taken(log);
-                retry(&codes.text);
-            }
-            _ => log.note(&codes.at, "is not used, as upstream: no role has ExitCode"),
-        }
+    if let Some(codes) = whole.retried.as_ref().filter(|_| is_retried(role)) {
+        retry(&codes.text);
     }
     if let Some((policy, at)) = &role.policy {
         match policy {
-            Policy::OnFailure => log.taken(at, "spec.restartPolicy"),
+            Policy::OnFailure => log.taken(at, "spec.restartPolicy, or part of spec.rules"),
             Policy::Always => log.warn(at, "restarts after failures only, not after success"),
             Policy::Never | Policy::ExitCode => log.taken(
                 at,
@@ -127,7 +156,7 @@ pub(super) fn of(role: &Role<'_>, whole: &Whole<'_>, scope: Scope, log: &mut Ver
 pub(super) fn faults<'t>(
     role: &Role<'t>,
     whole: &Whole<'_>,
-    scope: Scope,
+    scope: Scope<'_, 't>,
     log: &mut Verdicts,
 ) -> Vec<Codes<'t>> {
     let Some(field) = role.spec.get("faultTolerantPolicy") else {
@@ -140,9 +169,13 @@ pub(super) fn faults<'t>(
     let mut found = Vec::new();
     for entry in field.items(log) {
         let entry = Object::walk(&entry, FAULT, log);
+        let fault = match entry.get("exitCodes") {
+            Some(_) => Fault::Exit,
+            None => Fault::Event,
+        };
         found.extend(codes(entry.get("exitCodes"), log));
         if let Some(at) = entry.get("restartScope").filter(|at| !at.is_bare()) {
-            scope(at, log);
+            scope(at, fault, log);
         }
         let Some((at, events)) = entry.text("exceptionalEvent", log) else {
             continue;

@@ -3,12 +3,10 @@
 
 use muster_core::spec::{Framework, LAUNCHER};
 
-use super::{Job, Role, STYLE, WHY, Whole, ends, note, warn};
+use super::{Job, Role, STYLE, Whole, edits, ends, note, of_group, policy, warn};
 use crate::{
     draft::Converted,
-    fields::Object,
     framework_draft::{FrameworkDraft, Group},
-    launch::Launch,
     lends,
     mpirun::{self, Hosts, Range, Starter},
     roles::{self, Ends},
@@ -18,11 +16,13 @@ use crate::{
 
 const HOROVOD: &str = "horovod";
 
-/// The launcher and the role that lends its nodes. The error says why they are not the job's.
+/// The launcher and the role that lends its nodes. `None`: the processes find each other by themselves. The
+/// error says why there is no such pair where the job needs one.
+#[allow(clippy::type_complexity, reason = "it is taken apart at once")]
 pub(super) fn pair<'r, 't>(
     whole: &Whole<'_>,
     roles: &'r [Role<'t>],
-) -> Result<(&'r Role<'t>, &'r Role<'t>), &'static str> {
+) -> Result<Option<(&'r Role<'t>, &'r Role<'t>)>, &'static str> {
     let horovod = matches!(&whole.framework, Some((_, HOROVOD)));
     let (mut launchers, mut others) = (Vec::new(), Vec::new());
     for role in roles {
@@ -33,11 +33,18 @@ pub(super) fn pair<'r, 't>(
     }
     let starts = |launcher: &Role<'_>| horovod || mpirun::starter(&launcher.pod).is_some();
     match (&launchers[..], &others[..]) {
-        ([launcher], [hosts]) if horovod => Ok((launcher, hosts)),
+        _ if roles
+            .iter()
+            .fold(0_i64, |sum, role| sum.saturating_add(role.most()))
+            <= 1 =>
+        {
+            Ok(None)
+        }
+        ([launcher], [hosts]) if horovod => Ok(Some((launcher, hosts))),
         ([launcher], [hosts])
             if launcher.most() == 1 && starts(launcher) && lends::idle(&hosts.pod).is_some() =>
         {
-            Ok((launcher, hosts))
+            Ok(Some((launcher, hosts)))
         }
         ([launcher], [_, _, ..]) if starts(launcher) => Err(
             "has several roles beside the launcher, and all nodes on which it starts ranks must be of one role here",
@@ -45,7 +52,7 @@ pub(super) fn pair<'r, 't>(
         ([], _) if horovod => Err(
             "has no role launcher, which Muster needs for Horovod: a role of that name with one replica whose command runs horovodrun or mpirun",
         ),
-        _ => Err(WHY),
+        _ => Ok(None),
     }
 }
 
@@ -94,8 +101,8 @@ pub(super) fn read(
         starter.say_restarts(log);
     }
     mpirun::say_in_memory(&launcher.pod, &launch, starter.as_ref(), log);
-    let launcher = group(launcher, launch);
-    let hosts = group(hosts, lends);
+    let launcher = of_group(launcher, launch);
+    let hosts = of_group(hosts, lends);
     let groups = vec![
         Group {
             role: &launcher,
@@ -103,6 +110,7 @@ pub(super) fn read(
             service: None,
             procs: Some(0),
             sizes: None,
+            restarts_alone: false,
         },
         Group {
             role: &hosts,
@@ -110,6 +118,7 @@ pub(super) fn read(
             service: None,
             procs: Some(per_node),
             sizes,
+            restarts_alone: false,
         },
     ];
     FrameworkDraft {
@@ -121,19 +130,6 @@ pub(super) fn read(
         run: &whole.run,
     }
     .finish(log)
-}
-
-fn group<'t>(role: &Role<'t>, launch: Launch) -> roles::Role<'t> {
-    let at = role.replicas.as_ref().map(|(at, _)| at.clone());
-    roles::Role {
-        name: role.name,
-        replicas: role.replicas(),
-        replicas_at: at.unwrap_or_else(|| role.at.clone()),
-        policy: None,
-        template: role.template.clone(),
-        pod: role.pod.clone(),
-        launch,
-    }
 }
 
 fn of_job(whole: &Whole<'_>, log: &mut Verdicts) {
@@ -235,15 +231,7 @@ fn common(role: &Role<'_>, log: &mut Verdicts) {
     if let Some(at) = role.spec.get("restartScope").filter(|at| !at.is_bare()) {
         scope(at, log);
     }
-    let edit = "has no effect: muster scale changes the size at once, and Muster chooses the nodes that go";
-    warn(
-        &role.spec,
-        &["scaleTimeout", "scaleInpods", "scaleCancle"],
-        edit,
-        log,
-    );
-    let edl = "has no effect: minReplicas and maxReplicas say whether the size may change";
-    warn(&role.spec, &["edlPolicy"], edl, log);
+    edits(role, log);
 }
 
 /// The ranks are one world.
@@ -258,20 +246,6 @@ fn scope(at: &Field<'_>, log: &mut Verdicts) {
         Some(other) => log.refuse(at, format!("is {other:?}, must be All, Replica or Pod")),
         None => {}
     }
-}
-
-/// The policy of a role about its end.
-fn policy<'o, 't>(
-    spec: &'o Object<'t>,
-    name: &str,
-    log: &mut Verdicts,
-) -> Option<(&'o Field<'t>, &'t str)> {
-    let (at, word) = spec.text(name, log)?;
-    let known = matches!(word, "All" | "Any" | "Rank0" | "None");
-    if !known {
-        log.refuse(at, format!("is {word:?}, must be All, Any, Rank0 or None"));
-    }
-    known.then_some((at, word))
 }
 
 /// The least and the most nodes, if the size may change.
@@ -354,12 +328,13 @@ fn of_both(
     elastic: bool,
     log: &mut Verdicts,
 ) -> Ends {
-    let ends = ends::of(launcher, whole, scope, log);
+    let ends = ends::of(launcher, whole, &mut |at, _, log| scope(at, log), log);
+    ends::say_retried(whole, &[launcher], log);
     let why = match elastic {
         true => "is so: a failed rank starts the launcher again, with any code",
         false => "is not needed: the launcher's decides",
     };
-    for codes in ends::faults(hosts, whole, scope, log) {
+    for codes in ends::faults(hosts, whole, &mut |at, _, log| scope(at, log), log) {
         log.note(&codes.at, why);
     }
     if !elastic {

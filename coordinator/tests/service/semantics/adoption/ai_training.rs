@@ -57,12 +57,15 @@ async fn these(world: World, words: &[&str]) {
     }
 }
 
+/// They find each other by the variables of their role.
+const TRAINERS: usize = 2;
+
 /// `limit`: the restarts that it may have.
-fn object(kind: &Adoptable, name: &str, limit: u32) -> Value {
+fn object(kind: &Adoptable, name: &str, trainers: usize, limit: u32) -> Value {
     let container = json!({ "name": "aitj-0", "image": "me/train:1", "command": ["python", "train.py"], "workingDir": "/" });
     let pod = json!({ "containers": [container], "terminationGracePeriodSeconds": 0 });
     let trainer = json!({
-        "replicas": 1, "restartPolicy": "ExitCode", "restartLimit": limit, "restartScope": "All",
+        "replicas": trainers, "restartPolicy": "ExitCode", "restartLimit": limit, "restartScope": "All",
         "template": { "spec": pod },
     });
     json!({
@@ -90,17 +93,18 @@ async fn exits(team: &Team, code: i32) {
     }
 }
 
-async fn runs(team: &mut Team, name: &str) -> Value {
-    let pods = team.pods(name, 1).await;
+async fn runs(team: &mut Team, name: &str, trainers: usize) -> Value {
+    let pods = team.pods(name, trainers).await;
     team.run_all(&pods).await;
     let active = |object: &Value| {
-        in_phase("Running")(object) && object["status"]["replicaStatuses"]["trainer"]["active"] == 1
+        let trainer = &object["status"]["replicaStatuses"]["trainer"];
+        in_phase("Running")(object) && trainer["active"] == trainers
     };
     team.until(name, active).await
 }
 
 async fn it_runs_and_restarts(team: &mut Team) {
-    let made = team.create(object(&team.kind, "digits", 3)).await;
+    let made = team.create(object(&team.kind, "digits", TRAINERS, 3)).await;
     let pending = team.until("digits", in_phase("Pending")).await;
     let first = &pending["status"]["conditions"][0];
     assert_eq!(
@@ -114,7 +118,7 @@ async fn it_runs_and_restarts(team: &mut Team) {
     let job = team.kubectl.get("digits").await.unwrap();
     let owner = &job["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], made["metadata"]["uid"]);
-    let running = runs(team, "digits").await;
+    let running = runs(team, "digits", TRAINERS).await;
     let (phases, holding) = history(&running);
     let places = ["Pending", "Running"].map(|phase| phases.iter().position(|is| *is == phase));
     assert_eq!(
@@ -145,7 +149,7 @@ async fn it_has_its_labels(team: &Team) {
     within(async {
         loop {
             look.tick().await;
-            let pods = team.pods("digits", 1).await;
+            let pods = team.pods("digits", TRAINERS).await;
             let labels = &pods[0]["metadata"]["labels"];
             assert_eq!(labels["GroupName"], group, "{labels:#}");
             assert_eq!(labels["TrainingJobName"], "digits");
@@ -168,7 +172,7 @@ async fn it_succeeds_and_goes(team: &mut Team) {
     assert_eq!(newest["message"], "job digits completed");
     assert_eq!(
         object["status"]["replicaStatuses"]["trainer"]["succeeded"],
-        1
+        TRAINERS
     );
     assert!(object["status"]["endTime"].is_string(), "{object:#}");
     team.until_told(&object, "TrainingJobSucceed").await;
@@ -189,8 +193,8 @@ async fn it_succeeds_and_goes(team: &mut Team) {
 }
 
 async fn it_runs_out_of_restarts(team: &mut Team) {
-    team.create(object(&team.kind, "fails", 3)).await;
-    runs(team, "fails").await;
+    team.create(object(&team.kind, "fails", 1, 3)).await;
+    runs(team, "fails", 1).await;
     exits(team, 3).await;
     let object = team.until("fails", in_phase("Failed")).await;
     let (phases, holding) = history(&object);
@@ -210,10 +214,10 @@ async fn it_runs_out_of_restarts(team: &mut Team) {
     team.drop_all().await;
 }
 
-/// Several processes find each other in ways that Muster does not offer.
+/// Horovod needs a launcher.
 async fn what_is_refused_says_so(team: &Team) {
-    let mut many = object(&team.kind, "many", 3);
-    many["spec"]["replicaSpecs"]["trainer"]["replicas"] = json!(4);
+    let mut many = object(&team.kind, "many", 4, 3);
+    many["spec"]["frameworkType"] = json!("horovod");
     team.create(many).await;
     let object = team.until("many", in_phase("Failed")).await;
     let (phases, _) = history(&object);
@@ -221,7 +225,7 @@ async fn what_is_refused_says_so(team: &Team) {
     assert_eq!(newest["reason"], "TrainingJobFailedValidation");
     let message = newest["message"].as_str().unwrap();
     assert!(
-        message.starts_with("spec.replicaSpecs: is more than one process"),
+        message.starts_with("spec.replicaSpecs: has no role launcher"),
         "{message}"
     );
     team.kubectl.get("many").await.unwrap_err();
@@ -231,7 +235,7 @@ async fn what_is_refused_says_so(team: &Team) {
 /// The kind has no `managedBy`: its operator is known by what it writes.
 async fn another_operators_status_is_left_alone(team: &Team) {
     let World::Real(_) = &team.world else { return };
-    let mut other = object(&team.kind, "other", 3);
+    let mut other = object(&team.kind, "other", 1, 3);
     other["metadata"]["labels"] = json!({});
     team.create(other).await;
     let status =

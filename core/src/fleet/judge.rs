@@ -280,7 +280,9 @@ impl JobTurn<'_> {
         generation: &GenerationRecord,
         evidence: &[Evidence],
     ) -> Option<Judgement> {
-        if !blame::lacks_a_culprit(evidence) {
+        // MPI kills all ranks when one has failed, and on a busy machine the first one is not the first to
+        // be reported.
+        if !blame::lacks_a_culprit(evidence) && !generation.layout.has_slots() {
             return None;
         }
         let doubted = self.doubted_since();

@@ -105,6 +105,31 @@ fn reports_that_come_in_another_order_name_the_same_cause() {
 }
 
 #[test]
+fn a_report_that_comes_after_the_burst_still_names_the_cause() {
+    let mut bench = started(&["a", "b", "c"]);
+    let first = bench.now;
+    bench.now = first + Duration::from_millis(5);
+    bench.rank_exits("pi", 1, Exit::Signal(9), None);
+    bench.rank_exits("pi", 0, Exit::Code(137), None);
+    bench.pass(Duration::from_millis(150));
+    assert_eq!(
+        bench.job("pi").last_generation.0,
+        1,
+        "the third member was not heard since"
+    );
+    let later = bench.now;
+    bench.now = first;
+    bench.rank_exits("pi", 2, Exit::Signal(9), None);
+    bench.now = later;
+    bench.pass(SECOND);
+    let job = bench.job("pi");
+    assert_eq!(
+        job.incidents.last().unwrap().culprit.as_deref(),
+        Some("rank 2 on c")
+    );
+}
+
+#[test]
 fn a_launcher_that_ends_well_ends_the_job_once_every_worker_was_heard() {
     let mut bench = started(&["a", "b", "c"]);
     bench.rank_exits("pi", 0, Exit::Code(0), None);

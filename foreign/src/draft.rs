@@ -222,12 +222,6 @@ impl Draft<'_, '_> {
         let object = pod.template.clone();
         let object = object.map(|template| ObjectOnly { template });
         let seconds = |limit: &Option<(i64, Field<'_>)>| limit.as_ref().map(|(n, _)| *n);
-        if !launch.is_torch {
-            log.warn(
-                &container,
-                "is no program of torch; Muster still wants a python3 with torch on the PATH of the nodes",
-            );
-        }
         let mut variables = variables(pod, launch);
         // A program finds the site's interpreter by its name. Muster, too, looks there for torch.
         let folder = pod
@@ -235,7 +229,6 @@ impl Draft<'_, '_> {
             .as_deref()
             .and_then(|python| python.rsplit_once('/'));
         if let Some((folder, _)) = folder
-            && launch.is_torch
             && launch.is_program()
         {
             variables.add("PATH", &format!("{folder}:{USUAL_PATH}"));

@@ -9,7 +9,6 @@ use crate::{
 };
 
 mod ai_training_job;
-mod alone;
 mod elastic_job;
 mod frameworks;
 mod mpi_job;
@@ -80,7 +79,7 @@ static KINDS: [Kind; 10] = [
         group: "kubeflow.org",
         kind: "PaddleJob",
         versions: &["v1"],
-        read: alone::paddle,
+        read: frameworks::paddle,
     },
     Kind {
         group: "trainer.kubeflow.org",

@@ -77,8 +77,6 @@ pub(crate) struct Launch {
     pub(crate) dir: Option<String>,
     /// The lane that the arguments need.
     pub(crate) lane: Option<&'static str>,
-    /// Whether the program is one of torch.
-    pub(crate) is_torch: bool,
 }
 
 /// Names of programs and modules that start ranks. A script for the shell that has one of them
@@ -164,20 +162,6 @@ pub(crate) fn program(words: &[Word]) -> Launch {
 }
 
 impl Launch {
-    /// Runs the command as a program, so that its own interpreter needs no torch.
-    pub(crate) fn without_torch(&mut self) {
-        self.is_torch = false;
-        let program = self
-            .command
-            .first()
-            .is_some_and(|word| is_python(stem(word)));
-        if program {
-            self.args.splice(0..0, self.command.drain(..));
-            self.command = vec!["env".into()];
-        }
-        self.lane = Some("direct");
-    }
-
     /// Puts the site's interpreter in place of the image's.
     pub(crate) fn use_python(&mut self, python: &str) {
         let words = self.command.iter_mut().chain(self.args.first_mut());
@@ -292,7 +276,6 @@ fn plain(mut words: Vec<String>, by: By) -> Launch {
         env: Vec::new(),
         dir: None,
         lane,
-        is_torch: true,
     }
 }
 

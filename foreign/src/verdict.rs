@@ -99,16 +99,6 @@ impl Verdicts {
         self.said.insert(subject.to_owned())
     }
 
-    /// Makes notes of the warnings from this remark on. The job is refused whatever its fields say,
-    /// so a warning would ask the user to mend what does not help.
-    pub(crate) fn calm(&mut self, from: usize) {
-        for remark in &mut self.remarks[from..] {
-            if remark.verdict == Verdict::Warning {
-                remark.verdict = Verdict::Note;
-            }
-        }
-    }
-
     pub(crate) fn refuse(&mut self, field: &Field<'_>, message: impl Into<String>) {
         self.add(field, Verdict::Refusal, message);
     }

@@ -62,6 +62,15 @@ pub fn told(assignment: &Assignment, peers: &[Endpoint]) -> BTreeMap<String, Str
                 say("WORKER_ADDRS", workers.join(","));
             }
         }
+        Framework::Paddle => {
+            say("PADDLE_JOB_ID", assignment.name.name.clone());
+            say("PADDLE_NNODES", peers.len().to_string());
+            say("PADDLE_MASTER", first.to_string());
+            // By this the launcher knows whether it is the master. Upstream it looks its host's name up.
+            if let Some(me) = peers.get(assignment.node_rank as usize) {
+                say("POD_IP", me.host.clone());
+            }
+        }
         Framework::Trainingjob => training_job(assignment, own, &roles, &mut say),
         // The launcher is told of its hosts by `mpi`.
         Framework::Mpi | Framework::Plain => {}
@@ -216,6 +225,17 @@ mod tests {
         );
         let alone = member(Framework::Xgboost, 0, &[("master", 1)]);
         assert!(!alone.contains_key("WORKER_ADDRS"));
+    }
+
+    #[test]
+    fn paddle_is_told_its_master_and_the_number_of_nodes() {
+        let env = member(Framework::Paddle, 1, &[("worker", 2)]);
+        let told = ["PADDLE_MASTER", "PADDLE_NNODES", "PADDLE_JOB_ID", "POD_IP"];
+        let job = crate::node::turn::tests::assignment("a", 1).name.name;
+        assert_eq!(
+            told.map(|name| &*env[name]),
+            ["10.0.0.0:2220", "2", &*job, "10.0.0.1"]
+        );
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub enum Framework {
     Jax,
     /// The address of the master, and those of all workers. LightGBM reads the same.
     Xgboost,
+    /// What `paddle.distributed.launch` needs, which starts the processes of its node.
+    Paddle,
     /// A hostfile and a program that starts others on its hosts. Only the launcher runs the job's
     /// command; the members of the other role lend their nodes to it ([`crate::node::mpi`]).
     Mpi,
@@ -59,11 +61,12 @@ const OF_A_ROLE: [&str; 6] = [
 ];
 
 impl Framework {
-    pub const ALL: [(&str, Framework); 7] = [
+    pub const ALL: [(&str, Framework); 8] = [
         ("torch", Framework::Torch),
         ("tensorflow", Framework::Tensorflow),
         ("jax", Framework::Jax),
         ("xgboost", Framework::Xgboost),
+        ("paddle", Framework::Paddle),
         ("mpi", Framework::Mpi),
         ("trainingjob", Framework::Trainingjob),
         ("plain", Framework::Plain),
@@ -76,6 +79,7 @@ impl Framework {
             Framework::Tensorflow => "tensorflow",
             Framework::Jax => "jax",
             Framework::Xgboost => "xgboost",
+            Framework::Paddle => "paddle",
             Framework::Mpi => "mpi",
             Framework::Trainingjob => "trainingjob",
             Framework::Plain => "plain",
@@ -113,6 +117,7 @@ impl Framework {
                 "OMPI_COMM_WORLD_LOCAL_RANK",
             ],
             Framework::Xgboost => &["WORKER_ADDRS", "WORKER_PORT"],
+            Framework::Paddle => &["PADDLE_JOB_ID", "PADDLE_MASTER", "PADDLE_NNODES"],
             Framework::Trainingjob => OF_A_TRAINING_JOB,
             // Open MPI 4 and 5, MPICH, Intel MPI: who starts programs on other nodes, and which nodes.
             Framework::Mpi => &[

@@ -271,7 +271,7 @@ pub const SPEC_FIELDS: &[Field] = &[
     field(
         "framework",
         Shape::Text(Text::OneOf(|| names(&Framework::ALL))),
-        "How the processes find each other: torchrun's variables, TF_CONFIG, or those of JAXJob, XGBoostJob or AITrainingJob. mpi: a launcher's mpirun starts them. plain: only MUSTER_... variables. torch if left out.",
+        "How the processes find each other: torchrun's variables, TF_CONFIG, or those of JAXJob, XGBoostJob, PaddleJob or AITrainingJob (trainingjob). mpi: a launcher's mpirun starts them. plain: only MUSTER_... variables. torch if left out.",
     ),
     field(
         "roles",

@@ -1,5 +1,5 @@
-//! The kinds of Kubeflow's operator whose processes are told of each other: `TFJob`, `JAXJob` and
-//! `XGBoostJob`. Each replica group becomes a role.
+//! The kinds of Kubeflow's operator whose processes are told of each other: `TFJob`, `JAXJob`, `XGBoostJob`
+//! and `PaddleJob`. Each replica group becomes a role.
 
 use muster_core::spec::{Framework, RuleDocument};
 
@@ -252,4 +252,53 @@ pub(super) fn xgboost(
         cluster,
         log,
     )
+}
+
+const PADDLE_SPEC: Rules = &[
+    ("paddleReplicaSpecs", Rule::Read),
+    ("runPolicy", Rule::Read),
+    (
+        "elasticPolicy",
+        Rule::Refuse("lets a job of Paddle grow and shrink, which Muster cannot do yet"),
+    ),
+];
+
+const PADDLE: Kind = Kind {
+    framework: Framework::Paddle,
+    specs: "paddleReplicaSpecs",
+    groups: &["Worker", "Master"],
+    style: Style {
+        main: Main::Named("paddle"),
+        told: Told {
+            names: &[
+                "PADDLE_JOB_ID",
+                "PADDLE_NNODES",
+                "PADDLE_MASTER",
+                "PYTHONUNBUFFERED",
+            ],
+            prefixes: &[],
+        },
+        entrypoint: None,
+        as_is: true,
+    },
+    policy: Policy::OnFailure,
+};
+
+/// `PaddleJob` of `kubeflow.org/v1`. With a Master it has parameter servers.
+pub(super) fn paddle(
+    job: &Job<'_, '_>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Converted> {
+    let spec = Object::walk(&job.spec, PADDLE_SPEC, log);
+    let groups = spec.get(PADDLE.specs);
+    for (name, group) in groups.map(|groups| groups.entries(log)).unwrap_or_default() {
+        if name.eq_ignore_ascii_case("Master") {
+            log.refuse(
+                &group,
+                "are parameter servers of Paddle, which Muster cannot run yet",
+            );
+        }
+    }
+    PADDLE.read(job, &spec, |_, _| None, None, cluster, log)
 }

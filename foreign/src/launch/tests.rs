@@ -216,12 +216,3 @@ fn the_sites_interpreter_takes_the_place_of_the_images() {
         assert_eq!(is, must);
     }
 }
-
-#[test]
-fn a_program_needs_no_torch_beside_it() {
-    let mut launch = run("python a.py 1").unwrap();
-    launch.without_torch();
-    assert_eq!(launch.command, ["env"]);
-    assert_eq!(launch.args, ["python", "a.py", "1"]);
-    assert_eq!(launch.lane, Some("direct"));
-}

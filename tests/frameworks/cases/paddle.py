@@ -1,8 +1,9 @@
-"""Paddle: trainers that find each other by the variables of an AITrainingJob's role, and may become more."""
+"""Paddle: trainers that find each other by the variables of an AITrainingJob's role, and may become more; and workers of a PaddleJob, whose
+`paddle.distributed.launch` starts the trainer of its node."""
 
 from case import CUT, KILL, SCALE, Case, Strike
 
-JOB = """
+TRAINERS = """
 apiVersion: kongming.cce.baiudbce.com/v1
 kind: AITrainingJob
 metadata: {name: job}
@@ -19,12 +20,28 @@ spec:
       template: {spec: {containers: [{name: aitj-0, image: none, command: [PYTHON, PROGRAM, FOLDER, "STEPS"]}]}}
 """
 
-STRIKES = (Strike(KILL, 1), Strike(KILL, 0), Strike(CUT, 1), Strike(CUT, 0), Strike(SCALE, 3))
+# Each launcher writes logs of its own.
+LAUNCHERS = """
+apiVersion: kubeflow.org/v1
+kind: PaddleJob
+metadata: {name: job}
+spec:
+  paddleReplicaSpecs:
+    Worker:
+      replicas: 2
+      restartPolicy: OnFailure
+      template: {spec: {containers: [{name: paddle, image: none, command: [bash, -c, "exec PYTHON -m paddle.distributed.launch --log_dir FOLDER/$$ PROGRAM FOLDER STEPS"]}]}}
+"""
 
-# The sum of the same gradients in another order.
-CASES = [
-    Case(
-        name="Paddle, AITrainingJob's variables", package="paddlepaddle", packages="paddle.txt", program="paddle_line.py", job=JOB,
-        members=2, stepping=(0, 1), strikes=STRIKES, tolerance=1e-4,
-    ),
-]  # fmt: skip
+FAULTS = (Strike(KILL, 1), Strike(KILL, 0), Strike(CUT, 1), Strike(CUT, 0))
+
+
+def case(name, job, strikes):
+    # More trainers sum the same gradients in another order.
+    return Case(
+        name=name, package="paddlepaddle", packages="paddle.txt", program="paddle_line.py", job=job,
+        members=2, stepping=(0, 1), strikes=strikes, tolerance=1e-4,
+    )  # fmt: skip
+
+
+CASES = [case("Paddle, AITrainingJob", TRAINERS, (*FAULTS, Strike(SCALE, 3))), case("Paddle, PaddleJob", LAUNCHERS, FAULTS)]

@@ -35,7 +35,9 @@ use errors::Errors;
 
 pub use choices::{GangScheduler, Launch, NodeMix, Placing, Progress, RestartScope};
 pub use errors::FieldError;
-pub use framework::{Framework, LAUNCHER, PEERS_MAX, WORKER};
+pub use framework::{
+    Framework, LAUNCHER, PADDLE_VARIABLES, PEERS_MAX, TRAINING_JOB_VARIABLES, WORKER,
+};
 pub use lifetime::Lifetime;
 pub use limits::*;
 pub use origin::{GROUPS_MAX, ORIGIN_VERSION_MAX, Origin};

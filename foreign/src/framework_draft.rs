@@ -79,8 +79,7 @@ impl<'t> FrameworkDraft<'_, 't> {
             stop_grace_period: grace.map(|(grace, _)| grace.clone()),
             ..SpecDocument::default()
         };
-        // Its processes read the names of their roles.
-        let keeps_names = self.framework == Framework::Trainingjob;
+        let keeps_names = self.framework.tells_role_names();
         match <[RoleDocument; 1]>::try_from(roles) {
             Ok([only]) if !keeps_names => {
                 spec = SpecDocument {

@@ -273,7 +273,10 @@ impl Ends {
     /// The same as rules alone, so that another role may have other ends.
     pub(crate) fn into_rules(mut self) -> Ends {
         if let Some(policy) = self.policy.take() {
-            self.rules.push(restart("failure", policy.max_restarts));
+            self.rules.push(match policy.max_restarts {
+                Some(0) => failure_is_final(),
+                limit => restart("failure", limit),
+            });
         }
         self
     }

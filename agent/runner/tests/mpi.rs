@@ -248,7 +248,7 @@ fn a_rank_that_was_killed_is_the_end_of_its_lender_although_the_launcher_ends_we
     let status = job.lends.until_dead();
     let error = status.ranks[0].first_error.as_deref().unwrap_or_default();
     assert!(
-        error.starts_with("muster-lend: MPI rank 3 (pid "),
+        error.starts_with("muster-lend: Open MPI rank 3 (pid "),
         "{error}"
     );
     assert_eq!(end_of(&mut job.launches), CODE(0));
@@ -288,7 +288,9 @@ fn a_connection_that_breaks_above_a_rank_is_the_end_of_its_lender_although_the_l
     let status = job.lends.until_dead();
     let error = status.ranks[0].first_error.as_deref().unwrap_or_default();
     assert!(
-        error.starts_with("muster-lend: the launcher's connection broke above MPI rank 3 (pid "),
+        error.starts_with(
+            "muster-lend: the launcher's connection broke above Open MPI rank 3 (pid "
+        ),
         "{error}"
     );
     assert_eq!(end_of(&mut job.launches), CODE(0));

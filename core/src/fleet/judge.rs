@@ -282,7 +282,11 @@ impl JobTurn<'_> {
     ) -> Option<Judgement> {
         // MPI kills all ranks when one has failed, and on a busy machine the first one is not the first to
         // be reported.
-        if !blame::lacks_a_culprit(evidence) && !generation.layout.has_slots() {
+        let is_of_mpi = generation.layout.has_slots()
+            && evidence
+                .iter()
+                .any(|e| matches!(e, Evidence::RankExit { .. }));
+        if !is_of_mpi && !blame::lacks_a_culprit(evidence) {
             return None;
         }
         let doubted = self.doubted_since();

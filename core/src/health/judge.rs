@@ -143,6 +143,10 @@ pub struct Judge {
     xids: BTreeMap<(String, u32), Counts>,
     most: BTreeMap<String, u64>,
     reached: BTreeMap<Subject, u64>,
+    /// The same, exactly.
+    latest: BTreeMap<Subject, u64>,
+    /// The devices for which it was less in the last look.
+    fell: BTreeSet<Subject>,
     live: BTreeMap<Key, (Source, Finding)>,
     /// When a flag was set that counts only after some time without a break.
     rising: BTreeMap<Key, (Source, Timestamp)>,
@@ -186,6 +190,8 @@ impl Judge {
             xids: memory.xids.into_iter().collect(),
             most: memory.most,
             reached: memory.reached.into_iter().collect(),
+            latest: BTreeMap::new(),
+            fell: BTreeSet::new(),
             live: BTreeMap::new(),
             rising: BTreeMap::new(),
             last: BTreeMap::new(),
@@ -386,14 +392,23 @@ impl Judge {
     }
 
     fn reaches(&mut self, subject: &Subject, value: u64) {
-        let reached = self.reached.entry(subject.clone()).or_insert(value);
-        let was_reset = value < *reached;
-        if was_reset || value > reached.saturating_add(*reached / 4) {
-            *reached = value;
+        let stored = self.reached.entry(subject.clone()).or_insert(value);
+        let latest = self.latest.entry(subject.clone()).or_insert(*stored);
+        if value >= *latest {
+            *latest = value;
+            if value > stored.saturating_add(*stored / 4) {
+                *stored = value;
+            }
+            self.fell.remove(subject);
+            return;
         }
-        if was_reset {
-            self.was_reset(subject);
+        // One wrong answer of the driver must not make a sick GPU well.
+        if self.fell.insert(subject.clone()) {
+            return;
         }
+        (*stored, *latest) = (value, value);
+        self.fell.remove(subject);
+        self.was_reset(subject);
     }
 
     /// The device was reset, so every finding that a reset remedies is over.

@@ -275,6 +275,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_told_cannot_be_set_by_a_job() {
+        for (framework, role) in [
+            (Framework::Paddle, "worker"),
+            (Framework::Trainingjob, "trainer"),
+        ] {
+            for name in member(framework, 1, &[(role, 2)]).keys() {
+                let is_set = framework.sets(name) || framework.sets_of_role(role, name);
+                assert!(is_set || name == "MUSTER_MEMBERS", "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn a_plain_job_is_told_its_members() {
         let env = member(Framework::Plain, 0, &[("server", 1), ("worker", 1)]);
         assert_eq!(

@@ -39,8 +39,12 @@ pub enum Framework {
     Plain,
 }
 
+/// What a process of [`Framework::Paddle`] is told.
+pub const PADDLE_VARIABLES: &[&str] =
+    &["PADDLE_JOB_ID", "PADDLE_MASTER", "PADDLE_NNODES", "POD_IP"];
+
 /// What a process of [`Framework::Trainingjob`] is told about itself.
-const OF_A_TRAINING_JOB: &[&str] = &[
+pub const TRAINING_JOB_VARIABLES: &[&str] = &[
     "TRAININGJOB_NAME",
     "TRAININGJOB_NAMESPACE",
     "TRAININGJOB_REPLICA_NAME",
@@ -95,6 +99,11 @@ impl Framework {
         self != Framework::Torch
     }
 
+    /// Whether its processes read the names of their roles, so that even a single role keeps its own.
+    pub fn tells_role_names(self) -> bool {
+        self == Framework::Trainingjob
+    }
+
     /// Whether its processes are forked from an interpreter that has imported the framework.
     pub fn has_launchers(self) -> bool {
         self == Framework::Torch
@@ -117,8 +126,8 @@ impl Framework {
                 "OMPI_COMM_WORLD_LOCAL_RANK",
             ],
             Framework::Xgboost => &["WORKER_ADDRS", "WORKER_PORT"],
-            Framework::Paddle => &["PADDLE_JOB_ID", "PADDLE_MASTER", "PADDLE_NNODES"],
-            Framework::Trainingjob => OF_A_TRAINING_JOB,
+            Framework::Paddle => PADDLE_VARIABLES,
+            Framework::Trainingjob => TRAINING_JOB_VARIABLES,
             // Open MPI 4 and 5, MPICH, Intel MPI: who starts programs on other nodes, and which nodes.
             Framework::Mpi => &[
                 "OMPI_MCA_plm_rsh_agent",
@@ -139,7 +148,7 @@ impl Framework {
     /// Whether a variable has the name of this role, and every process of the job gets it.
     pub fn sets_of_role(self, role: &str, name: &str) -> bool {
         let rest = name.strip_prefix(&*role.to_ascii_uppercase());
-        self == Framework::Trainingjob && rest.is_some_and(|rest| OF_A_ROLE.contains(&rest))
+        self.tells_role_names() && rest.is_some_and(|rest| OF_A_ROLE.contains(&rest))
     }
 
     /// Whether a role of this name serves the others, unless the document says otherwise. Parameter

@@ -5,6 +5,8 @@
 //! Source: elasticdeeplearning/trainingjob-operator, `pkg/controller`; and the types of CCE's own operator
 //! in PaddlePaddle/PaddleFlow, `pkg/apis/aitj-operator/v1`.
 
+use muster_core::spec::TRAINING_JOB_VARIABLES;
+
 use super::Job;
 use crate::{
     draft::Converted,
@@ -69,15 +71,7 @@ const ROLE: Rules = &[
 const STYLE: Style = Style {
     main: Main::Prefix("aitj-"),
     told: Told {
-        names: &[
-            "TRAININGJOB_NAME",
-            "TRAININGJOB_NAMESPACE",
-            "TRAININGJOB_REPLICA_NAME",
-            "TRAININGJOB_REPLICA_INDEX",
-            "TRAININGJOB_REPLICA_RESTARTCOUNT",
-            "TRAININGJOB_SERVICE",
-            "TRAININGJOB_PORTS",
-        ],
+        names: TRAINING_JOB_VARIABLES,
         prefixes: &["TRAININGJOB_"],
     },
     entrypoint: None,
@@ -131,7 +125,7 @@ pub(super) fn read(
         refused_before,
     };
     match launched::pair(&whole, &roles) {
-        Ok(Some((launcher, hosts))) => launched::read(job, &whole, launcher, hosts, log),
+        Ok(Some(pair)) => launched::read(job, &whole, pair.launcher, pair.hosts, log),
         Ok(None) => peers::read(job, &whole, &specs, &roles, log),
         Err(why) => {
             log.refuse(&specs, why);
@@ -179,12 +173,6 @@ struct Role<'t> {
 impl<'t> Role<'t> {
     fn replicas(&self) -> i64 {
         self.replicas.as_ref().map_or(1, |(_, count)| *count)
-    }
-
-    /// Where it says that it has no replicas and never will.
-    fn none_at(&self) -> Option<&Field<'t>> {
-        let none = self.most() <= 0;
-        self.replicas.as_ref().filter(|_| none).map(|(at, _)| at)
     }
 
     /// The most replicas that it may have.
@@ -240,6 +228,12 @@ fn role<'t>(
         template,
         spec,
     })
+}
+
+/// The most processes that these roles may have.
+fn processes(roles: &[Role<'_>]) -> i64 {
+    let most = roles.iter().map(Role::most);
+    most.fold(0, i64::saturating_add)
 }
 
 /// The role as a replica group.

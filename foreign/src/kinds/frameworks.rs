@@ -1,7 +1,7 @@
 //! The kinds of Kubeflow's operator whose processes are told of each other: `TFJob`, `JAXJob`, `XGBoostJob`
 //! and `PaddleJob`. Each replica group becomes a role.
 
-use muster_core::spec::{Framework, RuleDocument};
+use muster_core::spec::{Framework, PADDLE_VARIABLES, RuleDocument};
 
 use super::Job;
 use crate::{
@@ -270,13 +270,8 @@ const PADDLE: Kind = Kind {
     style: Style {
         main: Main::Named("paddle"),
         told: Told {
-            names: &[
-                "PADDLE_JOB_ID",
-                "PADDLE_NNODES",
-                "PADDLE_MASTER",
-                "PYTHONUNBUFFERED",
-            ],
-            prefixes: &[],
+            names: PADDLE_VARIABLES,
+            prefixes: &["PYTHONUNBUFFERED"],
         },
         entrypoint: None,
         as_is: true,

@@ -176,7 +176,7 @@ fn mpirun_reaches_its_hosts_and_is_believed_only_if_nothing_fell() {
     let killed = why(&cluster, 2);
     let message = killed["message"].as_str().unwrap();
     let expected = format!(
-        "rank 2 on {} ended with signal 9 (SIGKILL): muster-lend: MPI rank 2 (pid ",
+        "rank 2 on {} ended with signal 9 (SIGKILL): muster-lend: Open MPI rank 2 (pid ",
         nodes(&first)[2]
     );
     assert!(message.starts_with(&expected), "{killed:#}");
@@ -187,7 +187,7 @@ fn mpirun_reaches_its_hosts_and_is_believed_only_if_nothing_fell() {
     let failed = why(&cluster, 3);
     let message = failed["message"].as_str().unwrap();
     let expected = format!(
-        "rank 2 on {} ended with exit code 7: muster-lend: MPI rank 3 (pid ",
+        "rank 2 on {} ended with exit code 7: muster-lend: Open MPI rank 3 (pid ",
         nodes(&second)[2]
     );
     assert!(message.starts_with(&expected), "{failed:#}");
@@ -216,7 +216,7 @@ fn mpirun_reaches_its_hosts_and_is_believed_only_if_nothing_fell() {
     let broke = why(&cluster, 5);
     let message = broke["message"].as_str().unwrap();
     assert!(
-        message.contains(": muster-lend: the launcher's connection broke above MPI rank "),
+        message.contains(": muster-lend: the launcher's connection broke above Open MPI rank "),
         "{broke:#}"
     );
     assert_eq!(broke["charged"].as_str(), Some("nobody"), "{broke:#}");

@@ -188,8 +188,10 @@ fn throttle_words(reasons: u64) -> &'static str {
 pub(super) fn counters(library: &Library, handle: Handle, known: &mut Known) -> Vec<Reading> {
     let mut trouble = None;
     let mut readings = Readings::of(&known.gpu);
-    // Before the other counters, so that theirs are judged as those of a GPU that was reset.
-    if let Some(energy) = ask(library.energy(handle), &mut trouble) {
+    // Without persistence mode the driver lets go of the GPU when its last user goes, and may count anew.
+    if known.gpu.persistence == Some(true)
+        && let Some(energy) = ask(library.energy(handle), &mut trouble)
+    {
         readings.push("energy", Value::SinceReset(energy), "energy used");
     }
     if let Some(errors) = ask(library.ecc_errors(handle, true), &mut trouble) {

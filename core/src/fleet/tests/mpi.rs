@@ -240,6 +240,29 @@ fn what_mpirun_does_after_a_connection_broke_is_its_consequence() {
 }
 
 #[test]
+fn a_killed_rank_of_open_mpi_is_the_cause_although_the_connection_seems_to_have_broken_before() {
+    let broke = "muster-lend: the launcher's connection broke above Open MPI rank 5 (pid 7)";
+    let rank = "muster-lend: Open MPI rank 1 (pid 8) was killed by signal 9";
+    let killed_after = |exit: Exit, wait: Duration| {
+        let mut bench = started(&["a", "b", "c"]);
+        let first = bench.now;
+        bench.now = first + wait;
+        bench.rank_exits("pi", 1, exit, Some(rank));
+        bench.now = first;
+        bench.rank_exits("pi", 2, Exit::Signal(1), Some(broke));
+        bench.now = first + wait;
+        bench.rank_exits("pi", 0, Exit::Code(255), None);
+        bench.pass(3 * SECOND);
+        bench.job("pi").incidents.last().unwrap().culprit.clone()
+    };
+    let soon = Duration::from_millis(20);
+    let culprit = killed_after(Exit::Signal(9), soon);
+    assert_eq!(culprit.as_deref(), Some("rank 1 on b"));
+    assert_eq!(killed_after(Exit::Signal(15), soon), None);
+    assert_eq!(killed_after(Exit::Signal(9), SECOND), None);
+}
+
+#[test]
 fn mpirun_is_not_believed_if_a_node_was_cut_before() {
     let mut bench = started(&["a", "b", "c", "d"]);
     bench.cut("c");

@@ -29,8 +29,8 @@ pub(super) enum Fault {
     Event,
 }
 
-/// What is done about the `restartScope` of each entry.
-pub(super) type Scope<'s, 't> = &'s mut dyn FnMut(&Field<'t>, Fault, &mut Verdicts);
+/// What is done about the `restartScope` of each entry, which may have none.
+pub(super) type Scope<'s, 't> = &'s mut dyn FnMut(Option<&Field<'t>>, Fault, &mut Verdicts);
 
 /// Exit codes.
 pub(super) struct Codes<'t> {
@@ -85,7 +85,7 @@ fn is_retried(role: &Role<'_>) -> bool {
     matches!(role.policy, Some((Policy::ExitCode, _)))
 }
 
-/// The verdict about `restartingExitCode`, where the ends of these roles count.
+/// The verdict about `restartingExitCode`, for a job whose failures are judged by these roles.
 pub(super) fn say_retried(whole: &Whole<'_>, roles: &[&Role<'_>], log: &mut Verdicts) {
     match &whole.retried {
         Some(codes) if roles.iter().any(|role| is_retried(role)) => codes.taken(log),
@@ -169,14 +169,14 @@ pub(super) fn faults<'t>(
     let mut found = Vec::new();
     for entry in field.items(log) {
         let entry = Object::walk(&entry, FAULT, log);
-        let fault = match entry.get("exitCodes") {
+        let codes = codes(entry.get("exitCodes"), log);
+        let fault = match &codes {
             Some(_) => Fault::Exit,
             None => Fault::Event,
         };
-        found.extend(codes(entry.get("exitCodes"), log));
-        if let Some(at) = entry.get("restartScope").filter(|at| !at.is_bare()) {
-            scope(at, fault, log);
-        }
+        found.extend(codes);
+        let own = entry.get("restartScope").filter(|at| !at.is_bare());
+        scope(own, fault, log);
         let Some((at, events)) = entry.text("exceptionalEvent", log) else {
             continue;
         };

@@ -3,7 +3,11 @@
 
 use muster_core::spec::{Framework, LAUNCHER};
 
-use super::{Job, Role, STYLE, Whole, edits, ends, note, of_group, policy, warn};
+use super::{
+    Job, Role, STYLE, Whole, edits,
+    ends::{self, Fault},
+    note, of_group, policy, processes, warn,
+};
 use crate::{
     draft::Converted,
     framework_draft::{FrameworkDraft, Group},
@@ -16,13 +20,21 @@ use crate::{
 
 const HOROVOD: &str = "horovod";
 
-/// The launcher and the role that lends its nodes. `None`: the processes find each other by themselves. The
-/// error says why there is no such pair where the job needs one.
-#[allow(clippy::type_complexity, reason = "it is taken apart at once")]
+/// The launcher, and the role that lends its nodes.
+pub(super) struct Pair<'r, 't> {
+    pub(super) launcher: &'r Role<'t>,
+    pub(super) hosts: &'r Role<'t>,
+}
+
+/// `None`: the processes find each other by themselves. The error says why there is no such pair where the
+/// job needs one.
 pub(super) fn pair<'r, 't>(
     whole: &Whole<'_>,
     roles: &'r [Role<'t>],
-) -> Result<Option<(&'r Role<'t>, &'r Role<'t>)>, &'static str> {
+) -> Result<Option<Pair<'r, 't>>, &'static str> {
+    if processes(roles) <= 1 {
+        return Ok(None);
+    }
     let horovod = matches!(&whole.framework, Some((_, HOROVOD)));
     let (mut launchers, mut others) = (Vec::new(), Vec::new());
     for role in roles {
@@ -33,19 +45,7 @@ pub(super) fn pair<'r, 't>(
     }
     let starts = |launcher: &Role<'_>| horovod || mpirun::starter(&launcher.pod).is_some();
     match (&launchers[..], &others[..]) {
-        _ if roles
-            .iter()
-            .fold(0_i64, |sum, role| sum.saturating_add(role.most()))
-            <= 1 =>
-        {
-            Ok(None)
-        }
-        ([launcher], [hosts]) if horovod => Ok(Some((launcher, hosts))),
-        ([launcher], [hosts])
-            if launcher.most() == 1 && starts(launcher) && lends::idle(&hosts.pod).is_some() =>
-        {
-            Ok(Some((launcher, hosts)))
-        }
+        ([launcher], [hosts]) if starts(launcher) => Ok(Some(Pair { launcher, hosts })),
         ([launcher], [_, _, ..]) if starts(launcher) => Err(
             "has several roles beside the launcher, and all nodes on which it starts ranks must be of one role here",
         ),
@@ -248,6 +248,12 @@ fn scope(at: &Field<'_>, log: &mut Verdicts) {
     }
 }
 
+fn scope_of_entry(at: Option<&Field<'_>>, _: Fault, log: &mut Verdicts) {
+    if let Some(at) = at {
+        scope(at, log);
+    }
+}
+
 /// The least and the most nodes, if the size may change.
 fn sizes(
     whole: &Whole<'_>,
@@ -328,13 +334,13 @@ fn of_both(
     elastic: bool,
     log: &mut Verdicts,
 ) -> Ends {
-    let ends = ends::of(launcher, whole, &mut |at, _, log| scope(at, log), log);
+    let ends = ends::of(launcher, whole, &mut scope_of_entry, log);
     ends::say_retried(whole, &[launcher], log);
     let why = match elastic {
         true => "is so: a failed rank starts the launcher again, with any code",
         false => "is not needed: the launcher's decides",
     };
-    for codes in ends::faults(hosts, whole, &mut |at, _, log| scope(at, log), log) {
+    for codes in ends::faults(hosts, whole, &mut scope_of_entry, log) {
         log.note(&codes.at, why);
     }
     if !elastic {

@@ -6,7 +6,7 @@ use muster_core::spec::{Framework, RuleDocument};
 use super::{
     Job, Role, STYLE, Whole, edits,
     ends::{self, Fault},
-    note, of_group, policy, warn,
+    note, of_group, policy, processes, warn,
 };
 use crate::{
     draft::Converted,
@@ -25,11 +25,9 @@ pub(super) fn read<'t>(
     all: &[Role<'t>],
     log: &mut Verdicts,
 ) -> Option<Converted> {
-    for at in all.iter().filter_map(Role::none_at) {
-        log.note(at, "is no process");
-    }
-    let roles: Vec<&Role<'t>> = all.iter().filter(|role| role.most() > 0).collect();
-    if roles.is_empty() && !whole.is_refused(log) {
+    let roles: Vec<&Role<'t>> = all.iter().collect();
+    let processes = processes(all);
+    if processes == 0 && !whole.is_refused(log) {
         log.refuse(specs, "has no process");
     }
     of_job(whole, log);
@@ -38,7 +36,7 @@ pub(super) fn read<'t>(
         .map(|(i, role)| sizes(i, role, whole, &mut elastic, log))
         .collect();
     let (alone, each): (Vec<bool>, Vec<Ends>) = (roles.iter().enumerate())
-        .map(|(i, role)| of_role(i, role, whole, log))
+        .map(|(i, role)| of_role(i, role, processes, whole, log))
         .unzip();
     let mut ends = failures(whole, &roles, each, log);
     let (services, success) = successes(whole, &roles, log);
@@ -96,7 +94,13 @@ fn of_job(whole: &Whole<'_>, log: &mut Verdicts) {
 }
 
 /// What one role says alone: whether its processes start again one by one, and what its failures mean.
-fn of_role(i: usize, role: &Role<'_>, whole: &Whole<'_>, log: &mut Verdicts) -> (bool, Ends) {
+fn of_role(
+    i: usize,
+    role: &Role<'_>,
+    processes: i64,
+    whole: &Whole<'_>,
+    log: &mut Verdicts,
+) -> (bool, Ends) {
     note(&role.spec, &["replicaType"], "is not needed", log);
     edits(role, log);
     if lends::idle(&role.pod).is_some() && role.pod.names_program {
@@ -105,23 +109,21 @@ fn of_role(i: usize, role: &Role<'_>, whole: &Whole<'_>, log: &mut Verdicts) -> 
             "only waits, and no other process can start programs in it: there is no ssh here. If one runs horovodrun or mpirun, call its role launcher and make that its command",
         );
     }
-    ports(role, log);
+    ports(role, processes, log);
     let own = role.spec.get("restartScope").filter(|at| !at.is_bare());
-    let mut scopes: Vec<(Field<'_>, Fault)> = Vec::new();
-    scopes.extend(own.map(|at| (at.clone(), Fault::Exit)));
+    let mut entries: Vec<(Option<Field<'_>>, Fault)> = Vec::new();
     let ends = ends::of(
         role,
         whole,
-        &mut |at, fault, _| scopes.push((at.clone(), fault)),
+        &mut |at, fault, _| entries.push((at.cloned(), fault)),
         log,
     );
-    // Upstream a role that says nothing restarts all.
-    let all = own.is_none() && ends::restarts(role, whole);
-    (scope(i, &scopes, all, log), ends)
+    let restarts = ends::restarts(role, whole);
+    (scope(i, own, restarts, &entries, log), ends)
 }
 
 /// Upstream a role has the ports that its template lists. Here each process has one.
-fn ports(role: &Role<'_>, log: &mut Verdicts) {
+fn ports(role: &Role<'_>, processes: i64, log: &mut Verdicts) {
     let Some(list) = role.pod.container.node.entry("ports") else {
         return;
     };
@@ -133,11 +135,13 @@ fn ports(role: &Role<'_>, log: &mut Verdicts) {
         name.is_some_and(|name| name.starts_with("aitj-"))
     };
     let count = items.iter().filter(told).count();
-    if count > 1 {
-        log.refuse(
-            &role.pod.container,
-            format!("has {count} ports that begin with aitj-, and Muster gives each process one"),
-        );
+    let said =
+        format!("has {count} ports that begin with aitj-, and Muster gives each process one");
+    match (count, processes) {
+        (0 | 1, _) => {}
+        // Nobody else wants to know them.
+        (_, 1) => log.warn(&role.pod.container, said),
+        _ => log.refuse(&role.pod.container, said),
     }
 }
 
@@ -165,11 +169,11 @@ fn sizes<'t>(
         ("maxReplicas", &role.most_wanted),
     ];
     for (name, field) in fields {
-        let Some((at, count)) = field else {
+        let Some((at, _)) = field else {
             continue;
         };
         match other {
-            _ if *count == replicas => log.note(at, "is so: the size stays"),
+            _ if !changes => log.note(at, "is so: the size stays"),
             _ if !whole.is_tolerant() => {
                 log.note(at, "is not used, as upstream: faultTolerant is not true");
             }
@@ -189,17 +193,34 @@ fn sizes<'t>(
 }
 
 /// Whether a process that failed is started again alone. A role has one scope here, and upstream each of
-/// its fault-tolerant entries has one as well. `all`: the role's own is that of all processes.
-fn scope(i: usize, given: &[(Field<'_>, Fault)], all: bool, log: &mut Verdicts) -> bool {
+/// its fault-tolerant entries has one as well. `restarts`: the role's own policy survives something.
+fn scope(
+    i: usize,
+    own: Option<&Field<'_>>,
+    restarts: bool,
+    entries: &[(Option<Field<'_>>, Fault)],
+    log: &mut Verdicts,
+) -> bool {
     let is_pod = |at: &Field<'_>| matches!(&at.node.value, Value::Text(text) if text == "Pod");
-    let mut of_exits = given.iter().filter(|(_, fault)| *fault == Fault::Exit);
-    let some = of_exits.clone().next().is_some();
-    let alone = some && !all && of_exits.all(|(at, _)| is_pod(at));
-    for (at, fault) in given {
+    // Upstream a role that says nothing restarts all.
+    let of_role = own.is_some_and(is_pod);
+    let of_exits = entries.iter().filter(|(_, fault)| *fault == Fault::Exit);
+    let of_exits = of_exits.map(|(at, _)| at.as_ref().map_or(of_role, is_pod));
+    let mut votes: Vec<bool> = of_exits.collect();
+    votes.extend(restarts.then_some(of_role));
+    let alone = !votes.is_empty() && votes.iter().all(|vote| *vote);
+    let own = own.map(|at| (at, Fault::Exit));
+    let given = entries
+        .iter()
+        .filter_map(|(at, fault)| Some((at.as_ref()?, *fault)));
+    for (at, fault) in own.into_iter().chain(given) {
         match (at.text(log), fault) {
             (Some("All"), _) => log.note(at, "is so: all processes of the job start again"),
             (Some("Pod"), Fault::Exit) if alone => {
                 log.taken(at, format!("spec.roles[{i}].restartScope: member"));
+            }
+            (Some("Pod" | "Replica"), Fault::Exit) if votes.is_empty() => {
+                log.note(at, "is not used: no failure of the role is survived");
             }
             (Some("Pod"), Fault::Exit) => log.warn(
                 at,
@@ -209,11 +230,12 @@ fn scope(i: usize, given: &[(Field<'_>, Fault)], all: bool, log: &mut Verdicts) 
                 at,
                 "has no effect: after the loss of a node all processes of the job start again",
             ),
-            (Some("Replica"), Fault::Exit) => log.warn(
-                at,
-                "has no effect: all processes of the job start again",
-            ),
-            (Some(other), _) => log.refuse(at, format!("is {other:?}, must be All, Replica or Pod")),
+            (Some("Replica"), Fault::Exit) => {
+                log.warn(at, "has no effect: all processes of the job start again");
+            }
+            (Some(other), _) => {
+                log.refuse(at, format!("is {other:?}, must be All, Replica or Pod"));
+            }
             (None, _) => {}
         }
     }
@@ -225,11 +247,11 @@ fn failures(whole: &Whole<'_>, roles: &[&Role<'_>], each: Vec<Ends>, log: &mut V
     let any = "is so: a failure that is not survived fails the job";
     match whole.spec.text("failPolicy", log) {
         Some((at, "Any")) => log.note(at, any),
-        Some((at, "All" | "None")) if roles.len() > 1 => log.warn(
+        Some((at, "All")) if roles.len() == 1 => log.note(at, "is so: there is one role"),
+        Some((at, "All" | "None")) => log.warn(
             at,
             "has no effect: a failure of any role that is not survived fails the job",
         ),
-        Some((at, "All" | "None")) => log.note(at, "is so: there is one role"),
         Some((at, other)) => log.refuse(at, format!("is {other:?}, must be Any, All or None")),
         None => {}
     }
@@ -279,8 +301,11 @@ fn successes(
         .collect();
     let ending = words.iter().filter(|word| **word != "None").count();
     match of_job {
-        Some((at, "Any" | "All")) if ending <= 1 => {
+        Some((at, "Any" | "All")) if ending == 1 => {
             log.note(at, "is so: one role ends the job");
+        }
+        Some((at, "Any")) if ending == 0 => {
+            log.note(at, "is not used: no role says when it is complete");
         }
         Some((at, "Any")) => log.taken(at, "part of spec.rules"),
         Some((at, "All")) => log.note(at, "is so"),
@@ -331,7 +356,8 @@ fn successes(
     (services, rules)
 }
 
-/// Refuses `$(TRAINER_HOSTS)` in a command: the kubelet would have written out what is known later here.
+/// Refuses `$(TRAINER_HOSTS)` in a command. The kubelet replaces it before the start. Here the hosts are
+/// known only on the node.
 fn asks_no_node(role: &Role<'_>, roles: &[&Role<'_>], log: &mut Verdicts) {
     let of_a_role = |name: &str| {
         let framework = Framework::Trainingjob;
@@ -343,6 +369,12 @@ fn asks_no_node(role: &Role<'_>, roles: &[&Role<'_>], log: &mut Verdicts) {
         let mut names = names.filter_map(|rest| Some(rest.split_once(')')?.0));
         if let Some(name) = names.find(|name| of_a_role(name)) {
             log.refuse(&word.field(), words::on_node(name));
+        }
+        if word.text.contains("_PORTS") {
+            log.warn(
+                &word.field(),
+                "reads ports: each process has one of its own, so take those of others from the role's _HOSTS",
+            );
         }
     }
 }

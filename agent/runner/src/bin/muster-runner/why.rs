@@ -66,6 +66,7 @@ fn is_crash(line: &str) -> bool {
 fn is_of_mpi(line: &str) -> bool {
     let of_lender = [
         "muster-lend: MPI rank ",
+        "muster-lend: Open MPI rank ",
         "muster-lend: the daemon above",
         "muster-lend: the launcher's connection broke",
     ];

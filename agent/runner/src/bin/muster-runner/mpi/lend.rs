@@ -393,7 +393,7 @@ impl Lender {
         self.look = self.ranks.look(time::boot());
         for pid in gone {
             let rank = self.ranks.living.iter().find(|rank| rank.root == pid);
-            let above = rank.map(|rank| format!("MPI rank {} (pid {})", rank.number, rank.pid));
+            let above = rank.map(|rank| format!("{} (pid {})", rank.name, rank.pid));
             let Some(command) = self.commands.get_mut(&pid) else {
                 continue;
             };
@@ -496,7 +496,7 @@ impl Lender {
         if root.is_some_and(|command| command.ending) {
             return;
         }
-        let name = format!("MPI rank {} (pid {})", rank.number, rank.pid);
+        let name = format!("{} (pid {})", rank.name, rank.pid);
         match exit {
             Some(exit) if exit.success() => {}
             Some(exit) => self.fall(&format!("{name} {}", words(exit)), exit),

@@ -20,8 +20,12 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::sys;
 
 /// The variable that numbers a rank, by the one that sets it: Open MPI, MPICH and Intel MPI, and
-/// horovodrun without MPI.
-const NUMBERED: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK"];
+/// horovodrun without MPI. And what people are told that the process is. The coordinator reads it, too.
+const NUMBERED: [(&str, &str); 3] = [
+    ("OMPI_COMM_WORLD_RANK", "Open MPI rank"),
+    ("PMI_RANK", "MPI rank"),
+    ("HOROVOD_RANK", "MPI rank"),
+];
 
 /// A daemon is a child or grandchild of the shell that starts it, and a rank is its child.
 const DEEPEST: u32 = 6;
@@ -38,8 +42,8 @@ pub(crate) struct Rank {
     pub(crate) pid: i32,
     /// The child of this process that it descends from.
     pub(crate) root: i32,
-    /// Its number, as its daemon tells it.
-    pub(crate) number: String,
+    /// What it is, with its number, as its daemon tells it: `MPI rank 3`.
+    pub(crate) name: String,
     pub(crate) fd: OwnedFd,
     /// It was told that its member is being stopped.
     pub(crate) told: bool,
@@ -83,8 +87,8 @@ impl Ranks {
         }
         let mut found = BTreeMap::new();
         while let Some((pid, root, depth)) = parents.pop() {
-            match number(pid) {
-                Some(number) => drop(found.insert(pid, (root, number))),
+            match name(pid) {
+                Some(name) => drop(found.insert(pid, (root, name))),
                 None if depth < DEEPEST => parents.extend(
                     children(pid)
                         .into_iter()
@@ -96,7 +100,7 @@ impl Ranks {
         let before = self.seen.len();
         self.seen.retain(|pid| found.contains_key(pid));
         let mut news = self.seen.len() < before;
-        for (pid, (root, number)) in found {
+        for (pid, (root, name)) in found {
             if self.living.len() >= MOST || !self.seen.insert(pid) {
                 continue;
             }
@@ -108,7 +112,7 @@ impl Ranks {
                 self.living.push(Rank {
                     pid,
                     root,
-                    number,
+                    name,
                     fd,
                     told: false,
                 });
@@ -170,14 +174,14 @@ fn zombie_exit(pid: i32) -> Option<Exit> {
     Some(exit_of(status))
 }
 
-/// The number of the rank that this process is. `None`: it is none.
-fn number(pid: i32) -> Option<String> {
+/// The rank that this process is. `None`: it is none.
+fn name(pid: i32) -> Option<String> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    NUMBERED.iter().find_map(|name| {
-        let value = environment
+    NUMBERED.iter().find_map(|(variable, what)| {
+        let number = environment
             .split(|byte| *byte == 0)
-            .find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-        Some(String::from_utf8_lossy(value).into_owned())
+            .find_map(|set| set.strip_prefix(variable.as_bytes())?.strip_prefix(b"="))?;
+        Some(format!("{what} {}", String::from_utf8_lossy(number)))
     })
 }
 
@@ -219,7 +223,10 @@ mod tests {
             std::thread::yield_now();
         }
         let rank = &ranks.living[0];
-        assert_eq!((rank.number.as_str(), rank.root), ("3", daemon.id() as i32));
+        assert_eq!(
+            (rank.name.as_str(), rank.root),
+            ("Open MPI rank 3", daemon.id() as i32)
+        );
         rustix::process::kill_process(
             Pid::from_raw(rank.pid).unwrap(),
             rustix::process::Signal::KILL,

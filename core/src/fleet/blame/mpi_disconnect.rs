@@ -1,5 +1,5 @@
-//! Finds the ends that follow from a broken connection between an MPI launcher and a worker. It never
-//! ranks or charges them.
+//! Finds the ends that follow from a broken connection between an MPI launcher and a worker, or from a killed
+//! rank of Open MPI. It never ranks or charges them.
 //!
 //! The worker's end names no culprit: it may have been the network. An `mpirun` that notices the break
 //! kills the ranks on all other workers and gives up. That looks as if a rank had been killed, or as if
@@ -20,24 +20,36 @@ const GRACE: Duration = Duration::from_millis(750);
 /// Exit codes by which a shell says that a signal has ended its command.
 const OF_SIGNALS: std::ops::RangeInclusive<i32> = 129..=192;
 
-/// Selects the ends that a broken connection explains.
+/// Selects the ends that a broken connection explains, and those that a killed rank of Open MPI does.
 pub(super) fn follows(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let broke = |e: &&Evidence| text(e).is_some_and(|text| text.starts_with(CONNECTION_BROKE));
-    let first = evidence.iter().filter(broke).map(Evidence::at).min();
+    let first_break = evidence.iter().filter(broke).map(Evidence::at).min();
+    let exits = || {
+        evidence
+            .iter()
+            .filter(|e| matches!(e, Evidence::RankExit { .. }))
+    };
+    let first = exits().map(Evidence::at).min();
+    // Nobody in an MPI world kills so soon, so this kill began it, although it may be known a few
+    // milliseconds after what it has caused.
+    let soon = move |at| first.is_some_and(|first| at < first + GRACE);
+    let began = exits().any(|e| is_open_mpis_kill(e) && soon(e.at()));
     move |e| {
-        first.is_some_and(|first| {
-            let at = e.at();
-            at >= first && is_mpiruns_doing(e) && !(is_open_mpis_rank(e) && at < first + GRACE)
-        })
+        let is_first = is_open_mpis_kill(e) && soon(e.at());
+        let after_break = first_break.is_some_and(|first| e.at() >= first && is_mpiruns_doing(e));
+        !is_first && (after_break || began && is_exit_code(e))
     }
 }
 
-/// Whether this is a rank of Open MPI that was killed. The kill may be known a few milliseconds after the
-/// break that it has caused. If the break was the cause, there was a SIGTERM before.
-fn is_open_mpis_rank(evidence: &Evidence) -> bool {
+/// Whether this is a rank of Open MPI that was killed.
+fn is_open_mpis_kill(evidence: &Evidence) -> bool {
     let of_open_mpi = text(evidence).is_some_and(|text| text.starts_with(OPEN_MPI_RANK));
-    let killed = |exit: &Exit| *exit == Exit::Signal(SIGKILL);
-    of_open_mpi && matches!(evidence, Evidence::RankExit { exit, .. } if killed(exit))
+    let killed = Exit::Signal(SIGKILL);
+    of_open_mpi && matches!(evidence, Evidence::RankExit { exit, .. } if *exit == killed)
+}
+
+fn is_exit_code(evidence: &Evidence) -> bool {
+    matches!(evidence, Evidence::RankExit { exit: Exit::Code(code), .. } if !OF_SIGNALS.contains(code))
 }
 
 /// Whether `mpirun` may have caused this end by giving up. It kills ranks by SIGKILL or SIGTERM. It

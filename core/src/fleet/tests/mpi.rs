@@ -239,27 +239,37 @@ fn what_mpirun_does_after_a_connection_broke_is_its_consequence() {
     assert_eq!(after("connection", Exit::Signal(9)), of("rank 0 on a"));
 }
 
+/// The report of a killed rank of Open MPI may come after that of what it has caused.
 #[test]
-fn a_killed_rank_of_open_mpi_is_the_cause_although_the_connection_seems_to_have_broken_before() {
+fn a_killed_rank_of_open_mpi_is_the_cause_of_what_seems_to_have_been_before() {
     let broke = "muster-lend: the launcher's connection broke above Open MPI rank 5 (pid 7)";
+    let aborted = "muster-lend: Open MPI rank 5 (pid 7) ended with exit code 14";
     let rank = "muster-lend: Open MPI rank 1 (pid 8) was killed by signal 9";
-    let killed_after = |exit: Exit, wait: Duration| {
+    let culprit = |before: (Exit, &str), exit: Exit, wait: Duration| {
         let mut bench = started(&["a", "b", "c"]);
         let first = bench.now;
         bench.now = first + wait;
         bench.rank_exits("pi", 1, exit, Some(rank));
         bench.now = first;
-        bench.rank_exits("pi", 2, Exit::Signal(1), Some(broke));
+        bench.rank_exits("pi", 2, before.0, Some(before.1));
         bench.now = first + wait;
         bench.rank_exits("pi", 0, Exit::Code(255), None);
         bench.pass(3 * SECOND);
-        bench.job("pi").incidents.last().unwrap().culprit.clone()
+        let job = bench.job("pi");
+        job.incidents.last().unwrap().culprit.clone()
     };
     let soon = Duration::from_millis(20);
-    let culprit = killed_after(Exit::Signal(9), soon);
-    assert_eq!(culprit.as_deref(), Some("rank 1 on b"));
-    assert_eq!(killed_after(Exit::Signal(15), soon), None);
-    assert_eq!(killed_after(Exit::Signal(9), SECOND), None);
+    let connection = (Exit::Signal(1), broke);
+    let abort = (Exit::Code(14), aborted);
+    for before in [connection, abort] {
+        let killed = culprit(before, Exit::Signal(9), soon);
+        assert_eq!(killed.as_deref(), Some("rank 1 on b"), "{before:?}");
+    }
+    // Open MPI asks first, and kills a second later.
+    assert_eq!(culprit(connection, Exit::Signal(15), soon), None);
+    assert_eq!(culprit(connection, Exit::Signal(9), SECOND), None);
+    let own = culprit(abort, Exit::Signal(9), SECOND);
+    assert_eq!(own.as_deref(), Some("rank 2 on c"));
 }
 
 #[test]

@@ -157,6 +157,13 @@ pub(crate) fn may_have_a_culprit(
         .any(may_be_silent)
 }
 
+/// What an agent says of a start if the workers' container is being ended or is gone. Its notice that the
+/// pod is deleted may come later.
+const CONTAINER_GOES: [&str; 2] = [
+    "the workers' container was told to end",
+    "the workers' container does not answer",
+];
+
 /// The evidence of how this run ended on its node, as far as it has.
 fn ends_of_run(
     node: &NodeName,
@@ -165,9 +172,18 @@ fn ends_of_run(
     found: &mut Vec<Evidence>,
 ) {
     if let RunPhase::Refused(reason) = &run.phase {
-        found.push(Evidence::StartRefused {
-            node: node.clone(),
-            reason: reason.clone(),
+        let node = node.clone();
+        let goes = CONTAINER_GOES.iter().any(|words| reason.contains(words));
+        found.push(match goes {
+            true => Evidence::Leaving {
+                node,
+                why: reason.clone(),
+                at: Timestamp::default(),
+            },
+            false => Evidence::StartRefused {
+                node,
+                reason: reason.clone(),
+            },
         });
         return;
     }

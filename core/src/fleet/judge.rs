@@ -286,14 +286,17 @@ impl JobTurn<'_> {
             && evidence
                 .iter()
                 .any(|e| matches!(e, Evidence::RankExit { .. }));
-        if !is_of_mpi && !blame::lacks_a_culprit(evidence) {
+        let lacks = blame::lacks_a_culprit(evidence);
+        if !is_of_mpi && !lacks {
             return None;
         }
         let doubted = self.doubted_since();
-        let until = if self.is_listening() {
-            self.presence.listen_until
-        } else {
-            doubted + self.nodes.heartbeat(self.policy) * (self.policy.suspect_missed + 1)
+        let heartbeat = self.nodes.heartbeat(self.policy);
+        let until = match (lacks, self.is_listening()) {
+            (true, true) => self.presence.listen_until,
+            (true, false) => doubted + heartbeat * (self.policy.suspect_missed + 1),
+            // Something may explain it all already.
+            (false, _) => doubted + heartbeat + HEARTBEAT_DELAY,
         };
         let heard_after = doubted + HEARTBEAT_DELAY;
         let awaits = self.now < until

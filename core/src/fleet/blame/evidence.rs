@@ -122,14 +122,14 @@ impl Evidence {
         }
     }
 
-    /// On a node that is leaving for this reason, a kill becomes `Leaving`. Other facts stay.
+    /// On a node that is leaving for this reason, a kill or a refusal becomes `Leaving`. Other facts stay.
     pub(crate) fn on_leaving(self, why: &str) -> Self {
         let is_killed = match &self {
             Evidence::RankExit { class, .. } => *class == ExitClass::Killed,
             Evidence::TorchrunFailed { exit, error, .. } => {
                 exit.class(error.as_deref()) == ExitClass::Killed
             }
-            Evidence::Vanished { .. } => true,
+            Evidence::Vanished { .. } | Evidence::StartRefused { .. } => true,
             _ => false,
         };
         match is_killed {

@@ -414,3 +414,46 @@ fn a_job_that_waits_for_what_nothing_kills_says_so() {
         (Phase::Stopping, told.as_str())
     );
 }
+
+/// The agents' pods are deleted just after a job began. Their notices come later than the refusals.
+#[test]
+fn nobody_pays_for_a_start_in_a_container_that_goes() {
+    for said in [
+        "the workers' container was told to end",
+        "the workers' container does not answer: Connection refused (os error 111)",
+    ] {
+        let mut bench = Bench::new(&["a", "b"]);
+        for name in ["a", "b"] {
+            bench.agents.get_mut(&name.into()).unwrap().frozen = true;
+        }
+        bench.submit("digits", document(2, 2, 2));
+        let job = bench.job("digits");
+        let run = job.current.as_ref().unwrap().run(&job.uid);
+        for name in ["a", "b"] {
+            let agent = bench.agents.get_mut(&name.into()).unwrap();
+            agent.frozen = false;
+            let refused = RunReport {
+                phase: RunPhase::Refused(said.into()),
+                ..RunReport::preparing(run.clone(), Term(1))
+            };
+            agent.runs.insert(run.clone(), refused.clone());
+            let session = agent.session.unwrap();
+            bench.input(Input::Runs {
+                session,
+                runs: vec![refused],
+            });
+        }
+        bench.pass(SECOND);
+        let incidents = &bench.job("digits").incidents;
+        let broke = incidents
+            .iter()
+            .find(|one| one.from == Some(Generation(1)))
+            .unwrap();
+        assert_eq!(
+            (broke.cause, broke.charged),
+            (Cause::NodeLeaving, Charged::Nobody),
+            "{}",
+            broke.message
+        );
+    }
+}

@@ -402,6 +402,13 @@ pub enum RunPhase {
     Refused(String),
 }
 
+/// Reasons of a refusal that say that the workers' container is being ended, or is gone. The node's notice
+/// that its pod is deleted may come later.
+pub const CONTAINER_GOES: [&str; 2] = [
+    "the workers' container was told to end",
+    "the workers' container does not answer",
+];
+
 impl RunPhase {
     /// Whether no process of this run lives, and none will.
     pub fn is_over(&self) -> bool {

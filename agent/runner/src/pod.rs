@@ -26,6 +26,8 @@ pub const SOCKET: &str = "pod.sock";
 /// This file exists from the moment the workers' container is told to end, as when its pod is
 /// deleted. Its content says why, for the user. The next container removes it.
 pub const LEAVING: &str = "leaving";
+/// Why such a container starts nothing any more. The coordinator knows this text.
+pub const ENDS: &str = "the workers' container was told to end";
 /// The directory of all runs, in the shared volume.
 pub const RUNS: &str = "runs";
 

@@ -118,3 +118,15 @@ impl RunnerHost for PodHost {
         self.ask(&question).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_core::run::CONTAINER_GOES;
+    use muster_runner::pod::{AskError, ENDS};
+
+    #[test]
+    fn the_coordinator_knows_by_the_reason_that_a_container_goes() {
+        let gone = AskError::Unreached(std::io::ErrorKind::ConnectionRefused.into());
+        assert_eq!(CONTAINER_GOES, [ENDS, &gone.to_string()]);
+    }
+}

@@ -12,7 +12,7 @@ use crate::{
         unhealthy,
     },
     id::{JobUid, NodeName},
-    run::{RankReport, RunId, RunPhase, RunReport},
+    run::{CONTAINER_GOES, RankReport, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
 
@@ -156,13 +156,6 @@ pub(crate) fn may_have_a_culprit(
         .filter(unsuspected)
         .any(may_be_silent)
 }
-
-/// What an agent says of a start if the workers' container is being ended or is gone. Its notice that the
-/// pod is deleted may come later.
-const CONTAINER_GOES: [&str; 2] = [
-    "the workers' container was told to end",
-    "the workers' container does not answer",
-];
 
 /// The evidence of how this run ended on its node, as far as it has.
 fn ends_of_run(

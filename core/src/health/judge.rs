@@ -121,8 +121,8 @@ pub struct Memory {
     xids: Vec<((String, u32), Counts)>,
     /// For each kind of device, the most that were ever seen together in this boot.
     most: BTreeMap<String, u64>,
-    /// What each device's [`Value::SinceReset`] has reached, in steps of a quarter, so that it is seldom
-    /// written. Whoever resets a GPU usually stops the agent for it.
+    /// The highest [`Value::SinceReset`] of each device, in steps of a quarter, so that it is seldom written.
+    /// It is stored because people usually stop the agent when they reset a GPU.
     reached: Vec<(Subject, u64)>,
 }
 

@@ -13,7 +13,7 @@ async fn under_the_agent() {
     eyes.no_finding("xid:119").await;
 }
 
-/// Whoever resets a GPU usually stops the agent for it.
+/// People usually stop the agent when they reset a GPU.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_no_agent_ran() {
     let machine = Machine::new("4xl40s");

@@ -13,8 +13,8 @@ use crate::exit::{CONNECTION_BROKE, Exit, SIGKILL, SIGTERM};
 /// How `muster-lend` names a rank of Open MPI.
 const OPEN_MPI_RANK: &str = "muster-lend: Open MPI rank ";
 
-/// Open MPI 4 and 5 ask a rank to end by SIGTERM, and kill it a second later
-/// (`odls_base_sigkill_timeout`). Times may be wrong by a quarter of a second.
+/// Open MPI 4 and 5 ask a rank to end by SIGTERM, and kill it a second later (`sigkill_timeout` of `odls`,
+/// in `odls_base_default_fns.c`). Times may be wrong by a quarter of a second.
 const GRACE: Duration = Duration::from_millis(750);
 
 /// Exit codes by which a shell says that a signal has ended its command.

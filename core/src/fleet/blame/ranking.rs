@@ -77,7 +77,7 @@ pub(crate) fn lacks_a_culprit(evidence: &[Evidence]) -> bool {
 }
 
 /// Selects what cannot have been the first failure: a silence that began too late
-/// ([`late_silence`]), and what an `mpirun` does after it has lost a connection
+/// ([`late_silence`]), and what an MPI world does after it has lost a connection or a rank
 /// ([`mpi_disconnect`]).
 fn ruled_out(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let (is_late, follows) = (late_silence(evidence), mpi_disconnect::follows(evidence));

@@ -29,7 +29,7 @@ pub(super) enum Fault {
     Event,
 }
 
-/// What is done about the `restartScope` of each entry, which may have none.
+/// The caller's way to hear the `restartScope` of each entry, which may have none.
 pub(super) type Scope<'s, 't> = &'s mut dyn FnMut(Option<&Field<'t>>, Fault, &mut Verdicts);
 
 /// Exit codes.

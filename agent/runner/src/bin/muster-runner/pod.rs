@@ -21,7 +21,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use muster_runner::place::{self, Left, Remains};
-use muster_runner::pod::{Answer, LEAVING, LINE_MAX, Look, Question, RUNS, SOCKET, Used, Written};
+use muster_runner::pod::{
+    Answer, ENDS, LEAVING, LINE_MAX, Look, Question, RUNS, SOCKET, Used, Written,
+};
 use muster_runner::wire::{Command, Hold, Request};
 use muster_runner::{RunnerIdentity, alive, connect, kept, procfs, record, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -175,7 +177,7 @@ fn answer(question: Question) -> Result<Value, String> {
         }),
         Question::Start { dir } => {
             if Path::new(LEAVING).exists() && !muster_runner::held(&dir) {
-                return Err("the workers' container was told to end".into());
+                return Err(ENDS.into());
             }
             let own = std::env::current_exe().map_err(|e| format!("own program: {e}"))?;
             value(place::start(&own, &dir)?)

@@ -42,7 +42,7 @@ pub(crate) struct Rank {
     pub(crate) pid: i32,
     /// The child of this process that it descends from.
     pub(crate) root: i32,
-    /// What it is, with its number, as its daemon tells it: `MPI rank 3`.
+    /// The rank as people call it, with the number that its daemon tells: `MPI rank 3`.
     pub(crate) name: String,
     pub(crate) fd: OwnedFd,
     /// It was told that its member is being stopped.

@@ -159,6 +159,11 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_COALESCE", value_name = "PERIOD", default_value = "50ms", value_parser = period::parse)]
     pub coalesce: Duration,
 
+    /// When all ranks that have failed say only that they lost a peer or waited for one in vain, a rank that
+    /// still runs has so long to end with an error of its own.
+    #[arg(long, env = "MUSTER_OWN_END", value_name = "PERIOD", default_value = "10s", value_parser = period::parse)]
+    pub own_end: Duration,
+
     /// For how long after a start silence means nothing, plus 2 ms for each node.
     #[arg(long, env = "MUSTER_LISTEN_HOLD", value_name = "PERIOD", default_value = "10s", value_parser = period::parse)]
     pub listen_hold: Duration,
@@ -285,6 +290,7 @@ impl PolicyOptions {
             suspect_missed: self.suspect_missed,
             lost_missed: self.lost_missed,
             coalesce: self.coalesce,
+            own_end: self.own_end,
             listen: self.listen_hold,
             prepare_timeout: self.prepare_timeout,
             backoff_first: self.backoff_first,

@@ -1,8 +1,15 @@
-//! How a process ended, and what the end alone tells about its cause.
+//! How a process ended, and what the end alone tells about its cause. What its last error says of other
+//! ranks is read in `peers`.
+
+mod peers;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+pub use peers::PEER_LOST_SIGNS;
+pub(crate) use peers::{CONNECTION_BROKE, awaited_ranks};
+use peers::{OfPeers, of_peers};
 
 /// How the kernel says that a process ended (`waitpid(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -36,15 +43,19 @@ impl Exit {
     /// The class of the end, judged without any other evidence.
     pub fn class(self, first_error: Option<&str>) -> ExitClass {
         if self.is_success() {
-            ExitClass::Success
-        } else if first_error.is_some_and(names_a_lost_peer) {
-            ExitClass::PeerLost
-        } else {
-            match self {
-                Exit::Signal(SIGKILL | SIGTERM | SIGINT | SIGHUP) => ExitClass::Killed,
-                _ => ExitClass::Fault,
-            }
+            return ExitClass::Success;
         }
+        match first_error.and_then(of_peers) {
+            Some(OfPeers::Lost) => ExitClass::PeerLost,
+            Some(OfPeers::Awaited) => ExitClass::GaveUpWaiting,
+            None if self.is_kill() => ExitClass::Killed,
+            None => ExitClass::Fault,
+        }
+    }
+
+    /// Whether somebody else ended the process, as an operator, torchrun or the kernel does.
+    fn is_kill(self) -> bool {
+        matches!(self, Exit::Signal(SIGKILL | SIGTERM | SIGINT | SIGHUP))
     }
 }
 
@@ -66,61 +77,14 @@ pub enum ExitClass {
     Fault,
     /// Somebody or something else ended it: an operator, or the kernel's out-of-memory killer.
     Killed,
+    /// Its launcher ended it because another rank had failed first. It has an error of its own, so it
+    /// may have been about to end with that.
+    Interrupted,
+    /// It waited for a peer until its own time limit. Its last output is about that.
+    GaveUpWaiting,
     /// Its last output is about a lost connection to a peer.
     PeerLost,
     Success,
-}
-
-/// Texts that gloo, NCCL or torch's store print when a *peer* is lost. A rank that prints one of
-/// them is a victim. Printed by torch 2.4 to 2.15.
-pub const PEER_LOST_SIGNS: [&str; 8] = [
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "remote process exited",
-    "ncclRemoteError",
-    "failed to recv, got 0 bytes",
-    "Connection refused",
-    "DistBackendError",
-];
-
-/// Names of the libraries that connect ranks, as their exceptions and log lines contain them. They
-/// are needed because a script's own connection to anything else may be refused as well:
-/// `ConnectionRefusedError: [Errno 111] Connection refused` alone says nothing about a peer.
-const BETWEEN_RANKS: [&str; 9] = [
-    "torch.distributed.",
-    "DistBackendError",
-    "DistNetworkError",
-    "DistStoreError",
-    "gloo/",
-    "NCCL",
-    "nccl",
-    "c10d",
-    "TCPStore",
-];
-
-/// Texts by which other frameworks say that a peer is lost. Each of them says it alone. TensorFlow 2.21
-/// (`collective_executor_mgr`, and the coordination service that it shares with JAX), JAX 0.10, Open
-/// MPI 4.1 and 5.0, and Muster's own programs for MPI print them. The last one is the place from which XGBoost 3.2 raises whatever stopped a
-/// collective; the reason, as `Socket error. Broken pipe`, is in later lines. LightGBM 4.7 says nothing
-/// and waits.
-const OF_FRAMEWORKS: [&str; 6] = [
-    "Collective ops is aborted",
-    "stopped sending heartbeats",
-    "JAX distributed service detected fatal errors",
-    "has lost communication with a remote daemon",
-    CONNECTION_BROKE,
-    "/src/collective/result.cc:",
-];
-
-/// What `muster-lend` says if the connection of its launcher broke while a rank of MPI ran.
-pub(crate) const CONNECTION_BROKE: &str = "muster-lend: the launcher's connection broke";
-
-fn names_a_lost_peer(line: &str) -> bool {
-    let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
-    // The program for remote starts names a host of the job.
-    let host_is_gone = line.starts_with("muster-rsh: ") && line.contains(" is gone: ");
-    host_is_gone || says(&OF_FRAMEWORKS) || says(&PEER_LOST_SIGNS) && says(&BETWEEN_RANKS)
 }
 
 impl fmt::Display for Exit {
@@ -198,40 +162,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_victim_is_told_from_a_culprit() {
+    fn the_class_is_of_the_end_and_of_the_last_words() {
         let victim = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:35093";
         assert_eq!(Exit::Code(1).class(Some(victim)), ExitClass::PeerLost);
-        let store = "torch.distributed.DistNetworkError: The client socket has failed to connect: Connection refused";
-        assert_eq!(Exit::Code(1).class(Some(store)), ExitClass::PeerLost);
-        let tensorflow = "UnavailableError: Collective ops is aborted by: The following tasks are unhealthy (stopped sending heartbeats):";
-        assert_eq!(Exit::Code(1).class(Some(tensorflow)), ExitClass::PeerLost);
-        let jax = "Terminating process because the JAX distributed service detected fatal errors.";
-        assert_eq!(Exit::Signal(6).class(Some(jax)), ExitClass::PeerLost);
-        let xgboost = "xgboost.core.XGBoostError: [23:49:22] /workspace/src/collective/result.cc:83: [histogram.h:197|23:49:22]:";
-        assert_eq!(Exit::Code(1).class(Some(xgboost)), ExitClass::PeerLost);
-        let mpirun = "ORTE has lost communication with a remote daemon.";
-        assert_eq!(Exit::Code(205).class(Some(mpirun)), ExitClass::PeerLost);
-        let lender = "muster-lend: the launcher's connection broke above MPI rank 3 (pid 7)";
-        assert_eq!(Exit::Signal(1).class(Some(lender)), ExitClass::PeerLost);
-        let host = "muster-rsh: pi-worker-0 is gone: it has closed the connection";
-        assert_eq!(Exit::Code(255).class(Some(host)), ExitClass::PeerLost);
-        for own in [
-            "muster-rsh: pi-worker-0 refuses: this member runs a command already",
-            "xgboost.core.XGBoostError: [23:49:22] /workspace/src/data/data.cc:513: Check failed: labels.Size() == num_row_",
-            "ValueError: bad shape",
-            "ConnectionRefusedError: [Errno 111] Connection refused",
-            "RuntimeError: the label server: Broken pipe",
-        ] {
-            assert_eq!(
-                Exit::Code(1).class(Some(own)),
-                ExitClass::Fault,
-                "the script's own affair: {own}"
-            );
-        }
+        assert_eq!(Exit::Signal(6).class(Some(victim)), ExitClass::PeerLost);
+        assert_eq!(Exit::Code(0).class(Some(victim)), ExitClass::Success);
+        let waited = "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation to complete";
+        assert_eq!(Exit::Code(1).class(Some(waited)), ExitClass::GaveUpWaiting);
+        assert_eq!(
+            Exit::Code(1).class(Some("ValueError: bad")),
+            ExitClass::Fault
+        );
         assert_eq!(Exit::Code(1).class(None), ExitClass::Fault);
         assert_eq!(Exit::Signal(11).class(None), ExitClass::Fault);
         assert_eq!(Exit::Signal(9).class(None), ExitClass::Killed);
-        assert_eq!(Exit::Code(0).class(Some(victim)), ExitClass::Success);
     }
 
     #[test]

@@ -31,9 +31,10 @@ pub(crate) struct Blame {
     /// How the program that failed first ended, or why it could not start, without naming the place.
     /// `None` if the failure is not a program's own.
     pub symptom: Option<String>,
-    /// The exit of the primary failure. `None`: that failure is not a rank's, or it is a victim.
+    /// The exit of the primary failure. `None`: that failure is not a rank's, or it is a victim for which
+    /// the job does not pay.
     pub exit: Option<Exit>,
-    /// The rank of the primary failure. `None`: as for `exit`.
+    /// The rank of the primary failure. `None`: that failure is not a rank's, or it is a victim.
     pub rank: Option<u32>,
     pub charged: Charged,
     /// `None`: every known failure is a victim of another, or a fence stopped the workers.
@@ -48,18 +49,24 @@ pub(crate) struct Blame {
 /// Judges all evidence of one generation together. Without evidence the answer is `None`.
 ///
 /// If all that is known is that members lost each other, the network between them failed, and nobody
-/// pays. If a group vanished with its runner, the node pays. Both are doubtful: a program that cannot
+/// pays, unless one node held them all: there the job pays. If a group vanished with its runner, the node pays. Both are doubtful: a program that cannot
 /// reach something else uses the same words, and a program that eats all memory may take its runner
-/// along. `repeats` is true after too many doubtful breaks in a row without a new step. Then the job pays,
-/// because otherwise it would restart for ever.
+/// along. `repeats` is true after too many doubtful breaks, in a row without a new step or within the
+/// window of `restartPolicy`. Then the job pays, because otherwise it would restart for ever.
 pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Option<Blame> {
     let primary = ranking::primary(evidence)?;
     let (cause, charged) = payer::cause_and_payer(primary, evidence, members, repeats);
-    let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
+    let named = match primary {
+        Evidence::Fenced { .. } => false,
+        Evidence::Awaited { ranks, .. } => ranks.len() == 1,
+        other => !other.is_victim(),
+    };
     // A fence is never collateral. Nor is a node that was left out for its software.
     let failed = evidence
         .iter()
-        .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::MixedNodes { .. }));
+        .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::MixedNodes { .. }))
+        // These did not fail.
+        .filter(|e| !matches!(e, Evidence::EndedEarly { .. } | Evidence::Awaited { .. }));
     let collateral = failed
         .filter(|e| !named || e.name() != primary.name())
         .map(Evidence::name)
@@ -68,7 +75,7 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
         cause,
         message: payer::sentence(primary, evidence, members),
         symptom: payer::symptom(primary),
-        exit: primary_exit(primary).map(|(_, exit)| exit),
+        exit: exit_of(primary, charged),
         rank: primary_exit(primary).map(|(rank, _)| rank),
         charged,
         culprit: named.then(|| primary.name()),
@@ -95,6 +102,20 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
         )
     };
     evidence.iter().any(killed) && evidence.iter().all(|e| killed(e) || e.is_victim())
+}
+
+/// The exit by which the job's rules go. If the job pays for ranks that missed another, it is the first of
+/// theirs.
+fn exit_of(primary: &Evidence, charged: Charged) -> Option<Exit> {
+    match primary {
+        Evidence::EndedEarly { victim, .. } | Evidence::Awaited { victim, .. } => {
+            exit_of(victim, charged)
+        }
+        Evidence::RankExit { exit, .. } if !primary.is_victim() || charged == Charged::Job => {
+            Some(*exit)
+        }
+        _ => None,
+    }
 }
 
 /// The rank whose exit is the primary failure, and that exit.

@@ -45,8 +45,8 @@ impl JobTurn<'_> {
         let steps = generation::steps(self.nodes, self.uid, &generation);
         let doubtful_in_row = self.doubtful_in_row(&steps);
         let members = generation.members.len();
-        let Some(mut blame) = blame::blame(evidence, members, doubtful_in_row >= DOUBTFUL_MAX)
-        else {
+        let pays = doubtful_in_row >= DOUBTFUL_MAX || budget::doubt_is_spent(self.job, self.now);
+        let Some(mut blame) = blame::blame(evidence, members, pays) else {
             return;
         };
         if blame.event_at == Timestamp::default() {
@@ -80,6 +80,9 @@ impl JobTurn<'_> {
             }
         } else {
             self.job.doubtful_in_row = doubtful_in_row + u32::from(blame.doubtful);
+            if blame.doubtful && blame.charged != Charged::Job {
+                self.job.doubtful.push(self.now);
+            }
             let charge = self.charge(&blame, ruling.as_ref());
             match (&charge.restart, alone) {
                 (Restart::At(at), Some(ranks)) => {

@@ -162,6 +162,18 @@ pub(crate) fn cordon_veto<'a>(
 /// certain. After that the job pays. It equals the number of restarts that a job has by default.
 pub(crate) const DOUBTFUL_MAX: u32 = 3;
 
+/// How often that may happen within the window of `restartPolicy`, whatever progress lies between. A script
+/// can fail in ways that look like the network each time, and must not restart for ever. Ten in the hour
+/// of the default window are more than a network has that anybody would train on.
+pub(crate) const DOUBTFUL_IN_WINDOW_MAX: usize = 10;
+
+/// Forgets doubtful breaks that are out of the window. True: no more of them go uncharged within it.
+pub(crate) fn doubt_is_spent(record: &mut JobRecord, now: Timestamp) -> bool {
+    let window = record.spec.restart_policy.window;
+    record.doubtful.retain(|at| now.since(*at) < window);
+    record.doubtful.len() >= DOUBTFUL_IN_WINDOW_MAX
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;

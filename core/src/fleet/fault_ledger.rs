@@ -42,8 +42,11 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
             Some(Standing::Node)
         }
         Cause::WorkerFailed | Cause::WorkerKilled | Cause::StartFailed => Some(Standing::Open),
-        // These name nobody, or an operator caused them, or they are no failures.
+        // These name nobody, or a rank that did not fail, or an operator caused them, or they are no
+        // failures.
         Cause::PeersLost
+        | Cause::EndedEarly
+        | Cause::CollectiveTimeout
         | Cause::NodeLeaving
         | Cause::NodeDeleted
         | Cause::Fenced

@@ -1,5 +1,8 @@
 //! Gathers the evidence that a generation is broken: ends of ranks, of torchrun and of nodes, and
-//! silence. `judge` and `blame` decide what it means.
+//! silence. `judge` and `blame` decide what it means. What explains ranks that only speak of others is
+//! looked for in `absent`.
+
+mod absent;
 
 use crate::{
     exit::{Exit, ExitClass},
@@ -39,6 +42,7 @@ pub(crate) fn evidence(
                 }),
         );
     }
+    found.extend(absent::explanation(nodes, job, generation, &found));
     found
 }
 
@@ -135,6 +139,19 @@ pub(crate) fn ranks_that_lost_peers(
         .collect()
 }
 
+/// Whether a rank still runs, on a node that is heard, while others say that they have lost a peer. It
+/// may be the one: a script that leaves the process group before its own error ends it, as in a `finally`,
+/// is seen as lost before it has ended.
+pub(crate) fn may_still_end(
+    nodes: &Registry,
+    job: &JobUid,
+    generation: &GenerationRecord,
+    evidence: &[Evidence],
+) -> bool {
+    evidence.iter().any(Evidence::is_victims_end)
+        && !absent::running(nodes, job, generation).is_empty()
+}
+
 /// Whether some member without evidence against it has not been heard after this moment. It may be
 /// the cause, so its next heartbeat is awaited. If none comes, its silence is evidence.
 pub(crate) fn may_have_a_culprit(
@@ -229,7 +246,10 @@ fn ranks_that_failed(
         // As soon as one rank has failed, torchrun kills the others on its node. They are its victims.
         let is_first = first.is_none_or(|(first, _)| first.rank == rank.rank);
         let class = match class(rank, exit) {
-            ExitClass::Killed if !is_first => ExitClass::PeerLost,
+            ExitClass::Killed if !is_first => match rank.first_error {
+                Some(_) => ExitClass::Interrupted,
+                None => ExitClass::PeerLost,
+            },
             class => class,
         };
         found.push(Evidence::RankExit {

@@ -149,6 +149,10 @@ pub struct JobRecord {
     /// Breaks in a row that could be charged to nobody for certain, and that brought no new step.
     #[serde(default, rename = "in_vain")]
     pub doubtful_in_row: u32,
+    /// Breaks within the window of `restartPolicy` that could be charged to nobody for certain, and were
+    /// not charged to the job, newest last. Bounded by `DOUBTFUL_IN_WINDOW_MAX`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub doubtful: Vec<Timestamp>,
     /// The job is not started again before this moment.
     pub not_before: Option<Timestamp>,
     /// The receipts, newest last, bounded by `INCIDENTS_MAX`.
@@ -358,6 +362,7 @@ impl JobRecord {
             failures_in_row: 0,
             crash_loop: None,
             doubtful_in_row: 0,
+            doubtful: Vec::new(),
             not_before: None,
             incidents: Vec::new(),
             incidents_dropped: 0,

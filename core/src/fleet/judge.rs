@@ -171,6 +171,7 @@ impl JobTurn<'_> {
         }
         None.or_else(|| self.awaits_more(generation, &evidence))
             .or_else(|| self.awaits_culprit(generation, &evidence))
+            .or_else(|| self.awaits_own_end(generation, &evidence))
             .or_else(|| self.frozen(generation, &evidence))
             .or_else(|| self.spared(&evidence))
             .unwrap_or(Judgement::Broken(evidence))
@@ -250,6 +251,9 @@ impl JobTurn<'_> {
         for found in evidence {
             if let Evidence::RankExit {
                 node, rank, member, ..
+            }
+            | Evidence::EndedEarly {
+                node, rank, member, ..
             } = found
                 && generation.seats_on(node).len() > 1
             {
@@ -302,6 +306,22 @@ impl JobTurn<'_> {
         let awaits = self.now < until
             && gather::may_have_a_culprit(self.nodes, generation, evidence, heard_after);
         awaits.then(|| Judgement::Doubted(until.min(self.now + LOOK_AGAIN)))
+    }
+
+    /// `Doubted`, if the ranks that ended speak only of others, and one still runs. That one may have left
+    /// the process group first and be about to end with the error that explains all.
+    fn awaits_own_end(
+        &self,
+        generation: &GenerationRecord,
+        evidence: &[Evidence],
+    ) -> Option<Judgement> {
+        let until = self.doubted_since() + self.policy.own_end;
+        // MPI's own programs end all ranks when one has failed.
+        let awaits = !generation.layout.has_slots()
+            && self.now < until
+            && blame::lacks_a_culprit(evidence)
+            && gather::may_still_end(self.nodes, self.uid, generation, evidence);
+        awaits.then_some(Judgement::Doubted(until))
     }
 
     /// `Frozen`, if no member can be heard while the brake for mass losses is on.

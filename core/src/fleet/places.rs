@@ -19,6 +19,12 @@ impl GenerationRecord {
         holder.map(|share| &share.node)
     }
 
+    /// The role of the member that has this global rank. `None`: the job has no roles.
+    pub(crate) fn role_of(&self, rank: u32) -> Option<&str> {
+        let place = self.layout.place(self.layout.node_rank_of(rank)?)?;
+        Some(&place.share.name)
+    }
+
     /// The number of the member that has this global rank.
     pub fn number_of(&self, rank: u32) -> Option<u32> {
         match self.layout.is_empty() {

@@ -14,6 +14,9 @@ pub struct Policy {
     /// How long failures are gathered before they are judged together, because failures arrive in
     /// bursts. Conclusive evidence is judged at once.
     pub coalesce: Duration,
+    /// When all ranks that have ended speak only of lost or missing peers, a rank that still runs has so
+    /// long to end with an error of its own.
+    pub own_end: Duration,
     /// How long a started coordinator listens before silence means anything (decision 0022).
     /// [`Policy::listen_for`] adds time for each node.
     pub listen: Duration,
@@ -96,6 +99,9 @@ impl Default for Policy {
             // An agent waits a minute for the import of torch, and then starts without its
             // launcher. This limit must leave time for that.
             prepare_timeout: Duration::from_secs(90),
+            // What scripts do in a `finally` and at exit: close loggers, write a last file. torchrun gives
+            // the others of a node 30 s, but a job stands still meanwhile.
+            own_end: Duration::from_secs(10),
             backoff_first: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
             backoff_reset: Duration::from_secs(60),

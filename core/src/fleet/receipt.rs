@@ -16,6 +16,10 @@ pub enum Cause {
     FirstStart,
     WorkerFailed,
     WorkerKilled,
+    /// A rank ended with 0 while others trained, and those lost it.
+    EndedEarly,
+    /// Ranks gave up waiting for another one in a collective, or in another exchange between ranks.
+    CollectiveTimeout,
     /// Members lost their connections to each other, although every node is heard.
     PeersLost,
     NodeLost,
@@ -47,8 +51,8 @@ impl Cause {
     pub fn is_failure(self) -> bool {
         use Cause::*;
         match self {
-            WorkerFailed | WorkerKilled | PeersLost | NodeLost | NodeRebooted | NodeUnhealthy
-            | Fenced | StartFailed | StartTimeout => true,
+            WorkerFailed | WorkerKilled | EndedEarly | CollectiveTimeout | PeersLost | NodeLost
+            | NodeRebooted | NodeUnhealthy | Fenced | StartFailed | StartTimeout => true,
             FirstStart | NodeLeaving | NodeDeleted | MixedNodes | NodeJoined | Scaled
             | Suspended | Resumed | StoreAccepted => false,
         }

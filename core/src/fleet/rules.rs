@@ -39,13 +39,6 @@ pub(crate) struct Ended<'a> {
     pub with_its_role: bool,
 }
 
-/// The role of the member that has this global rank. `None`: the job has no roles.
-fn role_of_rank(generation: &GenerationRecord, rank: u32) -> Option<&str> {
-    let layout = &generation.layout;
-    let place = layout.place(layout.node_rank_of(rank)?)?;
-    Some(&place.share.name)
-}
-
 /// The roles of the members on this node. Empty: the job has no roles.
 pub(crate) fn roles_on<'a>(generation: &'a GenerationRecord, node: &NodeName) -> Vec<&'a str> {
     let seats = generation.seats_on(node);
@@ -58,7 +51,7 @@ pub(crate) fn roles_on<'a>(generation: &'a GenerationRecord, node: &NodeName) ->
 /// The role of the member that failed first, or the roles on the node that did.
 pub(crate) fn roles_at_fault<'a>(generation: &'a GenerationRecord, blame: &Blame) -> Vec<&'a str> {
     match (blame.rank, &blame.node) {
-        (Some(rank), _) => role_of_rank(generation, rank).into_iter().collect(),
+        (Some(rank), _) => generation.role_of(rank).into_iter().collect(),
         (None, Some(node)) => roles_on(generation, node),
         (None, None) => Vec::new(),
     }

@@ -21,6 +21,7 @@ use crate::{
     time::Timestamp,
 };
 
+mod absent;
 mod addresses;
 mod agent;
 mod backoff;

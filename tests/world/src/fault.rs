@@ -76,6 +76,7 @@ faults! {
     NodeReplaced: "a machine makes place for a new one of its name with an empty disk, and comes back later",
     NameTaken: "the agent dies, and a second machine that was up all the time claims its name while its workers go on",
     CommitTorn: "the coordinator dies between two records of a commit; those before are stored",
+    RankLeaves: "a rank leaves its process group and fails some seconds later; those that lose it end first",
     PodDeleted: "somebody deletes a worker pod",
     PodForced: "somebody deletes a worker pod by force: it is gone from the books, and its workers live until its kubelet hears of it",
     PodEvicted: "a kubelet evicts a worker pod",
@@ -106,7 +107,7 @@ impl Fault {
 
     /// Faults that were added when even a draw more would have changed too many histories. Each
     /// draws from a source of its own.
-    pub(crate) const LAST: [Fault; 12] = [
+    pub(crate) const LAST: [Fault; 13] = [
         Fault::CommitTorn,
         Fault::PodDeleted,
         Fault::PodForced,
@@ -119,6 +120,7 @@ impl Fault {
         Fault::WatchBroken,
         Fault::PodLies,
         Fault::GpuSick,
+        Fault::RankLeaves,
     ];
 
     /// Whether it happens to machines, and not to pods on them: to their hardware, their disks, or by

@@ -23,6 +23,7 @@
 //! | I18 | Muster deletes or ends a worker pod in which a worker may live |
 //! | I19 | a job gets more worker pods than it may have |
 //! | I20 | a job's own rules, deadlines or time to live are not obeyed, or end it in another way than they say |
+//! | I21 | a job breaks again and again by its own ranks, and nobody ever pays for it |
 //! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
 //! | R3 | a rank is started again that has not failed, that must end, or that the store has not ordered; or a world is formed anew although that would have been enough |
@@ -33,7 +34,7 @@
 //! | R10 | many nodes fall silent at once and the brake is not on, or it is on and a wholly silent generation is replaced, or it stays on too long |
 //! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released without an operator |
 //!
-//! I1 to I20 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
+//! I1 to I21 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
 //! be checked directly.
 
 use std::collections::BTreeSet;
@@ -68,6 +69,7 @@ mod pods;
 mod restarts;
 mod roles;
 mod rollback;
+mod unpaid;
 
 pub(crate) use brake::Silences;
 

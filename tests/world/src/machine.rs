@@ -131,6 +131,8 @@ pub(crate) struct Group {
     /// From then on it is killed. On the world's clock.
     pub(crate) kill_at: Option<Timestamp>,
     pub(crate) reaping: bool,
+    /// When its launcher tells the other ranks to end, because one has failed.
+    pub(crate) term_at: Option<Timestamp>,
     pub(crate) unkillable_until: Timestamp,
     /// A process that escaped when the runner was killed.
     pub(crate) left: Option<Left>,
@@ -247,6 +249,7 @@ impl Group {
             stop_asked: false,
             kill_at: None,
             reaping: false,
+            term_at: None,
             unkillable_until: Timestamp(0),
             left: None,
             released: false,

@@ -25,6 +25,8 @@ use crate::{
 
 pub(crate) const SIGKILL: i32 = 9;
 pub(crate) const SIGTERM: i32 = 15;
+/// How long a launcher lets the other ranks of its node go on after one has failed.
+const OWN_END: Duration = Duration::from_secs(15);
 /// What gloo prints in a rank whose peer went away.
 pub(crate) const PEER_LOST: &str =
     "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.9]:35093";
@@ -368,6 +370,14 @@ impl World {
                 .push(at, Event::GroupMoves { machine, run, life });
         }
         if group.works() {
+            if !kill && group.failed() {
+                let term_at = *group.term_at.get_or_insert(now + OWN_END);
+                if now < term_at {
+                    self.queue
+                        .push(term_at, Event::GroupMoves { machine, run, life });
+                    return;
+                }
+            }
             if (kill || group.failed()) && !group.reaping {
                 group.reaping = true;
                 let signal = if kill { SIGKILL } else { SIGTERM };

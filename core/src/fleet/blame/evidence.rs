@@ -23,6 +23,22 @@ pub(crate) enum Evidence {
         at: Timestamp,
         error: Option<String>,
     },
+    /// This rank had ended well before the first other rank lost a peer.
+    EndedEarly {
+        node: NodeName,
+        rank: u32,
+        member: Option<String>,
+        at: Timestamp,
+        /// The first one that failed for want of it.
+        victim: Box<Evidence>,
+    },
+    /// Others gave up waiting for these ranks, with their nodes. They may still run.
+    Awaited {
+        ranks: Vec<(u32, NodeName)>,
+        at: Timestamp,
+        /// The first one that gave up.
+        victim: Box<Evidence>,
+    },
     /// torchrun failed, and no rank did.
     TorchrunFailed {
         node: NodeName,
@@ -107,6 +123,7 @@ impl Evidence {
     pub(crate) fn node(&self) -> &NodeName {
         match self {
             Evidence::RankExit { node, .. }
+            | Evidence::EndedEarly { node, .. }
             | Evidence::TorchrunFailed { node, .. }
             | Evidence::Vanished { node, .. }
             | Evidence::ExitUnknown { node, .. }
@@ -119,6 +136,9 @@ impl Evidence {
             | Evidence::StartTimeout { node, .. }
             | Evidence::Leaving { node, .. }
             | Evidence::MixedNodes { node, .. } => node,
+            Evidence::Awaited { ranks, victim, .. } => ranks
+                .first()
+                .map_or_else(|| victim.node(), |(_, node)| node),
         }
     }
 
@@ -153,18 +173,43 @@ impl Evidence {
     }
 
     /// Whether this alone ends the generation. A member's death does, and so does silence beyond
-    /// the limit. A suspicion does not.
+    /// the limit. A suspicion does not, nor does what only explains the end of others.
     pub(crate) fn breaks(&self) -> bool {
-        !matches!(self, Evidence::NodeSilent { lost: false, .. })
+        !matches!(
+            self,
+            Evidence::NodeSilent { lost: false, .. }
+                | Evidence::EndedEarly { .. }
+                | Evidence::Awaited { .. }
+        )
+    }
+
+    /// Whether a rank, or torchrun, has ended with words about other ranks.
+    pub(crate) fn is_victims_end(&self) -> bool {
+        let is_end = matches!(
+            self,
+            Evidence::RankExit { .. } | Evidence::TorchrunFailed { .. }
+        );
+        is_end && self.is_victim()
+    }
+
+    /// Whether a rank, or torchrun, gave up waiting for another rank.
+    pub(crate) fn gave_up_waiting(&self) -> bool {
+        match self {
+            Evidence::RankExit { class, .. } => *class == ExitClass::GaveUpWaiting,
+            Evidence::TorchrunFailed { exit, error, .. } => {
+                exit.class(error.as_deref()) == ExitClass::GaveUpWaiting
+            }
+            _ => false,
+        }
     }
 
     /// Whether this is no cause: at most it says that another member went away.
     pub(crate) fn is_victim(&self) -> bool {
         match self {
             Evidence::ExitUnknown { .. } => true,
-            Evidence::RankExit { class, .. } => *class == ExitClass::PeerLost,
+            Evidence::RankExit { class, .. } => is_victims(*class),
             Evidence::TorchrunFailed { exit, error, .. } => {
-                exit.class(error.as_deref()) == ExitClass::PeerLost
+                is_victims(exit.class(error.as_deref()))
             }
             _ => false,
         }
@@ -196,6 +241,8 @@ impl Evidence {
     pub(crate) fn at(&self) -> Timestamp {
         match self {
             Evidence::RankExit { at, .. }
+            | Evidence::EndedEarly { at, .. }
+            | Evidence::Awaited { at, .. }
             | Evidence::TorchrunFailed { at, .. }
             | Evidence::Vanished { at, .. }
             | Evidence::ExitUnknown { at, .. }
@@ -218,8 +265,17 @@ impl Evidence {
                 rank,
                 member: Some(member),
                 ..
+            }
+            | Evidence::EndedEarly {
+                node,
+                rank,
+                member: Some(member),
+                ..
             } => format!("rank {rank} ({member}) on {node}"),
-            Evidence::RankExit { node, rank, .. } => format!("rank {rank} on {node}"),
+            Evidence::RankExit { node, rank, .. } | Evidence::EndedEarly { node, rank, .. } => {
+                format!("rank {rank} on {node}")
+            }
+            Evidence::Awaited { ranks, .. } => ranks_named(ranks),
             other => other.node().to_string(),
         }
     }
@@ -230,5 +286,24 @@ impl Evidence {
             Evidence::NodeSilent { since, .. } => *since,
             other => other.at(),
         }
+    }
+}
+
+/// Whether an end of this class is no cause.
+fn is_victims(class: ExitClass) -> bool {
+    matches!(class, ExitClass::PeerLost | ExitClass::GaveUpWaiting)
+}
+
+/// Names the first few: `rank 1 on b`, or `rank 1 on b, rank 2 on b and 6 more`.
+fn ranks_named(ranks: &[(u32, NodeName)]) -> String {
+    // A few names help, a thousand do not.
+    const NAMED: usize = 8;
+    let named = ranks.iter().take(NAMED);
+    let named: Vec<String> = named
+        .map(|(rank, node)| format!("rank {rank} on {node}"))
+        .collect();
+    match ranks.len().saturating_sub(NAMED) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
     }
 }

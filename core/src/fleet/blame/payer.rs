@@ -16,6 +16,12 @@ pub(super) fn cause_and_payer(
 ) -> (Cause, Charged) {
     let unless_it_repeats = |spared| if repeats { Charged::Job } else { spared };
     match primary {
+        // A rank that does not come is the script's doing until something else is known.
+        waited if waited.gave_up_waiting() => (Cause::CollectiveTimeout, Charged::Job),
+        Evidence::Awaited { .. } => (Cause::CollectiveTimeout, Charged::Job),
+        Evidence::EndedEarly { .. } => (Cause::EndedEarly, Charged::Job),
+        // No network is between the ranks of one node.
+        victim if victim.is_victims_end() && members == 1 => (Cause::PeersLost, Charged::Job),
         victim if victim.is_victim() => (Cause::PeersLost, unless_it_repeats(Charged::Nobody)),
         // Always a victim.
         Evidence::ExitUnknown { .. } => (Cause::PeersLost, unless_it_repeats(Charged::Nobody)),
@@ -62,17 +68,28 @@ pub(super) fn sentence(primary: &Evidence, evidence: &[Evidence], members: usize
         Evidence::ExitUnknown { node, .. } => {
             format!("the worker group on {node} is dead, and its node has forgotten how it ended")
         }
-        victim if victim.is_victim() => {
-            let error = match victim {
-                Evidence::RankExit { error, .. } | Evidence::TorchrunFailed { error, .. } => error,
-                _ => &None,
-            };
-            let error = error.as_deref().unwrap_or("no error");
-            format!(
-                "members lost each other while every node was heard; first {}: {error}",
-                victim.name()
-            )
-        }
+        Evidence::EndedEarly { victim, .. } => format!(
+            "{} had ended with exit code 0 while others trained; then {}",
+            primary.name(),
+            victims_words(victim)
+        ),
+        Evidence::Awaited { victim, .. } => format!(
+            "others gave up waiting for {}; first {}",
+            primary.name(),
+            victims_words(victim)
+        ),
+        waited if waited.gave_up_waiting() => format!(
+            "ranks gave up waiting for each other, and nothing says who did not come; first {}",
+            victims_words(waited)
+        ),
+        victim if victim.is_victims_end() && members == 1 => format!(
+            "ranks of one node lost each other, and none says why; first {}",
+            victims_words(victim)
+        ),
+        victim if victim.is_victim() => format!(
+            "members lost each other while every node was heard; first {}",
+            victims_words(victim)
+        ),
         Evidence::RankExit { exit, error, .. } => {
             format!("{} ended with {exit}{}", primary.name(), after_colon(error))
         }
@@ -109,7 +126,9 @@ pub(super) fn sentence(primary: &Evidence, evidence: &[Evidence], members: usize
 /// The end of the program that failed first, without naming the place.
 pub(super) fn symptom(primary: &Evidence) -> Option<String> {
     match primary {
-        victim if victim.is_victim() => None,
+        Evidence::EndedEarly { .. } => Some("ended with exit code 0 while others trained".into()),
+        Evidence::Awaited { victim, .. } => symptom(victim),
+        victim if victim.is_victim() && !victim.gave_up_waiting() => None,
         Evidence::RankExit { exit, error, .. } | Evidence::TorchrunFailed { exit, error, .. } => {
             Some(
                 error
@@ -120,6 +139,16 @@ pub(super) fn symptom(primary: &Evidence) -> Option<String> {
         Evidence::StartRefused { reason, .. } => Some(reason.clone()),
         _ => None,
     }
+}
+
+/// A victim and its error.
+fn victims_words(victim: &Evidence) -> String {
+    let error = match victim {
+        Evidence::RankExit { error, .. } | Evidence::TorchrunFailed { error, .. } => error,
+        _ => &None,
+    };
+    let error = error.as_deref().unwrap_or("no error");
+    format!("{}: {error}", victim.name())
 }
 
 /// Says how many members do not go with the others, and how the first few differ.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{Evidence, mpi_disconnect};
-use crate::{id::NodeName, time::Timestamp};
+use crate::{exit::ExitClass, id::NodeName, time::Timestamp};
 
 /// A heartbeat that arrives up to this long after a failure may have been sent before it.
 pub(crate) const HEARTBEAT_DELAY: Duration = Duration::from_millis(250);
@@ -34,6 +34,12 @@ enum Kind {
     /// torchrun failed, and no rank did.
     Torchrun,
     StartTimeout,
+    /// A rank that had an error of its own was ended for another's failure.
+    Interrupted,
+    /// A rank had ended well while others trained.
+    EndedEarly,
+    /// Others gave up waiting for a rank.
+    Awaited,
     /// It follows from another member's failure, or it does not say what happened.
     Victim,
 }
@@ -42,6 +48,12 @@ impl Kind {
     fn of(evidence: &Evidence) -> Self {
         match evidence {
             victim if victim.is_victim() => Kind::Victim,
+            Evidence::RankExit {
+                class: ExitClass::Interrupted,
+                ..
+            } => Kind::Interrupted,
+            Evidence::EndedEarly { .. } => Kind::EndedEarly,
+            Evidence::Awaited { .. } => Kind::Awaited,
             Evidence::NodeRebooted { .. }
             | Evidence::NodeDeleted { .. }
             | Evidence::Unhealthy { .. }
@@ -70,10 +82,12 @@ pub(super) fn primary(evidence: &[Evidence]) -> Option<&Evidence> {
     })
 }
 
-/// Whether all failures known so far may follow from one that is not known yet.
+/// Whether all failures known so far may follow from one that is not known yet. That others waited for a
+/// rank does not say why it did not come.
 pub(crate) fn lacks_a_culprit(evidence: &[Evidence]) -> bool {
     let is_ruled_out = ruled_out(evidence);
-    evidence.iter().all(|e| e.is_victim() || is_ruled_out(e))
+    let says_no_cause = |e: &Evidence| e.is_victim() || matches!(e, Evidence::Awaited { .. });
+    evidence.iter().all(|e| says_no_cause(e) || is_ruled_out(e))
 }
 
 /// Selects what cannot have been the first failure: a silence that began too late

@@ -14,10 +14,14 @@ use crate::{
 /// In doubt a job pays from the fourth time on that brought no new step.
 const DOUBTFUL_MAX: u32 = 3;
 
+/// And from the eleventh time on within its window.
+const DOUBTFUL_IN_WINDOW_MAX: usize = 10;
+
 /// How long a message may wait for the decision that uses it (`Plan::gather_ms`).
 const UNDER_WAY: Duration = Duration::from_millis(20);
 
 const IN_DOUBT: &str = "in doubt: the job has failed again and again without a step further";
+const ENDED_EARLY: &str = "the rank ended well while others trained";
 const FORGOTTEN: &str = "an older copy of the store was put back, and nobody can say";
 
 /// I9 for jobs. Counts the blames that are true or excused.
@@ -90,7 +94,11 @@ fn compare(
         }))
     };
     let advanced = incident.last_step_before > before.furthest_step.max(before.last_step);
-    let repeats = !advanced && before.doubtful_in_row >= DOUBTFUL_MAX;
+    let window = job.spec.restart_policy.window;
+    let recent = before.doubtful.iter();
+    let recent = recent.filter(|at| incident.detected_at.since(**at) < window);
+    let repeats = !advanced && before.doubtful_in_row >= DOUBTFUL_MAX
+        || recent.count() >= DOUBTFUL_IN_WINDOW_MAX;
     let pays = incident.charged == Charged::Job;
     let mut deeds = world.truth.deeds.get(&run).into_iter().flatten();
     let first = deeds.find(|deed| !is_answered(before, &run, deed));
@@ -103,6 +111,10 @@ fn compare(
         return match (pays, first) {
             (true, _) if repeats => say(IN_DOUBT, Verdict::Excused),
             (true, _) if world.truth.rolled_back.is_some() => say(FORGOTTEN, Verdict::Excused),
+            // Nobody is named, and no network is between the ranks of one node.
+            (true, Some(deed)) if owns(deed.kind.words()) && incident.from_nodes == 1 => {
+                say(deed.kind.words(), Verdict::Missed)
+            }
             (true, _) => Err(format!(
                 "{} pays for the network: {}",
                 words::run(&run),
@@ -171,7 +183,7 @@ pub(super) fn is_answered(before: &JobRecord, run: &RunId, deed: &Deed) -> bool 
 
 /// Whether this is the job's own fault.
 fn owns(truly: &str) -> bool {
-    truly == Kind::RankFailed.words()
+    truly == Kind::RankFailed.words() || truly == ENDED_EARLY
 }
 
 fn refused_everywhere(world: &World, job: &JobRecord, run: &RunId) -> bool {
@@ -219,6 +231,14 @@ fn truth_of(
         Cause::WorkerFailed | Cause::WorkerKilled if culprit.starts_with("rank ") => {
             let rank: Option<u32> = culprit.split(' ').nth(1).and_then(|rank| rank.parse().ok());
             did(&|deed| deed.kind == Kind::RankFailed && deed.rank.map(|(rank, _)| rank) == rank)
+        }
+        // The others could not go on without it, whatever befell them meanwhile.
+        Cause::EndedEarly => {
+            let rank: Option<u32> = culprit.split(' ').nth(1).and_then(|rank| rank.parse().ok());
+            let ranks = &world.machines[machine].runs.get(run)?.ranks;
+            let ended = ranks.iter().find(|own| Some(own.report.rank) == rank)?;
+            let well = ended.report.exit.is_some_and(|exit| exit.is_success());
+            well.then_some((ENDED_EARLY, opened))
         }
         Cause::WorkerKilled => did(&|deed| matches!(deed.kind, Kind::RunnerKilled | Kind::NoPower)),
         Cause::StartFailed => did(&|deed| {

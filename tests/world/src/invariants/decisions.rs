@@ -16,6 +16,7 @@ pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change
         Change::PutJob(job) => {
             let broken = job_change(world, judge, job);
             let broken = broken.or_else(|| ends::are_asked_for(world, judge, job));
+            let broken = broken.or_else(|| unpaid::ends_somewhere(world, job));
             broken.or_else(|| blames::are_true(world, job))
         }
         Change::DeleteJob(uid) => deletion(world, judge, uid),

@@ -4,7 +4,8 @@
 //! them (`adopt`). To hand them over, the launcher executes this program in its own process: its
 //! children stay its children, and its memory is freed. To the runner, this program is the shim of
 //! every rank. Like torchrun, it passes signals on, ends the other ranks when one has failed, and
-//! exits with 1 after any failure. Unlike torchrun, it does not wait for other nodes at the end.
+//! exits with 1 after any failure. Unlike torchrun, it lets the others end by themselves first
+//! ([`OWN_END`]), and does not wait for other nodes at the end.
 //! torchrun must wait because one of the torchruns serves the TCPStore; our runner serves it.
 //!
 //! A rank that is restartable ends nobody else when it fails. It waits until the runner orders its
@@ -26,7 +27,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::rank_link::{RankLink, STOPPED};
+use crate::rank_link::{OWN_END, RankLink, STOPPED};
 use crate::ranks::Say;
 use crate::sys::{self, Child};
 use crate::{affinity, shim, time, tree};
@@ -103,6 +104,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
                 signals,
                 ranks,
                 termed: false,
+                term_at: None,
                 kill_at: None,
             }
             .attend()
@@ -231,6 +233,8 @@ struct Attendant {
     ranks: Vec<Rank>,
     /// A TERM has been passed on. The runner and the process group both send one for the same stop.
     termed: bool,
+    /// When to tell the ranks to end because another rank has failed.
+    term_at: Option<Duration>,
     /// When to kill the ranks that were told to end because another rank has failed.
     kill_at: Option<Duration>,
 }
@@ -254,11 +258,16 @@ impl Attendant {
             if over && now >= *give_up.get_or_insert(now + ACK) {
                 break;
             }
+            if self.term_at.is_some_and(|at| now >= at) {
+                (self.term_at, self.kill_at) = (None, Some(now + TERM_GRACE));
+                self.pass_on(libc::SIGTERM);
+            }
             if self.kill_at.is_some_and(|at| now >= at) {
                 self.kill_at = None;
                 self.signal(libc::SIGKILL);
             }
-            let until = [self.kill_at, give_up].into_iter().flatten().min();
+            let until = [self.term_at, self.kill_at, give_up];
+            let until = until.into_iter().flatten().min();
             let (signalled, spoken) = self.wait(until.map(|at| at.saturating_sub(now)));
             if signalled {
                 while let Some(signal) = sys::next_signal(&self.signals) {
@@ -394,9 +403,8 @@ impl Attendant {
     }
 
     fn one_has_failed(&mut self) {
-        if self.kill_at.is_none() {
-            self.kill_at = Some(time::boot() + TERM_GRACE);
-            self.pass_on(libc::SIGTERM);
+        if self.term_at.is_none() && self.kill_at.is_none() {
+            self.term_at = Some(time::boot() + OWN_END);
         }
     }
 }

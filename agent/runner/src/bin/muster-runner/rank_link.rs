@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use muster_runner::socket;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -14,6 +15,13 @@ use crate::ranks::{Hear, Say};
 
 /// Why a rank is not started although nothing is wrong.
 pub(crate) const STOPPED: &str = "the worker group is being stopped";
+
+/// How long the ranks of a node may go on after one of them has failed, before they are told to end. The
+/// first to end is not always the cause: a script that leaves its process group before its error ends it,
+/// as in a `finally`, ends after those that have lost it, and a signal would take its error away. The
+/// coordinator orders a stop sooner, as soon as it knows the cause. It waits 10 s for one
+/// (`muster-coordinator --own-end`), so this wait is for a node that no coordinator reaches.
+pub(crate) const OWN_END: Duration = Duration::from_secs(15);
 
 /// The connection to the runner. Both sides are our code and take turns, so writes and the wait for
 /// the first answer may block.

@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal};
 use rustix::thread::CpuSet;
 
 use crate::rank_env::OVER_RESTARTS;
-use crate::rank_link::{RankLink, STOPPED};
+use crate::rank_link::{OWN_END, RankLink, STOPPED};
 use crate::ranks::Say;
 use crate::sys::{self, Child};
 use crate::tree::{self, Reaped};
@@ -76,6 +76,8 @@ struct Shim {
     leads: bool,
     /// A TERM has been passed on.
     termed: bool,
+    /// When to pass on torchrun's TERM.
+    term_at: Option<Duration>,
     cpus: Option<CpuSet>,
 }
 
@@ -123,6 +125,7 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
         stderr,
         leads,
         termed: false,
+        term_at: None,
         cpus,
     })
 }
@@ -196,15 +199,27 @@ impl Shim {
     /// Runs until the program has ended.
     fn attend(&mut self, pid: Pid) -> Result<Exit, String> {
         loop {
-            let (signals, runner) = wait(&self.signals, Some(&self.runner.stream), None);
+            let now = time::boot();
+            if self.term_at.is_some_and(|at| now >= at) {
+                self.term_at = None;
+                self.pass(pid, libc::SIGTERM);
+            }
+            let until = self.term_at.map(|at| at.saturating_sub(now));
+            let (signals, runner) = wait(&self.signals, Some(&self.runner.stream), until);
             if signals {
                 while let Some(signal) = sys::next_signal(&self.signals) {
-                    if signal == libc::SIGCHLD {
-                        if let Some(exit) = reap(pid) {
-                            return Ok(exit);
+                    match signal {
+                        libc::SIGCHLD => {
+                            if let Some(exit) = reap(pid) {
+                                return Ok(exit);
+                            }
                         }
-                    } else {
-                        self.pass(pid, signal);
+                        // torchrun ends the others when one rank has failed. For a stop the runner
+                        // says the same over its connection.
+                        libc::SIGTERM => {
+                            self.term_at.get_or_insert(now + OWN_END);
+                        }
+                        signal => self.pass(pid, signal),
                     }
                 }
             }

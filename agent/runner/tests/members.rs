@@ -47,17 +47,34 @@ fn each_member_has_its_program_its_directory_and_its_ranks() {
 fn one_member_that_fails_ends_the_others_of_its_node() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    let fails = "while [ ! -e ../of-1/up ]; do sleep 0.01; done; exit 7";
+    let fails = "while [ ! -e ../of-1/up ]; do sleep 0.01; done; kill -SEGV $$";
     let waits = "touch up; exec sleep 1000";
     let members = vec![rig.member(0, 0, 1, fails), rig.member(1, 1, 1, waits)];
     client.start(rig.members(members));
     let status = client.until_dead();
     let exits: Vec<Exit> = status.ranks.iter().map(|rank| rank.exit.unwrap()).collect();
-    assert_eq!(exits[0], Exit::Code { code: 7 });
+    assert!(
+        matches!(exits[0], Exit::Signal { signal: 11, .. }),
+        "{exits:?}"
+    );
     assert!(
         matches!(exits[1], Exit::Signal { signal: 15, .. }),
         "{exits:?}"
     );
+}
+
+/// It may be the cause and about to say so.
+#[test]
+fn who_fails_after_the_first_may_end_by_itself() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    let first = "touch up; exit 1";
+    let cause = "while [ ! -e ../of-0/up ]; do sleep 0.01; done; sleep 0.5; echo 'ValueError: bad' >&2; exit 3";
+    let members = vec![rig.member(0, 0, 1, first), rig.member(1, 1, 1, cause)];
+    client.start(rig.members(members));
+    let status = client.until_dead();
+    let exits: Vec<Exit> = status.ranks.iter().map(|rank| rank.exit.unwrap()).collect();
+    assert_eq!(exits, [Exit::Code { code: 1 }, Exit::Code { code: 3 }]);
 }
 
 #[test]

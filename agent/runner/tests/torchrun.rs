@@ -123,6 +123,40 @@ if os.environ["RANK"] == "1":
     }
 }
 
+/// The script of the tutorials, with something to clean up. The rank that fails has left its group by
+/// the time at which its error ends it, and the other one is the first to end.
+#[test]
+fn a_rank_that_leaves_its_group_before_it_ends_keeps_its_own_error() {
+    let (rig, mut client) = serving(1);
+    let script = r#"
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+try:
+    dist.all_reduce(torch.ones(1))
+    print("step 1", flush=True)
+    if dist.get_rank() == 1:
+        raise ValueError("labels out of range")
+    dist.all_reduce(torch.ones(1))
+finally:
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    if rank == 1:
+        time.sleep(2)
+"#;
+    client.start(torchrun(&rig, 1, script));
+    let status = client.until_dead();
+    assert_eq!(exits(&status), [Some(Exit::Code { code: 1 }); 2]);
+    let reason = |rank: usize| status.ranks[rank].first_error.as_deref().unwrap();
+    assert!(
+        reason(0).contains("Connection closed by peer"),
+        "{}",
+        reason(0)
+    );
+    assert_eq!(reason(1), "ValueError: labels out of range");
+    let ended = |rank: usize| status.ranks[rank].exited_us.unwrap();
+    assert!(ended(0) < ended(1), "the victim ends first");
+}
+
 #[test]
 fn a_stop_reaches_the_script_once_and_a_lost_node_does_not_hold_up_the_end() {
     let (rig, mut client) = serving(2);

@@ -315,7 +315,11 @@ impl JobTurn<'_> {
         generation: &GenerationRecord,
         evidence: &[Evidence],
     ) -> Option<Judgement> {
-        let until = self.doubted_since() + self.policy.own_end;
+        // A coordinator that stood still has not heard what was said meanwhile.
+        let until = match self.is_listening() {
+            true => self.presence.listen_until,
+            false => self.doubted_since() + self.policy.own_end,
+        };
         // MPI's own programs end all ranks when one has failed.
         let awaits = !generation.layout.has_slots()
             && self.now < until

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use muster_core::id::Generation;
+
 use super::*;
 use crate::{
     blame::{Blame, Verdict},
@@ -112,7 +114,7 @@ fn compare(
             (true, _) if repeats => say(IN_DOUBT, Verdict::Excused),
             (true, _) if world.truth.rolled_back.is_some() => say(FORGOTTEN, Verdict::Excused),
             // Nobody is named, and no network is between the ranks of one node.
-            (true, Some(deed)) if owns(deed.kind.words()) && incident.from_nodes == 1 => {
+            (true, Some(deed)) if owns(deed.kind.words()) && on_one_node(before, from) => {
                 say(deed.kind.words(), Verdict::Missed)
             }
             (true, _) => Err(format!(
@@ -179,6 +181,12 @@ pub(super) fn is_answered(before: &JobRecord, run: &RunId, deed: &Deed) -> bool 
         && restarts.is_some_and(|(restarts, attempt)| {
             attempt < restarts.attempt || attempt == restarts.attempt && restarts.due.is_some()
         })
+}
+
+/// Whether one node had all members of this generation.
+fn on_one_node(before: &JobRecord, number: Generation) -> bool {
+    let generation = before.generation(number);
+    generation.is_some_and(|generation| generation.members.len() == 1)
 }
 
 /// Whether this is the job's own fault.

@@ -243,9 +243,10 @@ impl Attendant {
     /// Runs until all ranks have ended and the runner has written that down. True: all ended well.
     fn attend(mut self) -> Result<bool, String> {
         self.reap()?;
-        let ends_all = |rank: &Rank| rank.failed() && rank.order.is_none();
-        if self.ranks.iter().any(ends_all) {
-            self.one_has_failed();
+        let ends_all = |rank: &&Rank| rank.failed() && rank.order.is_none();
+        let not_started = self.ranks.iter().find(ends_all).and_then(|rank| rank.exit);
+        if let Some(exit) = not_started {
+            self.one_has_failed(exit);
         }
         let mut give_up = None;
         loop {
@@ -395,16 +396,28 @@ impl Attendant {
                     rank.pid
                 );
                 if rank.order.is_none() {
-                    self.one_has_failed();
+                    self.one_has_failed(exit);
                 }
             }
         }
         Ok(())
     }
 
-    fn one_has_failed(&mut self) {
-        if self.term_at.is_none() && self.kill_at.is_none() {
-            self.term_at = Some(time::boot() + OWN_END);
+    /// Who ends with a code, or by an abort, may have lost a peer that is about to end with an error of its
+    /// own. A crash or a kill needs no other explanation.
+    fn one_has_failed(&mut self, exit: Exit) {
+        let may_be_a_victim = match exit {
+            Exit::Code { .. } => true,
+            Exit::Signal { signal, .. } => signal == libc::SIGABRT,
+        };
+        let wait = if may_be_a_victim {
+            OWN_END
+        } else {
+            Duration::ZERO
+        };
+        if self.kill_at.is_none() {
+            let at = time::boot() + wait;
+            self.term_at = Some(self.term_at.map_or(at, |before| before.min(at)));
         }
     }
 }

@@ -19,8 +19,10 @@ use muster_runner::wire;
 const TAILS_MAX: usize = 16;
 const TAIL_LINES: usize = 20;
 const LINE_BYTES: usize = 500;
-/// The runner cuts a reason to 700 bytes and a mark.
+/// The runner cuts a reason to 700 bytes and a mark. The failed ranks whose last lines are not
+/// reported have less.
 const REASON_BYTES: usize = 703;
+const SHORT_REASON_BYTES: usize = 300;
 
 /// `this_boot` means that the status was made since the
 /// machine started.
@@ -86,7 +88,14 @@ fn rank_report(
         started_at: (rank.started_us != 0).then(|| at(rank.started_us)),
         exit: rank.exit.map(exit),
         exited_at: rank.exited_us.map(at),
-        first_error: first_error(rank),
+        first_error: first_error(
+            rank,
+            if shown {
+                REASON_BYTES
+            } else {
+                SHORT_REASON_BYTES
+            },
+        ),
         exception: rank
             .exception
             .as_ref()
@@ -114,9 +123,9 @@ fn rank_report(
 }
 
 /// Why the rank failed, or what it printed last.
-fn first_error(rank: &wire::RankStatus) -> Option<String> {
+fn first_error(rank: &wire::RankStatus, most: usize) -> Option<String> {
     let given = |text: &Option<String>| {
-        let text = text.as_deref().map(|text| clean(text, REASON_BYTES));
+        let text = text.as_deref().map(|text| clean(text, most));
         text.filter(|text| !text.is_empty())
     };
     given(&rank.first_error).or_else(|| {

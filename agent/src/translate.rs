@@ -7,9 +7,9 @@
 use std::net::SocketAddr;
 
 use muster_core::{
-    exit::Exit,
+    exit::{Exit, ExitClass},
     node::{GroupPhase, GroupStatus, SeenExit},
-    run::{Endpoint, RankReport, StepsShown},
+    run::{Endpoint, LAST_OUTPUT, RankException, RankReport, StepsShown},
     time::Timestamp,
 };
 use muster_runner::wire;
@@ -19,6 +19,10 @@ use muster_runner::wire;
 const TAILS_MAX: usize = 16;
 const TAIL_LINES: usize = 20;
 const LINE_BYTES: usize = 500;
+/// The runner cuts a reason to 700 bytes and a mark. The failed ranks whose last lines are not
+/// reported have less.
+const REASON_BYTES: usize = 703;
+const SHORT_REASON_BYTES: usize = 300;
 
 /// `this_boot` means that the status was made since the
 /// machine started.
@@ -84,11 +88,25 @@ fn rank_report(
         started_at: (rank.started_us != 0).then(|| at(rank.started_us)),
         exit: rank.exit.map(exit),
         exited_at: rank.exited_us.map(at),
-        first_error: rank
-            .first_error
-            .as_deref()
-            .map(cut)
-            .filter(|text| !text.is_empty()),
+        first_error: first_error(
+            rank,
+            if shown {
+                REASON_BYTES
+            } else {
+                SHORT_REASON_BYTES
+            },
+        ),
+        exception: rank
+            .exception
+            .as_ref()
+            .filter(|_| shown)
+            .map(|exception| RankException {
+                name: clean(&exception.name, REASON_BYTES),
+                text: clean(&exception.text, REASON_BYTES),
+                frames: exception.frames.iter().map(|frame| cut(frame)).collect(),
+                written: exception.written,
+            })
+            .filter(|exception| !exception.name.is_empty()),
         tail: lines.iter().map(|line| cut(line)).collect(),
         first_step: rank.first_step,
         first_step_at: rank.first_step_us.map(at),
@@ -102,6 +120,20 @@ fn rank_report(
             stepless_lines: rank.last_step.is_none().then(|| about(rank.stepless_lines)),
         },
     }
+}
+
+/// Why the rank failed, or what it printed last.
+fn first_error(rank: &wire::RankStatus, most: usize) -> Option<String> {
+    let given = |text: &Option<String>| {
+        let text = text.as_deref().map(|text| clean(text, most));
+        text.filter(|text| !text.is_empty())
+    };
+    given(&rank.first_error).or_else(|| {
+        let last = given(&rank.last_output)?;
+        // No older coordinator may take it for proof that a peer was lost.
+        let proves = exit(rank.exit?).class(Some(&last)) == ExitClass::PeerLost;
+        (!proves).then(|| format!("{LAST_OUTPUT}{last}"))
+    })
 }
 
 /// A count with one digit, so that it is seldom news.
@@ -134,16 +166,16 @@ fn exit(exit: wire::Exit) -> Exit {
 /// A line without characters that a terminal or a message cannot carry, cut to the longest length
 /// that is read.
 pub(crate) fn cut(line: &str) -> String {
+    clean(line, LINE_BYTES)
+}
+
+fn clean(line: &str, most: usize) -> String {
     let mut text: String = line
         .chars()
         .filter(|c| *c == '\t' || !c.is_control())
         .collect();
-    if text.len() > LINE_BYTES {
-        let mut end = LINE_BYTES;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
         text.push('…');
     }
     text
@@ -174,6 +206,8 @@ mod tests {
             stepless_lines: 0,
             tail: vec!["x\0".repeat(600); 30],
             first_error: None,
+            exception: None,
+            last_output: None,
             log_bytes: 0,
         }
     }
@@ -229,6 +263,24 @@ mod tests {
             })
         );
         assert_eq!(group.all_joined_at, Some(Timestamp(30)));
+    }
+
+    #[test]
+    fn the_last_output_is_marked_and_never_taken_for_proof() {
+        let failed = |first: Option<&str>, last: Option<&str>| {
+            let mut rank = rank(0, Some(wire::Exit::Code { code: 3 }));
+            rank.first_error = first.map(str::to_owned);
+            rank.last_output = last.map(str::to_owned);
+            let group = group_status(&status(vec![rank]), true);
+            group.ranks[0].first_error.clone()
+        };
+        let shown = Some("last output: tokenizer not found".to_owned());
+        assert_eq!(failed(None, Some("tokenizer not found")), shown);
+        let reason = "ValueError: bad".to_owned();
+        assert_eq!(failed(Some(&reason), Some("x")), Some(reason));
+        let victim = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer";
+        assert_eq!(failed(None, Some(victim)), None);
+        assert_eq!(failed(None, None), None);
     }
 
     #[test]

@@ -416,6 +416,25 @@ impl RunPhase {
     }
 }
 
+/// The beginning of a reason that is only what the rank printed last, because nothing says why it
+/// failed. It is for people.
+pub const LAST_OUTPUT: &str = "last output: ";
+
+/// A Python exception that ended a rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RankException {
+    /// The qualified type, as Python prints it.
+    pub name: String,
+    /// Its text in one line, cut where it is too long.
+    pub text: String,
+    /// The innermost frames, `FILE:LINE in FUNCTION`, the innermost last.
+    pub frames: Vec<String>,
+    /// The rank itself wrote it down when it left its script. Otherwise it was read in the output, where
+    /// it may be one that the script had handled.
+    pub written: bool,
+}
+
 /// What an agent reports about one rank. Times are on the sender's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -429,8 +448,11 @@ pub struct RankReport {
     pub started_at: Option<Timestamp>,
     pub exit: Option<Exit>,
     pub exited_at: Option<Timestamp>,
-    /// The line that says what went wrong, as far as it can be told from the other lines.
+    /// Why it failed, in one line. Text that begins with [`LAST_OUTPUT`] proves nothing.
     pub first_error: Option<String>,
+    /// The Python exception that this line is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exception: Option<RankException>,
     /// The last lines of stderr of a rank that failed.
     pub tail: Vec<String>,
     pub first_step: Option<u64>,
@@ -488,6 +510,7 @@ impl RankReport {
             exit: None,
             exited_at: None,
             first_error: None,
+            exception: None,
             tail: Vec::new(),
             first_step: None,
             first_step_at: None,

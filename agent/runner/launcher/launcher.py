@@ -34,6 +34,7 @@ STARTUP = frozenset(sys.modules)  # what every interpreter has loaded before a s
 
 import ast  # noqa: E402
 import atexit  # noqa: E402
+import builtins  # noqa: E402
 import ctypes  # noqa: E402
 import fcntl  # noqa: E402
 import gc  # noqa: E402
@@ -63,6 +64,10 @@ COPIES_MAX = 12
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 TORCH_SEED = 67280421310721  # c10/core/GeneratorImpl.h: default_rng_seed_val
+NOTE_TEXT = 4000  # characters of an exception's text that are written down
+NOTE_FILE = 200  # and of the name of each file in its traceback
+NOTE_FRAMES = 5
+GROUP = getattr(builtins, "BaseExceptionGroup", ())  # of CPython 3.11 and later
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 COERCED = os.environ.get("LC_CTYPE")  # in a C locale an interpreter sets it for all its children (PEP 538)
 

@@ -5,6 +5,7 @@ class Torchrun:
     """The parked lane: torchrun in this process."""
 
     peer_lost = ()
+    note = None
 
     def __init__(self, order):
         replace_environment(order["envs"][0])
@@ -190,6 +191,7 @@ class Script:
     def __init__(self, launcher, order, local, afresh, journal):
         self.argv = order["argv"]
         self.peer_lost = order["peer_lost"]
+        self.note = Note(launcher.folder, local)
         replace_environment(order["envs"][local])
         command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
         if afresh:
@@ -327,6 +329,83 @@ def fell_with_a_peer(signs, error):
     return raised_in.partition(".")[0] == "torch" or "gloo/transport/" in words
 
 
+class Note:
+    """Writes the exception that leaves a script into a file of the run's folder, so that the runner need not guess it from what was printed. Only
+    the rank's own process does so: a child that was forked from it comes through the same lines. A note that cannot be written is left out, and
+    the script does not notice. The functions are kept because a script may replace those of `os`."""
+
+    def __init__(self, folder, local):
+        self.path = f"{folder}/errors/{local}/left.json"
+        self.pid = os.getpid()
+        self.getpid, self.open, self.write, self.close, self.dumps = os.getpid, os.open, os.write, os.close, json.dumps
+
+    def take(self, error):
+        try:
+            if self.getpid() == self.pid:
+                self.put(error)
+        except Exception:
+            pass  # its text cannot be made, the disk is full, the folder is gone
+
+    def put(self, error):
+        words = {"name": type_name(error), "text": text_of(error), "frames": frames_of(error)}
+        if isinstance(error, SystemExit):
+            if error.code is None or error.code is False or error.code == 0:
+                return
+            words["name"] = "SystemExit"
+            words["text"] = str(error.code)[:NOTE_TEXT]
+            if isinstance(error.code, int):
+                words["code"] = int(error.code)
+            handled = None if error.__suppress_context__ else error.__context__
+            if handled is not None:
+                words["handling"] = [type_name(handled), text_of(handled)]
+        elif isinstance(error, GROUP):
+            words["parts"] = [f"{type_name(part)}: {text_of(part)}" for part in leaves(error)]
+        fd = self.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            self.write(fd, self.dumps(words, ensure_ascii=False).encode(errors="replace"))
+        finally:
+            self.close(fd)
+
+
+def type_name(error):
+    """The type as a traceback has it."""
+    kind = type(error)
+    module = kind.__module__
+    return kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
+
+
+def text_of(error):
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception:
+        text = "<exception str() failed>"
+    return str(text)[:NOTE_TEXT]
+
+
+def frames_of(error):
+    """The innermost frames, the innermost last."""
+    trace, frames = error.__traceback__, []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename != __file__:
+            frames.append(f"{code.co_filename[-NOTE_FILE:]}:{trace.tb_lineno} in {code.co_name}")
+        frames = frames[-NOTE_FRAMES:]
+        trace = trace.tb_next
+    return frames
+
+
+def leaves(group):
+    """The first exceptions of a group that are no groups themselves."""
+    found, left = [], [group]
+    while left and len(found) < NOTE_FRAMES:
+        error = left.pop(0)
+        if isinstance(error, GROUP):
+            left[:0] = error.exceptions
+        else:
+            found.append(error)
+    return found
+
+
 def end_without_teardown():
     """Ends a rank that failed because a peer was lost. Nobody knows that the world is broken until this process has ended, and finalizing torch
     takes half a second. So this ends threads, runs exit handlers and flushes files, in the interpreter's order, and finalizes no module."""
@@ -355,13 +434,17 @@ def run(plan):
     """Runs the plan and shows an exception as the interpreter would, without the frames of this file."""
     try:
         plan.go()
-    except SystemExit:
+    except SystemExit as error:
+        if plan.note:
+            plan.note.take(error)
         raise
     except BaseException as error:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         error.__traceback__ = trace
+        if plan.note:
+            plan.note.take(error)
         sys.excepthook(type(error), error, trace)
         if fell_with_a_peer(plan.peer_lost, error):
             end_without_teardown()

@@ -21,7 +21,7 @@ mod store;
 pub use member::MemberSpec;
 pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
 pub use order::{AdoptSpec, Lane, Order, ParkSpec};
-pub use rank::{ExitRecord, RankStatus};
+pub use rank::{ExitRecord, RankException, RankStatus};
 pub use store::{PortRange, StoreSpec, StoreStatus};
 
 /// Version of this protocol, in every message and file.

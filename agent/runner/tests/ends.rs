@@ -3,6 +3,7 @@
 
 mod rig;
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use muster_runner::leftovers::{self, Leftovers};
@@ -379,6 +380,66 @@ fn a_program_that_cannot_be_started_ends_as_in_a_shell() {
         status.ranks[0].tail,
         ["muster-shim: /nowhere/python: No such file or directory (os error 2)"]
     );
+}
+
+/// Each command, how it ends, and what names the reason.
+#[test]
+fn what_cannot_be_run_is_named_in_the_reason() {
+    let rig = Rig::new();
+    let file = |name: &str, text: &str, mode| {
+        let path = rig.dir.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let missing = rig.dir.join("nothing").to_str().unwrap().to_owned();
+    let old = file("old.sh", "#!/opt/nowhere/python3 -u\nprint(1)\n", 0o755);
+    let dos = file("dos.sh", "#!/bin/sh\r\nexit 0\r\n", 0o755);
+    let plain = file("plain.sh", "exit 0\n", 0o644);
+    let env = file("env.sh", "#!/usr/bin/env python9\n", 0o755);
+    let calls = file("calls.sh", "#!/bin/sh\ntrian --lr 1\n", 0o755);
+    let bash = "set -e; echo starts >&2; ./trian";
+    let cases: [(&[&str], i32, &str); 8] = [
+        (
+            &["trian"],
+            127,
+            "muster-shim: trian: command not found on PATH",
+        ),
+        (
+            &[&missing],
+            127,
+            "nothing: No such file or directory (os error 2)",
+        ),
+        (
+            &[&old],
+            127,
+            "old.sh: its interpreter /opt/nowhere/python3 is not there: No such file or directory (os error 2)",
+        ),
+        (
+            &[&dos],
+            127,
+            "dos.sh: its interpreter /bin/sh\\r is not there: No such file or directory (os error 2)",
+        ),
+        (&[&plain], 126, "plain.sh: Permission denied (os error 13)"),
+        (&[&env], 127, "env: ‘python9’: No such file or directory"),
+        (&[&calls], 127, "calls.sh: 2: trian: not found"),
+        (
+            &["bash", "-c", bash],
+            127,
+            "bash: line 1: ./trian: No such file or directory",
+        ),
+    ];
+    for (command, exit, reason) in cases {
+        let rig = Rig::new();
+        let mut client = rig.ready();
+        let mut spec = rig.direct(command);
+        spec.env.insert("LC_ALL".into(), "C.UTF-8".into());
+        client.start(spec);
+        let status = client.until_dead();
+        assert_eq!(exits(&status.ranks), [code(exit)], "{command:?}");
+        let found = status.ranks[0].first_error.as_deref().unwrap_or_default();
+        assert!(found.ends_with(reason), "{command:?}: {found}");
+    }
 }
 
 #[test]

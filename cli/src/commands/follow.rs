@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use muster_core::exit::{Exit, ExitClass};
-use muster_proto::v1::{Job, JobPhase, JobRef, JobStatus, WatchJobsRequest};
+use muster_proto::v1::{Job, JobPhase, JobRef, JobStatus, RankStatus, WatchJobsRequest};
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Status};
 
@@ -214,18 +214,21 @@ pub(crate) fn outcome(job: &Job, mirror: bool) -> Result<(), Failure> {
 /// The exit code of the rank that failed by itself, not of those that fell with it. A signal counts
 /// as in shells: 128 and the signal's number.
 fn culprit_code(status: &JobStatus) -> Option<u8> {
-    let ended = status.ranks.iter().filter_map(|rank| {
-        let exit = read_exit(&rank.state)?;
-        let error = Some(rank.first_error.as_str()).filter(|text| !text.is_empty());
-        Some((exit.class(error), rank.rank, exit))
-    });
-    let (_, _, exit) = ended
-        .filter(|(class, ..)| *class != ExitClass::Success)
-        .min()?;
-    match exit {
+    match read_exit(&culprit(&status.ranks)?.state)? {
         Exit::Code(code) => u8::try_from(code).ok(),
         Exit::Signal(signal) => u8::try_from(128 + signal).ok(),
     }
+}
+
+/// The rank that failed by itself, not one of those that fell with it.
+pub(crate) fn culprit(ranks: &[RankStatus]) -> Option<&RankStatus> {
+    let failed = ranks.iter().filter_map(|rank| {
+        let exit = read_exit(&rank.state)?;
+        let error = Some(rank.first_error.as_str()).filter(|text| !text.is_empty());
+        let class = exit.class(error);
+        (class != ExitClass::Success).then_some((class, rank))
+    });
+    Some(failed.min_by_key(|(class, rank)| (*class, rank.rank))?.1)
 }
 
 /// Reads "exit code 7" and "signal 9 (SIGKILL)", as `Exit` prints them.
@@ -239,8 +242,6 @@ fn read_exit(state: &str) -> Option<Exit> {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::RankStatus;
-
     use super::*;
 
     fn failed(ranks: &[(Exit, &str)]) -> Job {

@@ -23,6 +23,7 @@ fn job() -> Job {
         memory_bytes: error.is_empty().then_some(5_200 << 20),
         cpu_milli: error.is_empty().then_some(1_980),
         usage_unix_us: if error.is_empty() { NOW - 8_000_000 } else { 0 },
+        frames: Vec::new(),
     };
     let member = |node_rank, node: &str| MemberStatus {
         node: node.into(),

@@ -31,6 +31,9 @@ pub struct RankEnd {
     pub last_step: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
+    /// Where the exception was raised, the innermost frame last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frames: Vec<String>,
     #[serde(default, skip_serializing_if = "StepsShown::is_empty")]
     pub steps: StepsShown,
 }
@@ -57,6 +60,10 @@ impl From<&RankReport> for RankEnd {
             first_step: rank.first_step,
             last_step: rank.last_step,
             first_error: rank.first_error.clone(),
+            frames: rank
+                .exception
+                .as_ref()
+                .map_or_else(Vec::new, |exception| exception.frames.clone()),
             steps: rank.steps.clone(),
         }
     }

@@ -85,6 +85,8 @@ pub struct RankView {
     pub first_step: Option<u64>,
     pub last_step: Option<u64>,
     pub first_error: Option<String>,
+    /// Where the exception was raised, the innermost frame last.
+    pub frames: Vec<String>,
     pub steps: StepsShown,
 }
 
@@ -262,6 +264,7 @@ fn rank_view(node: &NodeName, rank: RankEnd) -> RankView {
         first_step: rank.first_step,
         last_step: rank.last_step,
         first_error: rank.first_error,
+        frames: rank.frames,
         steps: rank.steps,
     }
 }

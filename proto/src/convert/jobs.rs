@@ -380,6 +380,7 @@ fn rank(view: &RankView) -> v1::RankStatus {
         memory_bytes: None,
         cpu_milli: None,
         usage_unix_us: 0,
+        frames: view.frames.clone(),
     }
 }
 

@@ -44,12 +44,33 @@ pub struct RankStatus {
     /// Last lines of stderr, only for a rank that failed.
     #[serde(default)]
     pub tail: Vec<String>,
-    /// The line of stderr that says why the rank failed, if one was found.
+    /// Why the rank failed, in one line, if anything says it.
     #[serde(default)]
     pub first_error: Option<String>,
+    /// The exception that this line is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exception: Option<RankException>,
+    /// What the rank printed last, if nothing says why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_output: Option<String>,
     /// How many bytes this rank has written to stdout and stderr.
     #[serde(default)]
     pub log_bytes: u64,
+}
+
+/// A Python exception that ended a rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankException {
+    /// The qualified type, as Python prints it: `zipfile.BadZipFile`.
+    pub name: String,
+    /// Its text in one line, cut where it is too long.
+    pub text: String,
+    /// The innermost frames, `FILE:LINE in FUNCTION`, the innermost last.
+    #[serde(default)]
+    pub frames: Vec<String>,
+    /// The rank itself wrote it down when it left the script. Otherwise it was read in the output.
+    #[serde(default)]
+    pub written: bool,
 }
 
 /// One line of `exits.jsonl`.

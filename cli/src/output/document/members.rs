@@ -46,6 +46,9 @@ pub(super) struct Rank {
     first_step: Option<u64>,
     last_step: Option<u64>,
     first_error: Option<String>,
+    /// Where the exception was raised, the innermost frame last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    frames: Vec<String>,
     /// Resident memory of the rank's process and all its descendants.
     memory_bytes: Option<u64>,
     /// Thousandths of one CPU.
@@ -84,6 +87,7 @@ impl From<v1::RankStatus> for Rank {
             first_step: rank.first_step,
             last_step: rank.last_step,
             first_error: some(rank.first_error),
+            frames: rank.frames,
             memory_bytes: rank.memory_bytes,
             cpu_milli: rank.cpu_milli,
             usage_at: time(rank.usage_unix_us),

@@ -7,8 +7,8 @@ use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
     run::{
-        CheckpointReport, Endpoint, Key, LaneReport, RankReport, RunId, RunPhase, RunReport,
-        StepsShown,
+        CheckpointReport, Endpoint, Key, LaneReport, RankException, RankReport, RunId, RunPhase,
+        RunReport, StepsShown,
     },
     time::Timestamp,
 };
@@ -32,6 +32,8 @@ const RANKS_MAX: usize = 256;
 const JOINED_MAX: usize = 128 << 10;
 /// 128 bits.
 const KEY_DIGITS: usize = 32;
+/// Frames of an exception. The runner keeps 5.
+const FRAMES_MAX: usize = 16;
 /// Lines of a failed rank's output. The runner keeps the last 20.
 const TAIL_MAX: usize = 64;
 
@@ -112,7 +114,27 @@ fn rank_to_wire(rank: &RankReport, now: Timestamp) -> v1::RankReport {
         step_format: rank.steps.format.clone().unwrap_or_default(),
         stepless_lines: rank.steps.stepless_lines,
         attempt: rank.attempt,
+        exception: rank.exception.as_ref().map(exception_to_wire),
     }
+}
+
+fn exception_to_wire(exception: &RankException) -> v1::RankException {
+    v1::RankException {
+        name: exception.name.clone(),
+        text: exception.text.clone(),
+        frames: exception.frames.clone(),
+        written: exception.written,
+    }
+}
+
+fn exception_from_wire(field: &str, wire: v1::RankException) -> Result<RankException, Malformed> {
+    let at = |name: &str| format!("{field}.{name}");
+    Ok(RankException {
+        name: required_text(&at("name"), wire.name, SENTENCE_MAX)?,
+        text: text(&at("text"), wire.text, SENTENCE_MAX)?,
+        frames: texts(&at("frames"), wire.frames, FRAMES_MAX, SENTENCE_MAX)?,
+        written: wire.written,
+    })
 }
 
 fn exit_to_wire(exit: Exit) -> v1::Exit {
@@ -267,6 +289,10 @@ fn rank_from_wire(
             wire.first_error,
             SENTENCE_MAX,
         )?,
+        exception: wire
+            .exception
+            .map(|exception| exception_from_wire(&format!("{field}.exception"), exception))
+            .transpose()?,
         tail: texts(&format!("{field}.tail"), wire.tail, TAIL_MAX, SENTENCE_MAX)?,
         first_step: wire.first_step,
         first_step_at: at(wire.first_step_age_us, now),

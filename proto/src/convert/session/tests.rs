@@ -17,8 +17,8 @@ use muster_core::{
     protocol,
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
-        LauncherReport, LauncherState, Program, RankReport, RunId, RunPhase, RunReport, Seated,
-        Start, StepsShown, Target,
+        LauncherReport, LauncherState, Program, RankException, RankReport, RunId, RunPhase,
+        RunReport, Seated, Start, StepsShown, Target,
     },
     spec::{Framework, Launch},
 };
@@ -70,8 +70,21 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
 
 fn rank(number: u32) -> impl Strategy<Value = RankReport> {
     let step = || option::of(any::<u64>());
+    let exception = (
+        "[A-Za-z.]{1,20}",
+        "[ -~]{0,20}",
+        collection::vec("[ -~]{0,20}", 0..4),
+        any::<bool>(),
+    )
+        .prop_map(|(name, text, frames, written)| RankException {
+            name,
+            text,
+            frames,
+            written,
+        });
     let words = (
         option::of(".{1,40}".prop_filter("no NUL", |t| !t.contains('\0'))),
+        option::of(exception),
         collection::vec("[ -~]{0,20}", 0..4),
     );
     (
@@ -95,7 +108,7 @@ fn rank(number: u32) -> impl Strategy<Value = RankReport> {
         .prop_map(
             move |(
                 (local_rank, pid, started_at, exit, exited_at),
-                (first_error, tail),
+                (first_error, exception, tail),
                 (first_step, first_step_at, last_step, last_step_at),
                 (total, loss, rate, format, stepless_lines),
             )| {
@@ -108,6 +121,7 @@ fn rank(number: u32) -> impl Strategy<Value = RankReport> {
                     exit,
                     exited_at,
                     first_error,
+                    exception,
                     tail,
                     first_step,
                     first_step_at,
@@ -560,7 +574,13 @@ fn the_largest_report_fits_a_message() {
                 started_at: Some(NOW),
                 exit: Some(Exit::Signal(11)),
                 exited_at: Some(NOW),
-                first_error: Some("e".repeat(500)),
+                first_error: Some("e".repeat(if (rank as usize) < failed { 706 } else { 303 })),
+                exception: ((rank as usize) < failed).then(|| RankException {
+                    name: "n".repeat(163),
+                    text: "e".repeat(703),
+                    frames: vec!["f".repeat(243); 5],
+                    written: true,
+                }),
                 tail: if (rank as usize) < failed {
                     tail.clone()
                 } else {

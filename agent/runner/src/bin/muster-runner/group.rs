@@ -20,8 +20,8 @@ use muster_runner::wire::{
 
 use crate::output::Output;
 use crate::parked::Parked;
-use crate::time::micros;
-use crate::why;
+use crate::time::{self, micros};
+use crate::why::{Files, Reason};
 
 /// How long a launcher may outlive its last rank during a stop. torchrun needs about 0.1 s, but
 /// waits 300 s at an exit barrier that not all nodes will reach.
@@ -58,6 +58,11 @@ impl Expected {
         let own = self.0.iter().find(|ranks| ranks.contains(&rank))?;
         Some(rank - own.start)
     }
+
+    /// The place of a global rank among all ranks of its node.
+    pub(crate) fn place(&self, rank: u32) -> Option<usize> {
+        self.0.iter().cloned().flatten().position(|own| own == rank)
+    }
 }
 
 /// `0..4`, or `0..1, 5..6`.
@@ -88,7 +93,9 @@ pub(crate) struct Rank {
     /// How the attempt before ended. Shown until this one has started.
     before: Option<RankStatus>,
     tail: Vec<String>,
-    first_error: Option<String>,
+    reason: Reason,
+    /// What the rank may leave for the runner to read.
+    pub(crate) files: Files,
 }
 
 /// One process and its end.
@@ -196,11 +203,15 @@ impl Group {
         let alone = self.spec.as_ref().is_some_and(|s| s.may_restart(rank));
         let entry = self.ranks.get_mut(&rank)?;
         let process = entry.process.as_mut()?;
+        let process_start = process.started_us;
         let record = process.end(Some(rank), entry.attempt, exit, at_us)?;
         if !exit.success() {
             self.failed |= !alone;
             entry.tail = entry.output.tail(ranks);
-            entry.first_error = why::first_error(&entry.tail);
+            let left = entry
+                .files
+                .read(time::wall(Duration::from_micros(process_start)));
+            entry.reason = entry.output.reason(exit, left);
         }
         Some(record)
     }
@@ -288,7 +299,7 @@ impl Group {
 }
 
 impl Rank {
-    pub(crate) fn new(local_rank: u32, output: Output) -> Self {
+    pub(crate) fn new(local_rank: u32, output: Output, files: Files) -> Self {
         Self {
             local_rank,
             output,
@@ -297,7 +308,8 @@ impl Rank {
             ordered: false,
             before: None,
             tail: Vec::new(),
-            first_error: None,
+            reason: Reason::default(),
+            files,
         }
     }
 
@@ -330,7 +342,9 @@ impl Rank {
                 0
             },
             tail: self.tail.clone(),
-            first_error: self.first_error.clone(),
+            first_error: self.reason.first_error.clone(),
+            exception: self.reason.exception.clone(),
+            last_output: self.reason.last_output.clone(),
             log_bytes: self.output.bytes,
         })
     }

@@ -6,13 +6,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use muster_runner::wire::MAX_RANKS;
+use muster_runner::wire::{Exit, MAX_RANKS};
 use muster_steps::{Formats, Reader, Step};
 use rustix::io::Errno;
 
 use crate::lines::{Lines, Seen};
 use crate::logs::Log;
 use crate::mouth::Mouth;
+use crate::why::{Finder, Left, Reason};
 
 /// How many lines of stderr are kept for a failed rank, and how many bytes of each.
 const TAIL_LINES: usize = 20;
@@ -40,6 +41,7 @@ pub(crate) struct Output {
     log: Log,
     streams: [Option<Stream>; 2],
     tail: VecDeque<Vec<u8>>,
+    why: Finder,
     mouth: Option<Mouth>,
     pub(crate) bytes: u64,
     pub(crate) steps: Steps,
@@ -76,6 +78,7 @@ impl Output {
             log,
             streams: streams(stdout, stderr)?,
             tail: VecDeque::new(),
+            why: Finder::default(),
             mouth,
             bytes: 0,
             steps: Steps::default(),
@@ -94,6 +97,7 @@ impl Output {
         self.close(stamp);
         self.streams = streams;
         self.tail.clear();
+        self.why = Finder::default();
         (self.bytes, self.steps) = (0, Steps::default());
         Ok(())
     }
@@ -129,6 +133,7 @@ impl Output {
         };
         let mut known = Known {
             tail: &mut self.tail,
+            why: &mut self.why,
             mouth: self.mouth.as_mut(),
             steps: &mut self.steps,
         };
@@ -164,6 +169,7 @@ impl Output {
             let Some(stream) = stream else { continue };
             let mut known = Known {
                 tail: &mut self.tail,
+                why: &mut self.why,
                 mouth: self.mouth.as_mut(),
                 steps: &mut self.steps,
             };
@@ -204,6 +210,22 @@ impl Output {
         self.log.rest();
     }
 
+    /// Why the rank failed that ended so. Its output has been drained; a last line without an end is
+    /// not in it yet.
+    pub(crate) fn reason(&mut self, exit: Exit, left: Left) -> Reason {
+        let pending = self.streams[1].as_ref().map(|s| s.lines.pending());
+        if let Some(line) = pending.filter(|line| !line.is_empty()) {
+            let at = self
+                .steps
+                .last
+                .as_ref()
+                .map_or(Duration::ZERO, |last| last.1);
+            let step = self.steps.last.as_ref().map(|(step, _)| step.count);
+            self.why.line(line, at, step);
+        }
+        self.why.reason(exit, left)
+    }
+
     /// The last lines of stderr. With many ranks each gets an equal, shorter share.
     pub(crate) fn tail(&self, ranks: u32) -> Vec<String> {
         let per_line = (TAILS / TAIL_LINES / ranks.clamp(1, MAX_RANKS) as usize).min(TAIL_LINE);
@@ -240,6 +262,7 @@ fn streams(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<[Option<Stream>; 2]> 
 /// What is learned from an output while it passes.
 struct Known<'a> {
     tail: &'a mut VecDeque<Vec<u8>>,
+    why: &'a mut Finder,
     mouth: Option<&'a mut Mouth>,
     steps: &'a mut Steps,
 }
@@ -252,6 +275,8 @@ impl Known<'_> {
                     mouth.say(line);
                 }
                 if side == 1 {
+                    let step = self.steps.last.as_ref().map(|(step, _)| step.count);
+                    self.why.line(line, now, step);
                     if self.tail.len() == TAIL_LINES {
                         self.tail.pop_front();
                     }
@@ -263,6 +288,7 @@ impl Known<'_> {
             Seen::Redrawn(text) => text,
         };
         if let Some(step) = self.steps.reader.look(formats, text, now) {
+            self.why.stepped(side == 1, step.count, now);
             self.steps.first.get_or_insert((step.count, now));
             self.steps.last = Some((step, now));
         } else if self.steps.first.is_none() {

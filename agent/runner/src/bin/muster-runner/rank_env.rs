@@ -31,7 +31,7 @@ pub(crate) const OVER_RESTARTS: [(&str, &str); 2] = [
 
 /// The folder, in the runner's directory, in which `@record` notes each rank's exception. torchrun
 /// makes such files too.
-const ERRORS: &str = "errors";
+pub(crate) const ERRORS: &str = "errors";
 
 /// The numbers of one rank.
 pub(crate) struct Place {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use muster_runner::socket;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use serde::Serialize;
 
 use crate::ranks::{Hear, Say};
 
@@ -79,8 +80,12 @@ impl RankLink {
     }
 
     pub(crate) fn say(&mut self, say: &Say) -> Result<(), String> {
+        self.tell(say)
+    }
+
+    pub(crate) fn tell(&mut self, words: &impl Serialize) -> Result<(), String> {
         self.stream
-            .write_all(&line(say))
+            .write_all(&line(words))
             .map_err(|e| format!("runner: {e}"))
     }
 
@@ -105,8 +110,8 @@ impl RankLink {
     }
 }
 
-fn line(say: &Say) -> Vec<u8> {
-    let mut line = serde_json::to_vec(say).expect("numbers always serialize");
+fn line(words: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(words).expect("numbers always serialize");
     line.push(b'\n');
     line
 }

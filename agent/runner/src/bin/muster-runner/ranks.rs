@@ -50,6 +50,23 @@ pub(crate) enum Say {
     },
 }
 
+/// `started` with what only a shim below torchrun knows.
+#[derive(Serialize)]
+pub(crate) struct Told {
+    #[serde(flatten)]
+    pub(crate) say: Say,
+    #[serde(flatten)]
+    pub(crate) more: More,
+}
+
+/// What a line from the shim may say besides.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct More {
+    /// The file in which `@record` notes the rank's exception, as torchrun has named it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error_file: Option<String>,
+}
+
 /// A line to the shim: `ok` after each line of the shim, `signal` at any time, `error` as the last
 /// line. `restart` tells the attendant to start a rank again that has ended. The rank then has a
 /// connection of its own again.
@@ -78,6 +95,7 @@ pub(crate) enum Event {
         pid: i32,
         start_time: u64,
         at_us: u64,
+        error_file: Option<String>,
     },
     Exited {
         rank: u32,
@@ -286,7 +304,12 @@ impl Shim {
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
             let say = serde_json::from_slice(&line[..end])
                 .map_err(|e| format!("not a line of a shim: {e}"))?;
-            events.push(self.check(say, seen, expected)?);
+            let mut event = self.check(say, seen, expected)?;
+            if let Event::Started { error_file, .. } = &mut event {
+                let more: More = serde_json::from_slice(&line[..end]).unwrap_or_default();
+                *error_file = more.error_file;
+            }
+            events.push(event);
         }
         if self.buffer.len() > MAX_LINE {
             return Err(format!("a line is longer than {MAX_LINE} bytes"));
@@ -370,6 +393,7 @@ impl Shim {
                     pid,
                     start_time,
                     at_us,
+                    error_file: None,
                 })
             }
             (Say::Exited { exit, at_us }, Stage::Started(rank)) => {

@@ -259,8 +259,12 @@ impl Runner {
                     pid,
                     start_time,
                     at_us,
+                    error_file,
                 } => {
                     if let Some(entry) = self.group.ranks.get_mut(&rank) {
+                        if let Some(file) = error_file {
+                            entry.files.with_error_file(file.into());
+                        }
                         entry.process = Some(Process {
                             pid,
                             start_time,

@@ -6,7 +6,7 @@
 //! its runner kills everything below it, so no orphans remain.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,7 +22,7 @@ use rustix::thread::CpuSet;
 
 use crate::rank_env::OVER_RESTARTS;
 use crate::rank_link::{OWN_END, RankLink, STOPPED};
-use crate::ranks::Say;
+use crate::ranks::{More, Say, Told};
 use crate::sys::{self, Child};
 use crate::tree::{self, Reaped};
 use crate::{affinity, keeper, time};
@@ -46,6 +46,9 @@ pub(crate) const PASSED: [i32; 6] = [
     libc::SIGUSR1,
     libc::SIGUSR2,
 ];
+
+/// The longest path of an error file that is told. A line to the runner must not get too long.
+const ERROR_FILE_MAX: usize = 1024;
 
 /// How long the runner may take to write an exit down. It syncs once, which takes less than this
 /// even on a busy disk.
@@ -176,12 +179,19 @@ impl Shim {
         self.stderr = None;
         let raw = pid.as_raw_nonzero().get();
         let start_time = Stat::of(raw).map_or(0, |s| s.start_time);
-        let started = Say::Started {
-            pid: raw,
-            start_time,
-            at_us,
+        let started = Told {
+            say: Say::Started {
+                pid: raw,
+                start_time,
+                at_us,
+            },
+            more: More {
+                error_file: std::env::var("TORCHELASTIC_ERROR_FILE")
+                    .ok()
+                    .filter(|file| file.len() <= ERROR_FILE_MAX),
+            },
         };
-        let exit = match self.runner.say(&started).and_then(|()| self.attend(pid)) {
+        let exit = match self.runner.tell(&started).and_then(|()| self.attend(pid)) {
             Ok(exit) => exit,
             Err(lost) => {
                 self.kill_everything();
@@ -306,7 +316,7 @@ pub(crate) fn say_not_started(
     // The write may fail if nobody reads. The exit code says the same.
     let _ = rustix::io::write(
         stderr,
-        format!("muster-shim: {program}: {error}\n").as_bytes(),
+        format!("muster-shim: {}\n", why_not_started(program, error)).as_bytes(),
     );
     let me = std::process::id() as i32;
     let at_us = time::boot_us();
@@ -318,6 +328,35 @@ pub(crate) fn say_not_started(
     })?;
     runner.say(&Say::Exited { exit, at_us })?;
     Ok(exit)
+}
+
+/// Names what is missing. The kernel says "No such file or directory" of a script that is there, if the
+/// interpreter of its first line is not.
+fn why_not_started(program: &str, error: &io::Error) -> String {
+    let names_a_file = program.contains('/');
+    match error.raw_os_error() {
+        Some(libc::ENOENT) if !names_a_file => format!("{program}: command not found on PATH"),
+        Some(libc::ENOENT) => match interpreter_of(program) {
+            Some(interpreter) => {
+                format!("{program}: its interpreter {interpreter} is not there: {error}")
+            }
+            None => format!("{program}: {error}"),
+        },
+        _ => format!("{program}: {error}"),
+    }
+}
+
+/// The interpreter that the first line of a script names.
+fn interpreter_of(program: &str) -> Option<String> {
+    let file = std::fs::File::open(program).ok()?;
+    // The kernel reads 256 bytes (BINPRM_BUF_SIZE).
+    let mut first = Vec::new();
+    file.take(256).read_to_end(&mut first).ok()?;
+    let line = first.split(|byte| *byte == b'\n').next()?;
+    let words = String::from_utf8_lossy(line.strip_prefix(b"#!")?).into_owned();
+    // A file from Windows has a carriage return there, which the kernel takes for a part of the name.
+    let name = words.trim_matches([' ', '\t']).split([' ', '\t']).next()?;
+    Some(name.escape_debug().to_string())
 }
 
 /// Waits for a signal or for a line from the runner. Returns which of the two came.

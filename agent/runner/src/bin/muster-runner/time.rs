@@ -1,6 +1,6 @@
 //! The two clocks: boot time for every comparison, wall time for log lines only.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -13,6 +13,12 @@ pub(crate) fn boot() -> Duration {
 /// Boot time in microseconds, as the wire carries it.
 pub(crate) fn boot_us() -> u64 {
     micros(boot())
+}
+
+/// The wall clock time of a moment since boot, by the two clocks as they are now.
+pub(crate) fn wall(at: Duration) -> SystemTime {
+    let now = SystemTime::now();
+    now.checked_sub(boot().saturating_sub(at)).unwrap_or(now)
 }
 
 pub(crate) fn micros(at: Duration) -> u64 {

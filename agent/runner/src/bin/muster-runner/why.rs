@@ -1,141 +1,458 @@
-//! Finds the line that says why a rank failed, in the last lines of its stderr.
+//! Finds the one line that says why a rank failed. It never decides who is to blame.
 //!
-//! It takes the last line that looks like a Python exception, else a crash message of the C library
-//! or the interpreter, else what MPI's programs and Muster's own say of another process. Python prints the outermost exception of a chain last, and a user sees that
-//! one first.
+//! There are three sources, and the first one that says something wins:
+//!
+//! 1. What the rank itself wrote down when an exception left its script (`left.rs`). Only ranks that
+//!    were forked from a launcher do this. Nothing is guessed then.
+//! 2. What torch's `@record` wrote into the error file, in every lane.
+//! 3. What passed on stderr. All of it is read as it passes, so no amount of output after it hides it.
+//!
+//! Of what passed on stderr, the last traceback wins, and the last exception of its chain. It does not win
+//!
+//! - if it was of a thread, a child process, a destructor or an exit handler: such a one counts only
+//!   where nothing else is found, because the script went on;
+//! - if it only says that a child failed, and the child's own traceback came right before it;
+//! - if another one before it was printed by torch's hook, which only an exception that leaves the
+//!   script reaches;
+//! - if the script went on after it: it had been handled. The script went on if steps were
+//!   shown later, or if so much was printed that it cannot be a summary ([`AFTER_EXIT`]).
+//!
+//! A crash (`terminate called`, `Segmentation fault`) after a traceback that stands is a consequence of the interpreter's end, unless the
+//! crash shows that the script itself was still running. Without a traceback the crash wins, then the error that a program or a shell tells
+//! before it ends (`train.py: error: ...`, `line 3: foo: command not found`). For the exit codes of
+//! shells (126, 127) that comes first. Where all of this finds nothing, the last line is shown, marked as what
+//! it is: it proves nothing.
 
-/// The reason, without torch's prefix `[rank0]:`, or none.
-pub(crate) fn first_error(lines: &[String]) -> Option<String> {
-    let bare = || lines.iter().rev().map(|line| without_rank(line));
-    bare()
-        .find(|line| is_exception(line))
-        .or_else(|| bare().find(|line| is_crash(line)))
-        .or_else(|| bare().find(|line| is_of_mpi(line)))
-        .map(str::to_owned)
+mod left;
+mod traceback;
+mod words;
+
+use std::time::Duration;
+
+use muster_runner::wire::{Exit, RankException};
+use traceback::{Line, Parser, Raised};
+use words::Word;
+
+pub(crate) use left::{Files, Left};
+
+/// The most bytes of a line that are looked at. Messages that matter are shorter.
+const LINE: usize = 4 << 10;
+
+/// How many lines may follow the traceback with which a process ends by an exit code, and by a signal. A tracker's
+/// summary has 30 to 40.
+const AFTER_EXIT: u32 = 60;
+const AFTER_SIGNAL: u32 = 20;
+
+/// How many lines may follow the error that a program tells before it ends.
+const AFTER_ERROR: u32 = 10;
+
+/// stdout and stderr are two pipes. A step on stdout came after a traceback if it is this much
+/// younger.
+const SURELY_LATER: Duration = Duration::from_millis(250);
+
+/// Why a rank failed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reason {
+    pub(crate) first_error: Option<String>,
+    pub(crate) exception: Option<RankException>,
+    /// The last line, if there is no reason.
+    pub(crate) last_output: Option<String>,
 }
 
-/// torch's excepthook writes `[rank3]: ` in front of every line.
-fn without_rank(line: &str) -> &str {
-    line.strip_prefix("[rank")
-        .and_then(|rest| rest.split_once("]:"))
-        .filter(|(rank, _)| rank.bytes().all(|b| b.is_ascii_digit()))
-        .map_or(line, |(_, text)| text.strip_prefix(' ').unwrap_or(text))
+/// Reads one rank's stderr as it passes.
+#[derive(Default)]
+pub(crate) struct Finder {
+    parser: Parser,
+    /// Where the exception goes that the parser is reading.
+    reading: Option<Slot>,
+    main: Option<Seen<Raised>>,
+    aside: Option<Seen<Raised>>,
+    crash: Option<Seen<Crash>>,
+    error: Option<Seen<String>>,
+    mpi: Option<String>,
+    last: Last,
+    /// The next line is in a box that is an error message.
+    boxed: bool,
 }
 
-/// Accepts `package.SomeError: text`, `SomeError`, `KeyboardInterrupt`: a dotted name whose last
-/// part ends like an exception's, then a colon or nothing. Lines of a traceback are indented, so
-/// they are no such names.
-fn is_exception(line: &str) -> bool {
-    let name = line
-        .split_once(": ")
-        .map_or(line.strip_suffix(':').unwrap_or(line), |(name, _)| name);
-    let parts_are_names = name.split('.').all(|part| {
-        part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-            && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-    });
-    let last = name.rsplit('.').next().unwrap_or(name);
-    parts_are_names
-        && [
-            "Error",
-            "Exception",
-            "Interrupt",
-            "SystemExit",
-            "Timeout",
-            "Expired",
-            "Failure",
-        ]
-        .iter()
-        .any(|end| last.ends_with(end))
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    Main,
+    Aside,
 }
 
-fn is_crash(line: &str) -> bool {
-    [
-        "Fatal Python error",
-        "Segmentation fault",
-        "Bus error",
-        "Aborted",
-        "terminate called",
-        "double free",
-        "Killed",
-    ]
-    .iter()
-    .any(|start| line.starts_with(start))
+struct Crash {
+    text: String,
+    /// How many of the next lines belong to it.
+    more: u8,
+    /// The interpreter's own report shows that the script was still running.
+    in_script: bool,
 }
 
-/// What a member of an MPI job says of the others: `muster-lend`, `muster-rsh`, and Open MPI's `mpirun`.
-fn is_of_mpi(line: &str) -> bool {
-    let of_lender = [
-        "muster-lend: MPI rank ",
-        "muster-lend: Open MPI rank ",
-        "muster-lend: the daemon above",
-        "muster-lend: the launcher's connection broke",
-    ];
-    let of_launcher = [
-        "noticed that process rank",
-        "has lost communication with a remote daemon",
-    ];
-    let gone = line.starts_with("muster-rsh: ") && line.contains(" is gone: ");
-    gone || of_lender.iter().any(|words| line.starts_with(words))
-        || of_launcher.iter().any(|words| line.contains(words))
+/// Something that was seen, and what came after it.
+struct Seen<T> {
+    what: T,
+    at: Duration,
+    lines: u32,
+    /// Different counts of steps that were shown.
+    steps: u32,
+    step: Option<u64>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::first_error;
+#[derive(Default)]
+struct Last {
+    plain: String,
+    chatter: String,
+    is_chatter: bool,
+}
 
-    #[test]
-    fn the_reason_in_the_tail() {
-        let cases: [(&[&str], Option<&str>); 12] = [
-            (
-                &[
-                    "Traceback (most recent call last):",
-                    "  File \"x\"",
-                    "ValueError: bad",
-                ],
-                Some("ValueError: bad"),
-            ),
-            (
-                &["[rank0]: torch.OutOfMemoryError: CUDA out of memory."],
-                Some("torch.OutOfMemoryError: CUDA out of memory."),
-            ),
-            (
-                &[
-                    "KeyError: 1",
-                    "During handling of",
-                    "RuntimeError: two",
-                    "done",
-                ],
-                Some("RuntimeError: two"),
-            ),
-            (&["AssertionError"], Some("AssertionError")),
-            (&["KeyboardInterrupt"], Some("KeyboardInterrupt")),
-            (
-                &[
-                    "Fatal Python error: Segmentation fault",
-                    "",
-                    "Current thread 0x1:",
-                ],
-                Some("Fatal Python error: Segmentation fault"),
-            ),
-            (
-                &["Segmentation fault (core dumped)"],
-                Some("Segmentation fault (core dumped)"),
-            ),
-            (
-                &["ValueError: x", "Segmentation fault"],
-                Some("ValueError: x"),
-            ),
-            (&["    raise ValueError: x", "see Error: y z"], None),
-            (
-                &["muster-rsh: pi-worker-0 is gone: it does not answer", "x"],
-                Some("muster-rsh: pi-worker-0 is gone: it does not answer"),
-            ),
-            (&["warning: 3 Errors"], None),
-            (&[], None),
-        ];
-        for (lines, reason) in cases {
-            let lines: Vec<String> = lines.iter().map(|l| (*l).to_owned()).collect();
-            assert_eq!(first_error(&lines).as_deref(), reason, "{lines:?}");
+impl<T> Seen<T> {
+    fn new(what: T, at: Duration, step: Option<u64>) -> Option<Self> {
+        Some(Self {
+            what,
+            at,
+            lines: 0,
+            steps: 0,
+            step,
+        })
+    }
+
+    /// Notes a step. True: the script went on.
+    fn step(&mut self, of_stderr: bool, count: u64, now: Duration) -> bool {
+        self.steps += u32::from(self.step.replace(count) != Some(count));
+        // A progress bar is drawn once more when it is closed at the end.
+        if of_stderr {
+            self.steps > 1
+        } else {
+            now >= self.at + SURELY_LATER
+        }
+    }
+
+    /// Whether a process that ended so may have ended by this.
+    fn stands(&self, exit: Exit) -> bool {
+        // The interpreter ends with 1 after an exception. With any other end, the script has handled it.
+        let most = match exit {
+            Exit::Code { code: 1 } => return self.lines <= AFTER_EXIT,
+            Exit::Code { .. } => AFTER_EXIT,
+            Exit::Signal { .. } => AFTER_SIGNAL,
+        };
+        self.lines <= most && self.steps <= 1
+    }
+}
+
+impl Finder {
+    /// Takes a line of stderr.
+    pub(crate) fn line(&mut self, bytes: &[u8], now: Duration, step: Option<u64>) {
+        let text = clean(bytes);
+        match self.parser.line(&text) {
+            Line::Part => {}
+            Line::Raised => self.raised(now, step),
+            Line::More => {
+                let raised = self.parser.raised().clone();
+                match (self.reading, &mut self.main, &mut self.aside) {
+                    (Some(Slot::Main), Some(seen), _) | (Some(Slot::Aside), _, Some(seen)) => {
+                        seen.what = raised;
+                    }
+                    _ => {}
+                }
+            }
+            Line::Other => self.other(traceback::without_rank(&text).1, now, step),
+        }
+    }
+
+    /// Notes a step that one of the two outputs has shown.
+    pub(crate) fn stepped(&mut self, of_stderr: bool, count: u64, now: Duration) {
+        forget_if(&mut self.main, |seen| seen.step(of_stderr, count, now));
+        forget_if(&mut self.aside, |seen| seen.step(of_stderr, count, now));
+        forget_if(&mut self.crash, |seen| seen.step(of_stderr, count, now));
+        forget_if(&mut self.error, |seen| seen.step(of_stderr, count, now));
+    }
+
+    fn raised(&mut self, now: Duration, step: Option<u64>) {
+        let raised = self.parser.raised().clone();
+        self.error = None;
+        if raised.aside {
+            self.reading = Some(Slot::Aside);
+            self.aside = Seen::new(raised, now, step);
+            return;
+        }
+        let exit = Exit::Code { code: 1 };
+        let cause = [&mut self.main, &mut self.aside]
+            .into_iter()
+            .flatten()
+            .find(|seen| seen.stands(exit));
+        if let Some(cause) = cause
+            && (tells_of_a_child(&raised) || cause.what.left && !raised.left)
+        {
+            (cause.lines, self.reading) = (0, None);
+            let own = self.main.is_some();
+            if !own {
+                self.main = self.aside.take();
+            }
+            return;
+        }
+        self.reading = Some(Slot::Main);
+        self.main = Seen::new(raised, now, step);
+    }
+
+    fn other(&mut self, text: &str, now: Duration, step: Option<u64>) {
+        if text.is_empty() {
+            return;
+        }
+        if self.of_crash(text) || self.of_box(text, now, step) {
+            return;
+        }
+        let word = words::look(text);
+        if text.starts_with([' ', '\t']) && word != Word::Chatter {
+            if !self.last.is_chatter {
+                join(&mut self.last.plain, text);
+            }
+            return;
+        }
+        self.last.is_chatter = word == Word::Chatter;
+        if !matches!(word, Word::Chatter) {
+            count(&mut self.main);
+            count(&mut self.aside);
+            count(&mut self.crash);
+            count(&mut self.error);
+        }
+        match word {
+            Word::Chatter => {
+                self.last.chatter = traceback::one_line(text, traceback::REASON);
+                return;
+            }
+            Word::Crash(crash, more) => {
+                // faulthandler repeats the abort that the C++ library or glibc has explained.
+                let repeats =
+                    crash.starts_with("Fatal Python error: Aborted") || crash == "Aborted";
+                if !(repeats && self.crash.is_some()) {
+                    let crash = Crash {
+                        text: crash,
+                        more,
+                        in_script: false,
+                    };
+                    self.crash = Seen::new(crash, now, step);
+                }
+            }
+            Word::Error(error) => self.error = Seen::new(error, now, step),
+            Word::Mpi(words) => self.mpi = Some(words),
+            Word::Plain => {}
+        }
+        self.last.plain = traceback::one_line(text, traceback::REASON);
+    }
+
+    /// Whether the line belongs to the crash before it.
+    fn of_crash(&mut self, text: &str) -> bool {
+        let Some(Seen { what: crash, .. }) = &mut self.crash else {
+            return false;
+        };
+        if crash.text.starts_with("Fatal Python error: ") && text.starts_with("  File \"") {
+            crash.in_script |= text.ends_with(" in <module>");
+            return true;
+        }
+        let more = ["Exception raised from ", "frame #", "Fatal Python error: "];
+        if crash.more == 0
+            || words::is_chatter(text)
+            || more.iter().any(|word| text.starts_with(word))
+        {
+            crash.more = 0;
+            return false;
+        }
+        crash.more -= 1;
+        join(&mut crash.text, text);
+        true
+    }
+
+    /// typer and rich draw a box around an error message.
+    fn of_box(&mut self, text: &str, now: Duration, step: Option<u64>) -> bool {
+        if text.starts_with("╭─ Error ─") {
+            self.boxed = true;
+            return true;
+        }
+        let inside = std::mem::take(&mut self.boxed) && text.starts_with('│');
+        if inside {
+            let words = text.trim_matches(['│', ' ']);
+            self.error = Seen::new(format!("Error: {words}"), now, step);
+        }
+        inside || text.starts_with('╰')
+    }
+
+    /// Why the rank failed that ended so, and that left this behind.
+    pub(crate) fn reason(&self, exit: Exit, left: Left) -> Reason {
+        if let Some(raised) = &left.written {
+            return Reason::raised(raised, raised.line(), true);
+        }
+        let Some(exited) = left.exited else {
+            return match &left.recorded {
+                Some(raised) => Reason::raised(raised, raised.line(), true),
+                None => self.seen(exit),
+            };
+        };
+        // The script has ended itself. Its text or the exception that it was handling says more than the
+        // code.
+        let line = match (exited.text, exited.handling) {
+            (Some(text), Some(handling)) => {
+                Some(format!("{text} (while handling {})", handling.line()))
+            }
+            (Some(text), None) => Some(text),
+            (None, Some(handling)) if self.told(2).is_none() => Some(handling.line()),
+            (None, _) => None,
+        };
+        let seen = match line {
+            Some(line) => Reason::said(traceback::cut(line, traceback::REASON)),
+            None => self.seen(exit),
+        };
+        let frames = seen
+            .exception
+            .as_ref()
+            .is_some_and(|seen| !seen.frames.is_empty());
+        let exception = if frames {
+            seen.exception
+        } else {
+            Some(exited.exception)
+        };
+        Reason { exception, ..seen }
+    }
+
+    /// The reason that stderr shows.
+    fn seen(&self, exit: Exit) -> Reason {
+        let by_shell = matches!(exit, Exit::Code { code: 126 | 127 });
+        let by_python = exit == Exit::Code { code: 1 };
+        let main = self.main.as_ref().filter(|seen| seen.stands(exit));
+        let crash = self.crash.as_ref().filter(|seen| seen.stands(exit));
+        let in_script = crash.filter(|seen| seen.what.in_script);
+        let told = |most| {
+            self.told(most)
+                .filter(|_| matches!(exit, Exit::Code { .. }))
+        };
+        let first = match exit {
+            _ if by_shell => told(AFTER_ERROR),
+            Exit::Code { .. } if !by_python && main.is_some() => told(3),
+            _ => None,
+        };
+        if let Some(error) = first {
+            return Reason::said(error.to_owned());
+        }
+        if let Some(crash) = in_script.filter(|_| !by_python) {
+            return Reason::said(crash.what.text.clone());
+        }
+        if let Some(main) = main {
+            return Reason::raised(&main.what, main.what.line(), false);
+        }
+        if let Some(crash) = crash {
+            return Reason::said(crash.what.text.clone());
+        }
+        if let Some(error) = told(AFTER_ERROR) {
+            return Reason::said(error.to_owned());
+        }
+        let exited = matches!(exit, Exit::Code { .. });
+        if let Some(aside) = self
+            .aside
+            .as_ref()
+            .filter(|seen| exited && seen.stands(exit))
+        {
+            return Reason::raised(&aside.what, aside.what.line(), false);
+        }
+        if let Some(mpi) = &self.mpi {
+            return Reason::said(mpi.clone());
+        }
+        let last = [&self.last.plain, &self.last.chatter];
+        let last = last.into_iter().find(|line| !line.is_empty());
+        Reason {
+            last_output: last.filter(|_| exited).cloned(),
+            ..Reason::default()
+        }
+    }
+
+    /// The error that a program has told, if at most so many lines followed.
+    fn told(&self, most: u32) -> Option<&str> {
+        let error = self.error.as_ref().filter(|seen| seen.lines <= most)?;
+        Some(&error.what)
+    }
+}
+
+impl Reason {
+    fn said(text: String) -> Self {
+        Self {
+            first_error: Some(text),
+            ..Self::default()
+        }
+    }
+
+    fn raised(raised: &Raised, line: String, written: bool) -> Self {
+        Self {
+            exception: Some(raised.exception(written)),
+            ..Self::said(line)
         }
     }
 }
+
+impl Raised {
+    fn exception(&self, written: bool) -> RankException {
+        RankException {
+            name: self.name.clone(),
+            text: self.text.clone(),
+            frames: self.frames.iter().cloned().collect(),
+            written,
+        }
+    }
+}
+
+/// Exceptions of those that start other processes: they say only that one has failed.
+fn tells_of_a_child(raised: &Raised) -> bool {
+    let name = raised.name.rsplit('.').next().unwrap_or_default();
+    [
+        "ChildFailedError",
+        "CalledProcessError",
+        "ProcessExitedException",
+    ]
+    .contains(&name)
+}
+
+fn forget_if<T>(slot: &mut Option<Seen<T>>, over: impl FnOnce(&mut Seen<T>) -> bool) {
+    if slot.as_mut().is_some_and(over) {
+        *slot = None;
+    }
+}
+
+fn count<T>(slot: &mut Option<Seen<T>>) {
+    if let Some(seen) = slot {
+        seen.lines = seen.lines.saturating_add(1);
+    }
+}
+
+/// Adds a line to a text of bounded length.
+fn join(text: &mut String, line: &str) {
+    if text.len() < traceback::REASON {
+        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        *text = traceback::cut(
+            format!("{text} {line}").trim_start().to_owned(),
+            traceback::REASON,
+        );
+    }
+}
+
+/// A line as text, without colours and without what a person does not see at its end.
+fn clean(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LINE)]);
+    if !text.contains('\x1b') {
+        return text.trim_end().to_owned();
+    }
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = &*text;
+    while let Some(at) = rest.find('\x1b') {
+        clean.push_str(&rest[..at]);
+        // ECMA-48: CSI, parameters, one final byte from `@` to `~`.
+        rest = match rest[at + 1..].strip_prefix('[') {
+            Some(csi) => csi
+                .find(|c: char| ('@'..='~').contains(&c))
+                .map_or("", |end| &csi[end + 1..]),
+            None => &rest[at + 1..],
+        };
+    }
+    clean.push_str(rest);
+    clean.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use muster_runner::wire::{ExitRecord, Phase, Refusal, RefusalKind};
 
 use super::{Group, Rank};
+use crate::why::Reason;
 
 impl Group {
     /// Whether attempt `attempt` of a rank must be ordered now. False: it was ordered before.
@@ -83,7 +84,7 @@ impl Rank {
         self.output.go_on(stdout, stderr, stamp)?;
         (self.before, self.process) = (before, None);
         (self.attempt, self.ordered) = (self.attempt + 1, false);
-        (self.tail, self.first_error) = (Vec::new(), None);
+        (self.tail, self.reason) = (Vec::new(), Reason::default());
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use muster_runner::wire::{Refusal, RefusalKind};
 use super::Runner;
 use crate::group::Rank;
 use crate::poll::{Interest, Source};
-use crate::time;
+use crate::{time, why};
 
 impl Runner {
     /// Orders attempt `attempt` of a rank, if it was not ordered before.
@@ -54,7 +54,10 @@ impl Runner {
     ) -> io::Result<()> {
         let Some(entry) = self.group.ranks.get_mut(&rank) else {
             let output = self.take_output(rank + 1, &record::rank_log(rank), stdout, stderr)?;
-            self.group.ranks.insert(rank, Rank::new(local_rank, output));
+            let place = self.group.expected().and_then(|all| all.place(rank));
+            let files = place.map(why::Files::of).unwrap_or_default();
+            let rank_entry = Rank::new(local_rank, output, files);
+            self.group.ranks.insert(rank, rank_entry);
             return Ok(());
         };
         // A process that the attempt before has left behind may hold them open.

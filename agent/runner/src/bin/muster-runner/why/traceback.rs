@@ -1,0 +1,525 @@
+//! Reads Python's tracebacks by their shape, one line of stderr at a time, in bounded memory.
+//!
+//! `Idle` -> header -> `Frames` (indented lines) -> the line at the header's indentation, which
+//! names the exception whatever it is called -> `Text` (the rest of its text) -> `Idle`.
+//!
+//! The margin of the header is the margin of all its lines: torch's `[rank3]: `, a prefix that some
+//! other program puts before each line, the bars of an exception group. rich draws a box instead. A traceback that
+//! follows a text that ends with a colon belongs to that text: its exception is told as the inner
+//! one.
+
+use std::collections::VecDeque;
+
+/// The longest reason, so that it can be one line of a table. With a mark of the cut it stays below
+/// what a report carries.
+pub(super) const REASON: usize = 700;
+/// How many frames are kept, the innermost ones, and how many bytes of each.
+pub(super) const FRAMES: usize = 5;
+pub(super) const FRAME: usize = 240;
+/// Exceptions of a group that are told, and how much of each.
+const LEAVES: usize = 4;
+const LEAF: usize = 160;
+/// How many lines of other writers may stand between two lines of one traceback.
+const NOISE: u8 = 20;
+/// A line that announces a traceback of a thread counts for the next ones: `future: <Task ...>` may
+/// stand between them.
+const ANNOUNCED: u8 = 3;
+
+const HEADER: &str = "Traceback (most recent call last)";
+
+/// An exception as a traceback has shown it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Raised {
+    /// The qualified type.
+    pub(super) name: String,
+    /// Its text in one line.
+    pub(super) text: String,
+    /// `FILE:LINE in FUNCTION`, the innermost last.
+    pub(super) frames: VecDeque<String>,
+    /// It was of a thread, of a child process or of a destructor, which ends nobody.
+    pub(super) aside: bool,
+    /// torch's hook for exceptions that leave the script has printed it.
+    pub(super) left: bool,
+    /// What a traceback in its text or the parts of a group say.
+    inner: Vec<String>,
+}
+
+impl Raised {
+    /// Type and text, as Python prints them, in one line.
+    pub(super) fn line(&self) -> String {
+        let said = self.said();
+        let colon = if said.is_empty() { "" } else { ": " };
+        cut(format!("{}{colon}{said}", self.name), REASON)
+    }
+
+    /// The text, with what the exceptions in it say.
+    pub(super) fn said(&self) -> String {
+        let inner = self.inner.join("; ");
+        let between = match &*self.text {
+            "" => "",
+            _ if inner.is_empty() => "",
+            text if text.ends_with([':', '.']) => " ",
+            _ => ": ",
+        };
+        format!("{}{between}{inner}", self.text)
+    }
+}
+
+/// What one line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Of no traceback.
+    Other,
+    /// Of a traceback.
+    Part,
+    /// The one that names the exception: [`Parser::raised`] is a new one.
+    Raised,
+    /// More about the exception that [`Parser::raised`] is.
+    More,
+}
+
+#[derive(Default)]
+pub(super) struct Parser {
+    state: State,
+    margin: Margin,
+    raised: Raised,
+    /// For how many more lines a header would be that of a thread, a child or a destructor.
+    announced: u8,
+    /// The exceptions that follow belong to the chain of one that ended nobody.
+    chain_aside: bool,
+    noise: u8,
+    /// The text so far ends with a colon, so more of it follows.
+    open: bool,
+    /// The text has had an empty line, or enough of it was taken.
+    full: bool,
+    /// The traceback being read stands in the text of [`Parser::raised`].
+    within: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Idle,
+    Frames,
+    Text,
+}
+
+#[derive(Clone, Default, PartialEq, Eq)]
+enum Margin {
+    #[default]
+    None,
+    Torch,
+    /// What stood before the header. It is a margin only if the next line has it as well.
+    Perhaps(String),
+    Lead(String),
+    /// The bars of a group, whose outermost stand at this column.
+    Group(usize),
+    /// rich's box.
+    Box,
+    /// Python names a script that it cannot compile without a header.
+    Compiler,
+}
+
+impl Parser {
+    pub(super) fn raised(&self) -> &Raised {
+        &self.raised
+    }
+
+    pub(super) fn line(&mut self, raw: &str) -> Line {
+        let (torch, line) = without_rank(raw);
+        if line.is_empty() && self.state != State::Idle {
+            self.full |= self.state == State::Text && !self.raised.text.is_empty();
+            return Line::Part;
+        }
+        if let Margin::Perhaps(lead) = &self.margin {
+            self.margin = if line.starts_with(lead) {
+                Margin::Lead(lead.clone())
+            } else {
+                Margin::None
+            };
+        }
+        match self.state {
+            State::Idle => self.idle(torch, line),
+            State::Frames => self.frame(torch, line),
+            State::Text => self.more(torch, line),
+        }
+    }
+
+    fn idle(&mut self, torch: bool, line: &str) -> Line {
+        self.announced = self.announced.saturating_sub(1);
+        if announces(line) {
+            self.announced = ANNOUNCED;
+            return Line::Part;
+        }
+        if self.header(torch, line, false) {
+            return Line::Part;
+        }
+        if let Some((file, number)) = uncompiled(line) {
+            self.begin(false, Margin::Compiler, false);
+            self.push_frame(format!("{file}:{number}"));
+            return Line::Part;
+        }
+        Line::Other
+    }
+
+    /// Begins a traceback if this line is the header of one.
+    fn header(&mut self, torch: bool, line: &str, within: bool) -> bool {
+        let Some(at) = line.find(HEADER) else {
+            return false;
+        };
+        let (before, after) = (&line[..at], &line[at + HEADER.len()..]);
+        let margin = match before {
+            _ if before.trim_start().starts_with('╭') => Margin::Box,
+            _ if after != ":" => return false,
+            _ if before.ends_with("+ Exception Group ") => {
+                Margin::Group(before.len() - "+ Exception Group ".len())
+            }
+            _ if torch => Margin::Torch,
+            "" | "Original " | "Exception Group " => Margin::None,
+            _ => Margin::Perhaps(before.to_owned()),
+        };
+        self.begin(torch, margin, within);
+        true
+    }
+
+    fn begin(&mut self, torch: bool, margin: Margin, within: bool) {
+        (self.state, self.noise, self.within) = (State::Frames, 0, within);
+        if within {
+            return;
+        }
+        let aside = self.announced > 0 || std::mem::take(&mut self.chain_aside);
+        self.announced = 0;
+        self.margin = margin;
+        (self.open, self.full) = (false, false);
+        self.raised = Raised {
+            aside,
+            left: torch,
+            ..Raised::default()
+        };
+    }
+
+    /// The line without the margin. None: it is of another writer.
+    fn bare<'a>(&self, torch: bool, line: &'a str) -> Option<&'a str> {
+        match &self.margin {
+            Margin::Torch => torch.then_some(line),
+            Margin::Lead(lead) => line.strip_prefix(lead.as_str()),
+            Margin::None | Margin::Compiler | Margin::Perhaps(_) => Some(line),
+            Margin::Group(_) | Margin::Box => None,
+        }
+    }
+
+    fn frame(&mut self, torch: bool, line: &str) -> Line {
+        match self.margin {
+            Margin::Group(column) => return self.group(column, torch, line),
+            Margin::Box if line.trim_start().starts_with(['│', '╭', '╰']) => {
+                if let Some(frame) = boxed_frame(line) {
+                    self.push_frame(frame);
+                }
+                return Line::Part;
+            }
+            _ => {}
+        }
+        if self.margin != Margin::Box {
+            match self.bare(torch, line) {
+                None => return self.noise(torch, line),
+                Some(text) if text.starts_with([' ', '\t', '>']) => {
+                    if let Some(frame) = frame_of(text) {
+                        self.push_frame(frame);
+                    }
+                    return Line::Part;
+                }
+                Some(text) => return self.name(torch, text, line),
+            }
+        }
+        self.name(torch, line, line)
+    }
+
+    /// The line that names the exception.
+    fn name(&mut self, torch: bool, text: &str, line: &str) -> Line {
+        let named = exception(text)
+            .filter(|(name, _)| self.margin != Margin::Compiler || name.ends_with("Error"));
+        let Some((name, rest)) = named.filter(|_| !super::words::is_chatter(text)) else {
+            return self.noise(torch, line);
+        };
+        self.state = State::Text;
+        if self.within {
+            (self.within, self.full, self.open) = (false, true, false);
+            let inner = Raised {
+                name: name.into(),
+                text: rest.trim_end().into(),
+                ..Raised::default()
+            };
+            self.raised.inner = vec![cut(inner.line(), LEAF)];
+            return Line::More;
+        }
+        (self.raised.name, self.raised.text) = (name.into(), cut(rest.trim_end().into(), REASON));
+        self.open = text.ends_with(':');
+        Line::Raised
+    }
+
+    /// A line of another writer in the middle of a traceback. After too many the traceback is given up.
+    fn noise(&mut self, torch: bool, line: &str) -> Line {
+        self.noise += 1;
+        let compiler = self.margin == Margin::Compiler && self.noise > 3;
+        if compiler || self.noise > NOISE || line.contains(HEADER) {
+            let text = !self.raised.name.is_empty();
+            self.state = if text { State::Text } else { State::Idle };
+            (self.within, self.full) = (false, self.full || text);
+            return if text {
+                self.more(torch, line)
+            } else {
+                self.idle(torch, line)
+            };
+        }
+        Line::Other
+    }
+
+    /// A line after the one that named the exception.
+    fn more(&mut self, torch: bool, line: &str) -> Line {
+        if let Margin::Group(column) = self.margin {
+            return self.group(column, torch, line);
+        }
+        let Some(text) = self
+            .bare(torch, line)
+            .filter(|_| self.margin != Margin::Box)
+        else {
+            return self.over(torch, line);
+        };
+        if chains(text) {
+            self.chain_aside = self.raised.aside;
+            self.state = State::Idle;
+            return Line::Part;
+        }
+        if text.contains(HEADER) {
+            let within = text.starts_with("Original ") || self.open;
+            if within && self.raised.inner.is_empty() && self.header(torch, text, true) {
+                return Line::Part;
+            }
+            return self.over(torch, line);
+        }
+        let indented = text.starts_with([' ', '\t']);
+        if !torch && super::words::is_chatter(text) {
+            return self.over(torch, line);
+        }
+        let known = self.margin == Margin::Torch;
+        if belongs_not(text) {
+            self.full = true;
+            return Line::Part;
+        }
+        if !(known || indented || self.open && !self.full) {
+            return self.over(torch, line);
+        }
+        self.join(text);
+        Line::More
+    }
+
+    /// Adds a line to the text.
+    fn join(&mut self, text: &str) {
+        let text = text.trim();
+        self.open = text.ends_with(':') && !self.full;
+        if self.full || is_rule(text) {
+            self.open |= is_rule(text);
+            return;
+        }
+        let own = &mut self.raised.text;
+        if !own.is_empty() {
+            own.push(' ');
+        }
+        own.push_str(text);
+        if own.len() > REASON {
+            self.full = true;
+            *own = cut(std::mem::take(own), REASON);
+        }
+    }
+
+    /// The traceback is over, and this line is another one.
+    fn over(&mut self, torch: bool, line: &str) -> Line {
+        (self.state, self.margin) = (State::Idle, Margin::None);
+        self.idle(torch, line)
+    }
+
+    /// A line between the bars of an exception group.
+    fn group(&mut self, column: usize, torch: bool, line: &str) -> Line {
+        let bar = line.len() - line.trim_start().len();
+        let (Some(sign), deeper) = (line[bar..].chars().next(), bar > column) else {
+            return self.over(torch, line);
+        };
+        if sign != '|' && sign != '+' || bar < column {
+            return self.over(torch, line);
+        }
+        let text = line[bar + 1..].strip_prefix(' ').unwrap_or_default();
+        if sign == '+' || text.is_empty() {
+            return Line::Part;
+        }
+        let inner = &mut self.raised.inner;
+        if chains(text) {
+            if deeper {
+                inner.pop();
+            }
+            return Line::Part;
+        }
+        if text.starts_with([' ', '\t']) || text.contains(HEADER) {
+            if let Some(frame) = frame_of(text).filter(|_| !deeper) {
+                self.push_frame(frame);
+            }
+            return Line::Part;
+        }
+        let Some((name, rest)) = exception(text) else {
+            return Line::Part;
+        };
+        if !deeper {
+            if !self.raised.name.is_empty() && self.state == State::Text {
+                return Line::Part;
+            }
+            self.state = State::Text;
+            (self.raised.name, self.raised.text) = (name.into(), cut(rest.into(), REASON));
+            return Line::Raised;
+        }
+        if !name.ends_with("ExceptionGroup") && inner.len() < LEAVES {
+            inner.push(cut(text.trim_end().into(), LEAF));
+        }
+        Line::More
+    }
+
+    fn push_frame(&mut self, frame: String) {
+        if self.within {
+            return;
+        }
+        if self.raised.frames.len() == FRAMES {
+            self.raised.frames.pop_front();
+        }
+        self.raised.frames.push_back(cut(frame, FRAME));
+    }
+}
+
+/// An exception whose whole text is known, as the rank itself wrote it down.
+pub(super) fn whole(name: &str, text: &str, parts: &[String]) -> Raised {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default();
+    let mut parser = Parser {
+        state: State::Text,
+        margin: Margin::Torch,
+        open: first.is_empty() || first.trim_end().ends_with(':'),
+        raised: Raised {
+            name: cut(name.into(), LEAF),
+            text: cut(first.trim().into(), REASON),
+            left: true,
+            ..Raised::default()
+        },
+        ..Parser::default()
+    };
+    for line in lines {
+        // The margin says that each line is of the text.
+        parser.line(&format!("[rank0]: {line}"));
+    }
+    let mut raised = parser.raised;
+    let parts = parts.iter().take(LEAVES);
+    raised.inner.extend(parts.map(|part| one_line(part, LEAF)));
+    raised
+}
+
+/// torch's hook writes `[rank3]: ` in front of every line.
+pub(super) fn without_rank(line: &str) -> (bool, &str) {
+    let text = line
+        .strip_prefix("[rank")
+        .and_then(|rest| rest.split_once("]:"))
+        .filter(|(rank, _)| rank.bytes().all(|b| b.is_ascii_digit()));
+    match text {
+        // `[rank3]:[W1126 ...` is a log line of C++.
+        Some((_, text)) if !text.starts_with('[') => (true, text.strip_prefix(' ').unwrap_or(text)),
+        _ => (false, line),
+    }
+}
+
+/// Lines before a traceback that ends nobody.
+fn announces(line: &str) -> bool {
+    let begins = [
+        "Exception in thread ",
+        "Exception ignored ",
+        "Exception in callback ",
+        "Unhandled exception in thread",
+        "Error in atexit.",
+        "Error in sys.excepthook",
+        "--- Logging error ---",
+    ];
+    begins.iter().any(|words| line.starts_with(words))
+        || line.starts_with("Process ") && line.ends_with(':')
+        || line.ends_with("exception was never retrieved")
+}
+
+fn chains(line: &str) -> bool {
+    line == "During handling of the above exception, another exception occurred:"
+        || line == "The above exception was the direct cause of the following exception:"
+}
+
+/// Lines of an exception's text that say where in C++ it was made.
+fn belongs_not(line: &str) -> bool {
+    ["frame #", "Exception raised from ", "C++ CapturedTraceback"]
+        .iter()
+        .any(|words| line.starts_with(words))
+        || line == "\"\"\""
+}
+
+fn is_rule(line: &str) -> bool {
+    line.len() > 3 && line.bytes().all(|b| b == b'=' || b == b'-')
+}
+
+/// `  File "train.py", line 3, in main`, also with loguru's mark.
+fn frame_of(line: &str) -> Option<String> {
+    let line = line.trim_start_matches(['>', ' ', '\t']);
+    let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
+    match rest.split_once(", in ") {
+        Some((number, function)) => Some(format!("{file}:{number} in {function}")),
+        None => Some(format!("{file}:{}", number(rest)?)),
+    }
+}
+
+/// `  File "train.py", line 3`: a place in a script that Python cannot compile.
+fn uncompiled(line: &str) -> Option<(&str, &str)> {
+    let (file, rest) = line.strip_prefix("  File \"")?.split_once("\", line ")?;
+    Some((file, number(rest)?))
+}
+
+fn number(text: &str) -> Option<&str> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then_some(text)
+}
+
+/// `│ /job/train.py:5 in main    │`
+fn boxed_frame(line: &str) -> Option<String> {
+    let text = line.trim_matches(['│', ' ']);
+    let (place, function) = text.split_once(" in ")?;
+    let (file, line) = place.rsplit_once(':')?;
+    number(line)?;
+    (!file.contains(' ') && !function.contains(' ')).then(|| text.to_owned())
+}
+
+/// The type and the text of a line that names an exception: a dotted name, then a colon and a text,
+/// or nothing.
+pub(super) fn exception(line: &str) -> Option<(&str, &str)> {
+    let (name, text) = match line.split_once(": ") {
+        Some(parts) => parts,
+        None => (line.strip_suffix(':').unwrap_or(line), ""),
+    };
+    let is_name = |part: &str| {
+        part == "<locals>"
+            || part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+    };
+    name.split('.').all(is_name).then_some((name, text))
+}
+
+/// The text in one line of at most so many bytes.
+pub(super) fn one_line(text: &str, most: usize) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    cut(words.join(" "), most)
+}
+
+/// At most so many bytes, with a mark if something is missing.
+pub(super) fn cut(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
+        text.push('…');
+    }
+    text
+}

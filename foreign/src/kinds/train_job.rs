@@ -7,7 +7,7 @@ use super::Job;
 use crate::{
     draft::{Converted, Draft},
     fields::{Object, Rule, Rules},
-    launch::Procs,
+    launch::{Launch, Procs},
     options::Cluster,
     pod::{Main, Pod},
     procs,
@@ -239,7 +239,7 @@ impl World<'_, '_> {
                 "is torchtune, for which the operator makes up arguments that Muster does not know",
             );
         }
-        let launch = roles::start(pod, STYLE, log)?;
+        let launch = roles::start(pod, STYLE, log).unwrap_or_else(Launch::unknown);
         let at = &pod.container;
         let said = match (count("numProcPerNode", log), procs) {
             (Some((at, count)), _) => (Procs::Count(count), at.clone()),
@@ -249,10 +249,15 @@ impl World<'_, '_> {
             (None, _) => (Procs::Count(pod.cpus.unwrap_or(1).max(1)), at.clone()),
         };
         let procs = match launch.procs.is_none() && launch.by == crate::launch::By::Itself {
-            true => 1,
-            false => procs::count(&launch, Some(said), Procs::Auto, pod.gpus, at, log)?,
+            true => Some(1),
+            false => procs::count(&launch, Some(said), Procs::Auto, pod.gpus, at, log),
         };
-        super::nodes_agree(&launch, (nodes.0, nodes.0), nodes.0, log);
+        let sizes = super::Sizes {
+            replicas: nodes,
+            min: None,
+            max: None,
+        };
+        let super::Sizes { replicas, min, max } = super::nodes(&launch, sizes, &[], log);
         // A JobSet's pods start their container again, until their Job gives up.
         let restarts = match restarts {
             (limit, None) => Ends {
@@ -273,10 +278,10 @@ impl World<'_, '_> {
             meta: job.meta,
             pod,
             launch: &launch,
-            replicas: nodes,
-            min: None,
-            max: None,
-            procs,
+            replicas,
+            min,
+            max,
+            procs: procs.unwrap_or(1),
             restarts,
             run,
         }
@@ -292,7 +297,7 @@ fn named<'t>(
     log: &mut Verdicts,
 ) -> Option<(Field<'t>, &'t str)> {
     let Some(reference) = spec.get("runtimeRef") else {
-        log.refuse(&job.spec, "has no runtimeRef");
+        log.lacks(&job.spec, "runtimeRef");
         return None;
     };
     let reference = Object::walk(reference, RUNTIME, log);

@@ -245,7 +245,7 @@ pub(super) fn read<'t>(node: &'t Node, name: &str, log: &mut Verdicts) -> Option
     let steps = jobs.get("replicatedJobs").map(|at| at.items(log));
     let mut steps = steps.unwrap_or_default();
     if steps.is_empty() {
-        log.refuse(at, "has no replicatedJobs");
+        log.lacks(at, "replicatedJobs");
         return None;
     }
     let trains = steps.iter().position(|step| of_step(step) == Some(TRAINS));
@@ -333,7 +333,7 @@ fn inside<'t>(
     match outer.get(name) {
         Some(field) => Some(Object::walk(field, rules, log)),
         None => {
-            log.refuse(at, format!("has no {name}"));
+            log.lacks(at, name);
             None
         }
     }
@@ -401,7 +401,7 @@ fn made<'n>(node: &'n mut Node, key: &str, empty: Value) -> Option<&'n mut Node>
     let place = node.place;
     if entry(node, key).is_none_or(|there| there.value == Value::Null) {
         let value = empty;
-        put(node, key, Node { place, value });
+        put(node, key, Node::made(place, value));
     }
     entry(node, key)
 }

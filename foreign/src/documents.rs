@@ -183,8 +183,7 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
             },
         }
     }
-    log.only_refused();
-    log.remarks.sort_by_key(|remark| remark.place);
+    log.only_once();
     let mut reading = Reading {
         jobs,
         remarks: log.remarks,

@@ -3,7 +3,10 @@
 //! Every field gets exactly one verdict, or stands inside of one that has. `Verdicts` collects them
 //! and knows no field.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::tree::{Field, Place};
 
@@ -156,8 +159,24 @@ impl Verdicts {
         });
     }
 
-    /// Takes away what was said of fields that are refused: nothing becomes of them.
-    pub(crate) fn only_refused(&mut self) {
+    /// Puts all in the order of the lines. Takes away what was said twice, as of a runtime of two jobs, and what
+    /// was said of fields that are refused: nothing becomes of them.
+    pub(crate) fn only_once(&mut self) {
+        let key = |remark: &Remark| (remark.place, remark.path.clone(), remark.message.clone());
+        let mut worst: BTreeMap<_, Verdict> = BTreeMap::new();
+        for remark in &self.remarks {
+            let verdict = worst.entry(key(remark)).or_insert(remark.verdict);
+            *verdict = remark.verdict.max(*verdict);
+        }
+        // The first of those that are alike stays, with the worst verdict.
+        self.remarks
+            .retain_mut(|remark| match worst.remove(&key(remark)) {
+                Some(verdict) => {
+                    remark.verdict = verdict;
+                    true
+                }
+                None => false,
+            });
         let is_refusal = |remark: &&Remark| remark.verdict == Verdict::Refusal;
         let refused = self.remarks.iter().filter(is_refusal);
         let refused: BTreeSet<(Place, String)> = refused
@@ -166,6 +185,7 @@ impl Verdicts {
         self.remarks.retain(|remark| {
             is_refusal(&remark) || !refused.contains(&(remark.place, remark.path.clone()))
         });
+        self.remarks.sort_by_key(|remark| remark.place);
     }
 
     pub(crate) fn refused(&self) -> usize {

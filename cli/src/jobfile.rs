@@ -15,7 +15,7 @@ use std::{
 
 use muster_core::spec::{DEFAULT_NAMESPACE, JobDocument, shape::DOCUMENT};
 use muster_foreign::{
-    ObjectOnly, Options, Remark, Verdict,
+    NameAt, ObjectOnly, Options, Remark, Verdict,
     tree::{self, Node, Place, Value},
 };
 
@@ -127,15 +127,19 @@ fn check_all(
     remarks: &mut Vec<Remark>,
 ) -> Vec<(JobDocument, Option<ObjectOnly>)> {
     let parsed = utf8(text).and_then(|text| {
-        tree::parse_all(text).map_err(|(place, message)| Remark::refusal(place, "", message))
+        tree::parse_file(text).map_err(|(place, message)| Remark::refusal(place, "", message))
     });
-    let trees = match parsed {
-        Ok(trees) => trees,
+    let (trees, twice) = match parsed {
+        Ok(parsed) => parsed,
         Err(problem) => {
             findings.problems.push(problem);
             return Vec::new();
         }
     };
+    let twice = twice.into_iter();
+    findings
+        .problems
+        .extend(twice.map(|(place, message)| Remark::refusal(place, "", message)));
     if trees.is_empty() {
         findings.add(Place::START, "", "is empty; a MusterJob document is needed");
         return Vec::new();
@@ -151,6 +155,12 @@ fn check_all(
     }
     let reading = muster_foreign::read(&others, ours.len(), &reader.options);
     *remarks = reading.remarks;
+    let own = jobs.iter().map(|(place, document, _)| NameAt {
+        place: *place,
+        namespace: document.metadata.namespace.clone(),
+        name: document.metadata.name.clone(),
+    });
+    refuse_twins(own.chain(reading.names).collect(), findings);
     for job in reading.jobs {
         let mut document = job.document;
         // In a pod it is the image's, unless the file says.
@@ -160,22 +170,29 @@ fn check_all(
         jobs.push((job.place, document, job.object));
     }
     jobs.sort_by_key(|(place, ..)| *place);
-    refuse_twins(&jobs, findings);
     let jobs = jobs.into_iter();
     jobs.map(|(_, document, object)| (document, object))
         .collect()
 }
 
 /// Two jobs of one name would be in each other's way.
-fn refuse_twins(jobs: &[(Place, JobDocument, Option<ObjectOnly>)], findings: &mut Findings) {
+fn refuse_twins(mut names: Vec<NameAt>, findings: &mut Findings) {
+    names.sort_by_key(|name| name.place);
     let mut seen = BTreeMap::new();
-    for (place, document, _) in jobs {
-        let metadata = &document.metadata;
-        let namespace = metadata.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
-        if let Some(first) = seen.insert((namespace, metadata.name.as_str()), *place) {
+    for NameAt {
+        place,
+        namespace,
+        name,
+    } in &names
+    {
+        let namespace = namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
+        // A job without a name has its refusal.
+        if let Some(first) = seen.insert((namespace, name), *place)
+            && !name.is_empty()
+        {
             let message = format!(
-                "is {:?}, which is also the name of the job in line {}",
-                metadata.name, first.line
+                "is {name:?}, which is also the name of the job in line {}",
+                first.line
             );
             findings.add(*place, "metadata.name", message);
         }
@@ -219,6 +236,10 @@ fn check(tree: &Node, reader: &Reader, findings: &mut Findings) -> Option<JobDoc
                 error.message,
             ));
         }
+    }
+    // A name that is not there is no name of another job.
+    if findings.covers("metadata.name") {
+        document.metadata.name.clear();
     }
     Some(document)
 }

@@ -12,7 +12,7 @@ use crate::{
     fields::{Object, Rule, Rules},
     kinds::{self, Job, Known},
     options::{Cluster, Options},
-    tree::{Field, Node, Value},
+    tree::{Field, Node, Place, Value},
     verdict::{Remark, Verdict, Verdicts},
 };
 
@@ -31,6 +31,16 @@ pub struct Reading {
     pub jobs: Vec<Converted>,
     /// The verdicts, in the order of the lines.
     pub remarks: Vec<Remark>,
+    /// The names of all jobs, also of those that were refused.
+    pub names: Vec<NameAt>,
+}
+
+/// What a job is called, and where its document begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameAt {
+    pub place: Place,
+    pub namespace: Option<String>,
+    pub name: String,
 }
 
 impl Reading {
@@ -74,7 +84,7 @@ pub fn is_ours(node: &Node) -> bool {
 /// Reads all documents of a file but the MusterJobs, of which there are `beside`.
 pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
     let mut log = Verdicts::default();
-    let mut jobs = Vec::new();
+    let (mut jobs, mut names) = (Vec::new(), Vec::new());
     let documents = unpacked(documents);
     let is_job = |node: &&&Node| {
         kinds::pods::job_of(node).is_some()
@@ -86,6 +96,8 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
     let others = beside + documents.iter().filter(is_job).count() > 0;
     let workers = workers(&documents);
     for pods in &workers {
+        log.begin();
+        names.extend(kinds::pods::named(pods, options));
         jobs.extend(kinds::pods::read(pods, options, &mut log));
     }
     for node in &documents {
@@ -93,16 +105,20 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
             continue;
         }
         let root = Field::root(node);
+        log.begin();
         let Some(named) = named(node) else {
             log.refuse(&root, "names no apiVersion and kind");
             continue;
         };
         match kinds::find(named.group, named.kind, named.version) {
             Known::Reads(kind) => {
+                let before = log.refused();
                 let document = Object::walk(&root, JOB, &mut log);
                 let meta = Meta::read(document.get("metadata"), &root, options, &mut log);
+                names.push(meta.name_at());
                 let Some(spec) = document.get("spec") else {
-                    log.refuse(&root, "has no spec");
+                    log.lacks(&root, "spec");
+                    meta.check(&mut log);
                     continue;
                 };
                 let cluster = Cluster {
@@ -123,8 +139,8 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
                     spec: spec.clone(),
                     documents: &documents,
                 };
-                let before = log.refused();
                 let converted = (kind.read)(&job, &cluster, &mut log);
+                meta.check(&mut log);
                 let has_pods = |job: &Converted| !options.pods || job.object.is_some();
                 match converted.filter(|_| log.refused() == before) {
                     Some(mut job) if has_pods(&job) => {
@@ -167,10 +183,11 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
             },
         }
     }
-    log.remarks.sort_by_key(|remark| remark.place);
+    log.only_once();
     let mut reading = Reading {
         jobs,
         remarks: log.remarks,
+        names,
     };
     if reading.is_refused() {
         reading.jobs.clear();

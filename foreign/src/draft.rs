@@ -7,8 +7,10 @@ use muster_core::{
 };
 
 use crate::{
+    documents::NameAt,
     fields::{Object, Rule, Rules},
-    launch::Launch,
+    kinds::SIZES,
+    launch::{self, Launch},
     options::Options,
     pod::Pod,
     roles::Ends,
@@ -86,6 +88,32 @@ const METADATA: Rules = &[
 const KUEUE: &str = "kueue.x-k8s.io/queue-name";
 
 impl<'t> Meta<'t> {
+    /// The name, and where its document begins.
+    pub(crate) fn name_at(&self) -> NameAt {
+        NameAt {
+            place: self.place,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    /// Refuses names that no job may have, unless that was done.
+    pub(crate) fn check(&self, log: &mut Verdicts) {
+        for (path, at, text) in [
+            ("metadata.name", &self.name_at, Some(&self.name)),
+            (
+                "metadata.namespace",
+                &self.namespace_at,
+                self.namespace.as_ref(),
+            ),
+        ] {
+            let error = text.and_then(|text| label_error(text));
+            if let Some(message) = error.filter(|_| !log.is_settled(path)) {
+                log.refuse(at, message);
+            }
+        }
+    }
+
     /// A job whose name is not in its metadata.
     pub(crate) fn named(
         name: &str,
@@ -269,8 +297,12 @@ impl Draft<'_, '_> {
         let mut checked = document.clone();
         // The caller makes a relative directory absolute.
         checked.spec.working_dir = None;
+        if launch.broken {
+            launch::placeholder(&mut checked.spec.command, &mut checked.spec.args);
+        }
         let errors = checked.check().err().unwrap_or_default();
         let clean = errors.is_empty();
+        let sizes_in_doubt = log.doubts(&SIZES);
         for error in errors {
             let path = error.path.as_str();
             let is = |part: &str| {
@@ -283,8 +315,6 @@ impl Draft<'_, '_> {
                 .and_then(|i| variables.list.get(i)?.1.as_ref());
             let size = |size: &Option<Size<'_>>| size.as_ref().map(|(_, at)| at.path.clone());
             let at = match path {
-                "metadata.name" => &meta.name_at,
-                "metadata.namespace" => &meta.namespace_at,
                 "spec.minReplicas" if size(&self.min).is_some() => {
                     self.min.as_ref().map_or(&container, |(_, at)| at)
                 }
@@ -308,6 +338,18 @@ impl Draft<'_, '_> {
                     .map_or(&container, |(_, at)| at),
                 _ => variable.unwrap_or(&container),
             };
+            // What follows from another mistake is none of its own.
+            let is_size = matches!(
+                path,
+                "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas"
+            );
+            let follows = at.path != container.path && log.is_settled(&at.path)
+                // `Meta::check` says it.
+                || path.starts_with("metadata.")
+                || is_size && sizes_in_doubt;
+            if follows {
+                continue;
+            }
             // A field of the file says it in its own words, a part of a command in ours.
             let message = match at.path == container.path {
                 true => format!("{path}: {}", error.message),

@@ -34,8 +34,8 @@ impl<'t> Field<'t> {
         let entries = match &self.node.value {
             Value::Object(entries) => entries,
             Value::Null => return Vec::new(),
-            value => {
-                log.refuse(self, format!("{}, must be a mapping", value.is()));
+            _ => {
+                log.refuse(self, format!("{}, must be a mapping", self.node.is()));
                 return Vec::new();
             }
         };
@@ -72,8 +72,8 @@ impl<'t> Field<'t> {
                 })
                 .collect(),
             Value::Null => Vec::new(),
-            value => {
-                log.refuse(self, format!("{}, must be a list", value.is()));
+            _ => {
+                log.refuse(self, format!("{}, must be a list", self.node.is()));
                 Vec::new()
             }
         }
@@ -82,8 +82,8 @@ impl<'t> Field<'t> {
     pub(crate) fn text(&self, log: &mut Verdicts) -> Option<&'t str> {
         match &self.node.value {
             Value::Text(text) => Some(text),
-            value => {
-                log.refuse(self, value.must_be_text());
+            _ => {
+                log.refuse(self, self.node.must_be_text());
                 None
             }
         }
@@ -92,8 +92,8 @@ impl<'t> Field<'t> {
     pub(crate) fn whole(&self, log: &mut Verdicts) -> Option<i64> {
         match &self.node.value {
             Value::Whole(number) => Some(*number),
-            value => {
-                log.refuse(self, value.must_be_whole());
+            _ => {
+                log.refuse(self, self.node.must_be_whole());
                 None
             }
         }
@@ -102,8 +102,8 @@ impl<'t> Field<'t> {
     pub(crate) fn flag(&self, log: &mut Verdicts) -> Option<bool> {
         match &self.node.value {
             Value::Bool(flag) => Some(*flag),
-            value => {
-                log.refuse(self, format!("{}, must be true or false", value.is()));
+            _ => {
+                log.refuse(self, format!("{}, must be true or false", self.node.is()));
                 None
             }
         }
@@ -133,7 +133,7 @@ impl<'t> Object<'t> {
                     node: &entry.node,
                 };
                 suggestions += 1;
-                let message = unknown_field(&entry.key, rules, suggestions, log);
+                let message = unknown_field(field, &entry.key, rules, suggestions, log);
                 log.refuse(&at, message);
             }
         }
@@ -154,7 +154,7 @@ impl<'t> Object<'t> {
                         place: name.unwrap_or(at.place),
                         ..at
                     };
-                    let message = unknown_field(key, rules, suggestions, log);
+                    let message = unknown_field(field, key, rules, suggestions, log);
                     log.refuse(&at, message);
                 }
             }
@@ -178,7 +178,7 @@ impl<'t> Object<'t> {
                 Some(_) => log.note(&at, KEPT),
                 None => {
                     suggestions += 1;
-                    let message = unknown_field(key, rules, suggestions, log);
+                    let message = unknown_field(field, key, rules, suggestions, log);
                     log.refuse(&at, message);
                 }
             }
@@ -210,13 +210,22 @@ impl<'t> Object<'t> {
 }
 
 /// What to say of a name that is none of these fields. All names are listed once in a file.
-fn unknown_field(key: &str, rules: Rules, suggestions: usize, log: &mut Verdicts) -> String {
+fn unknown_field(
+    around: &Field<'_>,
+    key: &str,
+    rules: Rules,
+    suggestions: usize,
+    log: &mut Verdicts,
+) -> String {
     if suggestions > SUGGESTIONS_MAX {
         return "unknown field".into();
     }
     let names: Vec<&str> = rules.iter().map(|(name, _)| *name).collect();
     match nearest(key, &names) {
-        Some(name) => format!("unknown field; did you mean {name}?"),
+        Some(name) => {
+            log.means(around.below(name));
+            format!("unknown field; did you mean {name}?")
+        }
         None => {
             let names = names.join(", ");
             match log.is_first(&names) {

@@ -5,6 +5,8 @@
 //! deepspeed/launcher/runner.py 0.17. argparse takes `_` for `-` and `--flag=value` for
 //! `--flag value`; so do we. It also takes the beginning of a flag's name, which is refused here.
 
+use crate::{launch::By, spelling::nearest};
+
 /// What a flag means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -201,4 +203,25 @@ pub(crate) fn look(word: &str, flags: Flags) -> Word<'_> {
         .iter()
         .find(|(known, ..)| *known == name && (known.len() > 1) == long);
     found.map_or(Word::Unknown, |entry| Word::Flag(entry, value))
+}
+
+/// What to say of a word that is none of these flags.
+pub(crate) fn unknown(word: &str, by: By, flags: Flags) -> String {
+    let program = match by {
+        By::Deepspeed => "deepspeed",
+        _ => "torchrun",
+    };
+    match meant(word, flags) {
+        Some((meant, ..)) => format!("{word} is no flag of {program}; did you mean --{meant}?"),
+        None => format!("{word} is no flag of {program} that Muster knows"),
+    }
+}
+
+/// The flag that a misspelt one probably is.
+pub(crate) fn meant(word: &str, flags: Flags) -> Option<&'static (&'static str, Takes, Use)> {
+    let bare = word.trim_start_matches('-');
+    let name = bare.split('=').next().unwrap_or_default().replace('_', "-");
+    let names: Vec<&str> = flags.iter().map(|(name, ..)| *name).collect();
+    let meant = nearest(&name, &names)?;
+    flags.iter().find(|(name, ..)| *name == meant)
 }

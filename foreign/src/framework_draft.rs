@@ -4,13 +4,14 @@
 use muster_core::{
     period,
     spec::{
-        API_VERSION, Framework, JobDocument, KIND, Metadata, RestartScope, RoleDocument,
+        API_VERSION, Framework, JobDocument, KIND, LAUNCHER, Metadata, RestartScope, RoleDocument,
         SpecDocument,
     },
 };
 
 use crate::{
     draft::{Converted, Meta, ObjectOnly, variables, working_dir},
+    launch,
     roles::{Ends, Role},
     run_policy::RunPolicy,
     tree::Field,
@@ -111,10 +112,31 @@ impl<'t> FrameworkDraft<'_, 't> {
         for role in &mut checked.spec.roles {
             role.working_dir = None;
         }
+        // A command that was refused says nothing more.
+        let roles = self.groups.iter().zip(&mut checked.spec.roles);
+        for (_, role) in roles.filter(|(group, _)| group.role.launch.broken) {
+            match self.framework == Framework::Mpi && role.name != LAUNCHER {
+                // It runs nothing of its own.
+                true => (role.command, role.args) = (Vec::new(), Vec::new()),
+                false => launch::placeholder(&mut role.command, &mut role.args),
+            }
+        }
+        if self.groups.iter().any(|group| group.role.launch.broken) && checked.spec.roles.is_empty()
+        {
+            launch::placeholder(&mut checked.spec.command, &mut checked.spec.args);
+        }
         let errors = checked.check().err().unwrap_or_default();
         let clean = errors.is_empty();
         for error in errors {
             let at = self.at(&error.path, &variables);
+            let of_container = self
+                .groups
+                .iter()
+                .any(|group| group.role.pod.container.path == at.path);
+            // `Meta::check` says it, or it follows from another mistake.
+            if error.path.starts_with("metadata.") || !of_container && log.is_settled(&at.path) {
+                continue;
+            }
             log.refuse(at, format!("{}: {}", error.path, error.message));
         }
         let converted = clean.then_some(Converted {
@@ -172,8 +194,6 @@ impl<'t> FrameworkDraft<'_, 't> {
             variables[group].list.get(i)?.1.as_ref()
         };
         match path {
-            "metadata.name" => &self.meta.name_at,
-            "metadata.namespace" => &self.meta.namespace_at,
             "spec.activeDeadlineSeconds" | "spec.ttlSecondsAfterFinished" => {
                 let given = match rest.starts_with("active") {
                     true => self.run.deadline.as_ref(),

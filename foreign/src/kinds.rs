@@ -1,7 +1,7 @@
 //! The kinds that are read, each by group, kind and version, and those that are refused by name.
 
 use crate::{
-    draft::{Converted, Meta},
+    draft::{Converted, Meta, Size},
     launch::{Given, Launch},
     options::Cluster,
     tree::{Field, Node},
@@ -167,11 +167,34 @@ fn nearest_version(versions: &[&'static str], version: &str) -> &'static str {
     same_major.or(versions.first()).copied().unwrap_or_default()
 }
 
-/// A flag of the launcher that says another number of nodes than the job would win upstream.
-/// `sizes` are the least and the most nodes.
-fn nodes_agree(launch: &Launch, sizes: (i64, i64), replicas: i64, log: &mut Verdicts) {
+/// How many nodes a job has, and how few and how many it may have.
+#[derive(Debug)]
+struct Sizes<'t> {
+    replicas: Size<'t>,
+    min: Option<Size<'t>>,
+    max: Option<Size<'t>>,
+}
+
+/// The names of the fields that say how many nodes a job has.
+pub(crate) const SIZES: [&str; 4] = ["replicas", "minReplicas", "maxReplicas", "numNodes"];
+
+/// The same after the launcher's own flags, which win over what an operator tells it (torchrun prefers its
+/// command line to `PET_NNODES`). `given` are the job's fields for the least and the most nodes, each with
+/// the name of ours.
+fn nodes<'t>(
+    launch: &Launch,
+    sizes: Sizes<'t>,
+    given: &[(Option<&Field<'t>>, &'static str)],
+    log: &mut Verdicts,
+) -> Sizes<'t> {
+    let replicas = sizes.replicas.0;
+    let most = |sizes: &Sizes<'_>| sizes.max.as_ref().map_or(replicas, |(max, _)| *max);
+    let least = |sizes: &Sizes<'_>| sizes.min.as_ref().map_or(replicas, |(min, _)| *min);
+    let said = (least(&sizes), most(&sizes));
+    let is_elastic = sizes.min.is_some() || sizes.max.is_some();
+    let in_doubt = log.doubts(&SIZES);
     if let Some((_, at)) = launch.standalone.as_ref().map(Given::field) {
-        match replicas == 1 && sizes.1 == 1 {
+        match replicas == 1 && said.1 == 1 {
             true => log.note(
                 &at,
                 "--standalone is not needed: Muster brings the nodes together",
@@ -182,23 +205,69 @@ fn nodes_agree(launch: &Launch, sizes: (i64, i64), replicas: i64, log: &mut Verd
             ),
         }
     }
-    let Some(((min, max), at)) = launch.nodes.as_ref().map(Given::field) else {
-        return;
+    let flag = launch.nodes.as_ref().map(Given::field);
+    let wins = flag.filter(|(flag, at)| {
+        if *flag == said {
+            log.note(at, "says the same number of nodes as the job");
+        }
+        *flag != said
+    });
+    for (field, name) in given {
+        if let Some(field) = field {
+            match &wins {
+                None => log.taken(field, name),
+                Some(_) => log.note(
+                    field,
+                    "is not used: the command says it, and wins upstream as well",
+                ),
+            }
+        }
+    }
+    let Some(((min, max), at)) = wins.filter(|_| !in_doubt) else {
+        return sizes;
     };
     let shown = |(min, max): (i64, i64)| match min == max {
         true => min.to_string(),
         false => format!("{min}:{max}"),
     };
-    match (min, max) == sizes {
-        true => log.note(&at, "says the same number of nodes as the job"),
-        false => log.refuse(
+    let flag = shown((min, max));
+    if min < 1 || max < min {
+        log.refuse(
             &at,
             format!(
-                "says {} nodes, and the job {}; say it once, in the job",
-                shown((min, max)),
-                shown(sizes)
+                "is {flag}, must be a number of nodes from 1 on, or MIN:MAX with MIN not above MAX"
             ),
-        ),
+        );
+    } else if replicas < min {
+        log.refuse(
+            &at,
+            format!("says {flag} nodes, and the job has {replicas}: this world never forms, upstream as well; make the numbers the same"),
+        );
+    } else if replicas > max {
+        log.refuse(
+            &at,
+            format!("says {flag} nodes, and the job has {replicas}: the others would never train; make the numbers the same"),
+        );
+    } else if is_elastic {
+        let stays = match min == max {
+            true => "; the number stays",
+            false => "",
+        };
+        log.warn(
+            &at,
+            format!(
+                "says {flag} nodes, and wins over the {} of the job, as upstream{stays}",
+                shown(said)
+            ),
+        );
+    } else {
+        log.taken(&at, "spec.minReplicas and spec.maxReplicas");
+    }
+    let changes = min != max;
+    Sizes {
+        min: changes.then(|| (min, at.clone())),
+        max: changes.then_some((max, at)),
+        ..sizes
     }
 }
 

@@ -4,41 +4,20 @@
 //! its flags get verdicts. A command that starts ranks in a way that cannot be taken off is refused,
 //! because it would start a world on every node.
 
+mod fetched;
 mod instead;
+
+pub(crate) use crate::procs::Procs;
+use fetched::is_on_nodes;
+pub(crate) use fetched::refuse_fetched;
 
 use crate::{
     flags::{self, Flags, Takes, Use},
     shell,
-    spelling::nearest,
     tree::Place,
     verdict::Verdicts,
     words::{Known, Word, on_node},
 };
-
-/// How many ranks a node has, as the command or the job says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Procs {
-    Count(i64),
-    Gpu,
-    Cpu,
-    /// One for each GPU, else one for each CPU.
-    Auto,
-}
-
-impl Procs {
-    /// The words of torchrun's `--nproc-per-node`.
-    pub(crate) fn read(text: &str) -> Result<Procs, String> {
-        match text {
-            "auto" => Ok(Procs::Auto),
-            "gpu" => Ok(Procs::Gpu),
-            "cpu" => Ok(Procs::Cpu),
-            number => match number.parse() {
-                Ok(count) => Ok(Procs::Count(count)),
-                Err(_) => Err(format!("is {text:?}, must be auto, gpu, cpu or a number")),
-            },
-        }
-    }
-}
 
 /// Which program would have started the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +56,8 @@ pub(crate) struct Launch {
     pub(crate) dir: Option<String>,
     /// The lane that the arguments need.
     pub(crate) lane: Option<&'static str>,
+    /// A part of it was refused, so the words are not whole. The job is not made.
+    pub(crate) broken: bool,
 }
 
 /// Names of programs and modules that start ranks. A script for the shell that has one of them
@@ -153,6 +134,12 @@ pub(crate) fn read(words: &[Word], known: &Known, log: &mut Verdicts) -> Option<
     Some(launch)
 }
 
+/// Words in place of those of a command that was refused, against which nothing speaks.
+pub(crate) fn placeholder(command: &mut Vec<String>, args: &mut Vec<String>) {
+    *command = vec!["python3".to_owned()];
+    *args = vec!["refused.py".to_owned()];
+}
+
 /// A command that is left as it is.
 pub(crate) fn program(words: &[Word]) -> Launch {
     plain(
@@ -162,6 +149,14 @@ pub(crate) fn program(words: &[Word]) -> Launch {
 }
 
 impl Launch {
+    /// In place of a command that was refused, so that the rest of its job is judged as well.
+    pub(crate) fn unknown() -> Launch {
+        Launch {
+            broken: true,
+            ..plain(Vec::new(), By::Itself)
+        }
+    }
+
     /// Puts the site's interpreter in place of the image's.
     pub(crate) fn use_python(&mut self, python: &str) {
         let words = self.command.iter_mut().chain(self.args.first_mut());
@@ -235,7 +230,10 @@ fn taken_off(words: &[Word], log: &mut Verdicts) -> Option<Launch> {
             return with_flags(by, first.text.clone(), module, &words[at + 2..], log);
         }
     }
-    Some(plain(texts(words, log)?, By::Itself))
+    let before = log.refused();
+    refuse_fetched(words, log);
+    let texts = texts(words, log)?;
+    (log.refused() == before).then(|| plain(texts, By::Itself))
 }
 
 /// The words as they are. `None`: one of them means something else on each node.
@@ -276,6 +274,7 @@ fn plain(mut words: Vec<String>, by: By) -> Launch {
         env: Vec::new(),
         dir: None,
         lane,
+        broken: false,
     }
 }
 
@@ -320,8 +319,15 @@ fn with_flags(
             flags::Word::NoFlag => break,
             flags::Word::Flag(entry, own) => (entry, own),
             flags::Word::Unknown => {
-                log.refuse(&word.field(), unknown_flag(&word.text, by, flags));
-                return None;
+                log.refuse(&word.field(), flags::unknown(&word.text, by, flags));
+                at += 1;
+                match (word.text.contains('='), flags::meant(&word.text, flags)) {
+                    (true, _) | (false, Some((_, Takes::Nothing, _))) => {}
+                    (false, Some((_, Takes::Value, _))) => at += 1,
+                    // Whether a value follows is not known, nor what comes after it.
+                    (false, None) => return Some(refused(launch)),
+                }
+                continue;
             }
         };
         at += 1;
@@ -338,7 +344,7 @@ fn with_flags(
                     }
                     None => {
                         log.refuse(&word.field(), format!("{} has no value", word.text));
-                        return None;
+                        return Some(refused(launch));
                     }
                 }
             }
@@ -408,14 +414,18 @@ fn with_flags(
             Use::Refuse(message) => log.refuse(&word.field(), format!("--{name} {message}")),
         }
     }
-    let rest = texts(words.get(at..).unwrap_or_default(), log)?;
-    if log.refused() > before {
-        return None;
+    let rest = words.get(at..).unwrap_or_default();
+    if let Some(word) = rest.first() {
+        is_on_nodes(word, log);
     }
-    let Some((script, args)) = rest.split_first() else {
+    let rest = texts(rest, log).unwrap_or_default();
+    if rest.is_empty() && words.get(at).is_none() {
         log.refuse(&launcher.field(), "names no script after its flags");
-        return None;
-    };
+    }
+    if log.refused() > before {
+        return Some(refused(launch));
+    }
+    let (script, args) = rest.split_first()?;
     let args = match local_rank {
         Some(flag) => {
             launch.lane = Some("cold");
@@ -470,17 +480,11 @@ pub(crate) fn arguments(
     with_flags(by, python.to_owned(), &launcher, words, log)
 }
 
-fn unknown_flag(word: &str, by: By, flags: Flags) -> String {
-    let program = match by {
-        By::Deepspeed => "deepspeed",
-        _ => "torchrun",
-    };
-    let bare = word.trim_start_matches('-');
-    let name = bare.split('=').next().unwrap_or_default().replace('_', "-");
-    let names: Vec<&str> = flags.iter().map(|(name, ..)| *name).collect();
-    match nearest(&name, &names) {
-        Some(meant) => format!("{word} is no flag of {program}; did you mean --{meant}?"),
-        None => format!("{word} is no flag of {program} that Muster knows"),
+/// What is known of a launcher of which a part was refused.
+fn refused(launch: Launch) -> Launch {
+    Launch {
+        broken: true,
+        ..launch
     }
 }
 
@@ -510,7 +514,12 @@ fn shell_text(words: &[Word]) -> Option<&Word> {
 
 /// A script of the shell may start torchrun, which nobody sees here.
 fn warn_of_script(words: &[Word], log: &mut Verdicts) {
-    if let Some(script) = words.get(1) {
+    let script = words
+        .iter()
+        .skip(1)
+        .find(|word| !word.text.starts_with('-'));
+    if let Some(script) = script {
+        is_on_nodes(script, log);
         log.warn(
             &script.field(),
             "is a script whose content is not seen here; it must start one process of the world, not torchrun",

@@ -35,7 +35,7 @@ mod variables;
 mod verdict;
 mod words;
 
-pub use documents::{Reading, is_ours, read};
+pub use documents::{NameAt, Reading, is_ours, read};
 pub use draft::{Converted, ObjectOnly};
 pub use options::Options;
 pub use shell::words as split_words;

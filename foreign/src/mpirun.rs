@@ -353,6 +353,17 @@ impl Starter {
         Some((slots.number(log)?, slots.at.clone()))
     }
 
+    /// Says of a launcher without workers where its ranks are.
+    pub(crate) fn say_alone(&self, log: &mut Verdicts) {
+        log.warn(
+            &self.at,
+            format!(
+                "{} has no workers: all its ranks run on the launcher's node",
+                self.program
+            ),
+        );
+    }
+
     /// Refuses a launcher that asks for more ranks than there are slots.
     pub(crate) fn fits(&self, hosts: Hosts, log: &mut Verdicts) {
         self.has_dashes(log);

@@ -17,8 +17,10 @@ use crate::{
 
 mod around;
 mod kept;
+mod nodes;
 mod resources;
 mod volumes;
+mod waits;
 
 /// Which container of a pod its operator looks at.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,8 @@ pub(crate) enum Main {
     Named(&'static str),
     Prefix(&'static str),
     First,
+    /// Its operator changes all containers alike: the only one, or that of this name among several.
+    Only(&'static str),
 }
 
 /// What is read from one template.
@@ -216,7 +220,7 @@ impl<'t> Pod<'t> {
             Object::walk(metadata, METADATA, log);
         }
         let Some(spec) = template.get("spec") else {
-            log.refuse(field, "has no spec");
+            log.lacks(field, "spec");
             return None;
         };
         let mut pod = Pod::of(spec, main, told, cluster, log)?;
@@ -240,13 +244,12 @@ impl<'t> Pod<'t> {
         let pod = Object::walk(spec, POD, log);
         let containers = pod.get("containers").map(|field| field.items(log));
         let Some(container) = containers.as_deref().and_then(|all| chosen(all, main)) else {
-            let place = pod.get("containers").unwrap_or(spec);
-            log.refuse(place, nothing_to_run(main));
+            refuse_without(&pod, spec, main, log);
             return None;
         };
         let all = containers.as_deref().unwrap_or_default();
         around::others(all, container, &pod, log);
-        around::placing(&pod, cluster, log);
+        nodes::placing(&pod, cluster, log);
         let grace = pod.whole("terminationGracePeriodSeconds", log);
         let grace = grace.map(|(field, seconds)| {
             match seconds > GRACE_MAX {
@@ -269,6 +272,23 @@ impl<'t> Pod<'t> {
             priority,
             ..Pod::container(container, &walked, told, cluster, log)
         })
+    }
+
+    /// A pod in which nothing to run was found.
+    pub(crate) fn nothing(at: &Field<'t>) -> Pod<'t> {
+        Pod {
+            container: at.clone(),
+            words: Vec::new(),
+            names_program: false,
+            variables: Variables::default(),
+            working_dir: None,
+            gpus: 0,
+            cpus: None,
+            python: None,
+            grace: None,
+            priority: None,
+            template: None,
+        }
     }
 
     /// Reads the container that is run.
@@ -393,14 +413,30 @@ fn words<'t>(
 }
 
 fn chosen<'c, 't>(containers: &'c [Field<'t>], main: Main) -> Option<&'c Field<'t>> {
+    if let (Main::Only(_), [only]) = (main, containers) {
+        return Some(only);
+    }
     containers.iter().find(|container| {
         let name = container.node.text_at(&["name"]).unwrap_or_default();
         match main {
-            Main::Named(wanted) => name == wanted,
+            Main::Named(wanted) | Main::Only(wanted) => name == wanted,
             Main::Prefix(prefix) => name.starts_with(prefix),
             Main::First => true,
         }
     })
+}
+
+/// Refuses a pod for the container that it does not have.
+fn refuse_without(pod: &Object<'_>, spec: &Field<'_>, main: Main, log: &mut Verdicts) {
+    let containers = pod.get("containers");
+    let is_empty = containers.is_none_or(Field::is_bare);
+    if !log.is_settled(&spec.below("containers")) {
+        let why = match is_empty {
+            true => nothing_to_run(Main::First),
+            false => nothing_to_run(main),
+        };
+        log.refuse(containers.unwrap_or(spec), why);
+    }
 }
 
 fn nothing_to_run(main: Main) -> String {
@@ -412,5 +448,8 @@ fn nothing_to_run(main: Main) -> String {
             )
         }
         Main::First => "has no container".into(),
+        Main::Only(name) => format!(
+            "has several containers, and its operator gives the launcher's flags to each; call the one that trains {name}"
+        ),
     }
 }

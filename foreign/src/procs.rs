@@ -1,11 +1,39 @@
 //! How many ranks a node has. A GPU is not a process: a plain program is one, torchrun says how many.
 
 use crate::{
-    launch::{By, Given, Launch, Procs},
+    launch::{By, Given, Launch},
     tree::Field,
     verdict::Verdicts,
     words::Word,
 };
+
+/// How many ranks a node has, as the command or the job says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Procs {
+    Count(i64),
+    Gpu,
+    Cpu,
+    /// One for each GPU, else one for each CPU.
+    Auto,
+}
+
+impl Procs {
+    /// The words of torchrun's `--nproc-per-node`.
+    pub(crate) fn read(text: &str) -> Result<Procs, String> {
+        match text {
+            "auto" => Ok(Procs::Auto),
+            "gpu" => Ok(Procs::Gpu),
+            "cpu" => Ok(Procs::Cpu),
+            number => match number.parse() {
+                Ok(count) => Ok(Procs::Count(count)),
+                Err(_) => Err(format!("is {text:?}, must be auto, gpu, cpu or a number")),
+            },
+        }
+    }
+}
+
+/// The fields that say how many ranks a node has.
+const SAID: [&str; 3] = ["nprocPerNode", "nProcPerNode", "numProcPerNode"];
 
 /// The ranks on each node. `said` is what the job says beside the command, with its place, and
 /// `default` what its operator tells torchrun if the job says nothing. `None`: it was refused.
@@ -18,7 +46,11 @@ pub(crate) fn count(
     log: &mut Verdicts,
 ) -> Option<i64> {
     if launch.by == By::Itself {
-        return Some(plain(said, log));
+        return match launch.broken {
+            // Whether torchrun is in it is not known.
+            true => Some(1),
+            false => Some(plain(said, log)),
+        };
     }
     let flag = launch.procs.as_ref().map(Given::field);
     let (procs, at) = match (flag, said) {
@@ -32,6 +64,8 @@ pub(crate) fn count(
             (flag, at)
         }
         (None, Some(said)) => said,
+        // It may be in the part that was refused.
+        (None, None) if launch.broken || log.doubts(&SAID) => return Some(1),
         (None, None) => (unsaid(launch.by, default, gpus, at, log), at.clone()),
     };
     match procs {

@@ -11,6 +11,7 @@ use crate::{
     options::Cluster,
     pod::{Main, Pod},
     run_policy::RunPolicy,
+    spelling::nearest,
     tree::Field,
     variables::Told,
     verdict::Verdicts,
@@ -92,17 +93,10 @@ pub(crate) fn read<'t>(
 ) -> Vec<Role<'t>> {
     let mut roles: Vec<Role<'t>> = Vec::new();
     for (key, field) in specs.entries(log) {
-        let Some(name) = names.iter().find(|name| name.eq_ignore_ascii_case(key)) else {
-            log.refuse(
-                &field,
-                format!(
-                    "is no role of this kind; its roles are {}",
-                    names.join(", ")
-                ),
-            );
+        let Some(name) = named(key, names, specs, &field, log) else {
             continue;
         };
-        if roles.iter().any(|role| role.name == *name) {
+        if roles.iter().any(|role| role.name == name) {
             log.refuse(&field, format!("{name} is there twice"));
             continue;
         }
@@ -113,29 +107,44 @@ pub(crate) fn read<'t>(
                 template.is_some_and(|entry| entry.node.says_the_same(other.template.node))
             })
             .cloned();
-        let role = match same {
+        roles.push(match same {
             Some(other) => like(&field, name, default_replicas, &other, log),
-            None => read_one(&field, name, default_replicas, style, cluster, log),
-        };
-        roles.extend(role);
+            None => {
+                let start = |pod: &Pod<'_>, log: &mut Verdicts| start(pod, style, log);
+                read_by(&field, name, default_replicas, style, start, cluster, log)
+            }
+        });
     }
     roles
 }
 
-/// Reads one group. `None`: it was refused.
-pub(crate) fn read_one<'t>(
-    field: &Field<'t>,
-    name: &'static str,
-    default_replicas: i64,
-    style: Style,
-    cluster: &Cluster<'_>,
+/// The name of a group as its kind writes it. `None`: it was refused.
+pub(crate) fn named(
+    key: &str,
+    names: &[&'static str],
+    specs: &Field<'_>,
+    field: &Field<'_>,
     log: &mut Verdicts,
-) -> Option<Role<'t>> {
-    let start = |pod: &Pod<'_>, log: &mut Verdicts| start(pod, style, log);
-    read_by(field, name, default_replicas, style, start, cluster, log)
+) -> Option<&'static str> {
+    let name = names.iter().find(|name| name.eq_ignore_ascii_case(key));
+    if name.is_none() {
+        let message = match nearest(key, names) {
+            Some(meant) => {
+                log.means(specs.below(meant));
+                format!("is no role of this kind; did you mean {meant}?")
+            }
+            None => format!(
+                "is no role of this kind; its roles are {}",
+                names.join(", ")
+            ),
+        };
+        log.refuse(field, message);
+    }
+    name.copied()
 }
 
-/// The same with another way to find out what the containers start.
+/// Reads one group, with this way to find out what the containers start. What is refused in it is left
+/// out, so that the rest is judged as well.
 pub(crate) fn read_by<'t>(
     field: &Field<'t>,
     name: &'static str,
@@ -144,24 +153,25 @@ pub(crate) fn read_by<'t>(
     start: impl Fn(&Pod<'_>, &mut Verdicts) -> Option<Launch>,
     cluster: &Cluster<'_>,
     log: &mut Verdicts,
-) -> Option<Role<'t>> {
+) -> Role<'t> {
     let spec = Object::walk(field, REPLICA, log);
-    let Some(template) = spec.get("template") else {
-        log.refuse(field, "has no template");
-        return None;
-    };
     let (replicas, replicas_at, policy) = counted(&spec, field, default_replicas, log);
-    let pod = Pod::read(template, style.main, style.told, cluster, log)?;
-    let launch = start(&pod, log)?;
-    Some(Role {
+    let template = spec.get("template");
+    if template.is_none() {
+        log.lacks(field, "template");
+    }
+    let pod = template.and_then(|at| Pod::read(at, style.main, style.told, cluster, log));
+    let launch = pod.as_ref().and_then(|pod| start(pod, log));
+    let template = template.unwrap_or(field);
+    Role {
         name,
         replicas,
         replicas_at,
         policy,
         template: template.clone(),
-        pod,
-        launch,
-    })
+        pod: pod.unwrap_or_else(|| Pod::nothing(template)),
+        launch: launch.unwrap_or_else(Launch::unknown),
+    }
 }
 
 /// A group whose template is that of another one, which has the verdicts.
@@ -171,19 +181,19 @@ fn like<'t>(
     default_replicas: i64,
     other: &Role<'t>,
     log: &mut Verdicts,
-) -> Option<Role<'t>> {
+) -> Role<'t> {
     let spec = Object::walk(field, REPLICA, log);
-    let template = spec.get("template")?;
+    let template = spec.get("template").unwrap_or(field);
     log.note(template, format!("is the same as that of {}", other.name));
     let (replicas, replicas_at, policy) = counted(&spec, field, default_replicas, log);
-    Some(Role {
+    Role {
         name,
         replicas,
         replicas_at,
         policy,
         template: template.clone(),
         ..other.clone()
-    })
+    }
 }
 
 /// How many replicas, where that stands, and the restart policy.
@@ -194,10 +204,17 @@ fn counted<'t>(
     default: i64,
     log: &mut Verdicts,
 ) -> (i64, Field<'t>, Option<(Policy, Field<'t>)>) {
-    let (replicas, at) = match spec.whole("replicas", log) {
-        Some((at, count)) => (count, at.clone()),
-        None => (default, field.clone()),
+    let at = match spec.get("replicas") {
+        Some(at) => at.clone(),
+        // A misspelt name is in the place of the right one.
+        None if log.is_settled(&field.below("replicas")) => Field {
+            path: field.below("replicas"),
+            ..field.clone()
+        },
+        None => field.clone(),
     };
+    let replicas = spec.whole("replicas", log).map(|(_, count)| count);
+    let replicas = replicas.unwrap_or(default);
     let policy = spec
         .get("restartPolicy")
         .and_then(|field| Policy::read(field, log));
@@ -226,7 +243,11 @@ pub(crate) fn start(pod: &Pod<'_>, style: Style, log: &mut Verdicts) -> Option<L
         launch.use_python(python);
     }
     // Muster gives every rank torchrun's variables, but not those that torchrun itself reads.
-    if launch.by == By::Itself && style.told.prefixes.contains(&"PET_") && launch.mentions("PET_") {
+    if launch.by == By::Itself
+        && !launch.broken
+        && style.told.prefixes.contains(&"PET_")
+        && launch.mentions("PET_")
+    {
         log.refuse(
             &pod.container,
             "reads PET_ variables in its command, which Muster does not set; RANK and WORLD_SIZE are there",
@@ -238,6 +259,7 @@ pub(crate) fn start(pod: &Pod<'_>, style: Style, log: &mut Verdicts) -> Option<L
 
 /// A command that is not looked into. The kubelet would have written all values into it.
 fn as_it_is(pod: &Pod<'_>, log: &mut Verdicts) -> Option<Launch> {
+    launch::refuse_fetched(&pod.words, log);
     let unknown = |word: &Word| Some((word.field(), words::on_node(word.on_node.as_ref()?)));
     match pod.words.iter().find_map(unknown) {
         None => Some(launch::program(&pod.words)),

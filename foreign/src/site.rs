@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     fields::{Object, Rule, Rules},
-    tree::{Field, Node},
+    tree::{Field, Node, Value},
     verdict::{Remark, Verdict, Verdicts},
 };
 
@@ -21,8 +21,8 @@ pub struct Site {
     /// Files of the nodes, by `NAME/KEY` of a Secret or ConfigMap.
     pub(crate) secrets: BTreeMap<String, String>,
     pub(crate) priorities: BTreeMap<String, i64>,
-    /// Labels that every node has.
-    pub(crate) node_labels: BTreeMap<String, String>,
+    /// Labels that every node has, and those that none has (`None`).
+    pub(crate) node_labels: BTreeMap<String, Option<String>>,
     /// The user id of the agents, and so of every job.
     pub(crate) user: Option<i64>,
 }
@@ -62,7 +62,7 @@ impl Site {
         let mut site = Site {
             claims: texts(map.get("claims"), &mut log),
             secrets: texts(map.get("secrets"), &mut log),
-            node_labels: texts(map.get("nodeLabels"), &mut log),
+            node_labels: labels(map.get("nodeLabels"), &mut log),
             user: map.whole("user", &mut log).map(|(_, user)| user),
             ..Site::default()
         };
@@ -110,6 +110,19 @@ impl Image {
             working_dir: object.text("workingDir", log).map(|(_, text)| own(text)),
         }
     }
+}
+
+fn labels(field: Option<&Field<'_>>, log: &mut Verdicts) -> BTreeMap<String, Option<String>> {
+    let has = texts(field, log).into_iter();
+    let mut labels: BTreeMap<String, Option<String>> =
+        has.map(|(label, value)| (label, Some(value))).collect();
+    if let Some(Value::Object(entries)) = field.map(|field| &field.node.value) {
+        let empty = entries
+            .iter()
+            .filter(|entry| entry.node.value == Value::Null);
+        labels.extend(empty.map(|entry| (entry.key.clone(), None)));
+    }
+    labels
 }
 
 fn texts(field: Option<&Field<'_>>, log: &mut Verdicts) -> BTreeMap<String, String> {

@@ -1,9 +1,10 @@
 //! A YAML or JSON text as a tree in which every value knows its line and column.
 //!
 //! Reading stops at the first syntax error. All other checks work on the tree, so all errors of a
-//! file are found at once and each has its place. This file knows no field of any document.
+//! file are found at once and each has its place. Numbers and booleans also know how they are written,
+//! because advice must quote that. This file knows no field of any document.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use serde::{
     Serialize, Serializer,
@@ -34,6 +35,9 @@ impl Place {
 pub struct Node {
     pub place: Place,
     pub value: Value,
+    /// A number or a boolean as the file writes it: `1.10`, `0755`, `no`. `None`: the value is something
+    /// else, or the file says it elsewhere (an alias).
+    pub written: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -60,17 +64,37 @@ pub const DOCUMENTS_MAX: usize = 256;
 
 /// Reads all documents of a text, without the empty ones. An error is a syntax error.
 pub fn parse_all(text: &str) -> Result<Vec<Node>, (Place, String)> {
+    let (documents, mut twice) = parse_file(text)?;
+    match twice.is_empty() {
+        true => Ok(documents),
+        false => Err(twice.swap_remove(0)),
+    }
+}
+
+/// The same, with the names that a mapping sets twice. The first one stays in the tree, so that the rest can
+/// be checked as well.
+#[allow(clippy::type_complexity, reason = "it is taken apart at once")]
+pub fn parse_file(text: &str) -> Result<(Vec<Node>, Vec<(Place, String)>), (Place, String)> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         // `yes` and `no` are booleans, as for kubectl, so that the same file works for both.
         strict_booleans: false,
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::PassThrough,
         // The largest legal job has 256 commands, 256 arguments and 256 variables of 4 nodes each,
         // and 30 other nodes. A file may hold several, with what Kubernetes adds to each.
         budget: serde_saphyr::budget! { max_nodes: 65_536, max_depth: 64, max_documents: DOCUMENTS_MAX },
     };
     let spanned: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| syntax_error(&error))?;
-    Ok(spanned.into_iter().map(Node::from).collect())
+    let mut documents: Vec<Node> = spanned.into_iter().map(Node::from).collect();
+    let lines = Lines::new(text);
+    let mut twice = Vec::new();
+    for document in &mut documents {
+        document.note_how_written(&lines);
+        document.keep_first(&mut twice);
+    }
+    twice.sort();
+    Ok((documents, twice))
 }
 
 fn syntax_error(error: &serde_saphyr::Error) -> (Place, String) {
@@ -93,6 +117,41 @@ fn syntax_error(error: &serde_saphyr::Error) -> (Place, String) {
     (place, message)
 }
 
+/// The lines of a text, in which a column is found at once: a hostile file has one long line with many
+/// numbers.
+struct Lines<'t> {
+    lines: Vec<(&'t str, Option<Vec<usize>>)>,
+}
+
+impl<'t> Lines<'t> {
+    fn new(text: &'t str) -> Lines<'t> {
+        let lines = text.split('\n').map(|line| {
+            let starts = || line.char_indices().map(|(at, _)| at).collect();
+            (line, (!line.is_ascii()).then(starts))
+        });
+        Lines {
+            lines: lines.collect(),
+        }
+    }
+
+    /// The plain scalar that begins at this place. `None`: something else does, as an alias or a tag.
+    fn scalar(&self, place: Place) -> Option<&'t str> {
+        let number = usize::try_from(place.line).ok()?.checked_sub(1)?;
+        let column = usize::try_from(place.column).ok()?.checked_sub(1)?;
+        let (line, starts) = self.lines.get(number)?;
+        let start = match starts {
+            None => column,
+            Some(starts) => *starts.get(column)?,
+        };
+        let rest = line.get(start..)?;
+        // No number has one of these in it.
+        let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ']' | '}'));
+        let text = &rest[..end.unwrap_or(rest.len())];
+        let plain = !text.starts_with(['*', '!', '&', '"', '\'']);
+        (plain && !text.is_empty()).then_some(text)
+    }
+}
+
 const TOO_LARGE: &str = "is too large or too deeply nested for a job";
 
 /// The parser's message without the place that it may contain: `line 1 column 2: text`, `text at
@@ -106,6 +165,115 @@ fn without_place(text: &str) -> &str {
 }
 
 impl Node {
+    /// A value that no file says.
+    pub(crate) const fn made(place: Place, value: Value) -> Node {
+        Node {
+            place,
+            value,
+            written: None,
+        }
+    }
+
+    /// Remembers how the numbers and booleans from here on are written.
+    fn note_how_written(&mut self, lines: &Lines<'_>) {
+        match &mut self.value {
+            Value::Bool(_) | Value::Whole(_) | Value::Number(_) => {
+                self.written = lines.scalar(self.place).map(Box::from);
+            }
+            Value::List(items) => {
+                for item in items {
+                    item.note_how_written(lines);
+                }
+            }
+            Value::Object(entries) => {
+                for entry in entries {
+                    entry.node.note_how_written(lines);
+                }
+            }
+            Value::Null | Value::Text(_) => {}
+        }
+    }
+
+    /// Takes away entries whose name was set before.
+    fn keep_first(&mut self, twice: &mut Vec<(Place, String)>) {
+        match &mut self.value {
+            Value::List(items) => {
+                for item in items {
+                    item.keep_first(twice);
+                }
+            }
+            Value::Object(entries) => {
+                let mut seen = BTreeSet::new();
+                entries.retain(|entry| {
+                    let is_first = seen.insert(entry.key.clone());
+                    if !is_first {
+                        let message = format!("{:?} is set twice in the same mapping", entry.key);
+                        twice.push((entry.key_place, message));
+                    }
+                    is_first
+                });
+                for entry in entries {
+                    entry.node.keep_first(twice);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What a wrong value is, for the user: `is the text "two"`, `is the number 1.10`.
+    pub fn is(&self) -> String {
+        match (&self.value, self.written.as_deref()) {
+            // Not as it is read: kubectl reads some of them in another way.
+            (Value::Whole(_) | Value::Number(_), Some(written)) => {
+                format!("is the number {written}")
+            }
+            (Value::Bool(value), Some(written)) if written != value.to_string() => {
+                format!("is {written}, which YAML reads as {value}")
+            }
+            (value, _) => value.is(),
+        }
+    }
+
+    /// Why the value is no text, and what to write instead.
+    pub fn must_be_text(&self) -> String {
+        let must = match (&self.value, &self.written) {
+            (Value::Whole(_) | Value::Number(_) | Value::Bool(_), Some(written)) => {
+                format!("must be a text; write \"{written}\"")
+            }
+            (Value::Whole(number), None) => format!("must be a text; write \"{number}\""),
+            (Value::Number(_) | Value::Bool(_), None) => "must be a text; put it in quotes".into(),
+            _ => "must be a text".into(),
+        };
+        format!("{}, {must}", self.is())
+    }
+
+    /// Why the value is no whole number, and what to write instead.
+    pub fn must_be_whole(&self) -> String {
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let must = match (&self.value, self.written.as_deref()) {
+            (Value::Text(text), _) if text.parse::<i64>().is_ok() => {
+                "must be a whole number; leave out the quotes".to_owned()
+            }
+            // kubectl reads the old octal numbers.
+            (Value::Number(_), Some(written)) if written.starts_with('0') && digits(written) => {
+                match i64::from_str_radix(written, 8) {
+                    Ok(octal) => {
+                        let decimal = written.trim_start_matches('0');
+                        format!(
+                            "must be a whole number without a zero before it; write {decimal}, or {octal} if it is meant as octal"
+                        )
+                    }
+                    Err(_) => "must be a whole number without a zero before it".to_owned(),
+                }
+            }
+            (Value::Number(_), Some(written)) if digits(written) => {
+                return format!("is the number {written}, which is too large");
+            }
+            _ => "must be a whole number".to_owned(),
+        };
+        format!("{}, {must}", self.is())
+    }
+
     /// The entry of a mapping. `None`: it has no such entry, or the node is no mapping.
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         let Value::Object(entries) = &self.value else {
@@ -165,28 +333,6 @@ impl Value {
             Value::Object(_) => "is a mapping".into(),
         }
     }
-
-    /// Why the value is no text, and what to write instead.
-    pub fn must_be_text(&self) -> String {
-        let must = match self {
-            Value::Whole(number) => format!("must be a text; write \"{number}\""),
-            Value::Number(number) => format!("must be a text; write \"{number}\""),
-            Value::Bool(_) => "must be a text; put it in quotes".into(),
-            _ => "must be a text".into(),
-        };
-        format!("{}, {must}", self.is())
-    }
-
-    /// Why the value is no whole number, and what to write instead.
-    pub fn must_be_whole(&self) -> String {
-        let must = match self {
-            Value::Text(text) if text.parse::<i64>().is_ok() => {
-                "must be a whole number; leave out the quotes"
-            }
-            _ => "must be a whole number",
-        };
-        format!("{}, {must}", self.is())
-    }
 }
 
 impl Serialize for Node {
@@ -210,6 +356,7 @@ impl From<Spanned<Value>> for Node {
         Node {
             place: Place::of(spanned.referenced),
             value: spanned.value,
+            written: None,
         }
     }
 }

@@ -97,7 +97,7 @@ impl<'t> Variables<'t> {
         let object = Object::walk(item, ENV, log);
         let Some((name_at, name)) = object.text("name", log) else {
             if object.get("name").is_none() {
-                log.refuse(item, "has no name");
+                log.lacks(item, "name");
             }
             return;
         };

@@ -3,7 +3,10 @@
 //! Every field gets exactly one verdict, or stands inside of one that has. `Verdicts` collects them
 //! and knows no field.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::tree::{Field, Place};
 
@@ -71,9 +74,53 @@ impl fmt::Display for Remark {
 pub(crate) struct Verdicts {
     pub(crate) remarks: Vec<Remark>,
     said: BTreeSet<String>,
+    /// Where the remarks of the present document begin.
+    from: usize,
+    /// Fields of the present document that a misspelt name probably means. If such a field is missing,
+    /// that is no second mistake.
+    meant: BTreeSet<String>,
 }
 
 impl Verdicts {
+    /// Begins another document, whose fields have the same names.
+    pub(crate) fn begin(&mut self) {
+        self.from = self.remarks.len();
+        self.meant.clear();
+    }
+
+    /// Remembers that a misspelt name probably means this field.
+    pub(crate) fn means(&mut self, path: String) {
+        self.meant.insert(path);
+    }
+
+    /// Refuses a mapping for a field that it does not have, unless a misspelt name means that field.
+    pub(crate) fn lacks(&mut self, field: &Field<'_>, name: &str) {
+        if !self.meant.contains(&field.below(name)) {
+            self.refuse(field, format!("has no {name}"));
+        }
+    }
+
+    /// Whether this field, or one around it, is known to be wrong. What else is wrong with it may follow
+    /// from that.
+    pub(crate) fn is_settled(&self, path: &str) -> bool {
+        let covers = |covered: &str| {
+            let rest = path.strip_prefix(covered);
+            !covered.is_empty()
+                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let remarks = self.remarks[self.from..].iter();
+        let mut refused = remarks.filter(|remark| remark.verdict == Verdict::Refusal);
+        self.meant.iter().any(|meant| covers(meant)) || refused.any(|remark| covers(&remark.path))
+    }
+
+    /// Whether a field of one of these names, anywhere in the document, is wrong or misspelt.
+    pub(crate) fn doubts(&self, names: &[&str]) -> bool {
+        let is_one = |path: &str| names.contains(&path.rsplit('.').next().unwrap_or(path));
+        let remarks = self.remarks[self.from..].iter();
+        let mut refused = remarks.filter(|remark| remark.verdict == Verdict::Refusal);
+        self.meant.iter().any(|meant| is_one(meant)) || refused.any(|remark| is_one(&remark.path))
+    }
+
     pub(crate) fn taken(&mut self, field: &Field<'_>, as_what: impl fmt::Display) {
         self.add(field, Verdict::Taken, format!("is {as_what}"));
     }
@@ -110,6 +157,35 @@ impl Verdicts {
             verdict,
             message: message.into(),
         });
+    }
+
+    /// Puts all in the order of the lines. Takes away what was said twice, as of a runtime of two jobs, and what
+    /// was said of fields that are refused: nothing becomes of them.
+    pub(crate) fn only_once(&mut self) {
+        let key = |remark: &Remark| (remark.place, remark.path.clone(), remark.message.clone());
+        let mut worst: BTreeMap<_, Verdict> = BTreeMap::new();
+        for remark in &self.remarks {
+            let verdict = worst.entry(key(remark)).or_insert(remark.verdict);
+            *verdict = remark.verdict.max(*verdict);
+        }
+        // The first of those that are alike stays, with the worst verdict.
+        self.remarks
+            .retain_mut(|remark| match worst.remove(&key(remark)) {
+                Some(verdict) => {
+                    remark.verdict = verdict;
+                    true
+                }
+                None => false,
+            });
+        let is_refusal = |remark: &&Remark| remark.verdict == Verdict::Refusal;
+        let refused = self.remarks.iter().filter(is_refusal);
+        let refused: BTreeSet<(Place, String)> = refused
+            .map(|remark| (remark.place, remark.path.clone()))
+            .collect();
+        self.remarks.retain(|remark| {
+            is_refusal(&remark) || !refused.contains(&(remark.place, remark.path.clone()))
+        });
+        self.remarks.sort_by_key(|remark| remark.place);
     }
 
     pub(crate) fn refused(&self) -> usize {

@@ -18,10 +18,7 @@ pub(crate) struct Word {
 }
 
 /// A verdict needs no value of a word's field.
-static NOTHING: Node = Node {
-    place: Place::START,
-    value: Value::Null,
-};
+static NOTHING: Node = Node::made(Place::START, Value::Null);
 
 impl Word {
     pub(crate) fn field(&self) -> Field<'static> {
@@ -35,13 +32,16 @@ impl Word {
     /// Reads a list of words.
     pub(crate) fn list(field: &Field<'_>, log: &mut Verdicts) -> Vec<Word> {
         let items = field.items(log);
-        let words = items.iter().filter_map(|item| {
-            Some(Word {
-                text: item.text(log)?.to_owned(),
-                place: item.place,
-                path: item.path.clone(),
-                on_node: None,
-            })
+        let words = items.iter().map(|item| Word {
+            // One that is refused stays, so that those behind it keep their meaning.
+            text: match (item.text(log), &item.node.written) {
+                (Some(text), _) => text.to_owned(),
+                (None, Some(written)) => written.to_string(),
+                (None, None) => "?".to_owned(),
+            },
+            place: item.place,
+            path: item.path.clone(),
+            on_node: None,
         });
         words.collect()
     }

@@ -31,8 +31,8 @@ pub(super) fn read(
         (Shape::Object(fields), Value::Object(_)) => {
             Some(read_object(node, fields, path, findings))
         }
-        (shape, value) => {
-            findings.add(node.place, path, mismatch(shape, value));
+        (shape, _) => {
+            findings.add(node.place, path, mismatch(shape, node));
             None
         }
     }
@@ -127,14 +127,14 @@ fn unknown(names: &str, findings: &mut Findings) -> String {
     }
 }
 
-fn mismatch(shape: &Shape, value: &Value) -> String {
+fn mismatch(shape: &Shape, node: &Node) -> String {
     match shape {
-        Shape::Text(_) => value.must_be_text(),
-        Shape::Whole(..) => value.must_be_whole(),
-        Shape::Choice => format!("{}, must be true or false", value.is()),
-        Shape::List(..) | Shape::Ordered(..) => format!("{}, must be a list", value.is()),
+        Shape::Text(_) => node.must_be_text(),
+        Shape::Whole(..) => node.must_be_whole(),
+        Shape::Choice => format!("{}, must be true or false", node.is()),
+        Shape::List(..) | Shape::Ordered(..) => format!("{}, must be a list", node.is()),
         Shape::Object(_) | Shape::Foreign => {
-            format!("{}, must be a mapping of fields", value.is())
+            format!("{}, must be a mapping of fields", node.is())
         }
     }
 }

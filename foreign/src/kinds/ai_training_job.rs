@@ -108,7 +108,7 @@ pub(super) fn read(
     let tolerant = tolerant.map(|(at, on)| (at.clone(), on));
     let retried = ends::codes(spec.get("restartingExitCode"), log);
     let Some(specs) = spec.get("replicaSpecs").cloned() else {
-        log.refuse(&job.spec, "has no replicaSpecs");
+        log.lacks(&job.spec, "replicaSpecs");
         return None;
     };
     let roles: Vec<Role<'_>> = specs
@@ -213,7 +213,7 @@ fn role<'t>(
         Some((policy, at.clone()))
     });
     let Some(template) = spec.get("template").cloned() else {
-        log.refuse(field, "has no template");
+        log.lacks(field, "template");
         return None;
     };
     Some(Role {

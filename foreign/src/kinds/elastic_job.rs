@@ -13,6 +13,7 @@ use crate::{
     procs,
     roles::{self, Policy, Style},
     run_policy,
+    tree::Value,
     variables::Told,
     verdict::Verdicts,
 };
@@ -37,8 +38,11 @@ const SPEC: Rules = &[
 /// The default of torchelastic's `--max_restarts`.
 pub(super) const MAX_RESTARTS: i64 = 3;
 
+/// The container whose exit codes the controller sees. It runs all, whatever their names are.
+const NAME: &str = "elasticjob-worker";
+
 const STYLE: Style = Style {
-    main: Main::Named("elasticjob-worker"),
+    main: Main::Only(NAME),
     // The controller sets no environment; it puts flags before the arguments.
     told: Told::NOTHING,
     entrypoint: Some(By::Torchelastic),
@@ -53,21 +57,17 @@ pub(crate) fn read(
     let spec = Object::walk(&job.spec, SPEC, log);
     let run = run_policy::read(&spec, &[], cluster, log);
     let Some(specs) = spec.get("replicaSpecs") else {
-        log.refuse(&job.spec, "has no replicaSpecs");
+        log.lacks(&job.spec, "replicaSpecs");
         return None;
     };
     let size = |name: &str, log: &mut Verdicts| {
         let (at, size) = spec.whole(name, log)?;
-        log.taken(at, format!("spec.{name}"));
         Some((size, at.clone()))
     };
     let (min, max) = (size("minReplicas", log), size("maxReplicas", log));
-    let before = log.refused();
     let roles = roles::read(specs, &["Worker"], 1, STYLE, cluster, log);
     let Some(worker) = roles.first() else {
-        if log.refused() == before {
-            log.refuse(specs, "has no Worker");
-        }
+        log.lacks(specs, "Worker");
         return None;
     };
     log.taken(&worker.replicas_at, "spec.replicas");
@@ -79,17 +79,29 @@ pub(crate) fn read(
         worker.pod.gpus,
         &worker.pod.container,
         log,
-    )?;
-    // The user's flags come after the controller's, and win.
-    super::nodes_agree(
-        &worker.launch,
-        (
-            min.as_ref().map_or(replicas.0, |(min, _)| *min),
-            max.as_ref().map_or(replicas.0, |(max, _)| *max),
-        ),
-        replicas.0,
-        log,
     );
+    let given = [
+        (
+            spec.get("minReplicas").filter(|_| min.is_some()),
+            "spec.minReplicas",
+        ),
+        (
+            spec.get("maxReplicas").filter(|_| max.is_some()),
+            "spec.maxReplicas",
+        ),
+    ];
+    let sizes = super::Sizes { replicas, min, max };
+    // The user's flags come after the controller's, and win.
+    let super::Sizes { replicas, min, max } = super::nodes(&worker.launch, sizes, &given, log);
+    let name = worker.pod.container.node.entry("name");
+    if let (Some((Policy::ExitCode, _)), Some(name)) = (&worker.policy, name)
+        && !matches!(&name.node.value, Value::Text(name) if name == NAME)
+    {
+        log.note(
+            &worker.pod.container,
+            format!("counts for ExitCode here; upstream sees the exit codes of a container named {NAME} only"),
+        );
+    }
     let own = worker.launch.max_restarts.or(Some(MAX_RESTARTS));
     let restarts = roles::restarts(
         worker.policy.as_ref(),
@@ -107,7 +119,7 @@ pub(crate) fn read(
         replicas,
         min,
         max,
-        procs,
+        procs: procs.unwrap_or(1),
         restarts,
         run: &run,
     }

@@ -41,7 +41,7 @@ impl Kind {
     ) -> Option<Converted> {
         let run = run_policy::read(spec, &["kubeflow.org/training-operator"], cluster, log);
         let Some(specs) = spec.get(self.specs) else {
-            log.refuse(&job.spec, format!("has no {}", self.specs));
+            log.lacks(&job.spec, self.specs);
             return None;
         };
         let before = log.refused();

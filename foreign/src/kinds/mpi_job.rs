@@ -14,7 +14,7 @@ use crate::{
     mpirun::{self, Hosts},
     options::Cluster,
     pod::{Main, Pod},
-    roles::{self, Policy, Style},
+    roles::{self, Policy, Role, Style},
     run_policy,
     variables::Told,
     verdict::Verdicts,
@@ -99,7 +99,7 @@ pub(super) fn read(
         log,
     );
     let Some(specs) = spec.get("mpiReplicaSpecs") else {
-        log.refuse(&job.spec, "has no mpiReplicaSpecs");
+        log.lacks(&job.spec, "mpiReplicaSpecs");
         return None;
     };
     let slots = spec.whole("slotsPerWorker", log);
@@ -108,9 +108,8 @@ pub(super) fn read(
     let before = log.refused();
     let (mut launcher, mut worker) = (None, None);
     for (key, field) in specs.entries(log) {
-        let name = GROUPS.iter().find(|name| name.eq_ignore_ascii_case(key));
-        let (group, role) = match name {
-            Some(&"Launcher") => (
+        let (group, role) = match roles::named(key, GROUPS, specs, &field, log) {
+            Some("Launcher") => (
                 &mut launcher,
                 roles::read_by(&field, "Launcher", 1, STYLE, start_launcher, cluster, log),
             ),
@@ -119,31 +118,23 @@ pub(super) fn read(
                 &mut worker,
                 roles::read_by(&field, "Worker", 0, STYLE, lends::must_lend, cluster, log),
             ),
-            None => {
-                log.refuse(
-                    &field,
-                    "is no role of this kind; its roles are Launcher, Worker",
-                );
-                continue;
-            }
+            None => continue,
         };
-        match role {
-            Some(role) if group.is_none() => *group = Some(role),
-            Some(role) => log.refuse(&field, format!("{} is there twice", role.name)),
-            None => {}
+        match group {
+            None => *group = Some(role),
+            Some(_) => log.refuse(&field, format!("{} is there twice", role.name)),
         }
     }
-    if log.refused() > before {
-        return None;
+    for role in launcher.iter().chain(&worker).filter(|_| !is_v1) {
+        of_second_version(role, log);
     }
     let Some(mut launcher) = launcher else {
-        log.refuse(specs, "has no Launcher");
+        log.lacks(specs, "Launcher");
         return None;
     };
     if launcher.replicas != 1 {
         let message = format!("is {}, must be 1", launcher.replicas);
         log.refuse(&launcher.replicas_at, message);
-        return None;
     }
     let default = match is_v1 {
         true => Policy::Never,
@@ -165,13 +156,20 @@ pub(super) fn read(
         roles::RETRIED,
         log,
     );
-    let worker = worker.filter(|worker| worker.replicas > 0);
+    let workers_in_doubt = log.is_settled(&specs.below("Worker"))
+        || worker
+            .as_ref()
+            .is_some_and(|worker| log.is_settled(&worker.replicas_at.path));
+    let worker = worker.filter(|worker| worker.replicas > 0 || workers_in_doubt);
     let per_node = slots.map_or(1, |(_, slots)| slots);
     // The first version counts a launcher that asks for a GPU as a host, the second one that is told.
     let launches_here = match is_v1 {
         true => launcher.pod.gpus > 0,
         false => as_worker.is_some_and(|(_, is)| is),
     };
+    if worker.is_none() && workers_in_doubt {
+        return None;
+    }
     let Some(worker) = worker else {
         let for_workers = [slots.map(|(at, _)| at), as_worker.map(|(at, _)| at)];
         for at in for_workers.into_iter().flatten() {
@@ -183,6 +181,9 @@ pub(super) fn read(
                 "asks for hosts (discover_hosts.sh), and there are no workers",
             );
             return None;
+        }
+        if let Some(starter) = mpirun::starter(&launcher.pod) {
+            starter.say_alone(log);
         }
         log.taken(&launcher.replicas_at, "spec.replicas");
         let groups = vec![Group {
@@ -249,20 +250,22 @@ pub(super) fn read(
         of_launcher: if launches_here { per_node } else { 0 },
     };
     let sizes = match &starter {
-        Some(starter) if starter.is_elastic() => starter.range(hosts, log).map(|range| {
-            // All members are told of each other.
-            let most = range.most.map(|most| most.min(PEERS_MAX - 1));
-            let most = most.map_or(worker.replicas, |most| most.max(worker.replicas));
-            starter.say_least(&range, hosts, log);
-            starter.say_most(most, log);
-            starter.say_restarts(log);
-            (range.least, most)
-        }),
-        Some(starter) => {
+        Some(starter) if starter.is_elastic() && !workers_in_doubt => {
+            starter.range(hosts, log).map(|range| {
+                // All members are told of each other.
+                let most = range.most.map(|most| most.min(PEERS_MAX - 1));
+                let most = most.map_or(worker.replicas, |most| most.max(worker.replicas));
+                starter.say_least(&range, hosts, log);
+                starter.say_most(most, log);
+                starter.say_restarts(log);
+                (range.least, most)
+            })
+        }
+        Some(starter) if !workers_in_doubt => {
             starter.fits(hosts, log);
             None
         }
-        None => None,
+        _ => None,
     };
     if hydra {
         // hydra wants another form than Open MPI.
@@ -271,10 +274,9 @@ pub(super) fn read(
             *word = word.replace("/etc/mpi/hostfile", "/etc/mpi/hostfile.hydra");
         }
     }
-    if log.refused() > before {
-        return None;
+    if log.refused() == before {
+        mpirun::say_in_memory(&launcher.pod, &launcher.launch, starter.as_ref(), log);
     }
-    mpirun::say_in_memory(&launcher.pod, &launcher.launch, starter.as_ref(), log);
     let ends = match starter.is_some_and(|starter| starter.is_elastic()) {
         true => ends.of_launcher(LAUNCHER, WORKER, None),
         false => ends,
@@ -306,6 +308,25 @@ pub(super) fn read(
         run: &run,
     }
     .finish(log)
+}
+
+/// What the operator of the second version refuses (its `validation.go`).
+fn of_second_version(role: &Role<'_>, log: &mut Verdicts) {
+    if let Some((Policy::Always | Policy::ExitCode, at)) = &role.policy {
+        log.refuse(at, "must be Never or OnFailure, upstream as well");
+    }
+    if role.name == "Worker" && role.replicas < 1 && !log.is_settled(&role.replicas_at.path) {
+        let is = match role.replicas_at.path.ends_with(".replicas") {
+            true => format!("is {}, must be at least 1", role.replicas),
+            false => {
+                "has no replicas, which are 0 if nobody says, and must be at least 1".to_owned()
+            }
+        };
+        log.refuse(
+            &role.replicas_at,
+            format!("{is}, upstream as well; leave Worker out if the launcher works alone"),
+        );
+    }
 }
 
 /// Whether the launcher is hydra: MPICH's or Intel's.

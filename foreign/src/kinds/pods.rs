@@ -3,11 +3,12 @@
 //!
 //! Source: pytorch/elastic, kubernetes/ at f665c11, and the image's petctl entry point.
 
-use super::nodes_agree;
+use super::{Sizes, nodes};
 use crate::{
+    documents::NameAt,
     draft::{Converted, Draft, Meta},
     fields::{Object, Rule, Rules},
-    launch::{By, Procs},
+    launch::{By, Launch, Procs},
     options::{Cluster, Options},
     pod::{Main, Pod},
     procs,
@@ -65,6 +66,18 @@ fn variable<'t>(pod: &'t Node, name: &str) -> Option<&'t str> {
     entry.text_at(&["value"])
 }
 
+/// The name of their job.
+pub(crate) fn named(pods: &[&Node], options: &Options) -> Option<NameAt> {
+    let root = Field::root(pods.first()?);
+    Some(meta(&root, options).name_at())
+}
+
+fn meta<'t>(root: &Field<'t>, options: &Options) -> Meta<'t> {
+    let namespace = root.node.text_at(&["metadata", "namespace"]);
+    let name = variable(root.node, "JOB_ID").unwrap_or_default();
+    Meta::named(name, namespace, root, options)
+}
+
 /// Reads the workers of one job, of which there is at least one.
 pub(crate) fn read(pods: &[&Node], options: &Options, log: &mut Verdicts) -> Option<Converted> {
     let (first, others) = pods.split_first()?;
@@ -92,12 +105,8 @@ pub(crate) fn read(pods: &[&Node], options: &Options, log: &mut Verdicts) -> Opt
     }
     let object = Object::walk(&root, POD, log);
     let spec = object.get("spec")?;
-    let meta = Meta::named(
-        variable(first, "JOB_ID").unwrap_or_default(),
-        first.text_at(&["metadata", "namespace"]),
-        &root,
-        options,
-    );
+    let meta = meta(&root, options);
+    meta.check(log);
     let cluster = Cluster {
         site: &options.site,
         namespace: meta
@@ -110,17 +119,7 @@ pub(crate) fn read(pods: &[&Node], options: &Options, log: &mut Verdicts) -> Opt
         runtime_later: false,
     };
     let pod = Pod::of(spec, STYLE.main, STYLE.told, &cluster, log)?;
-    // The image's entry point takes the first argument for the script.
-    let mut words = pod.words.iter();
-    let script = words.find(|word| word.path.ends_with(".args[0]"));
-    if let Some(script) = script.filter(|script| script.text.starts_with("s3://")) {
-        log.refuse(
-            &script.field(),
-            "is a script that the image fetches first, and Muster fetches nothing; put it on the nodes and give its path",
-        );
-        return None;
-    }
-    let launch = roles::start(&pod, STYLE, log)?;
+    let launch = roles::start(&pod, STYLE, log).unwrap_or_else(Launch::unknown);
     let size = |name: &str, log: &mut Verdicts| {
         let text = variable(first, name)?;
         let number = text.parse::<i64>();
@@ -141,21 +140,15 @@ pub(crate) fn read(pods: &[&Node], options: &Options, log: &mut Verdicts) -> Opt
         pod.gpus,
         &pod.container,
         log,
-    )?;
-    let sizes = (
-        min.as_ref().map_or(replicas.0, |(min, _)| *min),
-        max.as_ref().map_or(replicas.0, |(max, _)| *max),
     );
-    nodes_agree(&launch, sizes, replicas.0, log);
+    let sizes = Sizes { replicas, min, max };
+    let Sizes { replicas, min, max } = nodes(&launch, sizes, &[], log);
     let run = RunPolicy::default();
     let own = launch
         .max_restarts
         .or(Some(super::elastic_job::MAX_RESTARTS));
     let restarts = roles::restarts(None, Policy::OnFailure, &run, own, "", log);
-    if log.refused() > before {
-        return None;
-    }
-    Draft {
+    let converted = Draft {
         kind: "Pod",
         meta: &meta,
         pod: &pod,
@@ -163,9 +156,10 @@ pub(crate) fn read(pods: &[&Node], options: &Options, log: &mut Verdicts) -> Opt
         replicas,
         min,
         max,
-        procs,
+        procs: procs.unwrap_or(1),
         restarts,
         run: &run,
     }
-    .finish(log)
+    .finish(log);
+    converted.filter(|_| log.refused() == before)
 }

@@ -91,7 +91,7 @@ pub(crate) fn read(
     let spec = Object::walk(&job.spec, SPEC, log);
     let run = run_policy::read(&spec, &["kubeflow.org/training-operator"], cluster, log);
     let Some(specs) = spec.get("pytorchReplicaSpecs") else {
-        log.refuse(&job.spec, "has no pytorchReplicaSpecs");
+        log.lacks(&job.spec, "pytorchReplicaSpecs");
         return None;
     };
     let has_master = specs
@@ -109,7 +109,6 @@ pub(crate) fn read(
     };
     let elastic = elastic(spec.get("elasticPolicy"), log);
     let said = procs_of(&spec, &elastic, log);
-    let before = log.refused();
     let roles = roles::read(specs, &["Master", "Worker"], 1, style, cluster, log);
     let role = |name: &str| roles.iter().find(|role| role.name == name);
     let (master, worker) = (role("Master"), role("Worker"));
@@ -125,15 +124,18 @@ pub(crate) fn read(
     if let (Some(master), Some(worker)) = (master, worker) {
         one_world(master, worker, log);
     }
-    if log.refused() > before {
-        return None;
-    }
     let Some(main) = main else {
-        log.refuse(specs, "has neither Master nor Worker");
+        if !["Master", "Worker"]
+            .map(|name| log.is_settled(&specs.below(name)))
+            .contains(&true)
+        {
+            log.refuse(specs, "has neither Master nor Worker");
+        }
         return None;
     };
     let replicas = total(master, worker, main, log);
-    let (min, max) = range(&elastic, worker, master.is_some(), &replicas, log);
+    let sizes = range(&elastic, specs, worker, master.is_some(), replicas, log);
+    let sizes = sizes_after_flags(main, &elastic, sizes, log);
     let procs = procs::count(
         &main.launch,
         said,
@@ -141,13 +143,8 @@ pub(crate) fn read(
         main.pod.gpus,
         &main.pod.container,
         log,
-    )?;
-    nodes_agree(main, &replicas, min.as_ref(), max.as_ref(), log);
-    let own = elastic
-        .max_restarts
-        .as_ref()
-        .map(|(max, _)| *max)
-        .or(main.launch.max_restarts);
+    );
+    let own = own_restarts(main, &elastic, log);
     let policy = main
         .policy
         .as_ref()
@@ -160,6 +157,7 @@ pub(crate) fn read(
         (None, Some(_)) => Some("any"),
         (None, None) => None,
     };
+    let super::Sizes { replicas, min, max } = sizes;
     let most = max.as_ref().map_or(replicas.0, |(max, _)| *max);
     if let Some(of) = decides.filter(|_| most > 1) {
         restarts.rules.push(roles::success_of(of));
@@ -173,7 +171,7 @@ pub(crate) fn read(
         replicas,
         min,
         max,
-        procs,
+        procs: procs.unwrap_or(1),
         restarts,
         run: &run,
     }
@@ -212,9 +210,6 @@ fn elastic<'t>(field: Option<&Field<'t>>, log: &mut Verdicts) -> Elastic<'t> {
             .filter(|(_, on)| *on)
             .map(|(at, _)| at.clone()),
     };
-    if let Some((_, at)) = &elastic.max_restarts {
-        log.taken(at, "part of spec.restartPolicy.maxRestarts");
-    }
     if let Some((at, backend)) = object.text("rdzvBackend", log) {
         match backend {
             "c10d" | "etcd" | "etcd-v2" => {
@@ -277,6 +272,10 @@ fn one_world(master: &Role<'_>, worker: &Role<'_>, log: &mut Verdicts) {
         )
     };
     let launch = (&master.launch, &worker.launch);
+    // What was refused cannot be compared.
+    if launch.0.broken || launch.1.broken {
+        return;
+    }
     if launch.0.command != launch.1.command
         || launch.0.args != launch.1.args
         || flags(master) != flags(worker)
@@ -324,17 +323,25 @@ fn total<'t>(
 /// The least and the most nodes.
 fn range<'t>(
     elastic: &Elastic<'t>,
+    specs: &Field<'t>,
     worker: Option<&Role<'t>>,
     has_master: bool,
-    replicas: &Size<'t>,
+    replicas: Size<'t>,
     log: &mut Verdicts,
-) -> (Option<Size<'t>>, Option<Size<'t>>) {
+) -> super::Sizes<'t> {
+    let mut sizes = super::Sizes {
+        replicas,
+        min: None,
+        max: None,
+    };
     let Some(field) = &elastic.field else {
-        return (None, None);
+        return sizes;
     };
     if worker.is_none() {
-        log.refuse(field, "needs a Worker, upstream as well");
-        return (None, None);
+        if !log.is_settled(&specs.below("Worker")) {
+            log.refuse(field, "needs a Worker, upstream as well");
+        }
+        return sizes;
     }
     if has_master {
         log.warn(
@@ -343,7 +350,7 @@ fn range<'t>(
         );
     }
     if let Some(at) = &elastic.standalone {
-        match replicas.0 {
+        match sizes.replicas.0 {
             1 => log.note(at, "is not needed: Muster brings the nodes together"),
             _ => log.refuse(
                 at,
@@ -351,43 +358,50 @@ fn range<'t>(
             ),
         }
     }
-    for (size, name) in [
-        (&elastic.min, "spec.minReplicas"),
-        (&elastic.max, "spec.maxReplicas"),
-    ] {
-        if let Some((_, at)) = size {
-            log.taken(at, name);
-        }
-    }
     // The operator's defaults: one that is missing is as the other.
-    let min = elastic.min.clone().or_else(|| elastic.max.clone());
-    let max = elastic.max.clone().or_else(|| elastic.min.clone());
-    (min, max)
+    sizes.min = elastic.min.clone().or_else(|| elastic.max.clone());
+    sizes.max = elastic.max.clone().or_else(|| elastic.min.clone());
+    sizes
 }
 
 /// torchrun's flags win over what the operator tells it.
-fn nodes_agree(
-    main: &Role<'_>,
-    replicas: &Size<'_>,
-    min: Option<&Size<'_>>,
-    max: Option<&Size<'_>>,
+fn sizes_after_flags<'t>(
+    main: &Role<'t>,
+    elastic: &Elastic<'t>,
+    sizes: super::Sizes<'t>,
     log: &mut Verdicts,
-) {
-    super::nodes_agree(
-        &main.launch,
-        (
-            min.map_or(replicas.0, |(min, _)| *min),
-            max.map_or(replicas.0, |(max, _)| *max),
-        ),
-        replicas.0,
-        log,
-    );
-    if main.launch.by == By::Itself && (min.is_some() || max.is_some()) {
+) -> super::Sizes<'t> {
+    let is_elastic = sizes.min.is_some();
+    let at = |size: &'_ Option<Size<'t>>| size.as_ref().map(|(_, at)| at.clone());
+    let (min, max) = (at(&elastic.min), at(&elastic.max));
+    let given = [
+        (min.as_ref(), "spec.minReplicas"),
+        (max.as_ref(), "spec.maxReplicas"),
+    ];
+    let sizes = super::nodes(&main.launch, sizes, &given, log);
+    if main.launch.by == By::Itself && !main.launch.broken && is_elastic {
         log.note(
             &main.pod.container,
             "starts no torchrun: Muster starts each new world by itself",
         );
     }
+    sizes
+}
+
+/// How many failures torchrun itself survives. Its flag wins over what the operator tells it.
+fn own_restarts(main: &Role<'_>, elastic: &Elastic<'_>, log: &mut Verdicts) -> Option<i64> {
+    let flag = main.launch.max_restarts;
+    if let Some((said, at)) = &elastic.max_restarts {
+        match flag {
+            None => log.taken(at, "part of spec.restartPolicy.maxRestarts"),
+            Some(flag) if flag == *said => log.note(at, "says the same as the command"),
+            Some(flag) => log.note(
+                at,
+                format!("is not used: --max-restarts {flag} in the command wins, upstream as well"),
+            ),
+        }
+    }
+    flag.or(elastic.max_restarts.as_ref().map(|(max, _)| *max))
 }
 
 /// One world has one policy.

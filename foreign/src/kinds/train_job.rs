@@ -1,5 +1,5 @@
-//! `TrainJob` of `trainer.kubeflow.org/v1alpha1`: torch jobs, whose runtime is the well-known one or
-//! stands in the same file. In pods of its own a job has those of its runtime (`runtime`).
+//! `TrainJob` of `trainer.kubeflow.org/v1alpha1`: torch jobs, whose runtime stands in the same file or is the
+//! well-known one. In pods of its own a job has those of its runtime (`runtime`).
 //!
 //! Source: kubeflow/trainer, pkg/runtime/framework/plugins/torch.
 
@@ -7,13 +7,13 @@ use super::Job;
 use crate::{
     draft::{Converted, Draft},
     fields::{Object, Rule, Rules},
-    launch::Procs,
+    launch::{By, Launch, Procs},
     options::Cluster,
     pod::{Main, Pod},
     procs,
     roles::{self, Ends, Policy, Style},
     run_policy::{self, RunPolicy},
-    tree::{Field, Node, Value},
+    tree::{Field, Node, Place, Value},
     variables::Told,
     verdict::{Remark, Verdicts},
 };
@@ -101,17 +101,36 @@ fn on_machines(
     cluster: &Cluster<'_>,
     log: &mut Verdicts,
 ) -> Option<Converted> {
-    only_torch(spec, job, log);
     if let Some(at) = spec.get("runtimePatches").filter(|at| !at.is_bare()) {
         log.refuse(at, "change the pods of the runtime, and machines have none");
     }
-    let Some((field, trainer)) = trainer else {
+    let named = named(spec, job, log);
+    let own = named
+        .as_ref()
+        .and_then(|(_, name)| in_file(job, kind_of(spec), name));
+    if let (Some((at, name)), Some(own)) = (&named, own) {
+        log.note(at, "is in this file, and says what the trainer does not");
+        return with_runtime(job, own, name, Vec::new(), trainer, run, cluster, log);
+    }
+    let shipped = named.and_then(|(at, name)| shipped(&at, name, kind_of(spec), log).then_some(at));
+    if trainer.is_none() && !log.is_settled(&job.spec.below("trainer")) {
         log.refuse(
             &job.spec,
             "has no trainer, so it runs what its runtime's image starts, which is not known here",
         );
-        return None;
-    };
+    }
+    alone(job, trainer?, shipped, run, cluster, log)
+}
+
+/// The job as the trainer says it alone.
+fn alone(
+    job: &Job<'_, '_>,
+    (field, trainer): (&Field<'_>, Object<'_>),
+    shipped: Option<Field<'_>>,
+    run: &RunPolicy<'_>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Converted> {
     let pod = Pod {
         grace: Some((GRACE.to_owned(), field.clone())),
         ..Pod::container(field, &trainer, STYLE.told, cluster, log)
@@ -123,6 +142,8 @@ fn on_machines(
         procs: None,
         restarts: (runtime::BACKOFF_LIMIT, None),
         step: runtime::CONTAINER,
+        lacks_runtime: shipped.is_none(),
+        shipped,
     };
     world.job(job, run, log)
 }
@@ -147,17 +168,39 @@ fn in_pods(
                 kind_of(spec).to_lowercase()
             ),
         );
-        return None;
+        return alone(job, trainer?, None, run, cluster, log);
     };
-    let runtime = runtime::read(own, name, log)?;
     log.note(&at, "has the template of the pods");
+    let patches = patches::read(spec.get("runtimePatches"), log);
+    with_runtime(job, own, name, patches, trainer, run, cluster, log)
+}
+
+/// The job whose containers are those of its runtime, with what the trainer and patches lay over them.
+#[allow(clippy::too_many_arguments, reason = "each is a part of the object")]
+fn with_runtime(
+    job: &Job<'_, '_>,
+    own: &Node,
+    name: &str,
+    patches: Vec<(Field<'_>, Field<'_>)>,
+    trainer: Option<(&Field<'_>, Object<'_>)>,
+    run: &RunPolicy<'_>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Option<Converted> {
+    let Some(runtime) = runtime::read(own, name, !cluster.pods, log) else {
+        // What the trainer says is judged all the same.
+        return alone(job, trainer?, None, run, cluster, log);
+    };
     let mut merged = runtime.pod_of(trainer.as_ref().map(|(field, _)| field.node));
-    for (step, patch) in patches::read(spec.get("runtimePatches"), log) {
+    for (step, patch) in patches {
         match step.node.text_at(&["name"]) == Some(runtime.step) || cluster.runtime_later {
             true => patches::lay(&mut merged, patch.node),
             false => log.refuse(
                 &step,
-                format!("is for a step that {} {name} does not have", kind_of(spec)),
+                format!(
+                    "is for a step that {} {name} does not have",
+                    own.text_at(&["kind"]).unwrap_or_default()
+                ),
             ),
         }
     }
@@ -166,16 +209,11 @@ fn in_pods(
         ..runtime.pod.clone()
     };
     let from = log.remarks.len();
-    let main = Main::Named(runtime::CONTAINER);
+    let main = match cluster.pods {
+        true => Main::Named(runtime::CONTAINER),
+        false => Main::Only(runtime::CONTAINER),
+    };
     let pod = Pod::read(&merged_at, main, STYLE.told, cluster, log)?;
-    if let Some((trainer_at, trainer)) = &trainer {
-        said_by(
-            trainer_at,
-            trainer,
-            &pod.container.path,
-            &mut log.remarks[from..],
-        );
-    }
     let world = World {
         pod: &pod,
         trainer: trainer.as_ref().map(|(_, trainer)| trainer),
@@ -183,25 +221,115 @@ fn in_pods(
         procs: runtime.procs,
         restarts: runtime.restarts,
         step: runtime.step,
+        shipped: None,
+        lacks_runtime: false,
     };
-    world.job(job, run, log)
+    let converted = world.job(job, run, log);
+    if let Some((trainer_at, trainer)) = &trainer {
+        said_by(
+            trainer_at,
+            trainer,
+            &pod.container,
+            &mut log.remarks[from..],
+        );
+        for name in ["env", "resourcesPerNode"] {
+            let path = trainer_at.below(name);
+            if let Some(at) = trainer.get(name)
+                && !log.remarks[from..].iter().any(|remark| remark.path == path)
+            {
+                log.note(at, "is laid over that of the runtime");
+            }
+        }
+    }
+    converted
+}
+
+/// Whether the runtime is one that Kubeflow ships, and does nothing but start torch's processes (Trainer 2.3,
+/// `manifests/base/runtimes`). It has one node, and says nothing of ranks. Somebody may have changed it in a
+/// cluster.
+fn shipped(at: &Field<'_>, name: &str, kind: &str, log: &mut Verdicts) -> bool {
+    let other = match name {
+        _ if kind != "ClusterTrainingRuntime" => None,
+        "torch-distributed" => return true,
+        "deepspeed-distributed" | "mlx-distributed" => Some(
+            "starts its ranks with mpirun, and Muster has only runtimes of torch yet; write an MPIJob",
+        ),
+        "jax-distributed" => {
+            Some("is no runtime of torch, and Muster has only that yet; write a JAXJob")
+        }
+        "xgboost-distributed" => {
+            Some("is no runtime of torch, and Muster has only that yet; write an XGBoostJob")
+        }
+        "torch-distributed-with-cache" => Some(
+            "fills a cache before the training, and Muster runs nothing before it; put the data on the nodes and name torch-distributed",
+        ),
+        _ if name.starts_with("torchtune-") => Some(
+            "downloads before the training and makes up arguments for torchtune, which Muster does not know; write them into a trainer of torch-distributed",
+        ),
+        _ => None,
+    };
+    match other {
+        Some(why) => log.refuse(at, why),
+        None => log.refuse(
+            at,
+            format!(
+                "is a runtime that Muster does not know; put it into the same file (kubectl get {} {name} -o yaml)",
+                kind.to_lowercase()
+            ),
+        ),
+    }
+    false
 }
 
 /// What the trainer says is told at its own fields, not at those of the runtime that it replaces.
-fn said_by(at: &Field<'_>, trainer: &Object<'_>, container: &str, remarks: &mut [Remark]) {
-    for name in ["image", "command", "args"] {
-        let Some(field) = trainer.get(name) else {
-            continue;
-        };
-        let replaced = format!("{container}.{name}");
-        for remark in remarks.iter_mut() {
-            let rest = remark.path.strip_prefix(&replaced);
-            let rest = rest.filter(|rest| rest.is_empty() || rest.starts_with('['));
-            if let Some(rest) = rest {
-                remark.path = format!("{}{rest}", at.below(name));
-                remark.place = field.place;
+fn said_by(at: &Field<'_>, trainer: &Object<'_>, container: &Field<'_>, remarks: &mut [Remark]) {
+    let mut move_to =
+        |replaced: String, by: String, place: Option<Place>, inside: Option<&[Place]>| {
+            for remark in remarks.iter_mut() {
+                let rest = remark.path.strip_prefix(&replaced);
+                let rest = rest.filter(|rest| rest.is_empty() || rest.starts_with(['[', '.']));
+                let is_here = inside.is_none_or(|inside| inside.contains(&remark.place));
+                if let Some(rest) = rest.filter(|_| is_here) {
+                    remark.path = format!("{by}{rest}");
+                    remark.place = place.unwrap_or(remark.place);
+                }
             }
+        };
+    let container_at = &container.path;
+    for name in ["image", "command", "args"] {
+        if let Some(field) = trainer.get(name) {
+            let replaced = format!("{container_at}.{name}");
+            move_to(replaced, at.below(name), Some(field.place), None);
         }
+    }
+    // These are laid over one by one. What is from the trainer has kept its place.
+    let items = |node: Option<&Node>| match node.map(|node| &node.value) {
+        Some(Value::List(items)) => items.iter().map(|item| item.place).collect(),
+        _ => Vec::new(),
+    };
+    let merged: Vec<Place> = items(container.node.entry("env").map(|entry| &entry.node));
+    let said: Vec<Place> = items(trainer.get("env").map(|field| field.node));
+    for (i, place) in said.iter().enumerate() {
+        if let Some(at_merged) = merged.iter().position(|other| other == place) {
+            let replaced = format!("{container_at}.env[{at_merged}]");
+            move_to(replaced, format!("{}[{i}]", at.below("env")), None, None);
+        }
+    }
+    if let Some(resources) = trainer.get("resourcesPerNode") {
+        let mut inside = Vec::new();
+        places(resources.node, &mut inside);
+        let by = at.below("resourcesPerNode");
+        move_to(format!("{container_at}.resources"), by, None, Some(&inside));
+    }
+}
+
+/// The places of all values below a node.
+fn places(node: &Node, found: &mut Vec<Place>) {
+    found.push(node.place);
+    match &node.value {
+        Value::List(items) => items.iter().for_each(|item| places(item, found)),
+        Value::Object(entries) => entries.iter().for_each(|entry| places(&entry.node, found)),
+        _ => {}
     }
 }
 
@@ -215,6 +343,10 @@ struct World<'a, 't> {
     /// How often the job may start again, and what says so.
     restarts: (i64, Option<Field<'t>>),
     step: &'a str,
+    /// The name of a runtime that is taken as Kubeflow ships it.
+    shipped: Option<Field<'t>>,
+    /// The runtime, which may say the rest, is refused.
+    lacks_runtime: bool,
 }
 
 impl World<'_, '_> {
@@ -226,21 +358,41 @@ impl World<'_, '_> {
             procs,
             restarts,
             step,
+            shipped,
+            lacks_runtime,
         } = self;
         let count = |name: &str, log: &mut Verdicts| trainer.and_then(|all| all.whole(name, log));
         if let Some((at, count)) = count("numNodes", log) {
             log.taken(at, "spec.replicas");
             nodes = (count, at.clone());
+        } else if nodes.1.path.ends_with(".numNodes") {
+            log.taken(&nodes.1, "spec.replicas");
         }
         let mut words = pod.words.iter().map(|word| &*word.text);
         if (words.next(), words.next()) == (Some("tune"), Some("run")) {
             log.refuse(
-                &pod.container,
+                &pod.words[0].field(),
                 "is torchtune, for which the operator makes up arguments that Muster does not know",
             );
         }
-        let launch = roles::start(pod, STYLE, log)?;
+        let launch = match !pod.names_program && lacks_runtime {
+            // It may be that of the runtime.
+            true => Launch::unknown(),
+            false => roles::start(pod, STYLE, log).unwrap_or_else(Launch::unknown),
+        };
         let at = &pod.container;
+        if let Some(at) = &shipped {
+            let is_said = |name: &str| trainer.is_some_and(|all| all.get(name).is_some());
+            // A plain program is one rank, and resources say how many torchrun starts.
+            let procs = is_said("numProcPerNode") || is_said("resourcesPerNode") || launch.broken;
+            let procs = procs || launch.by == By::Itself || launch.procs.is_some();
+            say_assumed(
+                at,
+                is_said("numNodes") || launch.nodes.is_some(),
+                procs,
+                log,
+            );
+        }
         let said = match (count("numProcPerNode", log), procs) {
             (Some((at, count)), _) => (Procs::Count(count), at.clone()),
             (None, Some((Procs::Count(count), at))) => (Procs::Count(count), at),
@@ -248,11 +400,16 @@ impl World<'_, '_> {
             // The operator counts the CPUs of the node by what is asked for.
             (None, _) => (Procs::Count(pod.cpus.unwrap_or(1).max(1)), at.clone()),
         };
-        let procs = match launch.procs.is_none() && launch.by == crate::launch::By::Itself {
-            true => 1,
-            false => procs::count(&launch, Some(said), Procs::Auto, pod.gpus, at, log)?,
+        let procs = match launch.procs.is_none() && launch.by == By::Itself {
+            true => Some(1),
+            false => procs::count(&launch, Some(said), Procs::Auto, pod.gpus, at, log),
         };
-        super::nodes_agree(&launch, (nodes.0, nodes.0), nodes.0, log);
+        let sizes = super::Sizes {
+            replicas: nodes,
+            min: None,
+            max: None,
+        };
+        let super::Sizes { replicas, min, max } = super::nodes(&launch, sizes, &[], log);
         // A JobSet's pods start their container again, until their Job gives up.
         let restarts = match restarts {
             (limit, None) => Ends {
@@ -273,16 +430,33 @@ impl World<'_, '_> {
             meta: job.meta,
             pod,
             launch: &launch,
-            replicas: nodes,
-            min: None,
-            max: None,
-            procs,
+            replicas,
+            min,
+            max,
+            procs: procs.unwrap_or(1),
             restarts,
             run,
         }
         .finish(log)
         .map(|job| job.of_groups([step]))
     }
+}
+
+/// Says what is taken from a runtime that is not in the file.
+fn say_assumed(at: &Field<'_>, nodes: bool, procs: bool, log: &mut Verdicts) {
+    let assumed = match (nodes, procs) {
+        (true, true) => {
+            log.note(at, "starts torch's processes, as Muster does");
+            return;
+        }
+        (false, true) => "one node",
+        (true, false) => "no GPUs and one rank on a node",
+        (false, false) => "one node, without GPUs and with one rank",
+    };
+    log.warn(
+        at,
+        format!("is not in this file and taken as Kubeflow ships it: {assumed}. If yours says otherwise, put it into the file (kubectl get clustertrainingruntime torch-distributed -o yaml), or say numNodes, numProcPerNode and resourcesPerNode"),
+    );
 }
 
 /// The name of the runtime.
@@ -292,7 +466,7 @@ fn named<'t>(
     log: &mut Verdicts,
 ) -> Option<(Field<'t>, &'t str)> {
     let Some(reference) = spec.get("runtimeRef") else {
-        log.refuse(&job.spec, "has no runtimeRef");
+        log.lacks(&job.spec, "runtimeRef");
         return None;
     };
     let reference = Object::walk(reference, RUNTIME, log);
@@ -315,79 +489,4 @@ fn in_file<'t>(job: &Job<'_, 't>, kind: &str, name: &str) -> Option<&'t Node> {
             && kind.ends_with("TrainingRuntime")
             && node.text_at(&["metadata", "name"]) == Some(name)
     })
-}
-
-/// Only a runtime that does nothing but start torch's processes means the same here.
-fn only_torch(spec: &Object<'_>, job: &Job<'_, '_>, log: &mut Verdicts) {
-    let Some((at, name)) = named(spec, job, log) else {
-        return;
-    };
-    match (in_file(job, kind_of(spec), name), name) {
-        (Some(own), _) => match more_than_torch(own) {
-            None => log.note(&at, "starts torch's processes, as Muster does"),
-            Some(what) => log.refuse(
-                &at,
-                format!("its runtime has {what}, which Muster does not do"),
-            ),
-        },
-        (None, "torch-distributed") => log.note(&at, "starts torch's processes, as Muster does"),
-        (
-            None,
-            "deepspeed-distributed" | "jax-distributed" | "xgboost-distributed" | "mlx-distributed",
-        ) => {
-            log.refuse(&at, "is no runtime of torch, and Muster has only that yet");
-        }
-        (None, _) => log.refuse(
-            &at,
-            "is a runtime that Muster does not know; put it into the same file",
-        ),
-    }
-}
-
-/// What a runtime has beyond an image in which torch's processes are started.
-fn more_than_torch(runtime: &Node) -> Option<&'static str> {
-    let at = |keys: &[&str]| {
-        let mut node = runtime;
-        for key in keys {
-            node = &node.entry(key)?.node;
-        }
-        Some(node)
-    };
-    if at(&["spec", "mlPolicy", "torch"]).is_none() {
-        return Some("no policy for torch");
-    }
-    let Some(Value::List(jobs)) =
-        at(&["spec", "template", "spec", "replicatedJobs"]).map(|node| &node.value)
-    else {
-        return Some("no job");
-    };
-    let [only] = &jobs[..] else {
-        return Some("a step before the training");
-    };
-    let mut pod = only;
-    for key in ["template", "spec", "template", "spec"] {
-        match pod.entry(key) {
-            Some(entry) => pod = &entry.node,
-            None => return Some("no pod"),
-        }
-    }
-    let Value::Object(fields) = &pod.value else {
-        return Some("no pod");
-    };
-    if fields.iter().any(|entry| entry.key != "containers") {
-        return Some("settings of its pods");
-    }
-    let Some(Value::List(containers)) = pod.entry("containers").map(|entry| &entry.node.value)
-    else {
-        return Some("no container");
-    };
-    let [container] = &containers[..] else {
-        return Some("several containers");
-    };
-    let Value::Object(fields) = &container.value else {
-        return Some("no container");
-    };
-    let plain = |name: &str| matches!(name, "name" | "image" | "imagePullPolicy");
-    let more = fields.iter().any(|entry| !plain(&entry.key));
-    more.then_some("settings of its container")
 }

@@ -1,5 +1,6 @@
-//! What stands around the container that is run: other containers, the choice of nodes, the user.
+//! What stands around the container that is run: other containers, and the user.
 
+use super::waits::{self, Does};
 use crate::{
     fields::{Object, Rule, Rules},
     options::Cluster,
@@ -17,16 +18,29 @@ pub(super) fn others(
     let init = pod.get("initContainers").map(|field| field.items(log));
     for container in init.iter().flatten() {
         let name = container.node.text_at(&["name"]).unwrap_or_default();
-        match waits(container) {
-            true => log.note(
-                container,
-                format!("{name} only waits, which is not needed: all ranks start when all nodes are ready"),
-            ),
-            false => log.refuse(
-                container,
-                format!("{name} runs before the training, and Muster runs nothing before it; do its work in the script, or on the nodes"),
-            ),
-        }
+        let command = waits::texts(container, "command");
+        let runs = match waits::does(&command, &waits::texts(container, "args")) {
+            Does::Waits => {
+                log.note(
+                    container,
+                    format!("{name} only waits, which is not needed: all ranks start when all nodes are ready"),
+                );
+                continue;
+            }
+            Does::WaitsFor(file) => {
+                log.warn(
+                    container,
+                    format!("{name} only waits for {file}, and Muster does not: have it on the nodes before the job starts"),
+                );
+                continue;
+            }
+            Does::Works(part) => format!("may do more than wait ({part:?})"),
+            Does::Image => "runs what its image starts".to_owned(),
+        };
+        log.refuse(
+            container,
+            format!("{name} {runs} before the training, and Muster runs nothing before it; do its work in the script, or on the nodes"),
+        );
     }
     let ours = mounted(run);
     for container in containers.iter().filter(|other| other.path != run.path) {
@@ -39,27 +53,6 @@ pub(super) fn others(
             None => log.warn(container, format!("{name} is not started: Muster runs one container only")),
         }
     }
-}
-
-/// Whether a container does nothing but wait for something of the cluster.
-fn waits(container: &Field<'_>) -> bool {
-    const SIGNS: [&str; 5] = ["nslookup", "getent hosts", "nc -z", "barrier", "until "];
-    const WORK: [&str; 7] = ["cp ", "curl", "wget", "git ", "aws ", "gsutil", "python"];
-    let mut text = String::new();
-    for list in ["command", "args"] {
-        if let Some(Value::List(items)) = container.node.entry(list).map(|entry| &entry.node.value)
-        {
-            for item in items {
-                if let Value::Text(word) = &item.value {
-                    text.push_str(word);
-                    text.push(' ');
-                }
-            }
-        }
-    }
-    let name = container.node.text_at(&["name"]).unwrap_or_default();
-    let says = |signs: &[&str]| signs.iter().any(|sign| text.contains(sign));
-    !says(&WORK) && (says(&SIGNS) || name.contains("barrier"))
 }
 
 /// The names of the volumes that a container mounts, without those for shared memory.
@@ -76,47 +69,6 @@ fn mounted<'t>(container: &Field<'t>) -> Vec<&'t str> {
         .filter(|mount| shared(mount.text_at(&["mountPath"])))
         .filter_map(|mount| mount.text_at(&["name"]))
         .collect()
-}
-
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-
-/// Judges what the pod says about its nodes.
-pub(super) fn placing(pod: &Object<'_>, cluster: &Cluster<'_>, log: &mut Verdicts) {
-    if let Some(selector) = pod.get("nodeSelector") {
-        for (label, at) in selector.entries(log) {
-            let wanted = at.text(log);
-            match (wanted, cluster.site.node_labels.get(label)) {
-                (Some(wanted), Some(has)) if wanted == has => {
-                    log.note(&at, "every node has this label, says the site map");
-                }
-                (Some(_), _) => log.refuse(
-                    &at,
-                    format!("asks for nodes with this label, and Muster does not choose nodes by label yet; if every node has it, say so with `nodeLabels: {{{label}: ...}}` in the site map"),
-                ),
-                (None, _) => {}
-            }
-        }
-    }
-    let Some(affinity) = pod.get("affinity") else {
-        return;
-    };
-    for (kind, rules) in affinity.entries(log) {
-        for (when, at) in rules.entries(log) {
-            match (kind, when) {
-                ("nodeAffinity", REQUIRED) => log.refuse(
-                    &at,
-                    "asks for certain nodes, and Muster does not choose nodes by label yet",
-                ),
-                ("podAntiAffinity", _) => {
-                    log.note(&at, "a node has at most one worker group of a job");
-                }
-                _ => log.warn(
-                    &at,
-                    "has no effect: Muster does not choose nodes by label yet",
-                ),
-            }
-        }
-    }
 }
 
 const NO_CONTAINER: Rule = Rule::Note("has no effect: there are no containers here");

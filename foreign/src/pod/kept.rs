@@ -9,7 +9,7 @@ use crate::{
     verdict::Verdicts,
 };
 
-use super::{CONTAINER, METADATA, Main, POD, Pod, chosen, nothing_to_run};
+use super::{CONTAINER, METADATA, Main, POD, Pod, chosen, refuse_without};
 
 /// What is read of a pod, and what must not be in its template.
 const READ: [&str; 5] = [
@@ -42,8 +42,7 @@ pub(super) fn of<'t>(
     let pod = Object::walk_kept(spec, POD, &READ, log);
     let containers = pod.get("containers").map(|field| field.items(log));
     let Some(container) = containers.as_deref().and_then(|all| chosen(all, main)) else {
-        let place = pod.get("containers").unwrap_or(spec);
-        log.refuse(place, nothing_to_run(main));
+        refuse_without(&pod, spec, main, log);
         return None;
     };
     for other in containers.iter().flatten() {
@@ -98,10 +97,7 @@ pub(super) fn add_metadata(template: &mut Node, metadata: &Field<'_>, log: &mut 
         && !kept.is_empty()
     {
         let key_place = metadata.place;
-        let node = Node {
-            place: key_place,
-            value: Value::Object(kept),
-        };
+        let node = Node::made(key_place, Value::Object(kept));
         entries.insert(
             0,
             Entry {
@@ -132,10 +128,7 @@ fn template(spec: &Node, run: &Node, dropped: &[String]) -> Node {
         key_place: place,
         node: spec,
     };
-    Node {
-        place,
-        value: Value::Object(vec![entry]),
-    }
+    Node::made(place, Value::Object(vec![entry]))
 }
 
 fn without_command(container: &mut Node, dropped: &[String]) {

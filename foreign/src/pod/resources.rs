@@ -160,10 +160,7 @@ fn count(at: &Field<'_>, log: &mut Verdicts) -> Option<i64> {
         _ => None,
     };
     if count.is_none() {
-        log.refuse(
-            at,
-            format!("{}, must be a whole number", at.node.value.is()),
-        );
+        log.refuse(at, format!("{}, must be a whole number", at.node.is()));
     }
     count
 }

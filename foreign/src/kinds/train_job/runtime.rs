@@ -1,5 +1,5 @@
-//! A `TrainingRuntime` or `ClusterTrainingRuntime`: what of it a job in pods takes, and its pod template
-//! with what the `TrainJob` says laid over it.
+//! A `TrainingRuntime` or `ClusterTrainingRuntime`: what of it a job takes, and its pod template with what
+//! the `TrainJob` says laid over it.
 //!
 //! One step with torch's processes is all that is taken. Sources: kubeflow/trainer 2.3,
 //! `pkg/runtime/framework/plugins/jobset/builder.go` for what wins over what, and kubernetes-sigs/jobset,
@@ -167,6 +167,8 @@ pub(super) struct Runtime<'t> {
     pub(super) restarts: (i64, Option<Field<'t>>),
     /// The template of its pods.
     pub(super) pod: Field<'t>,
+    /// The only container trains, whatever its name is.
+    lenient: bool,
 }
 
 /// An empty runtime in place of one that is not read yet.
@@ -181,8 +183,14 @@ spec: {{mlPolicy: {{torch: {{}}}}, template: {{spec: {{replicatedJobs: [{{name: 
     parse_all(&text).ok()?.pop()
 }
 
-/// Reads the runtime of this name. `None`: it is refused.
-pub(super) fn read<'t>(node: &'t Node, name: &str, log: &mut Verdicts) -> Option<Runtime<'t>> {
+/// Reads the runtime of this name. `None`: it is refused. `lenient`: its only step trains, whatever labels and
+/// names it has, as in the first versions of Trainer.
+pub(super) fn read<'t>(
+    node: &'t Node,
+    name: &str,
+    lenient: bool,
+    log: &mut Verdicts,
+) -> Option<Runtime<'t>> {
     let kind = node.text_at(&["kind"]).unwrap_or("TrainingRuntime");
     let root = Field {
         path: format!("{kind} {name}"),
@@ -245,17 +253,20 @@ pub(super) fn read<'t>(node: &'t Node, name: &str, log: &mut Verdicts) -> Option
     let steps = jobs.get("replicatedJobs").map(|at| at.items(log));
     let mut steps = steps.unwrap_or_default();
     if steps.is_empty() {
-        log.refuse(at, "has no replicatedJobs");
+        log.lacks(at, "replicatedJobs");
         return None;
     }
     let trains = steps.iter().position(|step| of_step(step) == Some(TRAINS));
     let step = steps.remove(trains.unwrap_or_default());
+    let is_only = steps.is_empty();
     for other in steps {
         log.refuse(&other, not_run(&other));
     }
     let step_job = Object::walk(&step, STEP_JOB, log);
     let job = inside(&step, &step_job, "template", JOB, log)?;
-    if trains.is_none() {
+    if trains.is_none() && lenient && is_only {
+        log.note(&step, "is the only step, so it trains");
+    } else if trains.is_none() {
         log.refuse(
             &step,
             format!("is no training: its template has no label {STEP}: {TRAINS}"),
@@ -278,6 +289,7 @@ pub(super) fn read<'t>(node: &'t Node, name: &str, log: &mut Verdicts) -> Option
         procs,
         restarts,
         pod: pod.clone(),
+        lenient,
     })
 }
 
@@ -333,7 +345,7 @@ fn inside<'t>(
     match outer.get(name) {
         Some(field) => Some(Object::walk(field, rules, log)),
         None => {
-            log.refuse(at, format!("has no {name}"));
+            log.lacks(at, name);
             None
         }
     }
@@ -347,9 +359,11 @@ impl Runtime<'_> {
         let container = entry(&mut pod, "spec")
             .and_then(|spec| entry(spec, "containers"))
             .and_then(|containers| match &mut containers.value {
-                Value::List(all) => all
-                    .iter_mut()
-                    .find(|one| one.text_at(&["name"]) == Some(CONTAINER)),
+                Value::List(all) => {
+                    let is_only = all.len() == 1 && self.lenient;
+                    all.iter_mut()
+                        .find(|one| is_only || one.text_at(&["name"]) == Some(CONTAINER))
+                }
                 _ => None,
             });
         let (Some(container), Some(trainer)) = (container, trainer) else {
@@ -401,7 +415,7 @@ fn made<'n>(node: &'n mut Node, key: &str, empty: Value) -> Option<&'n mut Node>
     let place = node.place;
     if entry(node, key).is_none_or(|there| there.value == Value::Null) {
         let value = empty;
-        put(node, key, Node { place, value });
+        put(node, key, Node::made(place, value));
     }
     entry(node, key)
 }

@@ -1,6 +1,6 @@
 //! From a parsed command line to an exit code.
 
-use std::process::ExitCode;
+use std::{env, process::ExitCode};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -12,7 +12,7 @@ use crate::{
     },
     context::Context,
     fail::Failure,
-    kubectl, local,
+    kubectl, local, tips,
 };
 
 pub(crate) fn run(cli: Cli) -> ExitCode {
@@ -83,17 +83,24 @@ fn report(cx: &Context, failure: Failure) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints clap's error, or the help that the user asked for. Tells a torchrun user which flag to
-/// use instead.
+/// Prints clap's error, or the help that the user asked for. An unknown flag gets our own tip, or
+/// none: clap guesses far, and names spellings that are only there for the habits of others.
 pub(crate) fn refuse(mut error: clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
-        && let Some(hint) = run::torchrun_hint(flag)
     {
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![hint.into()]),
-        );
+        let words = env::args_os().skip(1);
+        let words: Vec<String> = words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        let tip = tips::tip(&crate::command(), &words, flag);
+        error.remove(ContextKind::SuggestedArg);
+        if let Some(tip) = tip {
+            error.insert(
+                ContextKind::Suggested,
+                ContextValue::StyledStrs(vec![tip.into()]),
+            );
+        }
     }
     // Help and version go to stdout and are no failure. Ignore an error: nothing can be done about
     // a closed pipe.

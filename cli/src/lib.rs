@@ -23,6 +23,7 @@ mod kubectl;
 mod local;
 mod output;
 mod shown;
+mod tips;
 
 pub use fail::Failure;
 

@@ -84,6 +84,16 @@ fn a_wrong_command_line_is_2() {
             "Muster does the rendezvous itself",
         ),
         (&["run", "--tee", "3", "t.py"], "see `muster logs --help`"),
+        (&["run", "-r", "3", "t.py"], "see `muster logs --help`"),
+        (
+            &["run", "--shutdown_timeout=120", "t.py"],
+            "give --stop-grace-period",
+        ),
+        (
+            &["run", "--active_deadlin", "4h", "t.py"],
+            "did you mean --active-deadline?",
+        ),
+        (&["logs", "x", "--folow"], "did you mean --follow?"),
         (
             &["run", "--name", "A", "t.py"],
             "error: --name: \"A\" has 'A'",
@@ -111,6 +121,10 @@ fn a_wrong_command_line_is_2() {
         let (code, out, error) = run(args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {error}");
         assert!(error.contains(says), "{args:?} says {error}");
+        let tips = error
+            .lines()
+            .filter(|line| line.trim_start().starts_with("tip:"));
+        assert!(tips.count() < 2, "{args:?} says {error}");
     }
 }
 
@@ -233,6 +247,18 @@ fn run_shows_the_job_it_would_submit() {
         validate.wait().unwrap().success(),
         "what is shown can be submitted"
     );
+}
+
+#[test]
+fn a_program_without_arguments_is_shown_as_it_is_run() {
+    let line = ["run", "--dry-run", "-o", "yaml", "--no-python", "./run.sh"];
+    let (code, out, error) = run(&line);
+    assert_eq!(code, 0, "{error}");
+    assert!(
+        out.contains("  name: run-") && out.contains("  command:\n  - ./run.sh\n"),
+        "{out}"
+    );
+    assert!(!out.contains("args"), "{out}");
 }
 
 #[test]

@@ -55,6 +55,47 @@ fn a_good_file_is_read() {
     assert_eq!(document.metadata.namespace.as_deref(), Some("team"));
 }
 
+/// A program needs no arguments, in any kind of file that may name one.
+#[test]
+fn a_program_without_arguments_is_a_job() {
+    let ours = "apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata: {name: wrapper}\nspec: {command: [./run.sh]}\n";
+    let role = "apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata: {name: wrapper}\nspec:\n  roles: [{name: worker, command: [./run.sh]}]\n";
+    let pods = |api: &str, kind: &str, field: &str, container: &str| {
+        format!(
+            "apiVersion: {api}\nkind: {kind}\nmetadata: {{name: wrapper}}\nspec:\n  {field}:\n    Worker:\n      replicas: 2\n      template:\n        spec:\n          containers:\n          - {{name: {container}, image: i, command: [/app/run.sh]}}\n"
+        )
+    };
+    let pytorch = pods(
+        "kubeflow.org/v1",
+        "PyTorchJob",
+        "pytorchReplicaSpecs",
+        "pytorch",
+    );
+    let tensorflow = pods("kubeflow.org/v1", "TFJob", "tfReplicaSpecs", "tensorflow");
+    for (file, program) in [
+        (ours, "./run.sh"),
+        (role, "./run.sh"),
+        (&pytorch, "/app/run.sh"),
+        (&tensorflow, "/app/run.sh"),
+    ] {
+        let (_, spec) = accepted(file.as_bytes(), "/here", None).check().unwrap();
+        let roles = spec.roles.iter().map(|role| (&role.command, &role.args));
+        let (command, args) = roles.last().unwrap_or((&spec.command, &spec.args));
+        assert_eq!(
+            (command.join(" "), args.join(" ")),
+            (program.into(), String::new()),
+            "{file}"
+        );
+    }
+    for interpreter in ["python3", "/opt/env/bin/python"] {
+        let alone = ours.replace("./run.sh", interpreter);
+        assert!(
+            refused(alone.as_bytes()).contains("spec.args: names no script"),
+            "{interpreter}"
+        );
+    }
+}
+
 #[test]
 fn json_is_read_like_yaml() {
     let json = r#"{"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": "digits"},

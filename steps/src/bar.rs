@@ -1,10 +1,10 @@
 //! Progress bars: `NAME:  12%|#   | 12/100 [00:03<00:22,  3.9it/s, loss=0.5]` as tqdm draws them, and
-//! `NAME ━━━━ 12/100 0:00:03`. Every state of a bar that is redrawn is a line of its own here.
+//! `NAME ━━━━ 12/100 0:00:03`, or `NAME: 12% ━╸──── 12/100 3.9it/s 3.1s`. Every state of a bar that is redrawn is a line of its own here.
 
 use crate::{
     loss,
     table::Table,
-    template::{find_text, whole_number},
+    template::{decimal, find_text, whole_number},
 };
 
 /// One state of a bar.
@@ -90,19 +90,32 @@ fn is_bare(window: &[u8]) -> bool {
     matches!(window, [b'%', b' ', digit] if digit.is_ascii_digit())
 }
 
-/// A bar drawn with ━, as rich does it: only with a count, since a percentage is no step.
+/// A bar drawn with ━, as rich and Ultralytics do it: only with a count, since a percentage is no step.
 pub(crate) fn ruled<'a>(table: &Table, line: &'a [u8]) -> Option<Bar<'a>> {
-    let rule = "━".as_bytes();
-    let at = find_text(line, rule)?;
-    let marks: [&[u8]; 4] = [rule, "╸".as_bytes(), "╺".as_bytes(), b" "];
+    let at = line.windows(3).position(is_rule)?;
+    let marks: [&[u8]; 5] = [
+        "━".as_bytes(),
+        "─".as_bytes(),
+        "╸".as_bytes(),
+        "╺".as_bytes(),
+        b" ",
+    ];
     let mut rest = &line[at..];
     while let Some(mark) = marks.iter().find(|mark| rest.starts_with(mark)) {
         rest = &rest[mark.len()..];
     }
     let (done, total, rest) = fraction(rest)?;
     let postfix = rest;
-    let (ran, _) = clock(rest.trim_ascii_start())?;
-    let mut bar = bar(table, &line[..at], (done, total), postfix, Some(ran), true)?;
+    let ran = clock(rest.trim_ascii_start()).map(|(ran, _)| ran);
+    let mut bar = bar(table, &line[..at], (done, total), postfix, ran, true)?;
+    if let Name::Epoch {
+        name: ULTRALYTICS, ..
+    } = bar.name
+    {
+        return Some(bar);
+    }
+    // Rich shows the time behind the count; a table that is drawn with the same lines does not.
+    bar.ran?;
     if let Name::Epoch {
         from_one, epochs, ..
     } = &mut bar.name
@@ -111,6 +124,11 @@ pub(crate) fn ruled<'a>(table: &Table, line: &'a [u8]) -> Option<Bar<'a>> {
         (*from_one, *epochs) = (false, None);
     }
     Some(bar)
+}
+
+/// The first glyph of a ruled bar: ━, or ─ and ╸ where it has just begun.
+fn is_rule(window: &[u8]) -> bool {
+    matches!(window, [0xE2, 0x94, 0x80 | 0x81] | [0xE2, 0x95, 0xB8])
 }
 
 fn bar<'a>(
@@ -140,6 +158,9 @@ fn bar<'a>(
 fn named<'a>(table: &Table, name: &'a [u8], has_loss: bool) -> Option<Name<'a>> {
     let name = name.trim_ascii();
     let name = name.strip_suffix(b":").unwrap_or(name).trim_ascii();
+    if let Some(epoch) = ultralytics(name) {
+        return Some(epoch);
+    }
     let name = &name[name.len().saturating_sub(NAME_MAX)..];
     let mut words = name
         .split(|b| !b.is_ascii_alphanumeric())
@@ -173,6 +194,29 @@ fn named<'a>(table: &Table, name: &'a [u8], has_loss: bool) -> Option<Name<'a>> 
         Name::Counts(name)
     } else {
         Name::Unknown(name)
+    })
+}
+
+/// What stands for the name of a bar of Ultralytics.
+const ULTRALYTICS: &[u8] = b"ultralytics";
+
+/// A bar of Ultralytics and of YOLOv5, which has values for a name: the epoch and how many there are,
+/// the memory of the GPU, the losses, the sizes (`3/100  2.31G  1.245  0.893  156  640`).
+fn ultralytics<'a>(name: &[u8]) -> Option<Name<'a>> {
+    let (epoch, epochs, rest) = fraction(name)?;
+    let mut values = rest
+        .split(u8::is_ascii_whitespace)
+        .filter(|v| !v.is_empty());
+    let memory = values.next()?.strip_suffix(b"G")?;
+    let all = decimal(memory) == Some(memory.len())
+        && values
+            .next()
+            .is_some_and(|loss| decimal(loss) == Some(loss.len()));
+    all.then_some(Name::Epoch {
+        name: ULTRALYTICS,
+        epoch,
+        from_one: true,
+        epochs: Some(epochs),
     })
 }
 

@@ -7,6 +7,7 @@
 //! or of data preparation counts nothing, and where one output shows several counts, the format that
 //! stands first in the table takes precedence.
 
+mod about;
 mod bar;
 mod loss;
 mod rate;

@@ -241,11 +241,18 @@ impl Reader {
                         self.head(numbers);
                         return None;
                     }
-                    let counted = self.count(numbers)?;
-                    if !self.accept(rank, 0, false) {
-                        return None;
+                    if numbers.is_open() {
+                        if !self.accept(rank, 0, false) {
+                            return None;
+                        }
+                        self.count(numbers)?
+                    } else {
+                        let counted = self.count(numbers)?;
+                        if !self.accept(rank, 0, false) {
+                            return None;
+                        }
+                        counted
                     }
-                    counted
                 }
                 Look::Bar | Look::Rule => {
                     let bar = match format.look {
@@ -323,6 +330,9 @@ impl Reader {
         if let Some(step) = numbers.step {
             return Some((step, numbers.total));
         }
+        if numbers.is_open() {
+            return Some((self.in_open_epoch(numbers.epoch?, numbers.batch?), None));
+        }
         let (batch, batches) = (numbers.batch?, numbers.batches?);
         if batch > batches {
             return None;
@@ -353,6 +363,22 @@ impl Reader {
         let count = before.checked_mul(batches)?.checked_add(batch)?;
         let total = epochs.and_then(|epochs| epochs.checked_mul(batches));
         Some((count, total))
+    }
+
+    /// The place where nothing says how many batches an epoch has: those of the epochs before are as
+    /// many as were seen.
+    fn in_open_epoch(&mut self, epoch: u64, batch: u64) -> u64 {
+        if let Some(last) = self.last
+            && Some(epoch) > last.epoch
+        {
+            self.base = self.base.saturating_add(last.done);
+        }
+        self.last = Some(Place {
+            done: batch,
+            total: None,
+            epoch: Some(epoch),
+        });
+        self.base.saturating_add(batch)
     }
 
     fn head(&mut self, numbers: Numbers) {

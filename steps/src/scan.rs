@@ -80,7 +80,8 @@ impl Scan {
             match byte {
                 b'|' if window & 0xFFFF == 0x257C => seen |= 1 << BAR,
                 b'0'..=b'9' if window & 0xFF_FF00 == 0x25_2000 => seen |= 1 << BAR,
-                0x81 if window & 0xFF_FFFF == 0xE2_9481 => seen |= 1 << RULE,
+                // ━ and ─; a bar that has only begun may have no other.
+                0x80 | 0x81 if window & 0xFF_FFFE == 0xE2_9480 => seen |= 1 << RULE,
                 0x1B => seen |= 1 << ESCAPE,
                 _ => {}
             }

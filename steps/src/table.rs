@@ -32,7 +32,8 @@ pub(crate) struct Format {
     pub(crate) look: Look,
 }
 
-/// Words in lower case; one that ends with `*` stands for all that begin so.
+/// Words in lower case; one that ends with `*` stands for all that begin so, and one that begins with
+/// `*` for all that end so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Words(Vec<String>);
 
@@ -43,11 +44,18 @@ impl Words {
 
     /// The place of the first of these that `word` is.
     pub(crate) fn place(&self, word: &[u8]) -> Option<usize> {
-        let same = |known: &String| match known.strip_suffix('*') {
-            Some(stem) => word
-                .get(..stem.len())
-                .is_some_and(|head| head.eq_ignore_ascii_case(stem.as_bytes())),
-            None => word.eq_ignore_ascii_case(known.as_bytes()),
+        let is = |part: Option<&[u8]>, stem: &str| {
+            part.is_some_and(|part| part.eq_ignore_ascii_case(stem.as_bytes()))
+        };
+        let same = |known: &String| {
+            if let Some(stem) = known.strip_suffix('*') {
+                is(word.get(..stem.len()), stem)
+            } else if let Some(stem) = known.strip_prefix('*') {
+                let from = word.len().checked_sub(stem.len());
+                is(from.and_then(|from| word.get(from..)), stem)
+            } else {
+                is(Some(word), known)
+            }
         };
         self.0.iter().position(same)
     }
@@ -67,6 +75,7 @@ pub(crate) struct Table {
     pub(crate) ignore: Words,
     pub(crate) begins: Words,
     pub(crate) tasks: Words,
+    pub(crate) about: Words,
     /// Units of a rate, the most telling first.
     pub(crate) rates: Words,
 }
@@ -104,6 +113,7 @@ impl Table {
         table.counts.0.extend(self.counts.0);
         table.begins.0.extend(self.begins.0);
         table.tasks.0.extend(self.tasks.0);
+        table.about.0.extend(self.about.0);
         table.rates.0.extend(self.rates.0);
         // A word that the operator counts is no longer ignored.
         let ignored = self.ignore.0.into_iter().filter(|w| !counts.contains(w));
@@ -119,6 +129,7 @@ impl Table {
             ignore: Words::default(),
             begins: Words::default(),
             tasks: Words::default(),
+            about: Words::default(),
             rates: Words::default(),
         };
         for (at, line) in text.lines().enumerate() {
@@ -142,6 +153,7 @@ impl Table {
                 "ignore" => Some(&mut table.ignore.0),
                 "begins" => Some(&mut table.begins.0),
                 "tasks" => Some(&mut table.tasks.0),
+                "about" => Some(&mut table.about.0),
                 "rates" => Some(&mut table.rates.0),
                 _ => None,
             };
@@ -183,6 +195,7 @@ mod tests {
         let table = Table::standard();
         assert!(table.formats.len() > 30);
         assert!(table.ignore.have(b"Validation") && !table.ignore.have(b"value"));
+        assert!(table.about.have(b"RuntimeError") && !table.about.have(b"errorless"));
     }
 
     #[test]

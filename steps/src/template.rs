@@ -200,6 +200,14 @@ impl Template {
 }
 
 impl Numbers {
+    /// An epoch and a batch of it, and nothing that says how many batches there are.
+    pub(crate) fn is_open(&self) -> bool {
+        self.step.is_none()
+            && self.batches.is_none()
+            && self.batch.is_some()
+            && self.epoch.is_some()
+    }
+
     fn take(&mut self, field: Field, value: u64) {
         let place = match field {
             Field::Step => &mut self.step,

@@ -5,6 +5,7 @@
 //! not count, since a checkpoint is named after the step at which it was saved.
 
 use crate::{
+    about,
     table::Table,
     template::{find_text, whole_number},
 };
@@ -58,7 +59,12 @@ pub(crate) fn find(table: &Table, line: &[u8]) -> Option<Counted> {
             continue;
         };
         let behind = &rest[gap + length..];
-        if is_file(line, at) || ignored(table, &line[..at]) || is_task(table, behind) {
+        let before = &line[..at];
+        if is_file(line, at)
+            || ignored(table, before)
+            || is_task(table, behind)
+            || about::only(table, before, behind)
+        {
             continue;
         }
         return Some(Counted {

@@ -72,6 +72,7 @@ fn every_step_that_a_person_reads_is_told_and_no_other() {
                 "ignore",
                 "begins",
                 "tasks",
+                "about",
                 "rates",
                 "epoch-heading",
                 "epoch-number",

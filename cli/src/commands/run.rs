@@ -7,16 +7,20 @@ use muster_core::{
     period,
     spec::{
         API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, RuleDocument,
-        SpecDocument, ValueFrom,
+        SpecDocument, ValueFrom, entry::Entry,
     },
 };
 use muster_proto::v1::JobRef;
 
+use self::name::{Script, made_from};
 use super::{
     logs,
     submit::{self, DryRun, Ending},
 };
 use crate::{context::Context, fail::Failure, jobfile::absolute};
+
+mod name;
+pub(crate) mod torchrun;
 
 /// Run a training script over many nodes, as torchrun would.
 ///
@@ -219,29 +223,6 @@ fn read_seconds(text: &str) -> Result<i64, String> {
     }
 }
 
-/// What to tell a user of a flag that torchrun has and Muster does not.
-pub(crate) fn torchrun_hint(flag: &str) -> Option<&'static str> {
-    let name = flag
-        .trim_start_matches('-')
-        .split('=')
-        .next()?
-        .replace('_', "-");
-    match name.as_str() {
-        "node-rank" | "standalone" | "local-addr" => Some(RENDEZVOUS),
-        _ if name.starts_with("rdzv") || name.starts_with("master") => Some(RENDEZVOUS),
-        "log-dir" | "redirects" | "tee" | "local-ranks-filter" | "logs-specs" => {
-            Some("Muster keeps the output of every rank; see `muster logs --help`")
-        }
-        "role" | "monitor-interval" | "start-method" | "run-path" | "event-log-handler"
-        | "numa-binding" | "signals-to-handle" => {
-            Some("torchrun knows this flag, Muster sets it itself")
-        }
-        _ => None,
-    }
-}
-
-const RENDEZVOUS: &str = "Muster does the rendezvous itself: give --nnodes and leave out the --rdzv-*, --master-* and --node-rank flags";
-
 pub(crate) async fn run(cx: &Context, args: Run) -> Result<(), Failure> {
     let here = submit::here()?;
     let document = document(&args, &here, cx.globals.namespace.clone(), |name| {
@@ -339,7 +320,10 @@ fn document(
         api_version: API_VERSION.into(),
         kind: KIND.into(),
         metadata: Metadata {
-            name: args.name.clone().unwrap_or_else(|| name_from(script)),
+            name: args
+                .name
+                .clone()
+                .unwrap_or_else(|| name_from(&command, &words, here)),
             namespace,
         },
         spec: SpecDocument {
@@ -476,33 +460,23 @@ fn read_env(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Env
     }
 }
 
-/// Makes a name for a job without one: the script's name as a label, and a random end, so that the
-/// next run is another job.
-fn name_from(script: &str) -> String {
-    let stem = script
-        .rsplit(['/', '.'])
-        .find(|part| !matches!(*part, "" | "py"))
-        .unwrap_or("job");
-    let label: String = stem
-        .to_ascii_lowercase()
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-        .collect();
-    let label = label
-        .trim_matches('-')
-        .trim_start_matches(|c: char| c.is_ascii_digit());
-    let label: String = if label.is_empty() {
-        "job".into()
-    } else {
-        label.chars().take(40).collect()
+/// A name for a job without one.
+fn name_from(command: &[String], words: &[String], here: &str) -> String {
+    let script = match Entry::read(command, words) {
+        Ok(Entry::Module { module, .. }) => return made_from(Script::Module(&module), &end()),
+        Ok(Entry::Script { script, .. }) => script,
+        Ok(Entry::Program { program, .. }) => program,
+        // The check of the job tells what is wrong.
+        Err(_) => String::new(),
     };
+    let path = &script;
+    made_from(Script::Path { path, here }, &end())
+}
+
+/// What makes the next run another job: the end of a version 7 UUID is random.
+fn end() -> String {
     let unique = uuid::Uuid::now_v7().simple().to_string();
-    // The end of a version 7 UUID is random.
-    format!(
-        "{}-{}",
-        label.trim_end_matches('-'),
-        &unique[unique.len() - 5..]
-    )
+    unique[unique.len() - 5..].to_owned()
 }
 
 #[cfg(test)]

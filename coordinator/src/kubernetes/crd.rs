@@ -126,12 +126,12 @@ fn rule(rule: impl Into<String>, message: impl Into<String>) -> Value {
 fn rules_of_spec() -> Value {
     let wanted = "(has(self.replicas) ? self.replicas : 1)";
     json!([
-        // Each role may have a command of its own, and one program without arguments may be the whole
-        // job where torchrun is not its launcher. The check of those is not repeated here.
+        // Each role may have a command of its own, whose check is not repeated here. A program needs
+        // no arguments; an interpreter needs a script.
         rule(
-            "has(self.args) && size(self.args) > 0 || has(self.command) && size(self.command) > 1 \
-                || has(self.roles) && size(self.roles) > 0 \
-                || has(self.framework) && self.framework != 'torch' && has(self.command) && size(self.command) > 0",
+            "has(self.args) && size(self.args) > 0 || has(self.roles) && size(self.roles) > 0 \
+                || has(self.command) && (size(self.command) > 1 \
+                || size(self.command) > 0 && !self.command[0].matches('(^|/)(python|pypy)[0-9.]*$'))",
             "names no script; give args, for example [train.py, --epochs, \"10\"] or [-m, package.module]",
         ),
         rule(

@@ -46,6 +46,40 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
+fn a_program_needs_no_arguments_and_an_interpreter_a_script() {
+    use super::framework::Framework;
+    // A job of framework mpi has roles.
+    let of_roles = |(_, framework): &(&str, Framework)| *framework == Framework::Mpi;
+    for (framework, _) in Framework::ALL.into_iter().filter(|it| !of_roles(it)) {
+        let with = |command: &[&str]| {
+            let mut doc = document();
+            doc.spec.framework = Some(framework.to_owned());
+            doc.spec.args.clear();
+            doc.spec.command = command.iter().map(|word| (*word).to_owned()).collect();
+            doc.check().map(|(_, spec)| spec.args).map_err(|errors| {
+                errors
+                    .into_iter()
+                    .map(|error| error.path)
+                    .collect::<Vec<_>>()
+            })
+        };
+        for program in [
+            "./run.sh",
+            "/app/run.sh",
+            "train",
+            "python3-config",
+            "torchrun2",
+        ] {
+            assert_eq!(with(&[program]), Ok(Vec::new()), "{framework} {program}");
+        }
+        for interpreter in ["python", "/opt/env/bin/python3.11", "pypy3"] {
+            let refused = with(&[interpreter]).expect_err("names no script");
+            assert_eq!(refused, ["spec.args"], "{framework} {interpreter}");
+        }
+    }
+}
+
+#[test]
 fn one_process_per_gpu_unless_said_otherwise() {
     let mut doc = document();
     doc.spec.gpus_per_node = Some(8);

@@ -91,7 +91,8 @@ impl Errors {
             self
                 .add(format!("{at}.args"), format!("command and args are {bytes} bytes long in all, at most {ARGS_BYTES_MAX} are allowed"));
         }
-        if !framework.is_torch() && command.first().is_some_and(|word| !is_python(word)) {
+        // Only an interpreter needs to be told what to run; a program is whole by itself.
+        if command.first().is_some_and(|word| !is_python(word)) {
             return;
         }
         if args.is_empty() && command.len() < 2 {

@@ -179,34 +179,30 @@ fn errors_name_the_flag() {
 
 #[test]
 fn a_job_without_name_gets_one() {
-    for (script, stem) in [
-        ("examples/digits/train.py", "train-"),
-        ("My_Script.py", "my-script-"),
-        ("3d.py", "d-"),
-        ("/", "job-"),
-        ("_.py", "job-"),
+    for (line, stem) in [
+        ("run examples/digits/train.py", "train-"),
+        ("run 01_train.py --epochs 3", "train-"),
+        ("run -m my.pkg.train", "train-"),
+        ("run -- -u -m pkg.__main__ train.py", "pkg-main-"),
+        ("run -- -X dev 3-finetune.py", "finetune-"),
+        ("run --no-python ./run.sh", "run-"),
+        ("run --no-python /opt/bin/python3 train.py", "train-"),
+        ("run .", "ada-"),
     ] {
-        let name = name_from(script);
-        assert!(
-            name.starts_with(stem) && muster_core::id::label_error(&name).is_none(),
-            "{script}: {name}"
-        );
+        let name = job(line).metadata.name;
+        assert!(name.starts_with(stem), "{line}: {name}");
     }
-    assert_ne!(name_from("a.py"), name_from("a.py"));
+    assert_ne!(job("run a.py").metadata.name, job("run a.py").metadata.name);
 }
 
 #[test]
-fn rendezvous_flags_are_answered_with_a_hint() {
-    for flag in [
-        "--rdzv-backend",
-        "--rdzv_endpoint=x",
-        "--master-addr",
-        "--master_port",
-        "--node_rank",
-        "--standalone",
-    ] {
-        assert_eq!(torchrun_hint(flag), Some(RENDEZVOUS), "{flag}");
+fn a_program_needs_no_arguments() {
+    for program in ["./run.sh", "/workspace/run.sh", "train"] {
+        let spec = job(&format!("run --no-python {program}")).spec;
+        assert_eq!(
+            (spec.command, spec.args),
+            (vec![program.to_owned()], vec![])
+        );
     }
-    assert!(torchrun_hint("--log-dir").unwrap().contains("muster logs"));
-    assert_eq!(torchrun_hint("--nodez"), None);
+    assert!(refused("run --no-python python3").starts_with("error: SCRIPT: names no script"));
 }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use muster_core::{
     exit::{Exit, ExitClass},
     node::{GroupPhase, GroupStatus, SeenExit},
-    run::{Endpoint, LAST_OUTPUT, RankException, RankReport, StepsShown},
+    run::{Endpoint, LAST_OUTPUT, NestedWorld, RankException, RankReport, StepsShown, WorldReport},
     time::Timestamp,
 };
 use muster_runner::wire;
@@ -54,6 +54,19 @@ pub(crate) fn group_status(status: &wire::Status, this_boot: bool) -> GroupStatu
         dead_at: status.dead.as_ref().map(|dead| at(dead.at_us)),
         fenced: status.stop.as_ref().is_some_and(|stop| stop.fenced),
         ranks,
+        world: WorldReport {
+            announced: store.and_then(|store| store.announced),
+            nested: status.nested.as_ref().map(nested),
+        },
+    }
+}
+
+fn nested(world: &wire::NestedWorld) -> NestedWorld {
+    NestedWorld {
+        rank: world.rank,
+        pid: world.pid.unsigned_abs(),
+        launcher: world.launcher.clone(),
+        world_size: world.world_size,
     }
 }
 
@@ -226,6 +239,7 @@ mod tests {
                 clients: 1,
                 joined_ranks: vec![0],
                 missing_ranks: vec![],
+                announced: Some(3),
                 all_joined_us: Some(30),
                 refused: 0,
                 refused_why: None,
@@ -234,6 +248,12 @@ mod tests {
             dead: None,
             stuck: Vec::new(),
             fell_back: false,
+            nested: Some(wire::NestedWorld {
+                rank: 1,
+                pid: 7,
+                launcher: "torchrun".into(),
+                world_size: 2,
+            }),
         }
     }
 
@@ -263,6 +283,8 @@ mod tests {
             })
         );
         assert_eq!(group.all_joined_at, Some(Timestamp(30)));
+        assert_eq!(group.world.announced, Some(3));
+        assert_eq!(group.world.nested.unwrap().rank, 1);
     }
 
     #[test]

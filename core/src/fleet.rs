@@ -76,6 +76,7 @@
 //! | `suspend` | a suspended job holds no nodes |
 //! | `open`, `start` | its next generation: opened, started |
 //! | `fence`, `ends`, `fill_receipt` | what is recorded about its members |
+//! | `worlds` | ranks that do not form the world that the job asked for |
 //! | `describe` | its phase, reason and sentence |
 //! | **The turn** | |
 //! | `turn` | the one door |
@@ -171,6 +172,7 @@ pub mod view;
 mod welcome;
 pub mod worker_pod;
 mod worker_pods;
+mod worlds;
 mod write_order;
 
 pub use actor::Actor;

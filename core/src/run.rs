@@ -356,12 +356,47 @@ pub struct RunReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointReport>,
     pub ranks: Vec<RankReport>,
+    /// What the node has seen of the world that the ranks form.
+    #[serde(default, skip_serializing_if = "WorldReport::is_empty")]
+    pub world: WorldReport,
     #[serde(default)]
     pub lane: LaneReport,
     /// Versions in the interpreter that starts the ranks. They are not known before the run is
     /// ready.
     #[serde(default)]
     pub stack: Stack,
+}
+
+/// What a node has seen of the world that the ranks of a run form, and of worlds beside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorldReport {
+    /// How many torchruns and ranks have announced themselves to the generation's TCPStore. It is
+    /// counted up to one more than there are nodes. `None`: another node serves it, or nobody counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub announced: Option<u32>,
+    /// The first world that a rank of this node has started itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nested: Option<NestedWorld>,
+}
+
+impl WorldReport {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Ranks below a rank, which meet somewhere else than at the generation's TCPStore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NestedWorld {
+    /// The global rank below which they are.
+    pub rank: u32,
+    /// One of them.
+    pub pid: u32,
+    /// The launcher that has started them, as `torchrun`. Empty: none that is known.
+    pub launcher: String,
+    pub world_size: u32,
 }
 
 /// What a node has seen of a run's checkpoints.
@@ -541,6 +576,7 @@ impl RunReport {
             fenced: false,
             checkpoint: None,
             ranks: Vec::new(),
+            world: WorldReport::default(),
             lane: LaneReport::default(),
             stack: Stack::default(),
         }
@@ -559,6 +595,8 @@ impl RunReport {
             *at = happened(*at);
         }
         run.checkpoint = None;
+        // The rule that reads it looks again by itself.
+        run.world.announced = None;
         for rank in &mut run.ranks {
             (rank.last_step, rank.last_step_at) = (None, None);
             rank.steps = StepsShown::default();

@@ -18,6 +18,7 @@ mod choices;
 pub mod entry;
 mod errors;
 mod framework;
+pub mod launchers;
 mod lifetime;
 mod limits;
 mod origin;
@@ -30,6 +31,7 @@ pub mod shape;
 mod tests;
 mod values;
 mod variables;
+pub mod wrappers;
 
 use errors::Errors;
 
@@ -471,6 +473,7 @@ impl SpecDocument {
             (spec.replicas, spec.min_replicas, spec.max_replicas) =
                 roles::totals(self, &spec.roles, errors);
         }
+        errors.launchers(&spec);
         spec
     }
 }

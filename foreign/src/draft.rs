@@ -195,6 +195,25 @@ const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 /// A number of nodes, and the field that says it.
 pub(crate) type Size<'t> = (i64, Field<'t>);
 
+/// Whether a job of so many ranks may keep a launcher that could not be taken off its command.
+pub(crate) fn may_stay(launch: &Launch, ranks: i64, log: &mut Verdicts) -> bool {
+    match &launch.stays {
+        Some((at, why)) if ranks > 1 => {
+            log.refuse(&at.field(), why.clone());
+            false
+        }
+        // One process of one node is a world of its own in any case.
+        Some((at, _)) => {
+            log.warn(
+                &at.field(),
+                "starts its ranks itself: for Muster they are one rank, whose output and end are shown",
+            );
+            true
+        }
+        None => true,
+    }
+}
+
 /// A job with one world, before it is checked.
 #[derive(Debug)]
 pub(crate) struct Draft<'a, 't> {
@@ -246,6 +265,10 @@ impl Draft<'_, '_> {
             launch,
             ..
         } = self;
+        let most = self.max.as_ref().unwrap_or(&self.replicas).0;
+        if !may_stay(launch, most.saturating_mul(self.procs), log) {
+            return None;
+        }
         let container = pod.container.clone();
         let object = pod.template.clone();
         let object = object.map(|template| ObjectOnly { template });

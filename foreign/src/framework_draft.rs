@@ -10,7 +10,7 @@ use muster_core::{
 };
 
 use crate::{
-    draft::{Converted, Meta, ObjectOnly, variables, working_dir},
+    draft::{Converted, Meta, ObjectOnly, may_stay, variables, working_dir},
     launch,
     roles::{Ends, Role},
     run_policy::RunPolicy,
@@ -51,6 +51,15 @@ impl<'t> FrameworkDraft<'_, 't> {
     /// The job, if core takes it. An objection of core is reported at the field from which the value
     /// came.
     pub(crate) fn finish(self, log: &mut Verdicts) -> Option<Converted> {
+        let ranks = self.groups.iter().map(|group| {
+            let most = group.sizes.map_or(group.role.replicas, |(_, most)| most);
+            most.saturating_mul(group.procs.unwrap_or(1))
+        });
+        let ranks = ranks.fold(0, i64::saturating_add);
+        let launches = self.groups.iter().map(|group| &group.role.launch);
+        if !launches.fold(true, |all, launch| may_stay(launch, ranks, log) && all) {
+            return None;
+        }
         let variables: Vec<Variables<'t>> = self
             .groups
             .iter()

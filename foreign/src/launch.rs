@@ -4,8 +4,14 @@
 //! its flags get verdicts. A command that starts ranks in a way that cannot be taken off is refused,
 //! because it would start a world on every node.
 
+mod around;
 mod fetched;
 mod instead;
+
+use muster_core::spec::{
+    launchers,
+    wrappers::{self, Seen},
+};
 
 pub(crate) use crate::procs::Procs;
 use fetched::is_on_nodes;
@@ -58,19 +64,13 @@ pub(crate) struct Launch {
     pub(crate) lane: Option<&'static str>,
     /// A part of it was refused, so the words are not whole. The job is not made.
     pub(crate) broken: bool,
+    /// A launcher that could not be taken off: where it stands, and why it cannot be.
+    pub(crate) stays: Option<(Word, String)>,
 }
 
-/// Names of programs and modules that start ranks. A script for the shell that has one of them
-/// cannot be run on each node as it is.
-const LAUNCHERS: [&str; 7] = [
-    "torchrun",
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torchelastic.distributed.launch",
-    "horovodrun",
-    "mpirun",
-    "mpiexec",
-];
+/// Names of other programs that start ranks. A script for the shell that has one of them cannot be run on
+/// each node as it is.
+const LAUNCHERS: [&str; 3] = ["horovodrun", "mpirun", "mpiexec"];
 
 /// What torchrun puts for the local rank into an argument (torch.distributed.elastic `macros`).
 const LOCAL_RANK: &str = "${local_rank}";
@@ -78,19 +78,13 @@ const LOCAL_RANK: &str = "${local_rank}";
 /// Reads a command. `None`: it was refused.
 pub(crate) fn read(words: &[Word], known: &Known, log: &mut Verdicts) -> Option<Launch> {
     let (mut env, mut dir) = (Vec::new(), None);
+    let (mut kept, mut stays) = (Vec::new(), None);
     let mut words = words.to_vec();
     loop {
         let first = words.first()?;
+        let pairs = assignments(&words);
         match stem(&first.text) {
-            "env" => {
-                let pairs: Vec<_> = words[1..]
-                    .iter()
-                    .map_while(|word| shell::assignment(&word.text))
-                    .collect();
-                let next = words.get(pairs.len() + 1);
-                if pairs.is_empty() || next.is_none_or(|word| word.text.starts_with('-')) {
-                    break;
-                }
+            "env" if !pairs.is_empty() => {
                 words.drain(..=pairs.len());
                 env.extend(pairs);
             }
@@ -100,16 +94,18 @@ pub(crate) fn read(words: &[Word], known: &Known, log: &mut Verdicts) -> Option<
                     break;
                 };
                 let Some(simple) = shell::simple(&text.text, known) else {
+                    let refusal = |launcher: &str| {
+                        format!(
+                            "starts {launcher} in a script for the shell; Muster starts the ranks itself and can only take \
+                             the launcher off one plain command: put the rest into the image or into a script"
+                        )
+                    };
                     if let Some(launcher) = launcher_in(&text.text) {
-                        log.refuse(
-                            &text.field(),
-                            format!(
-                                "starts {launcher} in a script for the shell; Muster starts the ranks itself and can only take \
-                                 the launcher off one plain command: put the rest into the image or into a script"
-                            ),
-                        );
+                        log.refuse(&text.field(), refusal(launcher));
                         return None;
                     }
+                    let found = launchers::started_in(&text.text);
+                    stays = found.map(|found| (text.clone(), refusal(&found.launcher)));
                     break;
                 };
                 env.extend(simple.env);
@@ -124,13 +120,29 @@ pub(crate) fn read(words: &[Word], known: &Known, log: &mut Verdicts) -> Option<
                         ..place.clone()
                     })
                     .collect();
+                around::leave_out_times(&mut words, log);
             }
-            _ => break,
+            _ => match around::take(&mut words, log) {
+                around::Taken::Nothing => break,
+                around::Taken::Kept(wrapper) => kept.extend(wrapper),
+                around::Taken::LeftOut => {}
+                around::Taken::Not(why) => {
+                    stays = words.first().map(|first| (first.clone(), why));
+                    break;
+                }
+            },
         }
     }
-    let mut launch = taken_off(&words, log)?;
+    let mut launch = match &stays {
+        Some(_) => plain(texts(&words, log)?, By::Itself),
+        None => taken_off(&words, log)?,
+    };
+    if !kept.is_empty() {
+        launch = launch.behind(texts(&kept, log)?);
+    }
     launch.env = env;
     launch.dir = dir;
+    launch.stays = stays;
     Some(launch)
 }
 
@@ -138,6 +150,18 @@ pub(crate) fn read(words: &[Word], known: &Known, log: &mut Verdicts) -> Option<
 pub(crate) fn placeholder(command: &mut Vec<String>, args: &mut Vec<String>) {
     *command = vec!["python3".to_owned()];
     *args = vec!["refused.py".to_owned()];
+}
+
+/// The assignments of `env A=B ... COMMAND`, which has no options.
+fn assignments(words: &[Word]) -> Vec<(String, String)> {
+    let pairs = words.iter().skip(1);
+    let pairs: Vec<_> = pairs
+        .map_while(|word| shell::assignment(&word.text))
+        .collect();
+    match words.get(pairs.len() + 1) {
+        Some(next) if !next.text.starts_with('-') => pairs,
+        _ => Vec::new(),
+    }
 }
 
 /// A command that is left as it is.
@@ -159,9 +183,18 @@ impl Launch {
 
     /// Puts the site's interpreter in place of the image's.
     pub(crate) fn use_python(&mut self, python: &str) {
-        let words = self.command.iter_mut().chain(self.args.first_mut());
-        let first = words.take(2).find(|word| word.as_str() != "env");
-        if let Some(word) = first.filter(|word| is_python(stem(word))) {
+        let words: Vec<&str> = self
+            .command
+            .iter()
+            .chain(&self.args)
+            .map(|w| &**w)
+            .collect();
+        let mut at = 0;
+        while let Seen::Behind(behind) = wrappers::look(&words[at..]) {
+            at += behind.at;
+        }
+        let word = self.command.iter_mut().chain(&mut self.args).nth(at);
+        if let Some(word) = word.filter(|word| is_python(stem(word))) {
             python.clone_into(word);
         }
     }
@@ -203,6 +236,18 @@ fn taken_off(words: &[Word], log: &mut Verdicts) -> Option<Launch> {
             return None;
         }
         _ => {}
+    }
+    if is_python(name)
+        && let Some(at) = script_of(words)
+        && stem(&words[at].text) == "torchrun"
+    {
+        return with_flags(
+            By::Torchrun,
+            first.text.clone(),
+            &words[at],
+            &words[at + 1..],
+            log,
+        );
     }
     if is_python(name)
         && let Some(at) = module_of(words)
@@ -275,6 +320,7 @@ fn plain(mut words: Vec<String>, by: By) -> Launch {
         dir: None,
         lane,
         broken: false,
+        stays: None,
     }
 }
 
@@ -527,41 +573,37 @@ fn warn_of_script(words: &[Word], log: &mut Verdicts) {
     }
 }
 
-/// The launcher that a text names, if any. Two names are also those of modules that a script in the
-/// text may import, so what follows them counts.
+/// The launcher of MPI that a text names, if any.
 fn launcher_in(text: &str) -> Option<&'static str> {
     let part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let after = |name: &'static str| {
-        text.match_indices(name).filter_map(move |(at, _)| {
+    let named = |name: &&'static str| {
+        text.match_indices(*name).any(|(at, _)| {
             let before = text[..at].chars().next_back();
-            let rest = &text[at + name.len()..];
-            let whole = before.is_none_or(|c| !part(c)) && !rest.starts_with(part);
-            whole.then(|| rest.split_whitespace().next().unwrap_or_default())
+            before.is_none_or(|c| !part(c)) && !text[at + name.len()..].starts_with(part)
         })
     };
-    if let Some(found) = LAUNCHERS
-        .into_iter()
-        .find(|name| after(name).next().is_some())
-    {
-        return Some(found);
-    }
-    if after("accelerate").any(|next| next == "launch") {
-        return Some("accelerate");
-    }
-    let starts = |next: &str| next.starts_with('-') || next.ends_with(".py");
-    after("deepspeed").any(starts).then_some("deepspeed")
+    LAUNCHERS.into_iter().find(named)
 }
 
 /// Where `-m` is, if it comes before any script.
 fn module_of(words: &[Word]) -> Option<usize> {
+    after_options(words).filter(|at| words[*at].text == "-m")
+}
+
+/// Where the script is, if Python runs one.
+fn script_of(words: &[Word]) -> Option<usize> {
+    after_options(words).filter(|at| !words[*at].text.starts_with('-'))
+}
+
+/// The first word that is no option of the interpreter but says what it runs.
+fn after_options(words: &[Word]) -> Option<usize> {
     let mut at = 1;
     while let Some(word) = words.get(at) {
         match word.text.as_str() {
-            "-m" => return Some(at),
+            "-m" | "-c" | "-" => return Some(at),
             "-W" | "-X" | "--check-hash-based-pycs" => at += 2,
-            "-c" | "-" => return None,
             option if option.starts_with('-') => at += 1,
-            _ => return None,
+            _ => return Some(at),
         }
     }
     None

@@ -45,6 +45,11 @@ pub(crate) fn count(
     at: &Field<'_>,
     log: &mut Verdicts,
 ) -> Option<i64> {
+    // A launcher that stays reads such a number itself.
+    if let (Some(_), Some((Procs::Count(count), at))) = (&launch.stays, &said) {
+        log.taken(at, "spec.procPerNode");
+        return Some(*count);
+    }
     if launch.by == By::Itself {
         return match launch.broken {
             // Whether torchrun is in it is not known.

@@ -359,10 +359,10 @@ fn hostile_files_are_refused_soon() {
         ),
         (
             job(&format!(
-                "env: [{{name: A, value: {long}}}], command: [bash, -c, '{} torchrun']",
+                "env: [{{name: A, value: {long}}}], command: [bash, -c, '{} torchrun a.py']",
                 "\"$A\"".repeat(5_000)
             )),
-            "starts torchrun in a script",
+            "starts its ranks itself",
         ),
         (
             job(&format!("command: ['{}']", "$(".repeat(200_000))),

@@ -494,6 +494,22 @@ pub struct Status {
     /// place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fell_back: bool,
+    /// The first world that a rank has started itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nested: Option<NestedWorld>,
+}
+
+/// Ranks below a rank, which meet somewhere else than at the generation's TCPStore.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NestedWorld {
+    /// The global rank below which they are.
+    pub rank: u32,
+    /// One of them.
+    pub pid: i32,
+    /// The launcher that has started them, as `torchrun`. Empty: none that is known.
+    #[serde(default)]
+    pub launcher: String,
+    pub world_size: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

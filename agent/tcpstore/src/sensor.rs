@@ -116,6 +116,12 @@ impl Sensor {
         counted.max(self.joined.len() as u32)
     }
 
+    /// How many launchers and ranks have announced themselves, up to one more than there can be
+    /// launchers. If there are more than launchers, a rank is among them.
+    pub fn announced(&self) -> u32 {
+        (self.announced.len() as u32).min(self.nnodes + 1)
+    }
+
     /// How many launchers and ranks have connected from each address. If every node has its own
     /// address, a complete node has one more than its ranks.
     pub fn entered_from(&self) -> BTreeMap<IpAddr, u32> {

@@ -102,6 +102,10 @@ impl JobTurn<'_> {
             let waits = self.pods.why_waiting(job, self.nodes);
             waits.map(|why| format!("; {why}")).unwrap_or_default()
         };
+        let apart = || {
+            let other = self.other_worlds(generation);
+            other.map(|how| format!("; but {how}")).unwrap_or_default()
+        };
         if let Some(won) = &generation.won {
             let message = format!(
                 "{} ended with exit code 0, and the other members end; {}",
@@ -154,7 +158,7 @@ impl JobTurn<'_> {
             (
                 Phase::Running,
                 Reason::BelowReplicas,
-                format!("{have} of {wanted} wanted {counted}{}", waits()),
+                format!("{have} of {wanted} wanted {counted}{}{}", waits(), apart()),
             )
         } else if let Some(shortfall) = &self.live.cannot_shrink {
             let message = format!(
@@ -165,7 +169,7 @@ impl JobTurn<'_> {
             (
                 Phase::Running,
                 Reason::Running,
-                format!("world {} on {on}", generation.world_size()),
+                format!("world {} on {on}{}", generation.world_size(), apart()),
             )
         }
     }

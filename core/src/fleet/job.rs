@@ -180,6 +180,9 @@ pub struct JobRecord {
     /// Every node that ever held a run of this job and may hold its logs.
     pub nodes_used: BTreeSet<NodeName>,
     pub finished: Option<Timestamp>,
+    /// What people were told of the world that its ranks form.
+    #[serde(default, skip_serializing_if = "ToldOfWorld::is_nothing")]
+    pub told_of_world: ToldOfWorld,
 }
 
 /// The software that was found on a node.
@@ -213,6 +216,24 @@ pub struct CrashLoop {
     pub within: Duration,
     /// How they ended: the exit code or signal, and the first error.
     pub symptom: String,
+}
+
+/// What people were told of a job's world. Each is told once in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ToldOfWorld {
+    /// A rank has started a world of its own.
+    pub nested: bool,
+    /// No rank had come to the TCPStore, and no step was seen.
+    pub unmet: bool,
+    /// No rank had come to the TCPStore, and the job made steps.
+    pub apart: bool,
+}
+
+impl ToldOfWorld {
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The end that a job will have when none of its processes runs any more.
@@ -375,6 +396,7 @@ impl JobRecord {
             history: Vec::new(),
             nodes_used: BTreeSet::new(),
             finished: None,
+            told_of_world: ToldOfWorld::default(),
         }
     }
 

@@ -114,6 +114,7 @@ impl JobTurn<'_> {
         self.open();
         self.start();
         self.fill_receipt();
+        self.notice_worlds();
         self.close();
         self.describe();
         self.keep_ends();

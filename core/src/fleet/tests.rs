@@ -51,6 +51,7 @@ mod shared;
 mod suspend;
 mod unhealthy;
 pub(super) mod worker_pods;
+mod worlds;
 
 use agent::{Agent, obey};
 

@@ -21,7 +21,10 @@ fn words(text: &str) -> Vec<Word> {
 fn run(text: &str) -> Result<Launch, String> {
     let mut log = Verdicts::default();
     let known = Known::from([("RANK".into(), None), ("WORLD_SIZE".into(), None)]);
-    match read(&words(text), &known, &mut log) {
+    let launch = read(&words(text), &known, &mut log);
+    // As in a job of several ranks.
+    let launch = launch.filter(|launch| crate::draft::may_stay(launch, 2, &mut log));
+    match launch {
         Some(launch) if log.refused() == 0 => Ok(launch),
         _ => {
             let mut remarks = log.remarks.into_iter();
@@ -168,6 +171,208 @@ fn a_launcher_that_stays_is_refused() {
 }
 
 #[test]
+fn a_program_around_the_launcher_stands_around_each_rank() {
+    for (text, must) in [
+        (
+            "nice -n 1 torchrun --nproc_per_node 2 train.py --x 1",
+            "nice -n 1 python3 -u train.py --x 1",
+        ),
+        (
+            "nice -n 1 python -m torch.distributed.run a.py",
+            "nice -n 1 python -u a.py",
+        ),
+        (
+            "/usr/bin/nice -n1 /opt/bin/torchrun a.py",
+            "/usr/bin/nice -n1 /opt/bin/python3 -u a.py",
+        ),
+        (
+            "numactl --interleave=all -- torchrun -m pkg.train --y",
+            "numactl --interleave=all -- python3 -u -m pkg.train --y",
+        ),
+        (
+            "timeout -k 10 3h torchrun --no-python ./prog x",
+            "timeout -k 10 3h ./prog x",
+        ),
+        (
+            "tini -g -- numactl -N 0 timeout 3h torchrun a.py",
+            "numactl -N 0 timeout 3h python3 -u a.py",
+        ),
+        ("tini -- torchrun a.py", "python3 a.py"),
+        ("dumb-init torchrun a.py", "python3 a.py"),
+        ("nohup setsid -w torchrun a.py", "python3 a.py"),
+        (
+            "conda run -n train --no-capture-output torchrun a.py",
+            "conda run -n train --no-capture-output python3 -u a.py",
+        ),
+        (
+            "uv run --extra gpu torchrun --nnodes 2 a.py",
+            "uv run --extra gpu python3 -u a.py",
+        ),
+        (
+            "poetry run python -m torch.distributed.run a.py",
+            "poetry run python -u a.py",
+        ),
+        (
+            "nsys profile -t cuda -o 'r_%q{RANK}' torchrun a.py",
+            "nsys profile -t cuda -o r_%q{RANK} python3 -u a.py",
+        ),
+        (
+            "env -u LD_PRELOAD A=1 torchrun a.py",
+            "env -u LD_PRELOAD A=1 python3 -u a.py",
+        ),
+        (
+            "bash -c 'cd /x && nice torchrun a.py --rank'",
+            "nice python3 -u a.py --rank",
+        ),
+        ("nice bash -lc 'exec torchrun a.py'", "nice python3 -u a.py"),
+        ("bash -c 'time torchrun a.py'", "python3 a.py"),
+        ("sh -c 'time -p torchrun a.py'", "python3 a.py"),
+        (
+            "/usr/bin/time -v torchrun a.py",
+            "/usr/bin/time -v python3 -u a.py",
+        ),
+        (
+            "nice python -m torch.distributed.launch a.py --z",
+            "nice python -u a.py --local-rank=${local_rank} --z",
+        ),
+        ("python /usr/bin/torchrun --nnodes 2 a.py", "python a.py"),
+        ("python3 -u /opt/bin/torchrun -m a.b", "python3 -m a.b"),
+        // Without a launcher nothing is changed.
+        ("nice -n 1 python a.py", "nice -n 1 python a.py"),
+        ("tini -- python a.py", "tini -- python a.py"),
+        ("sudo -E python a.py", "sudo -E python a.py"),
+        ("nsys profile python a.py", "nsys profile python a.py"),
+        (
+            "nice python a.py --launcher torchrun",
+            "nice python a.py --launcher torchrun",
+        ),
+        (
+            "./entry.sh --launcher torchrun",
+            "./entry.sh --launcher torchrun",
+        ),
+        (
+            "bash -c 'python a.py --launcher torchrun | tee log'",
+            "bash -c python a.py --launcher torchrun | tee log",
+        ),
+        (
+            "bash -c '# torchrun a.py\npython a.py | tee log'",
+            "bash -c # torchrun a.py\npython a.py | tee log",
+        ),
+    ] {
+        assert_eq!(line(text), Ok(must.to_owned()), "{text}");
+    }
+    let launch =
+        run("nice env A=1 bash -c 'cd /w && B=2 torchrun --nproc-per-node 3 a.py'").unwrap();
+    assert_eq!(
+        (launch.by, launch.procs.map(|given| given.value)),
+        (By::Torchrun, Some(Procs::Count(3)))
+    );
+    assert_eq!(launch.dir.as_deref(), Some("/w"));
+    assert_eq!(
+        launch.env,
+        [("A".into(), "1".into()), ("B".into(), "2".into())]
+    );
+    assert_eq!(launch.lane, Some("direct"));
+    assert_eq!(
+        run("nice python -m torch.distributed.launch a.py")
+            .unwrap()
+            .lane,
+        Some("cold"),
+        "torchrun puts the local rank in"
+    );
+}
+
+#[test]
+fn a_launcher_behind_what_hides_or_needs_it_is_refused_with_the_reason() {
+    for (text, must) in [
+        (
+            "./entry.sh torchrun a.py",
+            "starts torchrun behind ./entry.sh; Muster starts the ranks itself",
+        ),
+        (
+            "with-secrets -- torchrun --nproc_per_node 2 a.py",
+            "put what one rank runs behind it, in place of torchrun and its flags",
+        ),
+        (
+            "nice ./entry.sh torchrun a.py",
+            "starts torchrun behind ./entry.sh",
+        ),
+        (
+            "uv run --of-tomorrow torchrun a.py",
+            "does not know its option --of-tomorrow",
+        ),
+        (
+            "python -m cProfile -o out -m torch.distributed.run a.py",
+            "starts torch.distributed.run behind python -m cProfile",
+        ),
+        (
+            "nsys profile -o report torchrun a.py",
+            "starts torchrun behind nsys profile, which cannot be put around each rank: each rank would write the same file",
+        ),
+        ("sudo -E torchrun a.py", "ranks run as the agents' user"),
+        ("env -i A=1 torchrun a.py", "tell it its place"),
+        ("dumb-init -r 15:2 torchrun a.py", "another signal"),
+        ("xvfb-run torchrun a.py", "add -a"),
+        (
+            "nice accelerate launch a.py",
+            "write the script itself in place of",
+        ),
+        (
+            "nice torchrun --nprocs_per_node 2 a.py",
+            "did you mean --nproc-per-node?",
+        ),
+        ("nice torchrun", "names no script"),
+        (
+            "bash -c 'nice torchrun a.py | tee log'",
+            "starts torchrun in a script for the shell",
+        ),
+        (
+            "bash -c 'eval \"torchrun a.py\"'",
+            "starts torchrun in a script for the shell",
+        ),
+        (
+            "nice bash -c 'torchrun a.py | tee log'",
+            "starts torchrun in a script for the shell",
+        ),
+        ("bash -c 'nice -n $RANK torchrun a.py'", "refers to RANK"),
+    ] {
+        let is = line(text);
+        assert!(
+            is.as_ref().is_err_and(|error| error.contains(must)),
+            "{text}: {is:?}"
+        );
+    }
+}
+
+#[test]
+fn one_process_of_one_node_may_start_its_ranks_itself() {
+    for (text, must) in [
+        ("./entry.sh torchrun a.py", "./entry.sh torchrun a.py"),
+        (
+            "nice nsys profile torchrun a.py",
+            "nice nsys profile torchrun a.py",
+        ),
+        (
+            "bash -c 'torchrun a.py | tee log'",
+            "bash -c torchrun a.py | tee log",
+        ),
+    ] {
+        let mut log = Verdicts::default();
+        let launch = read(&words(text), &Known::new(), &mut log).unwrap();
+        assert!(crate::draft::may_stay(&launch, 1, &mut log), "{text}");
+        assert_eq!(log.refused(), 0, "{text}");
+        let is = [&launch.command[..], &launch.args[..]].concat().join(" ");
+        assert_eq!(is, must);
+        let warning = log.remarks.last().unwrap();
+        assert_eq!(warning.verdict, Verdict::Warning);
+        assert!(
+            warning.message.starts_with("starts its ranks itself"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn flags_are_read() {
     let launch =
         run("torchrun --nproc_per_node=2 --nnodes 1:4 --max_restarts 5 a.py --nnodes 9").unwrap();
@@ -208,6 +413,8 @@ fn the_sites_interpreter_takes_the_place_of_the_images() {
         ("python3.10 a.py", "/opt/p a.py"),
         ("torchrun a.py", "/opt/p a.py"),
         ("python -c x", "env /opt/p -c x"),
+        ("nice -n 1 torchrun a.py", "nice -n 1 /opt/p -u a.py"),
+        ("timeout 1h nice python a.py", "timeout 1h nice /opt/p a.py"),
         ("./prog python", "./prog python"),
     ] {
         let mut launch = run(text).unwrap();

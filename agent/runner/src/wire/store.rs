@@ -61,6 +61,9 @@ pub struct StoreStatus {
     pub clients: usize,
     pub joined_ranks: Vec<u32>,
     pub missing_ranks: Vec<u32>,
+    /// How many torchruns and ranks have announced themselves, up to one more than there are nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced: Option<u32>,
     #[serde(default)]
     pub all_joined_us: Option<u64>,
     /// How many connections the TCPStore has refused, for any reason.

@@ -7,8 +7,8 @@ use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
     run::{
-        CheckpointReport, Endpoint, Key, LaneReport, RankException, RankReport, RunId, RunPhase,
-        RunReport, StepsShown,
+        CheckpointReport, Endpoint, Key, LaneReport, NestedWorld, RankException, RankReport, RunId,
+        RunPhase, RunReport, StepsShown, WorldReport,
     },
     time::Timestamp,
 };
@@ -78,6 +78,13 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
             .collect(),
         launcher_error: report.torchrun_error.clone().unwrap_or_default(),
         fenced: report.fenced,
+        announced: report.world.announced,
+        nested: report.world.nested.as_ref().map(|nested| v1::NestedWorld {
+            rank: nested.rank,
+            pid: nested.pid,
+            launcher: nested.launcher.clone(),
+            world_size: nested.world_size,
+        }),
         checkpoint: report.checkpoint.map(|checkpoint| v1::CheckpointReport {
             saved_age_us: age(checkpoint.saved_at, now),
         }),
@@ -265,6 +272,22 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
             SENTENCE_MAX,
         )?,
         ranks,
+        world: WorldReport {
+            announced: wire.announced,
+            nested: wire
+                .nested
+                .map(|nested| nested_from_wire(&format!("{field}.nested"), nested))
+                .transpose()?,
+        },
+    })
+}
+
+fn nested_from_wire(field: &str, wire: v1::NestedWorld) -> Result<NestedWorld, Malformed> {
+    Ok(NestedWorld {
+        rank: wire.rank,
+        pid: wire.pid,
+        launcher: text(&format!("{field}.launcher"), wire.launcher, NAME_MAX)?,
+        world_size: wire.world_size,
     })
 }
 

@@ -17,8 +17,8 @@ use muster_core::{
     protocol,
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
-        LauncherReport, LauncherState, Program, RankException, RankReport, RunId, RunPhase,
-        RunReport, Seated, Start, StepsShown, Target,
+        LauncherReport, LauncherState, NestedWorld, Program, RankException, RankReport, RunId,
+        RunPhase, RunReport, Seated, Start, StepsShown, Target, WorldReport,
     },
     spec::{Framework, Launch},
 };
@@ -205,6 +205,15 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                         nccl: "2.30.7".into(),
                     },
                     ranks,
+                    world: WorldReport {
+                        announced: (term % 2 == 0).then_some(term as u32),
+                        nested: (term % 3 == 0).then(|| NestedWorld {
+                            rank: 1,
+                            pid: term as u32,
+                            launcher: "torchrun".into(),
+                            world_size: 2,
+                        }),
+                    },
                 }
             },
         )

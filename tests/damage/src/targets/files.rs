@@ -180,6 +180,7 @@ fn a_status() -> Status {
         dead: None,
         stuck: vec![7],
         fell_back: true,
+        nested: None,
     }
 }
 

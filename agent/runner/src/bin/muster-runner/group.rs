@@ -13,11 +13,13 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+use muster_runner::procfs::Stat;
 use muster_runner::wire::{
     DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Phase, ProofKind, RankStatus, StartSpec,
     Status, StopStatus, StoreStatus, VERSION,
 };
 
+use crate::below::{Below, Proc};
 use crate::output::Output;
 use crate::parked::Parked;
 use crate::time::{self, micros};
@@ -43,6 +45,8 @@ pub(crate) struct Group {
     pub(crate) killing: Option<Duration>,
     pub(crate) stuck: Vec<i32>,
     pub(crate) dead: Option<DeathProof>,
+    /// Looks for ranks below the ranks.
+    pub(crate) below: Below,
 }
 
 /// The global ranks of a node, those of each member by themselves.
@@ -229,6 +233,21 @@ impl Group {
             .map(|(rank, _)| *rank)
     }
 
+    /// Looks for ranks below the ranks among these processes. True: it has just found some.
+    pub(crate) fn look_below(&mut self, all: &[Stat]) -> bool {
+        let of_members = |spec: &StartSpec| spec.members.first()?.env.get("MASTER_PORT").cloned();
+        let port = self.spec.as_ref().and_then(|spec| {
+            let own = spec.env.get("MASTER_PORT").cloned();
+            own.or_else(|| of_members(spec))
+        });
+        let live = self.ranks.iter().filter_map(|(rank, entry)| {
+            let process = entry.process.as_ref()?;
+            process.end.is_none().then_some((*rank, process.pid))
+        });
+        let live: Vec<(u32, i32)> = live.collect();
+        self.below.look(all, &live, port.as_deref(), &Proc)
+    }
+
     /// Pid and start time of every known process that has not ended.
     pub(crate) fn living(&self) -> impl Iterator<Item = (i32, u64)> {
         let launcher = self.launcher.iter().map(|launcher| &launcher.process);
@@ -294,6 +313,7 @@ impl Group {
             dead: self.dead.clone(),
             stuck: self.stuck.clone(),
             fell_back: self.fell_back,
+            nested: self.below.found.clone(),
         }
     }
 }

@@ -15,6 +15,7 @@ macro_rules! say {
 
 mod affinity;
 mod attend;
+mod below;
 mod control;
 mod env_files;
 mod fence;

@@ -65,15 +65,16 @@ impl Register {
         self.next = self.next.min(now + HURRY);
     }
 
-    /// Looks if it is time, writes what has changed, and returns when to look next.
-    pub(crate) fn mind(&mut self, now: Duration) -> Duration {
+    /// Looks if it is time, writes what has changed, and returns when to look next. `show` gets all
+    /// processes that a look has found.
+    pub(crate) fn mind(&mut self, now: Duration, show: impl FnOnce(&[Stat])) -> Duration {
         let is_time = now >= self.next;
         // After a failed look the list may lack what lives, so a rank alone does not bring the file back.
         if !is_time && (!self.added || self.failed) {
             return self.next;
         }
         let outcome = match is_time {
-            true => self.look(),
+            true => self.look(show),
             false => Ok(()),
         };
         let outcome = outcome.and_then(|()| self.write());
@@ -93,8 +94,9 @@ impl Register {
         self.next
     }
 
-    fn look(&mut self) -> io::Result<()> {
+    fn look(&mut self, show: impl FnOnce(&[Stat])) -> io::Result<()> {
         let (all, own) = (tree::descendants()?, own()?);
+        show(&all);
         self.note(all, own.session);
         Ok(())
     }

@@ -139,12 +139,7 @@ impl Runner {
             let lines = self.show_lines(now);
             let advance = self.advance(now);
             self.poll.ring_at(advance)?;
-            let look = self
-                .group
-                .launcher
-                .as_ref()
-                .filter(|_| self.group.dead.is_none())
-                .map(|_| self.register.mind(now));
+            let look = self.mind_register(now);
             self.write_exits(now);
             self.tell(now);
             match self.rest(now) {
@@ -158,6 +153,18 @@ impl Runner {
                 }
             }
         }
+    }
+
+    /// Lets the register look while there is something to list, and whoever else needs what it finds.
+    fn mind_register(&mut self, now: Duration) -> Option<Duration> {
+        let Self {
+            group,
+            register,
+            state,
+            ..
+        } = self;
+        let lives = group.launcher.is_some() && group.dead.is_none();
+        lives.then(|| register.mind(now, |all| state.urgent |= group.look_below(all)))
     }
 
     fn hear(&mut self, source: Source) -> io::Result<()> {

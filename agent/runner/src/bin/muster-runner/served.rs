@@ -137,6 +137,7 @@ impl Served {
             clients: self.store.clients(),
             joined_ranks: self.sensor.joined_ranks().iter().copied().collect(),
             missing_ranks: self.sensor.missing_ranks(),
+            announced: Some(self.sensor.announced()),
             all_joined_us: self.all_joined.map(micros),
             refused: self.refused,
             refused_why: self.refused_why.clone(),

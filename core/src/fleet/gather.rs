@@ -15,7 +15,7 @@ use crate::{
         unhealthy,
     },
     id::{JobUid, NodeName},
-    run::{CONTAINER_GOES, RankReport, RunId, RunPhase, RunReport},
+    run::{CONTAINER_GOES, LAST_OUTPUT, RankReport, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
 
@@ -246,10 +246,8 @@ fn ranks_that_failed(
         // As soon as one rank has failed, torchrun kills the others on its node. They are its victims.
         let is_first = first.is_none_or(|(first, _)| first.rank == rank.rank);
         let class = match class(rank, exit) {
-            ExitClass::Killed if !is_first => match rank.first_error {
-                Some(_) => ExitClass::Interrupted,
-                None => ExitClass::PeerLost,
-            },
+            ExitClass::Killed if !is_first && has_an_error(rank) => ExitClass::Interrupted,
+            ExitClass::Killed if !is_first => ExitClass::PeerLost,
             class => class,
         };
         found.push(Evidence::RankExit {
@@ -262,6 +260,12 @@ fn ranks_that_failed(
             error: rank.first_error.clone(),
         });
     }
+}
+
+/// Whether something says that the rank failed. Its last output says nothing of that kind.
+fn has_an_error(rank: &RankReport) -> bool {
+    let error = rank.first_error.as_deref();
+    error.is_some_and(|error| !error.starts_with(LAST_OUTPUT))
 }
 
 /// The evidence of a torchrun that failed, or that is dead without a known end, while no rank failed.

@@ -227,7 +227,7 @@ impl Shim {
                         // torchrun ends the others when one rank has failed. For a stop the runner
                         // says the same over its connection.
                         libc::SIGTERM => {
-                            self.term_at.get_or_insert(now + OWN_END);
+                            self.term_at.get_or_insert_with(|| time::boot() + OWN_END);
                         }
                         signal => self.pass(pid, signal),
                     }

@@ -68,9 +68,10 @@ pub struct RankException {
     /// The innermost frames, `FILE:LINE in FUNCTION`, the innermost last.
     #[serde(default)]
     pub frames: Vec<String>,
-    /// The rank itself wrote it down when it left the script. Otherwise it was read in the output.
+    /// It has left the script: the rank wrote it down then, or torch's hook for such exceptions has printed
+    /// it. Otherwise it was read in the output, and the script may have handled it.
     #[serde(default)]
-    pub written: bool,
+    pub left_script: bool,
 }
 
 /// One line of `exits.jsonl`.

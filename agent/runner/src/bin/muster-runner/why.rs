@@ -141,10 +141,12 @@ impl<T> Seen<T> {
 }
 
 impl Finder {
-    /// Takes a line of stderr.
-    pub(crate) fn line(&mut self, bytes: &[u8], now: Duration, step: Option<u64>) {
+    /// Takes a line of stderr, and the last step that was shown. True: it is of a traceback, so a number in it
+    /// is no step.
+    pub(crate) fn line(&mut self, bytes: &[u8], now: Duration, step: Option<u64>) -> bool {
         let text = clean(bytes);
-        match self.parser.line(&text) {
+        let line = self.parser.line(&text);
+        match line {
             Line::Part => {}
             Line::Raised => self.raised(now, step),
             Line::More => {
@@ -158,6 +160,7 @@ impl Finder {
             }
             Line::Other => self.other(traceback::without_rank(&text).1, now, step),
         }
+        line != Line::Other
     }
 
     /// Notes a step that one of the two outputs has shown.
@@ -280,11 +283,11 @@ impl Finder {
     /// Why the rank failed that ended so, and that left this behind.
     pub(crate) fn reason(&self, exit: Exit, left: Left) -> Reason {
         if let Some(raised) = &left.written {
-            return Reason::raised(raised, raised.line(), true);
+            return Reason::raised(raised);
         }
         let Some(exited) = left.exited else {
             return match &left.recorded {
-                Some(raised) => Reason::raised(raised, raised.line(), true),
+                Some(raised) => Reason::raised(raised),
                 None => self.seen(exit),
             };
         };
@@ -337,7 +340,7 @@ impl Finder {
             return Reason::said(crash.what.text.clone());
         }
         if let Some(main) = main {
-            return Reason::raised(&main.what, main.what.line(), false);
+            return Reason::raised(&main.what);
         }
         if let Some(crash) = crash {
             return Reason::said(crash.what.text.clone());
@@ -351,7 +354,7 @@ impl Finder {
             .as_ref()
             .filter(|seen| exited && seen.stands(exit))
         {
-            return Reason::raised(&aside.what, aside.what.line(), false);
+            return Reason::raised(&aside.what);
         }
         if let Some(mpi) = &self.mpi {
             return Reason::said(mpi.clone());
@@ -379,21 +382,21 @@ impl Reason {
         }
     }
 
-    fn raised(raised: &Raised, line: String, written: bool) -> Self {
+    fn raised(raised: &Raised) -> Self {
         Self {
-            exception: Some(raised.exception(written)),
-            ..Self::said(line)
+            exception: Some(raised.exception()),
+            ..Self::said(raised.line())
         }
     }
 }
 
 impl Raised {
-    fn exception(&self, written: bool) -> RankException {
+    fn exception(&self) -> RankException {
         RankException {
             name: self.name.clone(),
             text: self.text.clone(),
             frames: self.frames.iter().cloned().collect(),
-            written,
+            left_script: self.left,
         }
     }
 }

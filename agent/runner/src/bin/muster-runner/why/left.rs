@@ -105,8 +105,8 @@ impl Files {
         self.recorded = path;
     }
 
-    /// What the rank that started at this time has left.
-    pub(crate) fn read(&self, started: SystemTime) -> Left {
+    /// What the rank has left. An attempt before this one may have left a file: then it started at this time.
+    pub(crate) fn read(&self, started: Option<SystemTime>) -> Left {
         let mut left = Left::default();
         if let Some(note) = read::<Note>(&self.note, started) {
             left.take(note);
@@ -137,7 +137,7 @@ impl Left {
             handling: note
                 .handling
                 .map(|(name, text)| traceback::whole(&name, &text, &[])),
-            exception: raised.exception(true),
+            exception: raised.exception(),
         });
     }
 }
@@ -169,12 +169,13 @@ impl Recorded {
     }
 }
 
-fn read<T: for<'a> Deserialize<'a>>(path: &Path, started: SystemTime) -> Option<T> {
+fn read<T: for<'a> Deserialize<'a>>(path: &Path, started: Option<SystemTime>) -> Option<T> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?);
     let about = file.metadata().ok()?;
-    // An attempt before this one may have left a file.
-    let since = started.checked_sub(TICK).unwrap_or(UNIX_EPOCH);
+    let since = started
+        .and_then(|at| at.checked_sub(TICK))
+        .unwrap_or(UNIX_EPOCH);
     if !about.is_file() || about.modified().ok()? < since {
         return None;
     }

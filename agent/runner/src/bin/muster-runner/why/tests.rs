@@ -53,8 +53,10 @@ fn reason(exit: Exit, lines: &[&str]) -> Reason {
     let mut steps = muster_steps::Reader::default();
     let mut last = None;
     for line in lines {
-        finder.line(line.as_bytes(), NOW, last);
-        if let Some(step) = steps.look(&formats, line.as_bytes(), NOW) {
+        let of_traceback = finder.line(line.as_bytes(), NOW, last);
+        if let Some(step) = steps.look(&formats, line.as_bytes(), NOW)
+            && !of_traceback
+        {
             finder.stepped(true, step.count, NOW);
             last = Some(step.count);
         }

@@ -443,7 +443,10 @@ fn announces(line: &str) -> bool {
         "--- Logging error ---",
     ];
     begins.iter().any(|words| line.starts_with(words))
-        || line.starts_with("Process ") && line.ends_with(':')
+        || line
+            .strip_prefix("Process ")
+            .and_then(|rest| rest.strip_suffix(':'))
+            .is_some_and(|name| !name.contains(' '))
         || line.ends_with("exception was never retrieved")
 }
 

@@ -428,7 +428,7 @@ pub struct RankException {
     pub name: String,
     /// Its text in one line, cut where it is too long.
     pub text: String,
-    /// The innermost frames, `FILE:LINE in FUNCTION`, the innermost last.
+    /// `FILE:LINE in FUNCTION`, the innermost last. Of many, the script's own and the innermost ones.
     pub frames: Vec<String>,
     /// It has left the script: the rank wrote it down then, or torch's hook for such exceptions has printed
     /// it. Otherwise it was read in the output, and the script may have handled it. A `SystemExit` that

@@ -24,19 +24,18 @@
 //! it is: it proves nothing.
 
 mod left;
+mod shape;
 mod traceback;
 mod words;
 
 use std::time::Duration;
 
 use muster_runner::wire::{Exit, RankException};
+use shape::{clean, join};
 use traceback::{Line, Parser, Raised};
 use words::Word;
 
 pub(crate) use left::{Files, Left};
-
-/// The most bytes of a line that are looked at. Messages that matter are shorter.
-const LINE: usize = 4 << 10;
 
 /// How many lines may follow the traceback with which a process ends by an exit code, and by a signal. A tracker's
 /// summary has 30 to 40.
@@ -158,7 +157,7 @@ impl Finder {
                     _ => {}
                 }
             }
-            Line::Other => self.other(traceback::without_rank(&text).1, now, step),
+            Line::Other => self.other(shape::without_rank(&text).1, now, step),
         }
         line != Line::Other
     }
@@ -221,7 +220,7 @@ impl Finder {
         }
         match word {
             Word::Chatter => {
-                self.last.chatter = traceback::one_line(text, traceback::REASON);
+                self.last.chatter = shape::one_line(text, shape::REASON);
                 return;
             }
             Word::Crash(crash, more) => {
@@ -241,7 +240,7 @@ impl Finder {
             Word::Mpi(words) => self.mpi = Some(words),
             Word::Plain => {}
         }
-        self.last.plain = traceback::one_line(text, traceback::REASON);
+        self.last.plain = shape::one_line(text, shape::REASON);
     }
 
     /// Whether the line belongs to the crash before it.
@@ -302,7 +301,7 @@ impl Finder {
             (None, _) => None,
         };
         let seen = match line {
-            Some(line) => Reason::said(traceback::cut(line, traceback::REASON)),
+            Some(line) => Reason::said(shape::cut(line, shape::REASON)),
             None => self.seen(exit),
         };
         let frames = seen
@@ -422,39 +421,6 @@ fn count<T>(slot: &mut Option<Seen<T>>) {
     if let Some(seen) = slot {
         seen.lines = seen.lines.saturating_add(1);
     }
-}
-
-/// Adds a line to a text of bounded length.
-fn join(text: &mut String, line: &str) {
-    if text.len() < traceback::REASON {
-        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-        *text = traceback::cut(
-            format!("{text} {line}").trim_start().to_owned(),
-            traceback::REASON,
-        );
-    }
-}
-
-/// A line as text, without colours and without what a person does not see at its end.
-fn clean(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LINE)]);
-    if !text.contains('\x1b') {
-        return text.trim_end().to_owned();
-    }
-    let mut clean = String::with_capacity(text.len());
-    let mut rest = &*text;
-    while let Some(at) = rest.find('\x1b') {
-        clean.push_str(&rest[..at]);
-        // ECMA-48: CSI, parameters, one final byte from `@` to `~`.
-        rest = match rest[at + 1..].strip_prefix('[') {
-            Some(csi) => csi
-                .find(|c: char| ('@'..='~').contains(&c))
-                .map_or("", |end| &csi[end + 1..]),
-            None => &rest[at + 1..],
-        };
-    }
-    clean.push_str(rest);
-    clean.trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -117,7 +117,7 @@ fn rank_report(
                 name: clean(&exception.name, REASON_BYTES),
                 text: clean(&exception.text, REASON_BYTES),
                 frames: exception.frames.iter().map(|frame| cut(frame)).collect(),
-                written: exception.written,
+                left_script: exception.left_script,
             })
             .filter(|exception| !exception.name.is_empty()),
         tail: lines.iter().map(|line| cut(line)).collect(),

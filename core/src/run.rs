@@ -463,11 +463,12 @@ pub struct RankException {
     pub name: String,
     /// Its text in one line, cut where it is too long.
     pub text: String,
-    /// The innermost frames, `FILE:LINE in FUNCTION`, the innermost last.
+    /// `FILE:LINE in FUNCTION`, the innermost last. Of many, the script's own and the innermost ones.
     pub frames: Vec<String>,
-    /// The rank itself wrote it down when it left its script. Otherwise it was read in the output, where
-    /// it may be one that the script had handled.
-    pub written: bool,
+    /// It has left the script: the rank wrote it down then, or torch's hook for such exceptions has printed
+    /// it. Otherwise it was read in the output, and the script may have handled it. A `SystemExit` that
+    /// left the script may be the answer to a signal.
+    pub left_script: bool,
 }
 
 /// What an agent reports about one rank. Times are on the sender's clock.

@@ -397,7 +397,7 @@ def frames_of(error):
 def leaves(group):
     """The first exceptions of a group that are no groups themselves."""
     found, left = [], [group]
-    while left and len(found) < NOTE_FRAMES:
+    while left and len(found) < NOTE_PARTS:
         error = left.pop(0)
         if isinstance(error, GROUP):
             left[:0] = error.exceptions

@@ -399,11 +399,11 @@ fn what_cannot_be_run_is_named_in_the_reason() {
     let env = file("env.sh", "#!/usr/bin/env python9\n", 0o755);
     let calls = file("calls.sh", "#!/bin/sh\ntrian --lr 1\n", 0o755);
     let bash = "set -e; echo starts >&2; ./trian";
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (
             &["trian"],
             127,
-            "muster-shim: trian: command not found on PATH",
+            "muster-shim: trian: command not found on PATH: No such file or directory (os error 2)",
         ),
         (
             &[&missing],
@@ -414,6 +414,11 @@ fn what_cannot_be_run_is_named_in_the_reason() {
             &[&old],
             127,
             "old.sh: its interpreter /opt/nowhere/python3 is not there: No such file or directory (os error 2)",
+        ),
+        (
+            &["./here.sh"],
+            127,
+            "muster-shim: ./here.sh: its interpreter /opt/nowhere/python3 is not there: No such file or directory (os error 2)",
         ),
         (
             &[&dos],
@@ -431,6 +436,9 @@ fn what_cannot_be_run_is_named_in_the_reason() {
     ];
     for (command, exit, reason) in cases {
         let rig = Rig::new();
+        std::fs::write(rig.dir.join("here.sh"), "#!/opt/nowhere/python3\n").unwrap();
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(rig.dir.join("here.sh"), executable).unwrap();
         let mut client = rig.ready();
         let mut spec = rig.direct(command);
         spec.env.insert("LC_ALL".into(), "C.UTF-8".into());

@@ -210,7 +210,7 @@ fn a_forked_rank_writes_down_the_exception_with_which_it_leaves_its_script() {
         );
     }
     let all = &status.ranks;
-    let written = |rank: u32| all[rank as usize].exception.as_ref().map(|e| e.written);
+    let written = |rank: u32| all[rank as usize].exception.as_ref().map(|e| e.left_script);
     for rank in [0, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13] {
         assert_eq!(written(rank), Some(true), "rank {rank}");
     }
@@ -253,7 +253,7 @@ fn of_any_other_rank_the_reason_is_read_in_what_it_prints() {
             rank.rank,
             rig.log(&format!("rank-{}.log", rank.rank))
         );
-        assert!(rank.exception.as_ref().is_none_or(|e| !e.written));
+        assert!(rank.exception.as_ref().is_none_or(|e| !e.left_script));
     }
     assert_eq!(
         frames(&status.ranks[5]),

@@ -65,12 +65,13 @@ pub struct RankException {
     pub name: String,
     /// Its text in one line, cut where it is too long.
     pub text: String,
-    /// The innermost frames, `FILE:LINE in FUNCTION`, the innermost last.
+    /// `FILE:LINE in FUNCTION`, the innermost last. Of many, the script's own and the innermost ones.
     #[serde(default)]
     pub frames: Vec<String>,
-    /// The rank itself wrote it down when it left the script. Otherwise it was read in the output.
+    /// It has left the script: the rank wrote it down then, or torch's hook for such exceptions has printed
+    /// it. Otherwise it was read in the output, and the script may have handled it.
     #[serde(default)]
-    pub written: bool,
+    pub left_script: bool,
 }
 
 /// One line of `exits.jsonl`.

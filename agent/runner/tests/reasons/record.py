@@ -755,6 +755,21 @@ import torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 raise RuntimeError("Rank 0 failed to pass monitoredBarrier\\n Original exception: \\n[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1")
 """),
+    ("handled, then crashed at once", "Fatal Python error: Segmentation fault", """
+import faulthandler, signal, traceback
+faulthandler.enable()
+try:
+    {}["cache"]
+except KeyError:
+    traceback.print_exc()
+signal.raise_signal(signal.SIGSEGV)
+"""),
+    ("crashed in an exit handler", "RuntimeError: the first", """
+import atexit, faulthandler, signal
+faulthandler.enable()
+atexit.register(signal.raise_signal, signal.SIGSEGV)
+raise RuntimeError("the first")
+"""),
     ("a Rust library", "pyo3_runtime.PanicException: index out of range", """
 import sys
 class PanicException(BaseException):

@@ -130,7 +130,7 @@ fn exception_to_wire(exception: &RankException) -> v1::RankException {
         name: exception.name.clone(),
         text: exception.text.clone(),
         frames: exception.frames.clone(),
-        written: exception.written,
+        left_script: exception.left_script,
     }
 }
 
@@ -140,7 +140,7 @@ fn exception_from_wire(field: &str, wire: v1::RankException) -> Result<RankExcep
         name: required_text(&at("name"), wire.name, SENTENCE_MAX)?,
         text: text(&at("text"), wire.text, SENTENCE_MAX)?,
         frames: texts(&at("frames"), wire.frames, FRAMES_MAX, SENTENCE_MAX)?,
-        written: wire.written,
+        left_script: wire.left_script,
     })
 }
 

@@ -76,11 +76,11 @@ fn rank(number: u32) -> impl Strategy<Value = RankReport> {
         collection::vec("[ -~]{0,20}", 0..4),
         any::<bool>(),
     )
-        .prop_map(|(name, text, frames, written)| RankException {
+        .prop_map(|(name, text, frames, left_script)| RankException {
             name,
             text,
             frames,
-            written,
+            left_script,
         });
     let words = (
         option::of(".{1,40}".prop_filter("no NUL", |t| !t.contains('\0'))),
@@ -588,7 +588,7 @@ fn the_largest_report_fits_a_message() {
                     name: "n".repeat(163),
                     text: "e".repeat(703),
                     frames: vec!["f".repeat(243); 5],
-                    written: true,
+                    left_script: true,
                 }),
                 tail: if (rank as usize) < failed {
                     tail.clone()

@@ -212,9 +212,9 @@ impl Group {
         if !exit.success() {
             self.failed |= !alone;
             entry.tail = entry.output.tail(ranks);
-            let left = entry
-                .files
-                .read(time::wall(Duration::from_micros(process_start)));
+            let again = entry.attempt > 1;
+            let started = again.then(|| time::wall(Duration::from_micros(process_start)));
+            let left = entry.files.read(started);
             entry.reason = entry.output.reason(exit, left);
         }
         Some(record)

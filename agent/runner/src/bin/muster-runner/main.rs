@@ -25,6 +25,7 @@ mod keeper;
 mod limits;
 mod lines;
 mod logs;
+mod missing;
 mod mouth;
 mod mpi;
 mod output;

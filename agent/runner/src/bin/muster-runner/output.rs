@@ -269,6 +269,7 @@ struct Known<'a> {
 
 impl Known<'_> {
     fn learn(&mut self, side: u8, seen: Seen, formats: &Formats, now: Duration) {
+        let mut of_traceback = false;
         let text = match seen {
             Seen::Line(line) => {
                 if let Some(mouth) = &mut self.mouth {
@@ -276,7 +277,7 @@ impl Known<'_> {
                 }
                 if side == 1 {
                     let step = self.steps.last.as_ref().map(|(step, _)| step.count);
-                    self.why.line(line, now, step);
+                    of_traceback = self.why.line(line, now, step);
                     if self.tail.len() == TAIL_LINES {
                         self.tail.pop_front();
                     }
@@ -288,7 +289,9 @@ impl Known<'_> {
             Seen::Redrawn(text) => text,
         };
         if let Some(step) = self.steps.reader.look(formats, text, now) {
-            self.why.stepped(side == 1, step.count, now);
+            if !of_traceback {
+                self.why.stepped(side == 1, step.count, now);
+            }
             self.steps.first.get_or_insert((step.count, now));
             self.steps.last = Some((step, now));
         } else if self.steps.first.is_none() {

@@ -6,7 +6,7 @@
 //! its runner kills everything below it, so no orphans remain.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -316,7 +316,7 @@ pub(crate) fn say_not_started(
     // The write may fail if nobody reads. The exit code says the same.
     let _ = rustix::io::write(
         stderr,
-        format!("muster-shim: {}\n", why_not_started(program, error)).as_bytes(),
+        format!("muster-shim: {program}: {error}\n").as_bytes(),
     );
     let me = std::process::id() as i32;
     let at_us = time::boot_us();
@@ -328,35 +328,6 @@ pub(crate) fn say_not_started(
     })?;
     runner.say(&Say::Exited { exit, at_us })?;
     Ok(exit)
-}
-
-/// Names what is missing. The kernel says "No such file or directory" of a script that is there, if the
-/// interpreter of its first line is not.
-fn why_not_started(program: &str, error: &io::Error) -> String {
-    let names_a_file = program.contains('/');
-    match error.raw_os_error() {
-        Some(libc::ENOENT) if !names_a_file => format!("{program}: command not found on PATH"),
-        Some(libc::ENOENT) => match interpreter_of(program) {
-            Some(interpreter) => {
-                format!("{program}: its interpreter {interpreter} is not there: {error}")
-            }
-            None => format!("{program}: {error}"),
-        },
-        _ => format!("{program}: {error}"),
-    }
-}
-
-/// The interpreter that the first line of a script names.
-fn interpreter_of(program: &str) -> Option<String> {
-    let file = std::fs::File::open(program).ok()?;
-    // The kernel reads 256 bytes (BINPRM_BUF_SIZE).
-    let mut first = Vec::new();
-    file.take(256).read_to_end(&mut first).ok()?;
-    let line = first.split(|byte| *byte == b'\n').next()?;
-    let words = String::from_utf8_lossy(line.strip_prefix(b"#!")?).into_owned();
-    // A file from Windows has a carriage return there, which the kernel takes for a part of the name.
-    let name = words.trim_matches([' ', '\t']).split([' ', '\t']).next()?;
-    Some(name.escape_debug().to_string())
 }
 
 /// Waits for a signal or for a line from the runner. Returns which of the two came.

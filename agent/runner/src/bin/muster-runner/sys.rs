@@ -13,7 +13,7 @@ use std::process::Command;
 use rustix::process::{DumpableBehavior, Pid, Signal};
 use rustix::thread::CpuSet;
 
-use crate::{affinity, limits};
+use crate::{affinity, limits, missing};
 
 /// Which side of [`fork`] this is.
 pub(crate) enum Fork {
@@ -201,7 +201,7 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
     };
     // SAFETY: the closure makes system calls only; it neither allocates nor locks.
     unsafe { command.pre_exec(before_exec) };
-    let child = command.spawn()?;
+    let child = command.spawn().map_err(|e| missing::named(command, e))?;
     Ok(Pid::from_raw(child.id() as i32).expect("a started child has a pid"))
 }
 

@@ -24,19 +24,18 @@
 //! it is: it proves nothing.
 
 mod left;
+mod shape;
 mod traceback;
 mod words;
 
 use std::time::Duration;
 
 use muster_runner::wire::{Exit, RankException};
+use shape::{clean, join};
 use traceback::{Line, Parser, Raised};
 use words::Word;
 
 pub(crate) use left::{Files, Left};
-
-/// The most bytes of a line that are looked at. Messages that matter are shorter.
-const LINE: usize = 4 << 10;
 
 /// How many lines may follow the traceback with which a process ends by an exit code, and by a signal. A tracker's
 /// summary has 30 to 40.
@@ -141,10 +140,12 @@ impl<T> Seen<T> {
 }
 
 impl Finder {
-    /// Takes a line of stderr.
-    pub(crate) fn line(&mut self, bytes: &[u8], now: Duration, step: Option<u64>) {
+    /// Takes a line of stderr, and the last step that was shown. True: it is of a traceback, so a number in it
+    /// is no step.
+    pub(crate) fn line(&mut self, bytes: &[u8], now: Duration, step: Option<u64>) -> bool {
         let text = clean(bytes);
-        match self.parser.line(&text) {
+        let line = self.parser.line(&text);
+        match line {
             Line::Part => {}
             Line::Raised => self.raised(now, step),
             Line::More => {
@@ -156,8 +157,9 @@ impl Finder {
                     _ => {}
                 }
             }
-            Line::Other => self.other(traceback::without_rank(&text).1, now, step),
+            Line::Other => self.other(shape::without_rank(&text).1, now, step),
         }
+        line != Line::Other
     }
 
     /// Notes a step that one of the two outputs has shown.
@@ -218,7 +220,7 @@ impl Finder {
         }
         match word {
             Word::Chatter => {
-                self.last.chatter = traceback::one_line(text, traceback::REASON);
+                self.last.chatter = shape::one_line(text, shape::REASON);
                 return;
             }
             Word::Crash(crash, more) => {
@@ -238,7 +240,7 @@ impl Finder {
             Word::Mpi(words) => self.mpi = Some(words),
             Word::Plain => {}
         }
-        self.last.plain = traceback::one_line(text, traceback::REASON);
+        self.last.plain = shape::one_line(text, shape::REASON);
     }
 
     /// Whether the line belongs to the crash before it.
@@ -280,11 +282,11 @@ impl Finder {
     /// Why the rank failed that ended so, and that left this behind.
     pub(crate) fn reason(&self, exit: Exit, left: Left) -> Reason {
         if let Some(raised) = &left.written {
-            return Reason::raised(raised, raised.line(), true);
+            return Reason::raised(raised);
         }
         let Some(exited) = left.exited else {
             return match &left.recorded {
-                Some(raised) => Reason::raised(raised, raised.line(), true),
+                Some(raised) => Reason::raised(raised),
                 None => self.seen(exit),
             };
         };
@@ -299,7 +301,7 @@ impl Finder {
             (None, _) => None,
         };
         let seen = match line {
-            Some(line) => Reason::said(traceback::cut(line, traceback::REASON)),
+            Some(line) => Reason::said(shape::cut(line, shape::REASON)),
             None => self.seen(exit),
         };
         let frames = seen
@@ -337,7 +339,7 @@ impl Finder {
             return Reason::said(crash.what.text.clone());
         }
         if let Some(main) = main {
-            return Reason::raised(&main.what, main.what.line(), false);
+            return Reason::raised(&main.what);
         }
         if let Some(crash) = crash {
             return Reason::said(crash.what.text.clone());
@@ -351,7 +353,7 @@ impl Finder {
             .as_ref()
             .filter(|seen| exited && seen.stands(exit))
         {
-            return Reason::raised(&aside.what, aside.what.line(), false);
+            return Reason::raised(&aside.what);
         }
         if let Some(mpi) = &self.mpi {
             return Reason::said(mpi.clone());
@@ -379,21 +381,21 @@ impl Reason {
         }
     }
 
-    fn raised(raised: &Raised, line: String, written: bool) -> Self {
+    fn raised(raised: &Raised) -> Self {
         Self {
-            exception: Some(raised.exception(written)),
-            ..Self::said(line)
+            exception: Some(raised.exception()),
+            ..Self::said(raised.line())
         }
     }
 }
 
 impl Raised {
-    fn exception(&self, written: bool) -> RankException {
+    fn exception(&self) -> RankException {
         RankException {
             name: self.name.clone(),
             text: self.text.clone(),
             frames: self.frames.iter().cloned().collect(),
-            written,
+            left_script: self.left,
         }
     }
 }
@@ -419,39 +421,6 @@ fn count<T>(slot: &mut Option<Seen<T>>) {
     if let Some(seen) = slot {
         seen.lines = seen.lines.saturating_add(1);
     }
-}
-
-/// Adds a line to a text of bounded length.
-fn join(text: &mut String, line: &str) {
-    if text.len() < traceback::REASON {
-        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-        *text = traceback::cut(
-            format!("{text} {line}").trim_start().to_owned(),
-            traceback::REASON,
-        );
-    }
-}
-
-/// A line as text, without colours and without what a person does not see at its end.
-fn clean(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LINE)]);
-    if !text.contains('\x1b') {
-        return text.trim_end().to_owned();
-    }
-    let mut clean = String::with_capacity(text.len());
-    let mut rest = &*text;
-    while let Some(at) = rest.find('\x1b') {
-        clean.push_str(&rest[..at]);
-        // ECMA-48: CSI, parameters, one final byte from `@` to `~`.
-        rest = match rest[at + 1..].strip_prefix('[') {
-            Some(csi) => csi
-                .find(|c: char| ('@'..='~').contains(&c))
-                .map_or("", |end| &csi[end + 1..]),
-            None => &rest[at + 1..],
-        };
-    }
-    clean.push_str(rest);
-    clean.trim_end().to_owned()
 }
 
 #[cfg(test)]

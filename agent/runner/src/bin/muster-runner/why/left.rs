@@ -13,7 +13,8 @@ use muster_runner::wire::RankException;
 use rustix::fs::{CWD, Mode, OFlags};
 use serde::Deserialize;
 
-use super::traceback::{self, FRAMES, Line, Parser, Raised};
+use super::shape;
+use super::traceback::{self, Line, Parser, Raised};
 use crate::rank_env::ERRORS;
 
 /// The launcher's note, beside the error file of the same rank.
@@ -105,8 +106,8 @@ impl Files {
         self.recorded = path;
     }
 
-    /// What the rank that started at this time has left.
-    pub(crate) fn read(&self, started: SystemTime) -> Left {
+    /// What the rank has left. An attempt before this one may have left a file: then it started at this time.
+    pub(crate) fn read(&self, started: Option<SystemTime>) -> Left {
         let mut left = Left::default();
         if let Some(note) = read::<Note>(&self.note, started) {
             left.take(note);
@@ -121,13 +122,9 @@ impl Files {
 impl Left {
     fn take(&mut self, note: Note) {
         let mut raised = traceback::whole(&note.name, &note.text, &note.parts);
-        let skipped = note.frames.len().saturating_sub(FRAMES);
-        raised.frames = note
-            .frames
-            .iter()
-            .skip(skipped)
-            .map(|frame| traceback::one_line(frame, traceback::FRAME))
-            .collect();
+        for frame in &note.frames {
+            traceback::keep(&mut raised.frames, shape::one_line(frame, traceback::FRAME));
+        }
         if note.name != "SystemExit" {
             self.written = Some(raised);
             return;
@@ -137,7 +134,7 @@ impl Left {
             handling: note
                 .handling
                 .map(|(name, text)| traceback::whole(&name, &text, &[])),
-            exception: raised.exception(true),
+            exception: raised.exception(),
         });
     }
 }
@@ -169,16 +166,116 @@ impl Recorded {
     }
 }
 
-fn read<T: for<'a> Deserialize<'a>>(path: &Path, started: SystemTime) -> Option<T> {
+fn read<T: for<'a> Deserialize<'a>>(path: &Path, started: Option<SystemTime>) -> Option<T> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?);
     let about = file.metadata().ok()?;
-    // An attempt before this one may have left a file.
-    let since = started.checked_sub(TICK).unwrap_or(UNIX_EPOCH);
+    let since = started
+        .and_then(|at| at.checked_sub(TICK))
+        .unwrap_or(UNIX_EPOCH);
     if !about.is_file() || about.modified().ok()? < since {
         return None;
     }
     let mut text = Vec::new();
     file.take(FILE_MAX).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn files(dir: &Path) -> Files {
+        Files {
+            note: dir.join(NOTE),
+            recorded: dir.join(ERROR_FILE),
+        }
+    }
+
+    fn note(text: &str) -> Left {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(NOTE), text).unwrap();
+        files(dir.path()).read(None)
+    }
+
+    #[test]
+    fn a_note_is_read_as_python_would_print_the_exception() {
+        let text = r#"{"name": "torch.distributed.DistBackendError", "frames": ["a.py:1 in f"],
+            "text": "NCCL error\nLast error:\nDuplicate GPU\n\nException raised from x\nframe #0: y"}"#;
+        let raised = note(text).written.unwrap();
+        assert_eq!(
+            raised.line(),
+            "torch.distributed.DistBackendError: NCCL error Last error: Duplicate GPU"
+        );
+        assert_eq!(raised.frames, ["a.py:1 in f"]);
+        assert!(raised.left);
+        let loader = r#"{"name": "ValueError", "text": "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  File \"a\", line 1, in f\nValueError: bad sample 3\n"}"#;
+        assert_eq!(
+            note(loader).written.unwrap().line(),
+            "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: bad sample 3"
+        );
+        let exited = r#"{"name": "SystemExit", "text": "no data:\n  none", "handling": ["KeyError", "'x'"]}"#;
+        let left = note(exited);
+        assert!(left.written.is_none());
+        let exited = left.exited.unwrap();
+        assert_eq!(exited.text.as_deref(), Some("no data: none"));
+        assert_eq!(exited.handling.unwrap().line(), "KeyError: 'x'");
+        let code = r#"{"name": "SystemExit", "text": "3", "code": 3}"#;
+        assert_eq!(note(code).exited.unwrap().text, None);
+    }
+
+    #[test]
+    fn whatever_else_stands_in_the_place_of_a_note_is_nothing() {
+        let long = format!(r#"{{"name": "E", "text": "{}"}}"#, "x".repeat(300_000));
+        for text in ["", "{", "[]", "null", "{\"name\": 3}", "\u{0}", &long] {
+            assert!(note(text).written.is_none(), "{:.20}", text);
+        }
+        let good = r#"{"name": "E", "text": "x"}"#;
+        assert!(note(good).written.is_some());
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path());
+        std::fs::write(dir.path().join("elsewhere"), good).unwrap();
+        symlink("elsewhere", &files.note).unwrap();
+        assert!(files.read(None).written.is_none(), "a link");
+        std::fs::remove_file(&files.note).unwrap();
+        rustix::fs::mkfifoat(CWD, &files.note, Mode::RUSR | Mode::WUSR).unwrap();
+        assert!(
+            files.read(None).written.is_none(),
+            "a pipe, without waiting"
+        );
+        std::fs::remove_file(&files.note).unwrap();
+        std::fs::create_dir(&files.note).unwrap();
+        assert!(files.read(None).written.is_none(), "a folder");
+    }
+
+    #[test]
+    fn a_note_of_an_attempt_before_is_not_of_this_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path());
+        std::fs::write(&files.note, r#"{"name": "E", "text": "x"}"#).unwrap();
+        let noted = std::fs::metadata(&files.note).unwrap().modified().unwrap();
+        assert!(files.read(Some(noted)).written.is_some());
+        let later = noted + 2 * TICK;
+        assert!(files.read(Some(later)).written.is_none());
+    }
+
+    #[test]
+    fn the_error_file_gets_the_module_of_its_type_from_its_traceback() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path());
+        let recorded = |message: &str, stack: &str| {
+            let text = serde_json::json!({"message": {"message": message, "extraInfo": {"py_callstack": stack, "timestamp": "1"}}});
+            std::fs::write(&files.recorded, text.to_string()).unwrap();
+            files.read(None).recorded.unwrap()
+        };
+        let stack = "Traceback (most recent call last):\n  File \"a.py\", line 3, in main\n    x\n_queue.Empty\n";
+        assert_eq!(recorded("Empty: ", stack).line(), "_queue.Empty");
+        assert_eq!(recorded("Empty: ", stack).frames, ["a.py:3 in main"]);
+        assert_eq!(recorded("Odd: 1\n2", "nothing").line(), "Odd: 1 2");
+        // A child that failed has a text without the parts.
+        std::fs::write(&files.recorded, r#"{"message": "<NONE>"}"#).unwrap();
+        assert!(files.read(None).recorded.is_none());
+    }
 }

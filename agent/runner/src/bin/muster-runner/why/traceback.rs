@@ -10,10 +10,12 @@
 
 use std::collections::VecDeque;
 
-/// The longest reason, so that it can be one line of a table. With a mark of the cut it stays below
-/// what a report carries.
-pub(super) const REASON: usize = 700;
-/// How many frames are kept, the innermost ones, and how many bytes of each.
+use super::shape::{
+    REASON, announces, belongs_not, boxed_frame, chains, cut, exception, frame_of, is_of_library,
+    is_rule, one_line, uncompiled, without_rank,
+};
+
+/// How many frames are kept, and how many bytes of each.
 pub(super) const FRAMES: usize = 5;
 pub(super) const FRAME: usize = 240;
 /// Exceptions of a group that are told, and how much of each.
@@ -34,7 +36,7 @@ pub(super) struct Raised {
     pub(super) name: String,
     /// Its text in one line.
     pub(super) text: String,
-    /// `FILE:LINE in FUNCTION`, the innermost last.
+    /// `FILE:LINE in FUNCTION`, the innermost last. Some may be missing between them.
     pub(super) frames: VecDeque<String>,
     /// It was of a thread, of a child process or of a destructor, which ends nobody.
     pub(super) aside: bool,
@@ -382,14 +384,20 @@ impl Parser {
     }
 
     fn push_frame(&mut self, frame: String) {
-        if self.within {
-            return;
+        if !self.within {
+            keep(&mut self.raised.frames, frame);
         }
-        if self.raised.frames.len() == FRAMES {
-            self.raised.frames.pop_front();
-        }
-        self.raised.frames.push_back(cut(frame, FRAME));
     }
+}
+
+/// Adds a frame. Where there are too many, those of the script stay rather than those of libraries, and
+/// always the innermost one.
+pub(super) fn keep(frames: &mut VecDeque<String>, frame: String) {
+    if frames.len() == FRAMES {
+        let library = frames.iter().position(|frame| is_of_library(frame));
+        frames.remove(library.unwrap_or(0));
+    }
+    frames.push_back(cut(frame, FRAME));
 }
 
 /// An exception whose whole text is known, as the rank itself wrote it down.
@@ -416,110 +424,4 @@ pub(super) fn whole(name: &str, text: &str, parts: &[String]) -> Raised {
     let parts = parts.iter().take(LEAVES);
     raised.inner.extend(parts.map(|part| one_line(part, LEAF)));
     raised
-}
-
-/// torch's hook writes `[rank3]: ` in front of every line.
-pub(super) fn without_rank(line: &str) -> (bool, &str) {
-    let text = line
-        .strip_prefix("[rank")
-        .and_then(|rest| rest.split_once("]:"))
-        .filter(|(rank, _)| rank.bytes().all(|b| b.is_ascii_digit()));
-    match text {
-        // `[rank3]:[W1126 ...` is a log line of C++.
-        Some((_, text)) if !text.starts_with('[') => (true, text.strip_prefix(' ').unwrap_or(text)),
-        _ => (false, line),
-    }
-}
-
-/// Lines before a traceback that ends nobody.
-fn announces(line: &str) -> bool {
-    let begins = [
-        "Exception in thread ",
-        "Exception ignored ",
-        "Exception in callback ",
-        "Unhandled exception in thread",
-        "Error in atexit.",
-        "Error in sys.excepthook",
-        "--- Logging error ---",
-    ];
-    begins.iter().any(|words| line.starts_with(words))
-        || line.starts_with("Process ") && line.ends_with(':')
-        || line.ends_with("exception was never retrieved")
-}
-
-fn chains(line: &str) -> bool {
-    line == "During handling of the above exception, another exception occurred:"
-        || line == "The above exception was the direct cause of the following exception:"
-}
-
-/// Lines of an exception's text that say where in C++ it was made.
-fn belongs_not(line: &str) -> bool {
-    ["frame #", "Exception raised from ", "C++ CapturedTraceback"]
-        .iter()
-        .any(|words| line.starts_with(words))
-        || line == "\"\"\""
-}
-
-fn is_rule(line: &str) -> bool {
-    line.len() > 3 && line.bytes().all(|b| b == b'=' || b == b'-')
-}
-
-/// `  File "train.py", line 3, in main`, also with loguru's mark.
-fn frame_of(line: &str) -> Option<String> {
-    let line = line.trim_start_matches(['>', ' ', '\t']);
-    let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
-    match rest.split_once(", in ") {
-        Some((number, function)) => Some(format!("{file}:{number} in {function}")),
-        None => Some(format!("{file}:{}", number(rest)?)),
-    }
-}
-
-/// `  File "train.py", line 3`: a place in a script that Python cannot compile.
-fn uncompiled(line: &str) -> Option<(&str, &str)> {
-    let (file, rest) = line.strip_prefix("  File \"")?.split_once("\", line ")?;
-    Some((file, number(rest)?))
-}
-
-fn number(text: &str) -> Option<&str> {
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    digits.then_some(text)
-}
-
-/// `│ /job/train.py:5 in main    │`
-fn boxed_frame(line: &str) -> Option<String> {
-    let text = line.trim_matches(['│', ' ']);
-    let (place, function) = text.split_once(" in ")?;
-    let (file, line) = place.rsplit_once(':')?;
-    number(line)?;
-    (!file.contains(' ') && !function.contains(' ')).then(|| text.to_owned())
-}
-
-/// The type and the text of a line that names an exception: a dotted name, then a colon and a text,
-/// or nothing.
-pub(super) fn exception(line: &str) -> Option<(&str, &str)> {
-    let (name, text) = match line.split_once(": ") {
-        Some(parts) => parts,
-        None => (line.strip_suffix(':').unwrap_or(line), ""),
-    };
-    let is_name = |part: &str| {
-        part == "<locals>"
-            || part.starts_with(|c: char| c.is_alphabetic() || c == '_')
-                && part.chars().all(|c| c.is_alphanumeric() || c == '_')
-    };
-    name.split('.').all(is_name).then_some((name, text))
-}
-
-/// The text in one line of at most so many bytes.
-pub(super) fn one_line(text: &str, most: usize) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    cut(words.join(" "), most)
-}
-
-/// At most so many bytes, with a mark if something is missing.
-pub(super) fn cut(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        text.truncate(text.floor_char_boundary(most));
-        text.push('…');
-    }
-    text
 }

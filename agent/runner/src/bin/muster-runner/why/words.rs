@@ -1,7 +1,7 @@
 //! What a line outside a traceback is: a crash that the C library, the interpreter, the kernel or a shell
 //! tells, an error that a program tells about itself, or the chatter that goes on around an end.
 
-use super::traceback::one_line;
+use super::shape::{exception, one_line};
 
 /// Enough for a shell's message with its command.
 const WORDS: usize = 500;
@@ -178,8 +178,7 @@ fn names_an_error(line: &str) -> bool {
         "Expired",
         "Failure",
     ];
-    super::traceback::exception(line)
-        .is_some_and(|(name, _)| ends.iter().any(|end| name.ends_with(end)))
+    exception(line).is_some_and(|(name, _)| ends.iter().any(|end| name.ends_with(end)))
 }
 
 /// `run.sh: line 3: ` of bash, `run.sh: 3: ` of dash.

@@ -1,6 +1,9 @@
 //! Whole files: what each becomes, that every field has a verdict, and that a conversion is a job.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod rounds;
+mod upstream;
+
 use std::{fs, path::PathBuf};
 
 use crate::{

@@ -11,7 +11,7 @@ use crate::{
 /// Judges init containers and sidecars.
 pub(super) fn others(
     containers: &[Field<'_>],
-    run: &Field<'_>,
+    run: Option<&Field<'_>>,
     pod: &Object<'_>,
     log: &mut Verdicts,
 ) {
@@ -42,6 +42,8 @@ pub(super) fn others(
             format!("{name} {runs} before the training, and Muster runs nothing before it; do its work in the script, or on the nodes"),
         );
     }
+    // Without the one that is run, what the others are is not known.
+    let Some(run) = run else { return };
     let ours = mounted(run);
     for container in containers.iter().filter(|other| other.path != run.path) {
         let name = container.node.text_at(&["name"]).unwrap_or_default();

@@ -630,7 +630,8 @@ spec:
         let found = told(chosen);
         let mut must: Vec<_> = chosen.iter().flat_map(|one| alone[*one].clone()).collect();
         let mut sorted = found.clone();
-        (must.sort(), sorted.sort());
+        must.sort();
+        sorted.sort();
         let lines: Vec<u64> = found.iter().map(|(line, _)| *line).collect();
         if must != sorted || !lines.is_sorted() {
             let shown: Vec<&str> = chosen.iter().map(|one| MISTAKES[*one].1).collect();

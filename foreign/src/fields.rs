@@ -4,7 +4,7 @@
 //! rule is [`Rule::Read`], and the code that reads the value gives the verdict.
 
 use crate::{
-    spelling::nearest,
+    spelling::{misspelt, nearest},
     tree::{Field, Value},
     verdict::Verdicts,
 };
@@ -179,15 +179,14 @@ impl<'t> Object<'t> {
         }
         let entries = field.entries(log);
         let is_there = |name: &str| field.node.entry(name).is_some();
-        let mut misspelt = Vec::new();
+        let mut seen = Vec::new();
         for (key, mut at) in entries {
             let rule = match rules.iter().find(|(name, _)| *name == key) {
                 Some(rule) => Some(rule),
                 None => {
                     let meant = unknown.refuse(key, log);
-                    let meant =
-                        meant.filter(|(name, _)| !is_there(name) && !misspelt.contains(name));
-                    misspelt.extend(meant.map(|(name, _)| *name));
+                    let meant = meant.filter(|(name, _)| !is_there(name) && !seen.contains(name));
+                    seen.extend(meant.map(|(name, _)| *name));
                     // Where its name is refused.
                     let entry = field.node.entry(key);
                     at.place = entry.map_or(at.place, |entry| entry.key_place);
@@ -258,6 +257,7 @@ impl Unknown<'_, '_> {
         };
         log.refuse_name(&at, format!("unknown field; did you mean {meant}?"));
         log.means(self.around.below(meant));
-        self.rules.iter().find(|(name, _)| *name == meant)
+        let misspelt = misspelt(key, &names)?;
+        self.rules.iter().find(|(name, _)| *name == misspelt)
     }
 }

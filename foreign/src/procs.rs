@@ -70,7 +70,13 @@ pub(crate) fn count(
     };
     match procs {
         Procs::Count(count) => {
-            log.taken(&at, "spec.procPerNode");
+            match gpus > 0 && count > gpus {
+                true => log.warn(
+                    &at,
+                    format!("is {count} ranks on a node, and it has {gpus} GPUs for them; a rank that takes the GPU of its number finds none"),
+                ),
+                false => log.taken(&at, "spec.procPerNode"),
+            }
             Some(count)
         }
         Procs::Gpu if gpus == 0 => {

@@ -380,6 +380,35 @@ fn hostile_files_are_refused_soon() {
             "asks horovodrun for 99 ranks",
         ),
         (
+            format!(
+                "apiVersion: kubeflow.org/v1\nkind: MPIJob\nmetadata: {{name: x}}\nspec: {{mpiReplicaSpecs: {{Launcher: {{template: {{spec: {{containers: \
+                 [{{name: l, command: [bash, -c, '{}']}}]}}}}}}, Worker: {{replicas: 1, template: {{spec: {{containers: [{{name: w}}]}}}}}}}}}}\n",
+                "mpirun -bind-to none a ".repeat(30_000)
+            ),
+            "gets a second dash",
+        ),
+        (
+            job("command: [a]").replace(
+                "containers:",
+                &format!(
+                    "initContainers: [{{name: i, command: [sh, -c, '{}{}']}}], containers:",
+                    "until ".repeat(50_000),
+                    "! ".repeat(50_000)
+                ),
+            ),
+            "too many loops in loops",
+        ),
+        (
+            job("command: [a]").replace(
+                "containers:",
+                &format!(
+                    "initContainers: [{{name: i, command: [sh, -c, '{}']}}], containers:",
+                    "$(".repeat(50_000)
+                ),
+            ),
+            "i may do more than wait",
+        ),
+        (
             job(&many(15_000, &|i| format!("field{i}: 1, "))),
             "unknown field",
         ),

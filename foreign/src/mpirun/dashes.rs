@@ -1,6 +1,6 @@
 //! Writes the options of mpirun as Open MPI 5 wants them: with two dashes, where they have several letters.
 
-use super::options;
+use super::{STARTERS_MAX, options};
 use crate::{
     launch::{self, Launch},
     pod::Pod,
@@ -79,21 +79,18 @@ fn two_dashes_in(text: &str, is_starter: impl Fn(&str) -> bool) -> (String, Vec<
         .filter(|word| !word.text.is_empty())
         .collect();
     let mut marked = vec![false; words.len()];
-    for (at, word) in words.iter().enumerate() {
-        if is_starter(launch::stem(
-            word.text.trim_start_matches(['(', '"', '\'', '`']),
-        )) {
-            let after: Vec<&Word> = words[at + 1..]
-                .iter()
-                .filter(|word| word.text != "\\")
-                .collect();
-            let places: Vec<usize> = (at + 1..words.len())
-                .filter(|i| words[*i].text != "\\")
-                .collect();
-            let asked = options::read(&after);
-            for i in asked.one_dash.into_iter().filter(|_| !asked.is_hydra) {
-                marked[places[i]] = true;
-            }
+    let starters = (0..words.len()).filter(|at| {
+        let name = words[*at].text.trim_start_matches(['(', '"', '\'', '`']);
+        is_starter(launch::stem(name))
+    });
+    for at in starters.take(STARTERS_MAX) {
+        let places: Vec<usize> = (at + 1..words.len())
+            .filter(|i| words[*i].text != "\\")
+            .collect();
+        let after: Vec<&Word> = places.iter().map(|i| &words[*i]).collect();
+        let asked = options::read(&after);
+        for i in asked.one_dash.into_iter().filter(|_| !asked.is_hydra) {
+            marked[places[i]] = true;
         }
     }
     let mut word = 0;

@@ -8,6 +8,9 @@ use crate::{
     verdict::Verdicts,
 };
 
+/// Characters of a command that are shown. It is enough to find the place.
+const PART_MAX: usize = 80;
+
 /// Judges init containers and sidecars.
 pub(super) fn others(
     containers: &[Field<'_>],
@@ -34,7 +37,10 @@ pub(super) fn others(
                 );
                 continue;
             }
-            Does::Works(part) => format!("may do more than wait ({part:?})"),
+            Does::Works(part) => {
+                let part: String = part.chars().take(PART_MAX).collect();
+                format!("may do more than wait ({part:?})")
+            }
             Does::Image => "runs what its image starts".to_owned(),
         };
         log.refuse(

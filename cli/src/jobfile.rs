@@ -74,6 +74,8 @@ struct Findings {
     /// Paths of fields that are wrong, or that a misspelt field probably means. If such a field is
     /// missing, that is no second mistake.
     covered: Vec<String>,
+    /// Fields that are there under a misspelt name, and where that name is.
+    misspelt: Vec<(String, Place)>,
     /// Lists of field names that stand in the problems already.
     listed: BTreeSet<String>,
 }
@@ -86,11 +88,14 @@ impl Findings {
 
     /// Whether this field, or one around it, is known to be wrong.
     fn covers(&self, path: &str) -> bool {
-        self.covered.iter().any(|covered| {
-            path.strip_prefix(covered.as_str())
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        })
+        self.covered.iter().any(|covered| is_below(path, covered))
     }
+}
+
+/// Whether a field is this one, or stands in it.
+fn is_below(path: &str, around: &str) -> bool {
+    path.strip_prefix(around)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 /// Reads and checks a job file. `file` is its name for errors.
@@ -150,6 +155,7 @@ fn check_all(
     for tree in &ours {
         // A field that is wrong in one document says nothing about the next one.
         findings.covered.clear();
+        findings.misspelt.clear();
         let judged = check(tree, reader, findings);
         jobs.extend(judged.map(|document| (tree.place, document, None)));
     }
@@ -230,11 +236,15 @@ fn check(tree: &Node, reader: &Reader, findings: &mut Findings) -> Option<JobDoc
     }
     for error in document.check().err().unwrap_or_default() {
         if !findings.covers(&error.path) {
-            findings.problems.push(Remark::refusal(
-                place_of(tree, &error.path),
-                error.path,
-                error.message,
-            ));
+            let mut misspelt = findings.misspelt.iter();
+            let misspelt = misspelt.find(|(path, _)| is_below(&error.path, path));
+            let place = match misspelt {
+                Some((_, place)) => *place,
+                None => place_of(tree, &error.path),
+            };
+            findings
+                .problems
+                .push(Remark::refusal(place, error.path, error.message));
         }
     }
     // A name that is not there is no name of another job.

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use muster_core::spec::JobDocument;
 
 use crate::{
-    draft::{Converted, Meta},
+    draft::{Converted, Meta, NameAt},
     fields::{Object, Rule, Rules},
     kinds::{self, Job, Known},
     options::{Cluster, Options},
-    tree::{Field, Node, Place, Value},
+    tree::{Field, Node, Value},
     verdict::{Remark, Verdict, Verdicts},
 };
 
@@ -33,14 +33,6 @@ pub struct Reading {
     pub remarks: Vec<Remark>,
     /// The names of all jobs, also of those that were refused.
     pub names: Vec<NameAt>,
-}
-
-/// What a job is called, and where its document begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NameAt {
-    pub place: Place,
-    pub namespace: Option<String>,
-    pub name: String,
 }
 
 impl Reading {

@@ -7,9 +7,7 @@ use muster_core::{
 };
 
 use crate::{
-    documents::NameAt,
     fields::{Object, Rule, Rules},
-    kinds::SIZES,
     launch::{self, Launch},
     options::Options,
     pod::Pod,
@@ -51,6 +49,14 @@ impl Converted {
 pub struct ObjectOnly {
     /// The pods' template.
     pub template: Node,
+}
+
+/// What a job is called, and where its document begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameAt {
+    pub place: Place,
+    pub namespace: Option<String>,
+    pub name: String,
 }
 
 /// Name and namespace of a job.
@@ -191,6 +197,9 @@ impl<'t> Meta<'t> {
 
 /// Where programs are on most machines: Debian's PATH.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The names of the fields that say how many nodes a job has.
+pub(crate) const SIZES: [&str; 4] = ["replicas", "minReplicas", "maxReplicas", "numNodes"];
 
 /// A number of nodes, and the field that says it.
 pub(crate) type Size<'t> = (i64, Field<'t>);

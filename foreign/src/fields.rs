@@ -4,7 +4,7 @@
 //! rule is [`Rule::Read`], and the code that reads the value gives the verdict.
 
 use crate::{
-    spelling::nearest,
+    spelling::{misspelt, nearest},
     tree::{Field, Value},
     verdict::Verdicts,
 };
@@ -117,49 +117,20 @@ pub(crate) struct Object<'t> {
 }
 
 impl<'t> Object<'t> {
-    /// Gives each field its verdict, and keeps those that are to be read.
+    /// Gives each field its verdict, and keeps those that are to be read. A misspelt field is refused, and read
+    /// as the one that is probably meant, so that what is wrong in it is told as well.
     pub(crate) fn walk(field: &Field<'t>, rules: Rules, log: &mut Verdicts) -> Object<'t> {
-        let mut fields = Vec::new();
-        let mut suggestions = 0;
-        // The entries leave out what is null. A misspelt name is a mistake with and without a value.
-        if let Value::Object(entries) = &field.node.value {
-            let unknown = entries.iter().filter(|entry| {
-                entry.node.value == Value::Null && !rules.iter().any(|(name, _)| *name == entry.key)
-            });
-            for entry in unknown {
-                let at = Field {
-                    place: entry.key_place,
-                    path: field.below(&entry.key),
-                    node: &entry.node,
-                };
-                suggestions += 1;
-                let message = unknown_field(field, &entry.key, rules, suggestions, log);
-                log.refuse(&at, message);
+        let by_rule = |(name, rule): (&'static str, Rule), at: Field<'t>, log: &mut Verdicts| {
+            match rule {
+                Rule::Read => return Some((name, at)),
+                _ if at.is_bare() => {}
+                Rule::Note(message) => log.note(&at, message),
+                Rule::Warn(message) => log.warn(&at, message),
+                Rule::Refuse(message) => log.refuse(&at, message),
             }
-        }
-        for (key, at) in field.entries(log) {
-            match rules.iter().find(|(name, _)| *name == key) {
-                Some((name, Rule::Read)) => fields.push((*name, at)),
-                Some((_, _)) if at.is_bare() => {}
-                Some((_, Rule::Note(message))) => log.note(&at, *message),
-                Some((_, Rule::Warn(message))) => log.warn(&at, *message),
-                Some((_, Rule::Refuse(message))) => log.refuse(&at, *message),
-                None => {
-                    suggestions += 1;
-                    let name = match suggestions <= SUGGESTIONS_MAX {
-                        true => field.node.entry(key).map(|entry| entry.key_place),
-                        false => None,
-                    };
-                    let at = Field {
-                        place: name.unwrap_or(at.place),
-                        ..at
-                    };
-                    let message = unknown_field(field, key, rules, suggestions, log);
-                    log.refuse(&at, message);
-                }
-            }
-        }
-        Object { fields }
+            None
+        };
+        Object::walk_by(field, rules, by_rule, log)
     }
 
     /// The same for a mapping that is kept as it is, except for these fields.
@@ -169,19 +140,60 @@ impl<'t> Object<'t> {
         but: &[&str],
         log: &mut Verdicts,
     ) -> Object<'t> {
-        let mut fields = Vec::new();
-        let mut suggestions = 0;
-        for (key, at) in field.entries(log) {
-            match rules.iter().find(|(name, _)| *name == key) {
-                Some((name, _)) if but.contains(name) => fields.push((*name, at)),
-                Some(_) if at.is_bare() => {}
-                Some(_) => log.note(&at, KEPT),
-                None => {
-                    suggestions += 1;
-                    let message = unknown_field(field, key, rules, suggestions, log);
-                    log.refuse(&at, message);
-                }
+        let by_rule = |(name, _): (&'static str, Rule), at: Field<'t>, log: &mut Verdicts| {
+            if but.contains(&name) {
+                return Some((name, at));
             }
+            if !at.is_bare() {
+                log.note(&at, KEPT);
+            }
+            None
+        };
+        Object::walk_by(field, rules, by_rule, log)
+    }
+
+    fn walk_by(
+        field: &Field<'t>,
+        rules: Rules,
+        by_rule: impl Fn(
+            (&'static str, Rule),
+            Field<'t>,
+            &mut Verdicts,
+        ) -> Option<(&'static str, Field<'t>)>,
+        log: &mut Verdicts,
+    ) -> Object<'t> {
+        let mut fields: Vec<(&'static str, Field<'t>)> = Vec::new();
+        let mut unknown = Unknown {
+            around: field,
+            rules,
+            count: 0,
+        };
+        // The entries leave out what is null. A misspelt name is a mistake with and without a value.
+        if let Value::Object(entries) = &field.node.value {
+            let nothing = entries.iter().filter(|entry| {
+                entry.node.value == Value::Null && !rules.iter().any(|(name, _)| *name == entry.key)
+            });
+            for entry in nothing {
+                unknown.refuse(&entry.key, log);
+            }
+        }
+        let entries = field.entries(log);
+        let is_there = |name: &str| field.node.entry(name).is_some();
+        let mut seen = Vec::new();
+        for (key, mut at) in entries {
+            let rule = match rules.iter().find(|(name, _)| *name == key) {
+                Some(rule) => Some(rule),
+                None => {
+                    let meant = unknown.refuse(key, log);
+                    let meant = meant.filter(|(name, _)| !is_there(name) && !seen.contains(name));
+                    seen.extend(meant.map(|(name, _)| *name));
+                    // Where its name is refused.
+                    let entry = field.node.entry(key);
+                    at.place = entry.map_or(at.place, |entry| entry.key_place);
+                    meant
+                }
+            };
+            fields.extend(rule.and_then(|rule| by_rule(*rule, at, log)));
         }
         Object { fields }
     }
@@ -209,29 +221,43 @@ impl<'t> Object<'t> {
     }
 }
 
-/// What to say of a name that is none of these fields. All names are listed once in a file.
-fn unknown_field(
-    around: &Field<'_>,
-    key: &str,
+/// The fields of a mapping that it must not have.
+struct Unknown<'f, 't> {
+    around: &'f Field<'t>,
     rules: Rules,
-    suggestions: usize,
-    log: &mut Verdicts,
-) -> String {
-    if suggestions > SUGGESTIONS_MAX {
-        return "unknown field".into();
-    }
-    let names: Vec<&str> = rules.iter().map(|(name, _)| *name).collect();
-    match nearest(key, &names) {
-        Some(name) => {
-            log.means(around.below(name));
-            format!("unknown field; did you mean {name}?")
+    /// How many there were.
+    count: usize,
+}
+
+impl Unknown<'_, '_> {
+    /// Refuses a name that is none of the fields, and tells which is probably meant. All names are listed once in
+    /// a file.
+    fn refuse(&mut self, key: &str, log: &mut Verdicts) -> Option<&'static (&'static str, Rule)> {
+        self.count += 1;
+        let at = |place| Field {
+            place,
+            path: self.around.below(key),
+            node: self.around.node,
+        };
+        if self.count > SUGGESTIONS_MAX {
+            log.refuse_name(&at(self.around.place), "unknown field");
+            return None;
         }
-        None => {
+        let entry = self.around.node.entry(key);
+        let at = at(entry.map_or(self.around.place, |entry| entry.key_place));
+        let names: Vec<&str> = self.rules.iter().map(|(name, _)| *name).collect();
+        let Some(meant) = nearest(key, &names) else {
             let names = names.join(", ");
-            match log.is_first(&names) {
+            let message = match log.is_first(&names) {
                 true => format!("unknown field; the fields here are {names}"),
                 false => "unknown field".into(),
-            }
-        }
+            };
+            log.refuse_name(&at, message);
+            return None;
+        };
+        log.refuse_name(&at, format!("unknown field; did you mean {meant}?"));
+        log.means(self.around.below(meant));
+        let misspelt = misspelt(key, &names)?;
+        self.rules.iter().find(|(name, _)| *name == misspelt)
     }
 }

@@ -5,7 +5,7 @@
 //! deepspeed/launcher/runner.py 0.17. argparse takes `_` for `-` and `--flag=value` for
 //! `--flag value`; so do we. It also takes the beginning of a flag's name, which is refused here.
 
-use crate::{launch::By, spelling::nearest};
+use crate::spelling::nearest;
 
 /// What a flag means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,11 +206,7 @@ pub(crate) fn look(word: &str, flags: Flags) -> Word<'_> {
 }
 
 /// What to say of a word that is none of these flags.
-pub(crate) fn unknown(word: &str, by: By, flags: Flags) -> String {
-    let program = match by {
-        By::Deepspeed => "deepspeed",
-        _ => "torchrun",
-    };
+pub(crate) fn unknown(word: &str, program: &str, flags: Flags) -> String {
     match meant(word, flags) {
         Some((meant, ..)) => format!("{word} is no flag of {program}; did you mean --{meant}?"),
         None => format!("{word} is no flag of {program} that Muster knows"),

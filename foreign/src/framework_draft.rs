@@ -19,6 +19,9 @@ use crate::{
     verdict::Verdicts,
 };
 
+/// Fields that say how many processes there are.
+const COUNTS: [&str; 2] = ["replicas", "slotsPerWorker"];
+
 /// A replica group, and the role that it becomes.
 #[derive(Clone, Debug)]
 pub(crate) struct Group<'a, 't> {
@@ -142,6 +145,9 @@ impl<'t> FrameworkDraft<'_, 't> {
                 .groups
                 .iter()
                 .any(|group| group.role.pod.container.path == at.path);
+            if error.path == "spec.roles" && log.doubts(&COUNTS) {
+                continue;
+            }
             // `Meta::check` says it, or it follows from another mistake.
             if error.path.starts_with("metadata.") || !of_container && log.is_settled(&at.path) {
                 continue;

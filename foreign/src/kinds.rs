@@ -1,7 +1,7 @@
 //! The kinds that are read, each by group, kind and version, and those that are refused by name.
 
 use crate::{
-    draft::{Converted, Meta, Size},
+    draft::{Converted, Meta, SIZES, Size},
     launch::{Given, Launch},
     options::Cluster,
     tree::{Field, Node},
@@ -174,9 +174,6 @@ struct Sizes<'t> {
     min: Option<Size<'t>>,
     max: Option<Size<'t>>,
 }
-
-/// The names of the fields that say how many nodes a job has.
-pub(crate) const SIZES: [&str; 4] = ["replicas", "minReplicas", "maxReplicas", "numNodes"];
 
 /// The same after the launcher's own flags, which win over what an operator tells it (torchrun prefers its
 /// command line to `PET_NNODES`). `given` are the job's fields for the least and the most nodes, each with

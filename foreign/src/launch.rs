@@ -13,7 +13,7 @@ use muster_core::spec::{
     wrappers::{self, Seen},
 };
 
-pub(crate) use crate::procs::Procs;
+pub(crate) use crate::ranks::Procs;
 use fetched::is_on_nodes;
 pub(crate) use fetched::refuse_fetched;
 
@@ -365,7 +365,10 @@ fn with_flags(
             flags::Word::NoFlag => break,
             flags::Word::Flag(entry, own) => (entry, own),
             flags::Word::Unknown => {
-                log.refuse(&word.field(), flags::unknown(&word.text, by, flags));
+                log.refuse(
+                    &word.field(),
+                    flags::unknown(&word.text, program_of(by), flags),
+                );
                 at += 1;
                 match (word.text.contains('='), flags::meant(&word.text, flags)) {
                     (true, _) | (false, Some((_, Takes::Nothing, _))) => {}
@@ -524,6 +527,13 @@ pub(crate) fn arguments(
         ..words.first()?.clone()
     };
     with_flags(by, python.to_owned(), &launcher, words, log)
+}
+
+fn program_of(by: By) -> &'static str {
+    match by {
+        By::Deepspeed => "deepspeed",
+        _ => "torchrun",
+    }
 }
 
 /// What is known of a launcher of which a part was refused.

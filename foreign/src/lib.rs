@@ -22,6 +22,7 @@ mod mpirun;
 mod options;
 mod pod;
 mod procs;
+mod ranks;
 mod roles;
 mod run_policy;
 mod shell;
@@ -35,8 +36,8 @@ mod variables;
 mod verdict;
 mod words;
 
-pub use documents::{NameAt, Reading, is_ours, read};
-pub use draft::{Converted, ObjectOnly};
+pub use documents::{Reading, is_ours, read};
+pub use draft::{Converted, NameAt, ObjectOnly};
 pub use options::Options;
 pub use shell::words as split_words;
 pub use site::Site;

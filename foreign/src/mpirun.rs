@@ -5,6 +5,13 @@
 
 use std::fmt;
 
+mod dashes;
+mod horovod;
+mod options;
+
+pub(crate) use dashes::two_dashes;
+use horovod::{OPTIONS, SWITCHES};
+
 use crate::{
     launch::{self, Launch},
     pod::Pod,
@@ -14,7 +21,7 @@ use crate::{
     words::{Known, Word},
 };
 
-/// Programs that start as many ranks as they are told, and their options that tell it.
+/// Programs that start as many ranks as they are told.
 const STARTERS: [&str; 6] = [
     "mpirun",
     "mpiexec",
@@ -23,64 +30,16 @@ const STARTERS: [&str; 6] = [
     "prterun",
     HOROVODRUN,
 ];
-const COUNTS: [&str; 4] = ["-np", "-n", "--np", "--n"];
 const HOROVODRUN: &str = "horovodrun";
 
 /// The scripts for which Muster puts its own (`mpi/launch.rs` of the runner).
 const DISCOVERY: [&str; 2] = ["/etc/mpi/discover_hosts.sh", "/etc/edl/discover_hosts.sh"];
-
-/// The options of horovodrun that take no value. All others take one.
-const SWITCHES: [&str; 32] = [
-    "-h",
-    "--help",
-    "-v",
-    "--version",
-    "-cb",
-    "--check-build",
-    "--disable-cache",
-    "--verbose",
-    "--hierarchical-allreduce",
-    "--no-hierarchical-allreduce",
-    "--hierarchical-allgather",
-    "--no-hierarchical-allgather",
-    "--torus-allreduce",
-    "--no-torus-allreduce",
-    "--autotune",
-    "--no-autotune",
-    "--timeline-mark-cycles",
-    "--no-timeline-mark-cycles",
-    "--no-stall-check",
-    "--stall-check",
-    "--mpi-threads-disable",
-    "--no-mpi-threads-disable",
-    "--tcp",
-    "--log-with-timestamp",
-    "--log-without-timestamp",
-    "-prefix-timestamp",
-    "--prefix-output-with-timestamp",
-    "--log-hide-timestamp",
-    "--no-log-hide-timestamp",
-    "--gloo",
-    "--mpi",
-    "--jsrun",
-];
 
 /// Bytes of a number, a path or a list of hosts.
 const VALUE_MAX: usize = 4 << 10;
 
 /// A text may name programs in any number, and each costs a look at all that follows.
 const STARTERS_MAX: usize = 16;
-
-/// Options of horovodrun that were seen without their dashes in public files, or might be.
-const OPTIONS: [&str; 7] = [
-    "--num-proc",
-    "--min-np",
-    "--min-num-proc",
-    "--max-np",
-    "--max-num-proc",
-    "--slots-per-host",
-    "--host-discovery-script",
-];
 
 const IN_MEMORY: &str = "is started again after a failed rank, a lost node or a change of size, with the hosts that are there then. \
      What its script keeps only in memory (state.commit()) is lost then: save the state to a file every so often, and load it at the start";
@@ -141,6 +100,8 @@ pub(crate) struct Starter {
     /// Where it stands.
     at: Field<'static>,
     ranks: Option<Given>,
+    /// It may start more ranks than there are slots.
+    oversubscribes: bool,
     /// An option without its dashes, where the command of the ranks should stand.
     bare: Option<Given>,
     /// Horovod trains elastically.
@@ -268,16 +229,23 @@ fn read(program: &Word, options: &[Word], known: &Known) -> Starter {
         program: name.to_owned(),
         at: program.field(),
         ranks: None,
+        oversubscribes: false,
         bare: None,
         elastic: None,
     };
     let options: Vec<&Word> = options.iter().take_while(|word| word.text != END).collect();
     if name != HOROVODRUN {
-        let at = options
-            .iter()
-            .position(|word| COUNTS.contains(&&*word.text));
-        let value = at.and_then(|at| options.get(at + 1));
-        starter.ranks = value.map(|value| given(value));
+        let asked = options::read(&options);
+        let by_env = |(name, value): (&String, &Option<String>)| {
+            options::oversubscribes_by(name, value.as_deref().unwrap_or_default())
+        };
+        // hydra goes round its hosts as often as it must.
+        starter.oversubscribes = asked.oversubscribes || asked.is_hydra || known.iter().any(by_env);
+        starter.ranks =
+            options::total(&asked, |word| resolved(&word.text, known)).map(|(text, at)| Given {
+                text,
+                at: at.field(),
+            });
         return starter;
     }
     let mut elastic = Elastic::default();
@@ -385,8 +353,20 @@ impl Starter {
         }
     }
 
+    /// hydra, where the job names it, goes round its hosts as often as it must.
+    pub(crate) fn is_of_hydra(&mut self) {
+        self.oversubscribes = true;
+    }
+
     fn has_slots(&self, asked: i64, hosts: Hosts, log: &mut Verdicts) -> bool {
         if asked <= hosts.slots() {
+            return true;
+        }
+        if self.oversubscribes {
+            log.note(
+                &self.at,
+                format!("may start {asked} ranks on {} slots", hosts.slots()),
+            );
             return true;
         }
         let nodes = hosts.nodes + i64::from(hosts.of_launcher > 0);

@@ -243,12 +243,7 @@ impl<'t> Pod<'t> {
         }
         let pod = Object::walk(spec, POD, log);
         let containers = pod.get("containers").map(|field| field.items(log));
-        let Some(container) = containers.as_deref().and_then(|all| chosen(all, main)) else {
-            refuse_without(&pod, spec, main, log);
-            return None;
-        };
         let all = containers.as_deref().unwrap_or_default();
-        around::others(all, container, &pod, log);
         nodes::placing(&pod, cluster, log);
         let grace = pod.whole("terminationGracePeriodSeconds", log);
         let grace = grace.map(|(field, seconds)| {
@@ -264,9 +259,12 @@ impl<'t> Pod<'t> {
         let priority = pod
             .text("priorityClassName", log)
             .and_then(|(field, class)| Some((cluster.priority(class, field, log)?, field.clone())));
+        around::user(pod.get("securityContext"), cluster, log);
+        let container = found(&pod, spec, all, main, log);
+        around::others(all, container, &pod, log);
+        let container = container?;
         let walked = Object::walk(container, CONTAINER, log);
         volumes::read(pod.get("volumes"), walked.get("volumeMounts"), cluster, log);
-        around::user(pod.get("securityContext"), cluster, log);
         Some(Pod {
             grace: grace.or_else(|| Some((format!("{GRACE_DEFAULT}s"), spec.clone()))),
             priority,
@@ -426,16 +424,29 @@ fn chosen<'c, 't>(containers: &'c [Field<'t>], main: Main) -> Option<&'c Field<'
     })
 }
 
-/// Refuses a pod for the container that it does not have.
-fn refuse_without(pod: &Object<'_>, spec: &Field<'_>, main: Main, log: &mut Verdicts) {
-    let containers = pod.get("containers");
-    let is_empty = containers.is_none_or(Field::is_bare);
-    if !log.is_settled(&spec.below("containers")) {
-        let why = match is_empty {
+/// The container that is run. If its name is wrong, and there is no other, it is taken all the same, so that what
+/// is wrong in it is told as well.
+fn found<'c, 't>(
+    pod: &Object<'_>,
+    spec: &Field<'_>,
+    containers: &'c [Field<'t>],
+    main: Main,
+    log: &mut Verdicts,
+) -> Option<&'c Field<'t>> {
+    if let Some(found) = chosen(containers, main) {
+        return Some(found);
+    }
+    let list = pod.get("containers");
+    if list.is_some() || !log.is_settled(&spec.below("containers")) {
+        let why = match list.is_none_or(Field::is_bare) {
             true => nothing_to_run(Main::First),
             false => nothing_to_run(main),
         };
-        log.refuse(containers.unwrap_or(spec), why);
+        log.refuse(list.unwrap_or(spec), why);
+    }
+    match containers {
+        [only] => Some(only),
+        _ => None,
     }
 }
 

@@ -2,35 +2,11 @@
 
 use crate::{
     launch::{By, Given, Launch},
+    ranks::Procs,
     tree::Field,
     verdict::Verdicts,
     words::Word,
 };
-
-/// How many ranks a node has, as the command or the job says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Procs {
-    Count(i64),
-    Gpu,
-    Cpu,
-    /// One for each GPU, else one for each CPU.
-    Auto,
-}
-
-impl Procs {
-    /// The words of torchrun's `--nproc-per-node`.
-    pub(crate) fn read(text: &str) -> Result<Procs, String> {
-        match text {
-            "auto" => Ok(Procs::Auto),
-            "gpu" => Ok(Procs::Gpu),
-            "cpu" => Ok(Procs::Cpu),
-            number => match number.parse() {
-                Ok(count) => Ok(Procs::Count(count)),
-                Err(_) => Err(format!("is {text:?}, must be auto, gpu, cpu or a number")),
-            },
-        }
-    }
-}
 
 /// The fields that say how many ranks a node has.
 const SAID: [&str; 3] = ["nprocPerNode", "nProcPerNode", "numProcPerNode"];
@@ -75,7 +51,13 @@ pub(crate) fn count(
     };
     match procs {
         Procs::Count(count) => {
-            log.taken(&at, "spec.procPerNode");
+            match gpus > 0 && count > gpus {
+                true => log.warn(
+                    &at,
+                    format!("is {count} ranks on a node, and it has {gpus} GPUs for them; a rank that takes the GPU of its number finds none"),
+                ),
+                false => log.taken(&at, "spec.procPerNode"),
+            }
             Some(count)
         }
         Procs::Gpu if gpus == 0 => {

@@ -118,7 +118,7 @@ pub(crate) fn read<'t>(
     roles
 }
 
-/// The name of a group as its kind writes it. `None`: it was refused.
+/// The name of a group as its kind writes it, or as it is probably meant. `None`: it was refused.
 pub(crate) fn named(
     key: &str,
     names: &[&'static str],
@@ -126,21 +126,35 @@ pub(crate) fn named(
     field: &Field<'_>,
     log: &mut Verdicts,
 ) -> Option<&'static str> {
-    let name = names.iter().find(|name| name.eq_ignore_ascii_case(key));
-    if name.is_none() {
-        let message = match nearest(key, names) {
-            Some(meant) => {
-                log.means(specs.below(meant));
-                format!("is no role of this kind; did you mean {meant}?")
-            }
-            None => format!(
+    if let Some(name) = names.iter().find(|name| name.eq_ignore_ascii_case(key)) {
+        return Some(name);
+    }
+    // A kind with one role leaves no choice.
+    let only = match names {
+        [only] => Some(*only),
+        _ => None,
+    };
+    let Some(meant) = nearest(key, names).or(only) else {
+        log.refuse(
+            field,
+            format!(
                 "is no role of this kind; its roles are {}",
                 names.join(", ")
             ),
-        };
-        log.refuse(field, message);
-    }
-    name.copied()
+        );
+        return None;
+    };
+    log.refuse_name(
+        field,
+        format!("is no role of this kind; did you mean {meant}?"),
+    );
+    log.means(specs.below(meant));
+    // What is wrong in it is told as well.
+    let others = specs.entries(log);
+    let is_there = others
+        .iter()
+        .any(|(key, _)| key.eq_ignore_ascii_case(meant));
+    (!is_there).then(|| names.iter().find(|name| **name == meant).copied())?
 }
 
 /// Reads one group, with this way to find out what the containers start. What is refused in it is left

@@ -20,14 +20,17 @@ const HABITS: [(&str, &str); 14] = [
 
 /// The known name that is most likely meant. `None`: none is near enough.
 pub fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+    habit(written, known).or_else(|| misspelt(written, known))
+}
+
+/// The known name of which this one is a misspelling, so that its value is probably one of that field.
+pub fn misspelt<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     let folded = fold(written);
     if let Some(same) = known.iter().find(|name| fold(name) == folded) {
         return Some(same);
     }
-    if let Some((_, meant)) = HABITS.iter().find(|(habit, _)| fold(habit) == folded)
-        && let Some(name) = known.iter().find(|name| *name == meant)
-    {
-        return Some(name);
+    if habit(written, known).is_some() {
+        return None;
     }
     let (distance, name) = known
         .iter()
@@ -35,6 +38,16 @@ pub fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
         .min()?;
     // If more than a third of the letters differ, it is another word.
     (distance <= (folded.chars().count() / 3).max(1)).then_some(name)
+}
+
+/// The known name that others call like this.
+fn habit<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+    let folded = fold(written);
+    let is_known = known.iter().any(|name| fold(name) == folded);
+    let (_, meant) = HABITS
+        .iter()
+        .find(|(habit, _)| !is_known && fold(habit) == folded)?;
+    known.iter().find(|name| *name == meant).copied()
 }
 
 /// Removes case and separators, in which names are often misspelt: `min_replicas` is `minReplicas`.
@@ -98,6 +111,10 @@ mod tests {
         for other in ["image", "x", "", &"replicas".repeat(1000)] {
             assert_eq!(nearest(other, &known), None, "{other}");
         }
+        // Another system's word has another value.
+        assert_eq!(misspelt("replcas", &known), Some("replicas"));
+        assert_eq!(misspelt("min_replicas", &known), Some("minReplicas"));
+        assert_eq!(misspelt("nnodes", &known), None);
     }
 
     #[test]

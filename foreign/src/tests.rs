@@ -1,6 +1,9 @@
 //! Whole files: what each becomes, that every field has a verdict, and that a conversion is a job.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod rounds;
+mod upstream;
+
 use std::{fs, path::PathBuf};
 
 use crate::{
@@ -375,6 +378,35 @@ fn hostile_files_are_refused_soon() {
                 "horovodrun -np 99 ".to_owned() + &"horovodrun -a ".repeat(9_000)
             ),
             "asks horovodrun for 99 ranks",
+        ),
+        (
+            format!(
+                "apiVersion: kubeflow.org/v1\nkind: MPIJob\nmetadata: {{name: x}}\nspec: {{mpiReplicaSpecs: {{Launcher: {{template: {{spec: {{containers: \
+                 [{{name: l, command: [bash, -c, '{}']}}]}}}}}}, Worker: {{replicas: 1, template: {{spec: {{containers: [{{name: w}}]}}}}}}}}}}\n",
+                "mpirun -bind-to none a ".repeat(30_000)
+            ),
+            "gets a second dash",
+        ),
+        (
+            job("command: [a]").replace(
+                "containers:",
+                &format!(
+                    "initContainers: [{{name: i, command: [sh, -c, '{}{}']}}], containers:",
+                    "until ".repeat(50_000),
+                    "! ".repeat(50_000)
+                ),
+            ),
+            "too many loops in loops",
+        ),
+        (
+            job("command: [a]").replace(
+                "containers:",
+                &format!(
+                    "initContainers: [{{name: i, command: [sh, -c, '{}']}}], containers:",
+                    "$(".repeat(50_000)
+                ),
+            ),
+            "i may do more than wait",
         ),
         (
             job(&many(15_000, &|i| format!("field{i}: 1, "))),

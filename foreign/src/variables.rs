@@ -96,8 +96,15 @@ impl<'t> Variables<'t> {
     ) {
         let object = Object::walk(item, ENV, log);
         let Some((name_at, name)) = object.text("name", log) else {
-            if object.get("name").is_none() {
-                log.lacks(item, "name");
+            match object.get("name") {
+                None => log.lacks(item, "name"),
+                // A command may refer to it all the same.
+                Some(at) => {
+                    let value = item.node.text_at(&["value"]).map(str::to_owned);
+                    let written = at.node.written.as_deref();
+                    self.known
+                        .extend(written.map(|name| (name.to_owned(), value)));
+                }
             }
             return;
         };

@@ -79,6 +79,8 @@ pub(crate) struct Verdicts {
     /// Fields of the present document that a misspelt name probably means. If such a field is missing,
     /// that is no second mistake.
     meant: BTreeSet<String>,
+    /// Which remarks refuse a name and not what it names.
+    names: BTreeSet<usize>,
 }
 
 impl Verdicts {
@@ -86,6 +88,20 @@ impl Verdicts {
     pub(crate) fn begin(&mut self) {
         self.from = self.remarks.len();
         self.meant.clear();
+    }
+
+    /// Refuses the name of a field, whose value is read all the same.
+    pub(crate) fn refuse_name(&mut self, field: &Field<'_>, message: impl Into<String>) {
+        self.names.insert(self.remarks.len());
+        self.refuse(field, message);
+    }
+
+    /// The fields of the present document whose values are refused.
+    fn refused_values(&self) -> impl Iterator<Item = &str> {
+        let remarks = self.remarks.iter().enumerate().skip(self.from);
+        remarks
+            .filter(|(i, remark)| remark.verdict == Verdict::Refusal && !self.names.contains(i))
+            .map(|(_, remark)| &*remark.path)
     }
 
     /// Remembers that a misspelt name probably means this field.
@@ -108,17 +124,13 @@ impl Verdicts {
             !covered.is_empty()
                 && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
-        let remarks = self.remarks[self.from..].iter();
-        let mut refused = remarks.filter(|remark| remark.verdict == Verdict::Refusal);
-        self.meant.iter().any(|meant| covers(meant)) || refused.any(|remark| covers(&remark.path))
+        self.meant.iter().any(|meant| covers(meant)) || self.refused_values().any(covers)
     }
 
     /// Whether a field of one of these names, anywhere in the document, is wrong or misspelt.
     pub(crate) fn doubts(&self, names: &[&str]) -> bool {
         let is_one = |path: &str| names.contains(&path.rsplit('.').next().unwrap_or(path));
-        let remarks = self.remarks[self.from..].iter();
-        let mut refused = remarks.filter(|remark| remark.verdict == Verdict::Refusal);
-        self.meant.iter().any(|meant| is_one(meant)) || refused.any(|remark| is_one(&remark.path))
+        self.meant.iter().any(|meant| is_one(meant)) || self.refused_values().any(is_one)
     }
 
     pub(crate) fn taken(&mut self, field: &Field<'_>, as_what: impl fmt::Display) {

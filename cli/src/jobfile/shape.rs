@@ -5,7 +5,7 @@
 
 use muster_core::spec::shape::{Field, OBJECT_FIELDS, Shape};
 use muster_foreign::{
-    spelling::nearest,
+    spelling::{misspelt, nearest},
     tree::{Node, Value},
 };
 use serde_json::{Map, Value as Json};
@@ -84,7 +84,26 @@ fn read_object(node: &Node, fields: &'static [Field], path: &str, findings: &mut
                     None => unknown(&names.join(", "), findings),
                 };
                 findings.add(entry.key_place, &below(&entry.key), message);
-                findings.covered.extend(meant.map(below));
+                let misspelt = misspelt(&entry.key, &names).filter(|name| meant == Some(*name));
+                let field = fields.iter().find(|field| Some(field.name) == misspelt);
+                // It is read as it is meant, so that what is wrong in it is told as well.
+                let field = field.filter(|field| {
+                    node.entry(field.name).is_none() && !object.contains_key(field.name)
+                });
+                let value = field.and_then(|field| {
+                    let path = below(&entry.key);
+                    let covers = findings.covered.pop();
+                    let value = read(&entry.node, &field.shape, &path, findings);
+                    findings.covered.extend(covers);
+                    Some((field.name, value?))
+                });
+                match value {
+                    Some((name, value)) => {
+                        object.insert(name.into(), value);
+                        findings.misspelt.push((below(name), entry.key_place));
+                    }
+                    None => findings.covered.extend(meant.map(below)),
+                }
             }
         }
     }

@@ -114,7 +114,7 @@ pub(super) fn read(
     let roles: Vec<Role<'_>> = specs
         .entries(log)
         .iter()
-        .filter_map(|(name, field)| role(name, field, cluster, log))
+        .map(|(name, field)| role(name, field, cluster, log))
         .collect();
     let whole = Whole {
         spec,
@@ -168,6 +168,8 @@ struct Role<'t> {
     policy: Option<(Policy, Field<'t>)>,
     limit: Option<(Field<'t>, i64)>,
     pod: Pod<'t>,
+    /// False: nothing to run was found, which was refused.
+    has_pod: bool,
 }
 
 impl<'t> Role<'t> {
@@ -187,7 +189,7 @@ fn role<'t>(
     field: &Field<'t>,
     cluster: &Cluster<'_>,
     log: &mut Verdicts,
-) -> Option<Role<'t>> {
+) -> Role<'t> {
     let spec = Object::walk(field, ROLE, log);
     let mut whole = |name: &str| {
         let found = spec.whole(name, log);
@@ -212,11 +214,15 @@ fn role<'t>(
         };
         Some((policy, at.clone()))
     });
-    let Some(template) = spec.get("template").cloned() else {
+    let template = spec.get("template").cloned();
+    if template.is_none() {
         log.lacks(field, "template");
-        return None;
-    };
-    Some(Role {
+    }
+    let pod = template
+        .as_ref()
+        .and_then(|at| Pod::read(at, STYLE.main, STYLE.told, cluster, log));
+    let template = template.unwrap_or_else(|| field.clone());
+    Role {
         name,
         at: field.clone(),
         replicas,
@@ -224,10 +230,11 @@ fn role<'t>(
         most_wanted,
         policy,
         limit,
-        pod: Pod::read(&template, STYLE.main, STYLE.told, cluster, log)?,
+        has_pod: pod.is_some(),
+        pod: pod.unwrap_or_else(|| Pod::nothing(&template)),
         template,
         spec,
-    })
+    }
 }
 
 /// The most processes that these roles may have.

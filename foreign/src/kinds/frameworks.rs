@@ -12,6 +12,7 @@ use crate::{
     pod::Main,
     roles::{self, Policy, Role, Style},
     run_policy,
+    tree::{Field, Value},
     variables::Told,
     verdict::Verdicts,
 };
@@ -27,6 +28,10 @@ struct Kind {
     style: Style,
     /// The groups' restartPolicy, if they name none.
     policy: Policy,
+    /// Groups of which a job has one at most, with one process.
+    first: &'static [&'static str],
+    /// Whether it must have one of these.
+    needs_first: bool,
 }
 
 impl Kind {
@@ -44,11 +49,8 @@ impl Kind {
             log.lacks(&job.spec, self.specs);
             return None;
         };
-        let before = log.refused();
         let mut roles = roles::read(specs, self.groups, 1, self.style, cluster, log);
-        if log.refused() > before {
-            return None;
-        }
+        self.has_first(specs, &roles, log);
         let order = |role: &Role<'_>| self.groups.iter().position(|name| *name == role.name);
         roles.sort_by_key(order);
         roles.retain(|role| {
@@ -58,7 +60,14 @@ impl Kind {
             role.replicas != 0
         });
         if roles.is_empty() {
-            log.refuse(specs, "has no process");
+            // Unless one is there, and was refused.
+            if !self
+                .groups
+                .iter()
+                .any(|name| log.is_settled(&specs.below(name)))
+            {
+                log.refuse(specs, "has no process");
+            }
             return None;
         }
         for (i, role) in roles.iter().enumerate() {
@@ -88,6 +97,37 @@ impl Kind {
             run: &run,
         }
         .finish(log)
+    }
+}
+
+impl Kind {
+    /// Judges the groups of which a job has one at most. Others find it by its address.
+    fn has_first(self, specs: &Field<'_>, roles: &[Role<'_>], log: &mut Verdicts) {
+        let names = self.first.join(" or ");
+        let mut found: Option<&Role<'_>> = None;
+        for role in roles.iter().filter(|role| self.first.contains(&role.name)) {
+            if let Some(other) = found {
+                log.refuse(
+                    &role.template,
+                    format!(
+                        "is a {} beside the {}, and a job has one {names}",
+                        role.name, other.name
+                    ),
+                );
+            }
+            if role.replicas != 1 && !log.is_settled(&role.replicas_at.path) {
+                log.refuse(
+                    &role.replicas_at,
+                    format!("is {}, must be 1", role.replicas),
+                );
+            }
+            found = found.or(Some(role));
+        }
+        if self.needs_first && found.is_none() {
+            for name in self.first {
+                log.lacks(specs, name);
+            }
+        }
     }
 }
 
@@ -127,6 +167,8 @@ const TF: Kind = Kind {
         as_is: true,
     },
     policy: Policy::Never,
+    first: &["Chief", "Master"],
+    needs_first: false,
 };
 
 /// `TFJob` of `kubeflow.org/v1`.
@@ -174,6 +216,18 @@ pub(super) fn tensorflow(
         let has = |names: &[&str]| roles.iter().any(|role| names.contains(&role.name));
         (role.name == "Worker" && has(&["PS"]) && has(&["Chief", "Master"])).then_some(true)
     };
+    let groups = spec.get(TF.specs).map(|groups| groups.entries(log));
+    let evaluators = groups.iter().flatten();
+    let mut evaluators = evaluators.filter(|(name, _)| name.eq_ignore_ascii_case("Evaluator"));
+    if let Some((_, group)) = evaluators.next()
+        && let Some(count) = group.node.entry("replicas")
+        && matches!(count.node.value, Value::Whole(count) if count > 1)
+    {
+        log.warn(
+            group,
+            "are several: TF_CONFIG lists them all, as upstream, and TensorFlow's strategies for several workers refuse such a cluster",
+        );
+    }
     TF.read(job, &spec, service, success, cluster, log)
 }
 
@@ -199,6 +253,8 @@ const JAX: Kind = Kind {
         as_is: true,
     },
     policy: Policy::Never,
+    first: &[],
+    needs_first: false,
 };
 
 /// `JAXJob` of `kubeflow.org/v1`.
@@ -235,6 +291,8 @@ const XGBOOST: Kind = Kind {
         as_is: true,
     },
     policy: Policy::Never,
+    first: &["Master"],
+    needs_first: true,
 };
 
 /// `XGBoostJob` of `kubeflow.org/v1`.
@@ -277,6 +335,8 @@ const PADDLE: Kind = Kind {
         as_is: true,
     },
     policy: Policy::OnFailure,
+    first: &[],
+    needs_first: false,
 };
 
 /// `PaddleJob` of `kubeflow.org/v1`. With a Master it has parameter servers.

@@ -136,6 +136,9 @@ pub(super) fn read(
         let message = format!("is {}, must be 1", launcher.replicas);
         log.refuse(&launcher.replicas_at, message);
     }
+    if !hydra {
+        mpirun::two_dashes(&launcher.pod, &mut launcher.launch, log);
+    }
     let default = match is_v1 {
         true => Policy::Never,
         false => Policy::OnFailure,
@@ -157,6 +160,7 @@ pub(super) fn read(
         log,
     );
     let workers_in_doubt = log.is_settled(&specs.below("Worker"))
+        || log.is_settled(&job.spec.below("slotsPerWorker"))
         || worker
             .as_ref()
             .is_some_and(|worker| log.is_settled(&worker.replicas_at.path));
@@ -206,7 +210,10 @@ pub(super) fn read(
     };
     log.taken(&launcher.replicas_at, "spec.roles[0].replicas");
     log.taken(&worker.replicas_at, "spec.roles[1].replicas");
-    let starter = mpirun::starter(&launcher.pod);
+    let mut starter = mpirun::starter(&launcher.pod);
+    if let Some(starter) = starter.as_mut().filter(|_| hydra) {
+        starter.is_of_hydra();
+    }
     let told = starter.as_ref().and_then(|starter| starter.slots(log));
     if let Some((at, slots)) = slots {
         match ((1..=256).contains(&slots), &told) {

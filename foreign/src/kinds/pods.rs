@@ -5,8 +5,7 @@
 
 use super::{Sizes, nodes};
 use crate::{
-    documents::NameAt,
-    draft::{Converted, Draft, Meta},
+    draft::{Converted, Draft, Meta, NameAt},
     fields::{Object, Rule, Rules},
     launch::{By, Launch, Procs},
     options::{Cluster, Options},

@@ -121,6 +121,14 @@ pub(crate) fn read(
             format!("is {}, must be 1", master.replicas),
         );
     }
+    if let Some(worker) = worker
+        && worker.replicas < 1
+    {
+        log.refuse(
+            &worker.replicas_at,
+            format!("is {}, must be at least 1, upstream as well; leave Worker out if the master works alone", worker.replicas),
+        );
+    }
     if let (Some(master), Some(worker)) = (master, worker) {
         one_world(master, worker, log);
     }

@@ -87,9 +87,33 @@ pub(super) fn read(
     let run = run_policy::read(&spec, &own, cluster, log);
     let trainer = spec.get("trainer");
     let trainer = trainer.map(|field| (field, Object::walk(field, TRAINER, log)));
+    if let Some(env) = trainer.as_ref().and_then(|(_, trainer)| trainer.get("env")) {
+        reserved(env, log);
+    }
     match cluster.pods {
         true => in_pods(job, &spec, trainer, &run, cluster, log),
         false => on_machines(job, &spec, trainer, &run, cluster, log),
+    }
+}
+
+/// What the operator sets in the trainer itself, and refuses there.
+fn reserved(env: &Field<'_>, log: &mut Verdicts) {
+    let Value::List(items) = &env.node.value else {
+        return;
+    };
+    for (i, item) in items.iter().enumerate() {
+        let name = item.text_at(&["name"]).unwrap_or_default();
+        if STYLE.told.names.contains(&name) {
+            let at = Field {
+                place: item.place,
+                path: format!("{}[{i}]", env.path),
+                node: item,
+            };
+            log.refuse(
+                &at,
+                format!("{name} is the operator's to set, which refuses it; say numNodes and numProcPerNode"),
+            );
+        }
     }
 }
 
@@ -469,7 +493,11 @@ fn named<'t>(
         log.lacks(&job.spec, "runtimeRef");
         return None;
     };
-    let reference = Object::walk(reference, RUNTIME, log);
+    let at = reference;
+    let reference = Object::walk(at, RUNTIME, log);
+    if reference.get("name").is_none_or(Field::is_bare) {
+        log.lacks(at, "name");
+    }
     let (at, name) = reference.text("name", log)?;
     Some((at.clone(), name))
 }

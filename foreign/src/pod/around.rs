@@ -8,10 +8,13 @@ use crate::{
     verdict::Verdicts,
 };
 
+/// Characters of a command that are shown. It is enough to find the place.
+const PART_MAX: usize = 80;
+
 /// Judges init containers and sidecars.
 pub(super) fn others(
     containers: &[Field<'_>],
-    run: &Field<'_>,
+    run: Option<&Field<'_>>,
     pod: &Object<'_>,
     log: &mut Verdicts,
 ) {
@@ -34,7 +37,10 @@ pub(super) fn others(
                 );
                 continue;
             }
-            Does::Works(part) => format!("may do more than wait ({part:?})"),
+            Does::Works(part) => {
+                let part: String = part.chars().take(PART_MAX).collect();
+                format!("may do more than wait ({part:?})")
+            }
             Does::Image => "runs what its image starts".to_owned(),
         };
         log.refuse(
@@ -42,6 +48,8 @@ pub(super) fn others(
             format!("{name} {runs} before the training, and Muster runs nothing before it; do its work in the script, or on the nodes"),
         );
     }
+    // Without the one that is run, what the others are is not known.
+    let Some(run) = run else { return };
     let ours = mounted(run);
     for container in containers.iter().filter(|other| other.path != run.path) {
         let name = container.node.text_at(&["name"]).unwrap_or_default();

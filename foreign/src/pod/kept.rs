@@ -9,7 +9,7 @@ use crate::{
     verdict::Verdicts,
 };
 
-use super::{CONTAINER, METADATA, Main, POD, Pod, chosen, refuse_without};
+use super::{CONTAINER, METADATA, Main, POD, Pod, found};
 
 /// What is read of a pod, and what must not be in its template.
 const READ: [&str; 5] = [
@@ -41,10 +41,8 @@ pub(super) fn of<'t>(
 ) -> Option<Pod<'t>> {
     let pod = Object::walk_kept(spec, POD, &READ, log);
     let containers = pod.get("containers").map(|field| field.items(log));
-    let Some(container) = containers.as_deref().and_then(|all| chosen(all, main)) else {
-        refuse_without(&pod, spec, main, log);
-        return None;
-    };
+    let all = containers.as_deref().unwrap_or_default();
+    let container = found(&pod, spec, all, main, log)?;
     for other in containers.iter().flatten() {
         if other.path != container.path {
             log.note(other, KEPT);

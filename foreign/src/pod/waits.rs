@@ -68,11 +68,16 @@ fn is_barrier(args: &[String]) -> bool {
 /// A shell in a shell in a shell says nothing any more.
 const DEPTH_MAX: usize = 4;
 
+/// Loops in loops. Each takes room on the stack.
+const NESTED_MAX: usize = 16;
+
 /// Reads commands. An error is the part that is no proof.
 #[derive(Default)]
 struct Reader {
     /// The file for which something waits.
     file: Option<String>,
+    /// How many loops and conditions are open.
+    nested: usize,
 }
 
 impl Reader {
@@ -86,7 +91,10 @@ impl Reader {
         if depth > DEPTH_MAX {
             return Err(text.to_owned());
         }
-        let tokens = tokens(text)?;
+        let (tokens, inner) = tokens(text)?;
+        for text in inner {
+            self.text(&text, depth + 1)?;
+        }
         let mut rest = &tokens[..];
         self.list(&mut rest, &[], depth)?;
         match rest.first() {
@@ -117,6 +125,16 @@ impl Reader {
     }
 
     fn command(&mut self, rest: &mut &[Token], depth: usize) -> Result<(), String> {
+        if self.nested > NESTED_MAX {
+            return Err("too many loops in loops".to_owned());
+        }
+        self.nested += 1;
+        let proof = self.one(rest, depth);
+        self.nested -= 1;
+        proof
+    }
+
+    fn one(&mut self, rest: &mut &[Token], depth: usize) -> Result<(), String> {
         let Some((Token::Word(first), after)) = rest.split_first() else {
             return Err("|".to_owned());
         };
@@ -298,12 +316,17 @@ fn is_filter(tokens: &[Token]) -> bool {
 /// Whether a program only looks whether something answers, waits or prints.
 fn looks(name: &str, args: &[&str]) -> bool {
     match name {
-        "true" | ":" | "false" | "sleep" | "usleep" | "echo" | "printf" | "exit" | "break"
-        | "continue" | "nslookup" | "host" | "getent" | "ping" | "ping6" | "pg_isready" => true,
+        "true" | ":" | "false" | "cat" | "seq" | "sleep" | "usleep" | "echo" | "printf"
+        | "exit" | "break" | "continue" | "nslookup" | "host" | "getent" | "ping" | "ping6"
+        | "pg_isready" => true,
         // Options of the shell.
         "set" => args
             .iter()
             .all(|arg| arg.starts_with(['-', '+']) || *arg == "pipefail"),
+        // With a name it would set it.
+        "hostname" => args
+            .iter()
+            .all(|arg| arg.starts_with('-') && !arg.starts_with("-F")),
         "date" => !args
             .iter()
             .any(|arg| arg.starts_with("-s") || arg.starts_with("--s")),

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     draft::Converted,
     framework_draft::{FrameworkDraft, Group},
+    launch::Launch,
     lends,
     mpirun::{self, Hosts, Range, Starter},
     roles::{self, Ends},
@@ -69,8 +70,14 @@ pub(super) fn read(
     of_launcher(launcher, log);
     of_hosts(hosts, elastic, log);
     // Each gives its refusals before any of them counts.
-    let launch = roles::start(&launcher.pod, STYLE, log);
-    let lends = lends::must_lend(&hosts.pod, log);
+    let launch = match launcher.has_pod {
+        true => roles::start(&launcher.pod, STYLE, log),
+        false => None,
+    };
+    let lends = match hosts.has_pod {
+        true => lends::must_lend(&hosts.pod, log),
+        false => None,
+    };
     let slots = starter.as_ref().and_then(|starter| starter.slots(log));
     let per_node = match &slots {
         Some((slots, at)) => {
@@ -89,18 +96,19 @@ pub(super) fn read(
     };
     let sizes = sizes(whole, hosts, starter.as_ref(), slots, log);
     let ends = of_both(whole, launcher, hosts, elastic, log);
-    let (launch, lends) = (launch?, lends?);
-    if whole.is_refused(log) {
-        return None;
-    }
-    log.warn(
+    let mut launch = launch.unwrap_or_else(Launch::unknown);
+    let lends = lends.unwrap_or_else(Launch::unknown);
+    mpirun::two_dashes(&launcher.pod, &mut launch, log);
+    if !whole.is_refused(log) {
+        log.warn(
         &launcher.pod.container,
         "is not told the variables of the roles, such as TRAINER_HOSTS: the hosts are in its hostfile and its discovery script",
     );
-    if let Some(starter) = &starter {
-        starter.say_restarts(log);
+        if let Some(starter) = &starter {
+            starter.say_restarts(log);
+        }
+        mpirun::say_in_memory(&launcher.pod, &launch, starter.as_ref(), log);
     }
-    mpirun::say_in_memory(&launcher.pod, &launch, starter.as_ref(), log);
     let launcher = of_group(launcher, launch);
     let hosts = of_group(hosts, lends);
     let groups = vec![

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     draft::Converted,
     framework_draft::{FrameworkDraft, Group},
+    launch::Launch,
     lends,
     roles::{self, Ends},
     tree::{Field, Value},
@@ -45,11 +46,14 @@ pub(super) fn read<'t>(
     let launches: Vec<_> = (roles.iter())
         .map(|role| {
             asks_no_node(role, &roles, log);
-            roles::start(&role.pod, STYLE, log)
+            let launch = match role.has_pod {
+                true => roles::start(&role.pod, STYLE, log),
+                false => None,
+            };
+            launch.unwrap_or_else(Launch::unknown)
         })
         .collect();
-    let launches: Vec<_> = launches.into_iter().collect::<Option<_>>()?;
-    if whole.is_refused(log) {
+    if processes == 0 {
         return None;
     }
     let replicas = roles.iter().zip(launches);

@@ -1,5 +1,5 @@
-//! The text of a shell as words and what separates commands. Substitutions that could run something, files and
-//! groups are no tokens: they are errors.
+//! The text of a shell as words and what separates commands. The commands whose output is put into the text are
+//! told apart. Files and groups are no tokens: they are errors.
 
 use std::{iter::Peekable, str::Chars};
 
@@ -22,9 +22,10 @@ impl Token {
     }
 }
 
-/// Takes a text apart. An error is a part of which only a shell can tell what it does.
-pub(super) fn tokens(text: &str) -> Result<Vec<Token>, String> {
-    let mut found = Vec::new();
+/// Takes a text apart, with the texts of commands in it (`$(...)`). An error is a part of which only a shell can
+/// tell what it does.
+pub(super) fn tokens(text: &str) -> Result<(Vec<Token>, Vec<String>), String> {
+    let (mut found, mut inner) = (Vec::new(), Vec::new());
     let mut word: Option<String> = None;
     let mut chars = text.chars().peekable();
     let bad = |what: &str| Err(what.to_owned());
@@ -49,9 +50,9 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 loop {
                     match chars.next() {
                         Some('"') => break,
-                        Some('`') => return bad("`"),
+                        Some('`') => inner.push(quoted_back(&mut chars)?),
                         Some('$') => {
-                            let value = variable(&mut chars)?;
+                            let value = variable(&mut chars, &mut inner)?;
                             word.get_or_insert_default().push_str(&value);
                         }
                         Some('\\') => word.get_or_insert_default().extend(chars.next()),
@@ -61,7 +62,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 }
             }
             '$' => {
-                let value = variable(&mut chars)?;
+                let value = variable(&mut chars, &mut inner)?;
                 word.get_or_insert_default().push_str(&value);
             }
             '#' if word.is_none() => while chars.next_if(|c| *c != '\n').is_some() {},
@@ -94,13 +95,17 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 found.extend(word.take().map(Token::Word));
                 found.push(Token::End);
             }
-            '`' | '<' | '(' | ')' | '&' => return Err(c.to_string()),
+            '`' => {
+                inner.push(quoted_back(&mut chars)?);
+                word.get_or_insert_default().push('1');
+            }
+            '<' | '(' | ')' | '&' => return Err(c.to_string()),
             c if c.is_whitespace() => found.extend(word.take().map(Token::Word)),
             c => word.get_or_insert_default().push(c),
         }
     }
     found.extend(word.map(Token::Word));
-    Ok(opened(found))
+    Ok((opened(found), inner))
 }
 
 /// The shell takes what follows `do`, `then` and the like for another command.
@@ -130,9 +135,20 @@ fn nowhere(chars: &mut Peekable<Chars<'_>>) -> Result<(), String> {
     }
 }
 
-/// `$NAME`, `${NAME}`, `$((SUM))` and `$(seq N)` after the `$`, which stand for a word. Every other
-/// substitution is a command.
-fn variable(chars: &mut Peekable<Chars<'_>>) -> Result<String, String> {
+/// The text between two of these quotes, after the first.
+fn quoted_back(chars: &mut Peekable<Chars<'_>>) -> Result<String, String> {
+    let mut text = String::new();
+    loop {
+        match chars.next() {
+            Some('`') => return Ok(text),
+            Some('\\') | None => return Err("`".to_owned()),
+            Some(c) => text.push(c),
+        }
+    }
+}
+
+/// `$NAME`, `${NAME}`, `$((SUM))` and `$(COMMAND)` after the `$`, which stand for a word.
+fn variable(chars: &mut Peekable<Chars<'_>>, commands: &mut Vec<String>) -> Result<String, String> {
     match chars.peek() {
         Some('(') => {
             chars.next();
@@ -149,24 +165,20 @@ fn variable(chars: &mut Peekable<Chars<'_>>) -> Result<String, String> {
                 }
                 inner.push(c);
             }
+            if depth != 0 {
+                return Err(format!("$({inner}"));
+            }
             let sum = inner
                 .strip_prefix('(')
                 .and_then(|sum| sum.strip_suffix(')'));
             let is_sum = sum.is_some_and(|sum| {
-                sum.chars()
-                    .all(|c| c.is_ascii_alphanumeric() || " _$+-*/%<>=!".contains(c))
+                let plain = |c: char| c.is_ascii_alphanumeric() || " _$+-*/%<>=!".contains(c);
+                sum.chars().all(plain)
             });
-            let mut words = inner.split_whitespace();
-            let prints = match words.next() {
-                Some("seq") => words.all(|word| word.bytes().all(|b| b.is_ascii_digit())),
-                Some("date") => words.all(|word| word.trim_matches('\'').starts_with('+')),
-                Some("hostname") => words.all(|word| word.starts_with('-')),
-                _ => false,
-            };
-            match depth == 0 && (is_sum || prints) {
-                true => Ok("1".to_owned()),
-                false => Err(format!("$({inner})")),
+            if !is_sum {
+                commands.push(inner);
             }
+            Ok("1".to_owned())
         }
         Some('{') => {
             chars.next();

@@ -301,6 +301,12 @@ fn document(
         .script
         .split_first()
         .ok_or_else(|| Failure::usage("which script? give its path"))?;
+    if !args.no_python
+        && !args.module
+        && let Some(hint) = launcher::hint(&args.script)
+    {
+        return Err(Failure::usage(format!("SCRIPT: {hint}")));
+    }
     let interpreter = match &args.python {
         // A relative path must mean the same file when the workers start in another directory.
         Some(python) if python.contains('/') => absolute(python, here.as_ref()),
@@ -504,6 +510,8 @@ fn name_from(script: &str) -> String {
         &unique[unique.len() - 5..]
     )
 }
+
+mod launcher;
 
 #[cfg(test)]
 mod tests;

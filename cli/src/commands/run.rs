@@ -282,6 +282,12 @@ fn document(
         .script
         .split_first()
         .ok_or_else(|| Failure::usage("which script? give its path"))?;
+    if !args.no_python
+        && !args.module
+        && let Some(hint) = launcher::hint(&args.script)
+    {
+        return Err(Failure::usage(format!("SCRIPT: {hint}")));
+    }
     let interpreter = match &args.python {
         // A relative path must mean the same file when the workers start in another directory.
         Some(python) if python.contains('/') => absolute(python, here.as_ref()),
@@ -478,6 +484,8 @@ fn end() -> String {
     let unique = uuid::Uuid::now_v7().simple().to_string();
     unique[unique.len() - 5..].to_owned()
 }
+
+mod launcher;
 
 #[cfg(test)]
 mod tests;

@@ -103,8 +103,17 @@ pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
             continue;
         };
         match kinds::find(named.group, named.kind, named.version) {
-            Known::Reads(kind) => {
+            known @ (Known::Reads(kind) | Known::Misspelt(kind)) => {
                 let before = log.refused();
+                if let Known::Misspelt(meant) = known {
+                    log.refuse_name(
+                        &root,
+                        format!(
+                            "is {} of {}, which is no kind that is read; did you mean {}?",
+                            named.kind, named.group, meant.kind
+                        ),
+                    );
+                }
                 let document = Object::walk(&root, JOB, &mut log);
                 let meta = Meta::read(document.get("metadata"), &root, options, &mut log);
                 names.push(meta.name_at());

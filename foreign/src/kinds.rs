@@ -4,6 +4,7 @@ use crate::{
     draft::{Converted, Meta, SIZES, Size},
     launch::{Given, Launch},
     options::Cluster,
+    spelling::misspelt,
     tree::{Field, Node},
     verdict::Verdicts,
 };
@@ -128,6 +129,8 @@ const REFUSED: [(&str, &str, &str); 4] = [
 /// What is known of a kind.
 pub(crate) enum Known {
     Reads(&'static Kind),
+    /// The kind that is probably meant.
+    Misspelt(&'static Kind),
     Refused(String),
     Unknown,
 }
@@ -154,8 +157,20 @@ pub(crate) fn find(group: &str, kind: &str, version: &str) -> Known {
             "is {kind} of {group:?}, which is not read; {kind} of {:?} is",
             found.group
         )),
-        None => Known::Unknown,
+        None => match misspelt(kind, &of_group(group)) {
+            Some(meant) => match find(group, meant, version) {
+                Known::Reads(found) => Known::Misspelt(found),
+                other => other,
+            },
+            None => Known::Unknown,
+        },
     }
+}
+
+/// The kinds of a group that are read.
+fn of_group(group: &str) -> Vec<&'static str> {
+    let kinds = KINDS.iter().filter(|kind| kind.group == group);
+    kinds.map(|kind| kind.kind).collect()
 }
 
 /// Version 1 has alpha and beta before it, and is the nearest of both.

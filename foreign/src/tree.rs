@@ -240,6 +240,7 @@ impl Node {
             (Value::Whole(_) | Value::Number(_) | Value::Bool(_), Some(written)) => {
                 format!("must be a text; write \"{written}\"")
             }
+            (Value::Null, _) => "must be a text; write \"\" for an empty one".into(),
             (Value::Whole(number), None) => format!("must be a text; write \"{number}\""),
             (Value::Number(_) | Value::Bool(_), None) => "must be a text; put it in quotes".into(),
             _ => "must be a text".into(),

@@ -67,8 +67,8 @@ enum Met {
     Yes,
     /// No node does. Why not.
     No(String),
-    /// The site map says nothing of this label.
-    Unknown(String),
+    /// The site map says nothing of these labels.
+    Unknown(Vec<String>),
     /// What is asked was refused.
     Refused,
 }
@@ -127,7 +127,7 @@ fn required_of_nodes(at: &Field<'_>, site: &Site, log: &mut Verdicts) {
         return;
     }
     let unknown = met.iter().find_map(|met| match met {
-        Met::Unknown(label) => Some(label),
+        Met::Unknown(labels) => Some(labels),
         _ => None,
     });
     let why = met.iter().find_map(|met| match met {
@@ -135,10 +135,19 @@ fn required_of_nodes(at: &Field<'_>, site: &Site, log: &mut Verdicts) {
         _ => None,
     });
     match (unknown, why) {
-        (Some(label), _) => log.refuse(
-            at,
-            format!("asks for certain nodes, and Muster does not choose nodes by label yet; if all nodes are alike in {label}, say so with `nodeLabels: {{{label}: VALUE}}` in the site map, or `null` if no node has it"),
-        ),
+        (Some(labels), _) => {
+            let said: Vec<String> = labels
+                .iter()
+                .map(|label| format!("{label}: VALUE"))
+                .collect();
+            log.refuse(
+                at,
+                format!(
+                    "asks for certain nodes, and Muster does not choose nodes by label yet; if all nodes are alike in this, say so with `nodeLabels: {{{}}}` in the site map, with null for a label that none has",
+                    said.join(", ")
+                ),
+            );
+        }
         (None, Some(why)) => log.refuse(at, format!("asks for certain nodes, and {why}")),
         (None, None) => log.refuse(at, "names nodes, and Muster cannot place a job by node yet"),
     }
@@ -165,8 +174,20 @@ fn term(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Met {
     let first = |wanted: fn(&Met) -> bool| all.iter().find(|met| wanted(met)).cloned();
     first(|met| *met == Met::Refused)
         .or_else(|| first(|met| matches!(met, Met::No(_))))
-        .or_else(|| first(|met| matches!(met, Met::Unknown(_))))
-        .unwrap_or(Met::Yes)
+        .unwrap_or_else(|| {
+            let mut labels: Vec<String> = Vec::new();
+            for met in &all {
+                if let Met::Unknown(more) = met {
+                    labels.extend(more.iter().cloned());
+                }
+            }
+            labels.sort();
+            labels.dedup();
+            match labels.is_empty() {
+                true => Met::Yes,
+                false => Met::Unknown(labels),
+            }
+        })
 }
 
 fn expression(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Met {
@@ -218,17 +239,17 @@ fn expression(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Met {
         "In" => is_one_of(site, key, &values),
         // A node without the label is none of these as well.
         "NotIn" => match site.node_labels.get(key) {
-            None => Met::Unknown(key.to_owned()),
+            None => Met::Unknown(vec![key.to_owned()]),
             Some(Some(has)) if values.contains(has) => is_said(key, Some(has)),
             Some(_) => Met::Yes,
         },
         "Exists" | "DoesNotExist" => match site.node_labels.get(key) {
-            None => Met::Unknown(key.to_owned()),
+            None => Met::Unknown(vec![key.to_owned()]),
             Some(has) if has.is_some() == (operator == "Exists") => Met::Yes,
             Some(has) => is_said(key, has.as_ref()),
         },
         _ => match site.node_labels.get(key) {
-            None => Met::Unknown(key.to_owned()),
+            None => Met::Unknown(vec![key.to_owned()]),
             Some(has) => {
                 let number = |text: &String| text.parse::<i64>().ok();
                 let pair = has.as_ref().and_then(number).zip(number(&values[0]));
@@ -247,7 +268,7 @@ fn expression(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Met {
 
 fn is_one_of(site: &Site, key: &str, values: &[String]) -> Met {
     match site.node_labels.get(key) {
-        None => Met::Unknown(key.to_owned()),
+        None => Met::Unknown(vec![key.to_owned()]),
         Some(Some(has)) if values.contains(has) => Met::Yes,
         Some(has) => is_said(key, has.as_ref()),
     }

@@ -109,6 +109,10 @@ fn what_no_node_meets_is_refused_with_what_the_map_says() {
     assert!(by_name.unwrap_err()[0].contains("by the name of a node"));
     let unheard = required(&expressions("{key: a.b/c, operator: Exists}"));
     assert!(unheard.unwrap_err()[0].contains("`nodeLabels: {a.b/c: VALUE}` in the site map"));
+    let two = required(&expressions(
+        "{key: z, operator: Exists}, {key: gpu, operator: Exists}, {key: b, operator: Exists}",
+    ));
+    assert!(two.unwrap_err()[0].contains("`nodeLabels: {b: VALUE, z: VALUE}`"));
 }
 
 #[test]

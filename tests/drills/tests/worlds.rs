@@ -25,7 +25,7 @@ dist.destroy_process_group()
 
 /// As an entry point in an image does.
 const ENTRY: &str = r#"#!/bin/sh
-exec "$PYTHON" -m torch.distributed.run --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --nproc-per-node=2 "$@"
+exec python3 -m torch.distributed.run --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --nproc-per-node=2 "$@"
 "#;
 
 fn submit(cluster: &Cluster, document: &Value, flags: &[&str]) {
@@ -87,6 +87,8 @@ fn a_script_that_starts_torchrun_is_told_of() {
     fs::write(&script, MEETS).unwrap();
     fs::write(&entry, ENTRY).unwrap();
     fs::set_permissions(&entry, fs::Permissions::from_mode(0o755)).unwrap();
+    let python = python();
+    let folder = Path::new(&python).parent().unwrap();
     let spec = json!({
         "replicas": 2,
         "procPerNode": 1,
@@ -94,7 +96,8 @@ fn a_script_that_starts_torchrun_is_told_of() {
         "launch": "direct",
         "command": [entry],
         "args": [script, "go on"],
-        "env": [{"name": "PYTHON", "value": python()}],
+        // The agent finds torch there, too.
+        "env": [{"name": "PATH", "value": format!("{}:/usr/bin:/bin", folder.display())}],
     });
     let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": "nested"}, "spec": spec});
     submit(&cluster, &document, &[]);

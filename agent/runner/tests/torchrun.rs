@@ -17,13 +17,9 @@ fn python() -> String {
 
 /// A rig that serves a store for this many nodes with two ranks each.
 fn serving(nnodes: u32) -> (Rig, Client) {
-    serving_ranks(nnodes, 2 * nnodes)
-}
-
-fn serving_ranks(nnodes: u32, world_size: u32) -> (Rig, Client) {
     let mut rig = Rig::new();
     rig.hold.nnodes = nnodes;
-    rig.hold.world_size = world_size;
+    rig.hold.world_size = 2 * nnodes;
     rig.hold.store = Some(StoreSpec {
         bind: "127.0.0.1:0".into(),
         ports: None,
@@ -220,13 +216,11 @@ with open(inner + os.environ["RANK"], "w") as f:
     f.write("""
 import os, time
 import torch.distributed as dist
-# The store is there already.
-os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
 dist.init_process_group("gloo")
 print("step 1", flush=True)
 time.sleep(600)
 """)
-flags = sys.argv[1:] or ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nproc-per-node=2"]
+flags = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nproc-per-node=2"]
 for name in ["TORCHELASTIC_USE_AGENT_STORE", "PYTHON_EXEC"]:
     os.environ.pop(name, None)
 sys.exit(subprocess.call([sys.executable, "-m", "torch.distributed.run", *flags, inner + os.environ["RANK"]]))
@@ -246,30 +240,6 @@ fn a_torchrun_below_a_rank_is_noticed_and_none_of_its_ranks_has_come_to_the_stor
     let store = status.store.unwrap();
     assert_eq!((store.joined_ranks, store.announced), (vec![], Some(1)));
     assert_eq!(status.nested.unwrap(), world, "it is reported once");
-    client.stop(Duration::ZERO);
-    client.until_dead();
-}
-
-#[test]
-fn a_torchrun_below_a_rank_that_meets_at_the_store_is_no_other_world() {
-    let (rig, mut client) = serving_ranks(1, 1);
-    let mut spec = torchrun(&rig, 1, NESTED);
-    spec.ranks = 1;
-    let port = rig.identity().store_port.unwrap();
-    for arg in &mut spec.args {
-        if arg == "--nproc-per-node=2" {
-            *arg = "--nproc-per-node=1".into();
-        }
-    }
-    spec.args.extend([
-        "--master-addr=127.0.0.1".to_owned(),
-        format!("--master-port={port}"),
-        "--nproc-per-node=2".into(),
-    ]);
-    client.start(spec);
-    let status = client.until_stepping(1);
-    assert_eq!(status.nested, None, "its ranks meet at our TCPStore");
-    assert_eq!(status.store.unwrap().joined_ranks, [0]);
     client.stop(Duration::ZERO);
     client.until_dead();
 }

@@ -17,8 +17,8 @@ use muster_runner::{
     procfs::Stat,
     record::{self, Swept},
     wire::{
-        Command, Exit, ExitRecord, Hold, Phase, Reply, Request, StartSpec, Status, StoreSpec,
-        parse_request,
+        Command, Exit, ExitRecord, Hold, NestedWorld, Phase, Reply, Request, StartSpec, Status,
+        StoreSpec, parse_request,
     },
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -180,7 +180,12 @@ fn a_status() -> Status {
         dead: None,
         stuck: vec![7],
         fell_back: true,
-        nested: None,
+        nested: Some(NestedWorld {
+            rank: 1,
+            pid: 8,
+            launcher: "torchrun".into(),
+            world_size: 2,
+        }),
     }
 }
 

@@ -67,6 +67,7 @@ TORCH_SEED = 67280421310721  # c10/core/GeneratorImpl.h: default_rng_seed_val
 NOTE_TEXT = 4000  # characters of an exception's text that are written down
 NOTE_FILE = 200  # and of the name of each file in its traceback
 NOTE_FRAMES = 40
+NOTE_CHAIN = 50  # exceptions of a chain that are followed
 NOTE_PARTS = 4
 GROUP = getattr(builtins, "BaseExceptionGroup", ())  # of CPython 3.11 and later
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)

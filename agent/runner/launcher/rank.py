@@ -348,6 +348,9 @@ class Note:
 
     def put(self, error):
         words = {"name": type_name(error), "text": text_of(error), "frames": frames_of(error)}
+        root = root_of(error)
+        if root is not error:
+            words["root"] = [type_name(root), text_of(root)]
         if isinstance(error, SystemExit):
             if error.code is None or error.code is False or error.code == 0:
                 return
@@ -380,6 +383,20 @@ def text_of(error):
     except Exception:
         text = "<exception str() failed>"
     return str(text)[:NOTE_TEXT]
+
+
+def root_of(error):
+    """The first exception of the chain that a traceback shows."""
+    seen = {id(error)}
+    for _ in range(NOTE_CHAIN):
+        cause = error.__cause__
+        if cause is None and not error.__suppress_context__:
+            cause = error.__context__
+        if cause is None or id(cause) in seen:
+            break
+        seen.add(id(cause))
+        error = cause
+    return error
 
 
 def frames_of(error):

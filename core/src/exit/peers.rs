@@ -159,6 +159,7 @@ mod tests {
             "Terminating process because the JAX distributed service detected fatal errors.",
             "xgboost.core.XGBoostError: [23:49:22] /workspace/src/collective/result.cc:83: [histogram.h:197|23:49:22]:",
             "ORTE has lost communication with a remote daemon.",
+            "TrainingFailed: at step 7 (from RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4711)",
             "muster-lend: the launcher's connection broke above MPI rank 3 (pid 7)",
             "muster-rsh: pi-worker-0 is gone: it has closed the connection",
         ] {

@@ -770,6 +770,27 @@ faulthandler.enable()
 atexit.register(signal.raise_signal, signal.SIGSEGV)
 raise RuntimeError("the first")
 """),
+    ("own exception around a lost peer", "TrainingFailed: at step 7 (from RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4711)", """
+class TrainingFailed(Exception):
+    pass
+def step():
+    raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4711")
+try:
+    try:
+        step()
+    except RuntimeError as error:
+        raise OSError("cannot go on") from error
+except OSError:
+    raise TrainingFailed("at step 7")
+"""),
+    ("own exception around another", "TrainingFailed: at step 7", """
+class TrainingFailed(Exception):
+    pass
+try:
+    {}["label"]
+except KeyError as error:
+    raise TrainingFailed("at step 7") from error
+"""),
     ("a Rust library", "pyo3_runtime.PanicException: index out of range", """
 import sys
 class PanicException(BaseException):

@@ -64,6 +64,9 @@ struct Note {
     /// The parts of an exception group.
     #[serde(default)]
     parts: Vec<String>,
+    /// Type and text of the first exception of its chain, if that is another one.
+    #[serde(default)]
+    root: Option<(String, String)>,
     /// Of `SystemExit`: the code, if it is a number.
     #[serde(default)]
     code: Option<i64>,
@@ -122,6 +125,8 @@ impl Files {
 impl Left {
     fn take(&mut self, note: Note) {
         let mut raised = traceback::whole(&note.name, &note.text, &note.parts);
+        let root = |(name, text): &(String, String)| traceback::whole(name, text, &[]).line();
+        raised.root = note.root.as_ref().map(root);
         for frame in &note.frames {
             traceback::keep(&mut raised.frames, shape::one_line(frame, traceback::FRAME));
         }

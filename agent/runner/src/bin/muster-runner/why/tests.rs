@@ -9,6 +9,9 @@ use super::{Finder, Left, Reason};
 
 const RECORDED: &str = include_str!("../../../../tests/reasons/recorded.txt");
 
+/// Recorded by hand on an H100 with torch 2.11 and NCCL 2.28.9, where each rank was started by itself.
+const OF_A_GPU: &str = include_str!("../../../../tests/reasons/of_a_gpu.txt");
+
 const NOW: Duration = Duration::from_secs(100);
 
 struct Way {
@@ -43,7 +46,10 @@ fn ways() -> Vec<Way> {
                 .collect(),
         }
     };
-    RECORDED.split("#### ").skip(1).map(way).collect()
+    let all = [RECORDED, OF_A_GPU].into_iter();
+    all.flat_map(|text| text.split("#### ").skip(1))
+        .map(way)
+        .collect()
 }
 
 /// Reads the lines as a runner does, with the steps in them.

@@ -44,6 +44,8 @@ pub(super) struct Raised {
     pub(super) left: bool,
     /// What a traceback in its text or the parts of a group say.
     inner: Vec<String>,
+    /// The first exception of its chain, in one line. None: it is the first itself.
+    pub(super) root: Option<String>,
 }
 
 impl Raised {
@@ -51,7 +53,16 @@ impl Raised {
     pub(super) fn line(&self) -> String {
         let said = self.said();
         let colon = if said.is_empty() { "" } else { ": " };
-        cut(format!("{}{colon}{said}", self.name), REASON)
+        let own = format!("{}{colon}{said}", self.name);
+        let lost = self.root.as_ref().filter(|root| is_between_ranks(root));
+        match lost.filter(|_| !is_between_ranks(&own)) {
+            // A script may put its own exception around that of a lost peer, and would pass for the cause.
+            Some(root) => {
+                let root = cut(root.clone(), REASON / 2);
+                format!("{} (from {root})", cut(own, REASON / 2 - 20))
+            }
+            None => cut(own, REASON),
+        }
     }
 
     /// The text, with what the exceptions in it say.
@@ -87,6 +98,8 @@ pub(super) struct Parser {
     raised: Raised,
     /// For how many more lines a header would be that of a thread, a child or a destructor.
     announced: u8,
+    /// The first exception of the chain that the next one belongs to.
+    root: Option<String>,
     /// The exceptions that follow belong to the chain of one that ended nobody.
     chain_aside: bool,
     noise: u8,
@@ -196,6 +209,7 @@ impl Parser {
         self.raised = Raised {
             aside,
             left: torch,
+            root: self.root.take(),
             ..Raised::default()
         };
     }
@@ -289,6 +303,8 @@ impl Parser {
         };
         if chains(text) {
             self.chain_aside = self.raised.aside;
+            let first = || self.raised.line();
+            self.root = Some(self.raised.root.clone().unwrap_or_else(first));
             self.state = State::Idle;
             return Line::Part;
         }
@@ -388,6 +404,12 @@ impl Parser {
             keep(&mut self.raised.frames, frame);
         }
     }
+}
+
+/// Whether a text is of a library that connects ranks.
+fn is_between_ranks(text: &str) -> bool {
+    let names = ["gloo/", "NCCL", "nccl", "c10d", "torch.distributed."];
+    names.iter().any(|name| text.contains(name))
 }
 
 /// Adds a frame. Where there are too many, those of the script stay rather than those of libraries, and

@@ -9,6 +9,7 @@ pub(crate) mod explain;
 pub(crate) mod hardware;
 pub(crate) mod holders;
 pub(crate) mod listing;
+mod raised;
 mod roles;
 pub(crate) mod steps;
 pub(crate) mod table;

@@ -5,6 +5,8 @@
 //! [`RunReport`] for every run that it knows, alive or not. Both describe states ("this is so"),
 //! never commands ("do X now"), so a repeated or lost message does no harm.
 
+mod rank;
+
 use std::{collections::BTreeMap, fmt, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,7 @@ use crate::{
 };
 
 pub use crate::id::RunId;
+pub use rank::{LAST_OUTPUT, RankException, StepsShown};
 
 /// Bytes of the last words of a worker pod. Kubernetes keeps so many of a container's termination message.
 pub const LAST_WORDS_MAX: usize = 4_096;
@@ -451,26 +454,6 @@ impl RunPhase {
     }
 }
 
-/// The beginning of a reason that is only what the rank printed last, because nothing says why it
-/// failed. It is for people.
-pub const LAST_OUTPUT: &str = "last output: ";
-
-/// A Python exception that ended a rank.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RankException {
-    /// The qualified type, as Python prints it.
-    pub name: String,
-    /// Its text in one line, cut where it is too long.
-    pub text: String,
-    /// `FILE:LINE in FUNCTION`, the innermost last. Of many, the script's own and the innermost ones.
-    pub frames: Vec<String>,
-    /// It has left the script: the rank wrote it down then, or torch's hook for such exceptions has printed
-    /// it. Otherwise it was read in the output, and the script may have handled it. A `SystemExit` that
-    /// left the script may be the answer to a signal.
-    pub left_script: bool,
-}
-
 /// What an agent reports about one rank. Times are on the sender's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -505,33 +488,6 @@ fn first_attempt() -> u32 {
 
 fn is_first_attempt(attempt: &u32) -> bool {
     *attempt == first_attempt()
-}
-
-/// What else a rank's output says about its steps. For display to users.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct StepsShown {
-    /// The step at which training ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub total: Option<u64>,
-    /// The newest loss, as it was printed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss: Option<String>,
-    /// The newest speed, as it was printed, with its unit: `9.84 it/s`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<String>,
-    /// The name of the format that found the steps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub format: Option<String>,
-    /// About how many lines were read, as long as none of them had a step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stepless_lines: Option<u64>,
-}
-
-impl StepsShown {
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 impl RankReport {

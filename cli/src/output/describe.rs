@@ -14,11 +14,10 @@ use muster_proto::{convert::jobs, v1};
 
 use super::{
     document::severity,
-    hardware, holders, roles, steps,
+    hardware, holders, raised, roles, steps,
     table::{Table, plain},
     usage, words,
 };
-use crate::commands::follow::culprit;
 
 /// How many of the newest events are shown. `muster events` shows the others.
 pub(crate) const EVENTS_SHOWN: usize = 20;
@@ -161,17 +160,8 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         ],
         &ranks,
     );
-    if let Some(rank) = culprit(&status.ranks).filter(|rank| !rank.frames.is_empty()) {
-        let frames: Vec<_> = rank
-            .frames
-            .iter()
-            .map(|frame| vec![frame.clone()])
-            .collect();
-        page.table(
-            &format!("Raised in rank {}", rank.rank),
-            vec!["FRAME (the innermost last)"],
-            &frames,
-        );
+    if let Some((name, frames)) = raised::table(&status.ranks) {
+        page.table(&name, vec![raised::HEAD], &frames);
     }
     events_of(&mut page, events, now_us);
     page.0
@@ -549,42 +539,6 @@ fn events_of(page: &mut Page, events: &[v1::Event], now_us: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_place_is_shown_where_the_culprit_raised_its_exception() {
-        let rank = |rank: u32, error: &str, frame: &str| v1::RankStatus {
-            rank,
-            state: "exit code 1".into(),
-            first_error: error.into(),
-            frames: vec!["/job/train.py:40 in <module>".into(), frame.into()],
-            ..Default::default()
-        };
-        let victim = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer";
-        let ranks = vec![
-            rank(0, victim, "/job/train.py:9 in reduce"),
-            rank(1, "ValueError: bad", "/job/train.py:7 in load"),
-        ];
-        let status = v1::JobStatus {
-            ranks,
-            ..Default::default()
-        };
-        let of = |status: v1::JobStatus| {
-            let job = v1::Job {
-                status: Some(status),
-                ..Default::default()
-            };
-            super::job(&job, &[], 0, false)
-        };
-        let shown = of(status);
-        let (_, place) = shown.split_once("Raised in rank 1:\n").unwrap();
-        let lines: Vec<&str> = place.lines().take(3).map(str::trim).collect();
-        assert_eq!(
-            lines[1..],
-            ["/job/train.py:40 in <module>", "/job/train.py:7 in load"]
-        );
-        assert!(!shown.contains("in reduce"));
-        assert!(!of(v1::JobStatus::default()).contains("Raised"));
-    }
 
     #[test]
     fn those_who_have_not_joined_are_named() {

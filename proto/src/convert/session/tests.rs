@@ -18,7 +18,7 @@ use muster_core::{
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
         LauncherReport, LauncherState, NestedWorld, Program, RankReport, RunId, RunPhase,
-        RunReport, Seated, Start, StepsShown, Target,
+        RunReport, Seated, Start, StepsShown, Target, WorldReport,
     },
     spec::{Framework, Launch},
 };

@@ -18,6 +18,7 @@ use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 use crate::{
     probe::{Pace, Probes, settings},
     proof::Proof,
+    run_dir::LOGS_MAX_MIB,
     step_formats,
 };
 
@@ -87,6 +88,11 @@ pub struct Flags {
     /// How many members of jobs, without GPUs, this node runs at a time
     #[arg(long, env = "MUSTER_SLOTS", value_name = "N", default_value_t = 1)]
     pub slots: u32,
+    /// Space for the logs of runs that are over, in all; the oldest go first. Each job keeps those of
+    /// its 4 newest generations and of the first that failed. What a run that goes on has written is
+    /// not counted: at most 128 MiB for each rank
+    #[arg(long, env = "MUSTER_LOGS_MAX", value_name = "MIB", default_value_t = LOGS_MAX_MIB)]
+    pub logs_max: u64,
     /// The runner's program; muster-runner beside this one if not given
     #[arg(long, env = "MUSTER_RUNNER", value_name = "PATH")]
     pub runner: Option<PathBuf>,
@@ -248,6 +254,8 @@ pub struct Config {
     pub port_range: Option<PortRange>,
     pub labels: BTreeMap<String, String>,
     pub slots: u32,
+    /// How many bytes the logs of runs that are over may take.
+    pub logs_max: u64,
     pub runner: PathBuf,
     /// Keep launchers ready for the next generation of jobs whose lane uses them.
     pub launchers: bool,
@@ -366,6 +374,7 @@ impl Flags {
                 true => 0,
                 false => self.slots,
             },
+            logs_max: self.logs_max.saturating_mul(1 << 20),
             runner: match &pod {
                 // The other container brings its own.
                 Some(_) => PathBuf::new(),

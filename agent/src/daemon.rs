@@ -30,7 +30,8 @@ use crate::{
     proof::Proof,
     renewal,
     run_dir::Runs,
-    session::Session,
+    session::{Asks, Session},
+    signals::RankSignals,
     state_disk::StateDisk,
     supervisor::{Handle, Order, Supervisor},
 };
@@ -42,7 +43,7 @@ const DRAIN: Duration = Duration::from_secs(3);
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let signals = Signals::catch().context("catch signals")?;
     let _lock = lock::take(&config.state_dir, config.node.as_str())?;
-    let runs = Runs::new(config.holds_runs());
+    let runs = Runs::new(config.holds_runs()).keeping(config.logs_max);
     let open = runs.open().context("list the runs on disk")?;
     if config.senses_only && !open.is_empty() {
         bail!(
@@ -72,21 +73,24 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     let (supervisor, handle) = Supervisor::new(
         config.clone(),
-        host,
+        host.clone(),
         facts.clone(),
         ledger,
         runs.clone(),
         disk,
         shutdown.clone(),
     );
-    let logs = Logs::new(runs, handle.reports.clone(), shutdown.clone());
+    let asks = Asks {
+        logs: Logs::new(runs.clone(), handle.reports.clone(), shutdown.clone()),
+        signals: RankSignals::new(host, runs, shutdown.clone()),
+    };
     let authorities = watch::Sender::new(None);
     let heard = authorities.subscribe();
     let session = Session::new(
         config.clone(),
         handle.clone(),
         facts,
-        logs,
+        asks,
         boot,
         authorities,
         shutdown.clone(),

@@ -16,7 +16,7 @@ use muster_runtime::tasks::Scope;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{run_dir::Runs, supervisor::Reports};
+use crate::{keep::KEPT_PER_JOB, run_dir::Runs, supervisor::Reports};
 
 mod file;
 mod tail;
@@ -64,7 +64,7 @@ impl Logs {
     /// Answers with chunks until one is marked as the end.
     pub(crate) fn read(&mut self, read: LogRead, chunks: mpsc::Sender<LogChunk>) {
         self.reads.retain(|_, open| !open.token.is_cancelled());
-        let refusal = match run_of(&read) {
+        let refusal = match run_of(&read.job_uid, read.generation) {
             _ if self.reads.len() >= READS_MAX => Err(format!(
                 "{READS_MAX} logs are being read from this node, the most there may be"
             )),
@@ -142,18 +142,15 @@ impl Logs {
     }
 }
 
-fn run_of(read: &LogRead) -> Result<RunId, String> {
-    let well_formed = !read.job_uid.is_empty()
-        && read
-            .job_uid
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '-');
-    if !well_formed {
-        return Err(format!("{:.64?} is not the uid of a job", read.job_uid));
+/// The run that a message names. Its name is part of a path.
+pub(crate) fn run_of(job_uid: &str, generation: u64) -> Result<RunId, String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    if job_uid.is_empty() || !job_uid.chars().all(is_part) {
+        return Err(format!("{job_uid:.64?} is not the uid of a job"));
     }
     Ok(RunId {
-        job: JobUid::from(read.job_uid.clone()),
-        generation: Generation(read.generation),
+        job: JobUid::from(job_uid),
+        generation: Generation(generation),
     })
 }
 
@@ -232,9 +229,17 @@ impl Reader {
 
     async fn send(&self, file::Lines { lines, at, lost }: file::Lines) -> Result<(), Unwanted> {
         self.credit.acquire().await.map_err(|_| Unwanted)?.forget();
+        let (lines, raw) = match self.read.raw {
+            true => (Vec::new(), lines),
+            false => {
+                let text = |line: &Vec<u8>| String::from_utf8_lossy(line).into_owned();
+                (lines.iter().map(text).collect(), Vec::new())
+            }
+        };
         let chunk = LogChunk {
             id: self.read.id,
             lines,
+            raw,
             at,
             lost,
             ..LogChunk::default()
@@ -245,6 +250,13 @@ impl Reader {
     /// Tells the user why there is no such log.
     fn why_absent(&self) -> String {
         let (name, run) = (self.log.name(), &self.run);
+        if let Some(emptied) = self.runs.emptied(run) {
+            return format!(
+                "the logs of this generation were removed at {} to make room: the node keeps {} MiB of logs of runs that are over (muster-agent --logs-max)",
+                muster_runner::cri::stamp(emptied.unix_us / 1_000_000, 0).replace(".000000000", ""),
+                emptied.limit >> 20,
+            );
+        }
         let kept = self.runs.generations(&run.job).unwrap_or_default();
         if kept.contains(&run.generation) {
             return format!("{name} is not there: nothing was started that would have written it");
@@ -253,7 +265,7 @@ impl Reader {
             [.., newest] if *newest > run.generation => {
                 let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
                 format!(
-                    "{name} was removed to make room; of this job the node keeps generations {}",
+                    "{name} was removed to make room: of a job a node keeps its {KEPT_PER_JOB} newest generations and the first that failed, of this one {}",
                     kept.join(", ")
                 )
             }

@@ -1,13 +1,14 @@
 //! Where runs lie on disk: `DIR/runs/<job uid>-g<generation>/`, each the directory of one runner.
 //!
 //! Besides the runner's files the agent keeps `accepted.json` (the term and the GPUs), `lost.json`
-//! (when a run without a record of its end was found dead) and `released` (its end is recorded
-//! elsewhere, so only its logs are still useful).
+//! (when a run without a record of its end was found dead), `released` (its end is recorded
+//! elsewhere, so only its logs are still useful; it says how many bytes they are) and `emptied` (its
+//! logs were removed to make room).
 
 use std::{
     fs::{self, DirBuilder},
     io,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -18,31 +19,43 @@ use muster_core::{
     run::{Key, RunId},
 };
 use muster_runner::{RunnerIdentity, record, wire::Status};
+use muster_runtime::clock::Clock;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tracing::warn;
 
-use crate::atomic_file::write_atomic;
+use crate::{
+    atomic_file::write_atomic,
+    keep::{self, Ended, Fate},
+};
 
 const ACCEPTED: &str = "accepted.json";
 const LOST: &str = "lost.json";
 const RELEASED: &str = "released";
+const EMPTIED: &str = "emptied";
 /// Stands between the job and the number in the name of a launcher's directory.
 const LAUNCHER: &str = "-launcher-";
 /// The same mark of older agents, whose launchers served one generation each.
 const LAUNCHER_OLD: &str = "-spare-";
 
-/// How many ended generations of a job keep their logs, the newest first. Users ask for the last
-/// two; two more allow a closer look. The first failed generation is kept as well, because it shows
-/// what started a series of failures. With logs of at most 2 x 64 MiB per rank, a job of 8 ranks
-/// per node holds at most 5 GiB.
-const KEPT_PER_JOB: usize = 4;
-/// How many ended runs a node keeps in all. It bounds jobs whose deletion this node has missed.
-const KEPT_IN_ALL: usize = 64;
+/// What ended runs may take together on a node, in MiB, unless its operator says otherwise: the logs
+/// of four jobs with 8 ranks that wrote all they can, and of any number that wrote little.
+pub(crate) const LOGS_MAX_MIB: u64 = 20 << 10;
 
 /// All runs of one node.
 #[derive(Clone, Debug)]
 pub(crate) struct Runs {
     root: PathBuf,
+    /// How many bytes the runs that are over may take.
+    limit: u64,
+}
+
+/// That the logs of a run were removed to make room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Emptied {
+    /// Microseconds since 1970.
+    pub(crate) unix_us: u64,
+    /// How many bytes ended runs might take then.
+    pub(crate) limit: u64,
 }
 
 /// The agent's own notes about a run.
@@ -101,7 +114,13 @@ impl Runs {
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self {
             root: state_dir.join("runs"),
+            limit: LOGS_MAX_MIB << 20,
         }
+    }
+
+    /// The same, with another bound of what runs that are over may take.
+    pub(crate) fn keeping(self, limit: u64) -> Self {
+        Self { limit, ..self }
     }
 
     pub(crate) fn dir(&self, run: &RunId) -> PathBuf {
@@ -202,49 +221,79 @@ impl Runs {
     /// Marks a run as acknowledged, and removes the oldest runs beyond those that are kept.
     pub(crate) fn release(&self, run: &RunId) -> io::Result<()> {
         let dir = self.dir(run);
-        if dir.exists() {
-            write_atomic(&dir.join(RELEASED), "")?;
+        if dir.exists() && !dir.join(RELEASED).exists() {
+            // Nothing is written to the directory of a run that is over.
+            write_atomic(&dir.join(RELEASED), bytes_below(&dir)?.to_string())?;
         }
-        for old in self.beyond_kept()? {
-            remove(&self.dir(&old))?;
+        let (ended, live): (Vec<RunId>, Vec<RunId>) =
+            { self.all()?.into_iter() }.partition(|run| self.is_released(run));
+        let live = live.into_iter().map(|run| run.job).collect();
+        let ended = ended.into_iter().map(|run| self.ended(run)).collect();
+        for fate in keep::beyond(ended, &live, self.limit, |run| self.has_failed(run)) {
+            match fate {
+                Fate::Remove(run) => remove(&self.dir(&run))?,
+                Fate::Empty(run) => self.empty(&run)?,
+            }
         }
         Ok(())
     }
 
-    /// Generations of a job that have a directory here, in ascending order.
+    fn ended(&self, run: RunId) -> Ended {
+        let dir = self.dir(&run);
+        let released = dir.join(RELEASED);
+        let is_emptied = dir.join(EMPTIED).exists();
+        // Older agents wrote no number.
+        let noted = fs::read_to_string(&released).ok();
+        let noted = noted.and_then(|text| text.trim().parse().ok());
+        Ended {
+            bytes: match noted.filter(|_| !is_emptied) {
+                Some(bytes) => bytes,
+                None => bytes_below(&dir).unwrap_or_default(),
+            },
+            at: fs::metadata(&released).and_then(|m| m.modified()).ok(),
+            is_emptied,
+            run,
+        }
+    }
+
+    /// Removes all that a run has left, and notes that.
+    fn empty(&self, run: &RunId) -> io::Result<()> {
+        let dir = self.dir(run);
+        let note = Emptied {
+            unix_us: Clock::unix(0).now_us(),
+            limit: self.limit,
+        };
+        // The note comes first, so that nothing is gone unsaid if this is interrupted.
+        write_json(&dir.join(EMPTIED), &note)?;
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if [EMPTIED, RELEASED]
+                .iter()
+                .any(|kept| entry.file_name() == *kept)
+            {
+                continue;
+            }
+            match entry.file_type()?.is_dir() {
+                true => fs::remove_dir_all(entry.path())?,
+                false => fs::remove_file(entry.path())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the logs of a run were removed to make room.
+    pub(crate) fn emptied(&self, run: &RunId) -> Option<Emptied> {
+        read_json(&self.dir(run).join(EMPTIED))
+    }
+
+    /// Generations of a job whose logs are here, in ascending order.
     pub(crate) fn generations(&self, job: &JobUid) -> io::Result<Vec<Generation>> {
         Ok(self
             .all()?
             .into_iter()
-            .filter(|run| run.job == *job)
+            .filter(|run| run.job == *job && !self.dir(run).join(EMPTIED).exists())
             .map(|run| run.generation)
             .collect())
-    }
-
-    fn beyond_kept(&self) -> io::Result<Vec<RunId>> {
-        let mut released: Vec<RunId> = self
-            .all()?
-            .into_iter()
-            .filter(|run| self.is_released(run))
-            .collect();
-        let (mut kept, mut beyond) = (Vec::new(), Vec::new());
-        released.sort_by(|a, b| a.job.cmp(&b.job).then(a.generation.cmp(&b.generation)));
-        for of_job in released.chunk_by(|a, b| a.job == b.job) {
-            let (old, new) = of_job.split_at(of_job.len().saturating_sub(KEPT_PER_JOB));
-            let first_failed = old.iter().find(|run| self.has_failed(run));
-            kept.extend(new.iter().chain(first_failed).cloned());
-            beyond.extend(old.iter().filter(|run| Some(*run) != first_failed).cloned());
-        }
-        if kept.len() > KEPT_IN_ALL {
-            let age = |run: &RunId| {
-                fs::metadata(self.dir(run).join(RELEASED))
-                    .and_then(|m| m.modified())
-                    .ok()
-            };
-            kept.sort_by_cached_key(age);
-            beyond.extend(kept.drain(..kept.len() - KEPT_IN_ALL));
-        }
-        Ok(beyond)
     }
 
     /// Whether a run failed, as far as this node can tell: it ended neither well nor by a planned
@@ -284,6 +333,26 @@ impl Runs {
         }
         Ok(())
     }
+}
+
+/// What a directory takes on disk, with all below it. Links are not followed.
+fn bytes_below(dir: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let about = match entry.metadata() {
+            Ok(about) => about,
+            // It was only there for a moment.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        };
+        // The unit of `blocks` is 512 bytes, whatever the file system's own is.
+        bytes += about.blocks() * 512;
+        if about.is_dir() {
+            bytes += bytes_below(&entry.path())?;
+        }
+    }
+    Ok(bytes)
 }
 
 fn remove(dir: &Path) -> io::Result<()> {
@@ -402,6 +471,33 @@ mod tests {
             all,
             "a run that is not there is nothing"
         );
+    }
+
+    #[test]
+    fn a_run_that_is_emptied_leaves_a_note_and_no_log() {
+        let (_dir, runs) = with(&[("a", 1), ("b", 1), ("b", 2)]);
+        for run in [run("a", 1), run("b", 1), run("b", 2)] {
+            let logs = runs.dir(&run).join(record::LOGS);
+            fs::create_dir_all(&logs).unwrap();
+            fs::write(logs.join("rank-0.log"), vec![b'x'; 100 << 10]).unwrap();
+        }
+        let runs = runs.keeping(150 << 10);
+        runs.release(&run("a", 1)).unwrap();
+        assert_eq!(runs.emptied(&run("a", 1)), None, "there is room");
+        runs.release(&run("b", 1)).unwrap();
+        // Of job b a run goes on, so the run of job a goes first.
+        assert_eq!(runs.emptied(&run("a", 1)).unwrap().limit, 150 << 10);
+        assert!(!runs.dir(&run("a", 1)).join(record::LOGS).exists());
+        assert_eq!(runs.emptied(&run("b", 1)), None);
+        assert_eq!(runs.generations(&JobUid::from("a")).unwrap(), []);
+        assert_eq!(runs.open().unwrap(), [run("b", 2)]);
+        // What is released twice is as much as before, and a run that goes on is never emptied.
+        runs.release(&run("b", 1)).unwrap();
+        runs.clone().keeping(0).release(&run("b", 1)).unwrap();
+        assert_eq!(runs.emptied(&run("b", 1)), None, "it ended last");
+        assert!(runs.dir(&run("b", 2)).join(record::LOGS).exists());
+        runs.purge(&run("a", 1)).unwrap();
+        assert!(!runs.dir(&run("a", 1)).exists());
     }
 
     #[test]

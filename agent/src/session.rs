@@ -55,6 +55,7 @@ use crate::{
     probe::Facts,
     proof::{Proof, ProofError},
     renewal::{AuthorityNews, known_authorities},
+    signals::RankSignals,
     supervisor::{Handle, Order},
 };
 
@@ -78,11 +79,18 @@ const LOGS_MAX: usize = 8;
 /// The hello's sequence number. Heartbeats are counted from 1.
 const HELLO: u64 = 0;
 
+/// What the coordinator may ask of a node beside its desired state.
+pub(crate) struct Asks {
+    pub(crate) logs: Logs,
+    pub(crate) signals: RankSignals,
+}
+
 pub(crate) struct Session {
     config: Arc<Config>,
     handle: Handle,
     facts: Facts,
     logs: Logs,
+    signals: RankSignals,
     boot: Boot,
     shutdown: CancellationToken,
     /// Identifies this process among all agents that this node ever had.
@@ -140,7 +148,7 @@ impl Session {
         config: Arc<Config>,
         handle: Handle,
         facts: Facts,
-        logs: Logs,
+        asks: Asks,
         boot: Boot,
         authorities: AuthorityNews,
         shutdown: CancellationToken,
@@ -149,7 +157,8 @@ impl Session {
             config,
             handle,
             facts,
-            logs,
+            logs: asks.logs,
+            signals: asks.signals,
             boot,
             shutdown,
             incarnation: entropy(),
@@ -392,6 +401,7 @@ impl Session {
             Some(Down::LogRead(read)) => self.logs.read(read, wire.chunks.clone()),
             Some(Down::LogCredit(credit)) => self.logs.credit(credit.id, credit.chunks),
             Some(Down::LogCancel(cancel)) => self.logs.cancel(cancel.id),
+            Some(Down::SignalRanks(order)) => self.signals.send(order, wire.control.downgrade()),
             Some(Down::Welcome(_)) => return Err(End::Unwelcome),
             Some(Down::Heartbeat(reply)) => self.heard(reply.sequence, reply.unix_us, wire).await,
             Some(Down::Authorities(authorities)) => {

@@ -19,11 +19,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     boot::Boot,
     config::Config,
+    host::NoHost,
     logs::Logs,
     probe::{Facts, Probes},
     proof::Proof,
     run_dir::Runs,
-    session::Session,
+    session::{Asks, Session},
+    signals::RankSignals,
     supervisor::{Handle, ORDERS_MAX, Order, Reports},
 };
 
@@ -69,6 +71,7 @@ impl SimulatedAgent {
             labels: [("rack", "r1"), ("zone", "a")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
+            logs_max: 0,
             slots: 1,
             runner: PathBuf::new(),
             launchers: false,
@@ -98,11 +101,11 @@ impl SimulatedAgent {
             pulse: pulse.subscribe(),
             end_session: end_session.subscribe(),
         };
-        let logs = Logs::new(
-            Runs::new(&config.state_dir),
-            reports.subscribe(),
-            shutdown.clone(),
-        );
+        let runs = Runs::new(&config.state_dir);
+        let asks = Asks {
+            logs: Logs::new(runs.clone(), reports.subscribe(), shutdown.clone()),
+            signals: RankSignals::new(Arc::new(NoHost), runs, shutdown.clone()),
+        };
         let fixed = NodeReport {
             address: config.address.to_string(),
             agent_version: muster_runtime::version::version().to_owned(),
@@ -124,7 +127,7 @@ impl SimulatedAgent {
             config,
             handle,
             Facts::unprobed(fixed),
-            logs,
+            asks,
             Boot::of_machine(),
             watch::Sender::new(None),
             shutdown,

@@ -105,6 +105,7 @@ pub(crate) enum Command {
     Describe(commands::describe::Describe),
     Explain(commands::explain::Explain),
     Logs(commands::logs::Logs),
+    Signal(commands::signal::Signal),
     Scale(commands::scale::Scale),
     Suspend(commands::suspend::Suspend),
     Resume(commands::suspend::Resume),

@@ -53,9 +53,14 @@ impl Context {
 
     /// Writes data. The text brings its own line ends.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
+        self.print_bytes(text.as_bytes())
+    }
+
+    /// The same for what need not be a text.
+    pub(crate) fn print_bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         self.clear_live();
         let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())
+        out.write_all(bytes)
             .and_then(|()| out.flush())
             .map_err(Failure::output)
     }

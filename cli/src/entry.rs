@@ -8,7 +8,7 @@ use crate::{
     args::{Cli, Command},
     commands::{
         access, cancel, completion, config, convert, cordon, delete, describe, explain, get, login,
-        logs, replay, run, scale, submit, suspend, topology, validate, version, wait,
+        logs, replay, run, scale, signal, submit, suspend, topology, validate, version, wait,
     },
     context::Context,
     fail::Failure,
@@ -47,6 +47,7 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Describe(args) => describe::describe(cx, args).await,
         Command::Explain(args) => explain::explain(cx, args).await,
         Command::Logs(args) => logs::logs(cx, args).await,
+        Command::Signal(args) => signal::signal(cx, args).await,
         Command::Scale(args) => scale::scale(cx, args).await,
         Command::Suspend(args) => suspend::suspend(cx, args).await,
         Command::Resume(args) => suspend::resume(cx, args).await,
@@ -93,8 +94,13 @@ pub(crate) fn refuse(mut error: clap::Error) -> ExitCode {
         let words: Vec<String> = words
             .map(|word| word.to_string_lossy().into_owned())
             .collect();
-        let tip = tips::tip(&crate::command(), &words, flag);
+        let mut root = crate::command();
+        root.build();
+        let tip = tips::tip(&root, &words, flag);
+        // clap shows its guess in the usage too.
+        let usage = tips::named(&root, &words).clone().render_usage();
         error.remove(ContextKind::SuggestedArg);
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
         if let Some(tip) = tip {
             error.insert(
                 ContextKind::Suggested,

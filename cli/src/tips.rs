@@ -49,7 +49,7 @@ pub(crate) fn tip(root: &Command, words: &[String], flag: &str) -> Option<String
 }
 
 /// The command of the tree that the words name. Words that are no command are flags and their values.
-fn named<'c>(root: &'c Command, words: &[String]) -> &'c Command {
+pub(crate) fn named<'c>(root: &'c Command, words: &[String]) -> &'c Command {
     let below = |command: &'c Command, word: &String| command.find_subcommand(word);
     words.iter().fold(root, |command, word| {
         below(command, word).unwrap_or(command)

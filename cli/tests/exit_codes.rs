@@ -121,6 +121,12 @@ fn a_wrong_command_line_is_2() {
         let (code, out, error) = run(args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {error}");
         assert!(error.contains(says), "{args:?} says {error}");
+        if args.contains(&"--tee") {
+            assert!(
+                error.contains("Usage: muster run [OPTIONS]") && !error.contains("deadline"),
+                "{error}"
+            );
+        }
         let tips = error
             .lines()
             .filter(|line| line.trim_start().starts_with("tip:"));

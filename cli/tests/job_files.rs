@@ -79,8 +79,8 @@ fn a_program_without_arguments_is_a_job() {
         (&tensorflow, "/app/run.sh"),
     ] {
         let (_, spec) = accepted(file.as_bytes(), "/here", None).check().unwrap();
-        let roles = spec.roles.iter().map(|role| (&role.command, &role.args));
-        let (command, args) = roles.last().unwrap_or((&spec.command, &spec.args));
+        let mut roles = spec.roles.iter().map(|role| (&role.command, &role.args));
+        let (command, args) = roles.next_back().unwrap_or((&spec.command, &spec.args));
         assert_eq!(
             (command.join(" "), args.join(" ")),
             (program.into(), String::new()),

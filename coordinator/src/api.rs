@@ -6,8 +6,8 @@
 //! | `jobs`, `nodes`, `events` | what users call |
 //! | `context` | what every service needs |
 //! | `job` | one job in requests and answers |
-//! | `wait`, `explain`, `logs` | the larger calls of the job service |
-//! | `agents`, `connections` | the agents' sessions, and log reads through them |
+//! | `wait`, `explain`, `logs`, `signal` | the larger calls of the job service |
+//! | `agents`, `connections` | the agents' sessions, and log reads and signals through them |
 //! | `usages` | the last usage of each node |
 //! | `feed`, `watch` | streams to clients: bounded, latest state, ended with a reason |
 //! | `authorize` | what each method asks of its caller |
@@ -54,6 +54,7 @@ mod logs;
 mod nodes;
 mod page;
 mod reflection;
+mod signal;
 mod status;
 mod usages;
 mod wait;

@@ -27,6 +27,7 @@ pub mod node_report;
 pub mod period;
 pub mod protocol;
 pub mod run;
+pub mod signal;
 pub mod spec;
 pub mod time;
 pub mod usage;

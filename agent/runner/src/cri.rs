@@ -1,11 +1,22 @@
 //! The log line format of Kubernetes' container runtimes: `TIME STREAM F|P TEXT`, time in UTC with
 //! nanoseconds.
 //!
-//! `F` ends a line, `P` is a piece of a longer one. Log collectors read this format as it is.
+//! `F` ends a line, `P` is a piece of a longer one. Log collectors read this format as it is. A tag
+//! may have more after a colon, which they leave alone: `F:E` is the end of a stream that had no
+//! newline there, and `F:M` is a line that nobody wrote but Muster.
 
 /// The longest text of one log line. A longer line is cut into pieces. containerd and CRI-O use the
 /// same limit.
 pub const MAX_TEXT: usize = 16 << 10;
+
+/// The tag of a line with its newline.
+pub const FULL: &str = "F";
+/// The tag of a piece of a line, whose end follows.
+pub const PIECE: &str = "P";
+/// The tag of a last line without a newline. Whoever knows only the first letter ends the line there.
+pub const END: &str = "F:E";
+/// The tag of a line that is Muster's own.
+pub const OURS: &str = "F:M";
 
 /// Formats UNIX time as `2026-11-21T11:35:28.123456789Z`.
 pub fn stamp(seconds: u64, nanos: u32) -> String {

@@ -117,17 +117,23 @@ pub fn environment(pid: i32) -> io::Result<Vec<u8>> {
     first
 }
 
+/// Signals exactly this process, if it still lives.
+pub fn send(stat: &Stat, signal: Signal) {
+    let _ = self::signal(stat.pid, stat.start_time, signal);
+}
+
 /// Signals exactly this process. It opens the descriptor first and compares the start time
 /// afterwards, so that a process that has reused the pid is left alone.
-pub fn send(stat: &Stat, signal: Signal) {
-    let Some(pid) = Pid::from_raw(stat.pid) else {
-        return;
-    };
-    if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty())
-        && Stat::of(stat.pid).is_ok_and(|now| now.start_time == stat.start_time)
-    {
-        let _ = pidfd_send_signal(fd, signal);
+///
+/// # Errors
+/// The process has ended, or belongs to another user.
+pub fn signal(pid: i32, start_time: u64, signal: Signal) -> io::Result<()> {
+    let gone = || io::Error::from(rustix::io::Errno::SRCH);
+    let fd = pidfd_open(Pid::from_raw(pid).ok_or_else(gone)?, PidfdFlags::empty())?;
+    if Stat::of(pid)?.start_time != start_time {
+        return Err(gone());
     }
+    Ok(pidfd_send_signal(fd, signal)?)
 }
 
 /// The id of this boot. Pids and start times have no meaning across two boots.

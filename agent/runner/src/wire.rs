@@ -191,6 +191,13 @@ pub enum Command {
         grace_ms: u64,
         reason: String,
     },
+    /// Sends a signal to the rank's own process, and to none that it has started. It is refused if the
+    /// rank does not run.
+    Signal {
+        rank: u32,
+        /// Its number.
+        signal: i32,
+    },
     /// Says when the coordinator was heard, for a job with `fence_after_ms`.
     Renew {
         heard_us: u64,
@@ -407,13 +414,14 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 13] = [
+    const KNOWN: [&str; 14] = [
         "park",
         "adopt",
         "fork",
         "preload",
         "start",
         "restart",
+        "signal",
         "stop",
         "renew",
         "status",

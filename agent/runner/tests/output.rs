@@ -37,8 +37,8 @@ fn logs_are_in_the_format_of_container_runtimes() {
     let expected = [
         ("stderr", "F", "err"),
         ("stderr", "F", "launcher"),
-        ("stdout", "F", "no end"),
         ("stdout", "F", "out"),
+        ("stdout", "F:E", "no end"),
     ];
     assert_eq!(lines, expected);
     assert!(rig.log("launcher.log").contains("rank 0 ended as 0"));

@@ -44,8 +44,9 @@ struct Part {
 /// The result of one read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lines {
-    /// Empty if nothing more is written yet.
-    pub(super) lines: Vec<String>,
+    /// Byte for byte as the runner wrote them, without their newlines. Empty if nothing more is
+    /// written yet.
+    pub(super) lines: Vec<Vec<u8>>,
     /// Where the log continues after them.
     pub(super) at: u64,
     /// How many bytes before them were removed before they were read.
@@ -230,7 +231,7 @@ impl RunLog {
         }
     }
 
-    fn whole_lines(&mut self) -> Vec<String> {
+    fn whole_lines(&mut self) -> Vec<Vec<u8>> {
         let Some(last) = self.partial.iter().rposition(|b| *b == b'\n') else {
             return Vec::new();
         };
@@ -239,13 +240,13 @@ impl RunLog {
         self.at += lines.len() as u64;
         lines[..last]
             .split(|b| *b == b'\n')
-            .map(|line| String::from_utf8_lossy(line).into_owned())
+            .map(<[u8]>::to_vec)
             .collect()
     }
 
-    fn take(&mut self, bytes: usize) -> String {
+    fn take(&mut self, bytes: usize) -> Vec<u8> {
         self.at += bytes as u64;
-        String::from_utf8_lossy(&self.partial.drain(..bytes).collect::<Vec<u8>>()).into_owned()
+        self.partial.drain(..bytes).collect()
     }
 }
 
@@ -309,8 +310,12 @@ mod tests {
             if more.lines.is_empty() {
                 return lines;
             }
-            lines.extend(more.lines);
+            lines.extend(more.lines.into_iter().map(text));
         }
+    }
+
+    fn text(line: Vec<u8>) -> String {
+        String::from_utf8_lossy(&line).into_owned()
     }
 
     /// Rotates the log as the runner does.
@@ -439,7 +444,7 @@ mod tests {
         assert_eq!(
             lines,
             Lines {
-                lines: vec!["0000001".into()],
+                lines: vec![b"0000001".to_vec()],
                 at: 16,
                 lost: 8
             }
@@ -470,7 +475,7 @@ mod tests {
             let lines = log.next_lines().await.unwrap();
             next += lines.lost / 8;
             for line in &lines.lines {
-                assert_eq!(line.parse::<u64>().unwrap(), next);
+                assert_eq!(text(line.clone()).parse::<u64>().unwrap(), next);
                 next += 1;
             }
             at += lines.lost + 8 * lines.lines.len() as u64;
@@ -491,7 +496,7 @@ mod tests {
         for n in 0..5 {
             append(&path, &format!("{n}a\n{n}b\n"));
             if n == 0 {
-                assert_eq!(slow.next_lines().await.unwrap().lines, ["0a", "0b"]);
+                assert_eq!(slow.next_lines().await.unwrap().lines, [b"0a", b"0b"]);
             }
             if n < 4 {
                 rotate(&path, &mut start);
@@ -499,7 +504,7 @@ mod tests {
         }
         // The runner keeps bytes 18 to 30 of 0 to 30.
         let late = Lines {
-            lines: vec!["3a".into(), "3b".into()],
+            lines: vec![b"3a".to_vec(), b"3b".to_vec()],
             at: 24,
             lost: 12,
         };
@@ -507,7 +512,7 @@ mod tests {
         assert_eq!(
             slow.next_lines().await.unwrap(),
             Lines {
-                lines: vec!["4a".into(), "4b".into()],
+                lines: vec![b"4a".to_vec(), b"4b".to_vec()],
                 at: 30,
                 lost: 0
             }
@@ -525,8 +530,8 @@ mod tests {
             again.seek(from);
             let lines = again.next_lines().await.unwrap();
             assert_eq!(
-                (lines.lost, lines.lines[0].as_str()),
-                (lost, text),
+                (lines.lost, &lines.lines[0][..]),
+                (lost, text.as_bytes()),
                 "from {from}"
             );
         }

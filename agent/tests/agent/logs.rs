@@ -1,7 +1,9 @@
 //! Rank logs over the session.
 
 use muster_core::run::RunPhase;
-use muster_proto::v1::{LogCancel, LogCredit, LogRead, coordinator_message::Message as Down};
+use muster_proto::v1::{
+    LogCancel, LogCredit, LogRead, SignalRanks, coordinator_message::Message as Down,
+};
 
 use crate::rig::{
     Coordinator, Node, Session,
@@ -253,4 +255,106 @@ async fn what_cannot_be_read_says_why() {
         assert_eq!(ended(&session, id), Some(why));
     }
     assert_eq!(session.phase(&run("job-a", 1)), Some(&RunPhase::Running));
+}
+
+/// Bytes that are no text, lines that do not end, and both streams.
+const AWKWARD: &str = r#"trap 'echo got it; exit 0' USR1
+printf 'one\r\n\377\376\000 two\r 50%%\r100%%\n'
+printf 'err\300\n' >&2
+printf 'caf\303'; sleep 0.4; printf '\251 and'; sleep 0.4; printf ' more\nno end'
+echo step 7 >&2
+while [ ! -e "$OUT/go" ]; do sleep 0.02; done
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_is_sent_byte_for_byte_and_a_signal_once() {
+    let mut coordinator = Coordinator::start().await;
+    let mut node = Node::new("n1");
+    node.script("train.py", AWKWARD);
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 1).await;
+    session.desire(vec![node.running("job-a", 1)]).await;
+    let id = run("job-a", 1);
+    session
+        .until("step 7", |s| {
+            let rank = s.run(&id).and_then(|r| r.ranks.first());
+            rank.is_some_and(|rank| rank.last_step == Some(7))
+        })
+        .await;
+    let signal = |id, job_uid: &str, ranks: &[u32]| {
+        Down::SignalRanks(SignalRanks {
+            id,
+            job_uid: job_uid.into(),
+            generation: 1,
+            ranks: ranks.to_vec(),
+            signal: 10,
+        })
+    };
+    for (id, job, ranks, missed) in [
+        (
+            1,
+            "../job-a",
+            &[0][..],
+            vec![(0, "\"../job-a\" is not the uid of a job")],
+        ),
+        (
+            2,
+            "job-b",
+            &[0],
+            vec![(0, "it does not run on this node now")],
+        ),
+        (3, "job-a", &[4], vec![(4, "rank 4 has not started yet")]),
+        (4, "job-a", &[0], vec![]),
+    ] {
+        session.say(signal(id, job, ranks)).await;
+        session
+            .until("an answer", |s| {
+                s.signalled.iter().any(|answer| answer.id == id)
+            })
+            .await;
+        let answer = session.signalled.last().unwrap();
+        let told: Vec<(u32, &str)> = { answer.missed.iter() }
+            .map(|(rank, why)| (*rank, why.as_str()))
+            .collect();
+        assert_eq!(told, missed, "{job}");
+    }
+    session
+        .until("its end", |s| s.run(&id).is_some_and(|r| r.phase.is_over()))
+        .await;
+    session
+        .say(Down::LogRead(LogRead {
+            raw: true,
+            ..read(5)
+        }))
+        .await;
+    session
+        .until("the end of the read", |s| ended(s, 5).is_some())
+        .await;
+    let chunks = session.chunks.iter().filter(|chunk| chunk.id == 5);
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    for line in chunks.flat_map(|chunk| &chunk.raw) {
+        let parts: Vec<&[u8]> = line.splitn(4, |b| *b == b' ').collect();
+        let stream = match parts[1] {
+            b"stdout" => &mut out,
+            _ => &mut err,
+        };
+        stream.extend_from_slice(parts[3]);
+        if parts[2] == b"F" {
+            stream.push(b'\n');
+        }
+    }
+    let expected = b"one\r\n\xff\xfe\0 two\r 50%\r100%\ncaf\xc3\xa9 and more\nno endgot it\n";
+    assert_eq!(out, expected, "{}", String::from_utf8_lossy(&out));
+    assert_eq!(
+        err,
+        b"err\xc0\nstep 7\n",
+        "{}",
+        String::from_utf8_lossy(&err)
+    );
+    assert!(
+        session
+            .chunks
+            .iter()
+            .all(|chunk| chunk.id != 5 || chunk.lines.is_empty())
+    );
 }

@@ -32,12 +32,14 @@ use steps::Steps;
 /// Muster about the log (a node cannot be asked, a part is no longer kept) go to stderr.
 ///
 /// A node keeps the newest 64 to 128 MiB of each log, for a job's four newest generations and for
-/// the first that failed.
+/// the first that failed, and so much of runs that are over as its operator allows (20 GiB). What is
+/// gone is said; if nothing could be shown, the exit code is 1.
 ///
 /// On a terminal, colours are kept, sequences that move the cursor are left out, and other control
-/// characters are shown as ^[ and the like. In a pipe or a file, and with --raw, the text is
-/// printed as it was written. A line that has not ended, such as a progress bar, is printed as far
-/// as it goes; if another rank's line follows, the rest goes on in a new line.
+/// characters are shown as ^[ and the like. In a pipe or a file the text is printed as it was
+/// written. A line that has not ended, such as a progress bar, is printed as far as it goes; if
+/// another rank's line follows, the rest goes on in a new line. With --raw nothing is added, not
+/// even that newline: what is printed of a rank is byte for byte what it wrote.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -160,8 +162,15 @@ pub(crate) async fn follow_all(
         step_formats: None,
     };
     // The first generation may be over before this request.
-    print(cx, client, named, &args, 1).await
+    match print(cx, client, named, &args, 1).await {
+        // Whoever follows a job wants to know of the job, and has read what is missing.
+        Err(Failure::Request(why)) if why == NOTHING => Ok(()),
+        outcome => outcome,
+    }
 }
+
+/// Said after the notices that tell why.
+const NOTHING: &str = "nothing of the log could be shown";
 
 /// `since`: the generation to follow from. 0: the current one.
 async fn print(
@@ -177,10 +186,17 @@ async fn print(
         timestamps: args.timestamps,
         launcher: args.launcher,
         screen,
+        exact: args.raw,
     };
     let mut merge = Merge::new(style, Instant::now());
     merge.steps = steps(client, named, args).await?;
+    if args.raw && !args.follow {
+        // Every line is printed whole, whatever other ranks write meanwhile.
+        merge.hold();
+    }
     let mut away = Away::default();
+    // Something of the log is missing, and nothing of it was shown.
+    let (mut lacks, mut shown) = (false, false);
     loop {
         let positions = merge.positions();
         let fixed = args.generation.is_some() || !args.follow;
@@ -189,6 +205,7 @@ async fn print(
             rank: args.rank,
             node: args.node.clone().unwrap_or_default(),
             member: args.member.clone().unwrap_or_default(),
+            raw: !screen && !args.steps,
             launcher: args.launcher,
             generation: args.generation.unwrap_or(0),
             previous: args.previous,
@@ -209,7 +226,7 @@ async fn print(
                 loop {
                     let due = merge.due();
                     if args.follow && due.is_some_and(|due| due <= Instant::now()) {
-                        cx.print(&merge.flush(Instant::now()))?;
+                        cx.print_bytes(&merge.flush(Instant::now()))?;
                         continue;
                     }
                     let next = match due {
@@ -219,28 +236,33 @@ async fn print(
                     match next {
                         Ok(Ok(Some(part))) => {
                             away.is_back(cx);
+                            lacks |= !part.notice.is_empty();
+                            shown |= !(part.lines.is_empty() && part.raw.is_empty());
                             take(cx, &mut merge, part)?;
                             if merge.is_full() {
-                                cx.print(&merge.flush(Instant::now()))?;
+                                cx.print_bytes(&merge.flush(Instant::now()))?;
                             }
                         }
                         Ok(Ok(None)) => {
-                            cx.print(&merge.finish(Instant::now()))?;
+                            cx.print_bytes(&merge.finish(Instant::now()))?;
                             if let Some(advice) = merge.steps.as_ref().and_then(Steps::advice) {
                                 cx.warn(advice);
                             }
-                            return Ok(());
+                            return match lacks && !shown {
+                                true => Err(Failure::request(NOTHING)),
+                                false => Ok(()),
+                            };
                         }
                         Ok(Err(status)) => break status,
                         // All ranks pause. Without -f a slow node must not break the order, so wait
                         // for the end.
-                        Err(_) if args.follow => cx.print(&merge.flush(Instant::now()))?,
+                        Err(_) if args.follow => cx.print_bytes(&merge.flush(Instant::now()))?,
                         Err(_) => merge.hold(),
                     }
                 }
             }
         };
-        cx.print(&merge.flush(Instant::now()))?;
+        cx.print_bytes(&merge.flush(Instant::now()))?;
         if !args.follow {
             return Err(client.failure(ended));
         }
@@ -278,5 +300,8 @@ fn take(cx: &Context, merge: &mut Merge, part: LogsResponse) -> Result<(), Failu
         cx.warn(crate::output::table::plain(&part.notice));
     }
     merge.add(part, Instant::now());
+    for remark in merge.take_remarks() {
+        cx.warn(crate::output::table::plain(&remark));
+    }
     Ok(())
 }

@@ -31,6 +31,7 @@ pub(crate) struct Cardboard {
     /// A cancel without an answer here is refused; a scale is never answered.
     pub(crate) cancel: Answers<CancelResponse>,
     pub(crate) scale: Answers<ScaleResponse>,
+    pub(crate) signal: Answers<SignalResponse>,
     pub(crate) heard: Mutex<Vec<String>>,
 }
 
@@ -100,6 +101,15 @@ impl JobService for Cardboard {
             .map(Response::new)
     }
 
+    async fn signal(&self, request: Request<SignalRequest>) -> Answer<SignalResponse> {
+        let request = request.into_inner();
+        let heard = format!(
+            "signal {} rank {:?} node {:?}",
+            request.signal, request.rank, request.node
+        );
+        self.next(heard, &self.signal)
+    }
+
     async fn suspend(&self, _: Request<SuspendRequest>) -> Answer<SuspendResponse> {
         Err(Status::failed_precondition(
             "job default/digits is Succeeded and cannot be suspended or resumed",
@@ -125,8 +135,11 @@ impl JobService for Cardboard {
             .map(|position| position.at)
             .collect();
         let heard = format!(
-            "logs rank {:?} tail {:?} follow {} from {from:?}",
-            request.rank, request.tail, request.follow
+            "logs rank {:?} tail {:?} follow {} from {from:?}{}",
+            request.rank,
+            request.tail,
+            request.follow,
+            if request.raw { "" } else { " as text" }
         );
         let items = self.next(heard, &self.logs)?.into_inner();
         Ok(Response::new(stream::iter(items).boxed()))

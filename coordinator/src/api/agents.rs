@@ -23,7 +23,7 @@ use muster_proto::{
 };
 use muster_rpc::{Caller, Identity};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     time::timeout,
 };
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -55,6 +55,9 @@ const RENEWALS_APART: Duration = Duration::from_millis(20);
 
 /// Log reads through one session at a time: enough for `logs -f` of all 256 ranks of a node, twice.
 const READS_MAX: usize = 512;
+
+/// Signals of one session that wait for their answer. A script may send one to each rank of a node.
+const SIGNALS_MAX: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Agents(pub Context);
@@ -112,6 +115,7 @@ async fn serve(
         log_commands,
         out,
         reads: BTreeMap::new(),
+        signals: BTreeMap::new(),
         published: None,
         trust_told: 0,
     };
@@ -185,6 +189,8 @@ struct Session<'a> {
     out: &'a Out<v1::CoordinatorMessage>,
     /// The readers, by the id of their read.
     reads: BTreeMap<u64, mpsc::Sender<v1::LogChunk>>,
+    /// Who waits for the answer about a signal, by its id.
+    signals: BTreeMap<u64, oneshot::Sender<v1::RanksSignalled>>,
     /// The desired state sent last.
     published: Option<Arc<Desired>>,
     /// Which change of the authorities the agent was told last.
@@ -268,6 +274,13 @@ impl Session<'_> {
                 return self.tell_authorities().await;
             }
             Some(FromAgent::Log(chunk)) => return self.chunk(chunk).await,
+            Some(FromAgent::Signalled(answer)) => {
+                if let Some(waits) = self.signals.remove(&answer.id) {
+                    // Whoever has given up needs no answer.
+                    let _ = waits.send(answer);
+                }
+                return Ok(());
+            }
             Some(FromAgent::Report(report)) => Input::Report {
                 session,
                 report: wire::node_report_from_wire(report).map_err(status::malformed)?,
@@ -357,6 +370,16 @@ impl Session<'_> {
             }
             LogCommand::Cancel { id } if self.reads.remove(&id).is_some() => {
                 self.send(ToAgent::LogCancel(v1::LogCancel { id })).await
+            }
+            LogCommand::Signal(signal) => {
+                let (signal, answer) = *signal;
+                self.signals.retain(|_, waits| !waits.is_closed());
+                // The end of the channel tells the caller that nobody answers.
+                if self.signals.len() < SIGNALS_MAX {
+                    self.signals.insert(signal.id, answer);
+                    self.send(ToAgent::SignalRanks(signal)).await?;
+                }
+                Ok(())
             }
             // The read is over already.
             LogCommand::Credit(_) | LogCommand::Cancel { .. } => Ok(()),

@@ -72,7 +72,7 @@ const fn once(verb: &'static str, resource: &'static str, subresource: &'static 
 /// The rule of each method, what it asks of a user of Kubernetes, and what calling it means in the
 /// words of the command line.
 #[rustfmt::skip]
-const METHODS: [Row; 32] = [
+const METHODS: [Row; 33] = [
     ("grpc.health.v1.Health/Check", Anyone, Unasked, "health check"),
     ("grpc.health.v1.Health/List", Anyone, Unasked, "health check"),
     ("grpc.health.v1.Health/Watch", Anyone, Unasked, "health check"),
@@ -95,6 +95,7 @@ const METHODS: [Row; 32] = [
     ("muster.v1.JobService/Logs", Least(Role::Submitter), jobs("get", "log"), "logs"),
     ("muster.v1.JobService/Resume", Least(Role::Submitter), jobs("update", "suspend"), "resume"),
     ("muster.v1.JobService/Scale", Least(Role::Submitter), jobs("update", "scale"), "scale"),
+    ("muster.v1.JobService/Signal", Least(Role::Submitter), jobs("update", "signal"), "signal"),
     ("muster.v1.JobService/Submit", Least(Role::Submitter), jobs("create", ""), "submit"),
     ("muster.v1.JobService/Suspend", Least(Role::Submitter), jobs("update", "suspend"), "suspend"),
     ("muster.v1.JobService/Wait", Least(Role::Viewer), jobs("get", ""), "wait"),

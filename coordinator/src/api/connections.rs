@@ -1,4 +1,5 @@
-//! The agents that are connected, and log reads through their sessions.
+//! The agents that are connected, and what is asked of them beside their desired state: log reads and
+//! signals, through their sessions.
 //!
 //! A reader has credit: the agent may send that many chunks, and then waits until the reader has
 //! taken some. So a slow reader slows only its own read. The session that carries it, with its
@@ -11,7 +12,7 @@ use std::{
 
 use muster_core::id::{NodeName, SessionId};
 use muster_proto::v1;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands that wait for a session's task. The task takes them as fast as it can send them on.
 pub(crate) const COMMANDS: usize = 64;
@@ -22,7 +23,7 @@ const WINDOW: u32 = 16;
 /// same time.
 const WINDOW_SHARED: u32 = 64;
 
-/// What a session's task must send to its agent about logs.
+/// What a session's task must send to its agent beside its desired state.
 #[derive(Debug)]
 pub(crate) enum LogCommand {
     /// Boxed, because the queue of every session has room for 32 commands from the start.
@@ -31,6 +32,8 @@ pub(crate) enum LogCommand {
     Cancel {
         id: u64,
     },
+    /// Boxed as above.
+    Signal(Box<(v1::SignalRanks, oneshot::Sender<v1::RanksSignalled>)>),
 }
 
 #[derive(Clone, Debug)]
@@ -50,6 +53,7 @@ impl Connection {
 pub(crate) struct Connections {
     by_node: watch::Sender<BTreeMap<NodeName, Connection>>,
     last_read: AtomicU64,
+    last_signal: AtomicU64,
 }
 
 impl Connections {
@@ -104,6 +108,25 @@ impl Connections {
             window,
             taken: 0,
         })
+    }
+}
+
+impl Connections {
+    /// Has an agent send a signal to ranks. `None`: the session ended before it answered.
+    pub(crate) async fn signal(
+        &self,
+        connection: &Connection,
+        signal: v1::SignalRanks,
+    ) -> Option<v1::RanksSignalled> {
+        let id = self.last_signal.fetch_add(1, Ordering::Relaxed) + 1;
+        let (answer, answered) = oneshot::channel();
+        let signal = v1::SignalRanks { id, ..signal };
+        connection
+            .commands
+            .send(LogCommand::Signal(Box::new((signal, answer))))
+            .await
+            .ok()?;
+        answered.await.ok()
     }
 }
 

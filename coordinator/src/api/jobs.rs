@@ -14,7 +14,7 @@ use super::{
     environment, explain,
     feed::Feed,
     job::{job_name, no_such, shown},
-    logs, page, status, wait,
+    logs, page, signal, status, wait,
     watch::{Kind, follow},
 };
 use crate::trust::Rights;
@@ -258,6 +258,15 @@ impl v1::job_service_server::JobService for Jobs {
         let logs = logs::Logs::open(&self.0, &mut rights, request.into_inner()).await?;
         let feed = self.0.feed(rights, "logs", |out| logs.run(out));
         Ok(Response::new(feed))
+    }
+
+    async fn signal(
+        &self,
+        request: Request<v1::SignalRequest>,
+    ) -> Result<Response<v1::SignalResponse>, Status> {
+        let mut rights = rights(&request)?;
+        let sent = signal::signal(&self.0, &mut rights, request.into_inner()).await?;
+        Ok(Response::new(sent))
     }
 
     async fn explain(

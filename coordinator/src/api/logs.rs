@@ -76,6 +76,8 @@ pub(crate) struct Logs {
     wanted: Wanted,
     tail: Option<u32>,
     follow: bool,
+    /// Byte for byte.
+    raw: bool,
     /// How far the client came before.
     positions: BTreeMap<(Generation, Source), v1::LogPosition>,
     /// Only this generation. `None`: the latest one, and with `follow` those after it.
@@ -121,6 +123,7 @@ impl Logs {
             wanted: wanted(&request)?,
             tail: request.tail,
             follow: request.follow,
+            raw: request.raw,
             positions: request
                 .positions
                 .into_iter()

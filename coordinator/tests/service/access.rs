@@ -259,7 +259,7 @@ pub(crate) enum May {
 
 /// Every method, of our package if no other is named, and the least that its caller must be
 /// allowed. `None`: only hosts. Written down apart from the table that it checks.
-pub(crate) const METHODS: [(&str, Option<May>); 30] = [
+pub(crate) const METHODS: [(&str, Option<May>); 31] = [
     ("AccessService/CanI", Some(May::Ask)),
     ("AccessService/Join", Some(May::Ask)),
     ("AccessService/WhoAmI", Some(May::Ask)),
@@ -280,6 +280,7 @@ pub(crate) const METHODS: [(&str, Option<May>); 30] = [
     ("JobService/Environment", Some(May::Submit)),
     ("JobService/Logs", Some(May::Submit)),
     ("JobService/Scale", Some(May::Submit)),
+    ("JobService/Signal", Some(May::Submit)),
     ("JobService/Submit", Some(May::Submit)),
     ("AuditService/List", Some(May::Operate)),
     ("NodeService/Cordon", Some(May::Operate)),

@@ -302,6 +302,16 @@ impl Node {
                 }
                 self.pump().await;
             }
+            ToAgent::SignalRanks(order) => {
+                // Nobody on these nodes takes SIGPIPE.
+                let missed = { order.ranks.iter() }
+                    .filter(|_| order.signal == 13)
+                    .map(|rank| (*rank, format!("rank {rank} has ended")))
+                    .collect();
+                let id = order.id;
+                let answer = v1::RanksSignalled { id, missed };
+                self.send(FromAgent::Signalled(answer)).await;
+            }
             ToAgent::LogCancel(cancel) => self.reads.retain(|read| read.request.id != cancel.id),
             ToAgent::Welcome(_) | ToAgent::Heartbeat(_) | ToAgent::Authorities(_) => {}
         }

@@ -63,7 +63,7 @@ fn submit(namespace: &str) -> v1::SubmitRequest {
 }
 
 /// The right that each method asks for. Written down apart from the table that it checks.
-const RIGHTS: [(&str, &str, &str); 24] = [
+const RIGHTS: [(&str, &str, &str); 25] = [
     ("AuditService/List", "list", "musteraudits"),
     ("EventService/List", "list", "musterjobs/events"),
     ("EventService/Watch", "watch", "musterjobs/events"),
@@ -76,6 +76,7 @@ const RIGHTS: [(&str, &str, &str); 24] = [
     ("JobService/Logs", "get", "musterjobs/log"),
     ("JobService/Resume", "update", "musterjobs/suspend"),
     ("JobService/Scale", "update", "musterjobs/scale"),
+    ("JobService/Signal", "update", "musterjobs/signal"),
     ("JobService/Submit", "create", "musterjobs"),
     ("JobService/Suspend", "update", "musterjobs/suspend"),
     ("JobService/Wait", "get", "musterjobs"),

@@ -11,7 +11,7 @@ use crate::{
         worker_pod::WorkerPod,
     },
     hello::Hello,
-    id::{JobName, JobUid, NodeName, SessionId},
+    id::{Generation, JobName, JobUid, NodeName, SessionId},
     node_object::NodeObject,
     node_report::NodeReport,
     run::{LauncherReport, RunReport},
@@ -140,6 +140,15 @@ pub enum Request {
     },
     Delete {
         name: JobName,
+    },
+    /// Ranks of a job have been sent a signal. It changes nothing, and becomes an event.
+    NoteSignal {
+        name: JobName,
+        uid: JobUid,
+        generation: Generation,
+        signal: i32,
+        /// Those that got it, in their order.
+        ranks: Vec<u32>,
     },
     Cordon {
         node: NodeName,

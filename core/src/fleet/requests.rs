@@ -49,6 +49,25 @@ impl Fleet {
             Request::Scale { name, nodes } => self.scale(&name, actor, nodes, scratch),
             Request::Cancel { name } => self.cancel(&name, scratch),
             Request::Delete { name } => self.delete(&name, actor, scratch),
+            Request::NoteSignal {
+                name,
+                uid,
+                generation,
+                signal,
+                ranks,
+            } => match self.find(&name) {
+                Ok(known) if known == uid => {
+                    let message = signalled(signal, &ranks, generation);
+                    scratch
+                        .events
+                        .note("Signalled", message)
+                        .of_job(&uid, &name);
+                    Ok(Reply::Job { uid, existed: true })
+                }
+                // It was deleted since, and a job of its name has another story.
+                Ok(_) => Err(Refusal::NoSuchJob(name)),
+                Err(refusal) => Err(refusal),
+            },
             Request::Cordon { node, reason } => self.cordon(&node, actor, reason, scratch),
             Request::Uncordon { node } => self.uncordon(&node, scratch),
             Request::DeleteNode { node } => self.delete_node(&node, scratch),
@@ -469,4 +488,21 @@ impl Fleet {
         self.nodes.forget(name);
         self.halted.remove(name);
     }
+}
+
+/// Ranks that are named one by one. A world of 1,000 ranks is named by its size.
+const RANKS_NAMED: usize = 8;
+
+/// `SIGUSR1 was sent to rank 1 of generation 3`.
+fn signalled(signal: i32, ranks: &[u32], generation: Generation) -> String {
+    let named: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    let to = match named.len() {
+        1 => format!("rank {}", named[0]),
+        2..=RANKS_NAMED => format!("ranks {}", named.join(", ")),
+        many => format!("{many} ranks"),
+    };
+    format!(
+        "{} was sent to {to} of generation {generation}",
+        crate::signal::name(signal)
+    )
 }

@@ -24,7 +24,7 @@ use muster_proto::{
         usage::usage_from_wire,
     },
     v1::{
-        AgentMessage, CoordinatorMessage, HeartbeatReply, Hello, LogChunk,
+        AgentMessage, CoordinatorMessage, HeartbeatReply, Hello, LogChunk, RanksSignalled,
         agent_message::Message as Up,
         agent_service_server::{AgentService, AgentServiceServer},
         coordinator_message::Message as Down,
@@ -152,6 +152,7 @@ impl AgentService for Service {
             epoch: 0,
             runs,
             chunks: Vec::new(),
+            signalled: Vec::new(),
             heartbeats: 0,
             answers: true,
             clock_ahead: None,
@@ -178,6 +179,7 @@ pub struct Session {
     /// The runs of the last report.
     pub runs: Vec<RunReport>,
     pub chunks: Vec<LogChunk>,
+    pub signalled: Vec<RanksSignalled>,
     pub heartbeats: u64,
     /// Whether it answers heartbeats.
     pub answers: bool,
@@ -282,6 +284,7 @@ impl Session {
             Up::Usage(usage) => self.usage = Some(usage_from_wire(usage).unwrap()),
             Up::Launchers(launchers) => self.launchers = launchers_from_wire(launchers).unwrap(),
             Up::Log(chunk) => self.chunks.push(chunk),
+            Up::Signalled(answer) => self.signalled.push(answer),
             Up::Heartbeat(heartbeat) => {
                 self.heartbeats += 1;
                 if self.answers {

@@ -8,6 +8,8 @@
 //! A line that has not ended is printed as far as it goes once it has not grown for a moment,
 //! because a progress bar may end its line only after hours. Later text of it is printed right
 //! behind that. If something else was printed meanwhile, the later text goes into a new line.
+//!
+//! Where every byte matters, nothing is added: no newline that was not written, also between ranks.
 
 use std::{
     collections::BTreeMap,
@@ -51,6 +53,8 @@ pub(super) struct Style {
     /// The output is for a person on a terminal: control characters are made harmless, and of a
     /// redrawn line only the last state is printed.
     pub(super) screen: bool,
+    /// Exactly the bytes that were written.
+    pub(super) exact: bool,
 }
 
 pub(super) struct Merge {
@@ -70,6 +74,8 @@ pub(super) struct Merge {
     unended: Option<Unended>,
     /// Print only what it finds.
     pub(super) steps: Option<Steps<Source>>,
+    /// What Muster says inside a log, where only the bytes of ranks are printed.
+    remarks: Vec<String>,
 }
 
 /// A line, or a part of one.
@@ -77,13 +83,23 @@ struct Line {
     time: String,
     source: Source,
     stream: String,
-    text: String,
-    ended: bool,
+    text: Vec<u8>,
+    end: End,
+}
+
+/// How the text of a line ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Newline,
+    /// The stream ended without one.
+    Stream,
+    /// More of the line may follow.
+    Open,
 }
 
 struct Open {
     time: String,
-    text: String,
+    text: Vec<u8>,
     /// When the first of these pieces came.
     since: Instant,
 }
@@ -108,7 +124,13 @@ impl Merge {
             positions: BTreeMap::new(),
             unended: None,
             steps: None,
+            remarks: Vec::new(),
         }
+    }
+
+    /// What Muster has said inside the logs since this was last asked.
+    pub(super) fn take_remarks(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.remarks)
     }
 
     /// When the waiting lines must be printed. `None`: there are none, or they wait for the end of
@@ -175,10 +197,16 @@ impl Merge {
         };
         let position = self.positions.entry(source.clone()).or_default();
         *position = (position.0.max(part.at), position.1 || part.ended);
-        for raw in part.lines {
-            let Some((time, stream, whole, text)) = read_cri(&raw) else {
+        let lines = part.lines.into_iter().map(String::into_bytes);
+        for raw in lines.chain(part.raw) {
+            let Some((time, stream, flag, text)) = read_cri(&raw) else {
                 continue;
             };
+            if self.style.exact && flag == Flag::Ours {
+                let text = String::from_utf8_lossy(text);
+                self.remarks.push(text.into_owned());
+                continue;
+            }
             let newest = self.newest.entry(source.clone()).or_default();
             if time > newest.as_str() {
                 time.clone_into(newest);
@@ -186,48 +214,54 @@ impl Merge {
             let key = (source.clone(), stream.to_owned());
             let open = self.open.entry(key.clone()).or_insert_with(|| Open {
                 time: newest.clone(),
-                text: String::new(),
+                text: Vec::new(),
                 since: now,
             });
             if open.text.is_empty() {
                 (open.time, open.since) = (newest.clone(), now);
             }
-            open.text.push_str(text);
-            if whole || open.text.len() > LINE_MAX {
-                let Open { time, text, .. } = self.open.remove(&key).expect("entered above");
-                if self.pending.is_empty() {
-                    self.pending_since = now;
-                }
-                self.pending_bytes += text.len();
-                self.pending.push(Line {
-                    time,
-                    source: key.0,
-                    stream: key.1,
-                    text,
-                    ended: true,
-                });
+            open.text.extend_from_slice(text);
+            let end = match flag {
+                Flag::Piece if open.text.len() <= LINE_MAX => continue,
+                Flag::Piece if self.style.exact => End::Open,
+                Flag::End => End::Stream,
+                Flag::Piece | Flag::Full | Flag::Ours => End::Newline,
+            };
+            let Open { time, text, .. } = self.open.remove(&key).expect("entered above");
+            if self.pending.is_empty() {
+                self.pending_since = now;
             }
+            self.pending_bytes += text.len();
+            self.pending.push(Line {
+                time,
+                source: key.0,
+                stream: key.1,
+                text,
+                end,
+            });
         }
     }
 
     /// The waiting lines in order, and the lines that have not ended and no longer grow.
-    pub(super) fn flush(&mut self, now: Instant) -> String {
+    pub(super) fn flush(&mut self, now: Instant) -> Vec<u8> {
         for ((source, stream), open) in &mut self.open {
-            if !open.text.is_empty() && open.since + OPEN_WAIT <= now {
+            // Whoever waits for the end of the stream gets its lines whole.
+            let waits = self.held && self.style.exact;
+            if !waits && !open.text.is_empty() && open.since + OPEN_WAIT <= now {
                 let (time, text) = (open.time.clone(), std::mem::take(&mut open.text));
                 self.pending.push(Line {
                     time,
                     source: source.clone(),
                     stream: stream.clone(),
                     text,
-                    ended: false,
+                    end: End::Open,
                 });
             }
         }
         self.pending_bytes = 0;
         // The sort is stable, so lines of the same moment keep the order in which they came.
         self.pending.sort_by(|a, b| a.time.cmp(&b.time));
-        let mut out = String::new();
+        let mut out = Vec::new();
         for line in std::mem::take(&mut self.pending) {
             self.print(line, &mut out);
         }
@@ -235,7 +269,7 @@ impl Merge {
     }
 
     /// Everything that is left, including lines that never ended.
-    pub(super) fn finish(&mut self, now: Instant) -> String {
+    pub(super) fn finish(&mut self, now: Instant) -> Vec<u8> {
         let open = std::mem::take(&mut self.open)
             .into_iter()
             .filter(|(_, open)| !open.text.is_empty());
@@ -244,28 +278,30 @@ impl Merge {
             source,
             stream,
             text,
-            ended: true,
+            end: End::Stream,
         });
         self.pending.extend(lines);
-        let printed = self.flush(now);
-        printed + self.end_line()
+        let mut printed = self.flush(now);
+        printed.extend_from_slice(self.end_line().as_bytes());
+        printed
     }
 
     /// Ends the line that was printed last, if it has not ended, because another text follows.
     pub(super) fn end_line(&mut self) -> &'static str {
-        if self.unended.take().is_some() {
+        if self.unended.take().is_some() && !self.style.exact {
             "\n"
         } else {
             ""
         }
     }
 
-    fn print(&mut self, line: Line, out: &mut String) {
+    fn print(&mut self, line: Line, out: &mut Vec<u8>) {
         if let Some(steps) = &mut self.steps {
-            for text in steps.look(&line.source, &line.text) {
+            let text = String::from_utf8_lossy(&line.text);
+            for text in steps.look(&line.source, &text) {
                 self.head(&line, out);
-                out.push_str(&harmless(&text));
-                out.push('\n');
+                out.extend_from_slice(harmless(&text).as_bytes());
+                out.push(b'\n');
             }
             return;
         }
@@ -273,65 +309,82 @@ impl Merge {
         let goes_on = before
             .as_ref()
             .is_some_and(|before| (&before.source, &before.stream) == (&line.source, &line.stream));
-        if before.is_some() && !goes_on {
-            out.push('\n');
+        if before.is_some() && !goes_on && !self.style.exact {
+            out.push(b'\n');
         }
-        let mut text = line.text.as_str();
-        let rewound = !line.ended && text.ends_with('\r');
+        let rewound = line.end == End::Open && line.text.ends_with(b"\r");
         if self.style.screen {
             // Prints the line as a terminal shows it now. Earlier states of a redrawn line are gone
             // there, too.
+            let text = String::from_utf8_lossy(&line.text);
             let shown = text.trim_end_matches('\r');
             let redrawn = shown.rsplit_once('\r');
-            text = redrawn.map_or(shown, |(_, last)| last);
+            let text = redrawn.map_or(shown, |(_, last)| last);
             if goes_on && (redrawn.is_some() || before.is_some_and(|before| before.rewound)) {
-                out.push_str("\r\u{1b}[K");
+                out.extend_from_slice(b"\r\x1b[K");
                 self.head(&line, out);
             } else if !goes_on {
                 self.head(&line, out);
             }
-            out.push_str(&harmless(text));
+            out.extend_from_slice(harmless(text).as_bytes());
         } else {
             if !goes_on {
                 self.head(&line, out);
             }
-            out.push_str(text);
+            out.extend_from_slice(&line.text);
         }
-        if line.ended {
-            out.push('\n');
-        } else {
-            self.unended = Some(Unended {
-                source: line.source,
-                stream: line.stream,
-                rewound,
-            });
+        match line.end {
+            End::Newline => out.push(b'\n'),
+            End::Stream if self.style.exact => {}
+            End::Stream => out.push(b'\n'),
+            End::Open => {
+                self.unended = Some(Unended {
+                    source: line.source,
+                    stream: line.stream,
+                    rewound,
+                });
+            }
         }
     }
 
-    fn head(&self, line: &Line, out: &mut String) {
+    fn head(&self, line: &Line, out: &mut Vec<u8>) {
         if self.style.timestamps {
-            out.push_str(&line.time);
-            out.push(' ');
+            out.extend_from_slice(line.time.as_bytes());
+            out.push(b' ');
         }
         match &*line.source.node {
             _ if !self.style.prefix => {}
-            "" => out.push_str(&format!("[rank {}] ", line.source.rank)),
-            node => out.push_str(&format!("[{node}] ")),
+            "" => out.extend_from_slice(format!("[rank {}] ", line.source.rank).as_bytes()),
+            node => out.extend_from_slice(format!("[{node}] ").as_bytes()),
         }
     }
 }
 
-/// Reads `2026-11-21T11:35:28.123456789Z stdout F text`: time, stream, whether the line ends here,
-/// and the text.
-fn read_cri(line: &str) -> Option<(&str, &str, bool, &str)> {
-    let mut parts = line.splitn(4, ' ');
-    let (time, stream, flag) = (parts.next()?, parts.next()?, parts.next()?);
-    Some((
-        time,
-        stream,
-        !flag.starts_with('P'),
-        parts.next().unwrap_or_default(),
-    ))
+/// What a line of a log says about its text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flag {
+    /// A line with its newline.
+    Full,
+    /// A piece of a line.
+    Piece,
+    /// The end of a stream without a newline.
+    End,
+    /// A line that nobody wrote but Muster.
+    Ours,
+}
+
+/// Reads `2026-11-21T11:35:28.123456789Z stdout F text`: time, stream, what the text is, and the text.
+fn read_cri(line: &[u8]) -> Option<(&str, &str, Flag, &[u8])> {
+    let mut parts = line.splitn(4, |b| *b == b' ');
+    let mut word = || std::str::from_utf8(parts.next()?).ok();
+    let (time, stream) = (word()?, word()?);
+    let flag = match word()? {
+        "F:E" => Flag::End,
+        "F:M" => Flag::Ours,
+        piece if piece.starts_with('P') => Flag::Piece,
+        _ => Flag::Full,
+    };
+    Some((time, stream, flag, parts.next().unwrap_or_default()))
 }
 
 #[cfg(test)]

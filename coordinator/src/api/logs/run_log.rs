@@ -32,6 +32,9 @@ pub(super) struct RunLog {
     node: NodeName,
     pub(super) tail: Option<u32>,
     follow: bool,
+    raw: bool,
+    /// The node's agent cannot send bytes, which was said.
+    is_text: bool,
     /// All bytes before this position were sent.
     at: Option<u64>,
     /// The client has the whole log already.
@@ -68,6 +71,8 @@ impl RunLog {
             node,
             tail: logs.tail,
             follow: logs.follow,
+            raw: logs.raw,
+            is_text: false,
             shared,
             out,
         }
@@ -143,6 +148,7 @@ impl RunLog {
             follow: grows,
             from: self.at,
             tail: self.tail.filter(|_| self.at.is_none()),
+            raw: self.raw,
             ..v1::LogRead::default()
         };
         let Some(mut reading) = self
@@ -164,7 +170,8 @@ impl RunLog {
                 () = self.out.closed() => return ReadEnd::Done,
             };
             let Some(v1::LogChunk {
-                lines,
+                mut lines,
+                mut raw,
                 end,
                 error,
                 at,
@@ -192,13 +199,25 @@ impl RunLog {
                     self.source, self.generation, self.node
                 );
             }
+            if self.raw && !lines.is_empty() {
+                // An older agent sends text whatever it is asked for.
+                raw = lines.drain(..).map(String::into_bytes).collect();
+                if !std::mem::replace(&mut self.is_text, true) && notice.is_empty() {
+                    notice = format!(
+                        "{} of generation {}: the agent on {} is older and sends text only: bytes that are no UTF-8 are replaced",
+                        self.source, self.generation, self.node
+                    );
+                }
+            }
             let moves = at > 0 && self.at != Some(at);
             if moves {
                 self.at = Some(at);
             }
-            let is_news = moves || over || !lines.is_empty() || !notice.is_empty();
+            let is_empty = lines.is_empty() && raw.is_empty();
+            let is_news = moves || over || !is_empty || !notice.is_empty();
             let response = v1::LogsResponse {
                 lines,
+                raw,
                 notice,
                 ended: over,
                 ..self.blank()

@@ -85,7 +85,7 @@ pub(super) fn agent_message(input: &[u8]) {
                 );
             }
         }
-        Up::Heartbeat(_) | Up::Log(_) => {}
+        Up::Heartbeat(_) | Up::Log(_) | Up::Signalled(_) => {}
     }
 }
 
@@ -184,7 +184,8 @@ pub(super) fn coordinator_message(input: &[u8]) {
         | Down::Heartbeat(_)
         | Down::LogRead(_)
         | Down::LogCancel(_)
-        | Down::LogCredit(_) => {}
+        | Down::LogCredit(_)
+        | Down::SignalRanks(_) => {}
     }
 }
 

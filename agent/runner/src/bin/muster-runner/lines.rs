@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use muster_runner::cri::MAX_TEXT;
+use muster_runner::cri::{END, FULL, MAX_TEXT, PIECE};
 
 use crate::logs::Log;
 
@@ -83,9 +83,14 @@ impl Lines {
 
     /// Ends the stream. The rest, if any, is a line without a newline.
     pub(crate) fn end(&mut self, stamp: &str, log: &mut Log, mut see: impl FnMut(Seen)) {
-        if !self.held.is_empty() {
-            self.line(&[], stamp, log, &mut see);
+        if self.held.is_empty() && !self.torn {
+            return;
         }
+        log.line(stamp, self.stream, END, [&self.held[self.logged..], b""]);
+        if !self.held.is_empty() {
+            see(Seen::Line(last_shown(&self.held)));
+        }
+        self.forget(0, false);
     }
 
     /// When the beginning of a line will have waited for [`PIECE_WAIT`].
@@ -107,7 +112,12 @@ impl Lines {
         self.waits = None;
         let end = self.held.len() - cut_character(&self.held[self.logged..]);
         if end > self.logged {
-            log.line(stamp, self.stream, "P", [&self.held[self.logged..end], b""]);
+            log.line(
+                stamp,
+                self.stream,
+                PIECE,
+                [&self.held[self.logged..end], b""],
+            );
             self.logged = end;
         }
         self.redrawn(&mut see);
@@ -119,7 +129,7 @@ impl Lines {
     }
 
     fn line(&mut self, text: &[u8], stamp: &str, log: &mut Log, see: &mut impl FnMut(Seen)) {
-        log.line(stamp, self.stream, "F", [&self.held[self.logged..], text]);
+        log.line(stamp, self.stream, FULL, [&self.held[self.logged..], text]);
         if self.held.is_empty() {
             see(Seen::Line(last_shown(text)));
         } else {
@@ -133,7 +143,12 @@ impl Lines {
     fn piece(&mut self, text: &[u8], stamp: &str, log: &mut Log, see: &mut impl FnMut(Seen)) {
         self.held.extend_from_slice(text);
         let end = (self.held.len() - cut_character(&self.held)).max(self.logged);
-        log.line(stamp, self.stream, "P", [&self.held[self.logged..end], b""]);
+        log.line(
+            stamp,
+            self.stream,
+            PIECE,
+            [&self.held[self.logged..end], b""],
+        );
         if self.held[..end].contains(&b'\r') {
             self.redrawn(see);
         } else {
@@ -257,7 +272,7 @@ mod tests {
         let long = "x".repeat(MAX_TEXT);
         let text = format!("one\n\n{long}\n{long}y\nlast");
         let expected = format!(
-            "T stdout F one\nT stdout F \nT stdout F {long}\nT stdout P {long}\nT stdout F y\nT stdout F last\n"
+            "T stdout F one\nT stdout F \nT stdout F {long}\nT stdout P {long}\nT stdout F y\nT stdout F:E last\n"
         );
         for piece in [1, 2, 7, 4096, MAX_TEXT - 1, MAX_TEXT, MAX_TEXT + 1, 1 << 20] {
             let mut it = Fixture::new();
@@ -267,6 +282,48 @@ mod tests {
             it.end();
             assert!(it.log() == expected, "pieces of {piece}");
             assert_eq!(it.seen.len(), 6, "pieces of {piece}");
+        }
+    }
+
+    /// A log has every byte: whoever puts its texts together has what was written.
+    #[test]
+    fn the_bytes_of_a_stream_are_all_in_its_log() {
+        let awkward: [&[u8]; 9] = [
+            b"",
+            b"\n",
+            b"no end",
+            b"one\r\ntwo\r",
+            b"\0\0\n\0",
+            b"\xff\xfe\xc3\x28\n\xe2\x82",
+            &[b'x'; MAX_TEXT],
+            &[0x80; 3 * MAX_TEXT + 1],
+            b" leading F and P \n F text\n",
+        ];
+        for bytes in awkward {
+            for piece in [1, 3, MAX_TEXT + 1] {
+                let mut it = Fixture::new();
+                for (at, bytes) in bytes.chunks(piece).enumerate() {
+                    it.feed(bytes, SOON);
+                    if at % 5 == 4 {
+                        it.show(SOON + PIECE_WAIT);
+                    }
+                }
+                it.end();
+                it.log.flush();
+                let log = std::fs::read(it.dir.path().join("rank-0.log")).unwrap();
+                let mut text = Vec::new();
+                for line in log.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+                    let parts: Vec<&[u8]> = line.splitn(4, |b| *b == b' ').collect();
+                    text.extend_from_slice(parts[3]);
+                    if parts[2] == FULL.as_bytes() {
+                        text.push(b'\n');
+                    }
+                }
+                assert!(
+                    text == bytes,
+                    "{bytes:.20x?} in pieces of {piece}: {text:.40x?}"
+                );
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
-use muster_runner::record;
+use muster_runner::{cri::OURS, record};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 
 /// The most bytes of one write. It is below the smallest cap, so that a write always fits a fresh
@@ -64,8 +64,8 @@ impl Log {
 
     /// Takes one line, in two parts. [`Self::flush`] writes it.
     pub(crate) fn line(&mut self, stamp: &str, stream: &str, tag: &str, text: [&[u8]; 2]) {
-        // 41 bytes: the stamp has 30, the stream 6, the tag 1, three spaces and a newline.
-        if self.out.len() + text[0].len() + text[1].len() + 41 > MAX_WRITE {
+        // 43 bytes: the stamp has 30, the stream 6, the tag up to 3, three spaces and a newline.
+        if self.out.len() + text[0].len() + text[1].len() + 43 > MAX_WRITE {
             self.flush();
         }
         for part in [
@@ -122,7 +122,7 @@ impl Log {
                     .into_owned();
             let torn = if self.torn { "\n" } else { "" };
             let note = format!(
-                "{torn}{stamp} stderr F [muster] {bytes} bytes of this log are missing here: {why}\n"
+                "{torn}{stamp} stderr {OURS} [muster] {bytes} bytes of this log are missing here: {why}\n"
             );
             self.append(note.as_bytes()).map_err(|(_, e)| (all, e))?;
             (self.missing, self.torn) = (None, false);
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(lines[..2], ["T stderr F line 0", "T stderr F line 1"]);
         assert_eq!(
             lines[2],
-            "T stderr F [muster] 72 bytes of this log are missing here: No space left on device (os error 28)"
+            "T stderr F:M [muster] 72 bytes of this log are missing here: No space left on device (os error 28)"
         );
         assert_eq!(lines[3..], ["T stderr F line 6", "T stderr F line 7"]);
     }
@@ -354,7 +354,7 @@ mod tests {
         let last: Vec<&str> = text.lines().rev().take(2).collect();
         assert_eq!(last[0], "T stderr F line 7");
         assert!(
-            last[1].starts_with("T stderr F [muster] ")
+            last[1].starts_with("T stderr F:M [muster] ")
                 && last[1].contains(" bytes of this log are missing here: "),
             "{}",
             last[1]

@@ -9,6 +9,7 @@ mod command;
 mod ending;
 mod launcher;
 mod restart;
+mod signal;
 
 use std::collections::BTreeMap;
 use std::io;

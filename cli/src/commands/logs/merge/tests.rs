@@ -13,6 +13,40 @@ fn plain() -> Merge {
     Merge::new(Style::default(), Instant::now())
 }
 
+fn flush(merge: &mut Merge, now: Instant) -> String {
+    String::from_utf8(merge.flush(now)).unwrap()
+}
+
+fn finish(merge: &mut Merge, now: Instant) -> String {
+    String::from_utf8(merge.finish(now)).unwrap()
+}
+
+/// What is printed of these lines if not a byte is added.
+fn exact(lines: &[(u32, &[u8])], hold: bool) -> (Vec<u8>, Vec<String>) {
+    let now = Instant::now();
+    let style = Style {
+        exact: true,
+        ..Style::default()
+    };
+    let mut merge = Merge::new(style, now);
+    if hold {
+        merge.hold();
+    }
+    let mut out = Vec::new();
+    for (rank, line) in lines {
+        let raw = LogsResponse {
+            raw: vec![line.to_vec()],
+            ..part(*rank, &[])
+        };
+        merge.add(raw, now);
+        if !hold {
+            out.extend(merge.flush(now + OPEN_WAIT));
+        }
+    }
+    out.extend(merge.finish(now));
+    (out, merge.take_remarks())
+}
+
 fn with_prefix() -> Merge {
     Merge::new(
         Style {
@@ -29,10 +63,10 @@ fn ranks_are_merged_by_time() {
     merge.add(part(0, &["T1 stdout F a", "T4 stderr F d"]), now);
     merge.add(part(1, &["T2 stdout F b", "T3 stdout F "]), now);
     assert_eq!(
-        merge.flush(now),
+        flush(&mut merge, now),
         "[rank 0] a\n[rank 1] b\n[rank 1] \n[rank 0] d\n"
     );
-    assert_eq!(merge.flush(now), "");
+    assert_eq!(flush(&mut merge, now), "");
 }
 
 #[test]
@@ -51,7 +85,7 @@ fn a_clock_that_was_set_back_changes_no_order_within_a_log() {
         now,
     );
     merge.add(part(1, &["T3 stdout F x"]), now);
-    assert_eq!(merge.flush(now), "x\na\nb\nc\nd\n");
+    assert_eq!(flush(&mut merge, now), "x\na\nb\nc\nd\n");
 }
 
 #[test]
@@ -77,8 +111,8 @@ fn pieces_become_one_line_at_the_time_of_the_first() {
         ),
         now,
     );
-    assert_eq!(merge.flush(now), "T1 one two three\nT2 other\n");
-    assert_eq!(merge.finish(now), "T4 no end\n");
+    assert_eq!(flush(&mut merge, now), "T1 one two three\nT2 other\n");
+    assert_eq!(finish(&mut merge, now), "T4 no end\n");
 }
 
 #[test]
@@ -92,14 +126,79 @@ fn a_part_of_a_line_of_one_stream_is_not_glued_to_the_other_s() {
         "T5 stdout F  done",
     ];
     merge.add(part(0, &lines), now);
-    assert_eq!(merge.finish(now), "Epoch 1: 50% done\na warning\nanother\n");
+    assert_eq!(
+        finish(&mut merge, now),
+        "Epoch 1: 50% done\na warning\nanother\n"
+    );
+}
+
+#[test]
+fn exact_output_has_the_bytes_that_were_written_and_no_other() {
+    let long = [b"T1 stdout P ".as_slice(), &[b'x'; 16 << 10]].concat();
+    let endless: Vec<(u32, &[u8])> = vec![(0, &long); 200];
+    for hold in [false, true] {
+        for (lines, bytes) in [
+            (
+                &[(0, b"T1 stdout F a\r".as_slice()), (0, b"T2 stdout F:E b")][..],
+                b"a\r\nb".as_slice(),
+            ),
+            (&[(0, b"T1 stdout F \xff\0 \xc3")], b"\xff\0 \xc3\n"),
+            (
+                &[(0, b"T1 stdout P \r 1%"), (0, b"T2 stdout F:E \r 2%")],
+                b"\r 1%\r 2%",
+            ),
+            (&[(0, b"T1 stdout P half")], b"half"),
+            (&[(0, b"T1 stdout F:E "), (0, b"T2 stdout F ")], b"\n"),
+            (
+                &[(0, b"T1 stdout F:E one"), (1, b"T2 stdout F:E two")],
+                b"onetwo",
+            ),
+            (&[], b""),
+        ] {
+            assert_eq!(exact(lines, hold).0, bytes, "{lines:?}");
+        }
+        let (out, _) = exact(&endless, hold);
+        assert!(out == vec![b'x'; 200 * (16 << 10)], "{} bytes", out.len());
+    }
+}
+
+#[test]
+fn whoever_waits_for_the_end_gets_whole_lines() {
+    let lines: [(u32, &[u8]); 4] = [
+        (0, b"T1 stdout P one "),
+        (1, b"T2 stdout F other"),
+        (0, b"T3 stderr F beside"),
+        (0, b"T4 stdout F line"),
+    ];
+    assert_eq!(exact(&lines, true).0, b"one line\nother\nbeside\n");
+    assert_eq!(exact(&lines, false).0, b"one other\nbeside\nline\n");
+}
+
+#[test]
+fn what_muster_says_inside_a_log_is_no_output_of_its_rank() {
+    let lines: [(u32, &[u8]); 2] = [
+        (
+            0,
+            b"T1 stderr F:M [muster] 7 bytes of this log are missing here: disk full",
+        ),
+        (0, b"T1 stdout F [muster] says the rank itself"),
+    ];
+    let (out, remarks) = exact(&lines, true);
+    assert_eq!(out, b"[muster] says the rank itself\n");
+    assert_eq!(remarks.len(), 1);
+    let (mut merge, now) = (plain(), Instant::now());
+    merge.add(
+        part(0, &["T1 stderr F:M [muster] x", "T2 stdout F:E y"]),
+        now,
+    );
+    assert_eq!(finish(&mut merge, now), "[muster] x\ny\n");
 }
 
 #[test]
 fn the_same_line_twice_is_printed_twice() {
     let (mut merge, now) = (plain(), Instant::now());
     merge.add(part(0, &["T1 stdout F a", "T1 stdout F a"]), now);
-    assert_eq!(merge.flush(now), "a\na\n");
+    assert_eq!(flush(&mut merge, now), "a\na\n");
 }
 
 #[test]
@@ -115,7 +214,7 @@ fn a_line_without_end_is_cut() {
             .values()
             .all(|open| open.text.len() <= LINE_MAX + (16 << 10))
     );
-    assert!(!merge.flush(now).is_empty());
+    assert!(!flush(&mut merge, now).is_empty());
 }
 
 #[test]
@@ -124,20 +223,20 @@ fn a_line_that_stands_still_is_shown_before_its_end() {
     let still = start + OPEN_WAIT;
     merge.add(part(0, &["T1 stdout P Loading ... "]), start);
     assert_eq!(merge.due(), Some(still));
-    assert_eq!(merge.flush(start), "", "its end may be on its way");
-    assert_eq!(merge.flush(still), "[rank 0] Loading ... ");
+    assert_eq!(flush(&mut merge, start), "", "its end may be on its way");
+    assert_eq!(flush(&mut merge, still), "[rank 0] Loading ... ");
     assert_eq!(merge.due(), None);
     merge.add(part(0, &["T2 stdout F done"]), still);
-    assert_eq!(merge.flush(still), "done\n");
+    assert_eq!(flush(&mut merge, still), "done\n");
 
     merge.add(part(0, &["T3 stdout P one "]), start);
-    assert_eq!(merge.flush(still), "[rank 0] one ");
+    assert_eq!(flush(&mut merge, still), "[rank 0] one ");
     merge.add(part(1, &["T4 stdout F other"]), still);
     merge.add(part(0, &["T5 stdout F two"]), still);
-    assert_eq!(merge.flush(still), "\n[rank 1] other\n[rank 0] two\n");
+    assert_eq!(flush(&mut merge, still), "\n[rank 1] other\n[rank 0] two\n");
 
     merge.add(part(0, &["T6 stdout P no end"]), start);
-    assert_eq!(merge.flush(still), "[rank 0] no end");
+    assert_eq!(flush(&mut merge, still), "[rank 0] no end");
     assert_eq!(
         (merge.end_line(), merge.end_line()),
         ("\n", ""),
@@ -145,7 +244,7 @@ fn a_line_that_stands_still_is_shown_before_its_end() {
     );
     merge.add(part(0, &["T7 stdout P  at all"]), start);
     assert_eq!(
-        merge.flush(still) + &merge.finish(still),
+        flush(&mut merge, still) + &finish(&mut merge, still),
         "[rank 0]  at all\n"
     );
 }
@@ -158,7 +257,7 @@ fn what_waits_is_due_however_much_comes_behind_it() {
     merge.add(part(0, &["T2 stdout P bar"]), start + ORDER_WINDOW / 2);
     assert_eq!(merge.due(), Some(start + ORDER_WINDOW));
     merge.add(part(0, &["T3 stdout P bar"]), start + OPEN_WAIT);
-    assert_eq!(merge.flush(start + OPEN_WAIT), "a\n");
+    assert_eq!(flush(&mut merge, start + OPEN_WAIT), "a\n");
     assert_eq!(merge.due(), Some(start + ORDER_WINDOW / 2 + OPEN_WAIT));
 }
 
@@ -176,7 +275,7 @@ fn a_progress_bar_is_redrawn_on_a_terminal_and_whole_in_a_pipe() {
         ] {
             merge.add(part(0, &[&format!("T1 stderr {piece}")]), now);
             now += OPEN_WAIT;
-            out.push(merge.flush(now));
+            out.push(flush(&mut merge, now));
         }
         out
     };
@@ -268,6 +367,6 @@ fn launchers_are_told_apart_by_their_nodes() {
             now,
         );
     }
-    assert_eq!(merge.finish(now), "[n1] a\n[n2] a\n");
+    assert_eq!(finish(&mut merge, now), "[n1] a\n[n2] a\n");
     assert_eq!(merge.positions().len(), 2);
 }

@@ -83,6 +83,7 @@ impl Runner {
                 let reason: String = reason.chars().take(1_000).collect();
                 self.stop(now, Duration::from_millis(grace_ms), &reason);
             }
+            Command::Signal { rank, signal } => self.signal_rank(rank, signal)?,
             Command::Renew { heard_us } => self.fence.renew(Duration::from_micros(heard_us), now),
             Command::Status => return Ok(Answer::Status),
             Command::Subscribe => self.control.subscribe(client),

@@ -11,6 +11,8 @@ pub use peers::PEER_LOST_SIGNS;
 pub(crate) use peers::{CONNECTION_BROKE, awaited_ranks};
 use peers::{OfPeers, of_peers};
 
+use crate::run::LAST_OUTPUT;
+
 /// How the kernel says that a process ended (`waitpid(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -45,7 +47,8 @@ impl Exit {
         if self.is_success() {
             return ExitClass::Success;
         }
-        match first_error.and_then(of_peers) {
+        let proves = |error: &&str| !error.starts_with(LAST_OUTPUT);
+        match first_error.filter(proves).and_then(of_peers) {
             Some(OfPeers::Lost) => ExitClass::PeerLost,
             Some(OfPeers::Awaited) => ExitClass::GaveUpWaiting,
             None if self.is_kill() => ExitClass::Killed,
@@ -167,6 +170,8 @@ mod tests {
         assert_eq!(Exit::Code(1).class(Some(victim)), ExitClass::PeerLost);
         assert_eq!(Exit::Signal(6).class(Some(victim)), ExitClass::PeerLost);
         assert_eq!(Exit::Code(0).class(Some(victim)), ExitClass::Success);
+        let last = format!("{LAST_OUTPUT}{victim}");
+        assert_eq!(Exit::Code(1).class(Some(&last)), ExitClass::Fault);
         let waited = "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation to complete";
         assert_eq!(Exit::Code(1).class(Some(waited)), ExitClass::GaveUpWaiting);
         assert_eq!(

@@ -235,7 +235,7 @@ fn ranks_that_failed(
             .filter_map(|rank| rank.exit.map(|exit| (rank, exit)));
         let failed =
             exits.filter(|(rank, exit)| !exit.is_success() && !generation.is_answered(rank));
-        failed.filter(|(rank, _)| !vanished || rank.first_error.is_some())
+        failed.filter(|(rank, _)| !vanished || has_an_error(rank))
     };
     let class = |rank: &RankReport, exit: Exit| exit.class(rank.first_error.as_deref());
     // An agent that was away may give the same time to all exits. Of ranks with equal times, one that

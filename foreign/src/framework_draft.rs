@@ -60,7 +60,9 @@ impl<'t> FrameworkDraft<'_, 't> {
         });
         let ranks = ranks.fold(0, i64::saturating_add);
         let launches = self.groups.iter().map(|group| &group.role.launch);
-        if !launches.fold(true, |all, launch| may_stay(launch, ranks, log) && all) {
+        // All are told of.
+        let refused = launches.filter(|launch| !may_stay(launch, ranks, log));
+        if refused.count() > 0 {
             return None;
         }
         let variables: Vec<Variables<'t>> = self

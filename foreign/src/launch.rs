@@ -8,7 +8,7 @@ mod instead;
 
 use crate::{
     flags::{self, Flags, Takes, Use},
-    shell,
+    grace, shell,
     spelling::nearest,
     tree::Place,
     verdict::Verdicts,
@@ -70,6 +70,8 @@ pub(crate) struct Launch {
     /// At least and at most so many nodes.
     pub(crate) nodes: Option<Given<(i64, i64)>>,
     pub(crate) max_restarts: Option<i64>,
+    /// Seconds from SIGTERM to SIGKILL.
+    pub(crate) grace: Option<i64>,
     /// A world of one node.
     pub(crate) standalone: Option<Given<()>>,
     /// What a shell would have set, in its order.
@@ -272,6 +274,7 @@ fn plain(mut words: Vec<String>, by: By) -> Launch {
         procs: None,
         nodes: None,
         max_restarts: None,
+        grace: None,
         standalone: None,
         env: Vec::new(),
         dir: None,
@@ -393,6 +396,16 @@ fn with_flags(
                 Err(_) => log.refuse(
                     &word.field(),
                     format!("--{name} is {value:?}, must be a number"),
+                ),
+            },
+            Use::Grace => match value.parse() {
+                Ok(seconds) if seconds >= 0 => {
+                    launch.grace = Some(seconds);
+                    grace::take(&format!("--{name}"), seconds, &word.field(), log);
+                }
+                _ => log.refuse(
+                    &word.field(),
+                    format!("--{name} is {value:?}, must be a whole number of seconds"),
                 ),
             },
             Use::Module => module = true,

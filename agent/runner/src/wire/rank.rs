@@ -18,6 +18,9 @@ pub struct RankStatus {
     pub exit: Option<Exit>,
     #[serde(default)]
     pub exited_us: Option<u64>,
+    /// The rank was killed, because it had not ended so long after SIGTERM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killed_after_ms: Option<u64>,
     #[serde(default)]
     pub last_step: Option<u64>,
     #[serde(default)]
@@ -50,6 +53,17 @@ pub struct RankStatus {
     /// How many bytes this rank has written to stdout and stderr.
     #[serde(default)]
     pub log_bytes: u64,
+}
+
+/// A process that ranks have left behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leftover {
+    pub pid: i32,
+    /// Its program, with its script if it has one.
+    pub program: String,
+    /// It had not ended when its grace was over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub killed: bool,
 }
 
 /// One line of `exits.jsonl`.

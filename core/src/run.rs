@@ -22,6 +22,10 @@ use crate::{
 
 pub use crate::id::RunId;
 
+mod shown;
+
+pub use shown::{LaneReport, StepsShown};
+
 /// Bytes of the last words of a worker pod. Kubernetes keeps so many of a container's termination message.
 pub const LAST_WORDS_MAX: usize = 4_096;
 
@@ -356,6 +360,9 @@ pub struct RunReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointReport>,
     pub ranks: Vec<RankReport>,
+    /// Processes that ranks have left behind, and that were told to end, or were killed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<Leftover>,
     #[serde(default)]
     pub lane: LaneReport,
     /// Versions in the interpreter that starts the ranks. They are not known before the run is
@@ -364,26 +371,24 @@ pub struct RunReport {
     pub stack: Stack,
 }
 
+/// A process that ranks have left behind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leftover {
+    pub pid: u32,
+    /// Its program, with its script if it has one. Its other words may be secrets.
+    pub program: String,
+    /// It had not ended when its grace was over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub killed: bool,
+}
+
 /// What a node has seen of a run's checkpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointReport {
     /// When a file was last seen to have changed since the run was ready.
     pub saved_at: Option<Timestamp>,
-}
-
-/// How a node starts a run's workers and why, and what it keeps ready for the job's next
-/// generation. For display to users.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LaneReport {
-    /// Empty: not decided yet.
-    pub name: String,
-    pub reason: String,
-    /// Memory of the launcher that waits, in bytes. 0: there is none, or its size is not known yet.
-    /// Records of 2026-11-22 and before have the older name.
-    #[serde(default, alias = "spareBytes")]
-    pub launcher_bytes: u64,
 }
 
 /// The life of a run on its node: `Preparing -> Ready -> Running -> Stopping -> Dead`. Every state
@@ -429,6 +434,13 @@ pub struct RankReport {
     pub started_at: Option<Timestamp>,
     pub exit: Option<Exit>,
     pub exited_at: Option<Timestamp>,
+    /// The rank was killed, because it had not ended so long after SIGTERM.
+    #[serde(
+        default,
+        with = "optional_period",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub killed_after: Option<Duration>,
     /// The line that says what went wrong, as far as it can be told from the other lines.
     pub first_error: Option<String>,
     /// The last lines of stderr of a rank that failed.
@@ -449,33 +461,6 @@ fn is_first_attempt(attempt: &u32) -> bool {
     *attempt == first_attempt()
 }
 
-/// What else a rank's output says about its steps. For display to users.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct StepsShown {
-    /// The step at which training ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub total: Option<u64>,
-    /// The newest loss, as it was printed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss: Option<String>,
-    /// The newest speed, as it was printed, with its unit: `9.84 it/s`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<String>,
-    /// The name of the format that found the steps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub format: Option<String>,
-    /// About how many lines were read, as long as none of them had a step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stepless_lines: Option<u64>,
-}
-
-impl StepsShown {
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 impl RankReport {
     /// A rank that has shown nothing yet.
     pub fn bare(rank: u32, local_rank: u32) -> Self {
@@ -487,6 +472,7 @@ impl RankReport {
             started_at: None,
             exit: None,
             exited_at: None,
+            killed_after: None,
             first_error: None,
             tail: Vec::new(),
             first_step: None,
@@ -518,6 +504,7 @@ impl RunReport {
             fenced: false,
             checkpoint: None,
             ranks: Vec::new(),
+            leftovers: Vec::new(),
             lane: LaneReport::default(),
             stack: Stack::default(),
         }
@@ -578,17 +565,5 @@ impl RunReport {
                 .ranks
                 .iter()
                 .all(|rank| rank.exit.is_some_and(Exit::is_success))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::LaneReport;
-
-    #[test]
-    fn a_record_with_the_older_name_is_read() {
-        let old = r#"{"name":"fork","reason":"asked for","spareBytes":7}"#;
-        let lane: LaneReport = serde_json::from_str(old).unwrap();
-        assert_eq!(lane.launcher_bytes, 7);
     }
 }

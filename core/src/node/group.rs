@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     exit::Exit,
     id::{Generation, Term},
-    run::{Endpoint, RankReport, RunId, RunPhase, RunReport},
+    run::{Endpoint, Leftover, RankReport, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
 
@@ -37,6 +37,7 @@ pub struct GroupStatus {
     /// Its runner stopped it, because it had heard nothing of the coordinator for too long.
     pub fenced: bool,
     pub ranks: Vec<RankReport>,
+    pub leftovers: Vec<Leftover>,
 }
 
 impl GroupStatus {
@@ -53,6 +54,7 @@ impl GroupStatus {
             dead_at: None,
             fenced: false,
             ranks: Vec::new(),
+            leftovers: Vec::new(),
         }
     }
 }
@@ -202,6 +204,7 @@ impl Run {
             report.dead_at = status.dead_at;
             report.fenced = status.fenced;
             report.ranks = status.ranks.clone();
+            report.leftovers = status.leftovers.clone();
         }
         report
     }

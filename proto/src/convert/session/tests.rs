@@ -17,8 +17,8 @@ use muster_core::{
     protocol,
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
-        LauncherReport, LauncherState, Program, RankReport, RunId, RunPhase, RunReport, Seated,
-        Start, StepsShown, Target,
+        LauncherReport, LauncherState, Leftover, Program, RankReport, RunId, RunPhase, RunReport,
+        Seated, Start, StepsShown, Target,
     },
     spec::{Framework, Launch},
 };
@@ -28,9 +28,12 @@ use prost::Message;
 use super::*;
 use crate::v1::{desired_run, launcher::State};
 
+mod ranks;
 mod refused;
 mod seats;
 mod versions;
+
+use ranks::rank;
 
 const NOW: Timestamp = Timestamp(5_000_000_000);
 
@@ -66,63 +69,6 @@ fn time() -> impl Strategy<Value = Option<Timestamp>> {
 
 fn endpoint() -> impl Strategy<Value = Endpoint> {
     ("[a-z0-9.:]{1,20}", 1..=u16::MAX).prop_map(|(host, port)| Endpoint { host, port })
-}
-
-fn rank(number: u32) -> impl Strategy<Value = RankReport> {
-    let step = || option::of(any::<u64>());
-    let words = (
-        option::of(".{1,40}".prop_filter("no NUL", |t| !t.contains('\0'))),
-        collection::vec("[ -~]{0,20}", 0..4),
-    );
-    (
-        (
-            any::<u32>(),
-            any::<u32>(),
-            time(),
-            option::of(exit()),
-            time(),
-        ),
-        words,
-        (step(), time(), step(), time()),
-        (
-            step(),
-            option::of("[0-9.]{1,9}"),
-            option::of("[0-9.]{1,9} it/s"),
-            option::of("[a-z.]{1,9}"),
-            step(),
-        ),
-    )
-        .prop_map(
-            move |(
-                (local_rank, pid, started_at, exit, exited_at),
-                (first_error, tail),
-                (first_step, first_step_at, last_step, last_step_at),
-                (total, loss, rate, format, stepless_lines),
-            )| {
-                RankReport {
-                    rank: number,
-                    local_rank,
-                    attempt: pid % 3 + 1,
-                    pid,
-                    started_at,
-                    exit,
-                    exited_at,
-                    first_error,
-                    tail,
-                    first_step,
-                    first_step_at,
-                    last_step,
-                    last_step_at,
-                    steps: StepsShown {
-                        total,
-                        loss,
-                        rate,
-                        format,
-                        stepless_lines,
-                    },
-                }
-            },
-        )
 }
 
 fn phase() -> impl Strategy<Value = RunPhase> {
@@ -191,6 +137,14 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                         nccl: "2.30.7".into(),
                     },
                     ranks,
+                    leftovers: (1..)
+                        .take(term as usize % 4)
+                        .map(|pid| Leftover {
+                            pid,
+                            program: format!("python3 export{pid}.py"),
+                            killed: pid % 2 == 0,
+                        })
+                        .collect(),
                 }
             },
         )
@@ -559,6 +513,7 @@ fn the_largest_report_fits_a_message() {
                 pid: u32::MAX,
                 started_at: Some(NOW),
                 exit: Some(Exit::Signal(11)),
+                killed_after: None,
                 exited_at: Some(NOW),
                 first_error: Some("e".repeat(500)),
                 tail: if (rank as usize) < failed {

@@ -76,6 +76,7 @@
 //! | `suspend` | a suspended job holds no nodes |
 //! | `open`, `start` | its next generation: opened, started |
 //! | `fence`, `ends`, `fill_receipt` | what is recorded about its members |
+//! | `forced_ends` | tells what had to be killed |
 //! | `describe` | its phase, reason and sentence |
 //! | **The turn** | |
 //! | `turn` | the one door |
@@ -113,6 +114,7 @@ mod fault_ledger;
 mod fence;
 mod fill_receipt;
 mod finish;
+mod forced_ends;
 mod forget;
 mod gather;
 mod generation;

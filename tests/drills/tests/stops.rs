@@ -20,11 +20,16 @@ fn run(cluster: &Cluster, name: &str, flags: &[&str], start: Option<&str>, words
     let mut args = vec!["run", "--name", name];
     args.extend(flags);
     let path = cluster.path(&format!("{name}.sh"));
+    // Ranks that are programs are started with the interpreter of the job's PATH.
+    let folder = python.rsplit_once('/').map_or(".", |(folder, _)| folder);
+    let env = format!("PATH={folder}:/usr/local/bin:/usr/bin:/bin");
     if let Some(text) = start {
-        let text = text.replace("TRAIN", &format!("{python} {script} {}", words.join(" ")));
+        let command = format!("{python} {script} {}", words.join(" "));
+        let text = text.replace("TRAIN", &command);
         fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        args.extend(["--no-python", "--", path.to_str().unwrap(), "word"]);
+        args.extend(["--env", &env, "--no-python", "--"]);
+        args.extend([path.to_str().unwrap(), "word"]);
     } else {
         args.extend(["--python", &python, "--", script]);
         args.extend(words);

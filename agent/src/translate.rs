@@ -5,11 +5,15 @@
 //! made.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use muster_core::{
     exit::{Exit, ExitClass},
     node::{GroupPhase, GroupStatus, SeenExit},
-    run::{Endpoint, LAST_OUTPUT, NestedWorld, RankException, RankReport, StepsShown, WorldReport},
+    run::{
+        Endpoint, LAST_OUTPUT, Leftover, NestedWorld, RankException, RankReport, StepsShown,
+        WorldReport,
+    },
     time::Timestamp,
 };
 use muster_runner::wire;
@@ -58,6 +62,15 @@ pub(crate) fn group_status(status: &wire::Status, this_boot: bool) -> GroupStatu
             announced: store.and_then(|store| store.announced),
             nested: status.nested.as_ref().map(nested),
         },
+        leftovers: status.leftovers.iter().map(leftover).collect(),
+    }
+}
+
+fn leftover(leftover: &wire::Leftover) -> Leftover {
+    Leftover {
+        pid: u32::try_from(leftover.pid).unwrap_or(0),
+        program: cut(&leftover.program),
+        killed: leftover.killed,
     }
 }
 
@@ -101,6 +114,7 @@ fn rank_report(
         started_at: (rank.started_us != 0).then(|| at(rank.started_us)),
         exit: rank.exit.map(exit),
         exited_at: rank.exited_us.map(at),
+        killed_after: rank.killed_after_ms.map(Duration::from_millis),
         first_error: first_error(
             rank,
             if shown {
@@ -207,6 +221,7 @@ mod tests {
             start_time: 1,
             started_us: 10,
             exit,
+            killed_after_ms: None,
             exited_us: exit.map(|_| 20),
             last_step: None,
             last_step_us: None,
@@ -246,6 +261,7 @@ mod tests {
             }),
             stop: None,
             dead: None,
+            leftovers: Vec::new(),
             stuck: Vec::new(),
             fell_back: false,
             nested: Some(wire::NestedWorld {
@@ -303,6 +319,36 @@ mod tests {
         let victim = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer";
         assert_eq!(failed(None, Some(victim)), None);
         assert_eq!(failed(None, None), None);
+    }
+
+    #[test]
+    fn what_had_to_be_killed_is_told() {
+        let killed = wire::RankStatus {
+            killed_after_ms: Some(1_500),
+            ..rank(0, Some(wire::Exit::Code { code: 1 }))
+        };
+        let status = wire::Status {
+            leftovers: vec![wire::Leftover {
+                pid: 7,
+                program: "python3 train.py".into(),
+                killed: true,
+            }],
+            ..status(vec![killed, rank(1, None)])
+        };
+        let group = group_status(&status, true);
+        let killed = group.ranks.iter().map(|rank| rank.killed_after);
+        assert_eq!(
+            killed.collect::<Vec<_>>(),
+            [Some(Duration::from_millis(1_500)), None]
+        );
+        assert_eq!(
+            group.leftovers,
+            [Leftover {
+                pid: 7,
+                program: "python3 train.py".into(),
+                killed: true
+            }]
+        );
     }
 
     #[test]

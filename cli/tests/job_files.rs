@@ -432,8 +432,8 @@ fn one_wrong_line() {
         ),
         (
             "  args: [train.py]",
-            "  args: [train.py]\n  stopGracePeriod: 10m",
-            "9:20: spec.stopGracePeriod: is 10m, must be between 0s and 5m",
+            "  args: [train.py]\n  stopGracePeriod: 20m",
+            "9:20: spec.stopGracePeriod: is 20m, must be between 0s and 15m",
         ),
         (
             "  args: [train.py]",

@@ -11,7 +11,9 @@ pub use peers::PEER_LOST_SIGNS;
 pub(crate) use peers::{CONNECTION_BROKE, awaited_ranks};
 use peers::{OfPeers, of_peers};
 
-use crate::run::LAST_OUTPUT;
+/// The beginning of a reason that is only what the rank printed last, because nothing says why it
+/// failed. It is for people.
+pub const LAST_OUTPUT: &str = "last output: ";
 
 /// How the kernel says that a process ended (`waitpid(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -77,6 +77,7 @@
 //! | `open`, `start` | its next generation: opened, started |
 //! | `fence`, `ends`, `fill_receipt` | what is recorded about its members |
 //! | `worlds` | ranks that do not form the world that the job asked for |
+//! | `forced_ends` | tells what had to be killed |
 //! | `describe` | its phase, reason and sentence |
 //! | **The turn** | |
 //! | `turn` | the one door |
@@ -114,6 +115,7 @@ mod fault_ledger;
 mod fence;
 mod fill_receipt;
 mod finish;
+mod forced_ends;
 mod forget;
 mod gather;
 mod generation;

@@ -6,6 +6,7 @@
 //! never commands ("do X now"), so a repeated or lost message does no harm.
 
 mod rank;
+mod shown;
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, time::Duration};
 
@@ -22,8 +23,10 @@ use crate::{
     time::Timestamp,
 };
 
+pub use crate::exit::LAST_OUTPUT;
 pub use crate::id::RunId;
-pub use rank::{LAST_OUTPUT, RankException, StepsShown};
+pub use rank::{RankException, StepsShown};
+pub use shown::LaneReport;
 
 /// Bytes of the last words of a worker pod. Kubernetes keeps so many of a container's termination message.
 pub const LAST_WORDS_MAX: usize = 4_096;
@@ -362,6 +365,9 @@ pub struct RunReport {
     /// What the node has seen of the world that the ranks form.
     #[serde(default, skip_serializing_if = "WorldReport::is_empty")]
     pub world: WorldReport,
+    /// Processes that ranks have left behind, and that were told to end, or were killed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<Leftover>,
     #[serde(default)]
     pub lane: LaneReport,
     /// Versions in the interpreter that starts the ranks. They are not known before the run is
@@ -402,26 +408,24 @@ pub struct NestedWorld {
     pub world_size: u32,
 }
 
+/// A process that ranks have left behind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leftover {
+    pub pid: u32,
+    /// Its program, with its script if it has one. Its other words may be secrets.
+    pub program: String,
+    /// It had not ended when its grace was over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub killed: bool,
+}
+
 /// What a node has seen of a run's checkpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointReport {
     /// When a file was last seen to have changed since the run was ready.
     pub saved_at: Option<Timestamp>,
-}
-
-/// How a node starts a run's workers and why, and what it keeps ready for the job's next
-/// generation. For display to users.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LaneReport {
-    /// Empty: not decided yet.
-    pub name: String,
-    pub reason: String,
-    /// Memory of the launcher that waits, in bytes. 0: there is none, or its size is not known yet.
-    /// Records of 2026-11-22 and before have the older name.
-    #[serde(default, alias = "spareBytes")]
-    pub launcher_bytes: u64,
 }
 
 /// The life of a run on its node: `Preparing -> Ready -> Running -> Stopping -> Dead`. Every state
@@ -467,6 +471,13 @@ pub struct RankReport {
     pub started_at: Option<Timestamp>,
     pub exit: Option<Exit>,
     pub exited_at: Option<Timestamp>,
+    /// The rank was killed, because it had not ended so long after SIGTERM.
+    #[serde(
+        default,
+        with = "optional_period",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub killed_after: Option<Duration>,
     /// Why it failed, in one line. Text that begins with [`LAST_OUTPUT`] proves nothing.
     pub first_error: Option<String>,
     /// The Python exception that this line is about.
@@ -501,6 +512,7 @@ impl RankReport {
             started_at: None,
             exit: None,
             exited_at: None,
+            killed_after: None,
             first_error: None,
             exception: None,
             tail: Vec::new(),
@@ -534,6 +546,7 @@ impl RunReport {
             checkpoint: None,
             ranks: Vec::new(),
             world: WorldReport::default(),
+            leftovers: Vec::new(),
             lane: LaneReport::default(),
             stack: Stack::default(),
         }
@@ -596,17 +609,5 @@ impl RunReport {
                 .ranks
                 .iter()
                 .all(|rank| rank.exit.is_some_and(Exit::is_success))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::LaneReport;
-
-    #[test]
-    fn a_record_with_the_older_name_is_read() {
-        let old = r#"{"name":"fork","reason":"asked for","spareBytes":7}"#;
-        let lane: LaneReport = serde_json::from_str(old).unwrap();
-        assert_eq!(lane.launcher_bytes, 7);
     }
 }

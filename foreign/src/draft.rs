@@ -1,13 +1,17 @@
 //! Puts a MusterJob together, and remembers which field of the foreign file each of its parts is
 //! from. So an error that core finds in the job is reported at a place that the user knows.
 
+use std::time::Duration;
+
 use muster_core::{
     id::label_error,
+    period,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
 };
 
 use crate::{
     fields::{Object, Rule, Rules},
+    grace::GRACE_MAX,
     launch::{self, Launch},
     options::Options,
     pod::Pod,
@@ -257,6 +261,19 @@ pub(crate) fn working_dir(pod: &Pod<'_>, launch: &Launch) -> Option<String> {
     }
 }
 
+/// How long a stop may take, and what says so: the pod, or the flag or variable of its torchrun. The
+/// longer one, if both say it.
+pub(crate) fn grace<'t>(pod: &Pod<'t>, launch: &Launch) -> Option<(String, Field<'t>)> {
+    let of_pod = pod.grace.clone();
+    let Some(own) = launch.grace.or(pod.variables.shutdown_timeout) else {
+        return of_pod;
+    };
+    let own = Duration::from_secs(own.clamp(0, GRACE_MAX) as u64);
+    let said = of_pod.filter(|(_, at)| at.path.ends_with("terminationGracePeriodSeconds"));
+    said.filter(|(said, _)| period::parse(said).is_ok_and(|said| said > own))
+        .or_else(|| Some((period::format(own), pod.container.clone())))
+}
+
 impl Draft<'_, '_> {
     /// Whether members may share nodes, as the pods of the other system do. The cluster places pods
     /// with a template. Lane cold has one member on each node.
@@ -295,6 +312,7 @@ impl Draft<'_, '_> {
         }
         let working_dir = working_dir(pod, launch);
         let packs = self.packs();
+        let grace = grace(pod, launch);
         let priority = pod.priority.as_ref().or(self.run.priority.as_ref());
         let document = JobDocument {
             api_version: API_VERSION.into(),
@@ -320,7 +338,7 @@ impl Draft<'_, '_> {
                 suspend: self.run.suspend.then_some(true),
                 active_deadline_seconds: seconds(&self.run.deadline),
                 ttl_seconds_after_finished: seconds(&self.run.ttl),
-                stop_grace_period: pod.grace.as_ref().map(|(grace, _)| grace.clone()),
+                stop_grace_period: grace.as_ref().map(|(grace, _)| grace.clone()),
                 launch: launch.lane.map(str::to_owned),
                 placement: packs.then(|| "pack".to_owned()),
                 ..SpecDocument::default()
@@ -355,7 +373,7 @@ impl Draft<'_, '_> {
                 }
                 "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => &self.replicas.1,
                 "spec.priority" => priority.map_or(&container, |(_, at)| at),
-                "spec.stopGracePeriod" => pod.grace.as_ref().map_or(&container, |(_, at)| at),
+                "spec.stopGracePeriod" => grace.as_ref().map_or(&container, |(_, at)| at),
                 "spec.activeDeadlineSeconds" => {
                     let deadline = self.run.deadline.as_ref();
                     deadline.map_or(&container, |(_, at)| at)

@@ -16,6 +16,8 @@ pub(crate) enum Use {
     Nodes,
     /// Failures that the launcher survives by itself.
     Restarts,
+    /// Seconds from SIGTERM to SIGKILL, if the launcher itself is told to end.
+    Grace,
     /// The script is the name of a module.
     Module,
     /// The script is a program of its own.
@@ -91,11 +93,8 @@ pub(crate) const TORCHRUN: Flags = &[
         Takes::Value,
         Use::Note("has no effect: see muster events"),
     ),
-    (
-        "shutdown-timeout",
-        Takes::Value,
-        Use::Note("has no effect: terminationGracePeriodSeconds says how long a stop may take"),
-    ),
+    // Since torch 2.12; 30 if neither it nor TORCH_ELASTIC_SHUTDOWN_TIMEOUT says more.
+    ("shutdown-timeout", Takes::Value, Use::Grace),
     (
         "signals-to-handle",
         Takes::Value,

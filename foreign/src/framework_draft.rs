@@ -10,7 +10,7 @@ use muster_core::{
 };
 
 use crate::{
-    draft::{Converted, Meta, ObjectOnly, may_stay, variables, working_dir},
+    draft::{self, Converted, Meta, ObjectOnly, may_stay, variables, working_dir},
     launch,
     roles::{Ends, Role},
     run_policy::RunPolicy,
@@ -80,7 +80,8 @@ impl<'t> FrameworkDraft<'_, 't> {
         let priority = pods().find_map(|pod| pod.priority.as_ref());
         let priority = priority.or(self.run.priority.as_ref());
         // All roles stop together, so the longest grace is enough for each.
-        let graces = pods().filter_map(|pod| pod.grace.as_ref());
+        let started = self.groups.iter().map(|group| group.role);
+        let graces = started.filter_map(|role| draft::grace(&role.pod, &role.launch));
         let grace = graces.max_by_key(|(grace, _)| period::parse(grace).ok());
         let seconds = |given: &Option<(i64, Field<'_>)>| given.as_ref().map(|(given, _)| *given);
         let mut spec = SpecDocument {
@@ -91,7 +92,7 @@ impl<'t> FrameworkDraft<'_, 't> {
             suspend: self.run.suspend.then_some(true),
             active_deadline_seconds: seconds(&self.run.deadline),
             ttl_seconds_after_finished: seconds(&self.run.ttl),
-            stop_grace_period: grace.map(|(grace, _)| grace.clone()),
+            stop_grace_period: grace.map(|(grace, _)| grace),
             ..SpecDocument::default()
         };
         let keeps_names = self.framework.tells_role_names();

@@ -19,7 +19,7 @@ pub(crate) use fetched::refuse_fetched;
 
 use crate::{
     flags::{self, Flags, Takes, Use},
-    shell,
+    grace, shell,
     tree::Place,
     verdict::Verdicts,
     words::{Known, Word, on_node},
@@ -55,6 +55,8 @@ pub(crate) struct Launch {
     /// At least and at most so many nodes.
     pub(crate) nodes: Option<Given<(i64, i64)>>,
     pub(crate) max_restarts: Option<i64>,
+    /// Seconds from SIGTERM to SIGKILL.
+    pub(crate) grace: Option<i64>,
     /// A world of one node.
     pub(crate) standalone: Option<Given<()>>,
     /// What a shell would have set, in its order.
@@ -315,6 +317,7 @@ fn plain(mut words: Vec<String>, by: By) -> Launch {
         procs: None,
         nodes: None,
         max_restarts: None,
+        grace: None,
         standalone: None,
         env: Vec::new(),
         dir: None,
@@ -448,6 +451,16 @@ fn with_flags(
                 Err(_) => log.refuse(
                     &word.field(),
                     format!("--{name} is {value:?}, must be a number"),
+                ),
+            },
+            Use::Grace => match value.parse() {
+                Ok(seconds) if seconds >= 0 => {
+                    launch.grace = Some(seconds);
+                    grace::take(&format!("--{name}"), seconds, &word.field(), log);
+                }
+                _ => log.refuse(
+                    &word.field(),
+                    format!("--{name} is {value:?}, must be a whole number of seconds"),
                 ),
             },
             Use::Module => module = true,

@@ -15,6 +15,7 @@ mod draft;
 mod fields;
 mod flags;
 mod framework_draft;
+mod grace;
 mod kinds;
 mod launch;
 mod lends;

@@ -4,10 +4,11 @@
 //! On machines without containers a template is read for the processes in it. Everything else of it
 //! gets its verdict here and is not passed on.
 
-use muster_core::spec::{ARGS_MAX, STOP_GRACE_MAX};
+use muster_core::spec::ARGS_MAX;
 
 use crate::{
     fields::{KEPT, Object, Rule, Rules},
+    grace::GRACE_MAX,
     options::Cluster,
     tree::{Field, Node, Value},
     variables::{Told, Variables},
@@ -200,8 +201,6 @@ const CONTAINER: Rules = &[
     ),
 ];
 
-/// The longest stop that a job may ask for, in seconds (`STOP_GRACE_MAX` of core).
-const GRACE_MAX: i64 = STOP_GRACE_MAX.as_secs() as i64;
 /// The kubelet's default.
 const GRACE_DEFAULT: i64 = 30;
 

@@ -4,6 +4,7 @@ use muster_core::spec::{ENV_MAX, EnvVar, ValueFrom, is_of_a_launch};
 
 use crate::{
     fields::{KEPT, Object, Rule, Rules},
+    grace,
     options::Cluster,
     tree::Field,
     verdict::Verdicts,
@@ -29,6 +30,9 @@ impl Told {
     }
 }
 
+/// The variable that says the same as torchrun's `--shutdown-timeout`, which wins.
+const SHUTDOWN_TIMEOUT: &str = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+
 /// The variables of one container.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Variables<'t> {
@@ -38,6 +42,8 @@ pub(crate) struct Variables<'t> {
     pub(crate) known: Known,
     /// Those of the file that the ranks must not get.
     pub(crate) dropped: Vec<String>,
+    /// torchrun's grace in seconds, if [`SHUTDOWN_TIMEOUT`] says it.
+    pub(crate) shutdown_timeout: Option<i64>,
 }
 
 const ENV: Rules = &[
@@ -118,6 +124,22 @@ impl<'t> Variables<'t> {
                     "{name} is not passed on: Muster tells ranks where they meet and who they are"
                 ),
             );
+            return;
+        }
+        if name == SHUTDOWN_TIMEOUT {
+            match object.text("value", log) {
+                Some((at, text)) => match text.parse() {
+                    Ok(seconds) if seconds >= 0 => {
+                        self.shutdown_timeout = Some(seconds);
+                        grace::take(name, seconds, item, log);
+                    }
+                    _ => log.refuse(
+                        at,
+                        format!("{name} is {text:?}, must be a whole number of seconds"),
+                    ),
+                },
+                None => log.refuse(item, format!("{name} needs its value here")),
+            }
             return;
         }
         // One value of such a name is the user's to choose; the check of the job knows it.

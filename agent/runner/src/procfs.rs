@@ -65,6 +65,44 @@ impl Stat {
     }
 }
 
+/// What a process does with signals: one bit for each, that of signal N at N - 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dispositions {
+    pub ignored: u64,
+    pub caught: u64,
+}
+
+impl Dispositions {
+    /// `None`: the process has ended.
+    pub fn of(pid: i32) -> Option<Dispositions> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    }
+
+    pub fn ignores(&self, signal: Signal) -> bool {
+        self.ignored & bit(signal) != 0
+    }
+
+    pub fn catches(&self, signal: Signal) -> bool {
+        self.caught & bit(signal) != 0
+    }
+
+    fn parse(status: &str) -> Option<Dispositions> {
+        let mask = |name: &str| {
+            let mut lines = status.lines();
+            let line = lines.find_map(|line| line.strip_prefix(name))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        };
+        Some(Dispositions {
+            ignored: mask("SigIgn:")?,
+            caught: mask("SigCgt:")?,
+        })
+    }
+}
+
+fn bit(signal: Signal) -> u64 {
+    1 << (signal.as_raw() - 1)
+}
+
 /// All processes of this PID namespace that this user may see.
 ///
 /// # Errors
@@ -186,6 +224,16 @@ mod tests {
         assert!(stat(b'Z', 1).is_dead() && stat(b'Z', 0).is_dead());
         assert!(!stat(b'Z', 2).is_dead(), "only its first thread has ended");
         assert!(!stat(b'S', 1).is_dead());
+    }
+
+    #[test]
+    fn dispositions_are_read_by_signal() {
+        let text = "Name:\tsh\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000006\nSigCgt:\t0000000000004000\n";
+        let found = Dispositions::parse(text).unwrap();
+        assert!(found.ignores(Signal::INT) && found.ignores(Signal::QUIT));
+        assert!(found.catches(Signal::TERM) && !found.ignores(Signal::TERM));
+        assert_eq!(Dispositions::parse("Name:\tsh\n"), None);
+        assert!(Dispositions::of(std::process::id() as i32).is_some());
     }
 
     #[test]

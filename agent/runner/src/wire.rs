@@ -21,7 +21,7 @@ mod store;
 pub use member::MemberSpec;
 pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
 pub use order::{AdoptSpec, Lane, Order, ParkSpec};
-pub use rank::{ExitRecord, RankException, RankStatus};
+pub use rank::{ExitRecord, Leftover, RankException, RankStatus};
 pub use store::{PortRange, StoreSpec, StoreStatus};
 
 /// Version of this protocol, in every message and file.
@@ -35,6 +35,9 @@ pub const MAX_REQUEST: usize = 8 << 20;
 /// The most ranks of one worker group. The largest nodes have 16 accelerators; CPU jobs may use a
 /// rank per core.
 pub const MAX_RANKS: u32 = 256;
+
+/// The most processes that are named of those that ranks have left behind. All of them are ended.
+pub const MAX_LEFTOVERS: usize = 16;
 
 /// The smallest [`Hold::log_bytes`]. One write to a log is at most 64 KiB and must fit between two
 /// rotations.
@@ -95,9 +98,9 @@ fn default_idle_timeout_ms() -> u64 {
     300_000
 }
 
-/// The stop grace of the design is 10 s.
+/// The default of a job's `stopGracePeriod`.
 fn default_term_grace_ms() -> u64 {
-    10_000
+    30_000
 }
 
 impl Hold {
@@ -489,6 +492,10 @@ pub struct Status {
     pub launcher: Option<LauncherStatus>,
     #[serde(default)]
     pub ranks: Vec<RankStatus>,
+    /// What ranks have left behind at a good end, and what of it a stop had to kill. At most
+    /// [`MAX_LEFTOVERS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<Leftover>,
     #[serde(default)]
     pub store: Option<StoreStatus>,
     #[serde(default)]

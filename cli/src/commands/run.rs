@@ -94,8 +94,13 @@ pub(crate) struct Run {
     #[arg(long, alias = "checkpoint_pattern", value_name = "PATH")]
     checkpoint_pattern: Option<String>,
 
-    /// Time to save a checkpoint at a planned stop, from SIGTERM to SIGKILL [default: 10s]
-    #[arg(long, alias = "stop_grace_period", value_name = "PERIOD")]
+    /// Time to save a checkpoint at a planned stop, from SIGTERM to SIGKILL; torchrun's
+    /// --shutdown-timeout [default: 30s]
+    #[arg(
+        long,
+        aliases = ["stop_grace_period", "shutdown-timeout", "shutdown_timeout"],
+        value_name = "PERIOD"
+    )]
     stop_grace_period: Option<String>,
 
     /// How long the job trains before it grows onto a new node [default: 30s]

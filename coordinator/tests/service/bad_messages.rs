@@ -136,8 +136,8 @@ async fn a_wrong_submission_names_every_wrong_field() {
             "spec.restartPolicy.window: \"soon\" is not a period; write for example 500ms, 10s, 1m30s or 2h",
         ),
         (
-            with!(|s| s.stop_grace_period = Some("6m".into())),
-            "spec.stopGracePeriod: is 6m, must be between 0s and 5m",
+            with!(|s| s.stop_grace_period = Some("16m".into())),
+            "spec.stopGracePeriod: is 16m, must be between 0s and 15m",
         ),
         (
             with!(|s| s.progress = Some("fast".into())),

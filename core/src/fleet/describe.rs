@@ -2,7 +2,7 @@
 
 use crate::{
     fleet::{
-        generation,
+        forced_ends, generation,
         job::{GenerationRecord, JobRecord, Phase, Reason},
         job_turn::JobTurn,
         live::LeftAsItIs,
@@ -10,6 +10,7 @@ use crate::{
     },
     id::NodeName,
     period,
+    run::Leftover,
 };
 
 impl JobRecord {
@@ -154,6 +155,14 @@ impl JobTurn<'_> {
                 "{have} of {wanted} wanted {counted}; {first}{others} gets ready to join, and nothing stops for that"
             );
             (Phase::Running, Reason::Prewarming, message)
+        } else if let Some(left) = self.left_behind(generation) {
+            let message = format!("every rank ended with exit code 0; {left}");
+            (Phase::Running, Reason::Running, message)
+        } else if let Some(ended) = &self.live.ends {
+            let message = format!(
+                "{have} {counted}, and {wanted} wanted; it keeps them to the end, because {ended} has ended with exit code 0"
+            );
+            (Phase::Running, Reason::Running, message)
         } else if have < wanted {
             (
                 Phase::Running,
@@ -172,6 +181,24 @@ impl JobTurn<'_> {
                 format!("world {} on {on}{}", generation.world_size(), apart()),
             )
         }
+    }
+
+    /// What still lives of a generation whose ranks have ended well, for people.
+    fn left_behind(&self, generation: &GenerationRecord) -> Option<String> {
+        let reports = generation::reports(self.nodes, self.uid, generation);
+        let mut waits = reports.filter_map(|(node, run)| {
+            let run = run.filter(|run| !run.phase.is_over() && !run.leftovers.is_empty())?;
+            let left: Vec<&Leftover> = run.leftovers.iter().collect();
+            Some(format!("{} on {node}", forced_ends::names(&left)))
+        });
+        let first = waits.next()?;
+        let more = match waits.count() {
+            0 => String::new(),
+            count => format!(", and for processes on {count} more nodes"),
+        };
+        Some(format!(
+            "waiting for what they have left behind: {first}{more}"
+        ))
     }
 
     /// Where a generation is, for people: `4 nodes`, or `2 nodes with 8 members`.

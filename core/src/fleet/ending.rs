@@ -67,9 +67,9 @@ impl JobTurn<'_> {
 /// Brings a job to its end. Whatever still runs is stopped.
 pub(crate) fn end(nodes: &Registry, job: &mut JobRecord, ending: Ending) {
     let grace = match ending.phase {
-        Phase::Cancelled => job.spec.stop_grace_period,
-        // The processes that are left are torchrun's, in their exit barrier.
-        Phase::Succeeded => Duration::from_secs(1),
+        // What is left of a success are torchruns in their exit barrier, which a runner ends soon
+        // after the last rank, services, and what ranks have left behind.
+        Phase::Cancelled | Phase::Succeeded => job.spec.stop_grace_period,
         _ => Duration::ZERO,
     };
     end_with(nodes, job, ending, grace);

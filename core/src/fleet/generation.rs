@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    exit::Exit,
     fleet::{
         job::{GenerationRecord, JobRecord},
         members::Member,
@@ -16,7 +17,7 @@ use crate::{
         registry::{Liveness, Node, Registry},
     },
     id::{JobUid, NodeName},
-    run::{Endpoint, Key, RunPhase, RunReport},
+    run::{Endpoint, Key, RankReport, RunPhase, RunReport},
     spec::{Framework, Progress},
     time::Timestamp,
 };
@@ -195,6 +196,23 @@ pub(crate) fn none_is_ready(nodes: &Registry, generation: &GenerationRecord) -> 
         .members
         .iter()
         .all(|member| nodes.get(&member.node).is_some_and(|node| !node.is_ready()))
+}
+
+/// A rank of a training generation that has ended well, for people. Ranks of services do not count.
+pub(crate) fn ended_well(
+    nodes: &Registry,
+    job: &JobUid,
+    generation: &GenerationRecord,
+) -> Option<String> {
+    reports(nodes, job, generation).find_map(|(node, run)| {
+        let ended = |rank: &&RankReport| {
+            let member = generation.number_of(rank.rank);
+            let serves = member.is_some_and(|number| generation.serves(number));
+            !serves && rank.exit.is_some_and(Exit::is_success)
+        };
+        let rank = run?.ranks.iter().find(ended)?;
+        Some(format!("rank {} on {node}", rank.rank))
+    })
 }
 
 /// How far a training generation is from its good end.

@@ -308,6 +308,12 @@ pub struct GenerationRecord {
     /// left to end by themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub won: Option<Won>,
+    /// Members whose ranks have left processes behind, as people were told.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub left_behind: BTreeSet<NodeName>,
+    /// Members of which people were told what had to be killed there.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub forced: BTreeSet<NodeName>,
     /// The ranks that have failed and were started again alone, or will be.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub member_restarts: BTreeMap<u32, MemberRestart>,
@@ -566,6 +572,8 @@ pub(crate) mod tests {
             fenced: BTreeSet::new(),
             profile: Profile::default(),
             ends: BTreeMap::new(),
+            left_behind: BTreeSet::new(),
+            forced: BTreeSet::new(),
             won: None,
             member_restarts: BTreeMap::new(),
         }

@@ -17,7 +17,11 @@ use crate::{
         queue::Admission,
     },
     id::{JobName, JobUid},
-    spec::{API_VERSION, FieldError, JobDocument, JobSpec, KIND, Lifetime, Metadata, SpecDocument},
+    period,
+    spec::{
+        API_VERSION, FieldError, JobDocument, JobSpec, KIND, Lifetime, Metadata, STOP_GRACE_BEFORE,
+        SpecDocument,
+    },
     time::Timestamp,
 };
 
@@ -336,10 +340,15 @@ fn wanted(object: &JobObject, job: &JobRecord) -> Result<(u32, Lifetime), Object
     let accepted = i64::from(job.spec.replicas);
     let wanted = document.replicas.unwrap_or(accepted);
     let life = document.lifetime().map_err(told)?;
-    let as_accepted = SpecDocument {
+    let mut as_accepted = SpecDocument {
         replicas: Some(accepted),
         ..document.clone().with_life_of(&job.spec)
     };
+    if job.spec.stop_grace_period == STOP_GRACE_BEFORE {
+        // Left out, it meant this when the job was accepted.
+        let before = || period::format(STOP_GRACE_BEFORE);
+        as_accepted.stop_grace_period.get_or_insert_with(before);
+    }
     let spec = check(object, as_accepted)?;
     let differing = job.spec.differences(&spec);
     if !differing.is_empty() {

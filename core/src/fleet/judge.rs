@@ -21,6 +21,7 @@ use crate::{
         live::{Condition, Doubt, LeftAsItIs},
         placement::Placement,
     },
+    run::RunReport,
     time::Timestamp,
 };
 
@@ -38,8 +39,12 @@ enum Judgement {
     Nothing,
     /// Every rank ended well.
     Done,
-    /// Every rank had ended well by this moment. Some torchrun processes still wait for each other.
-    RanksDone(Timestamp),
+    /// Every rank had ended well by then. Some torchrun processes still wait for each other, or
+    /// something lives that ranks have left behind. They have time until a moment.
+    RanksDone {
+        since: Timestamp,
+        until: Timestamp,
+    },
     /// A rule says that this member's success is the job's.
     Wins(Won),
     /// The launcher ended well. Some lender has not been heard since, so the success does not count
@@ -87,8 +92,8 @@ impl JobTurn<'_> {
         self.live.condition = match judgement {
             Judgement::Nothing => return,
             Judgement::Done => return self.succeed(),
-            Judgement::RanksDone(since) => {
-                self.wake(since + EXIT_BARRIER);
+            Judgement::RanksDone { since, until } => {
+                self.wake(until);
                 Condition::RanksDone { since }
             }
             Judgement::LendersUnconfirmed(since) => {
@@ -215,13 +220,25 @@ impl JobTurn<'_> {
                 let since = self.ranks_done();
                 let here = |name| self.nodes.get(name).is_some_and(|node| node.is_ready());
                 let all_here = generation.members.iter().all(|m| here(&m.node));
-                let over = !all_here || self.now.since(since) >= EXIT_BARRIER;
+                let until = since + self.time_to_end(generation);
+                let over = !all_here || self.now >= until;
                 Some(if over {
                     Judgement::Done
                 } else {
-                    Judgement::RanksDone(since)
+                    Judgement::RanksDone { since, until }
                 })
             }
+        }
+    }
+
+    /// How long a generation whose ranks have ended well may take until nothing of it lives. Its
+    /// nodes end what ranks have left behind, with the job's grace.
+    fn time_to_end(&self, generation: &GenerationRecord) -> Duration {
+        let mut reports = generation::reports(self.nodes, self.uid, generation);
+        let leaves = |run: &RunReport| !run.leftovers.is_empty() && !run.phase.is_over();
+        match reports.any(|(_, run)| run.is_some_and(leaves)) {
+            true => EXIT_BARRIER + self.job.spec.stop_grace_period,
+            false => EXIT_BARRIER,
         }
     }
 

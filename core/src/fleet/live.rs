@@ -21,6 +21,8 @@ pub(crate) struct Live {
     pub pods_since: Option<Timestamp>,
     /// What the job lacks to become smaller, as a user asked.
     pub cannot_shrink: Option<String>,
+    /// The rank that has ended well, because of which the job keeps its size to the end.
+    pub ends: Option<String>,
     /// More room would have changed nothing when the job was last settled.
     pub has_all_it_wants: bool,
 }

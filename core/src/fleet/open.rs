@@ -156,6 +156,8 @@ impl JobTurn<'_> {
             fenced: Default::default(),
             profile,
             ends: Default::default(),
+            left_behind: Default::default(),
+            forced: Default::default(),
             won: None,
             member_restarts: Default::default(),
         });

@@ -25,6 +25,9 @@ enum Resize {
     Keep,
     /// The generation is kept, and looked at again at this moment.
     KeepUntil(Timestamp),
+    /// A rank has ended well, so the others are about to, and what they still write would be lost.
+    /// The text names the rank.
+    KeepForEnd(String),
     /// A user wants fewer nodes.
     Shrink(u32),
     /// A user wants fewer nodes, and the smaller generation could not be opened: its members' nodes
@@ -44,7 +47,7 @@ impl JobTurn<'_> {
     /// the joining nodes are ready, or have had their time for that.
     pub(crate) fn resize(&mut self) {
         self.wake_when_unavoided();
-        self.live.cannot_shrink = None;
+        (self.live.cannot_shrink, self.live.ends) = (None, None);
         loop {
             let wanted = self.wanted();
             let gang = match &wanted {
@@ -52,6 +55,10 @@ impl JobTurn<'_> {
                 Resize::KeepUntil(at) => return self.wake(*at),
                 Resize::CannotShrink(shortfall) => {
                     self.live.cannot_shrink = Some(shortfall.to_string());
+                    return;
+                }
+                Resize::KeepForEnd(ended) => {
+                    self.live.ends = Some(ended.clone());
                     return;
                 }
                 Resize::Shrink(_) | Resize::Leave(..) => None,
@@ -90,7 +97,11 @@ impl JobTurn<'_> {
             return Resize::KeepUntil(self.presence.listen_until);
         }
         let (have, wanted) = (generation.size(), job.replicas);
+        let ended = generation::ended_well(self.nodes, self.uid, generation);
         if wanted < have {
+            if let Some(ended) = ended {
+                return Resize::KeepForEnd(ended);
+            }
             return match self.place() {
                 Placement::Gang(_) => Resize::Shrink(wanted),
                 Placement::Short(shortfall) => Resize::CannotShrink(shortfall),
@@ -110,6 +121,9 @@ impl JobTurn<'_> {
             // A job that waited for equal room, or for the cool-down, would lose what it trained
             // since its last checkpoint.
             return Resize::Leave(node.clone(), format!("leaving {node}: {why}"));
+        }
+        if let Some(ended) = ended {
+            return Resize::KeepForEnd(ended);
         }
         let Placement::Gang(gang) = placed else {
             return Resize::Keep;
@@ -184,7 +198,10 @@ impl JobTurn<'_> {
         let (have, number) = (generation.size(), generation.number);
         let counted = self.job.spec.counts();
         let (cause, message) = match to {
-            Resize::Keep | Resize::KeepUntil(_) | Resize::CannotShrink(_) => return,
+            Resize::Keep
+            | Resize::KeepUntil(_)
+            | Resize::KeepForEnd(_)
+            | Resize::CannotShrink(_) => return,
             Resize::Shrink(wanted) => (
                 Cause::Scaled,
                 format!("shrinking from {have} to {wanted} {counted} as asked"),

@@ -105,6 +105,7 @@ impl JobTurn<'_> {
         }
         generation::note_all_deaths(self.nodes, self.job);
         self.note_fences();
+        self.tell_forced_ends();
         self.judge();
         self.order_restarts();
         self.keep_deadlines();

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     exit::Exit,
     id::{Generation, Term},
-    run::{Endpoint, RankReport, RunId, RunPhase, RunReport, WorldReport},
+    run::{Endpoint, Leftover, RankReport, RunId, RunPhase, RunReport, WorldReport},
     time::Timestamp,
 };
 
@@ -38,6 +38,7 @@ pub struct GroupStatus {
     pub fenced: bool,
     pub ranks: Vec<RankReport>,
     pub world: WorldReport,
+    pub leftovers: Vec<Leftover>,
 }
 
 impl GroupStatus {
@@ -55,6 +56,7 @@ impl GroupStatus {
             fenced: false,
             ranks: Vec::new(),
             world: WorldReport::default(),
+            leftovers: Vec::new(),
         }
     }
 }
@@ -205,6 +207,7 @@ impl Run {
             report.fenced = status.fenced;
             report.ranks = status.ranks.clone();
             report.world = status.world.clone();
+            report.leftovers = status.leftovers.clone();
         }
         report
     }

@@ -3,10 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The beginning of a reason that is only what the rank printed last, because nothing says why it
-/// failed. It is for people.
-pub const LAST_OUTPUT: &str = "last output: ";
-
 /// A Python exception that ended a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -31,10 +31,13 @@ pub const RESTARTS_MAX: i64 = 1_000_000;
 /// torchrun's users count restarts per run. With a window, a job that fails once a week stays alive
 /// for ever.
 pub const RESTART_WINDOW: Duration = Duration::from_secs(3600);
-/// Default of `stopGracePeriod`.
-pub const STOP_GRACE: Duration = Duration::from_secs(10);
-/// The longest wait for a checkpoint at a stop.
-pub const STOP_GRACE_MAX: Duration = Duration::from_secs(300);
+/// Default of `stopGracePeriod`: what torchrun gives (`shutdown_timeout`), and Kubernetes.
+pub const STOP_GRACE: Duration = Duration::from_secs(30);
+/// The default that coordinators before 2026-11-26 had. A job that was accepted with it keeps it.
+pub(crate) const STOP_GRACE_BEFORE: Duration = Duration::from_secs(10);
+/// The longest wait for a checkpoint at a stop. Users of Slurm are used to ten minutes
+/// (`--signal=TERM@600`). The agent's pods have a grace that covers it.
+pub const STOP_GRACE_MAX: Duration = Duration::from_secs(900);
 /// Twice the silence after which a node is lost. With a shorter fence, a mere restart of the
 /// coordinator would cost every such job its workers.
 pub const FENCE_MIN: Duration = Duration::from_secs(10);

@@ -201,7 +201,7 @@ pub const SPEC_FIELDS: &[Field] = &[
     field(
         "stopGracePeriod",
         PERIOD,
-        "The time from SIGTERM to SIGKILL at a planned stop, as 30s, at most 5m. 10s if left out.",
+        "The time from SIGTERM to SIGKILL at a planned stop, as 30s, at most 15m. 30s if left out.",
     ),
     field(
         "scaleUpCooldown",

@@ -176,7 +176,7 @@ fn every_wrong_field_is_named() {
             });
         }),
         ("spec.stopGracePeriod", |d| {
-            d.spec.stop_grace_period = Some("301s".into())
+            d.spec.stop_grace_period = Some("901s".into())
         }),
         ("spec.fenceAfter", |d| {
             d.spec.fence_after = Some("9s".into())

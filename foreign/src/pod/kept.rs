@@ -3,6 +3,7 @@
 
 use crate::{
     fields::{KEPT, Object},
+    grace::GRACE_MAX,
     options::Cluster,
     tree::{Entry, Field, Node, Value},
     variables::Told,
@@ -66,7 +67,7 @@ pub(super) fn of<'t>(
     let seconds = match grace {
         Some((at, seconds)) => {
             log.taken(at, format!("spec.stopGracePeriod, and {KEPT}"));
-            seconds.min(super::GRACE_MAX)
+            seconds.min(GRACE_MAX)
         }
         None => GRACE_DEFAULT,
     };

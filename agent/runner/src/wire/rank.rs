@@ -18,6 +18,9 @@ pub struct RankStatus {
     pub exit: Option<Exit>,
     #[serde(default)]
     pub exited_us: Option<u64>,
+    /// The rank was killed, because it had not ended so long after SIGTERM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killed_after_ms: Option<u64>,
     #[serde(default)]
     pub last_step: Option<u64>,
     #[serde(default)]
@@ -72,6 +75,17 @@ pub struct RankException {
     /// it. Otherwise it was read in the output, and the script may have handled it.
     #[serde(default)]
     pub left_script: bool,
+}
+
+/// A process that ranks have left behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leftover {
+    pub pid: i32,
+    /// Its program, with its script if it has one.
+    pub program: String,
+    /// It had not ended when its grace was over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub killed: bool,
 }
 
 /// One line of `exits.jsonl`.

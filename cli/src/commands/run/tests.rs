@@ -85,6 +85,8 @@ fn what_a_job_file_can_say_a_flag_can() {
         ),
         (Some("1m"), Some("0s"))
     );
+    let patient = job("run --shutdown-timeout=120 t.py").spec;
+    assert_eq!(patient.stop_grace_period.as_deref(), Some("120"));
     assert!(refused("run --launch warm t.py").starts_with("error: --launch: "));
     assert!(
         refused("run --stop-grace-period soon t.py").starts_with("error: --stop-grace-period: ")

@@ -206,6 +206,21 @@ fn a_name_that_a_user_has_taken_is_said_and_nothing_is_touched() {
 }
 
 #[test]
+fn a_grace_that_was_left_out_stays_what_it_was_at_the_submission() {
+    let unsaid = with(&object(), |spec| spec.stop_grace_period = None);
+    let mut job = job_of(&unsaid);
+    assert_eq!(plan(Some(&unsaid), Some(&job)).objection, None);
+    job.spec.stop_grace_period = Duration::from_secs(10);
+    assert_eq!(plan(Some(&unsaid), Some(&job)).objection, None);
+    // A job that was submitted with another one said it.
+    job.spec.stop_grace_period = Duration::from_secs(20);
+    assert_eq!(
+        plan(Some(&unsaid), Some(&job)).objection,
+        Some(Objection::FixedFields(vec!["spec.stopGracePeriod"]))
+    );
+}
+
+#[test]
 fn only_the_number_of_nodes_can_change() {
     let object = object();
     let job = job_of(&object);

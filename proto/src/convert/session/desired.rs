@@ -145,7 +145,7 @@ fn profile_to_wire(profile: &Profile, hash: &str) -> v1::Profile {
     }
 }
 
-fn millis(period: Duration) -> u64 {
+pub(super) fn millis(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -449,7 +449,7 @@ fn profile_from_wire(field: &str, wire: v1::Profile) -> Result<(Profile, String)
     Ok((profile, required_text(&at("hash"), wire.hash, NAME_MAX)?))
 }
 
-fn period_from_wire(field: &str, ms: u64) -> Result<Duration, Malformed> {
+pub(super) fn period_from_wire(field: &str, ms: u64) -> Result<Duration, Malformed> {
     let period = Duration::from_millis(ms);
     if period > period::LONGEST {
         return Err(malformed(field, format!("is {ms}, longer than 30 days")));

@@ -7,8 +7,8 @@ use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
     run::{
-        CheckpointReport, Endpoint, Key, LaneReport, NestedWorld, RankException, RankReport, RunId,
-        RunPhase, RunReport, StepsShown, WorldReport,
+        CheckpointReport, Endpoint, Key, LaneReport, Leftover, NestedWorld, RankException,
+        RankReport, RunId, RunPhase, RunReport, StepsShown, WorldReport,
     },
     time::Timestamp,
 };
@@ -17,6 +17,7 @@ use super::bounds::{
     NAME_MAX, SENTENCE_MAX, age, at, count, malformed, numbered, optional_text, required_text,
     text, texts,
 };
+use super::desired::{millis, period_from_wire};
 use crate::{
     convert::Malformed,
     v1::{self, exit::How},
@@ -30,6 +31,8 @@ const RANKS_MAX: usize = 256;
 /// Ranks of one world that the TCPStore names as joined. 131,072 take 400 KiB on the wire, a tenth
 /// of a message.
 const JOINED_MAX: usize = 128 << 10;
+/// Processes that one run has left behind, as an agent names them.
+const LEFTOVERS_MAX: usize = 16;
 /// 128 bits.
 const KEY_DIGITS: usize = 32;
 /// Frames of an exception. The runner keeps 5.
@@ -76,6 +79,7 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
             .iter()
             .map(|rank| rank_to_wire(rank, now))
             .collect(),
+        leftovers: report.leftovers.iter().map(leftover_to_wire).collect(),
         launcher_error: report.torchrun_error.clone().unwrap_or_default(),
         fenced: report.fenced,
         announced: report.world.announced,
@@ -122,6 +126,15 @@ fn rank_to_wire(rank: &RankReport, now: Timestamp) -> v1::RankReport {
         stepless_lines: rank.steps.stepless_lines,
         attempt: rank.attempt,
         exception: rank.exception.as_ref().map(exception_to_wire),
+        killed_after_ms: rank.killed_after.map(millis),
+    }
+}
+
+fn leftover_to_wire(leftover: &Leftover) -> v1::Leftover {
+    v1::Leftover {
+        pid: leftover.pid,
+        program: leftover.program.clone(),
+        killed: leftover.killed,
     }
 }
 
@@ -272,6 +285,7 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
             SENTENCE_MAX,
         )?,
         ranks,
+        leftovers: leftovers_from_wire(&format!("{field}.leftovers"), wire.leftovers)?,
         world: WorldReport {
             announced: wire.announced,
             nested: wire
@@ -291,6 +305,18 @@ fn nested_from_wire(field: &str, wire: v1::NestedWorld) -> Result<NestedWorld, M
     })
 }
 
+fn leftovers_from_wire(field: &str, wire: Vec<v1::Leftover>) -> Result<Vec<Leftover>, Malformed> {
+    count(field, wire.len(), LEFTOVERS_MAX)?;
+    let read = |(i, leftover): (usize, v1::Leftover)| {
+        Ok(Leftover {
+            pid: leftover.pid,
+            program: text(&format!("{field}[{i}].program"), leftover.program, NAME_MAX)?,
+            killed: leftover.killed,
+        })
+    };
+    wire.into_iter().enumerate().map(read).collect()
+}
+
 fn rank_from_wire(
     field: &str,
     wire: v1::RankReport,
@@ -307,6 +333,10 @@ fn rank_from_wire(
             .map(|exit| exit_from_wire(&format!("{field}.exit"), exit))
             .transpose()?,
         exited_at: at(wire.exited_age_us, now),
+        killed_after: wire
+            .killed_after_ms
+            .map(|ms| period_from_wire(&format!("{field}.killed_after_ms"), ms))
+            .transpose()?,
         first_error: optional_text(
             &format!("{field}.first_error"),
             wire.first_error,

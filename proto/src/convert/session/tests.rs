@@ -17,8 +17,8 @@ use muster_core::{
     protocol,
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
-        LauncherReport, LauncherState, NestedWorld, Program, RankException, RankReport, RunId,
-        RunPhase, RunReport, Seated, Start, StepsShown, Target, WorldReport,
+        LauncherReport, LauncherState, Leftover, NestedWorld, Program, RankException, RankReport,
+        RunId, RunPhase, RunReport, Seated, Start, StepsShown, Target, WorldReport,
     },
     spec::{Framework, Launch},
 };
@@ -29,9 +29,12 @@ use super::*;
 use crate::v1::{desired_run, launcher::State};
 
 mod largest;
+mod ranks;
 mod refused;
 mod seats;
 mod versions;
+
+use ranks::rank;
 
 const NOW: Timestamp = Timestamp(5_000_000_000);
 
@@ -67,77 +70,6 @@ fn time() -> impl Strategy<Value = Option<Timestamp>> {
 
 fn endpoint() -> impl Strategy<Value = Endpoint> {
     ("[a-z0-9.:]{1,20}", 1..=u16::MAX).prop_map(|(host, port)| Endpoint { host, port })
-}
-
-fn rank(number: u32) -> impl Strategy<Value = RankReport> {
-    let step = || option::of(any::<u64>());
-    let exception = (
-        "[A-Za-z.]{1,20}",
-        "[ -~]{0,20}",
-        collection::vec("[ -~]{0,20}", 0..4),
-        any::<bool>(),
-    )
-        .prop_map(|(name, text, frames, left_script)| RankException {
-            name,
-            text,
-            frames,
-            left_script,
-        });
-    let words = (
-        option::of(".{1,40}".prop_filter("no NUL", |t| !t.contains('\0'))),
-        option::of(exception),
-        collection::vec("[ -~]{0,20}", 0..4),
-    );
-    (
-        (
-            any::<u32>(),
-            any::<u32>(),
-            time(),
-            option::of(exit()),
-            time(),
-        ),
-        words,
-        (step(), time(), step(), time()),
-        (
-            step(),
-            option::of("[0-9.]{1,9}"),
-            option::of("[0-9.]{1,9} it/s"),
-            option::of("[a-z.]{1,9}"),
-            step(),
-        ),
-    )
-        .prop_map(
-            move |(
-                (local_rank, pid, started_at, exit, exited_at),
-                (first_error, exception, tail),
-                (first_step, first_step_at, last_step, last_step_at),
-                (total, loss, rate, format, stepless_lines),
-            )| {
-                RankReport {
-                    rank: number,
-                    local_rank,
-                    attempt: pid % 3 + 1,
-                    pid,
-                    started_at,
-                    exit,
-                    exited_at,
-                    first_error,
-                    exception,
-                    tail,
-                    first_step,
-                    first_step_at,
-                    last_step,
-                    last_step_at,
-                    steps: StepsShown {
-                        total,
-                        loss,
-                        rate,
-                        format,
-                        stepless_lines,
-                    },
-                }
-            },
-        )
 }
 
 fn phase() -> impl Strategy<Value = RunPhase> {
@@ -215,6 +147,14 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                             world_size: 2,
                         }),
                     },
+                    leftovers: (1..)
+                        .take(term as usize % 4)
+                        .map(|pid| Leftover {
+                            pid,
+                            program: format!("python3 export{pid}.py"),
+                            killed: pid % 2 == 0,
+                        })
+                        .collect(),
                 }
             },
         )

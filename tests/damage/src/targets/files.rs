@@ -178,6 +178,11 @@ fn a_status() -> Status {
         store: None,
         stop: None,
         dead: None,
+        leftovers: vec![muster_runner::wire::Leftover {
+            pid: 78,
+            program: "python3 export.py".into(),
+            killed: true,
+        }],
         stuck: vec![7],
         fell_back: true,
         nested: Some(NestedWorld {

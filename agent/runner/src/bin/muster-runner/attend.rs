@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::rank_link::{OWN_END, RankLink, STOPPED};
 use crate::ranks::Say;
 use crate::sys::{self, Child};
-use crate::{affinity, shim, time, tree};
+use crate::{affinity, shim, tell, time, tree};
 
 /// A link of this name, in the runner's directory, makes the runner's binary this program.
 pub(crate) const NAME: &str = "muster-ranks";
@@ -347,11 +347,16 @@ impl Attendant {
         )
     }
 
+    /// Passes a signal on. A TERM is meant for the rank and not for its helpers, and is passed on once.
     fn pass_on(&mut self, signal: i32) {
-        if signal == libc::SIGTERM && std::mem::replace(&mut self.termed, true) {
+        if signal != libc::SIGTERM {
+            return self.signal(signal);
+        }
+        if std::mem::replace(&mut self.termed, true) {
             return;
         }
-        self.signal(signal);
+        let living = self.ranks.iter().filter(|rank| rank.exit.is_none());
+        living.for_each(|rank| tell::to_end(rank.pid));
     }
 
     /// Signals the process group of every living rank. Each rank leads a group.

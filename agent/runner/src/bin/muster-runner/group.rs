@@ -4,19 +4,20 @@
 //! `Holding` (nothing has started; a launcher may be parked) -> `Running` -> `Stopping` (a stop was
 //! asked for, or something has failed) -> `Dead` (proven). A failed rank alone does not make the
 //! runner stop the others. torchrun sees the failure too and ends them, or the agent asks for a
-//! stop. A rank that can be restarted may fail while the group stays `Running`.
+//! stop. A rank that can be restarted may fail while the group stays `Running`. It also stays so while
+//! what its ranks have left behind at a good end is being ended.
 
 mod restart;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::wire::{
-    DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Phase, ProofKind, RankStatus, StartSpec,
-    Status, StopStatus, StoreStatus, VERSION,
+    DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Leftover, MAX_LEFTOVERS, Phase, ProofKind,
+    RankStatus, StartSpec, Status, StopStatus, StoreStatus, VERSION,
 };
 
 use crate::below::{Below, Proc};
@@ -28,6 +29,24 @@ use crate::why::{Files, Reason};
 /// How long a launcher may outlive its last rank during a stop. torchrun needs about 0.1 s, but
 /// waits 300 s at an exit barrier that not all nodes will reach.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// Why everything is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kill {
+    LauncherGone,
+    GraceOver,
+    RanksEnded,
+}
+
+impl Kill {
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Kill::LauncherGone => "the launcher has ended while others lived",
+            Kill::GraceOver => "the grace is over",
+            Kill::RanksEnded => "all ranks have ended",
+        }
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Group {
@@ -44,6 +63,10 @@ pub(crate) struct Group {
     /// When killing began, until death is proven.
     pub(crate) killing: Option<Duration>,
     pub(crate) stuck: Vec<i32>,
+    /// All ranks have ended well, and something that they have left behind is being ended.
+    pub(crate) leaving: Option<Leaving>,
+    /// What ranks have left behind, as people are told.
+    pub(crate) leftovers: Vec<Leftover>,
     pub(crate) dead: Option<DeathProof>,
     /// Looks for ranks below the ranks.
     pub(crate) below: Below,
@@ -94,6 +117,8 @@ pub(crate) struct Rank {
     attempt: u32,
     /// The next attempt was ordered, and has not said hello yet.
     ordered: bool,
+    /// A stop had to kill it, after this grace.
+    killed_after: Option<Duration>,
     /// How the attempt before ended. Shown until this one has started.
     before: Option<RankStatus>,
     tail: Vec<String>,
@@ -110,10 +135,19 @@ pub(crate) struct Process {
     pub(crate) end: Option<(Exit, u64)>,
 }
 
+/// The end of what ranks have left behind at a good end.
+pub(crate) struct Leaving {
+    /// Until then it may end by itself, and nobody hears of it.
+    pub(crate) told_at: Duration,
+    pub(crate) deadline: Duration,
+}
+
 pub(crate) struct Stop {
     pub(crate) reason: String,
     pub(crate) asked: Duration,
     pub(crate) deadline: Duration,
+    /// The grace that was granted first. A later request may have made it shorter.
+    granted: Duration,
     pub(crate) killed: Option<Duration>,
     pub(crate) fenced: bool,
 }
@@ -148,6 +182,7 @@ impl Group {
                     reason: reason.to_owned(),
                     asked: now,
                     deadline,
+                    granted: grace,
                     killed: None,
                     fenced: false,
                 });
@@ -157,30 +192,128 @@ impl Group {
     }
 
     /// Whether everything must be killed now, and why. Otherwise the next moment to ask again.
-    pub(crate) fn must_kill(&self, now: Duration) -> Result<&'static str, Option<Duration>> {
+    /// `awaited`: ranks have left something behind that may end by SIGTERM.
+    pub(crate) fn must_kill(&self, now: Duration, awaited: bool) -> Result<Kill, Option<Duration>> {
         let Some(launcher) = &self.launcher else {
             return Err(None);
         };
         let launcher_gone = launcher.process.end.is_some();
+        if let Some(leaving) = self.leaving.as_ref().filter(|_| self.stop.is_none()) {
+            return match now >= leaving.deadline {
+                true => Ok(Kill::GraceOver),
+                false => Err(Some(leaving.deadline)),
+            };
+        }
         let Some(stop) = &self.stop else {
             return if launcher_gone {
-                Ok("the launcher has ended while others lived")
+                Ok(Kill::LauncherGone)
             } else {
                 Err(None)
             };
         };
         if now >= stop.deadline {
-            return Ok("the grace is over");
+            return Ok(Kill::GraceOver);
         }
         // Without a shim it is unknown which processes matter, so all of them keep their grace.
         let Some(last) = self.last_rank_end() else {
             return Err(Some(stop.deadline));
         };
+        if awaited {
+            return Err(Some(stop.deadline));
+        }
         let lingers_until = last.max(stop.asked) + LINGER;
         if launcher_gone || now >= lingers_until {
-            return Ok("all ranks have ended");
+            return Ok(Kill::RanksEnded);
         }
         Err(Some(lingers_until.min(stop.deadline)))
+    }
+
+    /// Whether the launcher and all ranks have ended well, and nobody has asked for a stop.
+    pub(crate) fn ended_well(&self) -> bool {
+        let well = |process: &Process| process.end.is_some_and(|(exit, _)| exit.success());
+        let launcher = self.launcher.as_ref().map(|launcher| &launcher.process);
+        let mut ranks = self.ranks.values().map(|rank| rank.process.as_ref());
+        self.stop.is_none()
+            && self.killing.is_none()
+            && launcher.is_some_and(well)
+            && ranks.all(|process| process.is_some_and(well))
+    }
+
+    /// Whether every rank that this node was told to start has been started.
+    pub(crate) fn all_started(&self) -> bool {
+        let expected = self.expected().map_or(0, |ranks| ranks.len());
+        let started = self.ranks.values().filter(|rank| rank.process.is_some());
+        expected > 0 && started.count() >= expected
+    }
+
+    /// Whether all ranks have been started and have ended.
+    pub(crate) fn all_ended(&self) -> bool {
+        self.last_rank_end().is_some()
+    }
+
+    /// The pids of the ranks that live, and of those that have ended.
+    pub(crate) fn rank_pids(&self) -> (BTreeSet<i32>, BTreeSet<i32>) {
+        let processes = self.ranks.values().filter_map(|rank| rank.process.as_ref());
+        let (living, ended): (Vec<&Process>, Vec<&Process>) =
+            processes.partition(|process| process.end.is_none());
+        let pids = |of: Vec<&Process>| of.into_iter().map(|process| process.pid).collect();
+        (pids(living), pids(ended))
+    }
+
+    /// Whether a SIGTERM has ended a rank.
+    pub(crate) fn ended_by_term(&self) -> bool {
+        let mut processes = self.ranks.values().filter_map(|rank| rank.process.as_ref());
+        processes.any(|process| {
+            let exit = process.end.map(|(exit, _)| exit);
+            matches!(
+                exit,
+                Some(Exit::Signal {
+                    signal: libc::SIGTERM,
+                    ..
+                })
+            )
+        })
+    }
+
+    /// The grace of a stop that was kept to its end. `None`: none was granted, or it was cut short.
+    fn kept_grace(&self) -> Option<Duration> {
+        let stop = self.stop.as_ref()?;
+        let kept = !stop.granted.is_zero() && stop.deadline == stop.asked + stop.granted;
+        kept.then_some(stop.granted)
+    }
+
+    /// Notes what is killed because its grace is over.
+    pub(crate) fn grace_is_over(&mut self, left: &[(i32, String)]) {
+        if self.stop.is_some() && self.kept_grace().is_none() {
+            return;
+        }
+        let grace = self.kept_grace();
+        for rank in self.ranks.values_mut() {
+            if rank
+                .process
+                .as_ref()
+                .is_some_and(|process| process.end.is_none())
+            {
+                rank.killed_after = grace;
+            }
+        }
+        for (pid, program) in left {
+            self.left_behind(*pid, program.clone(), true);
+        }
+    }
+
+    /// Notes a process that ranks have left behind, once.
+    pub(crate) fn left_behind(&mut self, pid: i32, program: String, killed: bool) {
+        let known = self.leftovers.iter_mut().find(|left| left.pid == pid);
+        if let Some(left) = known {
+            left.killed |= killed;
+        } else if self.leftovers.len() < MAX_LEFTOVERS {
+            self.leftovers.push(Leftover {
+                pid,
+                program,
+                killed,
+            });
+        }
     }
 
     /// When the last rank ended. None while one lives, or where there never was one.
@@ -312,6 +445,7 @@ impl Group {
             stop,
             dead: self.dead.clone(),
             stuck: self.stuck.clone(),
+            leftovers: self.leftovers.clone(),
             fell_back: self.fell_back,
             nested: self.below.found.clone(),
         }
@@ -326,6 +460,7 @@ impl Rank {
             process: None,
             attempt: 1,
             ordered: false,
+            killed_after: None,
             before: None,
             tail: Vec::new(),
             reason: Reason::default(),
@@ -348,6 +483,7 @@ impl Rank {
             attempt: self.attempt,
             exit: process.end.map(|e| e.0),
             exited_us: process.end.map(|e| e.1),
+            killed_after_ms: self.killed_after.map(|grace| grace.as_millis() as u64),
             last_step: last.map(|s| s.count),
             last_step_us: steps.last.as_ref().map(|s| micros(s.1)),
             first_step: steps.first.map(|s| s.0),

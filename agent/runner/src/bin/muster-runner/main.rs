@@ -41,6 +41,7 @@ mod served;
 mod shim;
 mod standby;
 mod sys;
+mod tell;
 mod time;
 mod tree;
 mod why;

@@ -242,6 +242,15 @@ impl Ranks {
         true
     }
 
+    /// The processes that stand for a rank.
+    pub(crate) fn shims(&self) -> impl Iterator<Item = i32> {
+        let known = self
+            .shims
+            .values()
+            .filter(|shim| shim.stage.rank().is_some());
+        known.map(|shim| shim.pid)
+    }
+
     /// All open connections.
     pub(crate) fn connections(&self) -> Vec<u32> {
         self.shims.keys().copied().collect()

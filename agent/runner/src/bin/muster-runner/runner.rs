@@ -8,6 +8,7 @@
 mod command;
 mod ending;
 mod launcher;
+mod leaving;
 mod restart;
 mod signal;
 
@@ -90,6 +91,9 @@ pub(crate) struct LoopState {
     next_outcome: Duration,
     released: bool,
     launcher_gone_termed: bool,
+    /// The launcher was told to end.
+    launcher_termed: bool,
+    left: leaving::Told,
     /// The client and the request that wait for an answer of the launcher that stays, by token.
     /// Agents have only a few requests open at a time.
     asked: BTreeMap<u64, (u32, u64)>,
@@ -120,6 +124,8 @@ impl LoopState {
             next_outcome: Duration::ZERO,
             released: false,
             launcher_gone_termed: false,
+            launcher_termed: false,
+            left: leaving::Told::default(),
         }
     }
 }
@@ -209,21 +215,31 @@ impl Runner {
         }
     }
 
-    /// Tells all processes to end. The first call sends TERM to the launcher's process group and,
-    /// through the shims, to each rank.
+    /// Tells the ranks to end, through their shims. The launcher hears of it after them, or at once if
+    /// it has not started all of them: torchrun would kill them after its own grace, and in older
+    /// versions share its process group with them and their helpers.
     pub(crate) fn stop(&mut self, now: Duration, grace: Duration, reason: &str) {
         self.state.urgent = true;
         if self.group.dead.is_some() || !self.group.ask_stop(now, grace, reason) {
             return;
         }
+        if !self.group.all_started() {
+            self.tell_launcher();
+        }
+        self.note_commands();
+        self.ranks.signal(libc::SIGTERM);
+    }
+
+    /// Sends TERM to the launcher's process group, once.
+    fn tell_launcher(&mut self) {
         if let Some(launcher) = &self.group.launcher
             && launcher.process.end.is_none()
             && let Some(pid) = Pid::from_raw(launcher.process.pid)
+            && !std::mem::replace(&mut self.state.launcher_termed, true)
         {
             // The launcher is not reaped yet, so the pid is still its own.
             let _ = rustix::process::kill_process_group(pid, Signal::TERM);
         }
-        self.ranks.signal(libc::SIGTERM);
     }
 
     /// Stops a group with a fence if the coordinator was not heard for too long. Returns when to
@@ -465,6 +481,11 @@ impl Runner {
                     self.state.next_exits = Some(now + DISK_GAP);
                 }
             }
+        }
+        // In a stop torchrun sees no rank end before all have.
+        let (living, _) = self.group.rank_pids();
+        if self.group.stop.is_some() && self.group.killing.is_none() && !living.is_empty() {
+            return;
         }
         // A full disk keeps no rank from ending: the exit stays in memory until it can be written.
         for rank in std::mem::take(&mut self.state.waiting_shims) {

@@ -22,10 +22,10 @@ use rustix::thread::CpuSet;
 
 use crate::rank_env::OVER_RESTARTS;
 use crate::rank_link::{OWN_END, RankLink, STOPPED};
-use crate::ranks::{More, Say, Told};
+use crate::ranks::{Hear, More, Say, Told};
 use crate::sys::{self, Child};
 use crate::tree::{self, Reaped};
-use crate::{affinity, keeper, time};
+use crate::{affinity, keeper, tell, time};
 
 /// A link of this name, in the runner's directory, makes the runner's binary a shim.
 pub(crate) const NAME: &str = "muster-shim";
@@ -81,6 +81,8 @@ struct Shim {
     termed: bool,
     /// When to pass on torchrun's TERM.
     term_at: Option<Duration>,
+    /// The runner has told the rank to end. It says when torchrun may see the end.
+    told: bool,
     cpus: Option<CpuSet>,
 }
 
@@ -129,6 +131,7 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
         leads,
         termed: false,
         term_at: None,
+        told: false,
         cpus,
     })
 }
@@ -239,6 +242,7 @@ impl Shim {
                         return Err(error);
                     }
                     if let Some(signal) = hear.signal {
+                        self.told |= signal == libc::SIGTERM;
                         self.pass(pid, signal);
                     }
                 }
@@ -248,9 +252,13 @@ impl Shim {
 
     /// Passes a signal on, but TERM only once. TERM comes from the runner's order, from torchrun
     /// for the same stop, and from torchrun when another rank has failed, in any order. A second
-    /// TERM would kill a program that is ending and has already removed its handlers.
+    /// TERM would kill a program that is ending and has already removed its handlers. A TERM is meant
+    /// for the rank and not for its helpers.
     fn pass(&mut self, pid: Pid, signal: i32) {
-        if signal == libc::SIGTERM && std::mem::replace(&mut self.termed, true) {
+        if signal == libc::SIGTERM {
+            if !std::mem::replace(&mut self.termed, true) {
+                tell::to_end(pid.as_raw_nonzero().get());
+            }
             return;
         }
         let Some(signal) = Signal::from_named_raw(signal) else {
@@ -276,18 +284,29 @@ impl Shim {
         Ok(exit)
     }
 
-    /// Waits until the runner has written the exit down, or is gone.
+    /// Waits until the runner has written the exit down, or is gone. In a stop the runner answers when
+    /// all ranks have ended: a torchrun that sees one end kills the others after its own grace, which
+    /// may be shorter than the job's.
     fn wait_for_ack(&mut self) {
         let until = time::boot() + ACK;
         while self.runner.answers < 3 {
             let left = until.saturating_sub(time::boot());
-            if left.is_zero() {
+            if left.is_zero() && !self.told {
                 return;
             }
-            let (_, runner) = wait(&self.signals, Some(&self.runner.stream), Some(left));
-            while sys::next_signal(&self.signals).is_some() {}
-            if runner && self.runner.hear().is_err() {
-                return;
+            let limit = (!self.told).then_some(left);
+            let (_, runner) = wait(&self.signals, Some(&self.runner.stream), limit);
+            while let Some(signal) = sys::next_signal(&self.signals) {
+                if signal == libc::SIGCHLD {
+                    while let Reaped::Ended(..) = tree::reap() {}
+                }
+            }
+            if runner {
+                let Ok(heard) = self.runner.hear() else {
+                    return;
+                };
+                let term = |hear: &Hear| hear.signal == Some(libc::SIGTERM);
+                self.told |= heard.iter().any(term);
             }
         }
     }

@@ -16,6 +16,7 @@ fn the_largest_report_fits_a_message() {
                 started_at: Some(NOW),
                 exit: Some(Exit::Signal(11)),
                 exited_at: Some(NOW),
+                killed_after: None,
                 first_error: Some("e".repeat(if (rank as usize) < failed { 706 } else { 303 })),
                 exception: ((rank as usize) < failed).then(|| RankException {
                     name: "n".repeat(163),

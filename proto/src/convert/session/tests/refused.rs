@@ -131,6 +131,33 @@ fn every_wrong_run_report_is_refused_by_field() {
         ),
         (
             v1::RunReport {
+                leftovers: vec![v1::Leftover::default(); 17],
+                ..good_run()
+            },
+            "runs[0].leftovers: has 17 items, at most 16 are allowed",
+        ),
+        (
+            v1::RunReport {
+                leftovers: vec![v1::Leftover {
+                    program: "p".repeat(257),
+                    ..v1::Leftover::default()
+                }],
+                ..good_run()
+            },
+            "runs[0].leftovers[0].program: is 257 bytes long, at most 256 are allowed",
+        ),
+        (
+            v1::RunReport {
+                ranks: vec![v1::RankReport {
+                    killed_after_ms: Some(u64::MAX),
+                    ..good_rank()
+                }],
+                ..good_run()
+            },
+            "runs[0].ranks[0].killed_after_ms: is 18446744073709551615, longer than 30 days",
+        ),
+        (
+            v1::RunReport {
                 ranks: vec![v1::RankReport {
                     step_format: "f".repeat(257),
                     ..good_rank()

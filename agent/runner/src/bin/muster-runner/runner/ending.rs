@@ -11,6 +11,7 @@ use muster_runner::wire::{Phase, ProofKind};
 use rustix::process::Signal;
 
 use super::{DISK_GAP, Runner};
+use crate::group::Kill;
 use crate::{time, tree};
 
 /// The gap between two rounds of killing. A killed process ends in about a millisecond, and SIGCHLD
@@ -54,12 +55,20 @@ impl Runner {
             }
             self.term_the_rest();
         }
+        let (awaited, look) = self.mind_leftovers(now);
+        if self.group.stop.is_some() && self.group.all_ended() {
+            self.tell_launcher();
+        }
         let again = if self.group.killing.is_some() {
             None
         } else {
-            match self.group.must_kill(now) {
+            match self.group.must_kill(now, awaited) {
                 Ok(why) => {
-                    self.begin_killing(now, why);
+                    if why == Kill::GraceOver {
+                        let overdue = self.overdue();
+                        self.group.grace_is_over(&overdue);
+                    }
+                    self.begin_killing(now, why.reason());
                     None
                 }
                 Err(again) => again,
@@ -67,7 +76,7 @@ impl Runner {
         };
         match self.group.killing {
             Some(since) => Some(self.kill(now, since)),
-            None => again,
+            None => [again, look].into_iter().flatten().min(),
         }
     }
 

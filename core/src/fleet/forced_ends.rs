@@ -1,0 +1,127 @@
+//! Tells what was ended by force: ranks that a stop had to kill, and processes that ranks had left
+//! behind. It decides nothing.
+//!
+//! A node says so in its reports. Each is told once, by the generation's record of whom it has told
+//! of, so a coordinator that was restarted does not repeat it.
+
+use std::time::Duration;
+
+use crate::{
+    fleet::{generation, job::GenerationRecord, job_turn::JobTurn},
+    id::{Generation, NodeName},
+    period,
+    run::{Leftover, RunReport},
+    spec::STOP_GRACE_MAX,
+};
+
+/// Events about the ranks of one node. A node of 8 GPUs has 8 ranks; one with hundreds of ranks
+/// gets one more event that counts the others.
+const RANKS_TOLD: usize = 16;
+
+/// What a node's report says for the first time.
+struct News {
+    generation: Generation,
+    node: NodeName,
+    /// The node's ranks that a stop had to kill.
+    killed: Vec<(u32, Duration)>,
+    left: Vec<Leftover>,
+    /// Nothing of the run is left.
+    is_over: bool,
+}
+
+impl JobTurn<'_> {
+    /// Writes the events about forced ends that were not written yet.
+    pub(crate) fn tell_forced_ends(&mut self) {
+        let generations = self.job.unproven_generations();
+        let news: Vec<News> = generations
+            .flat_map(|generation| {
+                let reports = generation::reports(self.nodes, self.uid, generation);
+                reports.filter_map(|(node, run)| news(generation, node, run?))
+            })
+            .collect();
+        for news in news {
+            self.tell_forced_end(&news);
+            let mut generations = self.job.unproven_generations_mut();
+            let Some(generation) = generations.find(|g| g.number == news.generation) else {
+                continue;
+            };
+            generation.left_behind.insert(news.node.clone());
+            if news.is_over {
+                generation.forced.insert(news.node);
+            }
+        }
+    }
+
+    fn tell_forced_end(&mut self, news: &News) {
+        let (node, number) = (&news.node, news.generation);
+        for (rank, grace) in news.killed.iter().take(RANKS_TOLD) {
+            let message = was_killed(&format!("rank {rank} on {node}"), Some(*grace));
+            let event = self.warn("GraceOver", message);
+            event.in_generation(number).on_node(node);
+        }
+        if let Some((first, grace)) = news.killed.get(RANKS_TOLD) {
+            let more = news.killed.len() - RANKS_TOLD;
+            let who = format!("{more} more ranks on {node}, from rank {first} on,");
+            let message = was_killed(&who, Some(*grace)).replacen("was", "were", 1);
+            let event = self.warn("GraceOver", message);
+            event.in_generation(number).on_node(node);
+        }
+        let told = |g: &GenerationRecord| g.number == number && g.left_behind.contains(node);
+        let told = self.job.unproven_generations().any(told);
+        let all: Vec<&Leftover> = news.left.iter().collect();
+        let killed: Vec<&Leftover> = news.left.iter().filter(|left| left.killed).collect();
+        if !told && killed.len() < all.len() {
+            let grace = period::format(self.job.spec.stop_grace_period);
+            let message = format!(
+                "the ranks on {node} have ended and left behind: {}. What is left gets SIGTERM, and after the stopGracePeriod of {grace} SIGKILL. \
+                 A script must wait for what it starts",
+                names(&all)
+            );
+            let event = self.warn("LeftBehind", message);
+            event.in_generation(number).on_node(node);
+        }
+        if news.is_over && !killed.is_empty() {
+            let who = format!("{}, left behind by the ranks on {node},", names(&killed));
+            let event = self.warn("GraceOver", was_killed(&who, None));
+            event.in_generation(number).on_node(node);
+        }
+    }
+}
+
+fn news(generation: &GenerationRecord, node: &NodeName, run: &RunReport) -> Option<News> {
+    if generation.forced.contains(node) {
+        return None;
+    }
+    let is_over = run.phase.is_over();
+    let ranks = run.ranks.iter().filter(|_| is_over);
+    let killed: Vec<(u32, Duration)> = ranks
+        .filter_map(|rank| Some((rank.rank, rank.killed_after?)))
+        .collect();
+    let first = !run.leftovers.is_empty() && !generation.left_behind.contains(node);
+    let forced = is_over && run.leftovers.iter().any(|leftover| leftover.killed);
+    (first || forced || !killed.is_empty()).then(|| News {
+        generation: generation.number,
+        node: node.clone(),
+        killed,
+        left: run.leftovers.clone(),
+        is_over,
+    })
+}
+
+fn was_killed(who: &str, grace: Option<Duration>) -> String {
+    let within = match grace {
+        Some(grace) => format!("its stopGracePeriod of {}", period::format(grace)),
+        None => "the stopGracePeriod".to_owned(),
+    };
+    format!(
+        "{who} was killed: it had not ended within {within} after SIGTERM; set stopGracePeriod to what saving takes, at most {}",
+        period::format(STOP_GRACE_MAX)
+    )
+}
+
+/// `train.py (pid 7), sleep (pid 8)`.
+pub(crate) fn names(left: &[&Leftover]) -> String {
+    let names = left.iter();
+    let names = names.map(|left| format!("{} (pid {})", left.program, left.pid));
+    names.collect::<Vec<_>>().join(", ")
+}

@@ -65,6 +65,12 @@ impl JobTurn<'_> {
             Some(_) => member_restart::ranks_alone(self.nodes, self.uid, &generation, evidence),
             None => None,
         };
+        if alone.is_some() {
+            // A member that is only suspected fell to nobody: it goes on.
+            let suspected = evidence.iter().filter(|found| !found.breaks());
+            let suspected: Vec<String> = suspected.map(Evidence::name).collect();
+            blame.collateral.retain(|name| !suspected.contains(name));
+        }
         match &alone {
             // The others train on, so their steps say nothing about this rank.
             Some(_) => self.note_lasted(generation.began(blame.rank), blame.event_at),

@@ -58,10 +58,10 @@ pub(crate) fn group_status(status: &wire::Status, this_boot: bool) -> GroupStatu
         dead_at: status.dead.as_ref().map(|dead| at(dead.at_us)),
         fenced: status.stop.as_ref().is_some_and(|stop| stop.fenced),
         ranks,
-        world: WorldReport {
+        world: Box::new(WorldReport {
             announced: store.and_then(|store| store.announced),
             nested: status.nested.as_ref().map(nested),
-        },
+        }),
         leftovers: status.leftovers.iter().map(leftover).collect(),
     }
 }

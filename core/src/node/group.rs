@@ -37,7 +37,8 @@ pub struct GroupStatus {
     /// Its runner stopped it, because it had heard nothing of the coordinator for too long.
     pub fenced: bool,
     pub ranks: Vec<RankReport>,
-    pub world: WorldReport,
+    /// In a box, because it is large and mostly empty.
+    pub world: Box<WorldReport>,
     pub leftovers: Vec<Leftover>,
 }
 
@@ -55,7 +56,7 @@ impl GroupStatus {
             dead_at: None,
             fenced: false,
             ranks: Vec::new(),
-            world: WorldReport::default(),
+            world: Box::default(),
             leftovers: Vec::new(),
         }
     }
@@ -206,7 +207,7 @@ impl Run {
             report.dead_at = status.dead_at;
             report.fenced = status.fenced;
             report.ranks = status.ranks.clone();
-            report.world = status.world.clone();
+            report.world.clone_from(&status.world);
             report.leftovers = status.leftovers.clone();
         }
         report

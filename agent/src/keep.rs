@@ -67,17 +67,18 @@ pub(crate) fn beyond(
         }
     }
     kept.sort_by_key(|(order, _)| *order);
-    let mut bytes: u64 = kept.iter().map(|(_, ended)| ended.bytes).sum();
+    // A damaged note can tell any number.
+    let mut bytes = { kept.iter() }.fold(0, |sum: u64, (_, ended)| sum.saturating_add(ended.bytes));
     let surplus = kept.len().saturating_sub(KEPT_IN_ALL);
     // Nobody has read the log of the run that has just ended.
     let last = kept.iter().map(|(_, ended)| ended.at).max().flatten();
     for (at, (_, ended)) in kept.iter().enumerate() {
         if at < surplus {
             fates.push(Fate::Remove(ended.run.clone()));
-            bytes -= ended.bytes;
+            bytes = bytes.saturating_sub(ended.bytes);
         } else if bytes > limit && !ended.is_emptied && ended.at != last {
             fates.push(Fate::Empty(ended.run.clone()));
-            bytes -= ended.bytes;
+            bytes = bytes.saturating_sub(ended.bytes);
         }
     }
     fates
@@ -170,6 +171,23 @@ mod tests {
         let runs = [empty, ended("b", 1, 2), ended("c", 1, 3)];
         assert_eq!(go(&runs, &[], 23), ["empty b-g1"]);
         assert_eq!(go(&runs, &[], 24), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_largest_number_is_added_up_like_any_other() {
+        let mut huge = ended("a", 1, 1);
+        huge.bytes = u64::MAX;
+        let runs = [huge.clone(), ended("b", 1, 2), ended("c", 1, 3)];
+        assert_eq!(go(&runs, &[], 20), ["empty a-g1"]);
+        let twice = [
+            huge.clone(),
+            Ended {
+                run: run("b", 1),
+                ..huge
+            },
+            ended("c", 1, 3),
+        ];
+        assert_eq!(go(&twice, &[], 20), ["empty a-g1"]);
     }
 
     #[test]

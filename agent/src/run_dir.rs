@@ -6,9 +6,10 @@
 //! logs were removed to make room).
 
 use std::{
-    fs::{self, DirBuilder},
-    io,
-    os::unix::fs::{DirBuilderExt, MetadataExt},
+    collections::VecDeque,
+    fs::{self, DirBuilder, File},
+    io::{self, Read},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -20,6 +21,7 @@ use muster_core::{
 };
 use muster_runner::{RunnerIdentity, record, wire::Status};
 use muster_runtime::clock::Clock;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tracing::warn;
 
@@ -40,6 +42,15 @@ const LAUNCHER_OLD: &str = "-spare-";
 /// What ended runs may take together on a node, in MiB, unless its operator says otherwise: the logs
 /// of four jobs with 8 ranks that wrote all they can, and of any number that wrote little.
 pub(crate) const LOGS_MAX_MIB: u64 = 20 << 10;
+
+/// How many bytes of `released` are read. A number has at most 20 digits.
+const NUMBER_MAX: u64 = 32;
+/// How many levels of directories below a run's own are counted. Muster and torchrun make a few; a
+/// script can nest them until their path is too long for the kernel.
+const COUNTED_DEPTH: usize = 16;
+/// How many files and directories of a run are counted. Muster and torchrun make a few for each rank;
+/// a script can make any number, and 100,000 take some tenths of a second.
+const COUNTED_ENTRIES: usize = 100_000;
 
 /// All runs of one node.
 #[derive(Clone, Debug)]
@@ -223,7 +234,7 @@ impl Runs {
         let dir = self.dir(run);
         if dir.exists() && !dir.join(RELEASED).exists() {
             // Nothing is written to the directory of a run that is over.
-            write_atomic(&dir.join(RELEASED), bytes_below(&dir)?.to_string())?;
+            write_atomic(&dir.join(RELEASED), bytes_below(&dir).to_string())?;
         }
         let (ended, live): (Vec<RunId>, Vec<RunId>) =
             { self.all()?.into_iter() }.partition(|run| self.is_released(run));
@@ -243,14 +254,12 @@ impl Runs {
         let released = dir.join(RELEASED);
         let is_emptied = dir.join(EMPTIED).exists();
         // Older agents wrote no number.
-        let noted = fs::read_to_string(&released).ok();
-        let noted = noted.and_then(|text| text.trim().parse().ok());
+        let noted = read_number(&released).filter(|_| !is_emptied);
         Ended {
-            bytes: match noted.filter(|_| !is_emptied) {
-                Some(bytes) => bytes,
-                None => bytes_below(&dir).unwrap_or_default(),
-            },
-            at: fs::metadata(&released).and_then(|m| m.modified()).ok(),
+            bytes: noted.unwrap_or_else(|| bytes_below(&dir)),
+            at: { fs::symlink_metadata(&released) }
+                .and_then(|about| about.modified())
+                .ok(),
             is_emptied,
             run,
         }
@@ -335,24 +344,51 @@ impl Runs {
     }
 }
 
-/// What a directory takes on disk, with all below it. Links are not followed.
-fn bytes_below(dir: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        let about = match entry.metadata() {
-            Ok(about) => about,
-            // It was only there for a moment.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(e),
-        };
-        // The unit of `blocks` is 512 bytes, whatever the file system's own is.
-        bytes += about.blocks() * 512;
-        if about.is_dir() {
-            bytes += bytes_below(&entry.path())?;
+/// What a directory takes on disk, with what is below it. Links are not followed. What cannot be read
+/// and what lies beyond the bounds counts nothing: a script can leave both, and its run must still be
+/// released.
+fn bytes_below(dir: &Path) -> u64 {
+    bytes_of(dir, COUNTED_ENTRIES)
+}
+
+fn bytes_of(dir: &Path, most: usize) -> u64 {
+    let (mut bytes, mut counted) = (0_u64, 0);
+    // Level by level, so that no depth takes the place of the logs, which lie at the top.
+    let mut open = VecDeque::from([(dir.to_owned(), 0)]);
+    while let Some((dir, depth)) = open.pop_front() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if counted == most {
+                return bytes;
+            }
+            counted += 1;
+            let Ok(about) = entry.metadata() else {
+                continue;
+            };
+            // The unit of `blocks` is 512 bytes, whatever the file system's own is.
+            bytes = bytes.saturating_add(about.blocks().saturating_mul(512));
+            if about.is_dir() && depth < COUNTED_DEPTH {
+                open.push_back((entry.path(), depth + 1));
+            }
         }
     }
-    Ok(bytes)
+    bytes
+}
+
+/// The number in a file that anything may have replaced: a link is not followed, and a FIFO is not
+/// waited for.
+fn read_number(path: &Path) -> Option<u64> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)
+        .ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(NUMBER_MAX).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }
 
 fn remove(dir: &Path) -> io::Result<()> {
@@ -397,6 +433,10 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt, time::UNIX_EPOCH};
+
+    use rustix::fs::{FileType, Mode};
+
     use super::*;
 
     fn run(job: &str, generation: u64) -> RunId {
@@ -544,6 +584,73 @@ mod tests {
         let (_dir, runs) = with(&[("a", 1), ("a", 2), ("a", 3), ("ab", 1)]);
         runs.purge(&run("a", 2)).unwrap();
         assert_eq!(runs.all().unwrap(), vec![run("a", 3), run("ab", 1)]);
+    }
+
+    #[test]
+    fn a_run_is_released_whatever_its_script_has_left() {
+        let (_dir, runs) = with(&[("a", 1)]);
+        let dir = runs.dir(&run("a", 1));
+        fs::write(dir.join("rank-0.log"), vec![b'x'; 64 << 10]).unwrap();
+        let name = "d".repeat(200);
+        fs::create_dir(dir.join("errors")).unwrap();
+        // The path of the last one is longer than the kernel takes, so each is made from above.
+        let mut at =
+            rustix::fs::open(dir.join("errors"), OFlags::DIRECTORY, Mode::empty()).unwrap();
+        for _ in 0..40 {
+            rustix::fs::mkdirat(&at, &name, Mode::RWXU).unwrap();
+            at = rustix::fs::openat(&at, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+        }
+        let closed = dir.join("closed");
+        DirBuilder::new().mode(0).create(&closed).unwrap();
+        runs.release(&run("a", 1)).unwrap();
+        fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(runs.open().unwrap(), []);
+        let bytes = runs.ended(run("a", 1)).bytes;
+        assert!(bytes >= 64 << 10, "{bytes}");
+    }
+
+    #[test]
+    fn only_so_many_files_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("0"), [b'x'; 4096]).unwrap();
+        let one = bytes_below(dir.path());
+        assert!(one >= 4096);
+        for n in 1..20 {
+            fs::hard_link(dir.path().join("0"), dir.path().join(n.to_string())).unwrap();
+        }
+        assert_eq!(bytes_below(dir.path()), one * 20);
+        assert_eq!(bytes_of(dir.path(), 7), one * 7);
+    }
+
+    #[test]
+    fn the_number_of_bytes_is_read_from_nothing_but_a_small_file() {
+        let (outside, runs) = with(&[("a", 1), ("b", 1), ("b", 2)]);
+        let (a, b) = (run("a", 1), run("b", 1));
+        let (dir, target) = (runs.dir(&a), outside.path().join("target"));
+        let released = dir.join(RELEASED);
+        fs::write(dir.join("rank-0.log"), vec![b'x'; 64 << 10]).unwrap();
+        fs::write(&target, "7").unwrap();
+        let bytes = || runs.ended(a.clone()).bytes;
+
+        fs::write(&released, "7\n").unwrap();
+        assert_eq!(bytes(), 7);
+        fs::remove_file(&released).unwrap();
+        std::os::unix::fs::symlink(&target, &released).unwrap();
+        assert!(bytes() >= 64 << 10, "a link");
+        fs::remove_file(&released).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &released, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(bytes() >= 64 << 10, "a FIFO");
+        fs::remove_file(&released).unwrap();
+        fs::write(&released, format!("{}7", " ".repeat(32))).unwrap();
+        assert!(bytes() >= 64 << 10, "a long file");
+
+        fs::write(&released, u64::MAX.to_string()).unwrap();
+        assert_eq!(bytes(), u64::MAX);
+        let file = File::options().write(true).open(&released).unwrap();
+        file.set_modified(UNIX_EPOCH).unwrap();
+        runs.release(&b).unwrap();
+        assert!(runs.emptied(&a).is_some());
+        assert_eq!(runs.emptied(&b), None);
     }
 
     #[test]

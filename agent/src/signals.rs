@@ -1,4 +1,4 @@
-//! RankSignals to ranks, sent once when the coordinator asks, through the control socket of their runner.
+//! Signals to ranks. Each is sent once, when the coordinator asks, through the control socket of the runner.
 //! A rank that does not run now gets none: nothing is kept for later.
 
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
@@ -84,22 +84,45 @@ async fn ask(
         }
         _ => format!("its runner cannot be reached: {e}"),
     })?;
-    match timeout(ANSWER, converse(stream, &order.ranks, signal)).await {
-        Ok(Ok(missed)) => Ok(missed),
-        Ok(Err(e)) => Err(format!("its runner broke off: {e}")),
-        Err(_) => Err("its runner did not answer".to_owned()),
-    }
+    Ok(through(stream, &order.ranks, signal).await)
 }
+
+/// Sends the signal through a runner, and says which ranks have not got it. Of a rank for which the
+/// runner has not answered nobody knows.
+async fn through(stream: UnixStream, ranks: &[u32], signal: i32) -> BTreeMap<u32, String> {
+    // The answers outlive a conversation that takes too long: whoever repeats a signal must know who
+    // has got it.
+    let mut answers = Answers::new();
+    let spoken = timeout(ANSWER, converse(stream, ranks, signal, &mut answers)).await;
+    let broken = match spoken {
+        Ok(Ok(())) => None,
+        Ok(Err(e)) => Some(format!("its runner broke off: {e}")),
+        Err(_) => Some(format!("its runner did not answer within {ANSWER:?}")),
+    };
+    if let Some(end) = broken {
+        let unknown = format!("{end}, so it is not known whether the signal was sent");
+        for rank in ranks {
+            let answer = answers.entry(*rank);
+            answer.or_insert_with(|| Err(unknown.clone()));
+        }
+    }
+    { answers.into_iter() }
+        .filter_map(|(rank, answer)| Some((rank, answer.err()?)))
+        .collect()
+}
+
+/// What a runner has answered for each rank: it has sent the signal, or why it has not.
+type Answers = BTreeMap<u32, Result<(), String>>;
 
 /// Asks for one rank after the other. The id of each request is its place.
 async fn converse(
     mut stream: UnixStream,
     ranks: &[u32],
     signal: i32,
-) -> io::Result<BTreeMap<u32, String>> {
+    answers: &mut Answers,
+) -> io::Result<()> {
     let (input, mut output) = stream.split();
     let mut input = BufReader::new(input);
-    let mut missed = BTreeMap::new();
     for (id, rank) in (1..).zip(ranks) {
         let request = Request::new(
             id,
@@ -116,9 +139,51 @@ async fn converse(
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let reply: Reply = serde_json::from_str(&answer)?;
-        if let Some(refusal) = reply.error {
-            missed.insert(*rank, refusal.text);
+        let refused = reply.error.map(|refusal| refusal.text);
+        answers.insert(*rank, refused.map_or(Ok(()), Err));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A runner that answers for some ranks and then hangs, or ends.
+    async fn after(answers: &[&str], hangs: bool) -> BTreeMap<u32, String> {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let runner = async {
+            let mut theirs = BufReader::new(theirs);
+            for answer in answers {
+                theirs.read_line(&mut String::new()).await.unwrap();
+                let line = format!("{answer}\n");
+                theirs.get_mut().write_all(line.as_bytes()).await.unwrap();
+            }
+            theirs.read_line(&mut String::new()).await.unwrap();
+            hangs.then_some(theirs)
+        };
+        let (missed, _held) = tokio::join!(through(ours, &[3, 4, 5, 6], 10), runner);
+        missed
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_runner_has_answered_stands_though_it_answers_no_more() {
+        let answers = [
+            r#"{"v":1,"id":1}"#,
+            r#"{"v":1,"id":2,"error":{"kind":"conflict","text":"rank 4 has ended"}}"#,
+        ];
+        for (hangs, end) in [
+            (true, "its runner did not answer within 3s"),
+            (false, "its runner broke off: unexpected end of file"),
+        ] {
+            let unknown = format!("{end}, so it is not known whether the signal was sent");
+            let missed = after(&answers, hangs).await;
+            let expected = [
+                (4, "rank 4 has ended".to_owned()),
+                (5, unknown.clone()),
+                (6, unknown),
+            ];
+            assert_eq!(missed, expected.into());
         }
     }
-    Ok(missed)
 }

@@ -86,10 +86,6 @@ fn a_wrong_command_line_is_2() {
         (&["run", "--tee", "3", "t.py"], "see `muster logs --help`"),
         (&["run", "-r", "3", "t.py"], "see `muster logs --help`"),
         (
-            &["run", "--shutdown_timeout=120", "t.py"],
-            "give --stop-grace-period",
-        ),
-        (
             &["run", "--active_deadlin", "4h", "t.py"],
             "did you mean --active-deadline?",
         ),

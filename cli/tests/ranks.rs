@@ -104,7 +104,7 @@ fn a_signal_says_who_got_it_and_fails_if_anybody_did_not() {
         (1, "job/digits: SIGUSR1 sent to rank 0 on node-1\n")
     );
     assert!(
-        error.contains("error: SIGUSR1 was not sent to rank 1 on node-1: rank 1 has ended"),
+        error.contains("error: rank 1 on node-1: not sent: rank 1 has ended"),
         "{error}"
     );
     let (code, _, error, heard) = run(Cardboard::default(), &["signal", "digits", "USR3"]);

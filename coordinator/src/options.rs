@@ -159,8 +159,8 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_COALESCE", value_name = "PERIOD", default_value = "50ms", value_parser = period::parse)]
     pub coalesce: Duration,
 
-    /// When all ranks that have failed say only that they lost a peer or waited for one in vain, a rank that
-    /// still runs has so long to end with an error of its own.
+    /// How long a rank that still runs may take to end with its own error, when every rank that has failed
+    /// reports only a lost peer or a timeout.
     #[arg(long, env = "MUSTER_OWN_END", value_name = "PERIOD", default_value = "10s", value_parser = period::parse)]
     pub own_end: Duration,
 

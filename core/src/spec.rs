@@ -228,6 +228,20 @@ impl JobDocument {
     /// The job that this document asks for, or everything that is wrong with it.
     pub fn check(&self) -> Result<(JobName, JobSpec), Vec<FieldError>> {
         let mut errors = Errors::default();
+        let (name, spec) = self.read(&mut errors);
+        errors.launchers(&spec);
+        errors.into_result((name, spec))
+    }
+
+    /// The same for a job that was accepted already, which goes on although it would be refused today:
+    /// older versions took commands that start ranks.
+    pub fn check_accepted(&self) -> Result<(JobName, JobSpec), Vec<FieldError>> {
+        let mut errors = Errors::default();
+        let job = self.read(&mut errors);
+        errors.into_result(job)
+    }
+
+    fn read(&self, errors: &mut Errors) -> (JobName, JobSpec) {
         if self.api_version != API_VERSION {
             errors.add(
                 "apiVersion",
@@ -253,11 +267,17 @@ impl JobDocument {
                 errors.add(path, message);
             }
         }
-        let spec = self.spec.check(&mut errors);
-        if errors.0.is_empty() {
-            Ok((name, spec))
-        } else {
-            Err(errors.0)
+        let spec = self.spec.check(errors);
+        (name, spec)
+    }
+}
+
+impl Errors {
+    /// What was checked, if nothing is wrong with it.
+    fn into_result<T>(self, checked: T) -> Result<T, Vec<FieldError>> {
+        match self.0.is_empty() {
+            true => Ok(checked),
+            false => Err(self.0),
         }
     }
 }
@@ -473,7 +493,6 @@ impl SpecDocument {
             (spec.replicas, spec.min_replicas, spec.max_replicas) =
                 roles::totals(self, &spec.roles, errors);
         }
-        errors.launchers(&spec);
         spec
     }
 }

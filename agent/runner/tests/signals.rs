@@ -7,9 +7,9 @@ use muster_runner::wire::{Command, Exit, RefusalKind, Status};
 use rig::Rig;
 use rustix::process::Signal;
 
-/// A rank with a child. Both say so when they get SIGUSR1.
+/// A rank with a child. Both say so when they get SIGUSR1, the child before it counts on.
 const WITH_CHILD: &str = "\
-(trap 'echo the child has it' USR1; echo the child lives; while :; do sleep 0.02; done) &
+(trap 'echo the child has it' USR1; while :; do echo the child counts; sleep 0.02; done) &
 trap 'echo the rank has it' USR1
 trap 'kill $!; exit 7' TERM
 while :; do echo step 1; sleep 0.02; done";
@@ -38,11 +38,18 @@ fn a_signal_comes_to_the_rank_and_to_nothing_else() {
         rig.log(&format!("rank-{rank}.log"))
             .contains("the rank has it")
     };
-    while !rig.log("rank-1.log").contains("the child lives") {
+    let counted = |rig: &Rig| rig.log("rank-1.log").matches("the child counts").count();
+    while counted(&rig) == 0 {
         client.status();
     }
     client.ok(signal(1, Signal::USR1));
     while !heard(&rig, 1) {
+        client.status();
+    }
+    // The trap of a shell waits for its sleep. A child that was signalled says so before the second
+    // line from now.
+    let so_far = counted(&rig);
+    while counted(&rig) < so_far + 2 {
         client.status();
     }
     assert!(!heard(&rig, 0), "the other rank");

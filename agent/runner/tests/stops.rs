@@ -121,6 +121,21 @@ fn a_second_rank_has_the_whole_grace_after_the_first_has_ended() {
     assert!(saved(&rig, 1));
 }
 
+/// The first rank dies of SIGTERM, which is no failure in a stop.
+#[test]
+fn without_torchrun_a_rank_may_save_for_longer_than_torchruns_grace() {
+    let script = r#"echo step 1; [ $RANK = 0 ] && exec sleep 1000
+        trap 'sleep 33; touch $DIR/saved.1; exit 7' TERM; while :; do sleep 0.01; done"#;
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(direct(&rig, 2, script));
+    client.until_stepping(2);
+    client.stop(LONG);
+    let status = client.until_dead();
+    assert_eq!(status.ranks[1].exit, Some(Exit::Code { code: 7 }));
+    assert!(saved(&rig, 1));
+}
+
 fn killed_after(status: &Status) -> Vec<Option<u64>> {
     status.ranks.iter().map(|r| r.killed_after_ms).collect()
 }

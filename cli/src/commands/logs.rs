@@ -38,8 +38,9 @@ use steps::Steps;
 /// On a terminal, colours are kept, sequences that move the cursor are left out, and other control
 /// characters are shown as ^[ and the like. In a pipe or a file the text is printed as it was
 /// written. A line that has not ended, such as a progress bar, is printed as far as it goes; if
-/// another rank's line follows, the rest goes on in a new line. With --raw nothing is added, not
-/// even that newline: what is printed of a rank is byte for byte what it wrote.
+/// another rank's line follows, the rest goes on in a new line. With --raw nothing is added but what
+/// --prefix and --timestamps ask for, not even that newline: what is printed of a rank is byte for
+/// byte what it wrote.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:

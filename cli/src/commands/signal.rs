@@ -40,6 +40,10 @@ pub(crate) struct Signal {
     node: Option<String>,
 }
 
+/// Stands in the reason of a rank of which nobody knows whether it has got the signal. The coordinator
+/// and the agent write it.
+const NOT_KNOWN: &str = "it is not known whether";
+
 fn read(text: &str) -> Result<i32, String> {
     signal::read(text)
 }
@@ -71,7 +75,7 @@ pub(crate) async fn signal(cx: &Context, args: Signal) -> Result<(), Failure> {
     }
 }
 
-/// Who got the signal, and who did not with the reason.
+/// Who got the signal, and who did not or may not have got it, with the reason.
 fn told(job: &str, signal: i32, answer: &SignalResponse) -> (Option<String>, Vec<String>) {
     let signal = signal::name(signal);
     let (missed, got): (Vec<_>, Vec<_>) =
@@ -101,10 +105,11 @@ fn told(job: &str, signal: i32, answer: &SignalResponse) -> (Option<String>, Vec
     }
     let missed = reasons.into_iter().map(|(node, error, ranks)| {
         let s = if ranks.len() == 1 { "" } else { "s" };
-        format!(
-            "{signal} was not sent to rank{s} {} on {node}: {error}",
-            ranks.join(", ")
-        )
+        let known = match error.contains(NOT_KNOWN) {
+            true => "",
+            false => "not sent: ",
+        };
+        format!("rank{s} {} on {node}: {known}{error}", ranks.join(", "))
     });
     (sent, missed.collect())
 }
@@ -134,14 +139,20 @@ mod tests {
             rank(2, "n2", "n2 is not connected"),
             rank(3, "n2", "n2 is not connected"),
             rank(4, "n1", "rank 4 has ended"),
+            rank(
+                5,
+                "n3",
+                "the session of n3 ended, so it is not known whether the signal was sent",
+            ),
         ]);
         let (sent, missed) = told("digits", 40, &some);
         assert_eq!(sent.unwrap(), "job/digits: 40 sent to 2 ranks");
         assert_eq!(
             missed,
             [
-                "40 was not sent to ranks 2, 3 on n2: n2 is not connected",
-                "40 was not sent to rank 4 on n1: rank 4 has ended",
+                "ranks 2, 3 on n2: not sent: n2 is not connected",
+                "rank 4 on n1: not sent: rank 4 has ended",
+                "rank 5 on n3: the session of n3 ended, so it is not known whether the signal was sent",
             ]
         );
         let none = told("digits", 10, &answer(&[rank(0, "n1", "x")]));

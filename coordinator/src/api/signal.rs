@@ -128,7 +128,8 @@ fn wanted(
     }
 }
 
-/// The ranks of one node that have not got the signal, with the reason. An error: none has.
+/// The ranks of one node that have not got the signal, or may not have got it, with the reason. An
+/// error is the reason of all of them.
 async fn send(
     context: &Context,
     node: &NodeName,
@@ -143,7 +144,7 @@ async fn send(
             "the session of {node} ended, so it is not known whether the signal was sent"
         )),
         Err(_) => Err(format!(
-            "the agent on {node} did not answer; one of an older version sends no signals"
+            "the agent on {node} did not answer, so it is not known whether the signal was sent; one of an older version sends none"
         )),
     }
 }

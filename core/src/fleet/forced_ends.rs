@@ -55,14 +55,21 @@ impl JobTurn<'_> {
     fn tell_forced_end(&mut self, news: &News) {
         let (node, number) = (&news.node, news.generation);
         for (rank, grace) in news.killed.iter().take(RANKS_TOLD) {
-            let message = was_killed(&format!("rank {rank} on {node}"), Some(*grace));
+            let within = period::format(*grace);
+            let message = format!(
+                "rank {rank} on {node} was killed: it had not ended within its stopGracePeriod of {within} after SIGTERM; {}",
+                advice()
+            );
             let event = self.warn("GraceOver", message);
             event.in_generation(number).on_node(node);
         }
         if let Some((first, grace)) = news.killed.get(RANKS_TOLD) {
             let more = news.killed.len() - RANKS_TOLD;
             let who = format!("{more} more ranks on {node}, from rank {first} on,");
-            let message = was_killed(&who, Some(*grace)).replacen("was", "were", 1);
+            let message = were_killed(
+                &who,
+                &format!("their stopGracePeriod of {}", period::format(*grace)),
+            );
             let event = self.warn("GraceOver", message);
             event.in_generation(number).on_node(node);
         }
@@ -82,7 +89,10 @@ impl JobTurn<'_> {
         }
         if news.is_over && !killed.is_empty() {
             let who = format!("{}, left behind by the ranks on {node},", names(&killed));
-            let event = self.warn("GraceOver", was_killed(&who, None));
+            let message = format!(
+                "{who} had not ended within the stopGracePeriod after SIGTERM, so Muster has ended them by SIGKILL; let the script wait for what it starts"
+            );
+            let event = self.warn("GraceOver", message);
             event.in_generation(number).on_node(node);
         }
     }
@@ -108,15 +118,16 @@ fn news(generation: &GenerationRecord, node: &NodeName, run: &RunReport) -> Opti
     })
 }
 
-fn was_killed(who: &str, grace: Option<Duration>) -> String {
-    let within = match grace {
-        Some(grace) => format!("its stopGracePeriod of {}", period::format(grace)),
-        None => "the stopGracePeriod".to_owned(),
-    };
+fn were_killed(who: &str, within: &str) -> String {
     format!(
-        "{who} was killed: it had not ended within {within} after SIGTERM; set stopGracePeriod to what saving takes, at most {}",
-        period::format(STOP_GRACE_MAX)
+        "{who} were killed: they had not ended within {within} after SIGTERM; {}",
+        advice()
     )
+}
+
+fn advice() -> String {
+    let most = period::format(STOP_GRACE_MAX);
+    format!("set stopGracePeriod to what saving takes, at most {most}")
 }
 
 /// `train.py (pid 7), sleep (pid 8)`.

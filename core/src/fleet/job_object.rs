@@ -349,7 +349,8 @@ fn wanted(object: &JobObject, job: &JobRecord) -> Result<(u32, Lifetime), Object
         let before = || period::format(STOP_GRACE_BEFORE);
         as_accepted.stop_grace_period.get_or_insert_with(before);
     }
-    let spec = check(object, as_accepted)?;
+    // A launcher in its command is no reason to leave it as it is: it runs with it.
+    let spec = check(object, as_accepted, JobDocument::check_accepted)?;
     let differing = job.spec.differences(&spec);
     if !differing.is_empty() {
         return Err(Objection::FixedFields(differing));
@@ -364,12 +365,14 @@ fn wanted(object: &JobObject, job: &JobRecord) -> Result<(u32, Lifetime), Object
 
 fn checked(object: &JobObject) -> Result<JobSpec, Objection> {
     match &object.spec {
-        Ok(document) => check(object, document.clone()),
+        Ok(document) => check(object, document.clone(), JobDocument::check),
         Err(why) => Err(Objection::InvalidSpec(why.clone())),
     }
 }
 
-fn check(object: &JobObject, spec: SpecDocument) -> Result<JobSpec, Objection> {
+type Check = fn(&JobDocument) -> Result<(JobName, JobSpec), Vec<FieldError>>;
+
+fn check(object: &JobObject, spec: SpecDocument, check: Check) -> Result<JobSpec, Objection> {
     let name = &object.name;
     let document = JobDocument {
         api_version: API_VERSION.into(),
@@ -380,7 +383,7 @@ fn check(object: &JobObject, spec: SpecDocument) -> Result<JobSpec, Objection> {
         },
         spec,
     };
-    let (_, spec) = document.check().map_err(told)?;
+    let (_, spec) = check(&document).map_err(told)?;
     Ok(JobSpec {
         template: object.template.clone(),
         ..spec

@@ -10,6 +10,7 @@ use super::{
     Framework, JobSpec,
     entry::is_python,
     errors::Errors,
+    limits::{ARGS_BYTES_MAX, ARGS_MAX},
     wrappers::{self, Seen, stem},
 };
 
@@ -97,6 +98,10 @@ const FLAGS: [&str; 11] = [
 /// How deep a command is looked into: shells in shells, wrappers behind wrappers. Nobody writes more.
 const DEPTH: usize = 8;
 
+/// How many words of an interpreter or a shell are looked at for what it runs. Without a bound each of many
+/// shells in a row would look at all the rest.
+const OPTIONS: usize = 32;
+
 /// The launcher that a command starts.
 pub fn started_by(words: &[&str]) -> Option<Starts> {
     of_command(words, DEPTH)
@@ -129,7 +134,7 @@ fn of_command(words: &[&str], depth: usize) -> Option<Starts> {
     if is_python(name) {
         return of_python(words, depth);
     }
-    if let Some(text) = shell_text(words) {
+    if let Some((_, text)) = shell_text(words) {
         return of_text(text, depth).map(|found| found.with(format!("{name} -c")));
     }
     if RUN_NOTHING.contains(&name) {
@@ -170,24 +175,38 @@ fn launcher<'w>(words: &[&'w str]) -> Option<&'w str> {
 
 /// `python -m torch.distributed.run`, `python /usr/bin/torchrun`, `python -m cProfile -m ...`.
 fn of_python(words: &[&str], depth: usize) -> Option<Starts> {
+    match python(words)? {
+        Python::Starts(launcher) => Some(bare(launcher)),
+        Python::Another { name, at } => Some(anywhere(&words[at..], false, depth)?.with(name)),
+    }
+}
+
+/// What an interpreter runs, as far as it matters here.
+enum Python<'w> {
+    /// This launcher.
+    Starts(&'w str),
+    /// A module that runs another. Its words begin here.
+    Another { name: String, at: usize },
+}
+
+fn python<'w>(words: &[&'w str]) -> Option<Python<'w>> {
     let mut at = 1;
-    while let Some(word) = words.get(at) {
+    while let Some(word) = words.get(at).filter(|_| at < OPTIONS) {
         match *word {
             "-m" => {
                 let module = words.get(at + 1)?;
                 if MODULES.contains(module) {
-                    return Some(bare(module));
+                    return Some(Python::Starts(module));
                 }
-                let another = RUN_ANOTHER.contains(module);
-                return another
-                    .then(|| anywhere(&words[at + 2..], false, depth))
-                    .flatten()
-                    .map(|found| found.with(format!("{} -m {module}", stem(words[0]))));
+                return RUN_ANOTHER.contains(module).then(|| Python::Another {
+                    name: format!("{} -m {module}", stem(words[0])),
+                    at: at + 2,
+                });
             }
             "-W" | "-X" | "--check-hash-based-pycs" => at += 2,
             "-c" | "-" => return None,
             option if option.starts_with('-') => at += 1,
-            _ => return launcher(&words[at..]).map(bare),
+            _ => return launcher(&words[at..]).map(Python::Starts),
         }
     }
     None
@@ -195,30 +214,61 @@ fn of_python(words: &[&str], depth: usize) -> Option<Starts> {
 
 /// A launcher among the arguments of a program that nobody knows. `runs`: one of them is the command that
 /// it runs.
-fn anywhere(words: &[&str], runs: bool, depth: usize) -> Option<Starts> {
-    (0..words.len()).find_map(|at| {
+///
+/// No word is looked at twice, else a command of many interpreters or shells would take time without end.
+fn anywhere(words: &[&str], mut runs: bool, depth: usize) -> Option<Starts> {
+    let mut behind = Vec::new();
+    let mut at = 0;
+    let mut found = loop {
         let here = &words[at..];
-        let before = at.checked_sub(1).map(|before| words[before]);
-        let name = stem(here[0]);
-        if here[0] == "-m" {
-            let module = here.get(1).filter(|module| MODULES.contains(module))?;
-            return Some(bare(module));
-        }
-        if is_python(name) || shell_text(here).is_some() {
-            return of_command(here, depth);
-        }
-        let launcher = launcher(here)?;
-        let next = here.get(1)?;
-        // The value of an option, as in `--launcher torchrun`.
-        let is_value = before.is_some_and(|before| before.len() > 1 && before.starts_with('-'))
-            && before != Some("--")
-            && !runs;
-        let sure = match launcher {
-            "torchrun" => is_flag(next) || !is_value && (*next == "-m" || next.ends_with(".py")),
-            _ => !is_value,
+        let name = stem(here.first()?);
+        let mut took = 1;
+        let found = if is_python(name) {
+            match python(here) {
+                Some(Python::Starts(launcher)) => Some(bare(launcher)),
+                // The search goes on in the words of that module.
+                Some(Python::Another { name, at }) => {
+                    // More of them would only make the message long.
+                    if behind.len() < DEPTH {
+                        behind.push(name);
+                    }
+                    (runs, took) = (false, at);
+                    None
+                }
+                None => None,
+            }
+        } else if let Some((text, _)) = shell_text(here) {
+            took = text + 1;
+            of_command(&here[..took], depth)
+        } else {
+            let before = at.checked_sub(1).map(|before| words[before]);
+            argument(here, before, runs).map(bare)
         };
-        sure.then(|| bare(launcher))
-    })
+        if let Some(found) = found {
+            break found;
+        }
+        at += took;
+    };
+    found.behind.splice(0..0, behind);
+    Some(found)
+}
+
+/// The launcher that these arguments of a program begin with. `before`: the argument before them.
+fn argument<'w>(here: &[&'w str], before: Option<&str>, runs: bool) -> Option<&'w str> {
+    let next = *here.get(1)?;
+    if here[0] == "-m" {
+        return MODULES.contains(&next).then_some(next);
+    }
+    let launcher = launcher(here)?;
+    // The value of an option, as in `--launcher torchrun`.
+    let is_value = before.is_some_and(|before| before.len() > 1 && before.starts_with('-'))
+        && before != Some("--")
+        && !runs;
+    let sure = match launcher {
+        "torchrun" => is_flag(next) || !is_value && (next == "-m" || next.ends_with(".py")),
+        _ => !is_value,
+    };
+    sure.then_some(launcher)
 }
 
 fn is_flag(word: &str) -> bool {
@@ -229,22 +279,26 @@ fn is_flag(word: &str) -> bool {
     FLAGS.iter().any(|flag| name.starts_with(flag))
 }
 
-/// The text of `sh -c TEXT`.
-fn shell_text<'w>(words: &[&'w str]) -> Option<&'w str> {
-    let is_shell = ["sh", "bash", "dash", "zsh", "ash", "ksh"].contains(&stem(words.first()?));
-    let mut rest = words.iter().enumerate().skip(1);
+/// The text of `sh -c TEXT`, and at which word it is.
+fn shell_text<'w>(words: &[&'w str]) -> Option<(usize, &'w str)> {
+    if !["sh", "bash", "dash", "zsh", "ash", "ksh"].contains(&stem(words.first()?)) {
+        return None;
+    }
+    let mut rest = words.iter().enumerate().take(OPTIONS).skip(1);
     let text = rest.find_map(|(at, word)| {
         let letters = word.strip_prefix('-').or(word.strip_prefix('+'));
         match letters {
             Some(long) if long.starts_with('-') => None,
-            Some(letters) if letters.ends_with('c') => Some(words.get(at + 1).copied()),
+            Some(letters) if letters.ends_with('c') => {
+                Some(words.get(at + 1).map(|text| (at + 1, *text)))
+            }
             Some(_) => None,
             // The value of -o.
             None if words[at - 1].ends_with('o') && words[at - 1].starts_with('-') => None,
             None => Some(None),
         }
     });
-    text.flatten().filter(|_| is_shell)
+    text.flatten()
 }
 
 fn of_text(script: &str, depth: usize) -> Option<Starts> {
@@ -256,7 +310,8 @@ fn of_text(script: &str, depth: usize) -> Option<Starts> {
 
 /// One command of a script, with what the shell itself understands before it.
 fn of_simple(words: &[String], depth: usize) -> Option<Starts> {
-    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut words = &words[..];
     loop {
         let first = *words.first()?;
         let at = match first {
@@ -284,9 +339,9 @@ fn of_simple(words: &[String], depth: usize) -> Option<Starts> {
             }
             _ => break,
         };
-        words.drain(..at);
+        words = &words[at..];
     }
-    of_command(&words, depth)
+    of_command(words, depth)
 }
 
 /// A launcher in the value of a variable, which the script runs later.
@@ -317,6 +372,11 @@ impl Errors {
         }
         for (path, _, command, args) in programs {
             let words: Vec<&str> = command.iter().chain(args).map(String::as_str).collect();
+            let bytes: usize = words.iter().map(|word| word.len()).sum();
+            // It is refused for its length, and nobody shall wait for a search in it.
+            if words.len() > 2 * ARGS_MAX || bytes > ARGS_BYTES_MAX {
+                continue;
+            }
             if let Some(found) = started_by(&words) {
                 let field = if args.is_empty() { "command" } else { "args" };
                 self.add(format!("{path}.{field}"), refusal(&found, ranks));

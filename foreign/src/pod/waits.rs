@@ -68,6 +68,9 @@ fn is_barrier(args: &[String]) -> bool {
 /// A shell in a shell in a shell says nothing any more.
 const DEPTH_MAX: usize = 4;
 
+/// Words of one command. What only waits has few, and each is looked at and shown.
+const WORDS_MAX: usize = 256;
+
 /// Loops in loops. Each takes room on the stack.
 const NESTED_MAX: usize = 16;
 
@@ -198,7 +201,14 @@ impl Reader {
     }
 
     fn simple(&mut self, tokens: &[Token], depth: usize) -> Result<(), String> {
+        if tokens.len() > WORDS_MAX {
+            return Err(format!("a command of {} words", tokens.len()));
+        }
         let bad = || Err(shown(tokens));
+        // Each `timeout` in a `timeout` takes room on the stack.
+        if depth > DEPTH_MAX {
+            return bad();
+        }
         let mut words = Vec::new();
         for token in tokens {
             match token {
@@ -207,10 +217,8 @@ impl Reader {
             }
         }
         // Settings of variables. Nothing reads those that remain.
-        while words.first().is_some_and(|word| is_setting(word)) {
-            words.remove(0);
-        }
-        let Some((first, args)) = words.split_first() else {
+        let settings = words.iter().take_while(|word| is_setting(word)).count();
+        let Some((first, args)) = words[settings..].split_first() else {
             return Ok(());
         };
         match (launch::stem(first), args) {

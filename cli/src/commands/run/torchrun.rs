@@ -29,7 +29,6 @@ pub(crate) fn instead(flag: &str) -> Option<&'static str> {
         "local-ranks-filter" | "duplicate-stdout-filters" | "duplicate-stderr-filters" => {
             Some(FILTERS)
         }
-        "shutdown-timeout" => Some("give --stop-grace-period, such as 120s"),
         "signals-to-handle" => Some(
             "Muster stops ranks with SIGTERM: leave it out, and give --stop-grace-period for the time they have",
         ),

@@ -23,7 +23,7 @@ pub(crate) enum Evidence {
         at: Timestamp,
         error: Option<String>,
     },
-    /// This rank had ended well before the first other rank lost a peer.
+    /// This rank had ended well when, or shortly after, the first other rank lost a peer.
     EndedEarly {
         node: NodeName,
         rank: u32,

@@ -2,7 +2,7 @@
 //! one: a rank that had ended well, one that their errors name, or one that alone still runs. It never
 //! explains anything while a node is silent, since that may be the cause.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     exit::{Exit, awaited_ranks},
@@ -15,6 +15,10 @@ use crate::{
     id::{JobUid, NodeName},
     run::{RankReport, RunReport},
 };
+
+/// How long a process may live after its connections to the others have closed: its interpreter frees
+/// its modules in some order, and a large one takes a second on a busy machine.
+const FINALIZES: Duration = Duration::from_secs(2);
 
 /// What explains this evidence, if all of it is ranks that speak of others.
 pub(super) fn explanation(
@@ -31,8 +35,8 @@ pub(super) fn explanation(
 }
 
 /// The first rank that has ended well although its generation is not over. Of a job with roles, it must
-/// be of the victim's role: those of another may have less to do. The end may be reported later than
-/// the victim's, since connections close before their process has ended.
+/// be of the victim's role: those of another may have less to do. It must have ended before the victim,
+/// or only as much later as [`FINALIZES`]. A rank that ends well long after has given up in good order.
 fn ended_early(
     nodes: &Registry,
     job: &JobUid,
@@ -46,7 +50,10 @@ fn ended_early(
     let ended = |(node, _, rank): &(&NodeName, &RunReport, &RankReport)| {
         let well = rank.exit.is_some_and(Exit::is_success);
         let alike = generation.role_of(rank.rank) == role;
-        (well && alike).then(|| (rank.exited_at, rank.rank, (*node).clone()))
+        let early = rank
+            .exited_at
+            .is_none_or(|at| at <= victim.at() + FINALIZES);
+        (well && early && alike).then(|| (rank.exited_at, rank.rank, (*node).clone()))
     };
     let all = ranks(nodes, job, generation);
     let (at, rank, node) = all.iter().filter_map(ended).min()?;
@@ -60,7 +67,7 @@ fn ended_early(
 }
 
 /// The ranks for which others gave up waiting. If no error names them, they are those that still run, if
-/// these are fewer than the others.
+/// these are fewer than the others, or a single one.
 fn awaited(
     nodes: &Registry,
     job: &JobUid,

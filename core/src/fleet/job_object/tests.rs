@@ -221,6 +221,30 @@ fn a_grace_that_was_left_out_stays_what_it_was_at_the_submission() {
 }
 
 #[test]
+fn a_job_that_was_accepted_with_a_launcher_can_still_be_scaled_and_held_back() {
+    let mut job = job_of(&object());
+    let words: Vec<String> = ["-m", "torch.distributed.run", "train.py"]
+        .map(String::from)
+        .into();
+    job.spec.args = words.clone();
+    let object = with(&object(), |spec| spec.args = words);
+    assert_eq!(plan(Some(&object), Some(&job)), Plan::NOTHING);
+    let scaled = with(&object, |spec| spec.replicas = Some(4));
+    assert_eq!(step(Some(&scaled), Some(&job)), Some(Step::Scale(4)));
+    let suspended = JobObject {
+        suspend: true,
+        ..object.clone()
+    };
+    assert_eq!(
+        step(Some(&suspended), Some(&job)),
+        Some(Step::Suspend(true))
+    );
+    // A new one is refused.
+    let refused = plan(Some(&object), None).objection.unwrap();
+    assert_eq!(refused.reason(), "InvalidSpec");
+}
+
+#[test]
 fn only_the_number_of_nodes_can_change() {
     let object = object();
     let job = job_of(&object);

@@ -156,6 +156,17 @@ fn a_rank_that_ended_with_0_is_why_others_lost_it() {
 }
 
 #[test]
+fn a_rank_that_ends_with_0_long_after_is_no_cause() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    bench.rank_exits("digits", 1, Exit::Code(1), PEER);
+    bench.pass(4 * SECOND);
+    bench.rank_exits("digits", 0, Exit::Code(0), None);
+    bench.pass(SECOND);
+    assert_eq!(verdict(&bench), (Cause::PeersLost, Charged::Nobody, None));
+}
+
+#[test]
 fn an_own_error_explains_more_than_a_rank_that_ended_with_0() {
     let mut bench = Bench::new(&["a", "b", "c"]);
     bench.submit("digits", document(3, 3, 3));

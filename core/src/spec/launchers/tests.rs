@@ -256,3 +256,71 @@ fn the_role_that_starts_its_own_is_named() {
         "{errors:?}"
     );
 }
+
+/// Runs it on another thread, and fails if it takes so long that it must be more than linear.
+fn at_once<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+    let (send, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(what()));
+    done.recv_timeout(std::time::Duration::from_secs(5))
+        .expect("it takes too long")
+}
+
+#[test]
+fn many_interpreters_or_shells_take_no_more_time_than_their_words() {
+    let pdb = ["python", "-m", "pdb"].repeat(85);
+    let words = pdb.clone();
+    assert_eq!(at_once(move || found(&words)), None);
+    let then = |last: &[&'static str]| {
+        let words = [&pdb[..], last].concat();
+        at_once(move || found(&words)).unwrap_or_default()
+    };
+    for last in [
+        &["torchrun", "train.py"][..],
+        &["sh", "-c", "nice torchrun train.py"],
+        &[
+            "bash",
+            "-c",
+            "true",
+            "python",
+            "-m",
+            "torchrun",
+            "--standalone",
+        ],
+    ] {
+        assert!(
+            then(last).starts_with("starts torchrun behind python -m pdb"),
+            "{last:?}"
+        );
+    }
+    // Texts in texts, each shared by many shells.
+    let text = (0..6).fold(String::new(), |text, _| {
+        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+        format!("run {} -c \"{quoted}\"", "sh -o ".repeat(15))
+    });
+    assert_eq!(at_once(move || started_in(&text)), None);
+    for word in [
+        "sh -o ",
+        "python -W ",
+        "A=b ",
+        "if ",
+        "eval ",
+        "python -m pdb ",
+    ] {
+        let text = format!("run {}", word.repeat((64 << 10) / word.len()));
+        assert_eq!(at_once(move || started_in(&text)), None, "{word}");
+        let text = word.repeat((64 << 10) / word.len());
+        assert_eq!(at_once(move || started_in(&text)), None, "{word}");
+    }
+}
+
+#[test]
+fn here_documents_without_an_end_take_no_more_time_than_their_lines() {
+    let lines = "a<<b\n".repeat((64 << 10) / 5);
+    let long = lines.clone();
+    assert_eq!(at_once(move || started_in(&long)), None);
+    let last = format!("{lines}torchrun train.py\n");
+    assert!(at_once(move || started_in(&last)).is_some());
+    // One that has an end after them is still left out.
+    let whole = "n=$((1<<k))\ncat > x <<END\ntorchrun train.py\nEND\n";
+    assert_eq!(started_in(whole), None);
+}

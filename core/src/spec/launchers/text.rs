@@ -1,6 +1,8 @@
 //! The commands of a script for the shell, roughly: what is one word stays one word, and nothing is
 //! replaced but the path of a program that the script asks for.
 
+use std::collections::BTreeMap;
+
 /// The words of each command. Comments are left out.
 pub(super) fn commands(script: &str) -> Vec<Vec<String>> {
     let (script, documents) = without_documents(&with_programs(script));
@@ -13,12 +15,23 @@ pub(super) fn commands(script: &str) -> Vec<Vec<String>> {
 /// as a program in Python whose comments name torchrun.
 fn without_documents(script: &str) -> (String, Vec<String>) {
     let (mut out, mut documents) = (String::with_capacity(script.len()), Vec::new());
+    // Where each line is for the last time, so that a here-document without an end costs no search for it.
+    let mut at = 0;
+    let last: BTreeMap<&str, usize> = (script.split_inclusive('\n'))
+        .map(|line| {
+            let begin = at;
+            at += line.len();
+            (line.trim(), begin)
+        })
+        .collect();
     let mut rest = script;
     while let Some((line, after)) = rest.split_once('\n') {
         out.push_str(line);
         out.push('\n');
         rest = after;
-        let Some(end) = end_of_document(line) else {
+        let begin = script.len() - after.len();
+        let ends = |end: &&str| last.get(end).is_some_and(|at| *at >= begin);
+        let Some(end) = end_of_document(line).filter(ends) else {
             continue;
         };
         let mut at = 0;

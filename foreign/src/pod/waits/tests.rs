@@ -120,3 +120,23 @@ fn whatever_may_work_is_no_proof() {
     assert_eq!(barrier(&["--name=x", "--namespace=y"]), Does::Waits);
     assert_eq!(barrier(&["--then=copy"]), Does::Image);
 }
+
+#[test]
+fn a_timeout_in_a_timeout_has_an_end() {
+    let words = |times: usize| [&["timeout", "1"].repeat(times)[..], &["sleep", "1"]].concat();
+    assert_eq!(of(&words(4)), Does::Waits);
+    assert_eq!(
+        of(&words(5)),
+        Does::Works("sleep 1".into()),
+        "so deep it is no proof"
+    );
+    assert_eq!(
+        of(&words(50_000)),
+        Does::Works("a command of 100002 words".into())
+    );
+    // In a text as well.
+    assert!(matches!(
+        shell(&words(50_000).join(" ")),
+        Does::Works(part) if part == "a command of 100002 words"
+    ));
+}

@@ -29,6 +29,7 @@ pub(super) fn ends_somewhere(world: &mut World, job: &JobRecord) -> Broken {
     let window = job.spec.restart_policy.window;
     let newest = unpaid.iter().max().copied()?;
     unpaid.retain(|at| newest.since(*at) < window);
+    // The record counts on the coordinator's clock, and two coordinators may differ by one break.
     (unpaid.len() > UNPAID_MAX + 1).then(|| {
         let what = format!(
             "{} broke {} times by ranks that ended, and nobody paid",

@@ -261,7 +261,7 @@ impl Attendant {
             }
             if self.term_at.is_some_and(|at| now >= at) {
                 (self.term_at, self.kill_at) = (None, Some(now + TERM_GRACE));
-                self.pass_on(libc::SIGTERM);
+                self.tell_to_end();
             }
             if self.kill_at.is_some_and(|at| now >= at) {
                 self.kill_at = None;
@@ -352,6 +352,12 @@ impl Attendant {
         if signal != libc::SIGTERM {
             return self.signal(signal);
         }
+        // The runner counts the grace of the stop.
+        (self.term_at, self.kill_at) = (None, None);
+        self.tell_to_end();
+    }
+
+    fn tell_to_end(&mut self) {
         if std::mem::replace(&mut self.termed, true) {
             return;
         }
@@ -400,7 +406,7 @@ impl Attendant {
                     rank.rank,
                     rank.pid
                 );
-                if rank.order.is_none() {
+                if rank.order.is_none() && !self.termed {
                     self.one_has_failed(exit);
                 }
             }
@@ -408,8 +414,8 @@ impl Attendant {
         Ok(())
     }
 
-    /// Who ends with a code, or by an abort, may have lost a peer that is about to end with an error of its
-    /// own. A crash or a kill needs no other explanation.
+    /// A rank that ends with an exit code or by SIGABRT may be a victim: the peer that it lost may end later,
+    /// with the error that explains both. A crash or a kill needs no other explanation.
     fn one_has_failed(&mut self, exit: Exit) {
         let may_be_a_victim = match exit {
             Exit::Code { .. } => true,

@@ -192,7 +192,7 @@ impl Group {
     }
 
     /// Whether everything must be killed now, and why. Otherwise the next moment to ask again.
-    /// `awaited`: ranks have left something behind that may end by SIGTERM.
+    /// `awaited`: something that ranks have left behind may still be saving.
     pub(crate) fn must_kill(&self, now: Duration, awaited: bool) -> Result<Kill, Option<Duration>> {
         let Some(launcher) = &self.launcher else {
             return Err(None);
@@ -236,6 +236,7 @@ impl Group {
         self.stop.is_none()
             && self.killing.is_none()
             && launcher.is_some_and(well)
+            && !self.ranks.is_empty()
             && ranks.all(|process| process.is_some_and(well))
     }
 

@@ -270,13 +270,30 @@ fn name_of(words: &[String]) -> String {
     while let Some(word) = rest.next() {
         match word.as_str() {
             "-m" => return format!("{program} -m {}", rest.next().map_or("", String::as_str)),
-            "-c" => return format!("{program} -c"),
             "-W" | "-X" | "-o" => drop(rest.next()),
+            // The next word is a program text. It may hold secrets.
+            option if has_text_behind(program, option) => {
+                return format!("{program} {option}");
+            }
             option if option.starts_with('-') => {}
             script => return format!("{program} {}", base(script)),
         }
     }
     program.to_owned()
+}
+
+/// Whether a text to run follows this option: `-c`, `-lc`, `-uc` of shells and Python, `-e` and its like of
+/// the others.
+fn has_text_behind(program: &str, option: &str) -> bool {
+    let takes_c = SHELLS.contains(&program) || program.starts_with("py");
+    let short = option.starts_with('-') && !option.starts_with("--");
+    match takes_c {
+        true => short && option.contains('c'),
+        false => {
+            let letters = ['e', 'E', 'p'];
+            ["--eval", "--print"].contains(&option) || short && option.contains(letters)
+        }
+    }
 }
 
 fn base(word: &str) -> &str {

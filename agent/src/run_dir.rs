@@ -601,7 +601,7 @@ mod tests {
             at = rustix::fs::openat(&at, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
         }
         let closed = dir.join("closed");
-        DirBuilder::new().mode(0).create(&closed).unwrap();
+        DirBuilder::new().mode(0o000).create(&closed).unwrap();
         runs.release(&run("a", 1)).unwrap();
         fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
         assert_eq!(runs.open().unwrap(), []);

@@ -5,6 +5,7 @@
 //! [`RunReport`] for every run that it knows, alive or not. Both describe states ("this is so"),
 //! never commands ("do X now"), so a repeated or lost message does no harm.
 
+mod beside;
 mod rank;
 mod shown;
 
@@ -25,6 +26,7 @@ use crate::{
 
 pub use crate::exit::LAST_OUTPUT;
 pub use crate::id::RunId;
+pub use beside::{Leftover, NestedWorld, WorldReport};
 pub use rank::{RankException, StepsShown};
 pub use shown::LaneReport;
 
@@ -374,50 +376,6 @@ pub struct RunReport {
     /// ready.
     #[serde(default)]
     pub stack: Stack,
-}
-
-/// What a node has seen of the world that the ranks of a run form, and of worlds beside it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct WorldReport {
-    /// How many torchruns and ranks have announced themselves to the generation's TCPStore. It is
-    /// counted up to one more than there are nodes. `None`: another node serves it, or nobody counts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub announced: Option<u32>,
-    /// The first world that a rank of this node has started itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nested: Option<NestedWorld>,
-}
-
-impl WorldReport {
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// Ranks below a rank, which meet somewhere else than at the generation's TCPStore.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NestedWorld {
-    /// The global rank below which they are.
-    pub rank: u32,
-    /// One of them.
-    pub pid: u32,
-    /// The launcher that has started them, as `torchrun`. Empty: none that is known.
-    pub launcher: String,
-    pub world_size: u32,
-}
-
-/// A process that ranks have left behind.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Leftover {
-    pub pid: u32,
-    /// Its program, with its script if it has one. Its other words may be secrets.
-    pub program: String,
-    /// It had not ended when its grace was over.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub killed: bool,
 }
 
 /// What a node has seen of a run's checkpoints.

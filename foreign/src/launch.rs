@@ -7,6 +7,7 @@
 mod around;
 mod fetched;
 mod instead;
+mod interpreter;
 
 use muster_core::spec::{
     launchers,
@@ -16,6 +17,8 @@ use muster_core::spec::{
 pub(crate) use crate::ranks::Procs;
 use fetched::is_on_nodes;
 pub(crate) use fetched::refuse_fetched;
+pub(crate) use interpreter::{is_python, stem};
+use interpreter::{launcher_in, module_of, script_of, shell_text};
 
 use crate::{
     flags::{self, Flags, Takes, Use},
@@ -69,10 +72,6 @@ pub(crate) struct Launch {
     /// A launcher that could not be taken off: where it stands, and why it cannot be.
     pub(crate) stays: Option<(Word, String)>,
 }
-
-/// Names of other programs that start ranks. A script for the shell that has one of them cannot be run on
-/// each node as it is.
-const LAUNCHERS: [&str; 3] = ["horovodrun", "mpirun", "mpiexec"];
 
 /// What torchrun puts for the local rank into an argument (torch.distributed.elastic `macros`).
 const LOCAL_RANK: &str = "${local_rank}";
@@ -565,22 +564,6 @@ fn range(text: &str) -> Option<(i64, i64)> {
     }
 }
 
-/// The text of `sh -c TEXT`. Options may stand before, and together with, `-c`.
-fn shell_text(words: &[Word]) -> Option<&Word> {
-    for (at, word) in words.iter().enumerate().skip(1) {
-        match word.text.strip_prefix('-') {
-            Some("-login" | "-noprofile" | "-norc" | "-posix") => {}
-            Some(letters) if letters.starts_with('-') || letters.is_empty() => return None,
-            Some(letters) if letters.ends_with('c') => return words.get(at + 1),
-            Some(_) => {}
-            // The value of -o.
-            None if word.text == "pipefail" => {}
-            None => return None,
-        }
-    }
-    None
-}
-
 /// A script of the shell may start torchrun, which nobody sees here.
 fn warn_of_script(words: &[Word], log: &mut Verdicts) {
     let script = words
@@ -594,55 +577,6 @@ fn warn_of_script(words: &[Word], log: &mut Verdicts) {
             "is a script whose content is not seen here; it must start one process of the world, not torchrun",
         );
     }
-}
-
-/// The launcher of MPI that a text names, if any.
-fn launcher_in(text: &str) -> Option<&'static str> {
-    let part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let named = |name: &&'static str| {
-        text.match_indices(*name).any(|(at, _)| {
-            let before = text[..at].chars().next_back();
-            before.is_none_or(|c| !part(c)) && !text[at + name.len()..].starts_with(part)
-        })
-    };
-    LAUNCHERS.into_iter().find(named)
-}
-
-/// Where `-m` is, if it comes before any script.
-fn module_of(words: &[Word]) -> Option<usize> {
-    after_options(words).filter(|at| words[*at].text == "-m")
-}
-
-/// Where the script is, if Python runs one.
-fn script_of(words: &[Word]) -> Option<usize> {
-    after_options(words).filter(|at| !words[*at].text.starts_with('-'))
-}
-
-/// The first word that is no option of the interpreter but says what it runs.
-fn after_options(words: &[Word]) -> Option<usize> {
-    let mut at = 1;
-    while let Some(word) = words.get(at) {
-        match word.text.as_str() {
-            "-m" | "-c" | "-" => return Some(at),
-            "-W" | "-X" | "--check-hash-based-pycs" => at += 2,
-            option if option.starts_with('-') => at += 1,
-            _ => return Some(at),
-        }
-    }
-    None
-}
-
-/// The name of a program without its folder.
-pub(crate) fn stem(program: &str) -> &str {
-    program.rsplit('/').next().unwrap_or(program)
-}
-
-/// `python`, `python3`, `python3.11`, `pypy3`.
-pub(crate) fn is_python(name: &str) -> bool {
-    ["python", "pypy"].iter().any(|stem| {
-        name.strip_prefix(stem)
-            .is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
-    })
 }
 
 #[cfg(test)]

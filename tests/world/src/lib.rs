@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `world` | all state, and the place where events happen |
 //! | `event`, `queue` | what is still to happen |
-//! | `plan`, `fault`, `strike` | what kind of world a seed makes, and what goes wrong in it |
+//! | `plan`, `fault`, `strike`, `leaver` | what kind of world a seed makes, and what goes wrong in it |
 //! | `coordinator`, `store` | the coordinator's shell: commit, then act |
 //! | `agent`, `network` | the agents' shells, and their connections |
 //! | `disk` | the disk below an agent's ledger |
@@ -52,6 +52,7 @@ mod event;
 mod fault;
 mod fence;
 mod invariants;
+mod leaver;
 mod leftovers;
 mod liveness;
 pub mod log;

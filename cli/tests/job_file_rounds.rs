@@ -55,7 +55,7 @@ spec:
             "  restartPolicy: {maxRestarts: 1}",
             "  restartPolicy: {maxRestart: -1}",
         ),
-        ("  stopGracePeriod: 10s", "  stopGracePeriod: 10m"),
+        ("  stopGracePeriod: 10s", "  stopGracePeriod: 20m"),
         ("  stopGracePeriod: 10s", "  gracePeriod: 10 s"),
         ("  progress: synchronous", "  progress: sync"),
         ("  launch: auto", "  launch: warm"),

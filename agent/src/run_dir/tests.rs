@@ -88,6 +88,11 @@ fn a_run_that_is_emptied_leaves_a_note_and_no_log() {
     let runs = runs.keeping(150 << 10);
     runs.release(&run("a", 1)).unwrap();
     assert_eq!(runs.emptied(&run("a", 1)), None, "there is room");
+    // The two ends must not fall into one tick of the file system's clock.
+    let released = runs.dir(&run("a", 1)).join(RELEASED);
+    let released = File::options().write(true).open(released).unwrap();
+    let before = std::time::SystemTime::now() - std::time::Duration::from_secs(1);
+    released.set_modified(before).unwrap();
     runs.release(&run("b", 1)).unwrap();
     // Of job b a run goes on, so the run of job a goes first.
     assert_eq!(runs.emptied(&run("a", 1)).unwrap().limit, 150 << 10);

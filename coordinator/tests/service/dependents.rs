@@ -256,7 +256,8 @@ async fn a_pod_group_is_there_before_its_pods_and_they_name_it() {
     });
     world.until(|state| pods(state) == 2).await;
     world.cluster.change(|state| {
-        let group = state.only(GROUPS).unwrap();
+        let group = state.only(GROUPS);
+        let group = group.unwrap_or_else(|| panic!("{:?}", state.all_of(GROUPS)));
         assert_eq!(group["apiVersion"], "scheduling.k8s.io/v1alpha2");
         assert_eq!(group["spec"]["schedulingPolicy"]["gang"]["minCount"], 2);
         let name = &group["metadata"]["name"];

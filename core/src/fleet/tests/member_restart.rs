@@ -331,7 +331,7 @@ fn a_worker_that_fails_at_once_again_and_again_may_not_be_able_to_start() {
 fn a_member_that_only_dials_anew_is_no_collateral() {
     let mut bench = bench();
     bench.rank_alone_exits(1, Exit::Code(1), Some("ValueError: torn record"));
-    let agent = bench.agents.get_mut(&"d".into()).unwrap();
+    let agent = bench.agents.get_mut(&"b".into()).unwrap();
     let session = agent.session.take().unwrap();
     bench.input(Input::Disconnected { session });
     bench.pass(SECOND);

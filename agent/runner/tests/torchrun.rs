@@ -149,11 +149,7 @@ finally:
     let status = client.until_dead();
     assert_eq!(exits(&status), [Some(Exit::Code { code: 1 }); 2]);
     let reason = |rank: usize| status.ranks[rank].first_error.as_deref().unwrap();
-    assert!(
-        reason(0).contains("Connection closed by peer"),
-        "{}",
-        reason(0)
-    );
+    assert!(reason(0).contains("by peer"), "{}", reason(0));
     assert_eq!(reason(1), "ValueError: labels out of range");
     let ended = |rank: usize| status.ranks[rank].exited_us.unwrap();
     assert!(ended(0) < ended(1), "the victim ends first");

@@ -31,8 +31,7 @@ pub(crate) struct Blame {
     /// How the program that failed first ended, or why it could not start, without naming the place.
     /// `None` if the failure is not a program's own.
     pub symptom: Option<String>,
-    /// The exit of the primary failure. `None`: that failure is not a rank's, or it is a victim for which
-    /// the job does not pay.
+    /// The exit by which the job's rules go. `None`: no rank's exit says anything.
     pub exit: Option<Exit>,
     /// The rank of the primary failure. `None`: that failure is not a rank's, or it is a victim.
     pub rank: Option<u32>,
@@ -75,7 +74,7 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
         cause,
         message: payer::sentence(primary, evidence, members),
         symptom: payer::symptom(primary),
-        exit: exit_of(primary, charged),
+        exit: exit_of(primary),
         rank: primary_exit(primary).map(|(rank, _)| rank),
         charged,
         culprit: named.then(|| primary.name()),
@@ -104,17 +103,18 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     evidence.iter().any(killed) && evidence.iter().all(|e| killed(e) || e.is_victim())
 }
 
-/// The exit by which the job's rules go. If the job pays for ranks that missed another, it is the first of
-/// theirs.
-fn exit_of(primary: &Evidence, charged: Charged) -> Option<Exit> {
-    match primary {
-        Evidence::EndedEarly { victim, .. } | Evidence::Awaited { victim, .. } => {
-            exit_of(victim, charged)
-        }
-        Evidence::RankExit { exit, .. } if !primary.is_victim() || charged == Charged::Job => {
-            Some(*exit)
-        }
+/// The exit by which the job's rules go. If ranks failed for want of one that ended early or did not come,
+/// it is the first of theirs. Ranks that only lost each other have no exit that means anything.
+fn exit_of(primary: &Evidence) -> Option<Exit> {
+    let of_missed = match primary {
+        Evidence::EndedEarly { victim, .. } | Evidence::Awaited { victim, .. } => Some(&**victim),
+        waited if waited.gave_up_waiting() => Some(waited),
         _ => None,
+    };
+    match of_missed {
+        Some(Evidence::RankExit { exit, .. }) => Some(*exit),
+        Some(_) => None,
+        None => primary_exit(primary).map(|(_, exit)| exit),
     }
 }
 

@@ -192,7 +192,7 @@ impl World {
                     return false;
                 };
                 let local = self.rng.below(ranks);
-                return self.rank_leaves(machine, run, life, local);
+                return self.rank_leaves(machine, run, life, local) && self.counted(fault);
             }
             Fault::SessionBreak => self.break_session(machine),
             Fault::CutBoth | Fault::CutUp | Fault::CutDown => {

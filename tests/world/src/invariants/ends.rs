@@ -78,6 +78,10 @@ fn breaks_end_as_asked(world: &World, before: &JobRecord, job: &JobRecord) -> Br
     let new = blames::count(job).saturating_sub(blames::count(before)) as usize;
     let mut told = job.incidents.iter().rev().take(new);
     let incident = told.find(|incident| incident.from.is_some() && incident.cause.is_failure())?;
+    if matches!(incident.cause, Cause::EndedEarly | Cause::CollectiveTimeout) {
+        // The exit that counts is that of the first rank which missed another. No incident names it.
+        return None;
+    }
     let paid = incident.charged == Charged::Job;
     let exit = exit_of(world, job, incident);
     if exit.is_none()

@@ -254,7 +254,10 @@ async fn a_pod_group_is_there_before_its_pods_and_they_name_it() {
         assert_eq!(pods(state), 0);
         state.forbidden.clear();
     });
-    world.until(|state| pods(state) == 2).await;
+    // The group is made anew while the job has no nodes yet, so a look may fall between two of them.
+    world
+        .until(|state| pods(state) == 2 && state.only(GROUPS).is_some())
+        .await;
     world.cluster.change(|state| {
         let group = state.only(GROUPS);
         let group = group.unwrap_or_else(|| panic!("{:?}", state.all_of(GROUPS)));

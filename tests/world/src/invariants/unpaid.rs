@@ -29,7 +29,8 @@ pub(super) fn ends_somewhere(world: &mut World, job: &JobRecord) -> Broken {
     let window = job.spec.restart_policy.window;
     let newest = unpaid.iter().max().copied()?;
     unpaid.retain(|at| newest.since(*at) < window);
-    // The record counts on the coordinator's clock, and two coordinators may differ by one break.
+    // The record counts by the time of the decision and this by that of the detection, so that one more
+    // may fall into the window.
     (unpaid.len() > UNPAID_MAX + 1).then(|| {
         let what = format!(
             "{} broke {} times by ranks that ended, and nobody paid",

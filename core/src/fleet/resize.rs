@@ -10,12 +10,13 @@ use crate::{
         placement::{Placement, Shortfall},
         prewarm::Readiness,
         receipt::{Cause, Incident},
-        rules, unhealthy,
+        rules::{self, Ruling},
+        unhealthy,
         worker_pod::is_pod,
     },
     health::TERMINATION_NOTICE,
     id::NodeName,
-    spec::rules::Then,
+    spec::rules::{Then, When},
     time::Timestamp,
 };
 
@@ -36,9 +37,9 @@ enum Resize {
     /// A member's machine will be taken away. The next generation is opened without it. It may be
     /// smaller, or may have to wait for enough nodes. The text names the node and the reason.
     Leave(NodeName, String),
-    /// Something on a member's node is unhealthy, and there is as much room elsewhere. The text
+    /// Something on this member's node is unhealthy, and there is as much room elsewhere. The text
     /// names the node and the finding.
-    Move(Vec<Member>, String),
+    Move(Vec<Member>, NodeName, String),
     Grow(Vec<Member>),
 }
 
@@ -62,7 +63,7 @@ impl JobTurn<'_> {
                     return;
                 }
                 Resize::Shrink(_) | Resize::Leave(..) => None,
-                Resize::Move(gang, _) | Resize::Grow(gang) => Some(gang),
+                Resize::Move(gang, ..) | Resize::Grow(gang) => Some(gang),
             };
             match gang.map_or(Readiness::Ready, |gang| self.prewarm(gang)) {
                 Readiness::Ready => return self.give_way(&wanted),
@@ -135,7 +136,7 @@ impl JobTurn<'_> {
                 return Resize::KeepUntil(cooled_down);
             }
             let message = format!("moving off what is unhealthy on {node} ({why})");
-            return Resize::Move(gang, message);
+            return Resize::Move(gang, node, message);
         }
         if size(&gang) <= have || !self.is_growth(generation, &gang) {
             return Resize::Keep;
@@ -173,14 +174,19 @@ impl JobTurn<'_> {
         members.all(|node| stays(node) || unwanted(node))
     }
 
-    /// Ends the job if a rule says so of a node that is taken away. Returns whether it did.
-    fn ends_when_it_leaves(&mut self, node: &NodeName, message: &str) -> bool {
+    /// The job's own rule about the node that it leaves, because the node is taken away or is broken.
+    fn rule_about(&self, to: &Resize) -> Option<Ruling> {
+        let (node, when) = match to {
+            Resize::Leave(node, _) => (node, When::Evicted),
+            Resize::Move(_, node, _) => (node, When::NodeLost),
+            _ => return None,
+        };
         let current = self.job.current.as_ref();
         let roles = current.map_or(Vec::new(), |generation| rules::roles_on(generation, node));
-        let ruling = rules::of_leaving(&self.job.spec.rules, &roles);
-        let Some(ruling) = ruling.filter(|ruling| ruling.rule.then == Then::Fail) else {
-            return false;
-        };
+        rules::of_leaving(&self.job.spec.rules, when, &roles)
+    }
+
+    fn end_instead_of_leaving(&mut self, ruling: &Ruling, message: &str) {
         let message = format!("{message}; {}", ruling.name());
         self.warn("FailedByRule", message.clone());
         self.end_in_order(Ending {
@@ -188,7 +194,6 @@ impl JobTurn<'_> {
             reason: Reason::FailedByRule,
             message,
         });
-        true
     }
 
     fn give_way(&mut self, to: &Resize) {
@@ -207,7 +212,7 @@ impl JobTurn<'_> {
                 format!("shrinking from {have} to {wanted} {counted} as asked"),
             ),
             Resize::Leave(_, message) => (Cause::NodeLeaving, message.clone()),
-            Resize::Move(_, message) => (Cause::NodeUnhealthy, message.clone()),
+            Resize::Move(_, _, message) => (Cause::NodeUnhealthy, message.clone()),
             Resize::Grow(gang) => {
                 let cause = if self.live.scaled {
                     Cause::Scaled
@@ -219,10 +224,9 @@ impl JobTurn<'_> {
             }
         };
         let steps = generation::steps(self.nodes, self.uid, generation);
-        if let Resize::Leave(node, _) = to
-            && self.ends_when_it_leaves(node, &message)
-        {
-            return;
+        let ruling = self.rule_about(to);
+        if let Some(ruling) = ruling.as_ref().filter(|own| own.rule.then == Then::Fail) {
+            return self.end_instead_of_leaving(ruling, &message);
         }
         let job = &mut *self.job;
         budget::note_progress(job, &steps, self.policy, self.now);
@@ -232,6 +236,7 @@ impl JobTurn<'_> {
             from: Some(number),
             from_nodes: have,
             last_step_before: steps.last,
+            rule: ruling.map(|ruling| ruling.name()),
             ..Incident::at(self.now)
         });
         job.last_step = steps.last.or(job.last_step);

@@ -84,12 +84,10 @@ fn is_loss(cause: Cause) -> bool {
     matches!(cause, NodeLost | NodeRebooted | NodeUnhealthy | NodeDeleted)
 }
 
-/// The rule about a node that the job leaves, because the node is taken away. `roles`: those of its
-/// members.
-pub(crate) fn of_leaving(rules: &[Rule], roles: &[&str]) -> Option<Ruling> {
-    first(rules, |rule| {
-        rule.when == When::Evicted && rule.is_about(roles)
-    })
+/// The rule about a node that the job leaves before anything has failed there. `when`: the node is taken
+/// away (`Evicted`), or something on it is broken (`NodeLost`). `roles`: those of its members.
+pub(crate) fn of_leaving(rules: &[Rule], when: When, roles: &[&str]) -> Option<Ruling> {
+    first(rules, |rule| rule.when == when && rule.is_about(roles))
 }
 
 /// The rule about a member that has ended well.

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     node_report::Gpu,
+    spec::RuleDocument,
 };
 
 /// The node reports two GPUs, and these findings.
@@ -455,5 +456,32 @@ fn nobody_pays_for_a_start_in_a_container_that_goes() {
             "{}",
             broke.message
         );
+    }
+}
+
+/// A rule about lost nodes is asked of a node that the job leaves in time, as of one that it loses.
+#[test]
+fn a_rule_about_lost_nodes_decides_about_a_move_as_well() {
+    for (rule, ends) in [("nodeLost: fail", true), ("nodeLost: restart", false)] {
+        let mut bench = with_gpus(&["a", "b", "c"]);
+        let ruled = SpecDocument {
+            rules: vec![RuleDocument::read(rule).unwrap()],
+            ..spec(2, 2, 1)
+        };
+        bench.submit("digits", ruled);
+        bench.pass(400 * SECOND);
+        reports(&mut bench, "b", &[(gpu("b-0"), Severity::Drain)]);
+        bench.pass(SECOND);
+        let job = bench.job("digits");
+        let named = format!("rule 1 ({rule})");
+        if ends {
+            assert_eq!(job.reason, Reason::FailedByRule, "{}", job.message);
+            assert!(job.message.ends_with(&named), "{}", job.message);
+            continue;
+        }
+        assert_eq!(job.phase, Phase::Running, "{}", job.message);
+        assert_eq!(given(&bench, "digits"), ["a-0", "b-1"]);
+        let rule = job.incidents.last().unwrap().rule.as_deref();
+        assert_eq!(rule, Some(&*named));
     }
 }

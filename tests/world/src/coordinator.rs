@@ -41,6 +41,7 @@ pub(crate) struct Seat {
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) id: u64,
+    pub(crate) began: Timestamp,
     pub(crate) term: Term,
     pub(crate) fleet: Fleet,
     /// The versions of the records on which it decides.
@@ -182,6 +183,7 @@ impl World {
         let fleet = Fleet::new(policy, term, self.store.read(), clock.at(self.now));
         let (sessions, next_tick) = (BTreeMap::new(), Timestamp(u64::MAX));
         let process = Process {
+            began: self.now,
             id,
             term,
             fleet,

@@ -77,6 +77,7 @@ faults! {
     NameTaken: "the agent dies, and a second machine that was up all the time claims its name while its workers go on",
     CommitTorn: "the coordinator dies between two records of a commit; those before are stored",
     RankLeaves: "a rank leaves its process group and fails some seconds later; those that lose it end first",
+    HostLies: "the agent of a host speaks of a job that was never on it",
     PodDeleted: "somebody deletes a worker pod",
     PodForced: "somebody deletes a worker pod by force: it is gone from the books, and its workers live until its kubelet hears of it",
     PodEvicted: "a kubelet evicts a worker pod",
@@ -107,7 +108,7 @@ impl Fault {
 
     /// Faults that were added when even a draw more would have changed too many histories. Each
     /// draws from a source of its own.
-    pub(crate) const LAST: [Fault; 13] = [
+    pub(crate) const LAST: [Fault; 14] = [
         Fault::CommitTorn,
         Fault::PodDeleted,
         Fault::PodForced,
@@ -121,6 +122,7 @@ impl Fault {
         Fault::PodLies,
         Fault::GpuSick,
         Fault::RankLeaves,
+        Fault::HostLies,
     ];
 
     /// Whether it happens to machines, and not to pods on them: to their hardware, their disks, or by
@@ -134,6 +136,7 @@ impl Fault {
                 | Fault::NameTaken
                 | Fault::TerminationNotice
                 | Fault::NicDown
+                | Fault::HostLies
         )
     }
 
@@ -193,7 +196,7 @@ impl Fault {
             | Fault::ProcessLeft
             | Fault::NameTaken
             | Fault::CommitTorn => 30,
-            Fault::NodeReplaced => 10,
+            Fault::NodeReplaced | Fault::HostLies => 10,
             _ => 50,
         }
     }

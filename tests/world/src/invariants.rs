@@ -16,7 +16,7 @@
 //! | I11 | a generation has fewer members than the minimum, or more than the maximum |
 //! | I12 | a run that is said to be dead has a process |
 //! | I13 | faults are over and there is room, and a job neither runs nor says truly why (`liveness`) |
-//! | I14 | the report of one node's agent changes another node's record |
+//! | I14 | the report of one node's agent changes another node's record, or holds up a job that the node never had |
 //! | I15 | something grows beyond its bound |
 //! | I16 | a program that cannot be sure goes on: silent nodes get work, an old store or ledger is obeyed, or a coordinator that has not listened judges silence |
 //! | I17 | Muster lifts a cordon on a Node object that it has not set, or cordons again what a person has just uncordoned |
@@ -69,9 +69,12 @@ mod pods;
 mod restarts;
 mod roles;
 mod rollback;
+mod sizes;
 mod unpaid;
 
 pub(crate) use brake::Silences;
+pub(crate) use rollback::concerns;
+pub(crate) use sizes::records_are_small;
 
 pub(crate) use pods::{no_living_pod_is_deleted, no_pod_too_many};
 
@@ -187,18 +190,17 @@ fn no_orphan_after_dead(world: &mut World, machine: usize) {
 
 /// I4: a job whose submission was answered is in the store until a user deletes it.
 pub(crate) fn accepted_jobs_exist(world: &mut World) {
-    if world.truth.rolled_back.is_some() {
-        return;
-    }
     let lost = world.users.wishes.iter().find_map(|wish| {
         let uid = wish
             .accepted
             .as_ref()
-            .filter(|uid| !wish.deleting && !world.store.jobs.contains_key(*uid))?;
-        Some(format!("{} was accepted as {uid} and is gone", wish.name))
+            .filter(|uid| !wish.deleting && !world.store.jobs.contains_key(*uid))
+            .filter(|uid| !world.truth.has_forgotten(uid))?;
+        let what = format!("{} was accepted as {uid} and is gone", wish.name);
+        Some((uid.clone(), what))
     });
-    if let Some(what) = lost {
-        world.fail("I4", what);
+    if let Some((uid, what)) = lost {
+        world.fail_about(Some(&uid), "I4", what);
     }
 }
 
@@ -264,7 +266,7 @@ pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
     let others = |generation: &GenerationRecord| {
         !generation.started || !met.iter().any(|(_, node)| generation.has(node))
     };
-    if world.truth.rolled_back.is_some() && decided.is_none_or(others) {
+    if world.truth.has_forgotten(&run.job) && decided.is_none_or(others) {
         // The generation was decided, and then forgotten with the store, which may have given the
         // number out again.
         return;
@@ -293,7 +295,7 @@ pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
 
 /// I3: once a newer generation has made a step, no older one does.
 pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
-    if world.truth.rolled_back.is_some() {
+    if world.truth.has_forgotten(&run.job) {
         return;
     }
     // Workers on a machine that wakes may make a step before their runner stops them. A job with
@@ -320,7 +322,7 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
             "{} makes a step after generation {newest} has",
             words::run(run)
         );
-        return world.fail("I3", what);
+        return world.fail_about(Some(&run.job), "I3", what);
     }
     *newest = run.generation;
 }
@@ -328,7 +330,8 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
 /// R4: the workers of one run are started once. Any later start belongs to another generation.
 pub(crate) fn started_once(world: &mut World, machine: usize, run: &RunId) {
     if !world.truth.launched.insert((run.clone(), machine)) {
-        world.fail(
+        world.fail_about(
+            Some(&run.job),
             "R4",
             format!(
                 "the workers of {} are started a second time on n{machine}",
@@ -403,8 +406,9 @@ pub(crate) fn silence_never_kills(world: &mut World, machine: usize, run: &RunId
         .get(&run.job)
         .and_then(|job| job.current.as_ref())
         .is_some_and(|g| g.number == run.generation);
-    if current && world.truth.rolled_back.is_none() && !world.refused(machine, run) {
-        world.fail(
+    if current && !world.truth.has_forgotten(&run.job) && !world.refused(machine, run) {
+        world.fail_about(
+            Some(&run.job),
             "I7",
             format!(
                 "{} is stopped on n{machine}, and nobody has decided that",

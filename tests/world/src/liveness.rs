@@ -39,10 +39,14 @@ const EVERY: Duration = Duration::from_secs(1);
 const STEPPED: Duration = Duration::from_secs(15);
 const SLOW_STEPS: u64 = 4;
 
-/// What has been wrong, and since when.
+/// What was wrong is forgotten when it has been right for this long. A job that is well for a moment now
+/// and then is not well.
+const RIGHT: Duration = Duration::from_secs(20);
+
+/// What has been wrong, since when, and when it was last seen.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    wrong: BTreeMap<String, Timestamp>,
+    wrong: BTreeMap<String, (Timestamp, Timestamp)>,
     calm: Duration,
     /// Jobs that hold pods and cannot begin: the newest pod of each, and since when it is that.
     holding: BTreeMap<JobUid, (String, Timestamp)>,
@@ -119,18 +123,18 @@ pub(crate) fn look(world: &mut World) {
     wrong.extend(invariants::failed_for_ever(world));
     wrong.extend(world.pods_wrong());
     gangs_give_way(world);
-    world
-        .liveness
-        .wrong
-        .retain(|what, _| wrong.contains_key(what));
+    let now = world.now;
+    let remembered = &mut world.liveness.wrong;
+    remembered.retain(|_, (_, last)| now.since(*last) < RIGHT);
     world.liveness.calm = if wrong.is_empty() {
         world.liveness.calm + EVERY
     } else {
         Duration::ZERO
     };
-    let now = world.now;
     for (key, what) in wrong {
-        let since = *world.liveness.wrong.entry(key.clone()).or_insert(now);
+        let (since, last) = world.liveness.wrong.entry(key.clone()).or_insert((now, now));
+        *last = now;
+        let since = *since;
         if now.since(since) > BOUND {
             world.tell_nodes();
             world.fail("I13", format!("{key} for {:?}: {what}", now.since(since)));
@@ -247,10 +251,15 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
     }
 }
 
-/// A node knows more about this job than the store. The job says so, and nothing happens until a
-/// person has decided.
+/// A node that has or had this job knows more than the store. The job says so, and nothing happens until
+/// a person has decided.
 fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
-    job.reason == Reason::StoreBehind && world.store.nodes.values().any(|node| node.halt.is_some())
+    let halted = |place: &&Machine| {
+        let node = world.store.nodes.get(&place.name);
+        node.is_some_and(|node| node.halt.is_some())
+    };
+    let mut halted = world.machines.iter().filter(halted);
+    job.reason == Reason::StoreBehind && halted.any(|place| invariants::concerns(world, place, &job.uid))
 }
 
 /// The job backs off after a pod, or has given its pods back. It waits before it gets new ones.

@@ -10,7 +10,7 @@ use std::{
 use muster_core::{
     exit::Exit,
     health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE},
-    id::{NodeName, Term},
+    id::{JobUid, NodeName, Term},
     node::{FoundState, GroupPhase, GroupStatus, Ledger, SeenExit},
     node_report::{Gpu, NodeReport},
     protocol::Speaks,
@@ -166,6 +166,14 @@ impl Rank {
 }
 
 impl Machine {
+    /// Whether it was ever given this job, in any of its state directories.
+    pub(crate) fn has_had(&self, job: &JobUid) -> bool {
+        let ledgers = [&self.ledger, &self.ledger_highest];
+        let obeyed = ledgers.iter().any(|ledger| ledger.jobs.contains_key(job));
+        let others = self.other_dir.as_ref().is_some_and(|dir| dir.has_had(job));
+        obeyed || others || self.runs.keys().any(|run| &run.job == job)
+    }
+
     pub(crate) fn clock(&self, now: Timestamp) -> Timestamp {
         Clock::new(self.booted, Timestamp(0), self.ppm).at(now)
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use muster_core::{
-    id::NodeName,
+    id::{JobUid, NodeName},
     node::{GroupPhase, Ledger},
     run::RunId,
 };
@@ -49,6 +49,10 @@ impl StateDir {
             ledger,
             said_over: BTreeSet::new(),
         }
+    }
+
+    pub(crate) fn has_had(&self, job: &JobUid) -> bool {
+        self.highest.jobs.contains_key(job)
     }
 
     fn swap(self, place: &mut Machine) -> Self {

@@ -7,7 +7,7 @@ use muster_core::{exit::Exit, node::GroupPhase, run::RunId, time::Timestamp};
 
 use crate::{
     event::Event, fault::Fault, machine::Runner, plan::Size, runner::SIGKILL, trace::note,
-    troubles::Kind, world::World,
+    troubles::Kind, truth::RolledBack, world::World,
 };
 
 const SIGSEGV: i32 = 11;
@@ -88,6 +88,10 @@ impl World {
             Fault::LedgerWriteFails => {
                 self.machines[machine].ledger_fails = true;
                 return true;
+            }
+            Fault::HostLies if powered && self.machines[machine].agent.is_some() => {
+                self.machines[machine].lies = true;
+                self.break_session(machine);
             }
             Fault::SlowDisk if powered => {
                 self.machines[machine].disk_slow_until = self.now + a_while * 2
@@ -331,7 +335,10 @@ impl World {
             Some(older) => {
                 (0..2).for_each(|seat| self.coordinator_dies(seat, None));
                 note!(self, "an older copy of the coordinator's store is put back");
-                self.truth.rolled_back = Some(self.now);
+                self.truth.rolled_back = Some(RolledBack {
+                    at: self.now,
+                    numbers: self.fresh(),
+                });
                 self.truth.highest_term = older.term;
                 self.store = *older;
                 let back_in = self.rng.ms(50, 5_000);

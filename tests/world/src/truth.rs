@@ -15,6 +15,22 @@ use crate::{
     troubles::{Deed, Trouble},
 };
 
+/// The last return of an older copy of the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RolledBack {
+    pub(crate) at: Timestamp,
+    /// The numbers that the world had given out until then.
+    pub(crate) numbers: u64,
+}
+
+impl RolledBack {
+    /// Whether a user had submitted this job before.
+    fn knew(&self, job: &JobUid) -> bool {
+        let number = job.to_string().strip_prefix("uid").and_then(|n| n.parse().ok());
+        number.is_none_or(|number: u64| number <= self.numbers)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
     /// What happened to each machine.
@@ -37,24 +53,38 @@ pub(crate) struct Truth {
     /// When each job broke by ranks that ended, and nobody paid, on the coordinators' clocks.
     pub(crate) unpaid: BTreeMap<JobUid, Vec<Timestamp>>,
     pub(crate) highest_term: Term,
-    /// When an older copy of the coordinator's store was put back. Decisions made since that copy
-    /// are forgotten.
-    pub(crate) rolled_back: Option<Timestamp>,
+    /// An older copy of the coordinator's store was put back. Decisions made since that copy are
+    /// forgotten.
+    pub(crate) rolled_back: Option<RolledBack>,
     pub(crate) silences: Silences,
     /// Steps that workers made after a standstill, before their runner could stop them.
     pub(crate) waking_steps: u64,
 }
 
 impl Truth {
-    /// Whether a broken rule is forgiven. After an older copy of the store was put back, the
-    /// decisions since that copy are forgotten: jobs accepted then are gone, numbers come twice,
-    /// and nobody can say who is to blame. Two things must still hold: no two groups share a GPU or
-    /// meet, and every job makes progress or says what it waits for.
-    pub(crate) fn is_forgiven(&self, rule: &str) -> bool {
+    /// Whether a broken rule about this job is forgiven. After an older copy of the store was put
+    /// back, the decisions since that copy are forgotten: jobs accepted then are gone, numbers come
+    /// twice, and nobody can say who is to blame. Two things must still hold: no two groups share a GPU
+    /// or meet, and every job makes progress or says what it waits for. And nothing is forgiven about a
+    /// job that was submitted after that: the store has never forgotten anything of it.
+    pub(crate) fn is_forgiven(&self, rule: &str, job: Option<&JobUid>) -> bool {
         const OF_MEMORY: [&str; 15] = [
             "I21", "R3", "R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "I17", "I20",
             "R4",
         ];
-        self.rolled_back.is_some() && OF_MEMORY.contains(&rule)
+        let knew = |rolled: &RolledBack| job.is_none_or(|job| rolled.knew(job));
+        self.rolled_back.as_ref().is_some_and(knew) && OF_MEMORY.contains(&rule)
+    }
+
+    /// Whether the store may have forgotten something of this job.
+    pub(crate) fn has_forgotten(&self, job: &JobUid) -> bool {
+        self.rolled_back.as_ref().is_some_and(|rolled| rolled.knew(job))
+    }
+
+    /// Whether the store may have forgotten something of this generation: the return of the older copy
+    /// is younger than it.
+    pub(crate) fn has_forgotten_run(&self, run: &RunId) -> bool {
+        let opened = self.opened.get(run).copied().unwrap_or_default();
+        self.rolled_back.as_ref().is_some_and(|rolled| opened <= rolled.at)
     }
 }

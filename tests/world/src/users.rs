@@ -323,10 +323,11 @@ impl World {
                 if let Some(before) = wish.accepted.replace(uid.clone())
                     && before != uid
                     && !wish.deleting
-                    && self.truth.rolled_back.is_none()
+                    && !self.truth.has_forgotten(&before)
                 {
                     let name = wish.name.clone();
-                    self.fail(
+                    self.fail_about(
+                        Some(&before),
                         "I4",
                         format!("{name} was accepted as {before} and then as {uid}"),
                     );

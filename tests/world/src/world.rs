@@ -8,7 +8,7 @@ use std::{
 
 use muster_core::{
     fleet::Change,
-    id::NodeName,
+    id::{JobUid, NodeName},
     node::{Input, Ledger},
     protocol::Speaks,
     run::Endpoint,
@@ -160,6 +160,7 @@ impl World {
                 break;
             }
         }
+        invariants::records_are_small(&mut self);
         let ending = format!("{:?}", self.store.jobs);
         self.trace.mix_text(&ending);
         Report {
@@ -430,7 +431,12 @@ impl World {
 
     /// A rule is broken. Only the first violation is kept.
     pub(crate) fn fail(&mut self, rule: &'static str, what: String) {
-        if self.violation.is_none() && !self.truth.is_forgiven(rule) {
+        self.fail_about(None, rule, what);
+    }
+
+    /// The same, where the rule is about one job.
+    pub(crate) fn fail_about(&mut self, job: Option<&JobUid>, rule: &'static str, what: String) {
+        if self.violation.is_none() && !self.truth.is_forgiven(rule, job) {
             self.trace
                 .line(self.now, format_args!("BROKEN {rule}: {what}"));
             self.violation = Some(Violation { rule, what });

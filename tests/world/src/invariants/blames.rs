@@ -22,6 +22,9 @@ const DOUBTFUL_IN_WINDOW_MAX: usize = 10;
 /// How long a message may wait for the decision that uses it (`Plan::gather_ms`).
 const UNDER_WAY: Duration = Duration::from_millis(20);
 
+/// Within this time a node's word about a rank has reached the coordinator, if nothing is in its way.
+const TOLD_WITHIN: Duration = Duration::from_secs(3);
+
 const IN_DOUBT: &str = "in doubt: the job has failed again and again without a step further";
 const ENDED_EARLY: &str = "the rank ended well while others trained";
 const FORGOTTEN: &str = "an older copy of the store was put back, and nobody can say";
@@ -112,7 +115,7 @@ fn compare(
     let Some(machine) = named else {
         return match (pays, first) {
             (true, _) if repeats => say(IN_DOUBT, Verdict::Excused),
-            (true, _) if world.truth.rolled_back.is_some() => say(FORGOTTEN, Verdict::Excused),
+            (true, _) if world.truth.has_forgotten_run(&run) => say(FORGOTTEN, Verdict::Excused),
             // Nobody is named, and no network is between the ranks of one node.
             (true, Some(deed)) if owns(deed.kind.words()) && on_one_node(before, from) => {
                 say(deed.kind.words(), Verdict::Missed)
@@ -124,7 +127,16 @@ fn compare(
             )),
             (false, _) if cause != Cause::PeersLost => Ok(None),
             (false, Some(deed)) if !matches!(deed.kind, Kind::PeersParted | Kind::Fenced) => {
-                say(deed.kind.words(), Verdict::Missed)
+                match was_told(world, &deed) {
+                    true => Err(format!(
+                        "nobody is named for {}, and n{} had said long ago that {}: {}",
+                        words::run(&run),
+                        deed.machine,
+                        deed.kind.words(),
+                        incident.message
+                    )),
+                    false => say(deed.kind.words(), Verdict::Missed),
+                }
             }
             (false, _) => say(Kind::PeersParted.words(), Verdict::Spared),
         };
@@ -152,7 +164,7 @@ fn compare(
             )
         }
         None if pays && repeats => say(IN_DOUBT, Verdict::Excused),
-        None if world.truth.rolled_back.is_some() => say(FORGOTTEN, Verdict::Excused),
+        None if world.truth.has_forgotten_run(&run) => say(FORGOTTEN, Verdict::Excused),
         None if pays => Err(format!(
             "{} pays for what it did not do: {}",
             words::run(&run),
@@ -181,6 +193,22 @@ pub(super) fn is_answered(before: &JobRecord, run: &RunId, deed: &Deed) -> bool 
         && restarts.is_some_and(|(restarts, attempt)| {
             attempt < restarts.attempt || attempt == restarts.attempt && restarts.due.is_some()
         })
+}
+
+/// Whether the leading coordinator must have heard of this failure of a rank before it decided: it is long
+/// ago, and nothing kept the node's word from it since.
+fn was_told(world: &World, deed: &Deed) -> bool {
+    let kept = |kind: Kind| {
+        use Kind::*;
+        kind.silences() || matches!(kind, SlowDisk | RunnerKilled | NoPower | Fenced | Leaving)
+    };
+    let since = deed.at - TOLD_WITHIN;
+    let stood = world.seats.iter().any(|seat| seat.paused_until > since);
+    let leads = !stood && world.leader().is_some_and(|leader| leader.began <= since);
+    deed.kind == Kind::RankFailed
+        && leads
+        && world.now.since(deed.at) > TOLD_WITHIN
+        && world.befell(deed.machine, since, &kept).is_none()
 }
 
 /// Whether one node had all members of this generation.

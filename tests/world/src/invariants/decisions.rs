@@ -1,6 +1,8 @@
 //! What a coordinator may decide. Each change that it commits is compared with what was stored
 //! before.
 
+use muster_core::fleet::job::Reason;
+
 use super::*;
 
 /// Judges a change of the store, before it is made.
@@ -33,8 +35,13 @@ pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change
         Change::Event(event) => (event.sequence <= world.store.last_event)
             .then(|| ("I5", format!("event {} comes again", event.sequence))),
     };
+    let about = match change {
+        Change::PutJob(job) => Some(&job.uid),
+        Change::DeleteJob(uid) => Some(uid),
+        _ => None,
+    };
     if let Some((rule, what)) = broken {
-        world.fail(rule, what);
+        world.fail_about(about, rule, what);
     }
 }
 
@@ -73,6 +80,11 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
         return Some(("I11", what));
     }
     let before = world.store.jobs.get(&job.uid)?;
+    let halted = job.reason == Reason::StoreBehind && before.reason != Reason::StoreBehind;
+    if halted && !rollback::concerns_somebody(world, &job.uid) {
+        let what = format!("{} is halted, and no node that had it has said anything: {}", job.uid, job.message);
+        return Some(("I14", what));
+    }
     terminal_is_terminal(before, job)
         .or_else(|| within_limits(judge, before, job))
         .or_else(|| only_who_is_heard(world, before, job))
@@ -346,7 +358,7 @@ fn deletion(world: &mut World, judge: &Judge, uid: &JobUid) -> Broken {
             .jobs
             .get(uid)
             .and_then(|job| job.generation(run.generation));
-        world.truth.rolled_back.is_none()
+        !world.truth.has_forgotten(uid)
             || generation.is_some_and(|generation| generation.has(&place.name))
     };
     let lives = |place: &&Machine| {

@@ -54,13 +54,14 @@ pub(super) fn marks_of_pods(world: &World, node: &NodeRecord, mark: &Mark) -> Br
     Some(("I9", what))
 }
 
-/// I14: a pod's word about another job halts nothing.
+/// I14: a pod's word about another job halts nothing. A host that says such a thing is itself halted.
 pub(super) fn heard_of_its_own(world: &World, node: &NodeRecord) -> Broken {
     let before = world.store.nodes.get(&node.name);
     let halted = node.halt.is_some() && before.is_none_or(|before| before.halt.is_none());
     let told = world
         .machine_named(&node.name)
-        .is_some_and(|machine| world.machines[machine].lied);
+        .map(|machine| &world.machines[machine])
+        .is_some_and(|place| place.lied && place.pod.is_some());
     (halted && told).then(|| {
         let what = format!("{} is halted for what it says of another job", node.name);
         ("I14", what)

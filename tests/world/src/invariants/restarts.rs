@@ -94,7 +94,8 @@ pub(crate) fn failed_for_ever(world: &World) -> Vec<(String, String)> {
             };
             let failed = group.ranks.iter().filter(|rank| group.waits(rank));
             for rank in failed.filter(|rank| !later(rank.report.rank)) {
-                let key = format!("rank {} of {}", rank.report.rank, words::run(run));
+                let (rank, attempt) = (rank.report.rank, rank.report.attempt);
+                let key = format!("attempt {attempt} of rank {rank} of {}", words::run(run));
                 found.push((key, "failed, and is not started again".to_owned()));
             }
         }

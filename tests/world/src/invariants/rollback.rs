@@ -118,3 +118,19 @@ pub(super) fn ordered(
         )
     })
 }
+
+/// Whether this machine truly has something to say about a job: it is or was given the job, whatever the
+/// store remembers of that, or the store says so.
+pub(crate) fn concerns(world: &World, place: &Machine, job: &JobUid) -> bool {
+    let member = |record: &JobRecord| {
+        let mut generations = record.unproven_generations();
+        generations.any(|generation| generation.has(&place.name))
+    };
+    place.has_had(job) || world.store.jobs.get(job).is_some_and(member)
+}
+
+/// Whether any machine has something to say about it.
+pub(super) fn concerns_somebody(world: &World, job: &JobUid) -> bool {
+    let mut machines = world.machines.iter();
+    machines.any(|place| concerns(world, place, job))
+}

@@ -2,14 +2,14 @@
 //! is away or whose answers are lost, and pods that speak of jobs that are none of their business.
 
 use muster_core::{
-    fleet::{view::Liveness, worker_pod::PodStage},
+    fleet::{job::JobRecord, view::Liveness, worker_pod::PodStage},
     hello::Hello,
     id::{Generation, JobUid, NodeName, Term},
     run::{RunId, RunReport},
 };
 
 use super::{Containers, PodEvent};
-use crate::{event::Event, fault::Fault, trace::note, troubles::Kind, world::World};
+use crate::{event::Event, fault::Fault, invariants::concerns, trace::note, troubles::Kind, world::World};
 
 impl World {
     /// A fault of pods strikes. `machine`: any machine. True if there was something to hit.
@@ -181,13 +181,17 @@ impl World {
         }
     }
 
-    /// An agent that lies says that it knows a newer generation of a job that is not its own.
+    /// An agent that lies says that it knows a newer generation of a job that it never had.
     pub(crate) fn perhaps_lies(&mut self, machine: usize, mut hello: Hello) -> Hello {
+        if !std::mem::take(&mut self.machines[machine].lies) {
+            return hello;
+        }
         let own = self.object_of(machine).map(|object| object.pod.job.clone());
-        let lies = std::mem::take(&mut self.machines[machine].lies);
-        let mut jobs = self.store.jobs.values();
-        let victim = jobs.find(|job| Some(&job.uid) != own.as_ref());
-        let Some(victim) = victim.filter(|_| lies && own.is_some()) else {
+        let place = &self.machines[machine];
+        let is_others = |job: &&JobRecord| {
+            Some(&job.uid) != own.as_ref() && !concerns(self, place, &job.uid)
+        };
+        let Some(victim) = self.store.jobs.values().find(is_others) else {
             return hello;
         };
         note!(self, "n{machine} lies about {}", victim.uid);

@@ -81,7 +81,12 @@ pub(crate) fn started_again_once(
 pub(crate) fn failed_for_ever(world: &World) -> Vec<(String, String)> {
     let now = world.leader().map(|leader| leader.clock.at(world.now));
     let mut found = Vec::new();
-    for place in &world.machines {
+    // A halted node gets no orders.
+    let halted = |place: &&Machine| {
+        let node = world.store.nodes.get(&place.name);
+        node.is_some_and(|node| node.halt.is_some())
+    };
+    for place in world.machines.iter().filter(|place| !halted(place)) {
         for (run, group) in place.runs.iter().filter(|(_, group)| group.is_awaited()) {
             let job = world.store.jobs.get(&run.job);
             let current = job.and_then(|job| job.current.as_ref());

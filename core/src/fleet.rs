@@ -26,6 +26,7 @@
 //! | `registry` | nodes: sessions, silence, Suspect, Lost |
 //! | `places` | which members a generation has on which node, and which ranks are theirs |
 //! | `generation` | one generation: ready, inert, done |
+//! | `word` | whose word counts for which job |
 //! | `pod_gpus` | the GPUs of a worker pod, as its host reports them |
 //! | `unhealthy` | what a node's verdict on its hardware means for its members |
 //! | `blame` | who broke a generation, and who pays |
@@ -172,6 +173,7 @@ mod turn;
 mod unhealthy;
 pub mod view;
 mod welcome;
+mod word;
 pub mod worker_pod;
 mod worker_pods;
 mod worlds;

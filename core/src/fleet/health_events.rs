@@ -100,7 +100,11 @@ pub(crate) fn tell_xids(
     };
     for name in nodes.pods_on(host) {
         let node = nodes.get(name);
-        let job = node.and_then(|node| jobs.get(&node.pod.as_ref()?.job));
+        let job = node.and_then(|node| {
+            let pod = node.pod.as_ref()?;
+            let job = jobs.get(&pod.job)?;
+            pod.is_of(&job.name, &job.uid).then_some(job)
+        });
         let (Some(node), Some(job)) = (node, job) else {
             continue;
         };

@@ -105,10 +105,7 @@ impl Fleet {
         if node.pod == pod {
             return;
         }
-        let owner = pod.as_ref().and_then(|pod| {
-            let job = self.jobs.get(&pod.job)?;
-            pod.is_of(&job.name, &job.uid).then(|| job.uid.clone())
-        });
+        let owner = pod.as_ref().and_then(|pod| self.job_of_pod(pod)).cloned();
         let is_new_owner = owner.is_some() && node.record.pod_of != owner;
         scratch.changes.node_changed(&self.nodes, &self.jobs, name);
         let node = self.nodes.get_mut(name).expect("found above");
@@ -133,11 +130,29 @@ impl Fleet {
         scratch.events.note("PodGone", message).on_node(name);
     }
 
-    /// The only job of which this node may report. `None`: all jobs, because it is a host.
+    /// The job whose worker pod this is. A user who may make pods in a namespace can label them as those
+    /// of any job, and only the jobs of that namespace are meant by it.
+    fn job_of_pod(&self, pod: &WorkerPod) -> Option<&JobUid> {
+        let job = self.jobs.get(&pod.job)?;
+        pod.is_of(&job.name, &job.uid).then_some(&job.uid)
+    }
+
+    /// The job whose worker pod this node is, by what the cluster says, or else by the store.
+    pub(crate) fn owner_of(&self, name: &NodeName) -> Option<&JobUid> {
+        match self.pods.all.get(name) {
+            Some(pod) => self.job_of_pod(pod),
+            None => self.nodes.get(name)?.record.pod_of.as_ref(),
+        }
+    }
+
+    /// The only job of which this node may report. `None`: all jobs, because it is a host. A job that
+    /// the store does not know is nobody's yet, and is held up by nobody.
     fn speaks_for(&self, name: &NodeName) -> Option<Option<JobUid>> {
-        let of_record = || self.nodes.get(name)?.record.pod_of.clone();
-        let of_pod = || self.pods.all.get(name).map(|pod| pod.job.clone());
-        is_pod(name).then(|| of_pod().or_else(of_record))
+        let of_unknown = || {
+            let pod = self.pods.all.get(name)?;
+            (!self.jobs.contains_key(&pod.job)).then_some(&pod.job)
+        };
+        is_pod(name).then(|| self.owner_of(name).or_else(of_unknown).cloned())
     }
 
     /// The hello without what a worker pod says of other jobs than its own. Such a pod is not

@@ -5,8 +5,9 @@
 //! store. A node that is ahead proves that decisions are missing. It may have seen a higher node
 //! epoch or a later generation of a job, or hold workers of a job that the store never knew. The
 //! coordinator then does not guess. It *halts* the node, and stores that. A halted node gets no
-//! orders and no work, its workers are left alone, and nothing is decided about the jobs that it
-//! holds or is a member of. An operator must choose what to do, and the sentence names the choices.
+//! orders and no work, its workers are left alone, and nothing is decided about the jobs that it is a
+//! member of, or that it holds and for which its word counts (`word`). An operator must choose what to
+//! do, and the sentence names the choices.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -19,6 +20,7 @@ use crate::{
         receipt::{Cause, Incident},
         registry::Registry,
         turn::Fleet,
+        word::{self, Discounted},
     },
     hello::Hello,
     id::{Generation, JobName, JobUid, NodeName},
@@ -29,6 +31,18 @@ use crate::{
 const REMEDY: &str = "The store is an old copy: nothing is decided about this node and its jobs, and its workers are left alone. Put back the \
 newest store; or, if that is lost, start the coordinator with --accept-store, which stops what the store does not know; or, if only this \
 node is odd (it came from another cluster), strike it off (muster delete node) and empty its state directory";
+
+/// The same for a node whose word counts for no job that it says more of.
+const REMEDY_ALONE: &str = "so only this node is left alone, and that job goes on by what the store knows. If the store is an old copy, put back the \
+newest one; or, if that is lost, start the coordinator with --accept-store, which stops what the store does not know. If not, the node came from \
+another cluster, or what it says is not true: look at it, strike it off (muster delete node) and empty its state directory";
+
+/// What a node has seen and the store does not know.
+pub(crate) struct Ahead {
+    pub why: String,
+    /// Its word counts for none of the jobs of which it says more, and why.
+    discounted: Option<Discounted>,
+}
 
 impl Hello {
     /// What the node has obeyed of each job, and what it holds. The latter may be more, if the
@@ -45,19 +59,35 @@ impl Hello {
     }
 }
 
-pub(crate) fn halt_sentence(why: &str) -> String {
-    format!("{why}. {REMEDY}")
+impl Ahead {
+    /// What counts for every job that the node is a member of.
+    fn counting(why: String) -> Self {
+        Self {
+            why,
+            discounted: None,
+        }
+    }
+
+    /// What people are told of the halt.
+    pub(crate) fn sentence(&self) -> String {
+        match self.discounted {
+            None => format!("{}. {REMEDY}", self.why),
+            Some(because) => format!("{}; {because}, {REMEDY_ALONE}", self.why),
+        }
+    }
 }
 
 fn halted_by<'a>(
     halted: &'a BTreeSet<NodeName>,
     nodes: &Registry,
-    uid: &JobUid,
+    job: &JobRecord,
 ) -> Option<&'a NodeName> {
     let holds = |name: &&NodeName| {
         let node = nodes.get(name);
         node.is_some_and(|node| {
-            node.jobs.contains(uid) || node.runs.keys().any(|run| &run.job == uid)
+            let says = || node.runs.keys().any(|run| run.job == job.uid);
+            let counts = || word::counts(name, node.record.pod_of.as_ref(), Some(job)).is_ok();
+            node.jobs.contains(&job.uid) || says() && counts()
         })
     };
     halted.iter().find(holds)
@@ -93,13 +123,14 @@ fn supersede(job: &mut JobRecord, message: String, now: Timestamp) {
 impl JobTurn<'_> {
     /// The halted node that holds up this job: nothing is decided about it.
     pub(crate) fn halted_by(&self) -> Option<&NodeName> {
-        halted_by(self.halted, self.nodes, self.uid)
+        halted_by(self.halted, self.nodes, self.job)
     }
 }
 
 impl Fleet {
-    /// What this node has seen and the store does not know, if there is anything.
-    pub(crate) fn ahead_of_store(&self, hello: &Hello) -> Option<String> {
+    /// What this node has seen and the store does not know, if there is anything. What counts for a job
+    /// comes first.
+    pub(crate) fn ahead_of_store(&self, hello: &Hello) -> Option<Ahead> {
         let stored = self.nodes.get(&hello.node).map(|node| node.record.epoch);
         let newer_epoch = stored
             .filter(|stored| hello.epoch_seen > *stored)
@@ -143,10 +174,29 @@ impl Fleet {
             (lives && stored.is_none() && hello.epoch_seen.0 > 0)
                 .then(|| format!("it runs workers of job {uid}, which the store has never known"))
         };
-        newer_epoch
-            .or_else(|| hello.newest().find_map(newer))
-            .or_else(|| hello.runs.iter().find_map(reused))
-            .or_else(|| hello.runs.iter().find_map(unknown))
+        if let Some(why) = newer_epoch {
+            return Some(Ahead::counting(why));
+        }
+        let pod_of = self.owner_of(&hello.node);
+        let ahead = |uid: &JobUid, why| Ahead {
+            why,
+            discounted: word::counts(&hello.node, pod_of, self.jobs.get(uid)).err(),
+        };
+        let newer = hello
+            .newest()
+            .filter_map(|said| Some((said.0, newer(said)?)));
+        let runs = || hello.runs.iter();
+        let reused = runs().filter_map(|run| Some((&run.run.job, reused(run)?)));
+        let unknown = runs().filter_map(|run| Some((&run.run.job, unknown(run)?)));
+        let all = newer.chain(reused).chain(unknown);
+        let mut first = None;
+        for next in all.map(|(uid, why)| ahead(uid, why)) {
+            match next.discounted {
+                None => return Some(next),
+                Some(_) => drop(first.get_or_insert(next)),
+            }
+        }
+        first
     }
 
     /// Why this agent is refused as a stranger: workers were started on this node in this boot, the
@@ -238,7 +288,7 @@ impl Fleet {
 
     /// The halted node that holds up this job: nothing is decided about it.
     pub(crate) fn halted_by(&self, uid: &JobUid) -> Option<&NodeName> {
-        halted_by(&self.halted, &self.nodes, uid)
+        halted_by(&self.halted, &self.nodes, self.jobs.get(uid)?)
     }
 
     /// Refuses users' requests for a job that a halted node holds up.

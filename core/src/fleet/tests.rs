@@ -51,6 +51,7 @@ mod shared;
 mod stops;
 mod suspend;
 mod unhealthy;
+mod word;
 pub(super) mod worker_pods;
 mod worlds;
 

@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use crate::{
     fleet::{
-        event_log::EventLog,
         health_events,
         node_record::{Halt, NodeRecord},
         output::Effect,
         registry::Liveness,
-        rollback,
+        rollback::Ahead,
         scratch::Scratch,
         turn::Fleet,
     },
@@ -33,7 +32,7 @@ impl Fleet {
         let ahead = self.ahead_of_store(&hello);
         let refused = self
             .unwelcome(&hello, scratch.now)
-            .or_else(|| self.refused_without_workers(&hello, ahead.as_deref()))
+            .or_else(|| self.refused_without_workers(&hello, ahead.is_some()))
             .or_else(|| self.admit(&hello, scratch));
         if let Some(why) = refused {
             let message = format!("session of {name} refused: {why}");
@@ -43,7 +42,7 @@ impl Fleet {
                 .on_node(&name);
             return scratch.effects.push(Effect::Refuse { session, why });
         }
-        self.take_numbers(&hello, ahead.as_deref(), scratch);
+        self.take_numbers(&hello, ahead.as_ref(), scratch);
         scratch.changes.touch_node(&self.nodes, &name);
         let was_here = self.was_here_before(&hello);
         if is_awaited {
@@ -53,8 +52,8 @@ impl Fleet {
         let replaced = self.bind_session(session, &name, scratch.now);
         scratch.effects.extend(replaced);
         let before = self.record_hello(hello, scratch.now);
-        if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {
-            self.halt(&name, &why, scratch.now, &mut scratch.events);
+        if let Some(ahead) = ahead.filter(|_| !self.policy.accept_store) {
+            self.halt(&name, &ahead, scratch);
         }
         scratch.effects.push(self.welcome(session, &name));
         if was_here {
@@ -94,9 +93,9 @@ impl Fleet {
 
     /// Why the agent is refused if it does not know of workers on its node. It is not refused if the
     /// store may be an old copy: then the agent may know better.
-    fn refused_without_workers(&self, hello: &Hello, ahead: Option<&str>) -> Option<String> {
+    fn refused_without_workers(&self, hello: &Hello, is_ahead: bool) -> Option<String> {
         self.lacks_workers(hello)
-            .filter(|_| ahead.is_none() && !self.policy.accept_store)
+            .filter(|_| !is_ahead && !self.policy.accept_store)
     }
 
     /// Makes a record for a node that has none. Returns why there is no room for it.
@@ -139,9 +138,9 @@ impl Fleet {
     /// Raises the last generation number of each job to the one that the node has obeyed. It does not
     /// if the store may be an old copy, or the node is still halted, and no operator has accepted the
     /// store.
-    fn take_numbers(&mut self, hello: &Hello, ahead: Option<&str>, scratch: &mut Scratch) {
+    fn take_numbers(&mut self, hello: &Hello, ahead: Option<&Ahead>, scratch: &mut Scratch) {
         let (name, accepts) = (&hello.node, self.policy.accept_store);
-        if let Some(why) = ahead.filter(|_| accepts) {
+        if let Some(Ahead { why, .. }) = ahead.filter(|_| accepts) {
             let message = format!(
                 "{name}: {why}; an operator has accepted the store, and what it does not know is stopped"
             );
@@ -209,14 +208,17 @@ impl Fleet {
     }
 
     /// Halts a node that knows more than the store: nothing is decided about it from now on.
-    fn halt(&mut self, name: &NodeName, why: &str, now: Timestamp, events: &mut EventLog) {
-        let why = rollback::halt_sentence(why);
-        events
-            .warn("StoreBehind", format!("{name}: {why}"))
-            .on_node(name);
+    fn halt(&mut self, name: &NodeName, ahead: &Ahead, scratch: &mut Scratch) {
+        let why = ahead.sentence();
+        let message = format!("{name}: {why}");
+        scratch.events.warn("StoreBehind", message).on_node(name);
         self.halted.insert(name.clone());
         let node = self.nodes.get_mut(name).expect("it was admitted");
-        node.record.halt = Some(Halt { at: now, why });
+        let at = scratch.now;
+        node.record.halt = Some(Halt { at, why });
+        // Whoever waits for a job that it holds up is told.
+        let held = node.runs.keys().filter_map(|run| self.jobs.get(&run.job));
+        held.for_each(|job| scratch.changes.touch_job(job));
     }
 
     fn welcome(&self, session: SessionId, name: &NodeName) -> Effect {

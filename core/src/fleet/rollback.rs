@@ -272,8 +272,9 @@ impl Fleet {
         let Some(job) = self.jobs.get_mut(uid) else {
             return;
         };
+        // A job that is over gets no more generations, so a node that knows of one says what is not true.
         let replaced = is_replaced(job, generation, node);
-        if generation <= job.last_generation && !replaced {
+        if job.phase.is_over() || generation <= job.last_generation && !replaced {
             return;
         }
         changes.touch_job(job);

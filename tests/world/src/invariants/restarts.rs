@@ -81,18 +81,21 @@ pub(crate) fn started_again_once(
 pub(crate) fn failed_for_ever(world: &World) -> Vec<(String, String)> {
     let now = world.leader().map(|leader| leader.clock.at(world.now));
     let mut found = Vec::new();
-    // A halted node gets no orders.
-    let halted = |place: &&Machine| {
-        let node = world.store.nodes.get(&place.name);
+    let halted = |name: &NodeName| {
+        let node = world.store.nodes.get(name);
         node.is_some_and(|node| node.halt.is_some())
     };
-    for place in world.machines.iter().filter(|place| !halted(place)) {
+    for place in &world.machines {
         for (run, group) in place.runs.iter().filter(|(_, group)| group.is_awaited()) {
             let job = world.store.jobs.get(&run.job);
             let current = job.and_then(|job| job.current.as_ref());
             let Some(current) = current.filter(|current| current.number == run.generation) else {
                 continue;
             };
+            // Nothing is decided about the job of a halted node.
+            if current.members.iter().any(|member| halted(&member.node)) {
+                continue;
+            }
             let later = |rank: u32| {
                 let restarts = current.member_restarts.get(&rank);
                 restarts.and_then(|restarts| restarts.due) > now

@@ -68,6 +68,11 @@ impl Ahead {
         }
     }
 
+    /// Whether it counts for a job, so that the store may be an old copy.
+    pub(crate) fn counts(&self) -> bool {
+        self.discounted.is_none()
+    }
+
     /// What people are told of the halt.
     pub(crate) fn sentence(&self) -> String {
         match self.discounted {

@@ -32,7 +32,7 @@ impl Fleet {
         let ahead = self.ahead_of_store(&hello);
         let refused = self
             .unwelcome(&hello, scratch.now)
-            .or_else(|| self.refused_without_workers(&hello, ahead.is_some()))
+            .or_else(|| self.refused_without_workers(&hello, ahead.as_ref()))
             .or_else(|| self.admit(&hello, scratch));
         if let Some(why) = refused {
             let message = format!("session of {name} refused: {why}");
@@ -92,8 +92,10 @@ impl Fleet {
     }
 
     /// Why the agent is refused if it does not know of workers on its node. It is not refused if the
-    /// store may be an old copy: then the agent may know better.
-    fn refused_without_workers(&self, hello: &Hello, is_ahead: bool) -> Option<String> {
+    /// store may be an old copy: then the agent may know better. What it says of jobs that are none of
+    /// its business does not make the store old.
+    fn refused_without_workers(&self, hello: &Hello, ahead: Option<&Ahead>) -> Option<String> {
+        let is_ahead = ahead.is_some_and(Ahead::counts);
         self.lacks_workers(hello)
             .filter(|_| !is_ahead && !self.policy.accept_store)
     }

@@ -54,7 +54,7 @@ use muster_core::{
 
 use crate::{
     coordinator::Process,
-    machine::{Group, Machine},
+    machine::{Group, Machine, Rank},
     store::Store,
     words,
     world::World,

@@ -127,7 +127,7 @@ fn compare(
             )),
             (false, _) if cause != Cause::PeersLost => Ok(None),
             (false, Some(deed)) if !matches!(deed.kind, Kind::PeersParted | Kind::Fenced) => {
-                match was_told(world, &deed) {
+                match was_told(world, &run, deed) {
                     true => Err(format!(
                         "nobody is named for {}, and n{} had said long ago that {}: {}",
                         words::run(&run),
@@ -195,19 +195,25 @@ pub(super) fn is_answered(before: &JobRecord, run: &RunId, deed: &Deed) -> bool 
         })
 }
 
-/// Whether the leading coordinator must have heard of this failure of a rank before it decided: it is long
-/// ago, and nothing kept the node's word from it since.
-fn was_told(world: &World, deed: &Deed) -> bool {
+/// Whether the leading coordinator must have heard of this failure of a rank before it decided: its end is
+/// long ago, and nothing kept the node's word from it since. A rank that has left its group and still runs
+/// has told nobody anything.
+fn was_told(world: &World, run: &RunId, deed: &Deed) -> bool {
     let kept = |kind: Kind| {
         use Kind::*;
         kind.silences() || matches!(kind, SlowDisk | RunnerKilled | NoPower | Fenced | Leaving)
     };
-    let since = deed.at - TOLD_WITHIN;
+    let place = &world.machines[deed.machine];
+    let (now, since) = (place.clock(world.now), deed.at - TOLD_WITHIN);
+    let ranks = place.runs.get(run).map_or(&[][..], |group| &group.ranks);
+    let its = |own: &&Rank| Some((own.report.rank, own.report.attempt)) == deed.rank;
+    let ended = ranks.iter().find(its).and_then(|own| own.report.exited_at);
+    let long_ago = ended.is_some_and(|at| now.since(at) > TOLD_WITHIN);
     let stood = world.seats.iter().any(|seat| seat.paused_until > since);
     let leads = !stood && world.leader().is_some_and(|leader| leader.began <= since);
     deed.kind == Kind::RankFailed
         && leads
-        && world.now.since(deed.at) > TOLD_WITHIN
+        && long_ago
         && world.befell(deed.machine, since, &kept).is_none()
 }
 

@@ -124,7 +124,8 @@ pub(super) fn ordered(
 pub(crate) fn concerns(world: &World, place: &Machine, job: &JobUid) -> bool {
     let member = |record: &JobRecord| {
         let mut generations = record.unproven_generations();
-        generations.any(|generation| generation.has(&place.name))
+        record.nodes_used.contains(&place.name)
+            || generations.any(|generation| generation.has(&place.name))
     };
     place.has_had(job) || world.store.jobs.get(job).is_some_and(member)
 }

@@ -132,7 +132,11 @@ pub(crate) fn look(world: &mut World) {
         Duration::ZERO
     };
     for (key, what) in wrong {
-        let (since, last) = world.liveness.wrong.entry(key.clone()).or_insert((now, now));
+        let (since, last) = world
+            .liveness
+            .wrong
+            .entry(key.clone())
+            .or_insert((now, now));
         *last = now;
         let since = *since;
         if now.since(since) > BOUND {
@@ -259,7 +263,8 @@ fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
         node.is_some_and(|node| node.halt.is_some())
     };
     let mut halted = world.machines.iter().filter(halted);
-    job.reason == Reason::StoreBehind && halted.any(|place| invariants::concerns(world, place, &job.uid))
+    job.reason == Reason::StoreBehind
+        && halted.any(|place| invariants::concerns(world, place, &job.uid))
 }
 
 /// The job backs off after a pod, or has given its pods back. It waits before it gets new ones.

@@ -75,12 +75,14 @@ impl World {
         let left = place.runs.values().any(|group| group.left.is_some());
         let working = held().next().is_some()
             && held().all(|group| group.phase == GroupPhase::Running && group.works());
-        // If both the store and the agent have forgotten what was started, nothing can notice.
+        // If both the store and the agent have forgotten what was started, nothing can notice. Nor if an operator
+        // believes that the store has, and says that it is accepted.
         if place.agent.is_none()
             || place.ledger_damaged
             || !working
             || left
             || self.plan.has(Fault::StoreRestored)
+            || self.plan.has(Fault::HostLies)
         {
             return false;
         }

@@ -26,7 +26,10 @@ pub(crate) struct RolledBack {
 impl RolledBack {
     /// Whether a user had submitted this job before.
     fn knew(&self, job: &JobUid) -> bool {
-        let number = job.to_string().strip_prefix("uid").and_then(|n| n.parse().ok());
+        let number = job
+            .to_string()
+            .strip_prefix("uid")
+            .and_then(|n| n.parse().ok());
         number.is_none_or(|number: u64| number <= self.numbers)
     }
 }
@@ -78,13 +81,17 @@ impl Truth {
 
     /// Whether the store may have forgotten something of this job.
     pub(crate) fn has_forgotten(&self, job: &JobUid) -> bool {
-        self.rolled_back.as_ref().is_some_and(|rolled| rolled.knew(job))
+        self.rolled_back
+            .as_ref()
+            .is_some_and(|rolled| rolled.knew(job))
     }
 
     /// Whether the store may have forgotten something of this generation: the return of the older copy
     /// is younger than it.
     pub(crate) fn has_forgotten_run(&self, run: &RunId) -> bool {
         let opened = self.opened.get(run).copied().unwrap_or_default();
-        self.rolled_back.as_ref().is_some_and(|rolled| opened <= rolled.at)
+        self.rolled_back
+            .as_ref()
+            .is_some_and(|rolled| opened <= rolled.at)
     }
 }

@@ -82,7 +82,10 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
     let before = world.store.jobs.get(&job.uid)?;
     let halted = job.reason == Reason::StoreBehind && before.reason != Reason::StoreBehind;
     if halted && !rollback::concerns_somebody(world, &job.uid) {
-        let what = format!("{} is halted, and no node that had it has said anything: {}", job.uid, job.message);
+        let what = format!(
+            "{} is halted, and no node that had it has said anything: {}",
+            job.uid, job.message
+        );
         return Some(("I14", what));
     }
     terminal_is_terminal(before, job)

@@ -9,7 +9,9 @@ use muster_core::{
 };
 
 use super::{Containers, PodEvent};
-use crate::{event::Event, fault::Fault, invariants::concerns, trace::note, troubles::Kind, world::World};
+use crate::{
+    event::Event, fault::Fault, invariants::concerns, trace::note, troubles::Kind, world::World,
+};
 
 impl World {
     /// A fault of pods strikes. `machine`: any machine. True if there was something to hit.
@@ -188,9 +190,8 @@ impl World {
         }
         let own = self.object_of(machine).map(|object| object.pod.job.clone());
         let place = &self.machines[machine];
-        let is_others = |job: &&JobRecord| {
-            Some(&job.uid) != own.as_ref() && !concerns(self, place, &job.uid)
-        };
+        let is_others =
+            |job: &&JobRecord| Some(&job.uid) != own.as_ref() && !concerns(self, place, &job.uid);
         let Some(victim) = self.store.jobs.values().find(is_others) else {
             return hello;
         };

@@ -44,6 +44,7 @@ use crate::{
         attempts::Attempts,
         desk::{Desk, Standings},
         follow::News,
+        owner::JobKey,
         pace::Pace,
         server::Server,
         turns::next,
@@ -425,7 +426,8 @@ impl Controller {
         now: Instant,
     ) -> Protected {
         let wanted = seen.object.dependents(job, admission);
-        let next = self.dependents.next(&seen.object.uid, &wanted);
+        let key = JobKey::new(name, &seen.object.uid);
+        let next = self.dependents.next(&key, &wanted);
         let work = self.works.entry(name.clone()).or_insert_with(Work::new);
         match next {
             Next::Nothing => {

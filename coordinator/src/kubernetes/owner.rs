@@ -8,6 +8,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use muster_core::{
+    fleet::worker_pod::WorkerPod,
     id::{JobName, JobUid},
     spec::KIND,
 };
@@ -31,6 +32,14 @@ impl JobKey {
         Self {
             namespace: job.namespace.clone(),
             uid: uid.clone(),
+        }
+    }
+
+    /// The job that a pod is of, as it says.
+    pub(super) fn of_pod(pod: &WorkerPod) -> Self {
+        Self {
+            namespace: pod.namespace.clone(),
+            uid: pod.job.clone(),
         }
     }
 }

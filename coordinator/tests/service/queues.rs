@@ -382,7 +382,12 @@ async fn a_stranger_s_workload_in_another_namespace_is_none_of_the_job_s() {
     world.kubectl.queue("other", "gpus", job()).await;
     let of_other = |state: &State| {
         let mut all = state.all_of(WORKLOADS).into_iter();
-        let is_other = |one: &&Value| one["metadata"]["name"].as_str().unwrap().contains("-other-");
+        let is_other = |one: &&Value| {
+            one["metadata"]["name"]
+                .as_str()
+                .unwrap()
+                .contains("-other-")
+        };
         all.find(is_other).cloned()
     };
     world.cluster.until(|state| of_other(state).is_some()).await;

@@ -44,7 +44,6 @@ use crate::{
         attempts::Attempts,
         desk::{Desk, Standings},
         follow::News,
-        owner::JobKey,
         pace::Pace,
         server::Server,
         turns::next,
@@ -426,8 +425,7 @@ impl Controller {
         now: Instant,
     ) -> Protected {
         let wanted = seen.object.dependents(job, admission);
-        let key = JobKey::new(name, &seen.object.uid);
-        let next = self.dependents.next(&key, &wanted);
+        let next = self.dependents.next(name, &seen.object.uid, &wanted);
         let work = self.works.entry(name.clone()).or_insert_with(Work::new);
         match next {
             Next::Nothing => {

@@ -171,7 +171,8 @@ impl Dependents {
     }
 
     /// What to do next for this object, which should have these.
-    pub(super) fn next(&self, job: &JobKey, wanted: &[Dependent]) -> Next {
+    pub(super) fn next(&self, job: &JobName, uid: &JobUid, wanted: &[Dependent]) -> Next {
+        let key = JobKey::new(job, uid);
         for one in wanted {
             let known = self.kinds.get(&one.kind());
             if known.is_none_or(|known| known.all.is_none()) {
@@ -181,12 +182,12 @@ impl Dependents {
         }
         let there: Vec<(Kind, &Owned)> = (self.kinds.iter())
             .filter_map(|(kind, known)| Some((*kind, known.all.as_ref()?)))
-            .flat_map(|(kind, all)| of(all, job).map(move |owned| (kind, owned)))
+            .flat_map(|(kind, all)| of(all, &key).map(move |owned| (kind, owned)))
             .collect();
         let fits = |(kind, owned): (Kind, &Owned)| {
             let mut wanted = wanted.iter();
             let wanted = wanted.find(|one| one.kind() == kind);
-            wanted.is_some_and(|one| contains(&owned.spec, &spec(*one, &job.uid)))
+            wanted.is_some_and(|one| contains(&owned.spec, &spec(*one, uid)))
         };
         let seen: Vec<There> = there
             .iter()
@@ -383,12 +384,8 @@ mod tests {
     }
 
     fn made(dependent: Dependent, version: &str) -> Owned {
-        let job = JobName {
-            namespace: "team-a".into(),
-            name: "digits".into(),
-        };
         let api = api(dependent.kind(), None);
-        let mut object = object(dependent, &api, &job, &uid());
+        let mut object = object(dependent, &api, &digits(), &uid());
         object["metadata"]["uid"] = json!("d-1");
         object["metadata"]["resourceVersion"] = json!(version);
         // The API server fills these in.
@@ -396,15 +393,15 @@ mod tests {
         read(object).unwrap()
     }
 
-    fn key() -> JobKey {
-        JobKey {
+    fn digits() -> JobName {
+        JobName {
             namespace: "team-a".into(),
-            uid: uid(),
+            name: "digits".into(),
         }
     }
 
     fn step(all: &Dependents, wanted: &[Dependent]) -> Option<Step> {
-        match all.next(&key(), wanted) {
+        match all.next(&digits(), &uid(), wanted) {
             Next::Nothing => None,
             Next::Change(change) => Some(change.step),
             Next::Unknown(kind, why) => panic!("{kind:?}: {why:?}"),
@@ -459,7 +456,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_known_to_be_unknown_only_if_it_is_wanted() {
         let mut all = Dependents::default();
-        let unknown = |all: &Dependents| match all.next(&key(), &[POLICY]) {
+        let unknown = |all: &Dependents| match all.next(&digits(), &uid(), &[POLICY]) {
             Next::Unknown(Kind::NetworkPolicy, why) => why,
             _ => panic!("it is known"),
         };
@@ -509,7 +506,7 @@ mod tests {
         };
         let why = "the cluster has none".to_owned();
         hear(&mut all, kind, News::Unreadable(why.clone()));
-        match all.next(&key(), &[group]) {
+        match all.next(&digits(), &uid(), &[group]) {
             Next::Unknown(unknown, said) => assert_eq!((unknown, said), (kind, Some(why))),
             _ => panic!("nobody knows of it"),
         }
@@ -517,7 +514,7 @@ mod tests {
         assert_eq!(step(&all, &[]), None);
         all.hear(kind, Told::Version("v1alpha2"));
         hear(&mut all, kind, News::Listed(BTreeMap::new()));
-        let Next::Change(change) = all.next(&key(), &[group]) else {
+        let Next::Change(change) = all.next(&digits(), &uid(), &[group]) else {
             panic!("it is missing");
         };
         assert_eq!(change.api, "scheduling.k8s.io/v1alpha2");

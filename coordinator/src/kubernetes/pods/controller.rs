@@ -185,7 +185,9 @@ impl Controller {
             News::Listed(all) => {
                 let mut of: BTreeMap<JobKey, PodsByNode> = BTreeMap::new();
                 for (node, pod) in all {
-                    of.entry(key(&pod)).or_default().insert(node, pod);
+                    of.entry(JobKey::of_pod(&pod))
+                        .or_default()
+                        .insert(node, pod);
                 }
                 for (job, work) in &mut self.works {
                     work.pods
@@ -203,12 +205,12 @@ impl Controller {
             }
             News::Applied(node, pod) => {
                 self.wait(&pod.job);
-                let work = self.works.entry(key(&pod)).or_default();
+                let work = self.works.entry(JobKey::of_pod(&pod)).or_default();
                 work.pods.watch_applied(node, pod, now);
             }
             News::Deleted(node, pod) => {
                 self.wait(&pod.job);
-                if let Some(work) = self.works.get_mut(&key(&pod)) {
+                if let Some(work) = self.works.get_mut(&JobKey::of_pod(&pod)) {
                     work.pods.watch_deleted(&node, &pod);
                 }
             }
@@ -485,14 +487,6 @@ impl NotMade {
             Self::Strange => Created::Unknown,
             Self::Unanswered(_) | Self::Site(_) | Self::Unplaced(_) | Self::Name(..) => Created::No,
         }
-    }
-}
-
-/// The job that a pod is of, as it says.
-fn key(pod: &WorkerPod) -> JobKey {
-    JobKey {
-        namespace: pod.namespace.clone(),
-        uid: pod.job.clone(),
     }
 }
 

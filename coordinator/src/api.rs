@@ -35,6 +35,7 @@ use crate::{
     audit::{Files, Trail},
     handle::Handle,
     kubernetes::{Access, Reviews},
+    store::kubernetes::Keeper,
     trust::Trust,
 };
 
@@ -68,6 +69,8 @@ pub(crate) struct Door {
     pub(crate) reviews: Option<Arc<Reviews>>,
     /// `None`: no users of Kubernetes are served.
     pub(crate) access: Option<Arc<Access>>,
+    /// `Some`: the trust folder is kept elsewhere too.
+    pub(crate) keeper: Option<Keeper>,
     pub(crate) trail: Trail,
 }
 
@@ -82,6 +85,7 @@ pub(crate) async fn routes(
         trust,
         reviews,
         access,
+        keeper,
         trail,
     } = door;
     let guard = Guard {
@@ -118,7 +122,12 @@ pub(crate) async fn routes(
     let audit = audit::Audit::new(context.clone(), entries);
     add!(AuditServiceServer, audit);
     add!(AgentServiceServer, agents::Agents(context));
-    add!(AccessServiceServer, access::Rights { trust, access });
+    let rights = access::Rights {
+        trust,
+        access,
+        keeper,
+    };
+    add!(AccessServiceServer, rights);
     routes.add_service(health);
     reflection::add(&mut routes);
     (routes.routes(), guard, health_handle)

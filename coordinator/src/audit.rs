@@ -11,8 +11,8 @@
 //!
 //! A call is never held up by the trail. It puts its entry into a bounded queue, and a thread writes
 //! from there. Entries that do not fit or cannot be written are counted; the count becomes an entry as
-//! soon as one can be written again. Entries hold names and codes only: no token, no value of an
-//! environment variable, no text that a caller chose freely.
+//! soon as one can be written again. Entries hold names and codes, and of a denied call the reason in the
+//! coordinator's words, cut and on one line: no token, no value of an environment variable.
 //!
 //! Commands on the coordinator's machine append to the same files.
 
@@ -38,7 +38,7 @@ pub(crate) use files::Files;
 use refusals::Refusals;
 pub(crate) use writer::Writer;
 
-/// Entries that wait for the disk: 4,096 of at most some 600 bytes are 2.5 MB. The busiest hour of
+/// Entries that wait for the disk: 4,096 of at most some 900 bytes are 4 MB. The busiest hour of
 /// people and scripts brings some ten entries a second, so this bridges minutes.
 const WAITING_MAX: usize = 4_096;
 

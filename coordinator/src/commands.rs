@@ -32,7 +32,10 @@ use clap::{Args, Parser, Subcommand};
 use muster_rpc::Identity;
 use tonic::Code;
 
-use crate::audit::{self, Entry};
+use crate::{
+    audit::{self, Entry},
+    trust,
+};
 
 /// The commands, as `muster-coordinator COMMAND`.
 const NAMES: [&str; 8] = [
@@ -140,10 +143,14 @@ impl Command {
             Commands::Pin(args) => args.run(),
             Commands::Crd(args) => args.run(),
         };
-        if let Some(state_dir) = state_dir {
-            record(&state_dir, changes, done.is_ok());
+        let changes_something = !changes.is_empty();
+        if let Some(state_dir) = &state_dir {
+            record(state_dir, changes, done.is_ok());
         }
-        done
+        match state_dir.filter(|_| changes_something) {
+            Some(state_dir) if done.is_ok() => Ok(trust::until_shared(&state_dir)?),
+            _ => done,
+        }
     }
 }
 

@@ -142,6 +142,7 @@ pub fn start(
         engine.nodes.subscribe(),
         engine.events.subscribe(),
         engine.rounds.subscribe(),
+        engine.store.lead(),
     );
     let turns = engine.turns.subscribe();
     let (ending, ended) = oneshot::channel();

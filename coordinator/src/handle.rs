@@ -21,6 +21,7 @@ use tokio::{
 use crate::{
     board::{Events, Jobs, Nodes},
     inbox::{Message, SessionOrders},
+    store::Lead,
 };
 
 /// How long a caller waits for a decision. A full queue costs one turn and one commit; a disk that
@@ -45,6 +46,7 @@ pub struct Handle {
     nodes: watch::Receiver<Nodes>,
     events: watch::Receiver<Events>,
     rounds: watch::Receiver<u64>,
+    lead: Lead,
 }
 
 impl Handle {
@@ -55,6 +57,7 @@ impl Handle {
         nodes: watch::Receiver<Nodes>,
         events: watch::Receiver<Events>,
         rounds: watch::Receiver<u64>,
+        lead: Lead,
     ) -> Self {
         Self {
             inbox,
@@ -63,7 +66,14 @@ impl Handle {
             nodes,
             events,
             rounds,
+            lead,
         }
+    }
+
+    /// Whether this process still has the right to decide. The engine may be waiting for its store, and
+    /// learns of the end of that right only later.
+    pub fn still_leads(&self) -> bool {
+        self.lead.still_holds()
     }
 
     /// Asks for a decision and waits until it is stored.

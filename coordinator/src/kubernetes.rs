@@ -11,6 +11,7 @@
 //! | `leader` | the label of the pod whose coordinator decides |
 //! | `nodes` | the Node objects, listed and followed |
 //! | `object` | what is kept of a Node object |
+//! | `owner` | whose job an object is that was read |
 //! | `marking` | what is written on Node objects: cordons, a condition |
 //! | `pods` | worker pods: they are made for jobs, and become nodes; queues of Kueue |
 //! | `desk` | what the loops about jobs, pods and queues tell each other |
@@ -38,6 +39,7 @@ mod leader;
 mod marking;
 mod nodes;
 mod object;
+mod owner;
 mod pace;
 mod pods;
 mod reviews;

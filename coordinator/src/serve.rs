@@ -17,7 +17,10 @@ use muster_core::{
     fleet::{CordonMode, Policy},
     id::Term,
 };
-use muster_rpc::listen::{self, ListenError, Listener};
+use muster_rpc::{
+    guests::Guests,
+    listen::{self, ListenError, Listener},
+};
 use muster_runtime::{
     service,
     shutdown::Signals,
@@ -229,13 +232,16 @@ impl Coordinator {
             trust: trust.clone(),
             reviews,
             access: access.flatten(),
+            keeper: settings.shared.as_ref().map(SharedTrust::keeper),
             trail,
         };
         let (routes, guard, health) =
             api::routes(handle.clone(), scope.clone(), door, entries).await;
+        let guests = Guests::default();
         let options = listen::Options {
             accept_unknown: settings.accept_unknown,
             tls: trust.as_ref().map(|trust| trust.tls().clone()),
+            guests: guests.clone(),
         };
         let endpoint = match &trust {
             Some(trust) => trust.note_endpoint(address.port())?,
@@ -256,7 +262,7 @@ impl Coordinator {
                         .follow(handle.clone(), bundle, shutdown.clone())
                 });
             }
-            let follow = follow_trust(trust.clone(), shutdown.clone());
+            let follow = follow_trust(trust.clone(), guests, shutdown.clone());
             tasks.spawn(Ordinary, "trust", follow);
             tasks.spawn(Ordinary, "certificate", renew(trust, shutdown.clone()));
         }
@@ -342,19 +348,22 @@ impl Coordinator {
     }
 }
 
-/// Looks whether the trust folder has changed, until the shutdown. At most one look is under way, and
+/// Looks whether the trust folder has changed, until the shutdown, and ends the connections of those who
+/// are denied. At most one look is under way, and
 /// it may hang with its disk.
-async fn follow_trust(trust: Arc<Trust>, shutdown: CancellationToken) {
+async fn follow_trust(trust: Arc<Trust>, guests: Guests, shutdown: CancellationToken) {
     while shutdown
         .run_until_cancelled(tokio::time::sleep(TRUST_LOOK))
         .await
         .is_some()
     {
-        let trust = trust.clone();
-        let looked = tokio::task::spawn_blocking(move || trust.look());
+        let looking = trust.clone();
+        let looked = tokio::task::spawn_blocking(move || looking.look());
         if let Some(Err(e)) = shutdown.run_until_cancelled(looked).await {
             error!("look at the trust folder: {e}");
         }
+        // Also those that have begun since the denial: nothing on them is answered but why.
+        guests.end(&trust.grants().denied());
     }
 }
 

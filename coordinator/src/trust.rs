@@ -26,6 +26,7 @@
 //! | `tokens.lock`, `access.lock`, `settings.lock` | held by whoever changes a token, or that file |
 //! | `issued/` | the names that were given out, and the certificates of each |
 //! | `access.json` | users' roles and denied names; may be edited by hand |
+//! | `shared` | the hash of what is in the Secret too, if the folder is kept there |
 //! | `endpoint` | the URL at which the coordinator served last |
 //!
 //! Commands on the coordinator's machine write there while the coordinator runs, so everything is
@@ -57,10 +58,10 @@ use issued::{Change, Issued};
 pub use authorities::Authorities;
 pub use authority::{Authority, LEAF_LIFE};
 pub use files::{TrustError, now_us};
-pub use folder::{Contents, contents, replace};
+pub use folder::{Contents, contents, note_shared, replace, until_shared};
 pub use grants::{Grant, Grants, Role};
 pub use live::Trust;
-pub(crate) use own::Certified;
+pub(crate) use own::{Certified, Joined};
 pub(crate) use rights::{Asking, Host, Rights, Scope, refuse_denied};
 pub use site::SiteFiles;
 pub use tokens::{Listed, Token, TokenError};

@@ -31,7 +31,7 @@ pub trait Gate: Clone + Send + Sync + 'static {
 
     /// Is told of every call that does not go on: those that `admit` refuses, and those of callers
     /// whom the listener does not serve.
-    fn refused(&self, caller: &Caller, method: &str, code: Code);
+    fn refused(&self, caller: &Caller, method: &str, status: &Status);
 }
 
 /// A call that asks to be let in.
@@ -65,12 +65,12 @@ pub struct Refused {
 
 /// A call that goes on. It is dropped without an answer if the caller leaves before.
 pub trait Call: Send + 'static {
-    /// `code` is the status of a unary call. A stream is answered when it begins.
-    fn answered(self, code: Code);
+    /// `failure` is the status of a unary call that has failed. A stream is answered when it begins.
+    fn answered(self, failure: Option<&Status>);
 }
 
 impl Call for () {
-    fn answered(self, _: Code) {}
+    fn answered(self, _: Option<&Status>) {}
 }
 
 /// Lets every served caller call everything. For programs with one user, such as test doubles.
@@ -88,7 +88,7 @@ impl Gate for Open {
         })
     }
 
-    fn refused(&self, _: &Caller, _: &str, _: Code) {}
+    fn refused(&self, _: &Caller, _: &str, _: &Status) {}
 }
 
 #[derive(Clone, Debug)]
@@ -139,7 +139,7 @@ where
             match admit(&gate, &mut request).await {
                 Ok(call) => {
                     let answer = inner.call(request).await;
-                    call.answered(code(&answer));
+                    call.answered(failure(&answer).as_ref());
                     answer
                 }
                 Err(status) => Ok(status.into_http()),
@@ -167,7 +167,7 @@ async fn admit<G: Gate, B>(gate: &G, request: &mut Request<B>) -> Result<G::Call
             Ok(admitted.call)
         }
         Err(Refused { caller, status }) => {
-            gate.refused(&caller, &method, status.code());
+            gate.refused(&caller, &method, &status);
             Err(status)
         }
     }
@@ -189,14 +189,12 @@ fn asked(
 }
 
 /// A call that has failed says so in the head of its answer. Any other head begins messages.
-fn code<R, E>(answer: &Answer<R, E>) -> Code {
-    match answer {
-        Ok(response) => {
-            let status = Status::from_header_map(response.headers());
-            status.map_or(Code::Ok, |status| status.code())
-        }
-        Err(_) => Code::Unknown,
-    }
+fn failure<R, E>(answer: &Answer<R, E>) -> Option<Status> {
+    let status = match answer {
+        Ok(response) => Status::from_header_map(response.headers())?,
+        Err(_) => Status::unknown("the service did not answer"),
+    };
+    (status.code() != Code::Ok).then_some(status)
 }
 
 #[cfg(test)]
@@ -244,13 +242,14 @@ mod tests {
             })
         }
 
-        fn refused(&self, _: &Caller, method: &str, code: Code) {
-            self.say(format!("{method} refused {code:?}"));
+        fn refused(&self, _: &Caller, method: &str, status: &Status) {
+            self.say(format!("{method} refused {:?}", status.code()));
         }
     }
 
     impl Call for Noted {
-        fn answered(self, code: Code) {
+        fn answered(self, failure: Option<&Status>) {
+            let code = failure.map_or(Code::Ok, Status::code);
             self.0.say(format!("answered {code:?}"));
         }
     }
@@ -311,7 +310,8 @@ mod tests {
             call(&notes, path, true);
         }
         let answer = call(&notes, "/yes", false).unwrap();
-        assert_eq!(code::<(), ()>(&Ok(answer)), Code::PermissionDenied);
+        let refused = failure::<(), ()>(&Ok(answer)).unwrap();
+        assert_eq!(refused.code(), Code::PermissionDenied);
         assert_eq!(
             *notes.0.lock().unwrap(),
             [

@@ -60,7 +60,7 @@ async fn linger(mut stream: TcpStream) {
 }
 
 /// Whoever has one IPv6 address usually has a whole network of 2^64.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => {

@@ -33,6 +33,7 @@ pub mod credentials;
 pub mod dial;
 pub mod enroll;
 pub mod gate;
+pub mod guests;
 mod handshake;
 pub mod identity;
 pub mod listen;

@@ -26,9 +26,10 @@ use tracing::{debug, warn};
 
 use crate::{
     KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
-    connection::{Connection, Stay, Stream},
+    connection::{Connection, Place, Stay, Stream},
     gate::{Gate, GateLayer},
-    handshake::Handshakes,
+    guests::Guests,
+    handshake::{Handshakes, network},
     identity::Identity,
     peer::{self, Peer},
     tls::{ServerTls, Shown},
@@ -41,8 +42,8 @@ const CONNECTIONS_MAX: usize = 16_000;
 /// Concurrent streams of one connection: a session, log streams and a user's watches.
 const STREAMS_MAX: u32 = 64;
 
-/// Connections of users who are not served, held only to tell them so. They do not count as
-/// connections above.
+/// Connections of users who are not served, and those that are one too many of their name or address,
+/// held only to tell them so. They do not count as connections above.
 const STRANGERS_MAX: usize = 16;
 
 /// Connections with TLS but without a certificate. They can show tokens. Each ends after half a
@@ -97,6 +98,8 @@ pub struct Options {
     /// Serve also callers whose user the kernel cannot tell. This is insecure, because anybody can
     /// become such a caller.
     pub accept_unknown: bool,
+    /// With TLS: who has how many connections. Its owner can end those of one.
+    pub guests: Guests,
 }
 
 /// Why a server has ended. Its sources say what went wrong.
@@ -197,6 +200,8 @@ pub struct Caller {
     shown: Option<Shown>,
     address: SocketAddr,
     is_served: bool,
+    /// Why the connection is one too many.
+    too_many: Option<Arc<str>>,
     /// Of a connection that has proven nothing.
     stay: Option<Arc<Stay>>,
 }
@@ -208,6 +213,7 @@ impl Caller {
             shown: None,
             address,
             is_served,
+            too_many: None,
             stay: None,
         }
     }
@@ -215,7 +221,7 @@ impl Caller {
     /// The same caller after its call has proven who it is. Its connection may stay from now on.
     pub fn proven(self, identity: Identity) -> Result<Self, Status> {
         if let Some(stay) = &self.stay {
-            stay.extend()?;
+            stay.extend(&identity)?;
         }
         Ok(Self { identity, ..self })
     }
@@ -237,7 +243,15 @@ impl Caller {
         self.address
     }
 
+    /// Whether its connection is held only to say why nothing is answered.
+    pub(crate) fn is_one_too_many(&self) -> bool {
+        self.too_many.is_some()
+    }
+
     pub(crate) fn refuse_stranger(&self) -> Result<(), Status> {
+        if let Some(why) = &self.too_many {
+            return Err(Status::resource_exhausted(&**why));
+        }
         if self.is_served {
             return Ok(());
         }
@@ -301,6 +315,7 @@ struct Door {
     handshakes: Option<Handshakes>,
     /// All connections but those that have proven nothing.
     room: Arc<Semaphore>,
+    guests: Guests,
     anonymous: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
     /// The stranger that was logged last. One who keeps calling is logged once, not a thousand
@@ -318,6 +333,7 @@ impl Door {
             accepted,
             room,
             accept_unknown: options.accept_unknown,
+            guests: options.guests,
             handshakes: options.tls.map(Handshakes::new),
             anonymous: Arc::new(Semaphore::new(ANONYMOUS_MAX)),
             strangers: Arc::new(Semaphore::new(STRANGERS_MAX)),
@@ -345,6 +361,7 @@ impl Door {
             self.room.clone(),
             self.accepted.clone(),
         );
+        let (guests, strangers) = (self.guests.clone(), self.strangers.clone());
         tokio::spawn(async move {
             let stream = match handshakes.accept(stream, place).await {
                 Ok(stream) => stream,
@@ -355,16 +372,37 @@ impl Door {
             let shown = handshakes.tls().shown(chain);
             let mut caller = Caller::new(identity, address, true).showing(shown);
             let mut permit = Some(permit);
-            if *caller.identity() == Identity::Anonymous {
+            let place = Place {
+                guests,
+                address: network(address.ip().to_canonical()),
+                end: Arc::default(),
+            };
+            let end = place.end.clone();
+            let seat = match place.take(caller.identity()) {
+                Ok(seat) => Some(seat),
+                Err(why) => {
+                    debug!(%address, "{why}");
+                    let Ok(other) = strangers.try_acquire_owned() else {
+                        return;
+                    };
+                    permit = Some(other);
+                    caller.too_many = Some(why.to_string().into());
+                    None
+                }
+            };
+            let mut held = seat;
+            if *caller.identity() == Identity::Anonymous
+                && let Some(seat) = held.take()
+            {
                 let Ok(other) = anonymous.try_acquire_owned() else {
                     return debug!(%address, "too many callers without a certificate");
                 };
                 permit = None;
-                caller.stay = Some(Arc::new(Stay::new(other, room)));
+                caller.stay = Some(Arc::new(Stay::new(other, seat, room, place)));
             }
             let stay = caller.stay.clone();
             let stream = Stream::Tls(Box::new(stream));
-            let connection = Connection::new(stream, permit, caller, stay);
+            let connection = Connection::new(stream, permit, caller, stay).seated(held, end);
             // An error means that the server has ended.
             let _ = accepted.send(Ok(connection)).await;
         });

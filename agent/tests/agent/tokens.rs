@@ -10,7 +10,7 @@ use muster_rpc::{
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio::{sync::mpsc, time::timeout};
-use tonic::{Code, Status};
+use tonic::Status;
 
 use crate::rig::{Coordinator, Node, PATIENCE};
 
@@ -39,7 +39,7 @@ impl Gate for Shown {
         })
     }
 
-    fn refused(&self, _: &Caller, _: &str, _: Code) {}
+    fn refused(&self, _: &Caller, _: &str, _: &Status) {}
 }
 
 /// An authority, and a server's certificate of it for [`NAME`].

@@ -14,6 +14,7 @@ pub(crate) struct Document {
     object: Option<String>,
     result: String,
     code: Option<String>,
+    reason: Option<String>,
     count: u64,
 }
 
@@ -28,6 +29,7 @@ impl From<AuditEntry> for Document {
             object: some(entry.object),
             result: entry.result,
             code: some(entry.code),
+            reason: some(entry.reason),
             count: entry.count,
         }
     }
@@ -43,7 +45,7 @@ impl Listed for AuditEntry {
     fn heads(wide: bool, _: bool) -> Vec<&'static str> {
         let mut heads = vec!["AGE", "WHO", "FROM", "WHAT", "OBJECT", "RESULT"];
         if wide {
-            heads.push("TIME");
+            heads.extend(["TIME", "REASON"]);
         }
         heads
     }
@@ -59,6 +61,7 @@ impl Listed for AuditEntry {
         ];
         if wide {
             row.push(words::utc(self.at_unix_us));
+            row.push(self.reason.clone());
         }
         row
     }

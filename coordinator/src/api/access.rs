@@ -14,13 +14,15 @@ use super::{
 };
 use crate::{
     kubernetes::Access,
-    trust::{self, Certified, Host, JoinError, Scope, TokenError, Trust},
+    store::kubernetes::Keeper,
+    trust::{self, Certified, Host, JoinError, Joined, Scope, TokenError, Trust},
 };
 
 #[derive(Clone, Debug)]
 pub(crate) struct Rights {
     pub(crate) trust: Option<Arc<Trust>>,
     pub(crate) access: Option<Arc<Access>>,
+    pub(crate) keeper: Option<Keeper>,
 }
 
 #[tonic::async_trait]
@@ -33,11 +35,16 @@ impl v1::access_service_server::AccessService for Rights {
         let request = request.into_inner();
         let trust = self.trust()?.clone();
         // A token is used up on disk, and a slow disk must not hold up heartbeats.
-        let join = move || trust.join(&request.token, &request.name, &request.public_key);
+        let join = {
+            let trust = trust.clone();
+            move || trust.join(&request.token, &request.name, &request.public_key)
+        };
         let joined = tokio::task::spawn_blocking(join)
             .await
             .map_err(|e| Status::internal(format!("issue a certificate: {e}")))?;
-        let issued = joined.map_err(refused)?;
+        let joined = joined.map_err(refused)?;
+        let joined = self.kept(trust, joined).await?;
+        let issued = joined.certified;
         note.set_object(issued.principal.to_string());
         if issued.principal.kind == Kind::User {
             note.set_what("login");
@@ -136,6 +143,26 @@ impl Rights {
             (_, "") => rights.may_touch(None).await,
             (_, namespace) => rights.may_touch(Some(namespace)).await,
         }
+    }
+
+    /// Has the coordinators that stand by know of a join before its certificate is given: a token that was
+    /// used up here could be used again there.
+    async fn kept(&self, trust: Arc<Trust>, joined: Joined) -> Result<Joined, Status> {
+        let Some(keeper) = &self.keeper else {
+            return Ok(joined);
+        };
+        if keeper.keep().await {
+            return Ok(joined);
+        }
+        // If this fails, the token stays used up, and nobody has anything for it.
+        let undone = tokio::task::spawn_blocking(move || trust.take_back(&joined)).await;
+        if let Ok(Err(e)) = undone {
+            error!("give a token back: {e}");
+        }
+        Err(Status::unavailable(
+            "the coordinator cannot keep this join safe now, so it gives no certificate; try again with the same token, and if that is not \
+             known then, get a new one",
+        ))
     }
 
     fn trust(&self) -> Result<&Arc<Trust>, Status> {

@@ -84,9 +84,7 @@ impl v1::agent_service_server::AgentService for Agents {
                     if let Some(caller) = caller.filter(|_| ended.code() == Code::PermissionDenied)
                     {
                         let object = rights.note.object();
-                        context
-                            .trail
-                            .refused(&caller, "session", object, ended.code());
+                        context.trail.refused(&caller, "session", object, &ended);
                     }
                     // The status is for the agent's log. An agent that does not read it any more
                     // misses nothing.
@@ -120,7 +118,12 @@ async fn serve(
         trust_told: 0,
     };
     let announced = context.connections.announce(node, id, commands);
-    let ended = session.run().await;
+    // A denial ends the session at once, whatever it waits for.
+    let denied = Box::pin(context.end_of(rights.clone()));
+    let ended = tokio::select! {
+        ended = session.run() => ended,
+        why = denied => Err(why),
+    };
     drop(announced);
     // If the engine is gone, nobody needs to hear of the end.
     let _ = Box::pin(context.handle.tell(Input::Disconnected { session: id })).await;
@@ -263,9 +266,14 @@ impl Session<'_> {
         let input = match message.message {
             Some(FromAgent::Heartbeat(v1::Heartbeat { sequence })) => {
                 self.tell(Input::Heartbeat { session }).await?;
-                // Workers of jobs with `fenceAfter` live on this answer. The coordinator may give
-                // it because nobody else can lead while this process has its store open. If a store
-                // could be taken over, the coordinator would have to check its lease here first.
+                // Workers of jobs with `fenceAfter` live on this answer, and another coordinator may
+                // count the node as silent by now (decision 19). The engine cannot be asked: it may
+                // be waiting for its store.
+                if !self.context.handle.still_leads() {
+                    return Err(Status::unavailable(
+                        "this coordinator is not sure any more that it decides; another one answers, or soon will",
+                    ));
+                }
                 let unix_us = SystemTime::now()
                     .duration_since(UNIX_EPOCH)
                     .map_or(0, |since| since.as_micros() as u64);

@@ -81,6 +81,7 @@ fn entry(entry: &Entry) -> v1::AuditEntry {
         object: entry.object.clone(),
         result: entry.result.word().to_owned(),
         code: entry.code.clone(),
+        reason: entry.reason.clone(),
         count: entry.count,
     }
 }

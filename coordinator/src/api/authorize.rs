@@ -11,7 +11,7 @@ use muster_rpc::{
     gate::{Admitted, Asked, Gate, Refused},
     listen::Caller,
 };
-use tonic::{Code, Request, Status};
+use tonic::{Request, Status};
 
 use crate::{
     audit::{Call, Trail},
@@ -166,6 +166,9 @@ impl Guard {
     }
 
     async fn begin(&self, caller: &Caller, method: &str) -> Result<(Call, Rights), Status> {
+        if let (Identity::Certified(_), Some(trust)) = (caller.identity(), &self.trust) {
+            trust.refuse_replaced(caller.shown())?;
+        }
         let mut rights = self.rights(caller.identity())?;
         let (_, rule, _, what) = allow(&mut rights, method, self.access.as_ref()).await?;
         if let (Identity::Certified(principal), Some(shown), Some(trust)) =
@@ -199,11 +202,11 @@ impl Gate for Guard {
         }
     }
 
-    fn refused(&self, caller: &Caller, method: &str, code: Code) {
+    fn refused(&self, caller: &Caller, method: &str, status: &Status) {
         // A stranger must not choose what stands in the trail.
         let row = row(method.trim_start_matches('/'));
         let what = row.map_or("unknown method", |(.., what)| what);
-        self.trail.refused(caller, what, String::new(), code);
+        self.trail.refused(caller, what, String::new(), status);
     }
 }
 

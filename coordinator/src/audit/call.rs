@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use muster_rpc::{Caller, gate};
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::{
     Trail,
@@ -48,6 +48,8 @@ pub(crate) struct Call {
     note: Note,
     /// What it was answered with. A caller that has left got none; the call may have had its effect.
     code: Code,
+    /// Why it was not answered as asked.
+    why: String,
 }
 
 impl Trail {
@@ -66,18 +68,21 @@ impl Trail {
             always,
             note: note.clone(),
             code: Code::Cancelled,
+            why: String::new(),
         }
     }
 
     /// A call that was refused.
-    pub(crate) fn refused(&self, caller: &Caller, what: &str, object: String, code: Code) {
-        self.record(entry(caller, what, object, code));
+    pub(crate) fn refused(&self, caller: &Caller, what: &str, object: String, status: &Status) {
+        let entry = entry(caller, what, object, status.code());
+        self.record(entry.because(status.message()));
     }
 }
 
 impl gate::Call for Call {
-    fn answered(mut self, code: Code) {
-        self.code = code;
+    fn answered(mut self, failure: Option<&Status>) {
+        self.code = failure.map_or(Code::Ok, Status::code);
+        self.why = failure.map_or_else(String::new, |status| status.message().to_owned());
     }
 }
 
@@ -86,7 +91,7 @@ impl Drop for Call {
         let noted = &self.note.0;
         let what = noted.what.get().unwrap_or(&self.what);
         let object = self.note.object();
-        let entry = entry(&self.caller, what, object, self.code);
+        let entry = entry(&self.caller, what, object, self.code).because(&self.why);
         if self.always || entry.result == Outcome::Denied {
             self.trail.record(entry);
         }

@@ -35,6 +35,9 @@ impl Outcome {
     }
 }
 
+/// The longest reason. It is a sentence or two.
+const REASON_MAX: usize = 300;
+
 /// One call or command, or several alike that were refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -52,6 +55,9 @@ pub struct Entry {
     /// The name of a gRPC code. Empty if the call was allowed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub code: String,
+    /// Why a call was denied, in the coordinator's words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub count: u64,
 }
@@ -77,8 +83,19 @@ impl Entry {
                 Outcome::Allowed => String::new(),
                 _ => format!("{code:?}"),
             },
+            reason: String::new(),
             count: 1,
         }
+    }
+
+    /// The same call with its reason, if it was denied. Of other failures the words may repeat what the
+    /// caller has sent, and that may be a secret.
+    pub(crate) fn because(mut self, why: &str) -> Self {
+        if self.result == Outcome::Denied {
+            let plain = |c: char| if c.is_control() { ' ' } else { c };
+            self.reason = why.chars().map(plain).take(REASON_MAX).collect();
+        }
+        self
     }
 
     pub(super) fn of_lost(count: u64) -> Self {
@@ -90,6 +107,7 @@ impl Entry {
             object: String::new(),
             result: Outcome::Lost,
             code: String::new(),
+            reason: String::new(),
             count,
         }
     }
@@ -118,5 +136,23 @@ mod rfc3339 {
         let text = String::deserialize(from)?;
         let at: Timestamp = text.parse().map_err(D::Error::custom)?;
         u64::try_from(at.as_microsecond()).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_denied_call_has_a_reason_and_that_is_one_line() {
+        let of = |code: Code, why: &str| {
+            Entry::of_call("a".into(), "local".into(), "get", String::new(), code).because(why)
+        };
+        assert_eq!(of(Code::PermissionDenied, "no\nrole").reason, "no role");
+        assert_eq!(of(Code::InvalidArgument, "env: secret").reason, "");
+        let long = of(Code::Unauthenticated, &"\u{e9}".repeat(9_999));
+        assert_eq!(long.reason.chars().count(), REASON_MAX);
+        let line = serde_json::to_string(&long).unwrap();
+        assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), long);
     }
 }

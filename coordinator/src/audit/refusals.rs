@@ -17,8 +17,8 @@ use super::entry::Entry;
 /// mistypes makes a few.
 const DIFFERENT_MAX: usize = 20;
 
-/// How many callers are counted apart at a time. With [`DIFFERENT_MAX`] entries of at most 600 bytes
-/// each they take 12 MB. All others are counted together.
+/// How many callers are counted apart at a time. With [`DIFFERENT_MAX`] entries of at most 900 bytes
+/// each they take 18 MB. All others are counted together.
 const CALLERS_MAX: usize = 1_000;
 
 /// Stands for callers beyond [`CALLERS_MAX`].

@@ -20,7 +20,7 @@ use muster_core::{
 use super::*;
 use crate::{
     handle::NoAnswer,
-    store::{Leadership, memory::MemoryStore},
+    store::{Lead, Leadership, memory::MemoryStore},
 };
 
 /// Reports every commit and waits for permission to go on. Fails the commits that are refused.
@@ -32,8 +32,9 @@ struct GuardedStore {
 }
 
 impl Leadership for GuardedStore {
-    fn still_holds(&self) -> bool {
-        !self.deposed.load(Ordering::SeqCst)
+    fn lead(&self) -> Lead {
+        let deposed = self.deposed.clone();
+        Lead::new(move || !deposed.load(Ordering::SeqCst))
     }
 }
 

@@ -16,6 +16,8 @@ use muster_core::{
 use serde_json::Value;
 use tokio::sync::watch;
 
+use super::owner::JobKey;
+
 /// The label of an object that names its queue, as for all jobs of Kueue.
 pub(super) const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
@@ -46,7 +48,7 @@ pub(super) struct Placement {
 }
 
 pub(super) type Places = BTreeMap<JobUid, Place>;
-pub(super) type Counts = BTreeMap<JobUid, usize>;
+pub(super) type Counts = BTreeMap<JobKey, usize>;
 pub(super) type Standings = BTreeMap<JobUid, Standing>;
 
 #[derive(Debug)]
@@ -218,17 +220,18 @@ mod tests {
     #[test]
     fn nobody_is_woken_for_what_is_not_new() {
         let (desk, a) = (Desk::new(), uid("a"));
+        let key = JobKey::new(&place(None).job, &a);
         let (mut places, mut counts, mut standings) =
             (desk.places(), desk.counts(), desk.standings());
         desk.list([(a.clone(), place(None))].into(), |_| false);
-        desk.count([(a.clone(), 1)].into());
+        desk.count([(key.clone(), 1)].into());
         desk.stands(&a, standing(Admission::Unknown));
         places.borrow_and_update();
         counts.borrow_and_update();
         standings.borrow_and_update();
         desk.put(&a, Some(place(None)));
         desk.list([(a.clone(), place(None))].into(), |_| false);
-        desk.count([(a.clone(), 1)].into());
+        desk.count([(key.clone(), 1)].into());
         desk.stands(&a, standing(Admission::Unknown));
         let woken = |changed: Result<bool, _>| {
             changed.unwrap_or_else(|e: watch::error::RecvError| panic!("{e}"))

@@ -31,7 +31,6 @@ use muster_core::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::object::{JOB_NAME, JOB_UID, is_worker, owner};
 pub(super) use self::template::check as check_template;
 use self::{
     controller::{Controller, Queues},
@@ -42,6 +41,7 @@ use super::{
     Account, KubernetesError,
     desk::Desk,
     follow::{About, BUILT_IN, Follower, News, Reader},
+    owner::JOB_UID,
     server::Server,
 };
 use crate::handle::{Handle, NoAnswer};

@@ -15,7 +15,7 @@ use k8s_openapi::{
     api::authentication::v1::{TokenReview, TokenReviewSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use muster_core::fleet::worker_pod;
+use muster_core::{fleet::worker_pod, id::JobName, spec::API_VERSION};
 use muster_rpc::{
     Bearer,
     bearer::Claims,
@@ -32,8 +32,9 @@ use tracing::{info, warn};
 
 use super::{
     KubernetesError, Server, Settings, Tokens,
+    access::JOBS,
     answers::{Answers, Known, Lives},
-    pods::is_worker,
+    owner::Owner,
     server::Unanswered,
     verdict::{Proof, Refused, of_node},
 };
@@ -82,10 +83,15 @@ struct PodMetadata {
     uid: String,
 }
 
-/// What tells a worker pod from others.
+/// What tells a worker pod from others, and a job's object from others.
 #[derive(Deserialize)]
-struct WorkerPod {
+struct Named {
     metadata: ObjectMeta,
+}
+
+#[derive(Deserialize)]
+struct List {
+    items: Vec<Named>,
 }
 
 #[derive(Deserialize)]
@@ -238,7 +244,8 @@ impl Reviews {
         }
     }
 
-    /// Asks whether a pod is a worker pod. Then its agent's node is the pod.
+    /// Asks whether a pod is a worker pod: its owner is a job of its own namespace. Then its agent's node is
+    /// the pod.
     async fn worker(
         &self,
         namespace: &str,
@@ -249,24 +256,56 @@ impl Reviews {
         let node = worker_pod::node_of(namespace, name);
         let is_name = muster_core::id::node_name_error(node.as_str()).is_none();
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-        let is_this = |metadata: &ObjectMeta| {
-            metadata.uid.as_deref() == Some(uid) && is_worker(metadata).is_some()
-        };
         let pod = match is_name {
-            true => Some(self.server.get::<WorkerPod>(&path).await),
+            true => self.may_read(self.server.get::<Named>(&path).await)?,
             // It cannot be a part of a path.
             false => None,
         };
-        match pod {
-            Some(Ok(pod)) if is_this(&pod.metadata) => Ok(of_node(node.as_str())),
-            // Where the coordinator may not read pods it makes none.
-            Some(Err(why)) if !why.is_missing() && !matches!(why, Unanswered::Forbidden(_)) => {
-                Err(why)
-            }
-            _ => Ok(other.and_then(|proof| match proof {
-                Proof::Whole(reviewed) => Ok(reviewed),
-                _ => Err(Refused::NoAgents),
-            })),
+        let pod = pod.filter(|pod| pod.metadata.uid.as_deref() == Some(uid));
+        let refused = match pod.and_then(|pod| Owner::of(&pod.metadata)) {
+            None => Refused::NoAgents,
+            Some(owner) if self.is_there(&owner).await? => return Ok(of_node(node.as_str())),
+            Some(owner) => Refused::OtherJob {
+                pod: name.to_owned(),
+                namespace: namespace.to_owned(),
+                job: owner.job.name,
+            },
+        };
+        Ok(match (other, refused) {
+            (Ok(Proof::Whole(reviewed)), _) => Ok(reviewed),
+            (Err(other), Refused::NoAgents) => Err(other),
+            (_, refused) => Err(refused),
+        })
+    }
+
+    /// Whether the owner of a pod is there: in the pod's namespace, with this uid. A pod may name any
+    /// uid.
+    async fn is_there(&self, owner: &Owner) -> Result<bool, Unanswered> {
+        let JobName { namespace, name } = &owner.job;
+        if muster_core::id::node_name_error(name).is_some() {
+            // It cannot be a part of a query. Objects have the same names as nodes.
+            return Ok(false);
+        }
+        // The coordinator may list the objects. It needs no right to get one.
+        let path = format!(
+            "/apis/{API_VERSION}/namespaces/{namespace}/{JOBS}?fieldSelector=metadata.name%3D{name}"
+        );
+        let all = self.may_read(self.server.get::<List>(&path).await)?;
+        let is_owner = |object: &Named| {
+            let metadata = &object.metadata;
+            metadata.namespace.as_deref() == Some(namespace)
+                && metadata.name.as_deref() == Some(name)
+                && metadata.uid.as_deref() == Some(owner.uid.as_str())
+        };
+        Ok(all.is_some_and(|all| all.items.iter().any(is_owner)))
+    }
+
+    /// `None`: it is not there, or the coordinator may not read it, and then it makes no pods.
+    fn may_read<T>(&self, answer: Result<T, Unanswered>) -> Result<Option<T>, Unanswered> {
+        match answer {
+            Ok(read) => Ok(Some(read)),
+            Err(why) if why.is_missing() || matches!(why, Unanswered::Forbidden(_)) => Ok(None),
+            Err(why) => Err(why),
         }
     }
 

@@ -53,6 +53,15 @@ pub(crate) enum Refused {
     Claim(&'static str),
     #[error("the pod {0} of the token is gone, or another pod has its name now")]
     OtherPod(String),
+    #[error(
+        "the pod {pod} says that it is of the MusterJob {job}, and there is no such object in its namespace {namespace}: a worker pod and its \
+         job are in one namespace, and only Muster makes worker pods"
+    )]
+    OtherJob {
+        pod: String,
+        namespace: String,
+        job: String,
+    },
     #[error("the pod {0} of the token is on no node yet")]
     Unscheduled(String),
     #[error("{0:?} cannot be a node's name: {1}")]
@@ -73,7 +82,10 @@ fn because(error: &str) -> String {
 impl Refused {
     /// Whether the token is good, and only not for this.
     fn is_known(&self) -> bool {
-        matches!(self, Self::OtherAccount { .. } | Self::NoAgents)
+        matches!(
+            self,
+            Self::OtherAccount { .. } | Self::OtherJob { .. } | Self::NoAgents
+        )
     }
 
     pub(crate) fn status(&self) -> Status {

@@ -42,11 +42,12 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use self::{client::Client, lease::Sure, records::Records, reports::Reports};
-use super::{Leadership, Loaded, Store, StoreError};
+use super::{Lead, Leadership, Loaded, Store, StoreError};
 use crate::kubernetes::{KubernetesError, Server};
 
 pub use lease::LeaseTimes;
 pub use object::yaml as definition_yaml;
+pub(crate) use shared::Keeper;
 pub use shared::{SharedError, SharedTrust};
 
 /// The Lease's name.
@@ -226,8 +227,9 @@ impl Drop for KubernetesStore {
 }
 
 impl Leadership for KubernetesStore {
-    fn still_holds(&self) -> bool {
-        self.sure.is_sure()
+    fn lead(&self) -> Lead {
+        let sure = self.sure.clone();
+        Lead::new(move || sure.is_sure())
     }
 }
 

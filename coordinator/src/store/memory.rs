@@ -12,7 +12,7 @@ use muster_core::{
     node_report::NodeReport,
 };
 
-use super::{Leadership, Loaded, Store, StoreError, compare, deleted};
+use super::{Lead, Leadership, Loaded, Store, StoreError, compare, deleted};
 use crate::kept::Kept;
 
 #[derive(Debug, Default)]
@@ -28,8 +28,8 @@ pub struct MemoryStore {
 }
 
 impl Leadership for MemoryStore {
-    fn still_holds(&self) -> bool {
-        true
+    fn lead(&self) -> Lead {
+        Lead::for_life()
     }
 }
 

@@ -33,7 +33,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{failpoint::failpoint, kept::Kept};
 
 use super::{
-    Conflict, Leadership, Loaded, Store, StoreError, compare, deleted,
+    Conflict, Lead, Leadership, Loaded, Store, StoreError, compare, deleted,
     witness::{self, Witness},
 };
 
@@ -114,8 +114,8 @@ impl RedbStore {
 
 impl Leadership for RedbStore {
     /// The lock keeps every other coordinator out for as long as this process lives.
-    fn still_holds(&self) -> bool {
-        true
+    fn lead(&self) -> Lead {
+        Lead::for_life()
     }
 }
 

@@ -46,6 +46,11 @@ pub enum TrustError {
         "no change of the authority is under way; `muster-coordinator authority rotate` begins one"
     )]
     NotChanging,
+    #[error(
+        "the change holds on this machine, and is not in the Secret yet, so another coordinator would not know of it when it takes over; make \
+         sure that this is the pod of the coordinator that decides, and that it reaches the API server (its log says), and run this again"
+    )]
+    NotShared,
     /// With the time until which each needs it, in microseconds since the Unix epoch.
     #[error("{} still have only certificates of the old authority", .0.len())]
     OldNeeded(BTreeMap<Principal, u64>),

@@ -1,15 +1,31 @@
 //! The trust folder as a whole, so that it can be kept elsewhere: for a coordinator that follows
 //! another one on another machine.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ring::digest::{SHA256, digest};
 
 use super::{
     ENDPOINT,
     files::{TrustError, read, remove, write},
 };
 
-/// All files of the folder and what they hold, by their paths within it. Locks, and where a coordinator
-/// served, are of its machine only and are left out.
+/// The file that says which contents of the folder are kept elsewhere too, by their hash. Where there is
+/// none, nothing is kept elsewhere.
+const SHARED: &str = "shared";
+
+/// How long a command waits until its change is kept elsewhere. The coordinator looks every second.
+const SHARED_WAIT: Duration = Duration::from_secs(10);
+const SHARED_LOOK: Duration = Duration::from_millis(50);
+
+/// All files of the folder and what they hold, by their paths within it. Locks, where a coordinator
+/// served, and what is kept elsewhere are of its machine only and are left out.
 pub type Contents = BTreeMap<String, String>;
 
 /// What the folder of this state directory holds.
@@ -39,6 +55,36 @@ pub fn replace(state_dir: &Path, contents: &Contents) -> Result<(), TrustError> 
     Ok(())
 }
 
+/// Notes that this is kept elsewhere.
+pub fn note_shared(state_dir: &Path, contents: &Contents) -> Result<(), TrustError> {
+    write(&super::folder(state_dir).join(SHARED), &hash(contents))
+}
+
+/// Waits until what the folder holds is kept elsewhere, if it is at all: a coordinator that takes over
+/// must know of every change that somebody was told of.
+pub fn until_shared(state_dir: &Path) -> Result<(), TrustError> {
+    let path = super::folder(state_dir).join(SHARED);
+    let end = Instant::now() + SHARED_WAIT;
+    loop {
+        let Some(shared) = read(&path)? else {
+            return Ok(());
+        };
+        if shared == hash(&contents(state_dir)?) {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            return Err(TrustError::NotShared);
+        }
+        thread::sleep(SHARED_LOOK);
+    }
+}
+
+fn hash(contents: &Contents) -> String {
+    let text = serde_json::to_string(contents).expect("texts have a JSON form");
+    let hash = digest(&SHA256, text.as_bytes());
+    hash.as_ref().iter().map(|b| format!("{b:02x}")).collect()
+}
+
 fn collect(folder: &Path, below: &str, contents: &mut Contents) -> Result<(), TrustError> {
     let failed = |why| TrustError::File {
         path: folder.to_owned(),
@@ -65,7 +111,7 @@ fn collect(folder: &Path, below: &str, contents: &mut Contents) -> Result<(), Tr
 
 fn is_local(name: &str) -> bool {
     // A file that is just being written has another name until it is whole.
-    name == ENDPOINT || name.ends_with(".lock") || name.starts_with(".new-")
+    [ENDPOINT, SHARED].contains(&name) || name.ends_with(".lock") || name.starts_with(".new-")
 }
 
 #[cfg(test)]

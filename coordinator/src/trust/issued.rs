@@ -19,7 +19,7 @@ use muster_rpc::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::files::{TrustError, read, write_json};
+use super::files::{TrustError, read, remove, write_json};
 
 /// A user that has logged in on this many machines within a month is a program that should keep its
 /// credentials. Of more certificates the oldest are forgotten.
@@ -158,6 +158,25 @@ impl Issued {
         let mut record = read_record(&path)?.unwrap_or_default();
         record.add(new, now_us);
         write_json(&path, &record)
+    }
+
+    /// Forgets a certificate that nobody was given. `is_new`: the name had had none before.
+    pub(super) fn take_back(
+        &self,
+        principal: &Principal,
+        key: Pin,
+        is_new: bool,
+    ) -> Result<(), TrustError> {
+        let _one = self.one_at_a_time();
+        let path = self.path(principal);
+        let Some(mut record) = read_record(&path)? else {
+            return Ok(());
+        };
+        record.certificates.retain(|one| one.key != key);
+        match is_new && record.certificates.is_empty() {
+            true => remove(&path),
+            false => write_json(&path, &record),
+        }
     }
 
     /// Notes that this certificate was shown.

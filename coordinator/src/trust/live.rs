@@ -13,12 +13,13 @@ use muster_rpc::{
     identity::Principal,
     tls::{Pin, ServerTls, Shown},
 };
+use tonic::Status;
 
 use super::{
     ENDPOINT, FOLDER, JoinError,
     files::{TrustError, write},
     grants::Grants,
-    own::{Certified, Own},
+    own::{Certified, Joined, Own},
     site::{Site, SiteFiles},
 };
 
@@ -124,6 +125,22 @@ impl Trust {
         }
     }
 
+    /// Refuses a certificate whose authority was replaced since its connection began. Nobody can begin
+    /// another one with it.
+    pub(crate) fn refuse_replaced(&self, shown: Option<&Shown>) -> Result<(), Status> {
+        let By::Own(own) = &self.by else {
+            return Ok(());
+        };
+        let pins = own.authorities().pins();
+        match shown.is_some_and(|shown| pins.contains(&shown.authority)) {
+            true => Ok(()),
+            false => Err(Status::unauthenticated(
+                "the authority of this certificate was replaced, so it proves nothing any more; get a new one with a token (muster login; \
+                 a node: muster-agent join)",
+            )),
+        }
+    }
+
     /// A call came over a connection that began with this certificate.
     pub(crate) fn hear(&self, principal: &Principal, shown: &Shown) {
         if let By::Own(own) = &self.by {
@@ -137,10 +154,18 @@ impl Trust {
         token: &str,
         name: &str,
         public_key: &[u8],
-    ) -> Result<Certified, JoinError> {
+    ) -> Result<Joined, JoinError> {
         match &self.by {
             By::Own(own) => own.join(&self.grants, (token, name), public_key),
             By::Site(_) => Err(JoinError::Site),
+        }
+    }
+
+    /// Undoes a join whose certificate is not given to anybody.
+    pub(crate) fn take_back(&self, joined: &Joined) -> Result<(), TrustError> {
+        match &self.by {
+            By::Own(own) => own.take_back(joined),
+            By::Site(_) => Ok(()),
         }
     }
 

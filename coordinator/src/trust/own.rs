@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use muster_core::id::node_name_error;
+use muster_core::{fleet::worker_pod, id::node_name_error};
 use muster_rpc::{
     identity::{Kind, Principal},
     tls::{Pair, Pin, ServerTls, Shown},
@@ -37,6 +37,15 @@ pub(crate) struct Certified {
     pub(crate) authorities: String,
     pub(crate) not_before_us: u64,
     pub(crate) not_after_us: u64,
+}
+
+/// What a join has used up and noted, to be undone if its certificate is not given.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) certified: Certified,
+    token: tokens::Stored,
+    key: Pin,
+    is_new: bool,
 }
 
 #[derive(Debug)]
@@ -172,7 +181,7 @@ impl Own {
         grants: &Grants,
         (token, name): (&str, &str),
         public_key: &[u8],
-    ) -> Result<Certified, JoinError> {
+    ) -> Result<Joined, JoinError> {
         // One join at a time, so that a token is never used more often than it may be, and none of a
         // token that is being deleted.
         let _one = lock_tokens(&self.folder)?;
@@ -186,17 +195,38 @@ impl Own {
             (None, "") => return Err(JoinError::NoName),
             (None, name) => name,
         };
-        if let Some(why) = node_name_error(name).filter(|_| token.kind == Kind::Host) {
+        let why = node_name_error(name).or_else(|| {
+            // Only the API server says who is a pod.
+            let is_pod = worker_pod::is_pod(&name.into());
+            is_pod.then(|| "names of worker pods end like this".to_owned())
+        });
+        if let Some(why) = why.filter(|_| token.kind == Kind::Host) {
             return Err(JoinError::NodeName(name.to_owned(), why));
         }
         let principal = Principal::new(token.kind, name)?;
-        if token.name.is_none() && self.issued.is_taken(&principal) {
+        let is_new = !self.issued.is_taken(&principal);
+        if token.name.is_none() && !is_new {
             return Err(JoinError::Taken(principal));
         }
         tokens::use_up(&self.folder, &token)?;
         // Whoever made the token may have given a role just before.
         grants.look();
-        Ok(self.issue(principal, (&key, Pin::of_key(public_key)), None)?)
+        let pin = Pin::of_key(public_key);
+        Ok(Joined {
+            certified: self.issue(principal, (&key, pin), None)?,
+            token,
+            key: pin,
+            is_new,
+        })
+    }
+
+    /// Undoes a join whose certificate is not given to anybody.
+    pub(super) fn take_back(&self, joined: &Joined) -> Result<(), TrustError> {
+        let _one = lock_tokens(&self.folder)?;
+        let principal = &joined.certified.principal;
+        self.issued
+            .take_back(principal, joined.key, joined.is_new)?;
+        tokens::give_back(&self.folder, &joined.token)
     }
 
     /// A new certificate for somebody who has one, in place of the one that was shown.

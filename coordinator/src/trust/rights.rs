@@ -238,12 +238,20 @@ impl Rights {
             Host::Any => Ok(()),
             Host::Only(own) if own == node => Ok(()),
             Host::Only(own) => {
-                let proof = match &self.identity {
-                    Identity::Reviewed(_) => "token is of a pod on",
-                    _ => "certificate is for",
+                let (proof, other) = match &self.identity {
+                    Identity::Reviewed(_) => (
+                        "token is of a pod on",
+                        "run an agent in a pod on that other node".to_owned(),
+                    ),
+                    _ => (
+                        "certificate is for",
+                        format!(
+                            "get a certificate for the other (muster-coordinator token create --host {node}, muster-agent join)"
+                        ),
+                    ),
                 };
                 Err(Status::permission_denied(format!(
-                    "the {proof} node {own}, and the agent says that it is {node}"
+                    "the {proof} node {own}, and the agent says that it is {node}: start it with --node-name {own}, or {other}"
                 )))
             }
             Host::No => Err(Status::permission_denied(format!(

@@ -36,7 +36,7 @@ pub enum TokenError {
 }
 
 /// A token on disk.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Stored {
     #[serde(skip)]
@@ -179,6 +179,19 @@ pub(super) fn use_up(folder: &Path, token: &Stored) -> Result<(), TrustError> {
         );
     }
     delete(folder, &token.id)
+}
+
+/// Gives a use back for which nothing was given.
+pub(super) fn give_back(folder: &Path, token: &Stored) -> Result<(), TrustError> {
+    let there: Option<Stored> = read_json(&path(folder, &token.id))?;
+    let uses = there.map_or(0, |there| there.uses) + 1;
+    save(
+        folder,
+        &Stored {
+            uses,
+            ..token.clone()
+        },
+    )
 }
 
 fn save(folder: &Path, token: &Stored) -> Result<(), TrustError> {

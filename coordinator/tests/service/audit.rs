@@ -19,8 +19,10 @@ use tonic::Code;
 use crate::{
     access::Secure,
     agent::{hello, say},
+    cluster::{Cluster, Holder},
     process::PROGRAM,
     server::{Server, spec, within},
+    tokens::{mint, whoami},
 };
 
 async fn entries(of: &Clients, request: v1::ListAuditRequest) -> Vec<v1::AuditEntry> {
@@ -173,6 +175,19 @@ async fn every_change_secret_and_refusal_is_in_the_trail_with_its_result() {
             "user/op: cordon node/n9 Failed NotFound",
             "host/n1: session node/n2 Denied PermissionDenied",
         ]
+    );
+    let reasons = found.iter().filter(|entry| !entry.reason.is_empty());
+    let reasons: Vec<&str> = reasons.map(|entry| &*entry.reason).collect();
+    let [cancel, cordon, get, session] = reasons[..] else {
+        panic!("one for each that was denied: {reasons:?}");
+    };
+    assert!(cancel.starts_with("user/ann has no role in namespace \"team-b\""));
+    assert!(cordon.contains("has the role submitter, and this needs operator"));
+    assert_eq!(get, cancel);
+    assert!(
+        session.contains("is for node n1, and the agent says that it is n2")
+            && session.contains("--node-name n1"),
+        "{session}"
     );
     assert!(
         found
@@ -456,4 +471,56 @@ async fn what_a_user_has_open_ends_when_it_is_denied_or_has_less_of_a_role() {
         ended.message(),
         "the role of user/bob has been changed; call again"
     );
+}
+
+#[tokio::test]
+async fn what_a_token_is_refused_for_is_in_the_trail() {
+    let cluster = Cluster::start().await;
+    let secure = Secure::start_with(|settings| {
+        settings.kubernetes = Some(cluster.tokens());
+        settings.audit.strangers = Duration::from_millis(100);
+    })
+    .await;
+    let operator = secure.user("op", Some((Role::Operator, &[]))).await;
+    let operator = secure.as_whom(&operator).await;
+    // A good token, and an agent that says that it is of another node.
+    let own = mint(&cluster, Holder::agent("node-1"));
+    let agent = secure.with_token(&own).await;
+    let (up, messages) = tokio::sync::mpsc::channel(1);
+    up.send(say(FromAgent::Hello(hello("node-2"))))
+        .await
+        .unwrap();
+    let messages = tokio_stream::wrappers::ReceiverStream::new(messages);
+    let down = within(agent.agents().session(messages)).await.unwrap();
+    let told = within(down.into_inner().message()).await.unwrap_err();
+    assert!(
+        told.message().contains(
+            "start it with --node-name node-1, or run an agent in a pod on that other node"
+        ),
+        "{told}"
+    );
+    // A token that proves nothing here.
+    let other = mint(&cluster, Holder::pod("team-a/web", "node-1"));
+    let refused = whoami(&secure.with_token(&other).await).await;
+    assert!(refused.is_err());
+    let of = |found: &[v1::AuditEntry], what: &str| {
+        let mut all = found.iter();
+        all.find(|entry| entry.what == what).cloned()
+    };
+    let found = until(&operator, |found| {
+        of(found, "session").is_some() && of(found, "calls").is_some()
+    })
+    .await;
+    let session = of(&found, "session").unwrap();
+    assert_eq!(
+        line(&session),
+        "host/node-1: session node/node-2 Denied PermissionDenied"
+    );
+    assert_eq!(session.reason, told.message());
+    let calls = of(&found, "calls").unwrap();
+    assert!(
+        calls.who == "anonymous" && calls.reason.contains("only pods of the service account"),
+        "{calls:?}"
+    );
+    assert!(!found.iter().any(|entry| entry.reason.contains(&other)));
 }

@@ -356,6 +356,64 @@ async fn a_job_stops_when_its_workload_is_deactivated_or_deleted() {
     world.pods(0).await;
 }
 
+/// A Workload in another namespace that names the job as its owner, and is not active.
+#[tokio::test]
+async fn a_stranger_s_workload_in_another_namespace_is_none_of_the_job_s() {
+    let mut world = start(&["v1beta2"]).await;
+    world.kubectl.queue("digits", "gpus", job()).await;
+    world
+        .cluster
+        .until(|state| state.only(WORKLOADS).is_some())
+        .await;
+    let forged = world.cluster.change(|state| {
+        admit(state);
+        let mut forged = workload(state);
+        forged["metadata"]["namespace"] = json!("team-b");
+        forged["metadata"]["uid"] = json!("33333333-0000-4000-8000-000000000001");
+        forged["spec"]["active"] = json!(false);
+        forged
+    });
+    trains(&mut world).await;
+    let forged_again = forged.clone();
+    world
+        .cluster
+        .change(|state| state.put_object(WORKLOADS, forged));
+    // Another job gets its pods: what came before that through the same watch has been heard.
+    world.kubectl.queue("other", "gpus", job()).await;
+    let of_other = |state: &State| {
+        let mut all = state.all_of(WORKLOADS).into_iter();
+        let is_other = |one: &&Value| {
+            one["metadata"]["name"]
+                .as_str()
+                .unwrap()
+                .contains("-other-")
+        };
+        all.find(is_other).cloned()
+    };
+    world.cluster.until(|state| of_other(state).is_some()).await;
+    world.cluster.change(|state| {
+        let mut other = of_other(state).unwrap();
+        other["status"] = forged_again["status"].clone();
+        state.put_object(WORKLOADS, other);
+    });
+    let of = |state: &State, job: &str| {
+        let all = state.pods.values();
+        let own = all.filter(|pod| pod["metadata"]["name"].as_str().unwrap().starts_with(job));
+        own.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
+            .count()
+    };
+    world.cluster.until(|state| of(state, "other-") == 2).await;
+    let object = world.kubectl.get("digits").await.unwrap();
+    assert!(runs_on("2/2")(&object), "{object:#}");
+    world.cluster.change(|state| {
+        assert_eq!(of(state, "digits-"), 2);
+        assert!(!state.was_deleted(WORKLOADS));
+        let mut all = state.all_of(WORKLOADS).into_iter();
+        let evil = all.find(|one| one["metadata"]["namespace"] == "team-b");
+        assert_eq!(evil.unwrap()["spec"]["active"], false);
+    });
+}
+
 #[tokio::test]
 async fn without_kueue_a_job_that_names_a_queue_waits_and_all_others_run() {
     let world = start(&[]).await;

@@ -14,6 +14,7 @@ use muster_rpc::{
     identity::Kind,
     tls::{ClientTls, Pin, Trust as Trusted},
 };
+use tonic::Code;
 
 use crate::{
     access::Secure,
@@ -235,4 +236,31 @@ async fn a_change_that_cannot_be_read_changes_nothing() {
     // When it can be read, it is taken.
     std::fs::write(folder.join("settings.json"), settings).unwrap();
     until_shown(&secure, &trusted, &both.pins()).await;
+}
+
+/// A connection outlives the authority of the certificate that it began with.
+#[tokio::test]
+async fn a_connection_of_the_old_authority_gets_nothing_of_the_new_one() {
+    let secure = Secure::start().await;
+    let n1 = secure.as_whom(&secure.host("n1").await).await;
+    let who = within(n1.access().who_am_i(v1::WhoAmIRequest {})).await;
+    assert_eq!(who.unwrap().into_inner().identity, "host/n1");
+    let both = trust::rotate(secure.path()).unwrap();
+    let new_pin = Trusted::Pinned(both.pin());
+    until_shown(&secure, &new_pin, &both.pins()).await;
+    let public_key = rcgen::KeyPair::generate().unwrap();
+    let public_key = rcgen::PublicKeyData::subject_public_key_info(&public_key);
+    let renew = || v1::RenewRequest {
+        public_key: public_key.clone(),
+    };
+    within(n1.access().renew(renew())).await.unwrap();
+    let (after, _) = trust::finish(secure.path(), true).unwrap();
+    until_shown(&secure, &new_pin, &after.pins()).await;
+    let refused = within(n1.access().renew(renew())).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    assert!(
+        refused.message().contains("was replaced")
+            && refused.message().contains("muster-agent join"),
+        "{refused}"
+    );
 }

@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use muster_coordinator::{
     audit, kubernetes,
     serve::{Coordinator, ServeError, Settings},
-    store::{Store, redb::RedbStore},
+    store::{Store, StoreError, redb::RedbStore},
 };
 use muster_core::{fleet::Policy, id::Term};
 use muster_proto::v1::{
@@ -63,7 +63,15 @@ impl Server {
         policy: Policy,
         change: impl FnOnce(&mut Settings),
     ) -> Self {
-        let mut settings = Settings {
+        let mut settings = Self::settings(&state, policy);
+        change(&mut settings);
+        let path = state.path().to_owned();
+        let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
+        Self::start_on(state, settings, open).await
+    }
+
+    pub(crate) fn settings(state: &TempDir, policy: Policy) -> Settings {
+        Settings {
             shared: None,
             leader: None,
             listen: "127.0.0.1:0".parse().unwrap(),
@@ -75,10 +83,15 @@ impl Server {
             audit: audit::Options::of(state.path()),
             ready_file: None,
             turn_stats: None,
-        };
-        change(&mut settings);
-        let path = state.path().to_owned();
-        let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
+        }
+    }
+
+    /// A coordinator whose records are kept here.
+    pub(crate) async fn start_on(
+        state: TempDir,
+        settings: Settings,
+        open: impl FnOnce() -> Result<Box<dyn Store>, StoreError>,
+    ) -> Self {
         let coordinator = Coordinator::start(settings, open).await.unwrap();
         let endpoint = format!("http://{}", coordinator.address);
         let shutdown = coordinator.shutdown();

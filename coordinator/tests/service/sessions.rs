@@ -1,15 +1,26 @@
 //! Agents' sessions: which agents are accepted, which session replaces which, and the effect of a
 //! broken one.
 
-use muster_core::fleet::Policy;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use muster_coordinator::store::{Lead, Leadership, Loaded, Store, StoreError, memory::MemoryStore};
+use muster_core::{
+    fleet::{Policy, commit::Write},
+    id::{NodeName, Term},
+    node_report::NodeReport,
+};
 use muster_proto::v1::{
     self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent,
 };
+use tokio::sync::mpsc;
 use tonic::Code;
 
 use crate::{
     agent::{FakeAgent, RawSession, hello, say},
-    server::{Server, phase, spec},
+    server::{Server, phase, reference, spec, within},
 };
 
 #[tokio::test]
@@ -346,4 +357,98 @@ async fn a_session_that_is_not_well_formed_is_told_what_is_wrong() {
         .into_inner()
         .nodes;
     assert_eq!(nodes.len(), 1, "who was refused is not a node");
+}
+
+/// A store whose right to decide can end while it is held up in a commit, as by an API server that does
+/// not answer.
+struct Held {
+    inner: MemoryStore,
+    deposed: Arc<AtomicBool>,
+    hangs: Arc<AtomicBool>,
+    /// Told at each commit that is held up.
+    commits: mpsc::UnboundedSender<()>,
+    go_on: std::sync::mpsc::Receiver<()>,
+}
+
+impl Leadership for Held {
+    fn lead(&self) -> Lead {
+        let deposed = self.deposed.clone();
+        Lead::new(move || !deposed.load(Ordering::SeqCst))
+    }
+}
+
+impl Store for Held {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        self.inner.load()
+    }
+
+    fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError> {
+        self.inner.next_term(at_least)
+    }
+
+    fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        if self.hangs.load(Ordering::SeqCst) && !writes.is_empty() {
+            let _ = self.commits.send(());
+            let _ = self.go_on.recv();
+        }
+        self.inner.commit(writes)
+    }
+
+    fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError> {
+        self.inner.keep_reports(reports)
+    }
+}
+
+/// Workers of jobs with `fenceAfter` live on the answers to heartbeats, and the next coordinator counts
+/// on it that they do not.
+#[tokio::test]
+async fn a_coordinator_that_may_have_been_replaced_answers_no_heartbeat() {
+    let (deposed, hangs) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let (commits, mut committing) = mpsc::unbounded_channel();
+    let (_let_go, go_on) = std::sync::mpsc::channel();
+    let store = Held {
+        inner: MemoryStore::default(),
+        deposed: deposed.clone(),
+        hangs: hangs.clone(),
+        commits,
+        go_on,
+    };
+    let state = tempfile::tempdir().unwrap();
+    let settings = Server::settings(&state, Policy::default());
+    let server = Server::start_on(state, settings, || Ok(Box::new(store))).await;
+    let first = say(FromAgent::Hello(hello("node-a")));
+    let mut session = RawSession::open(&server, first).await.unwrap();
+    assert!(matches!(session.next().await.unwrap(), ToAgent::Welcome(_)));
+    assert!(matches!(session.next().await.unwrap(), ToAgent::Desired(_)));
+
+    // The engine waits for its store, and the right to decide ends meanwhile.
+    hangs.store(true, Ordering::SeqCst);
+    let mut jobs = server.jobs();
+    let submit = v1::SubmitRequest {
+        r#ref: Some(reference("one")),
+        spec: Some(spec(1)),
+        ..v1::SubmitRequest::default()
+    };
+    let submitting = tokio::spawn(async move { jobs.submit(submit).await });
+    within(committing.recv()).await.unwrap();
+    let beat = v1::Heartbeat { sequence: 1 };
+    session
+        .up
+        .send(say(FromAgent::Heartbeat(beat)))
+        .await
+        .unwrap();
+    let ToAgent::Heartbeat(reply) = session.next().await.unwrap() else {
+        panic!("it is sure that it leads")
+    };
+    assert_eq!(reply.sequence, 1);
+    deposed.store(true, Ordering::SeqCst);
+    let beat = v1::Heartbeat { sequence: 2 };
+    session
+        .up
+        .send(say(FromAgent::Heartbeat(beat)))
+        .await
+        .unwrap();
+    let ended = session.next().await.unwrap_err();
+    assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+    submitting.abort();
 }

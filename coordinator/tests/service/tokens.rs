@@ -95,7 +95,7 @@ async fn a_pods_token_is_the_agent_of_its_node_and_of_no_other() {
     let other = refused_session(&clients, "n2").await;
     assert_eq!(other.code(), Code::PermissionDenied, "{other}");
     let says = "the token is of a pod on node n1, and the agent says that it is n2";
-    assert_eq!(other.message(), says);
+    assert!(other.message().starts_with(says), "{other}");
     // It is no user, and it has no certificate to renew.
     let list = v1::ListJobsRequest::default();
     let jobs = within(clients.jobs().list(list)).await.unwrap_err();
@@ -275,10 +275,11 @@ async fn an_older_api_server_is_asked_for_the_pod() {
 async fn agents_with_tokens_do_not_count_as_strangers() {
     let cluster = Cluster::start().await;
     let secure = beside(&cluster).await;
-    let token = mint(&cluster, Holder::agent("n1"));
+    // One name may have 256.
+    let tokens = ["n1", "n2", "n3"].map(|node| mint(&cluster, Holder::agent(node)));
     let mut agents = Vec::new();
-    for _ in 0..520 {
-        let clients = secure.with_token(&token).await;
+    for number in 0..520 {
+        let clients = secure.with_token(&tokens[number % 3]).await;
         whoami(&clients).await.unwrap();
         agents.push(clients);
     }

@@ -276,6 +276,50 @@ async fn only_a_worker_pod_is_its_node() {
     assert!(who(&world.token(&pods[1])).await.is_err());
 }
 
+/// A user who may make pods in a namespace can label them as those of any job.
+#[tokio::test]
+async fn a_pod_that_is_labelled_as_another_namespace_s_job_s_is_nobody() {
+    let mut world = World::start().await;
+    world.kubectl.apply("digits", job()).await.unwrap();
+    let pods = world.pods(2).await;
+    for pod in &pods {
+        world.runs(pod, "gpu-1").await;
+    }
+    world.until(runs_on("2/2")).await;
+    let own = (NAMESPACE.to_owned(), pods[0].clone());
+    let forged = world.cluster.change(|state| {
+        let mut forged = state.pods[&own].clone();
+        forged["metadata"]["namespace"] = json!("team-b");
+        forged["metadata"]["name"] = json!("evil");
+        forged["metadata"]["uid"] = json!("33333333-0000-4000-8000-000000000001");
+        state.add_pod("team-b", "evil", forged.clone());
+        forged
+    });
+    let token = mint(&world.cluster, Holder::of_pod(&forged));
+    let refused = whoami(&world.secure.with_token(&token).await).await;
+    let refused = refused.unwrap_err();
+    assert!(
+        refused
+            .message()
+            .contains("there is no such object in its namespace team-b"),
+        "{refused}"
+    );
+    // It is counted as none of the job's: the job has two pods of its own, and makes one in place of one that goes.
+    world.goes(&pods[0]);
+    let own = |state: &State| {
+        let own = state
+            .pods
+            .keys()
+            .filter(|(namespace, _)| namespace == NAMESPACE);
+        own.count()
+    };
+    world.cluster.until(|state| own(state) == 2).await;
+    world.cluster.change(|state| {
+        let place = ("team-b".to_owned(), "muster-ca-bundle".to_owned());
+        assert!(!state.config_maps.contains_key(&place));
+    });
+}
+
 #[tokio::test]
 async fn a_suspended_job_gives_all_its_pods_back() {
     let mut world = World::start().await;

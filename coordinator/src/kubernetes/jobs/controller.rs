@@ -425,7 +425,7 @@ impl Controller {
         now: Instant,
     ) -> Protected {
         let wanted = seen.object.dependents(job, admission);
-        let next = self.dependents.next(&seen.object.uid, &wanted);
+        let next = self.dependents.next(name, &seen.object.uid, &wanted);
         let work = self.works.entry(name.clone()).or_insert_with(Work::new);
         match next {
             Next::Nothing => {

@@ -1,7 +1,7 @@
 //! The dependents of `MusterJob` objects: those that exist, as they were read, and those that are written.
 //! Which there should be is decided in `core::fleet::dependents`.
 //!
-//! They are found by the label of worker pods, and only if a MusterJob object owns them. One that somebody
+//! They are found by the label of worker pods, and only if a MusterJob object of their namespace owns them. One that somebody
 //! has changed or deleted is put right again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::kubernetes::{
     follow::News,
     gang,
-    pods::{JOB_NAME, JOB_UID, owner},
+    owner::{JOB_NAME, JOB_UID, JobKey, Owner},
     server::{Server, Unanswered},
 };
 
@@ -32,7 +32,7 @@ const SUFFIX: usize = 5;
 const GONE_MAX: usize = 4_096;
 
 /// Of which job, and the name.
-type Key = (JobUid, String);
+type Key = (JobKey, String);
 
 /// A dependent that exists.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,8 +170,9 @@ impl Dependents {
         }
     }
 
-    /// What to do next for the object of this uid, which should have these.
-    pub(super) fn next(&self, uid: &JobUid, wanted: &[Dependent]) -> Next {
+    /// What to do next for this object, which should have these.
+    pub(super) fn next(&self, job: &JobName, uid: &JobUid, wanted: &[Dependent]) -> Next {
+        let key = JobKey::new(job, uid);
         for one in wanted {
             let known = self.kinds.get(&one.kind());
             if known.is_none_or(|known| known.all.is_none()) {
@@ -181,7 +182,7 @@ impl Dependents {
         }
         let there: Vec<(Kind, &Owned)> = (self.kinds.iter())
             .filter_map(|(kind, known)| Some((*kind, known.all.as_ref()?)))
-            .flat_map(|(kind, all)| of(all, uid).map(move |owned| (kind, owned)))
+            .flat_map(|(kind, all)| of(all, &key).map(move |owned| (kind, owned)))
             .collect();
         let fits = |(kind, owned): (Kind, &Owned)| {
             let mut wanted = wanted.iter();
@@ -209,9 +210,9 @@ impl Dependents {
     }
 }
 
-fn of<'a>(all: &'a BTreeMap<Key, Owned>, uid: &'a JobUid) -> impl Iterator<Item = &'a Owned> {
-    let own = all.range((uid.clone(), String::new())..);
-    let own = own.take_while(move |((job, _), _)| job == uid);
+fn of<'a>(all: &'a BTreeMap<Key, Owned>, job: &'a JobKey) -> impl Iterator<Item = &'a Owned> {
+    let own = all.range((job.clone(), String::new())..);
+    let own = own.take_while(move |((of, _), _)| of == job);
     own.map(|(_, owned)| owned)
 }
 
@@ -355,14 +356,10 @@ pub(super) fn sentence(kind: Kind, why: &Unanswered) -> String {
 fn read(mut object: Value) -> Option<Owned> {
     let spec = object["spec"].take();
     let metadata: ObjectMeta = serde_json::from_value(object["metadata"].take()).ok()?;
-    let owner = owner(&metadata)?;
-    let (job, uid) = (owner.name.clone(), JobUid::from(owner.uid.clone()));
+    let owner = Owner::of(&metadata)?;
     Some(Owned {
-        job: JobName {
-            namespace: metadata.namespace?,
-            name: job,
-        },
-        key: (uid, metadata.name?),
+        key: (owner.key(), metadata.name?),
+        job: owner.job,
         uid: metadata.uid?,
         version: metadata.resource_version.unwrap_or_default(),
         spec,
@@ -387,12 +384,8 @@ mod tests {
     }
 
     fn made(dependent: Dependent, version: &str) -> Owned {
-        let job = JobName {
-            namespace: "team-a".into(),
-            name: "digits".into(),
-        };
         let api = api(dependent.kind(), None);
-        let mut object = object(dependent, &api, &job, &uid());
+        let mut object = object(dependent, &api, &digits(), &uid());
         object["metadata"]["uid"] = json!("d-1");
         object["metadata"]["resourceVersion"] = json!(version);
         // The API server fills these in.
@@ -400,8 +393,15 @@ mod tests {
         read(object).unwrap()
     }
 
+    fn digits() -> JobName {
+        JobName {
+            namespace: "team-a".into(),
+            name: "digits".into(),
+        }
+    }
+
     fn step(all: &Dependents, wanted: &[Dependent]) -> Option<Step> {
-        match all.next(&uid(), wanted) {
+        match all.next(&digits(), &uid(), wanted) {
             Next::Nothing => None,
             Next::Change(change) => Some(change.step),
             Next::Unknown(kind, why) => panic!("{kind:?}: {why:?}"),
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_known_to_be_unknown_only_if_it_is_wanted() {
         let mut all = Dependents::default();
-        let unknown = |all: &Dependents| match all.next(&uid(), &[POLICY]) {
+        let unknown = |all: &Dependents| match all.next(&digits(), &uid(), &[POLICY]) {
             Next::Unknown(Kind::NetworkPolicy, why) => why,
             _ => panic!("it is known"),
         };
@@ -475,9 +475,21 @@ mod tests {
     #[test]
     fn a_stranger_s_object_is_none_of_ours() {
         let mut owned = made(POLICY, "5");
-        owned.key.0 = JobUid::from("another".to_owned());
+        owned.key.0.uid = JobUid::from("another".to_owned());
         let mut all = read_all();
         all.changed(Changed::Is(Kind::NetworkPolicy, Box::new(owned)));
+        assert_eq!(step(&all, &[]), None);
+        // Whoever has a namespace can write any owner there.
+        let mut forged = object(POLICY, "x/v1", &made(POLICY, "5").job, &uid());
+        forged["metadata"]["uid"] = json!("d-2");
+        forged["metadata"]["namespace"] = json!("team-b");
+        let forged = read(forged).unwrap();
+        hear(
+            &mut all,
+            Kind::NetworkPolicy,
+            News::Applied(forged.key.clone(), forged),
+        );
+        assert_eq!(step(&all, &[POLICY]), Some(Step::Create(POLICY)));
         assert_eq!(step(&all, &[]), None);
         let mut unowned = object(POLICY, "x/v1", &made(POLICY, "5").job, &uid());
         unowned["metadata"]["ownerReferences"] = json!([]);
@@ -494,7 +506,7 @@ mod tests {
         };
         let why = "the cluster has none".to_owned();
         hear(&mut all, kind, News::Unreadable(why.clone()));
-        match all.next(&uid(), &[group]) {
+        match all.next(&digits(), &uid(), &[group]) {
             Next::Unknown(unknown, said) => assert_eq!((unknown, said), (kind, Some(why))),
             _ => panic!("nobody knows of it"),
         }
@@ -502,7 +514,7 @@ mod tests {
         assert_eq!(step(&all, &[]), None);
         all.hear(kind, Told::Version("v1alpha2"));
         hear(&mut all, kind, News::Listed(BTreeMap::new()));
-        let Next::Change(change) = all.next(&uid(), &[group]) else {
+        let Next::Change(change) = all.next(&digits(), &uid(), &[group]) else {
             panic!("it is missing");
         };
         assert_eq!(change.api, "scheduling.k8s.io/v1alpha2");

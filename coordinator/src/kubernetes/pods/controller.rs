@@ -41,6 +41,7 @@ use crate::{
         attempts::Attempts,
         desk::{Desk, Placement, Standings},
         follow::News,
+        owner::JobKey,
         pace::Pace,
         server::{Server, Unanswered},
         turns::next,
@@ -64,7 +65,8 @@ pub(super) struct Controller {
     revision: u64,
     /// Jobs with a template.
     name_by_uid: BTreeMap<JobUid, JobName>,
-    works: BTreeMap<JobUid, Work>,
+    /// Those whose job is not there are of one that was deleted, or were never of any.
+    works: BTreeMap<JobKey, Work>,
     /// All pods were read once. Until then a job may have some that are not known.
     listed: bool,
     waiting: BTreeSet<JobName>,
@@ -181,9 +183,11 @@ impl Controller {
         let now = self.handle.now();
         match news {
             News::Listed(all) => {
-                let mut of: BTreeMap<JobUid, PodsByNode> = BTreeMap::new();
+                let mut of: BTreeMap<JobKey, PodsByNode> = BTreeMap::new();
                 for (node, pod) in all {
-                    of.entry(pod.job.clone()).or_default().insert(node, pod);
+                    of.entry(JobKey::of_pod(&pod))
+                        .or_default()
+                        .insert(node, pod);
                 }
                 for (job, work) in &mut self.works {
                     work.pods
@@ -201,12 +205,12 @@ impl Controller {
             }
             News::Applied(node, pod) => {
                 self.wait(&pod.job);
-                let work = self.works.entry(pod.job.clone()).or_default();
+                let work = self.works.entry(JobKey::of_pod(&pod)).or_default();
                 work.pods.watch_applied(node, pod, now);
             }
             News::Deleted(node, pod) => {
                 self.wait(&pod.job);
-                if let Some(work) = self.works.get_mut(&pod.job) {
+                if let Some(work) = self.works.get_mut(&JobKey::of_pod(&pod)) {
                     work.pods.watch_deleted(&node, &pod);
                 }
             }
@@ -218,12 +222,12 @@ impl Controller {
 
     /// Work for a job that is not there any more is kept for as long as it has pods.
     fn forget_idle(&mut self) {
-        let is_job = |uid: &JobUid| self.name_by_uid.contains_key(uid);
+        let of = &self.name_by_uid;
         self.works
-            .retain(|uid, work| is_job(uid) || !work.pods.is_empty());
+            .retain(|key, work| is_there(of, key) || !work.pods.is_empty());
         if let Some(queues) = self.queues.as_ref().filter(|_| self.listed) {
             let counts = self.works.iter();
-            let counts = counts.map(|(uid, work)| (uid.clone(), work.pods.count()));
+            let counts = counts.map(|(key, work)| (key.clone(), work.pods.count()));
             queues
                 .desk
                 .count(counts.filter(|(_, count)| *count > 0).collect());
@@ -270,8 +274,10 @@ impl Controller {
     /// Hosts may have become bad, and the authorities other ones.
     async fn look_around(&mut self) {
         self.waiting.extend(self.name_by_uid.values().cloned());
-        let pods = self.works.values().flat_map(|work| work.pods.pods());
-        let namespaces: BTreeSet<String> = pods.map(|pod| pod.namespace.clone()).collect();
+        let of = &self.name_by_uid;
+        let works = self.works.iter();
+        let works = works.filter(|(key, work)| is_there(of, key) && !work.pods.is_empty());
+        let namespaces: BTreeSet<String> = works.map(|(key, _)| key.namespace.clone()).collect();
         self.model.retain(&namespaces);
         for namespace in &namespaces {
             if let Err(why) = self.model.publish(namespace).await {
@@ -308,7 +314,8 @@ impl Controller {
         hosts: &BTreeMap<NodeName, Host>,
     ) {
         let (now, clock, job) = (Instant::now(), self.handle.now(), &view.record);
-        let mut work = self.works.remove(&job.uid).unwrap_or_default();
+        let key = JobKey::new(name, &job.uid);
+        let mut work = self.works.remove(&key).unwrap_or_default();
         let NextWork {
             tell,
             delete,
@@ -349,10 +356,10 @@ impl Controller {
             info!(job = %name, pod = pod.pod, "worker pod deleted: {}", pod.why);
             work.pods.begin_delete(&pod, clock);
             let (server, path) = (self.server.clone(), path(name, &pod.pod));
-            let (key, uid) = (name.clone(), job.uid.clone());
+            let (name, job) = (name.clone(), job.uid.clone());
             self.under_way.spawn(async move {
                 let result = remove(&server, &path, &pod.uid).await;
-                (key, uid, Did::Delete(pod.uid, result))
+                (name, job, Did::Delete(pod.uid, result))
             });
         }
         // A job that is to get none is looked at again when its queue says more.
@@ -373,16 +380,16 @@ impl Controller {
             let (server, model, job) = (self.server.clone(), self.model.clone(), job.clone());
             let avoided = hosts.iter().filter(|(_, host)| host.takes_no_new_pods());
             let avoided: Vec<NodeName> = avoided.map(|(name, _)| name.clone()).collect();
-            let key = name.clone();
+            let name = name.clone();
             let (queues, placement) = (self.queues.clone(), placement.clone());
             self.under_way.spawn(async move {
                 let placed = queues.as_deref().zip(placement.as_ref());
                 let made = make(&server, &model, &job, &pod, avoided, placed).await;
-                (key, job.uid, Did::Create(pod, made))
+                (name, job.uid, Did::Create(pod, made))
             });
         }
         let is_told = is_complete && work.refused.take().is_some();
-        self.works.insert(job.uid.clone(), work);
+        self.works.insert(key, work);
         self.forget_idle();
         match held_up {
             // Whatever ends next makes room.
@@ -423,7 +430,7 @@ impl Controller {
     async fn done(&mut self, name: &JobName, job: &JobUid, did: Did) {
         let (now, clock) = (Instant::now(), self.handle.now());
         self.waiting.insert(name.clone());
-        let work = self.works.entry(job.clone()).or_default();
+        let work = self.works.entry(JobKey::new(name, job)).or_default();
         match did {
             Did::Create(pod, Ok(())) => {
                 work.pods.create_answered(&pod, Created::Yes, clock);
@@ -481,6 +488,11 @@ impl NotMade {
             Self::Unanswered(_) | Self::Site(_) | Self::Unplaced(_) | Self::Name(..) => Created::No,
         }
     }
+}
+
+fn is_there(name_by_uid: &BTreeMap<JobUid, JobName>, key: &JobKey) -> bool {
+    let name = name_by_uid.get(&key.uid);
+    name.is_some_and(|name| name.namespace == key.namespace)
 }
 
 fn path(job: &JobName, pod: &str) -> String {

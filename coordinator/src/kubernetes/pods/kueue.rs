@@ -24,7 +24,6 @@ use kube::{
     Api, Client,
     core::{ApiResource, DynamicObject},
 };
-use muster_core::id::JobUid;
 use tokio::{sync::mpsc, time::sleep};
 
 pub(super) use self::flavors::{Flavors, Unplaced};
@@ -32,12 +31,13 @@ use self::{
     controller::Controller,
     object::{GROUP, KIND, PLURAL, Seen},
 };
-use super::{JOB_UID, model::Model};
+use super::model::Model;
 use crate::{
     handle::{Handle, NoAnswer},
     kubernetes::{
         desk::Desk,
         follow::{About, Follower, News, Reader},
+        owner::{JOB_UID, JobKey},
         server::Server,
         versions::Group,
     },
@@ -61,7 +61,7 @@ enum Told {
     Version(&'static str),
     /// The cluster has none that is known here.
     Absent(String),
-    News(News<JobUid, Box<Seen>>),
+    News(News<JobKey, Box<Seen>>),
 }
 
 /// Keeps the Workloads of all jobs until it is dropped.
@@ -125,7 +125,7 @@ struct Telling(mpsc::Sender<Told>);
 
 impl Reader for Telling {
     type Object = DynamicObject;
-    type Key = JobUid;
+    type Key = JobKey;
     type Kept = Box<Seen>;
 
     /// As many as MusterJob objects.
@@ -146,12 +146,12 @@ impl Reader for Telling {
         }
     }
 
-    fn keep(object: DynamicObject) -> Option<(JobUid, Box<Seen>)> {
+    fn keep(object: DynamicObject) -> Option<(JobKey, Box<Seen>)> {
         let seen = Seen::of(serde_json::to_value(object).ok()?)?;
-        Some((seen.uid.clone(), Box::new(seen)))
+        Some((seen.key.clone(), Box::new(seen)))
     }
 
-    async fn tell(&mut self, news: News<JobUid, Box<Seen>>) -> Result<(), NoAnswer> {
+    async fn tell(&mut self, news: News<JobKey, Box<Seen>>) -> Result<(), NoAnswer> {
         let told = Told::News(news);
         self.0.send(told).await.map_err(|_| NoAnswer::Ended)
     }

@@ -2,42 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::{
-    api::core::v1::{ContainerState, NodeSelectorRequirement, Pod, PodSpec, PodStatus},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+use k8s_openapi::api::core::v1::{
+    ContainerState, NodeSelectorRequirement, Pod, PodSpec, PodStatus,
 };
 use muster_core::{
     fleet::worker_pod::{PodStage, PodWait, WorkerPod},
-    id::{JobUid, NodeName, node_name_error},
-    spec::KIND,
+    id::{NodeName, node_name_error},
     time::Timestamp,
 };
 
-use crate::kubernetes::{access::GROUP, server::cut};
-
-/// The label by which worker pods are found. It has the uid of the MusterJob object.
-pub(in crate::kubernetes) const JOB_UID: &str = "muster.dev/job-uid";
-/// The label with the job's name, for people.
-pub(in crate::kubernetes) const JOB_NAME: &str = "muster.dev/job-name";
-
-/// The job of a worker pod: its label names the job, and a MusterJob object of that uid owns it.
-/// `None`: the pod is none.
-pub(in crate::kubernetes) fn is_worker(metadata: &ObjectMeta) -> Option<&str> {
-    owner(metadata).map(|owner| owner.uid.as_str())
-}
-
-/// The MusterJob object that owns an object with the label of its job, such as a worker pod.
-pub(in crate::kubernetes) fn owner(metadata: &ObjectMeta) -> Option<&OwnerReference> {
-    let job = metadata.labels.as_ref()?.get(JOB_UID)?;
-    let owns = |owner: &&OwnerReference| {
-        owner.controller == Some(true)
-            && owner.kind == KIND
-            && owner.api_version.split('/').next() == Some(GROUP)
-            && owner.uid == *job
-    };
-    let mut owners = metadata.owner_references.iter().flatten();
-    owners.find(owns)
-}
+use crate::kubernetes::{owner::Owner, server::cut};
 
 /// `None`: it is no worker pod, or Muster cannot have its name.
 pub(super) fn kept(object: Pod) -> Option<WorkerPod> {
@@ -46,7 +20,7 @@ pub(super) fn kept(object: Pod) -> Option<WorkerPod> {
         spec,
         status,
     } = object;
-    let job = is_worker(&metadata)?.to_owned();
+    let owner = Owner::of(&metadata)?;
     let avoids = spec.as_ref().map(avoids).unwrap_or_default();
     let host = spec.and_then(|spec| spec.node_name);
     let host = host.filter(|host| node_name_error(host).is_none());
@@ -61,10 +35,10 @@ pub(super) fn kept(object: Pod) -> Option<WorkerPod> {
     };
     let created = metadata.creation_timestamp.map(|at| at.0.as_microsecond());
     let pod = WorkerPod {
-        namespace: metadata.namespace?,
+        namespace: owner.job.namespace,
         name: metadata.name?,
         uid: metadata.uid?,
-        job: JobUid::from(job),
+        job: owner.uid,
         created: Timestamp(u64::try_from(created.unwrap_or_default()).unwrap_or_default()),
         host: host.map(NodeName::from),
         avoids,
@@ -144,6 +118,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kubernetes::owner::JOB_UID;
 
     fn read(spec: Value, status: Value) -> WorkerPod {
         let metadata = json!({
@@ -206,26 +181,5 @@ mod tests {
         );
         assert_eq!(said("Running", "PodInitializing", "PodInitializing"), None);
         assert_eq!(reason(json!({})), None);
-    }
-
-    #[test]
-    fn only_the_pod_of_a_job_object_is_a_worker() {
-        let owner = json!({ "apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "name": "digits", "uid": "u-1", "controller": true });
-        let with = |owner: &Value, label: &str| {
-            let metadata = json!({ "labels": { JOB_UID: label }, "ownerReferences": [owner] });
-            is_worker(&serde_json::from_value(metadata).unwrap()).is_some()
-        };
-        assert!(with(&owner, "u-1"));
-        assert!(!with(&owner, "u-2"));
-        for (field, value) in [
-            ("kind", json!("Job")),
-            ("apiVersion", json!("batch/v1")),
-            ("controller", json!(false)),
-        ] {
-            let mut other = owner.clone();
-            other[field] = value;
-            assert!(!with(&other, "u-1"), "{field}");
-        }
-        assert_eq!(is_worker(&ObjectMeta::default()), None);
     }
 }

@@ -14,10 +14,8 @@ use muster_core::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{
-    model::Site,
-    object::{JOB_NAME, JOB_UID},
-};
+use super::model::Site;
+use crate::kubernetes::owner::{JOB_NAME, JOB_UID};
 
 /// Names of containers and volumes that begin like this are Muster's.
 const OURS: &str = "muster-";

@@ -1,12 +1,16 @@
 //! The trust folder in a Secret, so that every coordinator has the same authority, join tokens and
-//! denials when it begins to decide. Commands change the folder of the pod in which they run. The
-//! coordinator that decides copies its folder into the Secret within a second.
+//! denials when it begins to decide. Commands change the folder of the pod in which they run, and wait until
+//! the change is copied. The coordinator that decides looks every second, and copies what a call of its own
+//! has changed before it answers that call.
 
 use std::{path::PathBuf, time::Duration};
 
 use kube::Config;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -21,6 +25,28 @@ const KEY: &str = "trust.json.gz";
 
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a call waits for its change to be in the Secret. A holder is sure of its Lease for less.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Calls that wait for that. More wait for room.
+const WAITING: usize = 64;
+
+/// Has the folder copied now.
+#[derive(Clone, Debug)]
+pub(crate) struct Keeper(mpsc::Sender<oneshot::Sender<bool>>);
+
+impl Keeper {
+    /// Waits until the Secret has what the folder has now. `false`: it may not have it.
+    pub(crate) async fn keep(&self) -> bool {
+        let (kept, is_kept) = oneshot::channel();
+        let asked = async {
+            self.0.send(kept).await.ok()?;
+            is_kept.await.ok()
+        };
+        timeout(WAIT, asked).await.ok().flatten() == Some(true)
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
@@ -41,12 +67,17 @@ pub struct SharedTrust {
     state_dir: PathBuf,
     /// The Secret's version and what it holds.
     known: Option<(String, Contents)>,
+    asks: mpsc::Sender<oneshot::Sender<bool>>,
+    asked: mpsc::Receiver<oneshot::Sender<bool>>,
 }
 
 impl SharedTrust {
     /// Copies the Secret into the state directory. Without a Secret the folder there stays as it is.
     pub async fn fetch(configuration: &Config, state_dir: PathBuf) -> Result<Self, SharedError> {
+        let (asks, asked) = mpsc::channel(WAITING);
         let mut shared = Self {
+            asks,
+            asked,
             server: Server::of(configuration)?,
             namespace: configuration.default_namespace.clone(),
             state_dir,
@@ -59,8 +90,13 @@ impl SharedTrust {
         };
         let contents = contents(&found)?;
         trust::replace(&shared.state_dir, &contents)?;
+        trust::note_shared(&shared.state_dir, &contents)?;
         shared.known = Some((version(&found), contents));
         Ok(shared)
+    }
+
+    pub(crate) fn keeper(&self) -> Keeper {
+        Keeper(self.asks.clone())
     }
 
     /// Writes the folder to the Secret if it has changed.
@@ -83,6 +119,7 @@ impl SharedTrust {
         };
         match stored {
             Ok(stored) => {
+                trust::note_shared(&self.state_dir, &contents)?;
                 self.known = Some((version(&stored), contents));
                 Ok(())
             }
@@ -105,6 +142,9 @@ impl SharedTrust {
         };
         let known = self.known.as_ref().map(|(_, known)| known);
         if is_of_this_process(&contents, ours, known) {
+            if let Err(why) = trust::note_shared(&self.state_dir, &contents) {
+                return warn!("{why}");
+            }
             self.known = Some((version(&found), contents));
         }
     }
@@ -112,8 +152,23 @@ impl SharedTrust {
     /// Copies each change of the folder into the Secret, until the shutdown.
     pub(crate) async fn follow(mut self, shutdown: CancellationToken) {
         let mut told = false;
-        while shutdown.run_until_cancelled(sleep(LOOK)).await.is_some() {
-            match self.keep().await {
+        loop {
+            let mut waiting = Vec::new();
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = sleep(LOOK) => {}
+                Some(first) = self.asked.recv() => waiting.push(first),
+            }
+            // One write is enough for all that have changed the folder by now.
+            while let Ok(more) = self.asked.try_recv() {
+                waiting.push(more);
+            }
+            let kept = self.keep().await;
+            for one in waiting {
+                // Whoever has given up needs no answer.
+                let _ = one.send(kept.is_ok());
+            }
+            match kept {
                 Ok(()) if told => {
                     info!("the Secret {NAME} has all changes of the trust folder again");
                     told = false;

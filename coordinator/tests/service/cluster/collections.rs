@@ -34,6 +34,19 @@ pub(super) const KINDS: [&str; 16] = [
 /// By resource, namespace and name.
 pub(super) type Collections = BTreeMap<(&'static str, String, String), Value>;
 
+/// Whether an object is of the group that is asked. Two schedulers have kinds of one plural.
+pub(super) fn is_of_group(object: &Value, path: &str) -> bool {
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    let is_group = |group: &str| {
+        let asked = format!("/apis/{group}/");
+        path.starts_with(&asked)
+    };
+    match version.split_once('/') {
+        Some((group, _)) if object["kind"] == "PodGroup" => is_group(group),
+        _ => true,
+    }
+}
+
 /// The namespace, the name and the subresource in `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME/PART`.
 fn place(what: &str, path: &str) -> (String, String, String) {
     let parts: Vec<&str> = path.split('/').collect();
@@ -76,6 +89,19 @@ impl State {
             }
             None => drop(self.collect(key, object, "DELETED")),
         }
+    }
+
+    /// Whether one of this kind was ever deleted.
+    pub(crate) fn was_deleted(&self, what: &str) -> bool {
+        let mut all = self.log.iter();
+        all.any(|(_, of, event)| *of == what && event["type"] == "DELETED")
+    }
+
+    /// Somebody makes an object of any namespace.
+    pub(crate) fn put_object(&mut self, what: &'static str, object: Value) {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap().to_owned();
+        let key = (what, text("namespace"), text("name"));
+        self.collect(key, object, "ADDED");
     }
 
     /// Somebody makes an object that belongs to no namespace.
@@ -130,6 +156,7 @@ impl State {
         let from: u64 = from.and_then(|text| text.parse().ok()).unwrap_or_default();
         let key = (what, namespace, name);
         let there = self.collections.get(&key).cloned();
+        let there = there.filter(|object| is_of_group(object, &asked.path));
         if self.not_installed.contains(what) {
             let why = "the server could not find the requested resource";
             return failure(404, "NotFound", why);
@@ -146,7 +173,8 @@ impl State {
                     assert_eq!(asked.query["labelSelector"], "muster.dev%2Fjob-uid");
                 }
                 let version = self.version.to_string();
-                let items = self.all_of(what);
+                let mut items = self.all_of(what);
+                items.retain(|object| is_of_group(object, &asked.path));
                 let list = json!({ "metadata": { "resourceVersion": version }, "items": items });
                 Answer::Whole(200, list)
             }

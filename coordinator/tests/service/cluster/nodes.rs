@@ -11,6 +11,7 @@ use tokio::{
 
 use super::{
     State,
+    collections::is_of_group,
     wire::{Answer, Asked, failure},
 };
 
@@ -198,7 +199,13 @@ impl State {
     }
 
     /// What a watch hears next, and whether it ends after that.
-    fn news(&self, what: &str, from: u64, seen: &mut u64, cuts: u64) -> (Vec<Value>, bool) {
+    fn news(
+        &self,
+        (what, path): (&str, &str),
+        from: u64,
+        seen: &mut u64,
+        cuts: u64,
+    ) -> (Vec<Value>, bool) {
         let gone = from < self.oldest && self.cuts == cuts;
         let expired = match failure(410, "Expired", EXPIRED) {
             Answer::Whole(_, status) => json!({ "type": "ERROR", "object": status }),
@@ -207,6 +214,7 @@ impl State {
         let new = self.log.iter();
         let new = new.filter(|(version, of, _)| *version > *seen && *of == what && !gone);
         let lines = gone.then_some(expired).into_iter();
+        let new = new.filter(|(_, _, event)| is_of_group(&event["object"], path));
         let new = new.map(|(_, _, event)| event.clone());
         let lines: Vec<Value> = lines.chain(new).collect();
         *seen = self.version;
@@ -236,14 +244,17 @@ pub(super) async fn follow(
     stream: &mut TcpStream,
     state: &std::sync::Mutex<State>,
     changes: &mut watch::Receiver<u64>,
-    (what, from, cuts): (&str, u64, u64),
+    (what, path, from, cuts): (&str, &str, u64, u64),
 ) -> Option<()> {
     let head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n";
     stream.write_all(head).await.ok()?;
     let mut seen = from;
     loop {
         changes.borrow_and_update();
-        let (lines, over) = state.lock().unwrap().news(what, from, &mut seen, cuts);
+        let (lines, over) = state
+            .lock()
+            .unwrap()
+            .news((what, path), from, &mut seen, cuts);
         // The events at the end of a watch that is cut are lost.
         if over && lines.iter().all(|line| line["type"] != "ERROR") {
             return None;

@@ -48,6 +48,11 @@ impl State {
         self.set_pod(place, pod, "MODIFIED");
     }
 
+    /// Somebody makes a pod.
+    pub(crate) fn add_pod(&mut self, namespace: &str, name: &str, pod: Value) {
+        self.set_pod((namespace.into(), name.into()), pod, "ADDED");
+    }
+
     /// Its containers have ended, and it goes.
     pub(crate) fn drop_pod(&mut self, namespace: &str, name: &str) {
         let place = (namespace.to_owned(), name.to_owned());

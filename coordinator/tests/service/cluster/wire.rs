@@ -124,7 +124,8 @@ pub(super) async fn serve(
     }
     match answer {
         Answer::Watch { what, from, cuts } => {
-            nodes::follow(&mut stream, &state, &mut changes, (what, from, cuts)).await
+            let watch = (what, asked.path.as_str(), from, cuts);
+            nodes::follow(&mut stream, &state, &mut changes, watch).await
         }
         Answer::Whole(code, body) => {
             let body = match fault {

@@ -15,7 +15,7 @@ use crate::{
     kubernetes::{
         follow::{About, BUILT_IN, Follower, News, Reader},
         gang,
-        pods::JOB_UID,
+        owner::JOB_UID,
         server::Server,
     },
 };

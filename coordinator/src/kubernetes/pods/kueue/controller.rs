@@ -33,6 +33,7 @@ use crate::{
         attempts::Attempts,
         desk::{Counts, Desk, Placement, Places, Standing},
         follow::News,
+        owner::JobKey,
         pace::Pace,
         pods::{
             model::{Model, NoSite},
@@ -64,7 +65,7 @@ pub(super) struct Controller {
     /// The version of the Workloads.
     version: &'static str,
     /// `None`: they were not read yet.
-    known: Option<BTreeMap<JobUid, Box<Seen>>>,
+    known: Option<BTreeMap<JobKey, Box<Seen>>>,
     /// Why nothing is known of them.
     unreadable: Option<String>,
     /// The uids of Workloads that are gone. An answer that comes late must not bring one back.
@@ -171,7 +172,7 @@ impl Controller {
             }
             Told::News(News::Applied(job, seen)) => {
                 self.know(seen);
-                self.waiting.insert(job);
+                self.waiting.insert(job.uid);
             }
             Told::News(News::Deleted(job, last)) => {
                 if self.gone.len() >= GONE_MAX {
@@ -185,7 +186,7 @@ impl Controller {
                 {
                     known.remove(&job);
                 }
-                self.waiting.insert(job);
+                self.waiting.insert(job.uid);
             }
             // The log has it. Until a new list comes, the objects as known count.
             Told::News(News::Unreadable(why)) => {
@@ -202,9 +203,9 @@ impl Controller {
         if self.gone.contains(&seen.own_uid) {
             return;
         }
-        let there = known.get(&seen.uid);
+        let there = known.get(&seen.key);
         if !there.is_some_and(|there| seen.is_older_than(there)) {
-            known.insert(seen.uid.clone(), seen);
+            known.insert(seen.key.clone(), seen);
         }
     }
 
@@ -265,11 +266,12 @@ impl Controller {
             };
             return self.tell(uid, place.queue.is_some(), admission, Placement::default());
         };
-        let seen = known.get(uid);
+        let key = JobKey::new(&job.name, uid);
+        let seen = known.get(&key);
         let counts = self.counts.borrow();
         let pods = counts
             .as_ref()
-            .map(|counts| counts.get(uid).copied().unwrap_or(0));
+            .map(|counts| counts.get(&key).copied().unwrap_or(0));
         drop(counts);
         let queued = Queued {
             job,

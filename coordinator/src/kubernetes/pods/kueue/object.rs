@@ -8,14 +8,17 @@ use muster_core::{
         job::JobRecord,
         queue::{Asks, Said, Step, Workload},
     },
-    id::{JobName, JobUid},
+    id::JobName,
     spec::{self, API_VERSION},
     time::Timestamp,
 };
 use serde_json::{Value, json};
 
-use super::super::{JOB_NAME, JOB_UID, owner};
-use crate::kubernetes::{desk::Placement, stamp::time};
+use crate::kubernetes::{
+    desk::Placement,
+    owner::{JOB_NAME, JOB_UID, JobKey, Owner},
+    stamp::time,
+};
 
 pub(super) const GROUP: &str = "kueue.x-k8s.io";
 pub(super) const KIND: &str = "Workload";
@@ -33,9 +36,8 @@ const MESSAGE_MAX: usize = 1_024;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) workload: Workload,
-    /// The MusterJob object that owns it.
-    pub(super) job: JobName,
-    pub(super) uid: JobUid,
+    /// The job that it is of, as it says.
+    pub(super) key: JobKey,
     pub(super) name: String,
     /// Its own uid.
     pub(super) own_uid: String,
@@ -49,16 +51,11 @@ impl Seen {
     /// `None`: no MusterJob object owns it.
     pub(super) fn of(object: Value) -> Option<Self> {
         let metadata = serde_json::from_value(object["metadata"].clone()).ok()?;
-        let owner = owner(&metadata)?;
-        let (job, uid) = (owner.name.clone(), JobUid::from(owner.uid.clone()));
+        let owner = Owner::of(&metadata)?;
         let conditions = object["status"]["conditions"].as_array();
         Some(Self {
             workload: workload(&object, metadata.deletion_timestamp.is_some()),
-            job: JobName {
-                namespace: metadata.namespace?,
-                name: job,
-            },
-            uid,
+            key: owner.key(),
             name: metadata.name?,
             own_uid: metadata.uid?,
             version: metadata.resource_version.unwrap_or_default(),

@@ -1,4 +1,7 @@
-use muster_core::spec::{JobDocument, Metadata, SpecDocument};
+use muster_core::{
+    id::JobUid,
+    spec::{JobDocument, Metadata, SpecDocument},
+};
 
 use super::*;
 
@@ -85,7 +88,8 @@ fn a_workload_asks_for_whole_pods_and_is_the_job_s() {
         active: true,
         ..Workload::default()
     };
-    assert_eq!((read.workload, read.job), (expected, job().name));
+    let own = JobKey::new(&job().name, &job().uid);
+    assert_eq!((read.workload, read.key), (expected, own));
 }
 
 #[test]

@@ -237,6 +237,33 @@ pub struct PolicyOptions {
     )]
     pub jobs_max: usize,
 
+    /// How many of them one namespace may have, so that its users leave room for others.
+    #[arg(
+        long,
+        env = "MUSTER_NAMESPACE_JOBS_MAX",
+        value_name = "N",
+        default_value = "2000"
+    )]
+    pub namespace_jobs_max: usize,
+
+    /// How many jobs one namespace may submit in a second, once it has used up --submits-burst.
+    #[arg(
+        long,
+        env = "MUSTER_SUBMITS_PER_SECOND",
+        value_name = "N",
+        default_value = "10"
+    )]
+    pub submits_per_second: u32,
+
+    /// How many jobs one namespace may submit at once.
+    #[arg(
+        long,
+        env = "MUSTER_SUBMITS_BURST",
+        value_name = "N",
+        default_value = "500"
+    )]
+    pub submits_burst: u32,
+
     /// How many nodes are known, including those that are gone. At the limit, the node that has
     /// been gone longest makes room for a new one, if it may be forgotten.
     #[arg(
@@ -282,6 +309,15 @@ impl PolicyOptions {
         if self.jobs_max == 0 {
             return Err("--jobs-max: must be at least 1".into());
         }
+        for (flag, is_zero) in [
+            ("--namespace-jobs-max", self.namespace_jobs_max == 0),
+            ("--submits-per-second", self.submits_per_second == 0),
+            ("--submits-burst", self.submits_burst == 0),
+        ] {
+            if is_zero {
+                return Err(format!("{flag}: must be at least 1"));
+            }
+        }
         if self.nodes_max == 0 {
             return Err("--nodes-max: must be at least 1".into());
         }
@@ -304,6 +340,9 @@ impl PolicyOptions {
             mass_loss_percent: self.mass_loss_percent,
             mass_loss_hold: self.mass_loss_hold,
             jobs_max: self.jobs_max,
+            namespace_jobs_max: self.namespace_jobs_max,
+            submits_per_second: self.submits_per_second,
+            submits_burst: self.submits_burst,
             nodes_max: self.nodes_max,
             forget_after: self.forget_after,
             accept_store: self.accept_store,
@@ -362,6 +401,10 @@ mod tests {
         assert_eq!(
             refused(&["--jobs-max", "0"]),
             "--jobs-max: must be at least 1"
+        );
+        assert_eq!(
+            refused(&["--submits-burst", "0"]),
+            "--submits-burst: must be at least 1"
         );
     }
 }

@@ -485,6 +485,13 @@ struct Incident {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     restarted_ranks: Vec<u32>,
     collateral: Vec<String>,
+    /// How many more there were.
+    #[serde(skip_serializing_if = "is_zero")]
+    collateral_more: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, Serialize)]
@@ -528,6 +535,7 @@ impl From<v1::ExplainResponse> for Explanation {
                     rule: some(incident.rule),
                     restarted_ranks: incident.restarted_ranks,
                     collateral: incident.collateral,
+                    collateral_more: incident.collateral_more,
                 })
                 .collect(),
             lost: answer

@@ -178,7 +178,12 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
         }
     }
     if !incident.collateral.is_empty() {
-        rows.push(("collateral", plain(&incident.collateral.join(", "))));
+        let more = match incident.collateral_more {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let names = incident.collateral.join(", ");
+        rows.push(("collateral", plain(&format!("{names}{more}"))));
     }
     for (name, text) in rows {
         // Figures are right-aligned on the decimal point, words are left-aligned.

@@ -405,6 +405,7 @@ fn story() -> ExplainResponse {
                 culprit: "node-1".into(),
                 rule: "rule 1 (signal SIGKILL: restart, at most 2)".into(),
                 collateral: vec!["rank 1 on node-2".into(), "rank 2 on node-3".into()],
+                collateral_more: 4_031,
                 restarted_ranks: Vec::new(),
             },
         ],

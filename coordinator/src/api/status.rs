@@ -19,7 +19,9 @@ pub(crate) fn refused(refusal: &Refusal) -> Status {
         Refusal::JobExists { .. } => Code::AlreadyExists,
         Refusal::Invalid { .. } => Code::InvalidArgument,
         Refusal::Precondition(_) => Code::FailedPrecondition,
-        Refusal::TooMany { .. } => Code::ResourceExhausted,
+        Refusal::TooMany { .. } | Refusal::NamespaceFull { .. } | Refusal::TooOften { .. } => {
+            Code::ResourceExhausted
+        }
     };
     Status::new(code, refusal.to_string())
 }

@@ -134,6 +134,8 @@ fn child_that_serves_until_it_is_killed() {
         trust: None,
         policy: Policy {
             jobs_max: 100_000,
+            namespace_jobs_max: 100_000,
+            submits_per_second: 1_000_000,
             ..Policy::default()
         },
         min_term: Term(0),

@@ -14,6 +14,7 @@ use kube::{
     Api, Error, Resource,
     api::{ListParams, WatchEvent, WatchParams},
 };
+use muster_core::fleet::fair_share;
 use muster_runtime::{
     backoff::{Backoff, USEFUL, entropy},
     chain::chain,
@@ -72,12 +73,23 @@ pub(super) trait Reader: Send {
     const SELECTOR: Option<&'static str> = None;
     /// The longest pause between two attempts.
     const RETRY_MAX: Duration;
+    /// The bytes that all objects may take together. Above that, of some objects of the namespaces that
+    /// take most only the existence is kept.
+    const ROOM: usize = usize::MAX;
 
     /// What is read, for people.
     fn about(&self) -> About;
 
     /// What is kept of an object. `None`: it is not for this reader.
     fn keep(object: Self::Object) -> Option<(Self::Key, Self::Kept)>;
+
+    /// The namespace of an object, and the bytes that it takes of [`Reader::ROOM`].
+    fn takes<'a>(_: &'a Self::Key, _: &Self::Kept) -> (&'a str, usize) {
+        ("", 0)
+    }
+
+    /// Keeps no more of an object than that it exists.
+    fn shed(_: &mut Self::Kept) {}
 
     fn tell(
         &mut self,
@@ -98,6 +110,41 @@ pub(super) enum News<K, V> {
     Followed,
     /// The objects cannot be read, and why.
     Unreadable(String),
+}
+
+/// Sheds objects of the namespaces that take most, until all take no more than they may. Some room is
+/// left, so that not every new object begins this again. Returns how much they take now.
+pub(super) fn shed<R: Reader>(all: &mut BTreeMap<R::Key, R::Kept>) -> usize {
+    let mut takes: BTreeMap<String, usize> = BTreeMap::new();
+    for (key, kept) in all.iter() {
+        let (namespace, bytes) = R::takes(key, kept);
+        *takes.entry(namespace.to_owned()).or_default() += bytes;
+    }
+    let total = takes.values().sum();
+    if total <= R::ROOM {
+        return total;
+    }
+    let share = fair_share(takes.values().copied(), R::ROOM / 8 * 7);
+    let greedy: Vec<&str> = takes
+        .iter()
+        .filter_map(|(namespace, bytes)| (*bytes > share).then_some(namespace.as_str()))
+        .collect();
+    warn!(
+        "the objects of namespaces {} take too much room: some of them are refused until others are deleted",
+        greedy.join(", ")
+    );
+    let (mut taken, mut total): (BTreeMap<String, usize>, usize) = (BTreeMap::new(), 0);
+    for (key, kept) in all.iter_mut() {
+        let (namespace, bytes) = R::takes(key, kept);
+        let taken = taken.entry(namespace.to_owned()).or_default();
+        if *taken + bytes > share {
+            R::shed(kept);
+        } else {
+            *taken += bytes;
+            total += bytes;
+        }
+    }
+    total
 }
 
 /// Follows the objects of one kind.
@@ -175,7 +222,7 @@ impl<R: Reader> Follower<R> {
 
     /// Reads all objects, and returns the version to watch from.
     async fn list(&mut self) -> Result<String, Trouble> {
-        let (mut all, mut unnamed) = (BTreeMap::new(), 0_usize);
+        let (mut all, mut unnamed, mut taken) = (BTreeMap::new(), 0_usize, 0_usize);
         let mut parameters = ListParams::default().limit(R::PAGE);
         parameters.label_selector = R::SELECTOR.map(str::to_owned);
         loop {
@@ -185,9 +232,15 @@ impl<R: Reader> Follower<R> {
             let page = answer.map_err(|e| Trouble::api(self.about, "list", e))?;
             for object in page.items {
                 match R::keep(object) {
-                    Some((key, kept)) => drop(all.insert(key, kept)),
+                    Some((key, kept)) => {
+                        taken = taken.saturating_add(R::takes(&key, &kept).1);
+                        all.insert(key, kept);
+                    }
                     None => unnamed += 1,
                 }
+            }
+            if taken > R::ROOM {
+                taken = shed::<R>(&mut all);
             }
             if all.len() > R::MOST {
                 return Err(Trouble::TooMany {
@@ -346,5 +399,63 @@ impl Trouble {
             },
             _ => chain(self),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    struct Named;
+
+    impl Reader for Named {
+        type Object = ConfigMap;
+        type Key = (String, u32);
+        /// The bytes that an object takes.
+        type Kept = Option<usize>;
+
+        const MOST: usize = 100;
+        const PAGE: u32 = 10;
+        const RETRY_MAX: Duration = Duration::ZERO;
+        const ROOM: usize = 80;
+
+        fn about(&self) -> About {
+            unreachable!("nothing is read")
+        }
+
+        fn keep(_: ConfigMap) -> Option<(Self::Key, Self::Kept)> {
+            None
+        }
+
+        fn takes<'a>(key: &'a Self::Key, kept: &Self::Kept) -> (&'a str, usize) {
+            (&key.0, kept.unwrap_or(0))
+        }
+
+        fn shed(kept: &mut Self::Kept) {
+            *kept = None;
+        }
+
+        async fn tell(&mut self, _: News<Self::Key, Self::Kept>) -> Result<(), NoAnswer> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_namespace_with_many_objects_takes_no_room_from_others() {
+        let object = |namespace: &str, number: u32| ((namespace.to_owned(), number), Some(10));
+        let mut all: BTreeMap<_, _> = (0..50).map(|n| object("greedy", n)).collect();
+        all.extend((0..2).map(|n| object("modest", n)));
+        // 80 bytes, of which an eighth stays free: 20 for the one and 50 for the other.
+        assert_eq!(shed::<Named>(&mut all), 70);
+        let whole = |namespace: &str| {
+            let own = all.iter().filter(|((of, _), _)| of == namespace);
+            own.filter(|(_, kept)| kept.is_some()).count()
+        };
+        assert_eq!((whole("greedy"), whole("modest"), all.len()), (5, 2, 52));
+        let mut again = all.clone();
+        assert_eq!(shed::<Named>(&mut again), 70);
+        assert_eq!(again, all, "there is room");
     }
 }

@@ -12,10 +12,12 @@
 //! | `dependents` | what else an object owns: NetworkPolicies, PodDisruptionBudgets, PodGroups |
 //! | `deeds` | what is done about one object, with one question |
 //! | `controller` | the loop: news, steps, writes |
+//! | `doubt` | whether a list of all objects is believed |
 
 mod controller;
 mod deeds;
 mod dependents;
+mod doubt;
 mod events;
 mod object;
 mod status;
@@ -105,16 +107,18 @@ impl Jobs {
 }
 
 /// Hands objects to the controller.
-struct Telling(mpsc::Sender<News<JobName, Seen>>);
+pub(super) struct Telling(mpsc::Sender<News<JobName, Seen>>);
 
 impl Reader for Telling {
     type Object = MusterJob;
     type Key = JobName;
     type Kept = Seen;
 
-    /// Twice as many as the jobs that a coordinator keeps by default. At some 10 KiB they take
-    /// 200 MB.
-    const MOST: usize = 20_000;
+    /// As many as an etcd of the usual size holds with a spec of some KiB each. What is kept of each beyond
+    /// [`Reader::ROOM`] is less than 1 KiB.
+    const MOST: usize = 200_000;
+    /// 20,000 objects at some 10 KiB: twice as many as the jobs that a coordinator keeps by default.
+    const ROOM: usize = 200 << 20;
     /// Each may be as large as the API server takes, 1.5 MiB.
     const PAGE: u32 = 25;
     /// Users wait for their changes.
@@ -133,6 +137,18 @@ impl Reader for Telling {
     fn keep(object: MusterJob) -> Option<(JobName, Seen)> {
         let seen = Seen::of(object)?;
         Some((seen.object.name.clone(), seen))
+    }
+
+    fn takes<'a>(name: &'a JobName, seen: &Seen) -> (&'a str, usize) {
+        (&name.namespace, seen.bytes)
+    }
+
+    fn shed(seen: &mut Seen) {
+        let namespace = seen.object.name.namespace.clone();
+        seen.refuse(format!(
+            "the MusterJob objects of namespace {namespace} take more than their share of the coordinator's memory; delete some that are not \
+             needed, and then change this one or apply it anew"
+        ));
     }
 
     async fn tell(&mut self, news: News<JobName, Seen>) -> Result<(), NoAnswer> {

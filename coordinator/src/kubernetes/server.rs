@@ -172,8 +172,22 @@ impl Unanswered {
     pub(crate) fn may_be_done(&self) -> bool {
         match self {
             Self::Silent | Self::Unreachable(_) | Self::Malformed { .. } => true,
-            Self::Refused { code, .. } => *code >= 500,
+            Self::Refused { code, .. } => *code >= 500 && !self.is_too_large(),
             Self::Unknown | Self::Forbidden(_) | Self::Busy | Self::Exists(_) => false,
+        }
+    }
+
+    /// The object is larger than the API server takes, or than the etcd behind it does. To ask again is
+    /// in vain. Nothing was done.
+    pub(crate) fn is_too_large(&self) -> bool {
+        match self {
+            Self::Refused { code: 413, .. } => true,
+            // As etcd says it, and as the API server's client of etcd does, which sends no more than
+            // 2 MiB. Both come as an internal error.
+            Self::Refused { code, text } if *code >= 500 => {
+                text.contains("request is too large") || text.contains("message larger than max")
+            }
+            _ => false,
         }
     }
 

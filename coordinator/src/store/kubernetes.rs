@@ -14,6 +14,7 @@
 //! | `object` | a record as an object |
 //! | `records` | all records, and how a commit becomes writes |
 //! | `client` | the requests: reads, and writes that name a version |
+//! | `parts` | records that are larger than an object may be |
 //! | `story` | events, many in one object |
 //! | `reports` | nodes' reports, written between commits |
 //! | `shared` | the trust folder, in a Secret |
@@ -21,6 +22,7 @@
 mod client;
 mod lease;
 pub(crate) mod object;
+mod parts;
 mod records;
 mod reports;
 mod shared;
@@ -41,7 +43,7 @@ use muster_core::{
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use self::{client::Client, lease::Sure, records::Records, reports::Reports};
+use self::{client::Client, lease::Sure, parts::Parts, records::Records, reports::Reports};
 use super::{Lead, Leadership, Loaded, Store, StoreError};
 use crate::kubernetes::{KubernetesError, Server};
 
@@ -120,6 +122,7 @@ impl Candidate {
                         server: server.clone(),
                         namespace: configuration.default_namespace.clone(),
                         sure: sure.clone(),
+                        parts: Arc::new(Parts::default()),
                     };
                     let elector = lease::Elector {
                         server,
@@ -184,6 +187,7 @@ async fn serve(
         () = work => {}
         () = hold => {}
         () = reports.work(&client) => {}
+        () = client.parts.work(&client) => {}
     }
     reports.finish(&client).await;
     elector.release().await;

@@ -105,6 +105,12 @@ pub(crate) struct State {
     pub no_pods: Option<String>,
     pub config_maps: BTreeMap<(String, String), Value>,
     kept: kept::Kept,
+    /// The most bytes of a kept object, if it is less than etcd's usual 1.5 MiB.
+    pub object_max: Option<usize>,
+    /// Bytes of the largest object that was sent to be kept.
+    pub largest: usize,
+    /// The `creationTimestamp` of kept objects.
+    pub made_at: Option<String>,
     collections: collections::Collections,
     /// Kinds whose definitions are not there.
     pub not_installed: BTreeSet<&'static str>,

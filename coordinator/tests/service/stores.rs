@@ -10,7 +10,10 @@ use muster_coordinator::{
     },
 };
 use muster_core::{
-    fleet::{Change, NodeRecord},
+    fleet::{
+        Change, NodeRecord,
+        job::{JobRecord, Member},
+    },
     id::NodeEpoch,
 };
 use serde_json::json;
@@ -245,6 +248,125 @@ async fn ten_thousand_nodes_that_come_back_are_few_writes() {
     let (_store, loaded) = load(writer.store).await;
     let nodes = loaded.unwrap().fleet.nodes;
     assert!(nodes.len() == 1_000 && nodes.iter().all(|node| node.epoch == NodeEpoch(2)));
+}
+
+/// A job of the largest size, on nodes of eight GPUs, whose generation is replaced.
+fn of_4096_nodes(number: u64) -> JobRecord {
+    let mut random = number;
+    let mut id = || {
+        let mut word = || {
+            // A step of splitmix64: nothing in these names repeats, as in real ones.
+            random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (random ^ (random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ (mixed >> 31)
+        };
+        uuid::Uuid::from_u64_pair(word(), word()).to_string()
+    };
+    let members: Vec<Member> = (0..4_096u16)
+        .map(|n| Member {
+            node: format!("gpu-{n:04}").into(),
+            boot_id: id(),
+            gpus: (0..8).map(|_| format!("GPU-{}", id())).collect(),
+            addresses: vec![std::net::Ipv4Addr::from(0x0a00_0000 + u32::from(n)).into()],
+            seats: Vec::new(),
+        })
+        .collect();
+    let generation = |number: u64| {
+        let (members, nobody) = (json!(members), json!([]));
+        let value = json!({
+            "number": number, "cause": "NodeLost", "members": members, "procPerNode": 8,
+            "restartCount": 0, "storeHost": "gpu-0000", "store": null, "rendezvous": "r",
+            "opened": 0, "started": true, "startedAt": null, "previousGrace": "0s",
+            "stopping": null, "dead": nobody,
+        });
+        serde_json::from_value(value).unwrap()
+    };
+    let mut record = job(number);
+    record.retiring = vec![generation(1)];
+    record.current = Some(generation(2));
+    record
+}
+
+/// No job is too large for etcd: its record has parts, which are made before it and deleted after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_larger_than_an_object_is_stored_in_parts() {
+    let cluster = Cluster::start().await;
+    cluster.change(|state| state.made_at = Some("2026-01-01T00:00:00Z".into()));
+    let configuration = cluster.configuration();
+    let writer = with_a_job(store_for(&configuration, "first", LONG).await).await;
+    let parts = |state: &State| state.kept_names("musterrecords", "part-");
+    let large = of_4096_nodes(2);
+    let (writer, done) = commit(writer, vec![put(large.clone())]).await;
+    done.unwrap();
+    let (first, largest) = cluster.change(|state| (parts(state), state.largest));
+    println!("{} parts, the largest object {largest} bytes", first.len());
+    assert!(first.len() >= 2 && largest < 1 << 20, "{largest} bytes");
+
+    // Written again, it has other parts, and those before are deleted.
+    let again = JobRecord {
+        message: "again".into(),
+        ..large
+    };
+    let (writer, done) = commit(writer, vec![put(again.clone())]).await;
+    done.unwrap();
+    let others = |state: &State| parts(state).is_disjoint(&first);
+    cluster.until(others).await;
+    let (store, loaded) = load(writer.store).await;
+    assert_eq!(loaded.unwrap().fleet.jobs, [job(1), again.clone()]);
+    blocking(move || drop(store)).await;
+
+    // A part that nobody names was left by a coordinator that died.
+    let orphan = json!({ "metadata": { "name": "part-orphan" }, "spec": { "about": "Part", "of": "orphan", "data": "" } });
+    cluster.change(|state| {
+        let name = parts(state).pop_first().unwrap();
+        state.keep_copy("musterrecords", &name, orphan);
+    });
+    let (store, loaded) = load(store_for(&configuration, "second", LONG).await).await;
+    let loaded = loaded.unwrap();
+    assert_eq!(loaded.fleet.jobs, [job(1), again.clone()]);
+    cluster
+        .until(|state| !parts(state).contains("part-orphan"))
+        .await;
+
+    // The job is deleted with its parts.
+    let writer = blocking(move || Writer::new(store)).await;
+    let (_writer, done) = commit(writer, vec![Change::DeleteJob(again.uid.clone())]).await;
+    done.unwrap();
+    cluster.until(|state| parts(state).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_api_server_that_takes_less_gets_smaller_parts() {
+    let cluster = Cluster::start().await;
+    cluster.change(|state| state.object_max = Some(200 << 10));
+    let writer = with_a_job(store_for(&cluster.configuration(), "first", LONG).await).await;
+    let large = of_4096_nodes(2);
+    let (writer, done) = commit(writer, vec![put(large.clone())]).await;
+    done.unwrap();
+    let (_store, loaded) = load(writer.store).await;
+    assert_eq!(loaded.unwrap().fleet.jobs, [job(1), large]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_without_one_of_its_parts_is_refused() {
+    let cluster = Cluster::start().await;
+    let writer = with_a_job(store_for(&cluster.configuration(), "first", LONG).await).await;
+    let (writer, done) = commit(writer, vec![put(of_4096_nodes(2))]).await;
+    done.unwrap();
+    cluster.change(|state| {
+        let name = state
+            .kept_names("musterrecords", "part-")
+            .pop_first()
+            .unwrap();
+        state.meddle("musterrecords", &name, None);
+    });
+    let (_store, told) = load(writer.store).await;
+    let expected = format!(
+        "namespace muster-system: MusterRecord job-{} cannot be read by this build",
+        job(2).uid
+    );
+    assert_eq!(told.unwrap_err().to_string(), expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -133,12 +133,11 @@ impl JobTurn<'_> {
         doubted: Timestamp,
     ) {
         let job = &mut *self.job;
-        job.open_incident(Incident {
+        let mut incident = Incident {
             cause: blame.cause,
             message: blame.message.clone(),
             charged: blame.charged,
             culprit: blame.culprit.clone(),
-            collateral: blame.collateral.clone(),
             from: Some(generation.number),
             from_nodes: generation.size(),
             detected_at: doubted,
@@ -146,7 +145,9 @@ impl JobTurn<'_> {
             node: blame.node.clone(),
             rule: ruling.map(Ruling::name),
             ..Incident::at(blame.event_at.min(doubted))
-        });
+        };
+        incident.add_collateral(blame.collateral.iter().cloned());
+        job.open_incident(incident);
         job.last_step = steps.last.or(job.last_step);
     }
 

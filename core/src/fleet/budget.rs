@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{
     fleet::{
         generation::Steps,
-        job::JobRecord,
+        job::{JobRecord, RestartsBefore},
         node_record::{Cordon, CordonedBy, NodeRecord},
         policy::Policy,
         rules::Ruling,
@@ -23,6 +23,16 @@ pub(crate) enum Restart {
     Spent(String),
 }
 
+/// The number of failures whose moments are kept. 1,000 of 17 bytes are in the record. A job that may fail
+/// more often within its window keeps the number of those before.
+const RESTARTS_KEPT: usize = 1_000;
+
+/// How many failures were charged to the job within its window.
+fn charged(record: &JobRecord) -> u32 {
+    let before = record.restarts_before.map_or(0, |before| before.count);
+    before.saturating_add(record.restarts.len() as u32)
+}
+
 /// Charges one failure to a job: to the rule that restarts it, if that has a limit of its own, or else
 /// to its `restartPolicy`.
 pub(crate) fn charge(
@@ -34,7 +44,7 @@ pub(crate) fn charge(
     forget_old(record, now);
     // Failures that the windows have forgotten do not count for the back-off either.
     let of_rules = record.rule_restarts.values().map(|spent| spent.count);
-    let known = of_rules.fold(record.restarts.len() as u32, u32::saturating_add);
+    let known = of_rules.fold(charged(record), u32::saturating_add);
     let in_row = record.failures_in_row.min(known);
     let own = ruling.and_then(|ruling| Some((ruling, ruling.rule.budget.as_ref()?)));
     match own {
@@ -43,7 +53,7 @@ pub(crate) fn charge(
                 record.spec.restart_policy.max_restarts,
                 record.spec.restart_policy.window,
             );
-            if record.restarts.len() >= max as usize {
+            if charged(record) >= max {
                 return Restart::Spent(format!(
                     "{} restarts in {} are all that restartPolicy allows",
                     max,
@@ -51,6 +61,11 @@ pub(crate) fn charge(
                 ));
             }
             record.restarts.push(now);
+            if record.restarts.len() > RESTARTS_KEPT {
+                let last = record.restarts.remove(0);
+                let count = record.restarts_before.map_or(0, |before| before.count) + 1;
+                record.restarts_before = Some(RestartsBefore { count, last });
+            }
         }
         Some((ruling, budget)) => {
             let spent = record.rule_restarts.entry(ruling.index).or_default();
@@ -71,6 +86,9 @@ pub(crate) fn charge(
 fn forget_old(record: &mut JobRecord, now: Timestamp) {
     let window = record.spec.restart_policy.window;
     record.restarts.retain(|at| now.since(*at) < window);
+    record.restarts_before = record
+        .restarts_before
+        .filter(|before| now.since(before.last) < window);
     for (index, spent) in &mut record.rule_restarts {
         let budget = record
             .spec
@@ -196,6 +214,30 @@ pub(super) mod tests {
             halt: None,
             marks: Vec::new(),
         }
+    }
+
+    #[test]
+    fn all_failures_in_the_window_count_and_few_are_kept() {
+        let mut record = crate::fleet::job::tests::record();
+        let (max, window) = (3_000, record.spec.restart_policy.window);
+        record.spec.restart_policy.max_restarts = max;
+        let policy = Policy::default();
+        for second in 0..u64::from(max) {
+            let now = Timestamp(second * 1_000_000);
+            let restart = charge(&mut record, None, &policy, now);
+            assert!(matches!(restart, Restart::At(_)), "{second}: {restart:?}");
+        }
+        assert_eq!(record.restarts.len(), RESTARTS_KEPT);
+        let now = Timestamp(u64::from(max) * 1_000_000);
+        let spent = charge(&mut record, None, &policy, now);
+        assert!(matches!(spent, Restart::Spent(_)), "{spent:?}");
+        // Those before are forgotten with the last of them.
+        let later = record.restarts_before.unwrap().last + window;
+        assert!(matches!(
+            charge(&mut record, None, &policy, later),
+            Restart::At(_)
+        ));
+        assert_eq!(record.restarts_before.map(|before| before.count), Some(1));
     }
 
     #[test]

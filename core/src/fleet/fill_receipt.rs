@@ -1,8 +1,6 @@
 //! Fills in a receipt as things happen: when the previous generation had stopped, and when the new
 //! ranks were started, found each other and made a step.
 
-use std::collections::BTreeSet;
-
 use crate::{
     fleet::{gather, generation, job_turn::JobTurn, receipt::Incident},
     run::RunReport,
@@ -39,15 +37,7 @@ impl JobTurn<'_> {
                 .iter()
                 .find(|generation| generation.number == from)
         {
-            let known: BTreeSet<&String> = incident
-                .culprit
-                .iter()
-                .chain(&incident.collateral)
-                .collect();
-            let fell = gather::ranks_that_lost_peers(self.nodes, self.uid, fell);
-            filled
-                .collateral
-                .extend(fell.into_iter().filter(|name| !known.contains(name)));
+            filled.add_collateral(gather::ranks_that_lost_peers(self.nodes, self.uid, fell));
         }
         if generation.started {
             if filled.launched_at.is_none() {

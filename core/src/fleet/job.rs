@@ -132,8 +132,11 @@ pub struct JobRecord {
     pub retiring: Vec<GenerationRecord>,
     /// The last generation number given out.
     pub last_generation: Generation,
-    /// Failures charged to the job within its window, newest last.
+    /// Failures charged to the job within its window, newest last, bounded by `RESTARTS_KEPT`.
     pub restarts: Vec<Timestamp>,
+    /// Those before them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts_before: Option<RestartsBefore>,
     /// The restarts that were charged to rules with a limit of their own, by their place in the list.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rule_restarts: BTreeMap<usize, RuleRestarts>,
@@ -177,7 +180,8 @@ pub struct JobRecord {
     /// Generations that are over, newest last: they tell where their logs are. They are bounded by
     /// `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`. The first generation that failed is kept.
     pub history: Vec<GenerationRecord>,
-    /// Every node that ever held a run of this job and may hold its logs.
+    /// Every node that ever held a run of this job and may hold its logs. Above `NODES_USED_MAX` those
+    /// that are not known any more are left out.
     pub nodes_used: BTreeSet<NodeName>,
     pub finished: Option<Timestamp>,
     /// What people were told of the world that its ranks form.
@@ -193,6 +197,15 @@ pub struct KnownStack {
     pub stack: Stack,
     /// The incarnation of the agent that reported it.
     pub incarnation: u64,
+}
+
+/// Failures charged to a job whose moments are not kept one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartsBefore {
+    pub count: u32,
+    /// When the last of them was. Until then all of them count.
+    pub last: Timestamp,
 }
 
 /// The restarts that one rule has allowed.
@@ -247,9 +260,13 @@ pub struct Ending {
 /// The number of generations that a job remembers, for `logs --previous` and `--generation`: the
 /// newest ones, and the first that failed.
 pub const HISTORY_MAX: usize = 10;
-/// The number of members in all remembered generations together. 1,024 members of about 100 bytes
-/// keep a record near 100 KiB.
+/// The number of members in all remembered generations together, if there is more than one. 1,024
+/// members of about 100 bytes keep a record near 100 KiB.
 pub const HISTORY_MEMBERS_MAX: usize = 1_024;
+
+/// How many nodes a job remembers that are not known any more. Twice the largest generation: a job in pods
+/// gets a new node for each pod.
+pub const NODES_USED_MAX: usize = 8_192;
 
 /// The number of receipts kept with a job. 100 of about 400 bytes stay far below a record of 64
 /// KiB.
@@ -384,6 +401,7 @@ impl JobRecord {
             retiring: Vec::new(),
             last_generation: Generation(0),
             restarts: Vec::new(),
+            restarts_before: None,
             rule_restarts: BTreeMap::new(),
             restart_count: 0,
             failures_in_row: 0,
@@ -458,6 +476,18 @@ impl JobRecord {
             .find(|g| g.number == number)
     }
 
+    /// Notes that these nodes get a run.
+    pub(crate) fn use_nodes<'a>(
+        &mut self,
+        nodes: impl Iterator<Item = &'a NodeName>,
+        is_known: impl Fn(&NodeName) -> bool,
+    ) {
+        self.nodes_used.extend(nodes.cloned());
+        if self.nodes_used.len() > NODES_USED_MAX {
+            self.nodes_used.retain(is_known);
+        }
+    }
+
     /// Takes the current generation out of service for good. It is retiring until every member is
     /// proven dead.
     pub(crate) fn retire_current(&mut self, stopping: Stopping) {
@@ -473,15 +503,33 @@ impl JobRecord {
             .into_iter()
             .partition(GenerationRecord::all_dead);
         self.retiring = alive;
+        if dead.is_empty() {
+            return;
+        }
         dead.iter_mut()
             .for_each(|generation| generation.keys.clear());
         self.history.extend(dead);
+        self.forget_details();
         let mut members: usize = self.history.iter().map(|g| g.members.len()).sum();
         while self.history.len() > HISTORY_MAX
             || (members > HISTORY_MEMBERS_MAX && self.history.len() > 1)
         {
             let oldest = usize::from(self.history.len() > 2 && self.keeps_first());
             members -= self.history.remove(oldest).members.len();
+        }
+    }
+
+    /// Forgets of the generations before the last that trained what matters only while their processes
+    /// may live. So the record has the details of one generation, and of the one that takes its place.
+    pub(crate) fn forget_details(&mut self) {
+        let Some(last) = self.trained_last().map(|generation| generation.number) else {
+            return;
+        };
+        for generation in self.retiring.iter_mut().chain(&mut self.history) {
+            if generation.number < last {
+                generation.members.forget_details(&generation.dead);
+                generation.peers = Vec::new();
+            }
         }
     }
 

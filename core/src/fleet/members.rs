@@ -8,7 +8,7 @@
 //! Each of the 1,000 nodes of a large job may cause a look at the job, and the job's record is
 //! copied whenever it may change. Neither may take 1,000 steps.
 
-use std::{borrow::Cow, fmt, net::IpAddr, ops::Deref, slice, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, fmt, net::IpAddr, ops::Deref, slice, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -51,6 +51,22 @@ impl Member {
     }
 }
 
+impl Member {
+    /// Forgets what matters only while its processes may live: the boot, the GPUs and the addresses.
+    /// They are nine tenths of a share's bytes.
+    fn forget_details(&mut self) {
+        (self.boot_id, self.gpus) = Default::default();
+        self.addresses = Vec::new();
+        self.seats
+            .iter_mut()
+            .for_each(|seat| seat.gpus = Vec::new());
+    }
+
+    fn has_details(&self) -> bool {
+        !self.boot_id.is_empty()
+    }
+}
+
 /// How many members these shares hold.
 pub(crate) fn size(gang: &[Member]) -> u32 {
     gang.iter().map(Member::size).sum()
@@ -79,6 +95,18 @@ impl Members {
             .binary_search_by(|rank| in_rank_order[*rank as usize].node.cmp(node))
             .ok()?;
         Some(by_name[at])
+    }
+
+    /// Forgets of these nodes what matters only while a member's processes may live.
+    pub(crate) fn forget_details(&mut self, dead: &BTreeSet<NodeName>) {
+        let is_due = |share: &&Member| share.has_details() && dead.contains(&share.node);
+        if !self.iter().any(|share| is_due(&share)) {
+            return;
+        }
+        let mut shares = self.to_vec();
+        let due = shares.iter_mut().filter(|share| is_due(&&**share));
+        due.for_each(Member::forget_details);
+        *self = shares.into();
     }
 
     /// How many members the generation has, over all nodes.

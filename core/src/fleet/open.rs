@@ -121,9 +121,10 @@ impl JobTurn<'_> {
         let number = job.last_generation.next();
         let (size, first) = (size(gang), job.incidents.is_empty());
         let cause = self.answer_incident(number, size);
-        let job = &mut *self.job;
-        job.nodes_used
-            .extend(gang.iter().map(|member| member.node.clone()));
+        let (job, nodes) = (&mut *self.job, &*self.nodes);
+        job.use_nodes(gang.iter().map(|member| &member.node), |name| {
+            nodes.get(name).is_some()
+        });
         job.last_generation = number;
         job.current = Some(GenerationRecord {
             number,

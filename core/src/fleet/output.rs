@@ -12,6 +12,7 @@ use crate::{
         view::{JobView, NodeView},
     },
     id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
+    period,
     run::Desired,
     time::Timestamp,
 };
@@ -99,4 +100,27 @@ pub enum Refusal {
     Precondition(String),
     #[error("{what}: at most {limit} are allowed; delete jobs that are over")]
     TooMany { what: &'static str, limit: usize },
+    /// Other namespaces still have room.
+    #[error(
+        "namespace {namespace} has {have} jobs, and one namespace may have {limit} (--namespace-jobs-max of the coordinator); {over} of them are \
+         over: delete those (muster delete job NAME), and give jobs ttlSecondsAfterFinished"
+    )]
+    NamespaceFull {
+        namespace: String,
+        have: usize,
+        /// How many of them are over.
+        over: usize,
+        limit: usize,
+    },
+    #[error(
+        "namespace {namespace} has submitted {burst} jobs at once, and may submit {per_second} in a second (--submits-per-second and \
+         --submits-burst of the coordinator); try again in {}", period::format(*again)
+    )]
+    TooOften {
+        namespace: String,
+        per_second: u32,
+        burst: u32,
+        /// After so long there is room for one.
+        again: Duration,
+    },
 }

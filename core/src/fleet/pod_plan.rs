@@ -7,8 +7,10 @@
 //! ended, none can.
 //!
 //! A job that already trains waits for its missing pods without limit. A job that waits for its
-//! minimum would keep what it has from others that wait too. So if one of its pods finds no host
-//! within [`GANG_TIMEOUT`], it gives back all that are not lost, and comes again later.
+//! minimum would keep what it has from others that wait too: nodes, and the quota of its namespace,
+//! which counts each pod. So if one of its pods cannot be made, or finds no host, or cannot begin there,
+//! within [`GANG_TIMEOUT`], it gives back all that are not lost, and comes again later. If none of them
+//! had a host, it comes again soon: only a quota can have kept others from anything.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,8 +25,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a job that has too few pods to begin may hold them while others find no host. It counts
-/// from the newest pod.
+/// How long a job that has too few pods to begin may hold them while others are missing, find no host or
+/// cannot begin. It counts from the newest pod, and from the moment at which pods began to be missing.
 pub const GANG_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// How long the containers of a job that is over may take to end by themselves, beyond the time
 /// that workers have to stop. Then their pods are deleted.
@@ -36,9 +38,20 @@ pub struct PodPlan {
     pub create: u32,
     pub delete: Vec<Unneeded>,
     /// The job gives its pods back: too few of them could be had. New ones are made after a while.
-    pub gives_back: bool,
+    pub gives_back: Option<GivesBack>,
+    /// The job has fewer pods than it needs to begin.
+    pub is_missing: bool,
     /// When to look at the job's pods again, if nothing changes before.
     pub look_at: Option<Timestamp>,
+}
+
+/// What a job gives back with its pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivesBack {
+    /// Room on hosts. Others may have waited for it.
+    Hosts,
+    /// No pod had a host.
+    Quota,
 }
 
 /// A pod that is not needed, and why, for the log.
@@ -112,12 +125,13 @@ impl PodState {
 }
 
 /// Plans the pods of this job. `hosts` says what is thought of each host, and `states` what
-/// is thought of each pod.
+/// is thought of each pod. `missing_since`: since when the plans before this one say that pods are missing.
 pub fn plan<'a>(
     job: &JobRecord,
     pods: impl IntoIterator<Item = &'a WorkerPod>,
     hosts: impl Fn(&NodeName) -> Host,
     states: impl Fn(&NodeName) -> PodState,
+    missing_since: Option<Timestamp>,
     now: Timestamp,
 ) -> PodPlan {
     let mut plan = PodPlan::default();
@@ -150,7 +164,9 @@ pub fn plan<'a>(
     // A lost pod does not count, so another is created. It is deleted with its job, or when the job is
     // suspended.
     pods.retain(|pod| states(&pod.node()) != PodState::Lost);
-    if !give_back(job, &pods, now, &mut plan) {
+    plan.is_missing = pods.len() < job.spec.min_replicas as usize;
+    let missing_since = plan.is_missing.then(|| missing_since.unwrap_or(now));
+    if !give_back(job, &pods, missing_since, now, &mut plan) {
         match_size(job, pods, &hosts, &states, &mut plan);
     }
     plan
@@ -195,13 +211,13 @@ fn match_size(
     plan: &mut PodPlan,
 ) {
     let wanted = job.replicas as usize;
-    // A generation that is too small grows only onto hosts that are fit, so the pods of members on
-    // other hosts do not count.
+    // A generation of another size, larger or smaller, is opened only on hosts that are fit. So the pods
+    // of members on other hosts do not count: without others the job could never have that size.
     let current = job.current.as_ref();
-    let is_short = current.is_some_and(|current| current.members.len() < wanted);
+    let changes = current.is_some_and(|current| current.members.len() != wanted);
     let is_no_place = |pod: &WorkerPod| {
         let is_unhealthy = states(&pod.node()) == PodState::Unhealthy;
-        is_unhealthy || (is_short && host_gets_no_work(pod, hosts))
+        is_unhealthy || (changes && host_gets_no_work(pod, hosts))
     };
     // A silent pod is not replaced, and no other one goes because it counts.
     let is_silent = |pod: &WorkerPod| states(&pod.node()) == PodState::LostWithMany;
@@ -246,33 +262,41 @@ fn after_the_end(job: &JobRecord, pods: &[&WorkerPod], now: Timestamp, plan: &mu
 }
 
 /// Whether the job gives its pods back, because for too long it had too few to begin.
-fn give_back(job: &JobRecord, pods: &[&WorkerPod], now: Timestamp, plan: &mut PodPlan) -> bool {
-    let held = pods.iter().any(|pod| pod.host.is_some());
+fn give_back(
+    job: &JobRecord,
+    pods: &[&WorkerPod],
+    missing_since: Option<Timestamp>,
+    now: Timestamp,
+    plan: &mut PodPlan,
+) -> bool {
     let running = pods
         .iter()
         .filter(|pod| pod.stage == PodStage::Running)
         .count();
     let has_begun = job.current.is_some() || job.unproven_generations().next().is_some();
-    let lacks = running < job.spec.min_replicas as usize;
-    // Pods with a host come up by themselves, however long their images take.
-    let is_unscheduled = pods
-        .iter()
-        .any(|pod| pod.stage == PodStage::Waiting && pod.host.is_none());
-    if has_begun || !lacks || !held || !is_unscheduled {
+    let least = job.spec.min_replicas as usize;
+    // What is missing was asked for and refused, or ends again and again. Pods with a host come up by
+    // themselves, however long their images take, unless the cluster says that something is wrong.
+    let is_stuck = plan.is_missing || pods.iter().any(|pod| pod.cannot_begin());
+    if has_begun || running >= least || !is_stuck {
         return false;
     }
-    // Each new pod starts the time anew.
+    // Each new pod starts the time anew. A pod that has trained for long may be the only one left of a
+    // job, and it stays while the others are made.
     let Some(newest) = pods.iter().map(|pod| pod.created).max() else {
         return false;
     };
-    let until = newest + GANG_TIMEOUT;
+    let until = missing_since.map_or(newest, |since| newest.max(since)) + GANG_TIMEOUT;
     if now < until {
         plan.look_at = Some(until);
         return false;
     }
     let all = pods.iter();
     all.for_each(|pod| plan.delete_pod(pod, "too few pods of the job could be had"));
-    plan.gives_back = true;
+    plan.gives_back = Some(match pods.iter().any(|pod| pod.host.is_some()) {
+        true => GivesBack::Hosts,
+        false => GivesBack::Quota,
+    });
     true
 }
 

@@ -61,6 +61,8 @@ pub struct PodWork {
     deleting: BTreeMap<String, Deleting>,
     /// When each pod was seen first, by uid.
     first_seen: BTreeMap<String, Timestamp>,
+    /// Since when the job has fewer pods than it needs to begin.
+    missing_since: Option<Timestamp>,
     pauses: Pauses,
 }
 
@@ -141,10 +143,13 @@ impl PodWork {
         random: u64,
     ) -> NextWork {
         let pods: Vec<WorkerPod> = self.watched().collect();
-        let plan = plan(job, &pods, hosts, state, now);
+        let plan = plan(job, &pods, hosts, state, self.missing_since, now);
+        let since = self.missing_since.unwrap_or(now);
+        self.missing_since = plan.is_missing.then_some(since);
         self.pauses.see(job);
         self.forget_expired(now);
-        let gives_back = plan.gives_back && self.pauses.give_back(now, random);
+        let gives = plan.gives_back;
+        let gives_back = gives.is_some_and(|what| self.pauses.give_back(what, now, random));
 
         let to_announce = self.to_announce(&plan.delete);
         // A job that is over gets no new generation, so the fleet need not be told.

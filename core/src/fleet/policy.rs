@@ -55,6 +55,11 @@ pub struct Policy {
     /// When to try again to delete a job by itself that could not be deleted.
     pub delete_again: Duration,
     pub jobs_max: usize,
+    /// How many of them one namespace may have.
+    pub namespace_jobs_max: usize,
+    /// The rate at which one namespace may submit jobs, and how many it may submit at once.
+    pub submits_per_second: u32,
+    pub submits_burst: u32,
     /// How many nodes may be known, including those that are gone.
     pub nodes_max: usize,
     /// A node that has been gone for this long is forgotten, if no job may still run there.
@@ -120,6 +125,12 @@ impl Default for Policy {
             end_shown: Duration::from_secs(5),
             delete_again: Duration::from_secs(60),
             jobs_max: 10_000,
+            // Five namespaces have to be full before another one finds no room.
+            namespace_jobs_max: 2_000,
+            // An API server takes some 100 commits a second, so ten namespaces may do their worst. A burst
+            // is what a matrix of CI submits at once.
+            submits_per_second: 10,
+            submits_burst: 500,
             // Twice the largest fleet with which Muster was measured.
             nodes_max: 20_000,
             // A person who looks on the next day still finds the node.

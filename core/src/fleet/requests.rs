@@ -95,12 +95,6 @@ impl Fleet {
                 existed: true,
             });
         }
-        if self.jobs.len() >= self.policy.jobs_max {
-            return Err(Refusal::TooMany {
-                what: "jobs",
-                limit: self.policy.jobs_max,
-            });
-        }
         if self.tombstones.iter().any(|known| known.run.job == uid) {
             // Only a MusterJob object can submit the same uid twice. Nodes may have obeyed generations
             // of the deleted job with this uid.
@@ -109,6 +103,7 @@ impl Fleet {
             );
             return Err(Refusal::Precondition(message));
         }
+        self.has_share(&name, validate_only, scratch.now)?;
         if validate_only {
             let view = crate::fleet::view::job(&record, &self.nodes);
             return Ok(Reply::Complete(Answer::Job {

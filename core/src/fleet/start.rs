@@ -38,6 +38,7 @@ impl JobTurn<'_> {
         generation.keys = keys;
         let number = generation.number;
         job.first_started.get_or_insert(self.now);
+        job.forget_details();
         // By now every previous generation is inert.
         let incident = job.incidents.last_mut();
         let incident = incident.filter(|one| one.to == Some(number) && one.from.is_some());

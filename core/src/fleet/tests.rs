@@ -31,6 +31,7 @@ mod joining;
 mod known;
 mod lifecycle;
 mod lifetime;
+mod limits;
 mod listening;
 mod member_restart;
 mod mixture;

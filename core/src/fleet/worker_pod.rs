@@ -48,7 +48,22 @@ pub struct PodWait {
     pub message: String,
 }
 
+impl PodWait {
+    /// Whether it says no more than that the containers are being made.
+    pub fn is_usual(&self) -> bool {
+        ["PodInitializing", "ContainerCreating"].contains(&&*self.reason)
+    }
+}
+
 impl WorkerPod {
+    /// Whether it waits for something that does not come by itself: it has no host, or the cluster says
+    /// what is wrong, such as a missing image.
+    pub fn cannot_begin(&self) -> bool {
+        let is_odd = |wait: &PodWait| !wait.is_usual();
+        let lacks = self.host.is_none() || self.waits.as_ref().is_some_and(is_odd);
+        self.stage == PodStage::Waiting && lacks
+    }
+
     /// The name of the node that the pod is.
     pub fn node(&self) -> NodeName {
         node_of(&self.namespace, &self.name)

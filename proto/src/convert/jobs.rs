@@ -560,6 +560,7 @@ pub fn incident(incident: &Incident) -> v1::Incident {
         charged: charged_name(incident.charged).into(),
         culprit: incident.culprit.clone().unwrap_or_default(),
         collateral: incident.collateral.clone(),
+        collateral_more: incident.collateral_more,
         rule: incident.rule.clone().unwrap_or_default(),
         restarted_ranks: incident.restarted_ranks.clone(),
     }

@@ -31,8 +31,10 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
+    Telling,
     deeds::{Done, Failed, do_step, protect, sentence, write},
     dependents::{self, Dependents, Next, Told},
+    doubt::{DOUBT, is_doubtful},
     events,
     object::Seen,
     status::{self, Urgency},
@@ -43,7 +45,7 @@ use crate::{
     kubernetes::{
         attempts::Attempts,
         desk::{Desk, Standings},
-        follow::News,
+        follow::{News, Reader, shed},
         pace::Pace,
         server::Server,
         turns::next,
@@ -68,11 +70,6 @@ const WRITE_EVERY: Duration = Duration::from_millis(50);
 /// Writes reserved for changes that people wait for.
 const WRITES_RESERVED: u32 = 25;
 
-/// If a list lacks the objects of more jobs than this, and of more than half of all, the API server
-/// may be the wrong one, or an empty one. A person then has so much time.
-const MISSING_MAX: usize = 3;
-const DOUBT: Duration = Duration::from_secs(600);
-
 /// The longest wait for a moment that a plan names: clocks may be set.
 const LOOK_AGAIN: Duration = Duration::from_secs(3_600);
 
@@ -91,6 +88,8 @@ pub(super) struct Controller {
     /// The last revision of the board that was looked at.
     revision: u64,
     objects: BTreeMap<JobName, Seen>,
+    /// The bytes that they take, at most: what goes is not counted at once.
+    taken: usize,
     /// All objects were read once. Until then a job may have one that is not known.
     listed: bool,
     /// Until then no job is ended because it has no object.
@@ -168,6 +167,7 @@ impl Controller {
             desk,
             revision: 0,
             objects: BTreeMap::new(),
+            taken: 0,
             listed: false,
             doubt: None,
             works: BTreeMap::new(),
@@ -230,6 +230,7 @@ impl Controller {
                     .into_iter()
                     .map(|(name, seen)| (name, self.checked(seen)));
                 (self.objects, self.listed) = (all.collect(), true);
+                self.taken = shed::<Telling>(&mut self.objects);
                 self.list_places();
             }
             News::Applied(name, seen) => {
@@ -277,7 +278,7 @@ impl Controller {
     fn checked(&self, mut seen: Seen) -> Seen {
         if !self.makes_pods && seen.object.template.is_some() {
             let why = "spec.template: this coordinator makes no pods (--kubernetes-pods, manifests/components/worker-pods)";
-            seen.object.spec = Err(why.to_owned());
+            seen.refuse(why.to_owned());
         }
         seen
     }
@@ -291,7 +292,11 @@ impl Controller {
             if let Some(desk) = &self.desk {
                 desk.put(&seen.object.uid, seen.place());
             }
+            self.taken += seen.bytes;
             self.objects.insert(name.clone(), seen);
+            if self.taken > Telling::ROOM {
+                self.taken = shed::<Telling>(&mut self.objects);
+            }
         }
     }
 
@@ -580,20 +585,5 @@ impl Controller {
             warn!(job = %name, "MusterJob objects cannot be changed, their jobs go on: {why}");
             self.logged = Some(why);
         }
-    }
-}
-
-fn is_doubtful(missing: usize, owned: usize) -> bool {
-    missing > MISSING_MAX && missing * 2 > owned
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_without_most_of_the_objects_is_doubted() {
-        assert!(is_doubtful(4, 4) && is_doubtful(51, 100));
-        assert!(!is_doubtful(3, 3) && !is_doubtful(50, 100) && !is_doubtful(0, 0));
     }
 }

@@ -36,9 +36,13 @@ pub(super) const FINALIZER: &str = "muster.dev/coordinated-stop";
 /// The phases of a job that is over.
 const OVER: [&str; 3] = ["Succeeded", "Failed", "Cancelled"];
 
-/// Bytes of the largest spec that is kept, as JSON. Arguments and environment of a job may have
-/// 96 KiB together, and the schema bounds each of them alone.
+/// Bytes of the largest spec that is kept, as JSON, without its template. Arguments and environment of a
+/// job may have 96 KiB together, and the schema bounds each of them alone. The largest template, too: each
+/// pod of the job has it.
 const SPEC_MAX: usize = 256 << 10;
+
+/// Characters of the longest text that says what is wrong with a spec. It may repeat what the spec has.
+const WRONG_MAX: usize = 1_024;
 
 /// The object as the API server has it. Spec and status are read later, so that one bad object does
 /// not spoil a list.
@@ -92,6 +96,8 @@ pub(in crate::kubernetes) struct Seen {
     pub(super) generation: i64,
     pub(super) finalizers: Vec<String>,
     pub(super) status: Value,
+    /// The bytes of its spec and its template. Of a spec that is wrong nothing is kept.
+    pub(super) bytes: usize,
 }
 
 impl Seen {
@@ -130,13 +136,17 @@ impl Seen {
         if let Some((template, scheduler)) = template.as_mut().zip(group) {
             gang::join(template, scheduler, &dependents::name(&name, &uid));
         }
+        let (queue, own) = (queue.filter(|_| template.is_some()), spec.to_string().len());
+        let text = template.as_ref().map(Value::to_string);
+        let bytes = own + text.as_ref().map_or(0, String::len);
+        let spec = document(spec, own, template.as_ref(), text.as_deref())
+            .and_then(|document| asks.as_ref().map(|_| document).map_err(String::clone));
         let object = JobObject {
             name,
             uid,
-            spec: document(spec, template.as_ref())
-                .and_then(|document| asks.as_ref().map(|_| document).map_err(String::clone)),
-            queue: queue.filter(|_| template.is_some()),
-            template: template.map(|template| template.to_string()),
+            spec,
+            queue,
+            template: text,
             suspend,
             deleting: metadata.deletion_timestamp.is_some(),
             held: finalizers.iter().any(|name| name == FINALIZER),
@@ -144,13 +154,27 @@ impl Seen {
             ttl,
             asks: asks.unwrap_or_default(),
         };
-        Some(Self {
+        let mut seen = Self {
             object,
             version: metadata.resource_version.unwrap_or_default(),
             generation: metadata.generation.unwrap_or_default(),
             finalizers,
             status,
-        })
+            bytes,
+        };
+        if let Err(why) = &seen.object.spec {
+            let why = cut(why);
+            seen.refuse(why);
+        }
+        Some(seen)
+    }
+
+    /// Takes the spec for wrong, and keeps nothing of it: nothing is made of it, and it may be large.
+    pub(super) fn refuse(&mut self, why: String) {
+        let object = &mut self.object;
+        (object.spec, self.bytes) = (Err(why), 0);
+        // That there is one is still known.
+        object.template = object.template.take().map(|_| String::new());
     }
 
     /// Whether this state is older than the other. The versions of an object are numbers that
@@ -238,13 +262,20 @@ fn asked(
     })
 }
 
-/// The spec, or why that is no document. One that is too large is not kept.
-fn document(spec: Value, template: Option<&Value>) -> Result<SpecDocument, String> {
-    let bytes = spec.to_string().len();
-    if bytes > SPEC_MAX {
-        return Err(format!(
-            "spec: has {bytes} bytes; at most {SPEC_MAX} are allowed"
-        ));
+/// The spec, or why that is no document. `bytes`: its length as JSON. `text`: the template as JSON.
+fn document(
+    spec: Value,
+    bytes: usize,
+    template: Option<&Value>,
+    text: Option<&str>,
+) -> Result<SpecDocument, String> {
+    let template_bytes = text.map_or(0, str::len);
+    for (field, bytes) in [("spec", bytes), ("spec.template", template_bytes)] {
+        if bytes > SPEC_MAX {
+            return Err(format!(
+                "{field}: has {bytes} bytes; at most {SPEC_MAX} are allowed"
+            ));
+        }
     }
     let document: SpecDocument = serde_json::from_value(spec).map_err(|e| format!("spec: {e}"))?;
     if let Some(template) = template {
@@ -258,6 +289,14 @@ fn document(spec: Value, template: Option<&Value>) -> Result<SpecDocument, Strin
         check_template(template, gpus)?;
     }
     Ok(document)
+}
+
+fn cut(text: &str) -> String {
+    let mut cut: String = text.chars().take(WRONG_MAX).collect();
+    if cut.len() < text.len() {
+        cut.push_str("...");
+    }
+    cut
 }
 
 /// Since when the job is over, as the status says. `None`: it is not over.
@@ -309,6 +348,31 @@ mod tests {
         let mut odd = metadata();
         odd["uid"] = json!("../x");
         assert_eq!(read(json!({ "metadata": odd })), None);
+    }
+
+    #[test]
+    fn little_is_kept_of_an_object_that_is_refused() {
+        let long = "x".repeat(1 << 20);
+        let wrong = [
+            json!({ "replicas": long }),
+            json!({ "args": [long] }),
+            json!({ "template": { "metadata": { "annotations": { "a": long } } } }),
+            json!({ "replicas": "two", "template": { "metadata": { "annotations": { "a": long } } } }),
+        ];
+        for spec in wrong {
+            let has_template = spec["template"].is_object();
+            let seen = read(json!({ "metadata": metadata(), "spec": spec })).unwrap();
+            let why = seen.object.spec.unwrap_err();
+            assert!(why.len() < 1_100, "{} bytes", why.len());
+            let template = seen.object.template;
+            assert_eq!(template, has_template.then(String::new), "{why}");
+            assert_eq!(seen.bytes, 0);
+        }
+        let large = json!({ "template": { "metadata": { "annotations": { "a": long } } } });
+        let seen = read(json!({ "metadata": metadata(), "spec": large })).unwrap();
+        let why = seen.object.spec.unwrap_err();
+        let said = why.starts_with("spec.template: has ") && why.ends_with("262144 are allowed");
+        assert!(said, "{why}");
     }
 
     #[test]

@@ -106,9 +106,7 @@ fn waits(status: &PodStatus, stage: PodStage) -> Option<PodWait> {
         .filter_map(|container| state(container.state.as_ref()?))
         .collect();
     // Those that only wait for others say nothing of interest.
-    let is_usual =
-        |wait: &&PodWait| ["PodInitializing", "ContainerCreating"].contains(&&*wait.reason);
-    let odd = states.iter().find(|wait| !is_usual(wait));
+    let odd = states.iter().find(|wait| !wait.is_usual());
     let usual = states.first().filter(|_| stage == PodStage::Waiting);
     unscheduled.or_else(|| odd.or(usual).cloned())
 }

@@ -4,8 +4,10 @@
 //! is never overwritten: the write fails with a conflict. If the answer to a write is lost, the object
 //! is read, and written again if needed, as long as this process is sure that it may decide. Reports
 //! are written without a version and without that question, because nothing is decided from them.
+//!
+//! A record that is too large for one object is stored in several (`parts`).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use muster_core::{id::NodeName, node_report::NodeReport};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -16,6 +18,7 @@ use tracing::warn;
 use super::{
     lease::Sure,
     object::{self, About, Object, Spec, Unreadable},
+    parts::{self, Parts},
 };
 use crate::{
     kubernetes::{Server, Unanswered},
@@ -33,6 +36,7 @@ pub(super) struct Client {
     pub(super) server: Server,
     pub(super) namespace: String,
     pub(super) sure: Sure,
+    pub(super) parts: Arc<Parts>,
 }
 
 /// Why a write was not made.
@@ -42,6 +46,8 @@ pub(super) enum Failed {
     Conflict,
     /// This process is not sure any more that it may decide.
     Deposed,
+    /// The API server takes no object of so many bytes.
+    TooLarge(usize, Unanswered),
     Refused(Unanswered),
 }
 
@@ -56,7 +62,7 @@ impl Failed {
         match self {
             Self::Deposed => StoreError::Deposed,
             Self::Conflict => StoreError::Overtaken(what.to_string()),
-            Self::Refused(why) => StoreError::Write {
+            Self::TooLarge(_, why) | Self::Refused(why) => StoreError::Write {
                 store: format!("the API server ({})", what.to_string()),
                 source: Box::new(why),
             },
@@ -70,7 +76,10 @@ impl Client {
         let mut told = false;
         loop {
             match self.pages().await {
-                Ok(objects) => return Ok(objects),
+                Ok(objects) => {
+                    let whole = self.parts.whole(objects);
+                    return whole.map_err(|(object, why)| self.unreadable(&object, why));
+                }
                 Err(_) if !self.sure.is_sure() => return Err(StoreError::Deposed),
                 // It has expired if etcd has compacted the revision at which the list began.
                 Err(why) if why.may_be_done() || why.is_busy() || why.is_expired() => {
@@ -120,6 +129,35 @@ impl Client {
     /// Stores a record in place of the object with this version. `None`: there is no such object.
     /// Returns the new version.
     pub(super) async fn put(&self, spec: &Spec, before: Option<&str>) -> Result<String, Failed> {
+        loop {
+            let objects = self.parts.split(spec);
+            match self.put_all(&objects, before).await {
+                Ok(version) => {
+                    let own = objects.last().expect("a record has an object of its own");
+                    self.parts.written(&own.name(), &own.data);
+                    return Ok(version);
+                }
+                Err(Failed::TooLarge(size, _)) if self.parts.shrink(size) => {
+                    self.parts.discard(parts::of(&objects));
+                    self.parts.tell_shrunk(&spec.name());
+                }
+                // The record may be stored, although nobody knows. The next coordinator finds out whose
+                // these parts are.
+                Err(failed) => return Err(failed),
+            }
+        }
+    }
+
+    /// Stores the parts of a record, and then its own object, which is the last.
+    async fn put_all(&self, objects: &[Spec], before: Option<&str>) -> Result<String, Failed> {
+        let (own, parts) = objects.split_last().expect("one is the record's own");
+        for part in parts {
+            self.put_one(part, None).await?;
+        }
+        self.put_one(own, before).await
+    }
+
+    async fn put_one(&self, spec: &Spec, before: Option<&str>) -> Result<String, Failed> {
         let name = spec.name();
         let path = object::path(&self.namespace, &name);
         let object = spec.object(before);
@@ -152,6 +190,8 @@ impl Client {
                 }
             } else if is_refused {
                 return Err(Failed::Conflict);
+            } else if why.is_too_large() {
+                return Err(Failed::TooLarge(spec.data.len(), why));
             } else if !why.may_be_done() && !why.is_busy() {
                 return Err(Failed::Refused(why));
             }
@@ -166,7 +206,8 @@ impl Client {
         of: &str,
         version: Option<&str>,
     ) -> Result<(), Failed> {
-        let path = object::path(&self.namespace, &object::name(about, of));
+        let name = object::name(about, of);
+        let path = object::path(&self.namespace, &name);
         let preconditions = version.map(|version| json!({ "resourceVersion": version }));
         let options =
             json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions });
@@ -175,9 +216,9 @@ impl Client {
                 return Err(Failed::Deposed);
             }
             match self.server.delete::<Value>(&path, &options).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(self.parts.written(&name, "")),
                 // An earlier attempt may have deleted it.
-                Err(why) if why.is_missing() => return Ok(()),
+                Err(why) if why.is_missing() => return Ok(self.parts.written(&name, "")),
                 Err(why) if why.is_conflict() => return Err(Failed::Conflict),
                 Err(why) if why.may_be_done() || why.is_busy() => sleep(AGAIN).await,
                 Err(why) => return Err(Failed::Refused(why)),

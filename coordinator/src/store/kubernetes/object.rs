@@ -1,7 +1,7 @@
 //! The form of a record in an API server: an object of the kind `MusterRecord`.
 //!
-//! The record is JSON, compressed, so that a job of thousands of nodes fits into an object of etcd.
-//! `kubectl get mrec NAME -o jsonpath='{.spec.data}' | base64 -d | gunzip` shows it.
+//! The record is JSON, compressed. `kubectl get mrec NAME -o jsonpath='{.spec.data}' | base64 -d | gunzip`
+//! shows it. If it is larger than an object may be, it has parts (`parts`).
 
 use std::io::{self, Read, Write};
 
@@ -21,8 +21,8 @@ pub(crate) const PLURAL: &str = "musterrecords";
 /// The longest name of an object, in characters.
 const NAME_MAX: usize = 253;
 
-/// The most bytes of a record's JSON, after decompression. No record comes near this: its object has at
-/// most 1.5 MiB.
+/// The most bytes of a record's JSON, after decompression. No record comes near this: the largest job
+/// has some 20 MiB.
 const DATA_MAX: u64 = 256 << 20;
 
 /// What a record is about.
@@ -37,6 +37,8 @@ pub(super) enum About {
     Tombstone,
     Events,
     Report,
+    /// A piece of the data of another object.
+    Part,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,6 +56,8 @@ pub(super) struct Meta {
     pub(super) name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) resource_version: Option<String>,
+    #[serde(default, skip_serializing)]
+    pub(super) creation_timestamp: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +81,10 @@ pub(super) enum Unreadable {
     Json(#[from] serde_json::Error),
     #[error("{0:?} is not a version")]
     Version(String),
+    #[error(
+        "its part {0} is not there, so somebody has deleted objects. Restore all of them from one backup"
+    )]
+    Part(String),
 }
 
 impl Spec {
@@ -122,6 +130,7 @@ impl Spec {
             metadata: Meta {
                 name: self.name(),
                 resource_version: resource_version.map(str::to_owned),
+                creation_timestamp: None,
             },
             spec: self.clone(),
         }
@@ -200,6 +209,7 @@ pub(super) fn name(about: About, of: &str) -> String {
         About::Tombstone => "tombstone",
         About::Events => "events",
         About::Report => "report",
+        About::Part => "part",
     };
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let fits = kind.len() + 1 + of.len() <= NAME_MAX && of.chars().all(plain);

@@ -124,6 +124,8 @@ impl Records {
                     fleet.tombstones.push(self.client.read(object)?);
                 }
                 About::Node => nodes.push((object, version)),
+                // The client has put them into the records that they are parts of.
+                About::Part => {}
                 About::Events => {
                     let events: Vec<Event> = self.client.read(object)?;
                     if let Some(first) = events.first() {

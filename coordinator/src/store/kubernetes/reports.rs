@@ -62,6 +62,10 @@ impl Reports {
                     told = false;
                     sleep(PACE).await;
                 }
+                // The reports behind it must not wait for one that is never taken.
+                Err(why) if why.is_too_large() => {
+                    warn!("the report of {name} is not stored, it is too large: {why}");
+                }
                 Err(why) => {
                     if !told {
                         warn!("the report of {name} cannot be stored: {why}");

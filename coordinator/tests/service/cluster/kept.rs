@@ -1,5 +1,7 @@
 //! Objects that are kept as they are written, with versions: Leases, records, Secrets.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -15,6 +17,24 @@ impl State {
     pub(crate) fn kept(&self, what: &str, name: &str) -> Option<&Value> {
         let mut all = self.kept.iter();
         all.find_map(|((of, _, named), object)| (*of == what && named == name).then_some(object))
+    }
+
+    /// The names of kept objects that begin so.
+    pub(crate) fn kept_names(&self, what: &str, start: &str) -> BTreeSet<String> {
+        let named = self.kept.keys().filter(|(of, _, _)| *of == what);
+        let names = named.map(|(_, _, name)| name.clone());
+        names.filter(|name| name.starts_with(start)).collect()
+    }
+
+    /// Somebody makes another object beside one, like it but for this.
+    pub(crate) fn keep_copy(&mut self, what: &'static str, name: &str, patch: Value) {
+        let mut keys = self.kept.keys();
+        let key = keys.find(|(of, _, named)| *of == what && named == name);
+        let (_, namespace, _) = key.unwrap_or_else(|| panic!("no {what} {name}")).clone();
+        let mut object = self.kept[&(what, namespace.clone(), name.to_owned())].clone();
+        merge(&mut object, patch);
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        self.keep((what, namespace, name), object);
     }
 
     /// Somebody else writes or deletes an object.
@@ -56,6 +76,9 @@ impl State {
         let key = (what, namespace.clone(), name.clone());
         let there = self.kept.get(&key).cloned();
         let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+        if let Some(why) = self.too_large(asked) {
+            return why;
+        }
         match (asked.method.as_str(), there) {
             ("GET", _) if name.is_empty() => self.page(what, &namespace, asked),
             ("POST", _) => {
@@ -69,6 +92,8 @@ impl State {
                         &format!("{what} {name:?} already exists"),
                     );
                 }
+                let mut object = object;
+                object["metadata"]["creationTimestamp"] = json!(self.made_at);
                 Answer::Whole(201, self.keep(key, object))
             }
             ("PATCH", there) if asked.head.contains("application/apply-patch+yaml") => {
@@ -99,6 +124,25 @@ impl State {
                 Answer::Whole(200, json!({ "kind": "Status", "status": "Success" }))
             }
             (method, _) => failure(405, "MethodNotAllowed", method),
+        }
+    }
+
+    /// What a real server answers to an object that it or its etcd does not take.
+    fn too_large(&mut self, asked: &Asked) -> Option<Answer> {
+        let size = asked.text.len();
+        self.largest = self.largest.max(size);
+        let etcd = self.object_max.unwrap_or(3 << 19);
+        let internal = |message: &str| Some(failure(500, "", message));
+        match size {
+            _ if size > 3 << 20 => {
+                let why = "Request entity too large: limit is 3145728";
+                Some(failure(413, "RequestEntityTooLarge", why))
+            }
+            _ if size > 2 << 20 => internal(&format!(
+                "rpc error: code = ResourceExhausted desc = trying to send message larger than max ({size} vs. 2097152)"
+            )),
+            _ if size > etcd => internal("etcdserver: request is too large"),
+            _ => None,
         }
     }
 

@@ -81,3 +81,16 @@ fn the_first_generation_that_failed_stays_known() {
         .collect();
     assert_eq!(known, [2, 22, 23, 24, 25, 26, 27, 28, 29, 30]);
 }
+
+#[test]
+fn a_job_forgets_nodes_that_are_not_known_any_more_when_they_are_many() {
+    let mut job = record();
+    let name = |n: usize| NodeName::from(format!("pod-{n:05}"));
+    for n in 0..NODES_USED_MAX {
+        job.use_nodes([name(n)].iter(), |_| false);
+    }
+    assert_eq!(job.nodes_used.len(), NODES_USED_MAX);
+    let known = [name(7), name(NODES_USED_MAX)];
+    job.use_nodes(known[1..].iter(), |node| known.contains(node));
+    assert!(job.nodes_used.iter().eq(known.iter()));
+}

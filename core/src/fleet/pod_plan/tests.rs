@@ -61,6 +61,16 @@ fn training(mut job: JobRecord, pods: &[&str]) -> JobRecord {
 }
 
 fn planned(job: &JobRecord, pods: &[WorkerPod], seconds: u64) -> PodPlan {
+    planned_since(job, pods, None, seconds)
+}
+
+/// The same, if pods are missing since this time.
+fn planned_since(
+    job: &JobRecord,
+    pods: &[WorkerPod],
+    since: Option<Timestamp>,
+    seconds: u64,
+) -> PodPlan {
     plan(
         job,
         pods,
@@ -77,6 +87,7 @@ fn planned(job: &JobRecord, pods: &[WorkerPod], seconds: u64) -> PodPlan {
             sick if sick.starts_with("sick") => PodState::Unhealthy,
             _ => PodState::Healthy,
         },
+        since,
         at(seconds),
     )
 }
@@ -174,24 +185,86 @@ fn a_job_that_cannot_begin_gives_its_pods_back() {
     let job = job(3);
     let pods = [pod("a"), unschedulable("b"), unschedulable("c")];
     let early = planned(&job, &pods, 299);
-    assert_eq!((early.gives_back, early.look_at), (false, Some(at(300))));
+    assert_eq!((early.gives_back, early.look_at), (None, Some(at(300))));
     let late = planned(&job, &pods, 300);
-    assert!(late.gives_back && late.create == 0);
+    let all = (late.gives_back, late.create);
+    assert_eq!(all, (Some(GivesBack::Hosts), 0));
     assert_eq!(deleted(&late), ["a", "b", "c"]);
-    // A slow image is no shortage, nobody is kept from anything by pods without a host, and with its minimum a job goes on.
-    let pulling = WorkerPod {
+    // A slow image is no shortage, and with its minimum a job goes on.
+    let pulling = waiting("b", "ContainerCreating");
+    let quiet = WorkerPod {
         stage: PodStage::Waiting,
         ..pod("b")
     };
     for pods in [
         vec![pod("a"), pulling.clone(), pulling],
-        vec![unschedulable("a"), unschedulable("b")],
+        vec![pod("a"), quiet.clone(), quiet],
         vec![pod("a"), pod("b"), unschedulable("c")],
     ] {
-        assert!(!planned(&job, &pods, 900).gives_back, "{pods:?}");
+        assert_eq!(planned(&job, &pods, 900).gives_back, None, "{pods:?}");
     }
     let trains = training(job, &["a"]);
-    assert!(!planned(&trains, &pods, 900).gives_back);
+    assert_eq!(planned(&trains, &pods, 900).gives_back, None);
+}
+
+/// A pod on a host that the cluster says this of.
+fn waiting(name: &str, reason: &str) -> WorkerPod {
+    WorkerPod {
+        host: Some("h1".into()),
+        waits: Some(PodWait {
+            reason: reason.into(),
+            message: String::new(),
+        }),
+        ..unschedulable(name)
+    }
+}
+
+/// Two jobs that each have a half of what the quota of their namespace allows would wait for each other
+/// for ever: of the pods that it refuses there is nothing to see.
+#[test]
+fn a_job_whose_pods_are_refused_gives_back_those_that_it_has() {
+    let job = job(3);
+    let first = planned(&job, &[pod("a")], 10);
+    assert!(first.is_missing);
+    assert_eq!((first.create, first.look_at), (2, Some(at(310))));
+    let since = Some(at(10));
+    let early = planned_since(&job, &[pod("a")], since, 309);
+    assert_eq!((early.create, early.look_at), (2, Some(at(310))));
+    let late = planned_since(&job, &[pod("a")], since, 310);
+    assert_eq!((late.create, late.gives_back), (0, Some(GivesBack::Hosts)));
+    assert_eq!(deleted(&late), ["a"]);
+    // The last that is left of a job that has trained for long keeps its host while others are made.
+    let left = planned_since(&job, &[pod("a")], Some(at(9_000)), 9_001);
+    assert_eq!((left.create, left.gives_back), (2, None));
+    // A job that has its minimum waits for the rest without limit.
+    let plan = planned(&job, &[pod("a"), pod("b")], 900);
+    assert_eq!((plan.create, plan.gives_back), (1, None));
+    // A job that has nothing has nothing to give back.
+    let plan = planned_since(&job, &[], since, 900);
+    assert_eq!((plan.create, plan.gives_back), (3, None));
+}
+
+#[test]
+fn pods_that_cannot_begin_give_their_hosts_back() {
+    for reason in [
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "CreateContainerConfigError",
+    ] {
+        let pods = [pod("a"), waiting("b", reason)];
+        let late = planned(&job(2), &pods, 300);
+        assert_eq!(late.gives_back, Some(GivesBack::Hosts), "{reason}");
+        assert_eq!(deleted(&late), ["a", "b"]);
+    }
+}
+
+/// They hold no host, and count against the quota of their namespace.
+#[test]
+fn pods_of_which_none_has_a_host_are_given_back() {
+    let pods = [unschedulable("a"), unschedulable("b")];
+    let late = planned(&job(2), &pods, 300);
+    assert_eq!(late.gives_back, Some(GivesBack::Quota));
+    assert_eq!(deleted(&late), ["a", "b"]);
 }
 
 #[test]
@@ -223,7 +296,7 @@ fn the_pods_of_a_job_that_is_over_end_by_themselves_or_are_deleted() {
 }
 
 fn plan_at(job: &JobRecord, pods: &[WorkerPod], now: Timestamp) -> PodPlan {
-    plan(job, pods, |_| Host::Fit, |_| PodState::Healthy, now)
+    plan(job, pods, |_| Host::Fit, |_| PodState::Healthy, None, now)
 }
 
 #[test]
@@ -359,6 +432,29 @@ fn a_pod_that_must_not_go_to_a_host_that_is_fit_again_is_made_anew() {
         deleted(&planned(&job, &[pod("a"), not_refused], 1)),
         [""; 0]
     );
+}
+
+/// No generation is opened on a host that gets no work, so the smaller one needs other pods. On hosts a job
+/// takes any that are free; nobody makes a pod that is not asked for.
+#[test]
+fn a_job_that_shall_be_smaller_gets_pods_in_place_of_those_on_bad_hosts() {
+    let on_bad = |name: &str| WorkerPod {
+        host: Some("bad".into()),
+        ..pod(name)
+    };
+    let trains = training(job(2), &["a", "b", "c"]);
+    let pods = [on_bad("a"), on_bad("b"), pod("c")];
+    let plan = planned(&trains, &pods, 1);
+    assert_eq!((plan.create, deleted(&plan)), (1, vec![]));
+    let with_new = [on_bad("a"), on_bad("b"), pod("c"), pod("d")];
+    assert_eq!(planned(&trains, &with_new, 1), PodPlan::default());
+    // It has shrunk onto the good ones, and the others go.
+    let smaller = training(job(2), &["c", "d"]);
+    let plan = planned(&smaller, &with_new, 1);
+    assert_eq!((plan.create, deleted(&plan)), (0, vec!["a", "b"]));
+    // With enough good hosts nothing is made.
+    let pods = [on_bad("a"), pod("b"), pod("c")];
+    assert_eq!(planned(&trains, &pods, 1), PodPlan::default());
 }
 
 /// It would go on with one node for ever otherwise: the one there is no place for a new generation.

@@ -5,7 +5,10 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::job::{JobRecord, Phase},
+    fleet::{
+        job::{JobRecord, Phase},
+        pod_plan::GivesBack,
+    },
     id::Generation,
     time::Timestamp,
 };
@@ -43,15 +46,20 @@ impl Pauses {
 
     /// Begins the pause of a job that gives its pods back. False if that pause has begun: the plan repeats
     /// `gives_back` until the deletions are requested. `random`: any number.
-    pub(super) fn give_back(&mut self, now: Timestamp, random: u64) -> bool {
+    pub(super) fn give_back(&mut self, what: GivesBack, now: Timestamp, random: u64) -> bool {
         if self.given_back_until.is_some_and(|until| now < until) {
             return false;
         }
-        let pause = (GIVEN_BACK_MIN * (1 << self.given_back.min(5))).min(GIVEN_BACK_MAX);
+        // Who held no host must be there when one comes free, so that pause stays short.
+        let before = match what {
+            GivesBack::Hosts => self.given_back.min(5),
+            GivesBack::Quota => 0,
+        };
+        let pause = (GIVEN_BACK_MIN * (1 << before)).min(GIVEN_BACK_MAX);
         // Two jobs that gave way to each other must not come back at the same moment.
         let jitter = pause.mul_f64((random % 1_000) as f64 / 1_000.0);
         self.given_back_until = Some(now + pause + jitter);
-        self.given_back += 1;
+        self.given_back += u32::from(what == GivesBack::Hosts);
         true
     }
 

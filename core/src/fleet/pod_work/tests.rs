@@ -2,6 +2,7 @@ use super::*;
 use crate::{
     fleet::{
         job::{Phase, tests::record},
+        pod_plan::GivesBack,
         worker_pod::{PodStage, node_of},
     },
     id::Generation,
@@ -251,9 +252,12 @@ fn a_job_that_backs_off_still_pauses_when_it_gives_its_pods_back() {
         backs_off: true,
     };
     work.begin_delete(&ended, at(1));
-    assert!(work.pauses.give_back(at(1), 0));
+    assert!(work.pauses.give_back(GivesBack::Hosts, at(1), 0));
     assert_eq!(work.pauses_until(), Some(at(31)));
-    assert!(!work.pauses.give_back(at(2), 0), "this pause has begun");
+    assert!(
+        !work.pauses.give_back(GivesBack::Hosts, at(2), 0),
+        "this pause has begun"
+    );
 }
 
 #[test]
@@ -298,6 +302,54 @@ fn the_age_of_pods_does_not_depend_on_the_clock_of_the_api_server() {
     work.watch_listed(PodsByNode::from(known), at(10));
     assert!(!steps(&mut work, &gang, 309).gives_back);
     assert!(steps(&mut work, &gang, 310).gives_back);
+}
+
+/// Two jobs of one namespace, whose quota has room for two pods. Each job needs two to begin, and gets
+/// one of them first.
+#[test]
+fn two_jobs_under_a_quota_do_not_block_each_other_for_ever() {
+    const QUOTA: usize = 2;
+    let mut gang = job(2);
+    gang.spec.min_replicas = 2;
+    let mut works = [PodWork::default(), PodWork::default()];
+    let mut known: [BTreeSet<String>; 2] = Default::default();
+    let mut made = 0;
+    for second in 0..1_200 {
+        // Their pauses are of different length.
+        for (own, random) in [(0, 500), (1, 999)] {
+            let used: usize = works.iter().map(PodWork::count).sum();
+            let (work, known) = (&mut works[own], &mut known[own]);
+            let healthy = |_: &NodeName| PodState::Healthy;
+            let now = at(second);
+            let next = work.next(&gang, known, |_| Host::Fit, healthy, now, random);
+            *known = next.tell.unwrap_or_else(|| known.clone());
+            for unneeded in next.delete {
+                work.begin_delete(&unneeded, now);
+                work.watch_deleted(&node(&unneeded.pod), &pod(&unneeded.pod));
+            }
+            if next.create == 0 {
+                continue;
+            }
+            made += 1;
+            let name = begun(work, made);
+            if used == QUOTA {
+                work.create_answered(&name, Created::No, now);
+                continue;
+            }
+            let runs = WorkerPod {
+                host: Some("h1".into()),
+                stage: PodStage::Running,
+                ..(*pod(&name)).clone()
+            };
+            work.watch_applied(node(&name), Arc::new(runs), now);
+        }
+        let have = works.each_ref().map(PodWork::count);
+        assert!(second > 0 || have == [1, 1], "{have:?}");
+        if have.contains(&2) {
+            return;
+        }
+    }
+    panic!("each still has one pod after 20 minutes");
 }
 
 #[test]

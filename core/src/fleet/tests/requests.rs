@@ -36,6 +36,65 @@ pub(super) fn submission(name: &str) -> (JobName, JobSpec) {
     submission_in("default", name)
 }
 
+/// Each namespace has a share of the jobs, and of the submissions in a second.
+#[test]
+fn a_namespace_cannot_shut_out_another() {
+    let mut bench = Bench::new(&["a"]);
+    let policy = &mut bench.fleet.policy;
+    (policy.jobs_max, policy.namespace_jobs_max) = (5, 3);
+    (policy.submits_per_second, policy.submits_burst) = (1, 4);
+    let submit = |bench: &mut Bench, namespace: &str, job: &str, validate_only: bool| {
+        let (name, spec) = submission_in(namespace, job);
+        bench.request(Request::Submit {
+            name,
+            spec,
+            uid: format!("{namespace}-{job}").into(),
+            request_id: String::new(),
+            validate_only,
+        })
+    };
+    let refused = |answer: Answer| match answer {
+        Answer::Refused(refusal) => refusal.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let taken = |answer: &Answer| matches!(answer, Answer::Job { .. });
+    for job in ["a", "b", "c"] {
+        assert!(taken(&submit(&mut bench, "red", job, false)));
+    }
+    let full = "namespace red has 3 jobs, and one namespace may have 3 (--namespace-jobs-max of the coordinator); 0 of them are over: delete \
+                those (muster delete job NAME), and give jobs ttlSecondsAfterFinished";
+    for validate_only in [false, true] {
+        let told = refused(submit(&mut bench, "red", "d", validate_only));
+        assert_eq!(told, full);
+    }
+    // What is there already is no new job.
+    assert!(taken(&submit(&mut bench, "red", "a", false)));
+    assert!(taken(&submit(&mut bench, "blue", "a", false)));
+    bench.request(Request::Cancel {
+        name: submission_in("red", "b").0,
+    });
+    let told = refused(submit(&mut bench, "red", "d", false));
+    assert!(told.contains("1 of them are over"), "{told}");
+    // One is deleted, and there is room. The fourth of the burst is the last.
+    bench.request(Request::Delete {
+        name: submission_in("red", "b").0,
+    });
+    assert!(taken(&submit(&mut bench, "red", "d", false)));
+    bench.request(Request::Cancel {
+        name: submission_in("red", "d").0,
+    });
+    bench.request(Request::Delete {
+        name: submission_in("red", "d").0,
+    });
+    let told = refused(submit(&mut bench, "red", "e", false));
+    let often = "namespace red has submitted 4 jobs at once, and may submit 1 in a second (--submits-per-second and --submits-burst of the \
+                 coordinator); try again in 1s";
+    assert_eq!(told, often);
+    assert!(taken(&submit(&mut bench, "blue", "b", true)));
+    bench.pass(SECOND);
+    assert!(taken(&submit(&mut bench, "red", "e", false)));
+}
+
 /// Submits with the request id `r1`.
 fn submit_as_r1(bench: &mut Bench, namespace: &str, name: &str, uid: &str) -> Answer {
     let (name, spec) = submission_in(namespace, name);

@@ -321,6 +321,7 @@ fn bare_incident() -> Incident {
         rule: None,
         restarted_ranks: Vec::new(),
         collateral: Vec::new(),
+        collateral_more: 0,
         from: Some(Generation(1)),
         to: None,
         from_nodes: 3,

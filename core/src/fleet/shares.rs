@@ -1,0 +1,145 @@
+//! What one namespace may ask of the coordinator, so that its users cannot shut out those of another:
+//! a number of jobs, and a rate at which it submits new ones.
+//!
+//! The rate is a bucket for each namespace. It is full at first, each submission takes one out, and it is
+//! filled again at the rate. It is kept as one moment: when the bucket will be full again (GCRA, as ATM
+//! Forum's Traffic Management 4.0 has it). Nothing of it is stored.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    fleet::{job::JobRecord, output::Refusal, policy::Policy, turn::Fleet},
+    id::JobName,
+    time::Timestamp,
+};
+
+/// The largest share with which namespaces that want so much take no more than `room` together, if each
+/// takes at most its share (max-min fairness). Whoever wants less than that has all it wants.
+pub fn fair_share(wanted: impl IntoIterator<Item = usize>, room: usize) -> usize {
+    let mut wanted: Vec<usize> = wanted.into_iter().collect();
+    wanted.sort_unstable();
+    let (mut room, mut left) = (room, wanted.len());
+    for wants in wanted {
+        if wants > room / left {
+            return room / left;
+        }
+        room -= wants;
+        left -= 1;
+    }
+    usize::MAX
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Submissions {
+    /// By namespace: when its bucket is full again. Those that are full are not kept.
+    full_at: BTreeMap<String, Timestamp>,
+}
+
+impl Submissions {
+    /// Takes one submission out of the namespace's bucket. An error: the bucket is empty, and has one
+    /// again after so long.
+    fn take(&mut self, namespace: &str, policy: &Policy, now: Timestamp) -> Result<(), Duration> {
+        self.full_at.retain(|_, at| *at > now);
+        let each = Duration::from_secs(1) / policy.submits_per_second.max(1);
+        let whole = each * policy.submits_burst.max(1);
+        let full_at = self.full_at.get(namespace).copied().unwrap_or(now) + each;
+        let lacks = full_at.since(now).saturating_sub(whole);
+        if !lacks.is_zero() {
+            return Err(lacks);
+        }
+        self.full_at.insert(namespace.to_owned(), full_at);
+        Ok(())
+    }
+}
+
+impl Fleet {
+    /// Whether there is room for one more job of this namespace. If so, it counts as submitted, unless it
+    /// is only checked.
+    pub(crate) fn has_share(
+        &mut self,
+        name: &JobName,
+        validate_only: bool,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let policy = &self.policy;
+        if self.jobs.len() >= policy.jobs_max {
+            return Err(Refusal::TooMany {
+                what: "jobs",
+                limit: policy.jobs_max,
+            });
+        }
+        let namespace = &name.namespace;
+        let has = || self.of_namespace(namespace);
+        let have = has().count();
+        if have >= policy.namespace_jobs_max {
+            return Err(Refusal::NamespaceFull {
+                namespace: namespace.clone(),
+                have,
+                over: has().filter(|job| job.phase.is_over()).count(),
+                limit: policy.namespace_jobs_max,
+            });
+        }
+        if validate_only {
+            return Ok(());
+        }
+        let taken = self.submissions.take(namespace, policy, now);
+        taken.map_err(|again| Refusal::TooOften {
+            namespace: namespace.clone(),
+            per_second: policy.submits_per_second,
+            burst: policy.submits_burst,
+            again,
+        })
+    }
+
+    fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = &JobRecord> {
+        let first = JobName {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
+        let named = self.uid_by_name.range(first..);
+        let own = named.take_while(move |(name, _)| name.namespace == namespace);
+        own.filter_map(|(_, uid)| self.jobs.get(uid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_little_has_it_and_the_others_share_the_rest() {
+        assert_eq!(fair_share([], 10), usize::MAX);
+        assert_eq!(fair_share([1, 9], 10), usize::MAX);
+        assert_eq!(fair_share([1, 50, 3], 10), 6);
+        assert_eq!(fair_share([50, 40, 1], 11), 5);
+        assert_eq!(fair_share([7, 7, 7], 2), 0);
+    }
+
+    #[test]
+    fn a_burst_is_taken_and_then_the_rate_counts() {
+        let policy = Policy {
+            submits_per_second: 4,
+            submits_burst: 10,
+            ..Policy::default()
+        };
+        let (mut submissions, now) = (Submissions::default(), Timestamp(1_000_000_000));
+        for number in 0..10 {
+            assert_eq!(submissions.take("a", &policy, now), Ok(()), "{number}");
+        }
+        let quarter = Duration::from_millis(250);
+        assert_eq!(submissions.take("a", &policy, now), Err(quarter));
+        assert_eq!(submissions.take("b", &policy, now), Ok(()), "another one");
+        // What is refused costs nothing.
+        assert_eq!(submissions.take("a", &policy, now), Err(quarter));
+        let now = now + quarter;
+        assert_eq!(submissions.take("a", &policy, now), Ok(()));
+        assert_eq!(submissions.take("a", &policy, now), Err(quarter));
+        // A namespace that rests is forgotten, and has its whole burst again.
+        let now = now + 11 * quarter;
+        assert_eq!(submissions.take("b", &policy, now), Ok(()));
+        assert_eq!(submissions.full_at.len(), 1);
+        for number in 0..10 {
+            assert_eq!(submissions.take("a", &policy, now), Ok(()), "{number}");
+        }
+    }
+}

@@ -8,12 +8,12 @@
 //! has.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
-use muster_runner::wire::MpiSpec;
+use muster_runner::{Folder, record::RECORD_MAX, wire::MpiSpec};
 
 mod channel;
 mod client;
@@ -73,13 +73,11 @@ pub(crate) fn prepare(part: &MpiSpec, command: &[String], here: &Path) -> io::Re
 
 /// Writes a file that only this user can read, and run if it is a program.
 fn write(name: &str, content: &[u8]) -> io::Result<()> {
-    let mode = match content.starts_with(b"#!") {
-        true => 0o700,
-        false => 0o600,
-    };
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(mode);
-    options.open(name)?.write_all(content)
+    let here = Folder::trusted(Path::new("."))?;
+    match content.starts_with(b"#!") {
+        true => here.replace_program(name, content),
+        false => here.replace_unsynced(name, content),
+    }
 }
 
 /// The run's directory and this member's part.
@@ -88,7 +86,9 @@ fn part() -> Result<(PathBuf, MpiSpec), String> {
     let dir = PathBuf::from(dir);
     let file = dir.join(PART);
     let wrong = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
-    let text = fs::read(&file).map_err(|e| wrong(&e))?;
+    let text = { Folder::of_run(&dir) }
+        .and_then(|folder| folder.read(PART, RECORD_MAX))
+        .map_err(|e| wrong(&e))?;
     let part = serde_json::from_slice(&text).map_err(|e| wrong(&e))?;
     Ok((dir, part))
 }

@@ -25,7 +25,7 @@ use muster_runner::pod::{
     Answer, ENDS, LEAVING, LINE_MAX, Look, Question, RUNS, SOCKET, Used, Written,
 };
 use muster_runner::wire::{Command, Hold, Request};
-use muster_runner::{RunnerIdentity, alive, connect, kept, procfs, record, socket};
+use muster_runner::{Folder, RunnerIdentity, alive, connect, kept, procfs, record, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
@@ -69,10 +69,7 @@ fn serve(volume: &Path) -> io::Result<()> {
     std::env::set_current_dir(volume)?;
     fs::create_dir_all(RUNS)?;
     // An earlier container of this pod was told to end and has ended.
-    match fs::remove_file(LEAVING) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
+    Folder::trusted(Path::new("."))?.remove(LEAVING)?;
     let listener = socket::listen(SOCKET)?;
     listener.set_nonblocking(true)?;
     say!(
@@ -278,7 +275,10 @@ impl Leaving {
     fn begin() -> Self {
         say!("{} told to end", time::stamp());
         // On a full disk nobody is told, and the workers here still get their grace.
-        if let Err(e) = fs::write(LEAVING, "the pod is being deleted or evicted\n") {
+        let note = b"the pod is being deleted or evicted\n";
+        if let Err(e) = Folder::trusted(Path::new("."))
+            .and_then(|volume| volume.replace_unsynced(LEAVING, note))
+        {
             say!("{} {LEAVING}: {e}", time::stamp());
         }
         Self {
@@ -333,8 +333,8 @@ fn stop_apart(dir: &Path) {
 
 /// Asks a runner to stop its worker group with the job's own grace.
 fn stop(dir: &Path) -> io::Result<()> {
-    let hold: Hold =
-        record::parse(&fs::read(dir.join(record::HOLD))?).map_err(|(_, e)| io::Error::other(e))?;
+    let hold: Option<Hold> = record::json(dir, record::HOLD).map_err(io::Error::other)?;
+    let hold = hold.ok_or(io::ErrorKind::NotFound)?;
     let request = Request::new(
         0,
         Command::Stop {

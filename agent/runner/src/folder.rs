@@ -9,10 +9,8 @@
 //! ([`Folder::trusted`]). Hard links need no check: they do not cross mounts, so whoever can make one in
 //! this folder has the file in a place that is his already.
 
-use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
-use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,7 +22,10 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+mod chance;
 mod removal;
+
+use chance::chance;
 
 /// Nobody can take this many names by chance or by guessing: each has 64 random bits.
 const NAMES_TRIED: usize = 4;
@@ -331,11 +332,6 @@ fn one(name: &OsStr) -> io::Result<&OsStr> {
         (Some(Component::Normal(part)), None) if part == name => Ok(name),
         _ => Err(io::ErrorKind::InvalidInput.into()),
     }
-}
-
-/// 64 bits that no other process knows.
-fn chance() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

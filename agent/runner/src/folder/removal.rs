@@ -15,6 +15,8 @@ use std::os::unix::fs::PermissionsExt;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::chance::chance;
+
 /// How many files and folders one call removes, so that a process which makes new ones all the time does
 /// not hold it for ever. Ten million take some minutes.
 const REMOVED_MAX: u64 = 10_000_000;
@@ -101,7 +103,7 @@ impl Removal<'_> {
     fn raise(&self, folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
         // The kernel writes into a folder that gets another parent.
         permit(folder, name)?;
-        let aside = OsString::from(format!(".gone.{:016x}", super::chance()));
+        let aside = OsString::from(format!(".gone.{:016x}", chance()));
         Ok(rustix::fs::renameat(folder, name, &self.top, &aside)?)
     }
 

@@ -119,7 +119,12 @@ fn resolve_own(name: &str, address: &str, own: &Path) -> io::Result<()> {
     const HOSTS: &str = "/etc/hosts";
     let machine = fs::read_to_string(HOSTS)?;
     // The first answer is ours, should the machine know the name, too.
-    fs::write(own, format!("{address} {name}\n{machine}"))?;
+    let (folder, file) = (own.parent(), own.file_name());
+    let (Some(folder), Some(file)) = (folder, file) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let hosts = format!("{address} {name}\n{machine}");
+    Folder::of_run(folder)?.replace_unsynced(file, hosts.as_bytes())?;
     crate::sys::own_file(own, HOSTS)?;
     // It is still seen at its other place. Here a job could write over it without knowing what it is.
     fs::remove_file(own)

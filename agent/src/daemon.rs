@@ -43,7 +43,9 @@ const DRAIN: Duration = Duration::from_secs(3);
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let signals = Signals::catch().context("catch signals")?;
     let _lock = lock::take(&config.state_dir, config.node.as_str())?;
-    let runs = Runs::new(config.holds_runs()).keeping(config.logs_max);
+    let runs = Runs::new(config.holds_runs())
+        .noting(&config.state_dir)
+        .keeping(config.logs_max);
     let open = runs.open().context("list the runs on disk")?;
     if config.senses_only && !open.is_empty() {
         bail!(
@@ -61,14 +63,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let disk = StateDisk::start(&config.state_dir, runs.clone(), facts.clone())
         .context("start a thread for the state directory")?;
     let (host, boot): (Arc<dyn RunnerHost>, Boot) = match &config.pod {
-        None if config.senses_only => (Arc::new(NoHost), Boot::of_machine()),
+        None if config.senses_only => (Arc::new(NoHost), Boot::of_machine()?),
         None => (
             Arc::new(LocalHost::new(config.runner.clone())),
-            Boot::of_machine(),
+            Boot::of_machine()?,
         ),
         Some(volume) => (
             Arc::new(PodHost::new(volume.clone())),
-            Boot::of_pod(volume).with_context(|| format!("--pod {}", volume.display()))?,
+            Boot::of_pod(volume, &config.state_dir).context("which boot this pod is")?,
         ),
     };
     let (supervisor, handle) = Supervisor::new(

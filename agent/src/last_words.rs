@@ -5,17 +5,19 @@
 //! cause, and torchrun's own summary only repeats it.
 
 use std::{
-    fs::File,
     io::{self, Read, Seek, SeekFrom},
     path::Path,
 };
 
+use muster_runner::{Folder, record};
+
 /// A Python traceback is a few KiB long, so the last 64 KiB hold it.
 const TAIL: u64 = 64 << 10;
 
-/// The last error line in a launcher's log. None if no line looks like one.
-pub(crate) fn of(log: &Path) -> io::Result<Option<String>> {
-    let mut file = File::open(log)?;
+/// The last error line in the launcher's log of a run. None if no line looks like one.
+pub(crate) fn of(run_dir: &Path) -> io::Result<Option<String>> {
+    let logs = Folder::of_run(run_dir)?.below(record::LOGS)?;
+    let mut file = logs.open(record::LAUNCHER_LOG)?;
     let start = file.metadata()?.len().saturating_sub(TAIL);
     file.seek(SeekFrom::Start(start))?;
     let mut text = Vec::new();
@@ -66,14 +68,15 @@ mod tests {
             ("", None),
         ];
         let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("launcher.log");
+        std::fs::create_dir(dir.path().join(record::LOGS)).unwrap();
+        let log = dir.path().join("logs/launcher.log");
         for (text, word) in cases {
             let lines: Vec<String> = text
                 .lines()
                 .map(|line| format!("2026-11-21T00:00:00.000000000Z {line}\n"))
                 .collect();
             std::fs::write(&log, "x".repeat(100_000) + "\n" + &lines.concat()).unwrap();
-            assert_eq!(of(&log).unwrap().as_deref(), word);
+            assert_eq!(of(dir.path()).unwrap().as_deref(), word);
         }
     }
 }

@@ -20,7 +20,7 @@ mod launcher;
 mod pool;
 
 use launcher::fit;
-pub(crate) use launcher::{Kept, Launcher, Place, clear, read_some};
+pub(crate) use launcher::{Kept, Launcher, Place, clear, imported};
 pub(crate) use pool::Pool;
 
 /// How many new modules are worth another copy of the launcher. A rank imports fewer in about 50

@@ -5,14 +5,14 @@
 //! what it has promised to refuse. A person must decide.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
 use muster_core::{id::NodeName, node::Ledger};
 use serde::{Deserialize, Serialize};
 
-use crate::atomic_file::write_atomic;
+use crate::atomic_file::{self, write_atomic};
 
 pub(crate) const NAME: &str = "ledger.json";
 const VERSION: u32 = 1;
@@ -61,12 +61,13 @@ pub(crate) fn read(dir: &Path, node: &NodeName, runs_exist: bool) -> Result<Ledg
         path: path.clone(),
         what,
     };
-    let bytes = match fs::read(&path) {
+    let bytes = match atomic_file::read(&path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == io::ErrorKind::NotFound && runs_exist => {
             return Err(LedgerError::Missing { path });
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Ledger::new(node.clone())),
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(damaged(e.to_string())),
         Err(source) => return Err(LedgerError::Io { path, source }),
     };
     let file: File = muster_runner::record::parse(&bytes).map_err(|(_, what)| damaged(what))?;
@@ -99,6 +100,8 @@ pub(crate) fn write(dir: &Path, ledger: &Ledger) -> Result<(), LedgerError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use muster_core::id::{NodeEpoch, Term};
 
     use super::*;

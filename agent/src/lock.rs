@@ -4,10 +4,11 @@
 use std::{
     fs::{DirBuilder, File},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
+use muster_runner::Folder;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -42,14 +43,9 @@ pub(crate) fn take(dir: &Path, node: &str) -> Result<Lock, LockError> {
         .mode(0o700)
         .create(dir)
         .map_err(io)?;
-    let path = dir.join("lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .mode(0o600)
-        .open(&path)
+    // A link would let its target be emptied.
+    let file = { Folder::trusted(dir) }
+        .and_then(|folder| folder.lock("lock"))
         .map_err(io)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}

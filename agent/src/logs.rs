@@ -1,7 +1,7 @@
 //! Reads the logs of ranks and launchers for users: a whole log or its last lines, then everything
 //! that is written later.
 //!
-//! Each read is its own task. The number of tasks is bounded, and each holds one chunk of 64 KiB. A
+//! Each read is its own task. The number of tasks is bounded ([`share`]), and each holds one chunk of 64 KiB. A
 //! task sends only as many chunks as it has credit for, so a slow reader stops only its own task.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -19,13 +19,12 @@ use tokio_util::sync::CancellationToken;
 use crate::{keep::KEPT_PER_JOB, run_dir::Runs, supervisor::Reports};
 
 mod file;
+mod share;
 mod tail;
 
 use file::RunLog;
+use share::{Admission, READS_MAX, admit};
 
-/// How many reads may run at a time: one user may read every rank of a large node, or a few users
-/// small jobs.
-const READS_MAX: usize = 64;
 /// How many chunks a reader may leave unread on the way: 64 MiB, more than anybody asks for by
 /// mistake.
 const CREDIT_MAX: usize = 1_024;
@@ -42,6 +41,7 @@ pub(crate) struct Logs {
 
 /// A read that has not ended.
 struct Open {
+    job: JobUid,
     token: CancellationToken,
     /// How many chunks may be sent.
     credit: Arc<Semaphore>,
@@ -65,13 +65,11 @@ impl Logs {
     pub(crate) fn read(&mut self, read: LogRead, chunks: mpsc::Sender<LogChunk>) {
         self.reads.retain(|_, open| !open.token.is_cancelled());
         let refusal = match run_of(&read.job_uid, read.generation) {
-            _ if self.reads.len() >= READS_MAX => Err(format!(
-                "{READS_MAX} logs are being read from this node, the most there may be"
-            )),
             _ if self.reads.contains_key(&read.id) => {
                 Err(format!("read {} is open already", read.id))
             }
-            run => run,
+            Ok(run) => self.make_room(&run.job, &chunks).map(|()| run),
+            wrong => wrong,
         };
         let token = CancellationToken::new();
         let id = read.id;
@@ -81,6 +79,7 @@ impl Logs {
                 self.reads.insert(
                     id,
                     Open {
+                        job: run.job.clone(),
                         token: token.clone(),
                         credit: credit.clone(),
                     },
@@ -102,23 +101,44 @@ impl Logs {
                     chunks,
                 }
             }
-            Err(error) => {
-                let end = LogChunk {
-                    id,
-                    end: true,
-                    error,
-                    ..LogChunk::default()
-                };
-                self.scope
-                    .spawn("log refusal", async move { drop(chunks.send(end).await) });
-                return;
-            }
+            Err(error) => return self.refuse(id, error, chunks),
         };
         self.scope.spawn("log read", async move {
             token.run_until_cancelled(reader.run()).await;
             // The id is free again from here on.
             token.cancel();
         });
+    }
+
+    /// Ends a read of another job, if all places are taken and it has more than its share.
+    fn make_room(&mut self, job: &JobUid, chunks: &mpsc::Sender<LogChunk>) -> Result<(), String> {
+        let open = self.reads.iter().map(|(id, open)| (*id, &open.job));
+        match admit(open, job, READS_MAX) {
+            Admission::Yes => Ok(()),
+            Admission::InsteadOf(id) => {
+                self.cancel(id);
+                let why = format!(
+                    "{READS_MAX} logs are being read from this node, the most there may be, and another job's reader needs a place: ask again, for fewer logs at a time"
+                );
+                self.refuse(id, why, chunks.clone());
+                Ok(())
+            }
+            Admission::No => Err(format!(
+                "{READS_MAX} logs are being read from this node, the most there may be, and no job has more readers than this one: end one of them, or ask for fewer logs at a time"
+            )),
+        }
+    }
+
+    /// Answers with an end.
+    fn refuse(&self, id: u64, error: String, chunks: mpsc::Sender<LogChunk>) {
+        let end = LogChunk {
+            id,
+            end: true,
+            error,
+            ..LogChunk::default()
+        };
+        self.scope
+            .spawn("log refusal", async move { drop(chunks.send(end).await) });
     }
 
     /// The reader has taken this many chunks, so it may be sent as many more.

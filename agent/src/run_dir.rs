@@ -1,15 +1,17 @@
 //! Where runs lie on disk: `DIR/runs/<job uid>-g<generation>/`, each the directory of one runner.
 //!
-//! Besides the runner's files the agent keeps `accepted.json` (the term and the GPUs), `lost.json`
+//! Besides the runner's files the agent keeps notes: `accepted.json` (the term and the GPUs), `lost.json`
 //! (when a run without a record of its end was found dead), `released` (its end is recorded
 //! elsewhere, so only its logs are still useful; it says how many bytes they are) and `emptied` (its
-//! logs were removed to make room).
+//! logs were removed to make room). On a machine they lie beside the runner's files. In a pod, where the
+//! workers' container can write the runs but not the agent's state directory, they lie there.
+//!
+//! Workers can put anything in the place of any file of a run, so all goes through [`Folder`].
 
 use std::{
     collections::VecDeque,
-    fs::{self, DirBuilder, File},
-    io::{self, Read},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -19,16 +21,12 @@ use muster_core::{
     node::{lane::Lane, pool},
     run::{Key, RunId},
 };
-use muster_runner::{RunnerIdentity, record, wire::Status};
-use muster_runtime::clock::Clock;
-use rustix::fs::OFlags;
+use muster_runner::{Folder, RunnerIdentity, pod::RUNS, record, wire::Status};
+use muster_runtime::{chain::chain, clock::Clock};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tracing::warn;
 
-use crate::{
-    atomic_file::write_atomic,
-    keep::{self, Ended, Fate},
-};
+use crate::keep::{self, Ended, Fate};
 
 const ACCEPTED: &str = "accepted.json";
 const LOST: &str = "lost.json";
@@ -45,6 +43,11 @@ pub(crate) const LOGS_MAX_MIB: u64 = 20 << 10;
 
 /// How many bytes of `released` are read. A number has at most 20 digits.
 const NUMBER_MAX: u64 = 32;
+/// The longest note: the GPUs, ports and software of one run.
+const NOTE_MAX: u64 = 1 << 20;
+/// How many names the directory of all runs may have. Beyond it the agent would not know what it holds,
+/// so it says so and lists nothing.
+const NAMES_MAX: usize = 1_000_000;
 /// How many levels of directories below a run's own are counted. Muster and torchrun make a few; a
 /// script can nest them until their path is too long for the kernel.
 const COUNTED_DEPTH: usize = 16;
@@ -55,7 +58,10 @@ const COUNTED_ENTRIES: usize = 100_000;
 /// All runs of one node.
 #[derive(Clone, Debug)]
 pub(crate) struct Runs {
+    /// Each run has a directory here, in `runs`.
     root: PathBuf,
+    /// Where the notes about a run lie, in a directory of the same name.
+    notes: PathBuf,
     /// How many bytes the runs that are over may take.
     limit: u64,
 }
@@ -122,11 +128,19 @@ pub(crate) struct Lost {
 }
 
 impl Runs {
-    pub(crate) fn new(state_dir: &Path) -> Self {
+    /// Those in this directory, with the notes about them beside them.
+    pub(crate) fn new(root: &Path) -> Self {
         Self {
-            root: state_dir.join("runs"),
+            root: root.to_owned(),
+            notes: root.to_owned(),
             limit: LOGS_MAX_MIB << 20,
         }
+    }
+
+    /// The same, with the notes in another directory.
+    pub(crate) fn noting(self, notes: &Path) -> Self {
+        let notes = notes.to_owned();
+        Self { notes, ..self }
     }
 
     /// The same, with another bound of what runs that are over may take.
@@ -135,24 +149,76 @@ impl Runs {
     }
 
     pub(crate) fn dir(&self, run: &RunId) -> PathBuf {
-        self.root.join(run.to_string())
+        self.root.join(RUNS).join(run.to_string())
     }
 
     /// Makes a run's directory and notes what was accepted.
     pub(crate) fn make(&self, run: &RunId, accepted: &Accepted) -> io::Result<PathBuf> {
         let dir = self.dir(run);
-        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        write_json(&dir.join(ACCEPTED), accepted)?;
+        Folder::make_run(&dir)?;
+        if let Some(notes) = self.notes_dir(run) {
+            Folder::make_run(&notes)?;
+        }
+        self.note(run, ACCEPTED, accepted)?;
         Ok(dir)
     }
 
+    fn folder(&self, run: &RunId) -> io::Result<Folder> {
+        Folder::of_run(&self.dir(run))
+    }
+
+    /// The directory of the notes about a run, if it is not the run's own.
+    fn notes_dir(&self, run: &RunId) -> Option<PathBuf> {
+        (self.notes != self.root).then(|| self.notes.join(RUNS).join(run.to_string()))
+    }
+
+    /// The folder with the notes about a run, and whether it is the run's own.
+    fn notes(&self, run: &RunId) -> io::Result<(Folder, bool)> {
+        match self.notes_dir(run).map(|notes| Folder::of_run(&notes)) {
+            // None: an older agent has accepted the run.
+            Some(Err(e)) if e.kind() == io::ErrorKind::NotFound => {}
+            Some(notes) => return Ok((notes?, false)),
+            None => {}
+        }
+        Ok((self.folder(run)?, true))
+    }
+
+    fn note<T: Serialize>(&self, run: &RunId, name: &str, value: &T) -> io::Result<()> {
+        let content = muster_sealed::seal(serde_json::to_vec(value)?);
+        self.notes(run)?.0.replace(name, &content)
+    }
+
+    /// A note that cannot be read counts as missing, since everything in it is dispensable. A person
+    /// should still know.
+    fn noted<T: DeserializeOwned>(&self, run: &RunId, name: &str) -> Option<T> {
+        let text = self
+            .notes(run)
+            .and_then(|(notes, _)| notes.read(name, NOTE_MAX));
+        let value = match text {
+            Ok(text) => record::parse(&text)
+                .map_err(|(offset, what)| format!("damaged at byte {offset}: {what}")),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
+            Err(e) => Err(format!("cannot be read: {e}")),
+        };
+        value
+            .inspect_err(|e| warn!(%run, name, "{e}; going on without it"))
+            .ok()
+    }
+
+    fn has_note(&self, run: &RunId, name: &str) -> bool {
+        self.notes(run).is_ok_and(|(notes, _)| notes.has(name))
+    }
+
     pub(crate) fn launcher_dir(&self, job: &JobUid, number: u32) -> PathBuf {
-        self.root.join(format!("{job}{LAUNCHER}{number}"))
+        self.root
+            .join(RUNS)
+            .join(format!("{job}{LAUNCHER}{number}"))
     }
 
     /// The directory of a launcher that belongs to no job.
     pub(crate) fn pool_dir(&self, number: u32) -> PathBuf {
-        self.root.join(format!("{}{LAUNCHER}{number}", pool::NAME))
+        let name = format!("{}{LAUNCHER}{number}", pool::NAME);
+        self.root.join(RUNS).join(name)
     }
 
     /// The directories that launchers of an earlier agent have left, with their numbers.
@@ -165,20 +231,20 @@ impl Runs {
         Ok(self
             .names()?
             .into_iter()
-            .filter_map(|name| Some((number(&name)?, self.root.join(&name))))
+            .filter_map(|name| Some((number(&name)?, self.root.join(RUNS).join(&name))))
             .collect())
     }
 
     /// Notes that a run uses another lane than the one it was accepted with.
     pub(crate) fn note_lane(&self, run: &RunId, accepted: &Accepted) -> io::Result<()> {
-        write_json(&self.dir(run).join(ACCEPTED), accepted)
+        self.note(run, ACCEPTED, accepted)
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        match fs::read_dir(&self.root) {
-            Ok(entries) => entries
-                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-                .collect(),
+        match Folder::trusted(&self.root).and_then(|root| root.below(RUNS)?.names(NAMES_MAX)) {
+            Ok(names) => Ok({ names.into_iter() }
+                .map(|name| name.to_string_lossy().into_owned())
+                .collect()),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(e) => Err(e),
         }
@@ -209,57 +275,90 @@ impl Runs {
 
     /// Whether the end of a run is acknowledged, so that only its logs are still useful.
     pub(crate) fn is_released(&self, run: &RunId) -> bool {
-        self.dir(run).join(RELEASED).exists()
+        self.has_note(run, RELEASED)
+    }
+
+    /// Whether a runner was ever ready. Without one nothing was ever started.
+    pub(crate) fn had_runner(&self, run: &RunId) -> bool {
+        self.folder(run).is_ok_and(|dir| dir.has(record::RUNNER))
     }
 
     pub(crate) fn accepted(&self, run: &RunId) -> Option<Accepted> {
-        read_json(&self.dir(run).join(ACCEPTED))
+        self.noted(run, ACCEPTED)
     }
 
     /// The identity of its runner, even if the other records are damaged.
     pub(crate) fn runner(&self, run: &RunId) -> Option<RunnerIdentity> {
-        read_json(&self.dir(run).join(record::RUNNER))
+        let read = RunnerIdentity::read(&self.dir(run));
+        read.inspect_err(|e| warn!(%run, "going on without its runner's identity: {}", chain(e)))
+            .ok()
+            .flatten()
     }
 
     pub(crate) fn lost(&self, run: &RunId) -> Option<Lost> {
-        read_json(&self.dir(run).join(LOST))
+        self.noted(run, LOST)
     }
 
     pub(crate) fn note_lost(&self, run: &RunId, lost: &Lost) -> io::Result<()> {
-        write_json(&self.dir(run).join(LOST), lost)
+        self.note(run, LOST, lost)
     }
 
     /// Marks a run as acknowledged, and removes the oldest runs beyond those that are kept.
     pub(crate) fn release(&self, run: &RunId) -> io::Result<()> {
-        let dir = self.dir(run);
-        if dir.exists() && !dir.join(RELEASED).exists() {
-            // Nothing is written to the directory of a run that is over.
-            write_atomic(&dir.join(RELEASED), bytes_below(&dir).to_string())?;
-        }
+        let mut done = vec![self.note_release(run)];
         let (ended, live): (Vec<RunId>, Vec<RunId>) =
             { self.all()?.into_iter() }.partition(|run| self.is_released(run));
         let live = live.into_iter().map(|run| run.job).collect();
         let ended = ended.into_iter().map(|run| self.ended(run)).collect();
         for fate in keep::beyond(ended, &live, self.limit, |run| self.has_failed(run)) {
-            match fate {
-                Fate::Remove(run) => remove(&self.dir(&run))?,
-                Fate::Empty(run) => self.empty(&run)?,
-            }
+            // One that cannot be removed holds up no other.
+            done.push(match fate {
+                Fate::Remove(run) => self.remove(&run),
+                Fate::Empty(run) => self.empty(&run),
+            });
         }
-        Ok(())
+        done.into_iter().collect()
+    }
+
+    fn note_release(&self, run: &RunId) -> io::Result<()> {
+        match self.folder(run) {
+            Ok(_) if self.is_released(run) => Ok(()),
+            Ok(folder) => {
+                // Nothing is written to the directory of a run that is over.
+                let bytes = bytes_below(&folder.handle()).to_string();
+                self.notes(run)?.0.replace(RELEASED, bytes.as_bytes())
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            // A job has put something else in the place of its directory.
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory => self.remove(run),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes the directory of a run, and the notes about it.
+    fn remove(&self, run: &RunId) -> io::Result<()> {
+        Folder::remove_run(&self.dir(run))?;
+        self.notes_dir(run)
+            .map_or(Ok(()), |notes| Folder::remove_run(&notes))
     }
 
     fn ended(&self, run: RunId) -> Ended {
-        let dir = self.dir(&run);
-        let released = dir.join(RELEASED);
-        let is_emptied = dir.join(EMPTIED).exists();
+        let is_emptied = self.has_note(&run, EMPTIED);
+        let notes = self.notes(&run).map(|(notes, _)| notes);
+        let number = |notes: &Folder| {
+            let text = notes.read(RELEASED, NUMBER_MAX).ok()?;
+            str::from_utf8(&text).ok()?.trim().parse().ok()
+        };
+        let at = |notes: &Folder| notes.about(RELEASED).ok()?.modified().ok();
         // Older agents wrote no number.
-        let noted = read_number(&released).filter(|_| !is_emptied);
+        let noted = { notes.as_ref().ok().and_then(number) }.filter(|_| !is_emptied);
+        let counted = || {
+            let folder = self.folder(&run).ok();
+            folder.map_or(0, |folder| bytes_below(&folder.handle()))
+        };
         Ended {
-            bytes: noted.unwrap_or_else(|| bytes_below(&dir)),
-            at: { fs::symlink_metadata(&released) }
-                .and_then(|about| about.modified())
-                .ok(),
+            bytes: noted.unwrap_or_else(counted),
+            at: notes.as_ref().ok().and_then(at),
             is_emptied,
             run,
         }
@@ -267,32 +366,23 @@ impl Runs {
 
     /// Removes all that a run has left, and notes that.
     fn empty(&self, run: &RunId) -> io::Result<()> {
-        let dir = self.dir(run);
         let note = Emptied {
             unix_us: Clock::unix(0).now_us(),
             limit: self.limit,
         };
         // The note comes first, so that nothing is gone unsaid if this is interrupted.
-        write_json(&dir.join(EMPTIED), &note)?;
-        for entry in fs::read_dir(&dir)? {
-            let entry = entry?;
-            if [EMPTIED, RELEASED]
-                .iter()
-                .any(|kept| entry.file_name() == *kept)
-            {
-                continue;
-            }
-            match entry.file_type()?.is_dir() {
-                true => fs::remove_dir_all(entry.path())?,
-                false => fs::remove_file(entry.path())?,
-            }
-        }
-        Ok(())
+        self.note(run, EMPTIED, &note)?;
+        let (_, are_here) = self.notes(run)?;
+        let kept: &[&str] = match are_here {
+            true => &[EMPTIED, RELEASED],
+            false => &[],
+        };
+        self.folder(run)?.clear(kept)
     }
 
     /// Whether the logs of a run were removed to make room.
     pub(crate) fn emptied(&self, run: &RunId) -> Option<Emptied> {
-        read_json(&self.dir(run).join(EMPTIED))
+        self.noted(run, EMPTIED)
     }
 
     /// Generations of a job whose logs are here, in ascending order.
@@ -300,7 +390,7 @@ impl Runs {
         Ok(self
             .all()?
             .into_iter()
-            .filter(|run| run.job == *job && !self.dir(run).join(EMPTIED).exists())
+            .filter(|run| run.job == *job && !self.has_note(run, EMPTIED))
             .map(|run| run.generation)
             .collect())
     }
@@ -308,12 +398,12 @@ impl Runs {
     /// Whether a run failed, as far as this node can tell: it ended neither well nor by a planned
     /// stop.
     fn has_failed(&self, run: &RunId) -> bool {
-        let dir = self.dir(run);
-        if !dir.join(record::RUNNER).exists() {
+        if !self.had_runner(run) {
             return false;
         }
         // A runner that left no outcome was lost.
-        read_json::<Status>(&dir.join(record::OUTCOME)).is_none_or(|end| {
+        let outcome = record::json::<Status>(&self.dir(run), record::OUTCOME);
+        outcome.ok().flatten().is_none_or(|end| {
             let asked = end.stop.as_ref().map(|stop| stop.asked_us);
             let before_stop =
                 |at: Option<u64>| asked.is_none_or(|asked| at.is_some_and(|at| at < asked));
@@ -333,14 +423,10 @@ impl Runs {
 
     /// Removes everything that this job's runs have left, up to this generation.
     pub(crate) fn purge(&self, run: &RunId) -> io::Result<()> {
-        for old in self
-            .all()?
-            .into_iter()
-            .filter(|old| old.job == run.job && old.generation <= run.generation)
-        {
-            remove(&self.dir(&old))?;
-        }
-        Ok(())
+        let mut old = self.all()?;
+        old.retain(|old| old.job == run.job && old.generation <= run.generation);
+        let done: Vec<io::Result<()>> = old.iter().map(|old| self.remove(old)).collect();
+        done.into_iter().collect()
     }
 }
 
@@ -374,30 +460,6 @@ fn bytes_of(dir: &Path, most: usize) -> u64 {
     bytes
 }
 
-/// The number in a file that anything may have replaced: a link is not followed, and a FIFO is not
-/// waited for.
-fn read_number(path: &Path) -> Option<u64> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::options()
-        .read(true)
-        .custom_flags(flags.bits() as i32)
-        .open(path)
-        .ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut text = String::new();
-    file.take(NUMBER_MAX).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
-}
-
-fn remove(dir: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
-}
-
 fn run_of(name: &str) -> Option<RunId> {
     let (job, generation) = name.rsplit_once("-g")?;
     let generation: u64 = generation.parse().ok()?;
@@ -405,30 +467,6 @@ fn run_of(name: &str) -> Option<RunId> {
         job: JobUid::from(job),
         generation: Generation(generation),
     })
-}
-
-fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
-    write_atomic(path, muster_sealed::seal(serde_json::to_vec(value)?))
-}
-
-/// A note that cannot be read counts as missing, since everything in it is dispensable. A person
-/// should still know.
-fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
-        Err(e) => {
-            warn!(path = %path.display(), "cannot be read: {e}");
-            return None;
-        }
-    };
-    match record::parse(&text) {
-        Ok(value) => Some(value),
-        Err((offset, what)) => {
-            warn!(path = %path.display(), "damaged at byte {offset}: {what}; going on without it");
-            None
-        }
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use muster_core::{
 use muster_runner::{
     Record, RunnerIdentity, Salvage,
     place::{Left, Remains},
-    procfs, record,
+    procfs,
     wire::{Command, RefusalKind, Reply, Request, StartSpec, Status},
 };
 use muster_runtime::{chain::chain, clock::Clock};
@@ -27,7 +27,7 @@ use tokio::{
 };
 use tracing::{debug, error, warn};
 
-use crate::{host::RunnerHost, last_words, run_dir, run_dir::Runs, translate};
+use crate::{boot, host::RunnerHost, last_words, run_dir, run_dir::Runs, translate};
 
 /// Everything that a runner was ordered to do so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -214,13 +214,8 @@ impl Link {
             .iter()
             .any(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
         if group.torchrun_exit.is_some_and(|exit| !exit.is_success()) && !rank_failed {
-            let log = self
-                .runs
-                .dir(&self.run)
-                .join(record::LOGS)
-                .join(record::LAUNCHER_LOG);
             // A log that cannot be read gives no error line.
-            group.torchrun_error = last_words::of(&log)
+            group.torchrun_error = last_words::of(&self.runs.dir(&self.run))
                 .unwrap_or_default()
                 .map(|line| translate::cut(&line));
         }
@@ -268,7 +263,7 @@ impl Link {
 
     /// Kills what is left of the run, however long that takes. Returns since when nothing is left.
     async fn prove_dead(&self, runner: Option<RunnerIdentity>) -> Timestamp {
-        let boot_id = procfs::boot_id().unwrap_or_default();
+        let boot_id = boot::of_now().await;
         if let Some(noted) = self.runs.lost(&self.run) {
             return Timestamp(if noted.boot_id == boot_id {
                 noted.at_us
@@ -447,6 +442,7 @@ fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
 
 #[cfg(test)]
 mod tests {
+    use muster_runner::record;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use muster_core::id::{Generation, JobUid};

@@ -8,7 +8,7 @@ use muster_proto::v1::{AgentMessage, RanksSignalled, SignalRanks, agent_message:
 use muster_runner::wire::{Command, MAX_RANKS, Reply, Request};
 use muster_runtime::tasks::Scope;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
     sync::mpsc,
     time::timeout,
@@ -19,6 +19,8 @@ use crate::{host::RunnerHost, logs::run_of, run_dir::Runs};
 
 /// How long a runner may take. It answers at its next turn.
 const ANSWER: Duration = Duration::from_secs(3);
+/// The longest answer: a sentence. Jobs can answer in the runner's place.
+const ANSWER_MAX: u64 = 64 << 10;
 
 pub(crate) struct RankSignals {
     host: Arc<dyn RunnerHost>,
@@ -135,7 +137,8 @@ async fn converse(
         line.push(b'\n');
         output.write_all(&line).await?;
         let mut answer = String::new();
-        if input.read_line(&mut answer).await? == 0 {
+        (&mut input).take(ANSWER_MAX).read_line(&mut answer).await?;
+        if !answer.ends_with('\n') {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let reply: Reply = serde_json::from_str(&answer)?;

@@ -128,7 +128,7 @@ impl SimulatedAgent {
             handle,
             Facts::unprobed(fixed),
             asks,
-            Boot::of_machine(),
+            Boot::of_machine().expect("a machine that runs this has /proc"),
             watch::Sender::new(None),
             shutdown,
         );

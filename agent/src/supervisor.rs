@@ -299,12 +299,7 @@ impl Supervisor {
         let mut states = BTreeMap::new();
         for run in open {
             // Without this file no runner was ever ready, so nothing was ever started.
-            if self
-                .runs
-                .dir(&run)
-                .join(muster_runner::record::RUNNER)
-                .exists()
-            {
+            if self.runs.had_runner(&run) {
                 self.accepted.extend(
                     self.runs
                         .accepted(&run)

@@ -8,13 +8,12 @@
 //! replace the list removes it, because an outdated list would prove too much.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::folder::Folder;
 use crate::procfs::Stat;
 use crate::record::{self, DESCENDANTS, ReadError};
 
@@ -51,17 +50,11 @@ impl Descendants {
 
     /// Replaces the list in `dir`. If that fails, it removes the list.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
-        let temporary = dir.join(format!("{DESCENDANTS}.tmp"));
-        let outcome = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)
-            .and_then(|mut file| file.write_all(&muster_sealed::seal(serde_json::to_vec(self)?)))
-            .and_then(|()| fs::rename(&temporary, dir.join(DESCENDANTS)));
+        let folder = Folder::of_run(dir)?;
+        let content = muster_sealed::seal(serde_json::to_vec(self)?);
+        let outcome = folder.replace_unsynced(DESCENDANTS, &content);
         if outcome.is_err() {
-            let _ = fs::remove_file(dir.join(DESCENDANTS));
+            let _ = folder.remove(DESCENDANTS);
         }
         outcome
     }
@@ -196,8 +189,9 @@ mod tests {
         let list = listed(&[(12, 61, 0)]);
         list.write(dir.path()).unwrap();
         assert_eq!(Descendants::read(dir.path()).unwrap(), Some(list.clone()));
-        // The list cannot be written, because a directory has the name of the temporary file.
-        fs::create_dir(dir.path().join("descendants.json.tmp")).unwrap();
+        // A list cannot take the place of a directory.
+        std::fs::remove_file(dir.path().join(DESCENDANTS)).unwrap();
+        std::fs::create_dir(dir.path().join(DESCENDANTS)).unwrap();
         list.write(dir.path()).unwrap_err();
         assert_eq!(Descendants::read(dir.path()).unwrap(), None);
     }

@@ -1,9 +1,9 @@
 //! The value of a variable that is in a file of this node. The coordinator, its store and the
 //! runner's records know the path only.
 
-use std::{fs::OpenOptions, io::Read, os::unix::fs::OpenOptionsExt, path::Path};
+use std::path::Path;
 
-use rustix::fs::OFlags;
+use crate::folder;
 
 /// The longest value. Linux takes 128 KiB for a variable with its name.
 const VALUE_MAX: u64 = 64 << 10;
@@ -11,21 +11,8 @@ const VALUE_MAX: u64 = 64 << 10;
 /// The content, without one line break at its end, which editors and `echo` write. The error says
 /// why the file cannot be a value. It never waits for the other end of a pipe.
 pub fn value(path: &Path) -> Result<String, String> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32)
-        .open(path)
-        .map_err(|e| e.to_string())?;
-    if !file.metadata().map_err(|e| e.to_string())?.is_file() {
-        return Err("is not a regular file".into());
-    }
-    let mut value = String::new();
-    file.take(VALUE_MAX + 1)
-        .read_to_string(&mut value)
-        .map_err(|e| e.to_string())?;
-    if value.len() as u64 > VALUE_MAX {
-        return Err(format!("has more than {VALUE_MAX} bytes"));
-    }
+    let value = folder::read_named(path, VALUE_MAX).map_err(|e| e.to_string())?;
+    let value = String::from_utf8(value).map_err(|_| "is not UTF-8")?;
     if value.contains('\0') {
         return Err("has a NUL byte".into());
     }

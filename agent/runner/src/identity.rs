@@ -1,6 +1,5 @@
 //! The identity of a runner: (boot id, pid, start time). A pid alone may be reused.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -8,6 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::folder::Folder;
 use crate::procfs::{self, Stat};
 use crate::wire;
 
@@ -94,7 +94,7 @@ fn lives(boot_id: &str, pid: i32, start_time: u64) -> bool {
 /// Whether any runner lives in `dir`, according to its lock. It is for a directory whose records
 /// cannot be read.
 pub fn held(dir: &Path) -> bool {
-    let Ok(lock) = File::open(dir.join(LOCK)) else {
+    let Ok(lock) = Folder::of_run(dir).and_then(|folder| folder.open(LOCK)) else {
         return false;
     };
     // The lock is taken and given back at once. It could only disturb a runner that is just

@@ -6,9 +6,16 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
+use crate::folder::read_named;
 use crate::identity::{RunnerIdentity, alive};
+
+/// The kernel writes two lines into this file.
+const EVENTS_MAX: u64 = 4_096;
 
 /// What became of the cgroup of a runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,16 +59,17 @@ pub fn clear(identity: &RunnerIdentity) -> io::Result<Leftovers> {
 /// # Errors
 /// `NotFound`: the kernel is older than 5.14 and has no such file.
 pub fn kill(cgroup: &Path) -> io::Result<()> {
-    // A file that is created here is refused for another reason.
+    // A file that is created here is refused for another reason. The path is a runner's word, in whose
+    // place a job may name a FIFO.
     let mut file = File::options()
         .write(true)
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32)
         .open(cgroup.join("cgroup.kill"))?;
     file.write_all(b"1")
 }
 
 /// Whether any process lives in this cgroup or below it.
 pub fn populated(cgroup: &Path) -> io::Result<bool> {
-    Ok(!fs::read_to_string(cgroup.join("cgroup.events"))?
-        .lines()
-        .any(|l| l == "populated 0"))
+    let events = read_named(&cgroup.join("cgroup.events"), EVENTS_MAX)?;
+    Ok(!events.split(|b| *b == b'\n').any(|l| l == b"populated 0"))
 }

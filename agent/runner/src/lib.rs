@@ -12,6 +12,7 @@
 pub mod cri;
 pub mod descendants;
 pub mod env_file;
+pub mod folder;
 pub mod identity;
 pub mod journal;
 pub mod leftovers;
@@ -23,6 +24,7 @@ pub mod socket;
 pub mod wire;
 
 pub use descendants::Descendants;
+pub use folder::Folder;
 pub use identity::{RunnerIdentity, alive, held, kept};
 pub use record::{ReadError, Record, Salvage};
 pub use socket::connect;

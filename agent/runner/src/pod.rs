@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     RunnerIdentity,
+    folder::Folder,
     place::{Program, READY_TIMEOUT, TreeUsage, Wanted},
     socket,
 };
@@ -135,7 +136,7 @@ fn exchange(volume: &Path, question: &Question) -> io::Result<Answer> {
         Question::Look => LOOK,
         _ => ANSWER,
     };
-    let mut stream = socket::connect_to(volume, SOCKET)?;
+    let mut stream = Folder::trusted(volume)?.connect(SOCKET, socket::PATIENCE)?;
     stream.set_write_timeout(Some(ANSWER))?;
     stream.set_read_timeout(Some(patience))?;
     let mut line = serde_json::to_vec(question)?;

@@ -176,9 +176,11 @@ pub fn signal(pid: i32, start_time: u64, signal: Signal) -> io::Result<()> {
 
 /// The id of this boot. Pids and start times have no meaning across two boots.
 pub fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned())
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    match text.trim() {
+        "" => Err(io::ErrorKind::UnexpectedEof.into()),
+        id => Ok(id.to_owned()),
+    }
 }
 
 /// Whether [`boot_id`] is the kernel's own. Some container managers (systemd-nspawn, LXC) mount

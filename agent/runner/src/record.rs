@@ -3,20 +3,23 @@
 //! The agent writes `hold.json`. The runner writes `runner.json`, `descendants.json`, `exits.jsonl`
 //! and `outcome.json`. Its keeper writes `swept.json`. Whole files are replaced atomically and
 //! carry their checksum, so each is either absent or complete. Anything else is damage and is
-//! reported, never guessed.
+//! reported, never guessed. Workers can write there too, so every file is opened through a [`Folder`].
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use muster_sealed::Broken;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::folder::Folder;
 use crate::identity::RunnerIdentity;
 use crate::journal;
 use crate::wire::{ExitRecord, Hold, Status};
+
+/// The longest record. An outcome with the reasons of 256 ranks has 6 MiB, and a journal of this length
+/// has 80,000 exits.
+pub const RECORD_MAX: u64 = 16 << 20;
 
 pub const HOLD: &str = "hold.json";
 pub const RUNNER: &str = "runner.json";
@@ -62,9 +65,14 @@ pub fn rotated_log(name: &str, end: u64) -> String {
     format!("{name}.{end}")
 }
 
+/// No log gets this long: 4 EiB. A job can name a file so.
+const END_MAX: u64 = 1 << 62;
+
 /// Where the part of log `name` in this file ends, if the file is such a part.
 pub fn rotated_end(name: &str, file: &str) -> Option<u64> {
-    file.strip_prefix(name)?.strip_prefix('.')?.parse().ok()
+    let end = file.strip_prefix(name)?.strip_prefix('.')?.parse().ok()?;
+    // Whoever adds a file's length to it must not leave the numbers that there are.
+    (end <= END_MAX).then_some(end)
 }
 
 /// Everything that a runner has written to its directory.
@@ -157,9 +165,14 @@ pub enum ReadError {
 }
 
 fn read_file(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, ReadError> {
-    match fs::read(dir.join(name)) {
+    match Folder::of_run(dir).and_then(|folder| folder.read(name, RECORD_MAX)) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(ReadError::Damaged {
+            file: dir.join(name),
+            offset: 0,
+            what: e.to_string(),
+        }),
         Err(source) => Err(ReadError::Io {
             file: dir.join(name),
             source,
@@ -167,7 +180,8 @@ fn read_file(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, ReadError> {
     }
 }
 
-pub(crate) fn json<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, ReadError> {
+/// The value of the sealed JSON file `dir/name`. None: it is not there.
+pub fn json<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, ReadError> {
     let Some(text) = read_file(dir, name)? else {
         return Ok(None);
     };
@@ -202,17 +216,8 @@ fn offset(text: &[u8], line: usize, column: usize) -> usize {
 /// Replaces `dir/name` by the JSON of `value`. After a crash there is the old file or the new one,
 /// never a mixture.
 pub fn write_atomic<T: Serialize>(dir: &Path, name: &str, value: &T) -> io::Result<()> {
-    let temporary = dir.join(format!("{name}.tmp"));
-    let mut file = File::options()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(&muster_sealed::seal(serde_json::to_vec(value)?))?;
-    file.sync_all()?;
-    fs::rename(&temporary, dir.join(name))?;
-    File::open(dir)?.sync_all()
+    let content = muster_sealed::seal(serde_json::to_vec(value)?);
+    Folder::of_run(dir)?.replace(name, &content)
 }
 
 impl RunnerIdentity {

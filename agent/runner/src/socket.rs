@@ -1,33 +1,33 @@
 //! Connects to a runner's sockets through a directory path of any length.
 //!
-//! A socket address holds 108 bytes of path. A path through `/proc/self/fd/N/` is always short
-//! enough.
+//! A socket address holds 108 bytes of path. A path through `/proc/self/fd/` is always short enough.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
+
+use crate::folder::Folder;
+
+/// How long a runner may take to make room for a connection. It takes each at once, and whoever asks it
+/// must not wait for what only looks like one.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// The same for ranks, of which all of a node come at the same moment.
+const RANKS_PATIENCE: Duration = Duration::from_secs(60);
 
 pub const CONTROL: &str = "control.sock";
 pub const RANKS: &str = "ranks.sock";
 
 /// Connects to the control socket of the runner in `dir`.
 pub fn connect(dir: &Path) -> io::Result<UnixStream> {
-    connect_to(dir, CONTROL)
+    Folder::of_run(dir)?.connect(CONTROL, PATIENCE)
 }
 
-/// Connects to the socket `name` in `dir`.
-pub fn connect_to(dir: &Path, name: &str) -> io::Result<UnixStream> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = File::options()
-        .read(true)
-        .custom_flags(flags.bits() as i32)
-        .open(dir)?;
-    UnixStream::connect(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
+/// Connects a rank to the runner in `dir`.
+pub fn connect_rank(dir: &Path) -> io::Result<UnixStream> {
+    Folder::of_run(dir)?.connect(RANKS, RANKS_PATIENCE)
 }
 
 /// Binds `name` in the current directory, for this user alone. A relative name is always short

@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use muster_runner::socket;
 use muster_runner::wire::{Command, MAX_REQUEST, Phase};
-use rig::Rig;
+use muster_runner::{Folder, socket};
+use rig::{PATIENCE, Rig};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 #[test]
@@ -215,7 +215,9 @@ fn a_client_that_never_reads_holds_up_nobody() {
 }
 
 fn connected(rig: &Rig, name: &str) -> UnixStream {
-    let stream = socket::connect_to(&rig.dir, name).unwrap();
+    let stream = { Folder::of_run(&rig.dir) }
+        .and_then(|dir| dir.connect(name, PATIENCE))
+        .unwrap();
     stream.set_read_timeout(Some(rig::PATIENCE)).unwrap();
     stream
 }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use muster_runner::Folder;
 use muster_runner::place::{Left, Output, Program, Wanted};
 use muster_runner::pod::{self, AskError, LEAVING, Look, Question, RUNS, SOCKET, Used};
-use muster_runner::socket::connect_to;
 use muster_runner::wire::Phase;
 use rig::{PATIENCE, RUNNER, Rig};
 use rustix::process::{Pid, Signal, kill_process};
@@ -62,7 +62,9 @@ impl Pod {
 
     /// One line to the socket as it is, and the answer.
     fn raw(&self, line: &[u8]) -> String {
-        let mut stream = connect_to(&self.volume, SOCKET).unwrap();
+        let mut stream = { Folder::trusted(&self.volume) }
+            .and_then(|volume| volume.connect(SOCKET, PATIENCE))
+            .unwrap();
         stream.write_all(line).unwrap();
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).unwrap();

@@ -3,8 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
-    os::unix::fs::DirBuilderExt,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -19,7 +18,7 @@ use muster_core::{
     run::{Assignment, Endpoint},
 };
 use muster_runner::{
-    record,
+    Folder, record,
     wire::{self, AdoptSpec, Command, ParkSpec, Reply, Request},
 };
 use tokio::{
@@ -51,6 +50,8 @@ const IMPORT_MAX: Duration = Duration::from_secs(60);
 const POOL_IMPORT_MAX: Duration = Duration::from_secs(600);
 /// The longest list of modules that is passed on: 10,000 names and files of 100 bytes.
 const MODULES_BYTES: u64 = 1 << 20;
+/// The longest answer of a runner: a sentence. Jobs can answer in its place.
+const REPLY_MAX: usize = 1 << 20;
 /// The room for a run's directory name: the job's uid has at most 256 bytes, and a generation 20
 /// digits. The run's directory is written over the launcher's directory in the environment that the
 /// kernel shows. A launcher without a job must therefore reserve this room.
@@ -256,11 +257,7 @@ impl Place {
         let fit = fit(assignment, launch).ok_or("only Python has a launcher")?;
         let trouble =
             |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(|e| trouble("make", &e))?;
+        Folder::make_run(dir).map_err(|e| trouble("make", &e))?;
         let description = wire::Hold {
             generation: 0,
             node_rank: 0,
@@ -321,7 +318,7 @@ impl Place {
     ) -> Outcome {
         let torchruns = kept.launcher.dir.join(TORCHRUN_FILE);
         let script = match checked.lane {
-            Lane::Parked => fs::write(&torchruns, TORCHRUN_SCRIPT)
+            Lane::Parked => put(&kept.launcher.dir, TORCHRUN_FILE, TORCHRUN_SCRIPT)
                 .ok()
                 .map(|()| torchruns),
             Lane::Fork | Lane::Direct if ahead => script(assignment, &checked.launch.dir),
@@ -374,7 +371,7 @@ impl Launcher {
     /// it fails, the ranks import these modules themselves.
     pub(crate) async fn preload(&self, list: &str) {
         let told = async {
-            fs::write(self.dir.join(record::PRELOAD), list)
+            put(&self.dir, record::PRELOAD, list)
                 .map_err(|e| format!("{}: {e}", record::PRELOAD))?;
             let mut stream = self
                 .host
@@ -403,19 +400,25 @@ impl Launcher {
 
     /// A refusal with the last error line that the launcher has printed, usually an exception.
     fn why(&self, refusal: &str) -> String {
-        let log = self.dir.join(record::LOGS).join(record::LAUNCHER_LOG);
-        match last_words::of(&log) {
+        match last_words::of(&self.dir) {
             Ok(Some(line)) => format!("{refusal} (its last line: {line:.200})"),
             _ => refusal.to_owned(),
         }
     }
 }
 
-/// The list of modules that earlier ranks have imported.
-pub(crate) fn read_some(path: &Path) -> String {
+/// Writes a file into the launcher's directory.
+fn put(dir: &Path, name: &str, text: &str) -> io::Result<()> {
+    Folder::of_run(dir)?.replace_unsynced(name, text.as_bytes())
+}
+
+/// The list of modules that earlier ranks of this run have imported.
+pub(crate) fn imported(run_dir: &Path) -> String {
     use io::Read;
     let mut bytes = Vec::new();
-    let _ = fs::File::open(path).map(|file| file.take(MODULES_BYTES).read_to_end(&mut bytes));
+    let _ = Folder::of_run(run_dir)
+        .and_then(|folder| folder.open(record::MODULES))
+        .map(|file| file.take(MODULES_BYTES).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -449,7 +452,7 @@ impl Kept {
             Ok(_) => {}
             Err(_) => return warn!(dir = %dir.display(), "a launcher does not end"),
         }
-        if let Err(e) = fs::remove_dir_all(dir) {
+        if let Err(e) = Folder::remove_run(dir) {
             debug!(dir = %dir.display(), "a launcher's directory cannot be removed: {e}");
         }
     }
@@ -485,7 +488,7 @@ pub(crate) async fn clear(host: Arc<dyn RunnerHost>, dir: PathBuf) {
             .await;
         }
         // Its runner is gone, and the kernel has killed the launcher with it.
-        Err(_) => drop(fs::remove_dir_all(&dir)),
+        Err(_) => drop(Folder::remove_run(&dir)),
     }
 }
 
@@ -511,7 +514,7 @@ fn line(command: Command) -> Vec<u8> {
 async fn read_reply(stream: &mut UnixStream) -> io::Result<Reply> {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\n") {
-        if stream.read_buf(&mut bytes).await? == 0 {
+        if bytes.len() > REPLY_MAX || stream.read_buf(&mut bytes).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }

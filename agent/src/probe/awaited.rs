@@ -9,7 +9,6 @@
 
 use std::{
     fmt,
-    fs::File,
     io::{ErrorKind, Read as _},
     net::{TcpStream, ToSocketAddrs},
     path::Path,
@@ -24,6 +23,7 @@ use std::{
 };
 
 use muster_core::health::{Reading, Subject, TERMINATION_NOTICE, Value};
+use muster_runner::folder::open_named;
 use tracing::warn;
 
 use super::{network, roots::Roots, sense::Sense};
@@ -130,8 +130,8 @@ pub(super) fn interfaces(roots: &Roots, names: &[String]) -> Vec<Reading> {
 /// Whether a notice says that this machine will be taken away. Its text is shown.
 pub(super) fn notice(file: &Path) -> Reading {
     let mut said = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(NOTICE_MAX).read_to_end(&mut said));
-    // A file that exists but cannot be read counts as a notice too.
+    let read = open_named(file).and_then(|file| file.take(NOTICE_MAX).read_to_end(&mut said));
+    // What exists but cannot be read counts as a notice too, also if it is no file.
     let given = read
         .as_ref()
         .map_or_else(|e| e.kind() != ErrorKind::NotFound, |_| true);

@@ -4,15 +4,13 @@
 //! environment. The agent learns it before it clears the finding that keeps work away, so no work
 //! starts without it.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::PathBuf};
 
 use muster_core::health::{Reading, Subject, Value};
-use muster_runner::pod::{self, Look, Question, SOCKET};
+use muster_runner::{
+    Folder,
+    pod::{self, Look, Question, SOCKET},
+};
 use muster_runtime::chain::chain;
 use tokio::sync::watch;
 
@@ -56,7 +54,7 @@ impl Container {
 
     /// Differs after another container has come up, since each binds a socket of its own.
     pub(super) fn glance(&self) -> Option<String> {
-        let socket = fs::metadata(Path::new(&self.volume).join(SOCKET)).ok()?;
+        let socket = Folder::trusted(&self.volume).ok()?.about(SOCKET).ok()?;
         Some(socket.ino().to_string())
     }
 }

@@ -36,7 +36,7 @@ use super::{
     settings::{Kubelet, Pace, Share},
     topology,
 };
-use crate::atomic_file::write_atomic;
+use crate::atomic_file::{self, write_atomic};
 
 /// The longest time between two checks whether NVML hangs.
 const WATCH: Duration = Duration::from_secs(1);
@@ -422,10 +422,10 @@ impl Senses {
     }
 
     fn remembered(&self) -> Memory {
-        let text = std::fs::read_to_string(self.state_dir.join(MEMORY)).unwrap_or_default();
+        let text = atomic_file::read(&self.state_dir.join(MEMORY)).unwrap_or_default();
         // A memory of another version, or a damaged one, is replaced by an empty one, as after a
         // reboot.
-        serde_json::from_str(&text).unwrap_or_default()
+        serde_json::from_slice(&text).unwrap_or_default()
     }
 
     fn remember(&self, mind: &mut Mind) {

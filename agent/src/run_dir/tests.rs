@@ -1,6 +1,10 @@
-use std::{fs::Permissions, os::unix::fs::PermissionsExt, time::UNIX_EPOCH};
+use std::{
+    fs::{DirBuilder, File, Permissions},
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    time::UNIX_EPOCH,
+};
 
-use rustix::fs::{FileType, Mode};
+use rustix::fs::{FileType, Mode, OFlags};
 
 use super::*;
 
@@ -249,4 +253,156 @@ fn a_damaged_note_is_none() {
     }
     fs::write(&path, &whole).unwrap();
     assert_eq!(runs.lost(&run).unwrap().at_us, 77);
+}
+
+/// A machine or a pod with one run, and a secret outside.
+struct Site {
+    dir: tempfile::TempDir,
+    runs: Runs,
+    run: RunId,
+}
+
+impl Site {
+    fn new(in_pod: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("state")).unwrap();
+        fs::create_dir_all(dir.path().join("volume")).unwrap();
+        let runs = match in_pod {
+            true => Runs::new(&dir.path().join("volume")).noting(&dir.path().join("state")),
+            false => Runs::new(&dir.path().join("state")),
+        };
+        fs::write(dir.path().join("state/ledger.json"), "the ledger").unwrap();
+        let run = run("a", 1);
+        runs.make(&run, &accepted()).unwrap();
+        fs::write(runs.dir(&run).join(record::RUNNER), "").unwrap();
+        Self { dir, runs, run }
+    }
+
+    fn both() -> [Self; 2] {
+        [false, true].map(Self::new)
+    }
+
+    fn ledger(&self) -> PathBuf {
+        self.dir.path().join("state/ledger.json")
+    }
+
+    fn is_whole(&self) -> bool {
+        fs::read(self.ledger()).is_ok_and(|text| text == b"the ledger")
+    }
+}
+
+fn accepted() -> Accepted {
+    serde_json::from_str(r#"{"term":3,"gpus":["GPU-1"]}"#).unwrap()
+}
+
+#[test]
+fn notes_are_read_back_wherever_they_lie() {
+    for site in Site::both() {
+        let Site { runs, run, .. } = &site;
+        assert_eq!(runs.accepted(run), Some(accepted()));
+        assert_eq!(runs.open().unwrap(), [run.clone()]);
+        runs.release(run).unwrap();
+        assert!(runs.is_released(run) && runs.open().unwrap().is_empty());
+        runs.empty(run).unwrap();
+        assert!(runs.emptied(run).is_some() && runs.is_released(run));
+        assert_eq!(runs.generations(&run.job).unwrap(), []);
+        runs.purge(run).unwrap();
+        assert!(runs.all().unwrap().is_empty() && runs.emptied(run).is_none());
+    }
+}
+
+#[test]
+fn links_in_the_place_of_notes_reach_nothing_outside() {
+    for site in Site::both() {
+        let Site { runs, run, .. } = &site;
+        let dir = runs.dir(run);
+        // The names that earlier agents wrote first, and those of the notes.
+        for name in [ACCEPTED, LOST, RELEASED, EMPTIED] {
+            let _ = fs::remove_file(dir.join(name));
+            for name in [format!(".{name}.tmp"), format!("{name}.tmp")] {
+                std::os::unix::fs::symlink(site.ledger(), dir.join(name)).unwrap();
+            }
+            std::os::unix::fs::symlink(site.ledger(), dir.join(name)).unwrap();
+        }
+        let _ = (runs.accepted(run), runs.lost(run), runs.emptied(run));
+        runs.note_lane(run, &accepted()).unwrap();
+        assert_eq!(runs.accepted(run), Some(accepted()));
+        runs.release(run).unwrap();
+        runs.empty(run).unwrap();
+        runs.purge(run).unwrap();
+        assert!(site.is_whole() && !dir.exists());
+    }
+}
+
+#[test]
+fn a_link_in_the_place_of_a_run_takes_nothing_outside_with_it() {
+    for site in Site::both() {
+        let Site { runs, run, .. } = &site;
+        let dir = runs.dir(run);
+        fs::rename(&dir, site.dir.path().join("aside")).unwrap();
+        std::os::unix::fs::symlink(site.dir.path().join("state"), &dir).unwrap();
+        assert!(!runs.had_runner(run));
+        assert!(runs.empty(run).is_err());
+        assert!(runs.make(run, &accepted()).is_err());
+        runs.release(run).unwrap();
+        assert!(site.is_whole() && fs::symlink_metadata(&dir).is_err());
+    }
+}
+
+#[test]
+fn in_a_pod_workers_cannot_change_what_the_agent_has_noted() {
+    let site = Site::new(true);
+    let Site {
+        runs, run: first, ..
+    } = &site;
+    for name in [ACCEPTED, LOST, RELEASED, EMPTIED] {
+        fs::write(runs.dir(first).join(name), "0").unwrap();
+    }
+    assert_eq!(runs.accepted(first), Some(accepted()));
+    assert_eq!((runs.lost(first), runs.emptied(first)), (None, None));
+    assert_eq!(runs.open().unwrap(), [first.clone()]);
+    // An earlier agent has left its notes there.
+    let old = Runs::new(&site.dir.path().join("volume"));
+    let earlier = run("a", 2);
+    old.make(&earlier, &accepted()).unwrap();
+    assert_eq!(runs.accepted(&earlier), Some(accepted()));
+    old.release(&earlier).unwrap();
+    assert_eq!(runs.open().unwrap(), [first.clone()]);
+}
+
+#[test]
+fn a_run_that_cannot_be_removed_holds_up_no_other() {
+    let names: Vec<(&str, u64)> = (1..=7).map(|generation| ("a", generation)).collect();
+    let (dir, runs) = with(&names);
+    for generation in 1..=6 {
+        fs::write(runs.dir(&run("a", generation)).join(RELEASED), "0").unwrap();
+    }
+    // Nothing can be removed from a file system that is mounted there.
+    let stuck = Mounted::at(&runs.dir(&run("a", 2)).join("mnt"));
+    let removed = runs.release(&run("a", 7));
+    let left = runs.all().unwrap();
+    let left: Vec<u64> = left.iter().map(|run| run.generation.0).collect();
+    drop(stuck);
+    drop(dir);
+    assert!(removed.is_err());
+    assert_eq!(left, [2, 4, 5, 6, 7]);
+}
+
+/// A file system in memory that ends with the test.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn at(path: &Path) -> Self {
+        fs::create_dir(path).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("muster-test", path, "tmpfs", flags, None).unwrap();
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let flags = rustix::mount::UnmountFlags::DETACH;
+        rustix::mount::unmount(&self.0, flags).unwrap();
+    }
 }

@@ -118,8 +118,8 @@ impl Supervisor {
             self.end_launcher(&job);
         }
         for run in plan.train {
-            let modules = self.runs.dir(&run).join(muster_runner::record::MODULES);
-            let list = || launchers::read_some(&modules);
+            let dir = self.runs.dir(&run);
+            let list = || launchers::imported(&dir);
             if let Some((launcher, list)) =
                 self.launchers.next_imports(&run.job, run.generation, list)
             {

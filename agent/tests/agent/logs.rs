@@ -358,3 +358,77 @@ async fn a_log_is_sent_byte_for_byte_and_a_signal_once() {
             .all(|chunk| chunk.id != 5 || chunk.lines.is_empty())
     );
 }
+
+/// A rank can put a FIFO into the folder of its logs. Each read waited in a thread for its other end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fifo_in_the_place_of_a_log_is_waited_for_by_nobody() {
+    let (_coordinator, node, mut session) = chatting().await;
+    let logs = node.run_dir(&run("job-a", 1)).join("logs");
+    for name in ["rank-0.log.5", "rank-1.log"] {
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mkfifoat(rustix::fs::CWD, logs.join(name), mode).unwrap();
+    }
+    session.say(Down::LogRead(read(1))).await;
+    session
+        .say(Down::LogRead(LogRead { rank: 1, ..read(2) }))
+        .await;
+    session
+        .until("both ends", |s| {
+            ended(s, 1).is_some() && ended(s, 2).is_some()
+        })
+        .await;
+    assert_eq!(
+        (texts(&session, 1).len(), ended(&session, 1)),
+        (3_000, Some(""))
+    );
+    assert_eq!(
+        ended(&session, 2),
+        Some("rank-1.log: is not a regular file")
+    );
+}
+
+/// The largest node has 256 ranks.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_ranks_of_a_node_are_followed_and_nobody_is_locked_out() {
+    let (_coordinator, _node, mut session) = chatting().await;
+    for id in 1..=520 {
+        session
+            .say(Down::LogRead(LogRead {
+                tail: Some(0),
+                follow: true,
+                ..read(id)
+            }))
+            .await;
+    }
+    session
+        .until("an answer to each", |s| s.chunks.len() >= 520)
+        .await;
+    assert!((1..=520).all(|id| ended(&session, id).is_none()));
+    session.say(Down::LogRead(read(521))).await;
+    session
+        .until("a refusal", |s| ended(s, 521).is_some())
+        .await;
+    let refusal = ended(&session, 521).unwrap_or_default();
+    assert!(
+        refusal.contains("no job has more readers than this one"),
+        "{refusal}"
+    );
+    session
+        .say(Down::LogRead(LogRead {
+            job_uid: "job-b".into(),
+            ..read(522)
+        }))
+        .await;
+    session
+        .until("the other job's answer", |s| {
+            ended(s, 522).is_some() && ended(s, 520).is_some()
+        })
+        .await;
+    assert_eq!(ended(&session, 522), Some("rank-0.log is not on this node"));
+    let moved = ended(&session, 520).unwrap_or_default();
+    assert!(
+        moved.contains("another job's reader needs a place"),
+        "{moved}"
+    );
+    assert!((1..520).all(|id| ended(&session, id).is_none()));
+}

@@ -53,8 +53,9 @@ const SEND_DEADLINE: Duration = Duration::from_secs(10);
 /// at most a quarter.
 const RENEWALS_APART: Duration = Duration::from_millis(20);
 
-/// Log reads through one session at a time: enough for `logs -f` of all 256 ranks of a node, twice.
-const READS_MAX: usize = 512;
+/// Log reads through one session at a time: more than an agent takes, which shares its places out among
+/// jobs. An answer to what it refuses is on the way for a round trip.
+const READS_MAX: usize = 2_048;
 
 /// Signals of one session that wait for their answer. A script may send one to each rank of a node.
 const SIGNALS_MAX: usize = 256;

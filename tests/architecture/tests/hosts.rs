@@ -10,7 +10,7 @@ const HOST: [&str; 1] = ["agent/src/host/"];
 const PROCESSES: [&str; 13] = [
     "alive",
     "connect",
-    "connect_to",
+    "connect_rank",
     "find",
     "held",
     "kept",

@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Descendants, ReadError, RunnerIdentity, kept,
+    Descendants, Folder, ReadError, RunnerIdentity, kept,
     leftovers::{self, Leftovers},
     procfs::{self, Stat},
     record::{self, Swept},
@@ -138,14 +138,19 @@ impl Remains<'_> {
 
     /// What is left if no living process was found. The list of descendants may prove that nothing is.
     fn if_none_is_found(&self, list: Result<Option<Descendants>, ReadError>) -> Left {
+        // Only what is certainly not there proves anything.
+        let is_gone = |at: io::Result<std::fs::Metadata>| {
+            at.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        };
+        let about = |name| Folder::of_run(self.dir).and_then(|folder| folder.about(name));
         match (self.runner, &list) {
             // An operator has checked it and moved the directory away.
-            _ if !self.dir.exists() => Left::Nothing,
+            _ if is_gone(std::fs::symlink_metadata(self.dir)) => Left::Nothing,
             (Some(runner), _) if runner.cgroup.is_some() || !runner.lists_descendants => {
                 Left::Nothing
             }
             // No runner was ever ready, so nothing was ever started.
-            (None, Ok(None)) if !self.dir.join(record::RUNNER).exists() => Left::Nothing,
+            (None, Ok(None)) if is_gone(about(record::RUNNER)) => Left::Nothing,
             (_, Ok(Some(list))) if !list.cut => Left::Nothing,
             (_, Ok(Some(_))) => {
                 Left::Unproven("it had more processes than its runner lists".into())

@@ -7,14 +7,14 @@ use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use muster_runner::identity::{Keeper, LOCK};
 use muster_runner::procfs::Stat;
 use muster_runner::wire::{Hold, StoreSpec};
-use muster_runner::{RunnerIdentity, journal, record};
+use muster_runner::{Folder, RunnerIdentity, journal, record};
 use muster_steps::Formats;
 use muster_tcpstore::StoreError;
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -138,8 +138,7 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
 /// Whether the runner of this directory holds a launcher and no worker group. The kernel kills that
 /// launcher when its runner ends. A directory that cannot be read is refused later, in `set_up`.
 fn is_launchers(dir: &Path) -> bool {
-    fs::read(dir.join(record::HOLD))
-        .is_ok_and(|text| record::parse::<Hold>(&text).is_ok_and(|hold| hold.launcher))
+    record::json::<Hold>(dir, record::HOLD).is_ok_and(|hold| hold.is_some_and(|hold| hold.launcher))
 }
 
 /// What a launcher hands to the runner that it has forked.
@@ -242,14 +241,7 @@ fn parent(keeper: i32) -> Option<Keeper> {
 /// Starts a session of its own without a terminal, and sends messages to the log in the directory.
 fn detach(dir: &Path) -> Result<(), Trouble> {
     rustix::process::setsid().map_err(|e| trouble("setsid")(e.into()))?;
-    let path = dir.join(LOG);
-    let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32;
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .custom_flags(flags)
-        .open(path);
+    let log = Folder::of_run(dir).and_then(|folder| folder.append(LOG));
     let log = log.map_err(trouble(LOG))?;
     if log.metadata().is_ok_and(|m| m.len() > LOG_BYTES) {
         log.set_len(0).map_err(trouble(LOG))?;
@@ -280,8 +272,9 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     std::env::set_current_dir(dir).map_err(trouble("enter the directory"))?;
     let here = Path::new(".");
     // The lock is held until this process ends in any way.
-    std::mem::forget(lock()?);
-    if here.join(record::RUNNER).exists() {
+    let folder = Folder::trusted(here).map_err(trouble("enter the directory"))?;
+    std::mem::forget(lock(&folder)?);
+    if folder.has(record::RUNNER) {
         let text = "an earlier runner has left its record here; each worker group needs a directory of its own";
         return Err(Trouble {
             status: TAKEN,
@@ -320,12 +313,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     identity.cgroup = cgroup.as_ref().map(|c| c.path.clone());
 
     let logs = directory(record::LOGS).map_err(trouble(record::LOGS))?;
-    let exits = File::options()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(record::EXITS);
-    let exits = exits
+    let exits = { folder.append(record::EXITS) }
         .and_then(journal::Writer::new)
         .map_err(trouble(record::EXITS))?;
     link_programs().map_err(trouble("the links to its own program"))?;
@@ -355,13 +343,8 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     })
 }
 
-fn lock() -> Result<File, Trouble> {
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(LOCK)
-        .map_err(trouble(LOCK))?;
+fn lock(folder: &Folder) -> Result<File, Trouble> {
+    let file = folder.lock(LOCK).map_err(trouble(LOCK))?;
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Trouble {
@@ -374,7 +357,8 @@ fn lock() -> Result<File, Trouble> {
 
 fn read_hold() -> Result<Hold, Trouble> {
     let wrong = |e: &dyn std::fmt::Display| Trouble::new(format!("{}: {e}", record::HOLD));
-    let text = fs::read(record::HOLD).map_err(|e| wrong(&e))?;
+    let folder = Folder::trusted(Path::new(".")).map_err(|e| wrong(&e))?;
+    let text = { folder.read(record::HOLD, record::RECORD_MAX) }.map_err(|e| wrong(&e))?;
     let hold: Hold = record::parse(&text).map_err(|(_, what)| wrong(&what))?;
     hold.check().map_err(|e| wrong(&e))?;
     Ok(hold)

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use muster_runner::record::{self, Swept};
 use muster_runner::wire::VERSION;
-use muster_runner::{RunnerIdentity, procfs};
+use muster_runner::{Folder, RunnerIdentity, procfs};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::sys::{self, Fork};
@@ -73,7 +73,7 @@ fn watch(dir: &Path) -> io::Result<()> {
             .and_then(|r| r.keeper)
             .is_some_and(|k| k.pid == own_pid())
     });
-    if !mine || here.join(record::OUTCOME).exists() {
+    if !mine || Folder::trusted(here)?.has(record::OUTCOME) {
         return Ok(());
     }
     let swept = Swept {

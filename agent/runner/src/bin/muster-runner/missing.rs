@@ -1,7 +1,6 @@
 //! Names what is missing where a program cannot be started. The kernel says "No such file or directory"
 //! of a script that is there, if the interpreter of its first line is not.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +26,7 @@ pub(crate) fn named(command: &Command, error: io::Error) -> io::Error {
 fn interpreter_of(program: &Path) -> Option<String> {
     // The kernel reads 256 bytes (BINPRM_BUF_SIZE).
     let mut first = Vec::new();
-    let file = File::open(program).ok()?;
+    let file = muster_runner::folder::open_named(program).ok()?;
     file.take(256).read_to_end(&mut first).ok()?;
     let line = first.split(|byte| *byte == b'\n').next()?;
     let words = String::from_utf8_lossy(line.strip_prefix(b"#!")?).into_owned();

@@ -8,12 +8,12 @@
 //! has.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
-use muster_runner::wire::MpiSpec;
+use muster_runner::{Folder, record::RECORD_MAX, wire::MpiSpec};
 
 mod channel;
 mod client;
@@ -73,13 +73,11 @@ pub(crate) fn prepare(part: &MpiSpec, command: &[String], here: &Path) -> io::Re
 
 /// Writes a file that only this user can read, and run if it is a program.
 fn write(name: &str, content: &[u8]) -> io::Result<()> {
-    let mode = match content.starts_with(b"#!") {
-        true => 0o700,
-        false => 0o600,
-    };
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(mode);
-    options.open(name)?.write_all(content)
+    let here = Folder::trusted(Path::new("."))?;
+    match content.starts_with(b"#!") {
+        true => here.replace_program(name, content),
+        false => here.replace_unsynced(name, content),
+    }
 }
 
 /// The run's directory and this member's part.
@@ -88,7 +86,9 @@ fn part() -> Result<(PathBuf, MpiSpec), String> {
     let dir = PathBuf::from(dir);
     let file = dir.join(PART);
     let wrong = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
-    let text = fs::read(&file).map_err(|e| wrong(&e))?;
+    let text = { Folder::of_run(&dir) }
+        .and_then(|folder| folder.read(PART, RECORD_MAX))
+        .map_err(|e| wrong(&e))?;
     let part = serde_json::from_slice(&text).map_err(|e| wrong(&e))?;
     Ok((dir, part))
 }
@@ -119,7 +119,12 @@ fn resolve_own(name: &str, address: &str, own: &Path) -> io::Result<()> {
     const HOSTS: &str = "/etc/hosts";
     let machine = fs::read_to_string(HOSTS)?;
     // The first answer is ours, should the machine know the name, too.
-    fs::write(own, format!("{address} {name}\n{machine}"))?;
+    let (folder, file) = (own.parent(), own.file_name());
+    let (Some(folder), Some(file)) = (folder, file) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let hosts = format!("{address} {name}\n{machine}");
+    Folder::of_run(folder)?.replace_unsynced(file, hosts.as_bytes())?;
     crate::sys::own_file(own, HOSTS)?;
     // It is still seen at its other place. Here a job could write over it without knowing what it is.
     fs::remove_file(own)

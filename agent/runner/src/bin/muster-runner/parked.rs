@@ -11,10 +11,10 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use muster_runner::Folder;
 use muster_runner::wire::{Lane, Order, StartSpec};
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -95,13 +95,7 @@ impl Parked {
     /// Writes the program into the current directory. Returns our side and the descriptor that the
     /// launcher inherits.
     pub(crate) fn prepare() -> io::Result<(Self, OwnedFd)> {
-        let mut file = File::options()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(FILE)?;
-        file.write_all(PROGRAM.as_bytes())?;
+        Folder::trusted(Path::new("."))?.replace_unsynced(FILE, PROGRAM.as_bytes())?;
         let (ours, theirs) = UnixStream::pair()?;
         Ok((Self::from(ours), OwnedFd::from(theirs)))
     }

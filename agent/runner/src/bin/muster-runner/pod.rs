@@ -25,7 +25,7 @@ use muster_runner::pod::{
     Answer, ENDS, LEAVING, LINE_MAX, Look, Question, RUNS, SOCKET, Used, Written,
 };
 use muster_runner::wire::{Command, Hold, Request};
-use muster_runner::{RunnerIdentity, alive, connect, kept, procfs, record, socket};
+use muster_runner::{Folder, RunnerIdentity, alive, connect, kept, procfs, record, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
@@ -36,6 +36,8 @@ use crate::{limits, time, version};
 /// How long the coordinator has to end a generation on all of its nodes together, before this node
 /// ends its part alone. It takes a round trip and a commit.
 const COORDINATED: Duration = Duration::from_secs(2);
+/// How many directories of runs are looked at: far more than an agent keeps.
+const RUNS_MAX: usize = 1_000_000;
 /// Where Kubernetes reads a container's last words, unless the pod's template names another place.
 const LAST_WORDS: &str = "/dev/termination-log";
 /// The variable that says so then.
@@ -67,12 +69,11 @@ fn serve(volume: &Path) -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     IMAGE_DIR.get_or_init(|| std::env::current_dir().unwrap_or_default());
     std::env::set_current_dir(volume)?;
-    fs::create_dir_all(RUNS)?;
+    let here = Folder::trusted(Path::new("."))?;
+    here.make(RUNS)?;
     // An earlier container of this pod was told to end and has ended.
-    match fs::remove_file(LEAVING) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
+    here.remove(LEAVING)?;
+    drop(here);
     let listener = socket::listen(SOCKET)?;
     listener.set_nonblocking(true)?;
     say!(
@@ -278,7 +279,10 @@ impl Leaving {
     fn begin() -> Self {
         say!("{} told to end", time::stamp());
         // On a full disk nobody is told, and the workers here still get their grace.
-        if let Err(e) = fs::write(LEAVING, "the pod is being deleted or evicted\n") {
+        let note = b"the pod is being deleted or evicted\n";
+        if let Err(e) = Folder::trusted(Path::new("."))
+            .and_then(|volume| volume.replace_unsynced(LEAVING, note))
+        {
             say!("{} {LEAVING}: {e}", time::stamp());
         }
         Self {
@@ -307,9 +311,12 @@ impl Leaving {
 /// they have left. A runner that has written its outcome is not counted: the agent needs only that
 /// file.
 fn living() -> Vec<PathBuf> {
-    let dirs = fs::read_dir(RUNS).into_iter().flatten().flatten();
-    dirs.map(|entry| entry.path())
-        .filter(|dir| !dir.join(record::OUTCOME).exists())
+    let names = Folder::trusted(Path::new("."))
+        .and_then(|here| here.below(RUNS)?.names(RUNS_MAX))
+        .inspect_err(|e| say!("{} {RUNS}: {e}", time::stamp()));
+    { names.unwrap_or_default().into_iter() }
+        .map(|name| Path::new(RUNS).join(name))
+        .filter(|dir| !Folder::of_run(dir).is_ok_and(|folder| folder.has(record::OUTCOME)))
         .filter(|dir| match RunnerIdentity::read(dir) {
             Ok(Some(runner)) => alive(&runner) || kept(&runner),
             Ok(None) | Err(_) => muster_runner::held(dir),
@@ -333,8 +340,8 @@ fn stop_apart(dir: &Path) {
 
 /// Asks a runner to stop its worker group with the job's own grace.
 fn stop(dir: &Path) -> io::Result<()> {
-    let hold: Hold =
-        record::parse(&fs::read(dir.join(record::HOLD))?).map_err(|(_, e)| io::Error::other(e))?;
+    let hold: Option<Hold> = record::json(dir, record::HOLD).map_err(io::Error::other)?;
+    let hold = hold.ok_or(io::ErrorKind::NotFound)?;
     let request = Request::new(
         0,
         Command::Stop {

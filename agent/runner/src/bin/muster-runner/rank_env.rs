@@ -6,11 +6,10 @@
 //! (`tests/drills/tests/lanes.rs`) compares each of them with torchrun's.
 
 use std::collections::BTreeMap;
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use muster_runner::Folder;
 use muster_runner::wire::{Hold, StartSpec};
 
 /// The variables of a launch that only torchrun and its shims use.
@@ -114,7 +113,6 @@ pub(crate) fn of(
 
 /// Makes the folders of the error files, in the current directory.
 pub(crate) fn make_error_folders(ranks: u32) -> io::Result<()> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o700);
-    (0..ranks).try_for_each(|local| builder.create(Path::new(ERRORS).join(local.to_string())))
+    let errors = Folder::trusted(Path::new("."))?.make(ERRORS)?;
+    (0..ranks).try_for_each(|local| errors.make(local.to_string()).map(drop))
 }

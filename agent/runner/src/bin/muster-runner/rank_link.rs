@@ -35,7 +35,7 @@ pub(crate) struct RankLink {
 
 impl RankLink {
     pub(crate) fn connect(dir: &Path) -> Result<Self, String> {
-        let stream = socket::connect_to(dir, socket::RANKS)
+        let stream = socket::connect_rank(dir)
             .map_err(|e| format!("{}/{}: {e}", dir.display(), socket::RANKS))?;
         Ok(Self::adopt(stream, 0))
     }

@@ -186,6 +186,7 @@ mod tests {
             profile: Profile::default(),
             profile_hash: Profile::default().hash(),
             fence_after: None,
+            hides_gpus: false,
             framework: Default::default(),
             layout: Default::default(),
             members: Vec::new(),

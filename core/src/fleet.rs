@@ -105,6 +105,7 @@ mod cordon;
 pub mod crash_loop;
 pub mod dependents;
 mod describe;
+mod default_gpus;
 mod desired;
 mod ending;
 mod ends;

@@ -203,6 +203,9 @@ pub struct Assignment {
     pub gpus: Vec<String>,
     pub launch: Launch,
     #[serde(with = "serde_period")]
+    /// Members without GPUs see none of the node's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hides_gpus: bool,
     pub stop_grace: Duration,
     pub step_pattern: Option<String>,
     /// The files whose changes the agent reports.

@@ -26,6 +26,7 @@ mod addresses;
 mod agent;
 mod backoff;
 mod bursts;
+mod default_gpus;
 mod fences;
 mod joining;
 mod known;

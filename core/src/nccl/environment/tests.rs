@@ -28,6 +28,7 @@ fn of(report: &NodeReport, gpus: usize, own: &str) -> Environment {
         Share {
             report,
             gpus: &gpus,
+            hides_gpus: false,
             ranks,
             nodes: 2,
             env: &env(own),
@@ -81,6 +82,7 @@ fn a_pod_whose_kubelet_gave_it_gpus_gets_the_names_of_its_interface() {
         let share = Share {
             report: &report,
             gpus: &[],
+            hides_gpus: false,
             ranks: 8,
             nodes: 2,
             env: &BTreeMap::new(),

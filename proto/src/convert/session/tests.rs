@@ -346,6 +346,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     gpus: rest.1,
                     launch: Launch::Cold,
                     stop_grace: Duration::from_millis(rest.2),
+                    hides_gpus: rest.4 % 2 == 1,
                     checkpoint_pattern: rest.3.clone(),
                     step_pattern: rest.3,
                     restart_count: rest.4,

@@ -39,6 +39,7 @@ mod mpi;
 mod namesakes;
 mod node_mix;
 mod node_objects;
+mod node_views;
 mod objects;
 mod pod_gpus;
 mod prewarm;

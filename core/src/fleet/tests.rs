@@ -43,6 +43,7 @@ mod node_views;
 mod objects;
 mod pod_gpus;
 mod prewarm;
+mod refusals;
 mod regressions;
 mod requests;
 mod restarts;

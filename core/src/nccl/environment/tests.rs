@@ -105,6 +105,30 @@ fn a_pod_whose_kubelet_gave_it_gpus_gets_the_names_of_its_interface() {
 }
 
 #[test]
+fn ranks_that_take_no_gpu_see_none_where_there_are_some() {
+    let visible = |report: &NodeReport, gpus: &[String], hides_gpus| {
+        let share = Share {
+            report,
+            gpus,
+            hides_gpus,
+            ranks: 1,
+            nodes: 1,
+            env: &BTreeMap::new(),
+        };
+        let given = environment(&Profile::default(), share);
+        let mut set = given.set();
+        let found = set.find(|(name, _)| *name == "CUDA_VISIBLE_DEVICES");
+        found.map(|(_, value)| value.to_owned())
+    };
+    assert_eq!(visible(&dgx(), &[], true).as_deref(), Some(""));
+    assert_eq!(visible(&dgx(), &[], false), None);
+    let one = ["GPU-1".to_owned()];
+    assert_eq!(visible(&dgx(), &one, true).as_deref(), Some("GPU-1"));
+    // Nothing is known of GPUs that the agent does not find, such as another vendor's.
+    assert_eq!(visible(&NodeReport::default(), &[], true), None);
+}
+
+#[test]
 fn a_node_fills_in_its_own_names() {
     let given = of(&dgx(), 8, "");
     assert_eq!(value(&given, "NCCL_SOCKET_IFNAME"), "=eth0");

@@ -313,7 +313,8 @@ impl JobTurn<'_> {
         let mut reports = generation::reports(self.nodes, self.uid, generation);
         let unanswered =
             |run: Option<&RunReport>| run.is_none_or(|run| run.phase == RunPhase::Preparing);
-        let awaits = !generation.started
+        // A job that was started before had what it needs.
+        let awaits = self.job.first_started.is_none()
             && self.now < until
             && evidence.iter().all(of_job)
             && reports.any(|(_, run)| unanswered(run));

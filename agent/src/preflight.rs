@@ -9,7 +9,7 @@ use muster_core::{
         fitness,
         torchrun::{self, FORGIVES_BIND, Launch, Site},
     },
-    run::Assignment,
+    run::{Assignment, CONTAINER_GOES, DueTo, Refusal},
     spec::entry::Entry,
 };
 use muster_runner::place::Wanted;
@@ -36,25 +36,24 @@ impl Preflight {
         shared: bool,
         launch: &Launch,
         site: &Site,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Refusal> {
         let node = &site.node;
         let hash = assignment.profile.hash();
         if hash != assignment.profile_hash {
-            return Err(format!(
+            return Err(DueTo::Node.because(format!(
                 "{node} reads the profile of this generation as {hash}, the coordinator as {}: agent and coordinator are of different versions",
                 assignment.profile_hash
-            ));
+            )));
         }
         if let Some(why) = torchrun::surroundings(assignment, site).fatal() {
-            return Err(format!("{why} on {node}"));
+            return Err(DueTo::Job.because(format!("{why} on {node}")));
         }
         let runs = Path::new(&site.run_dir).parent().unwrap_or(Path::new("/"));
-        let unfit: Vec<String> = fitness::unfit(assignment, &site.report, |pid| is_ours(pid, runs))
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        if !unfit.is_empty() {
-            return Err(format!("{node} is not fit for it: {}", unfit.join("; ")));
+        let unfit = fitness::unfit(assignment, &site.report, |pid| is_ours(pid, runs));
+        if let Some(due_to) = fitness::due_to(&unfit) {
+            let why: Vec<String> = unfit.iter().map(ToString::to_string).collect();
+            let why = why.join("; ");
+            return Err(due_to.because(format!("{node} is not fit for it: {why}")));
         }
         let entry = torchrun::entry(assignment)?;
         let (script, ranks) = match &entry {
@@ -78,7 +77,7 @@ impl Preflight {
         };
         let python = host
             .find(&wanted)
-            .map_err(|why| format!("{why} on {node}"))?;
+            .map_err(|why| missing(&why).because(format!("{why} on {node}")))?;
         if without_torch {
             return Ok(Answer::unasked());
         }
@@ -86,7 +85,7 @@ impl Preflight {
             .interpreters
             .ask(host, &python, launch)
             .await
-            .map_err(|why| format!("{why} on {node}"))?;
+            .map_err(|why| why.due_to.because(format!("{} on {node}", why.reason)))?;
         let torch = answer.interpreter.torch;
         let store_is_here = assignment.hosts_store
             || site
@@ -107,13 +106,22 @@ impl Preflight {
                 python.display(),
                 FORGIVES_BIND.0,
                 FORGIVES_BIND.1
-            ));
+            )
+            .into());
         }
         // torchrun's interpreter does not know what a program of another kind runs.
         if matches!(entry, Entry::Program { .. }) {
             answer.stack = Stack::default();
         }
         Ok(answer)
+    }
+}
+
+/// Whose doing it is that something was not found: a container that does not answer has not looked.
+fn missing(why: &str) -> DueTo {
+    match CONTAINER_GOES.iter().any(|words| why.contains(words)) {
+        true => DueTo::Unknown,
+        false => DueTo::Job,
     }
 }
 
@@ -178,6 +186,7 @@ mod tests {
             env: BTreeMap::new(),
             working_dir: Some(dir.to_str().unwrap().into()),
             gpus: Vec::new(),
+            hides_gpus: false,
             launch: Lane::Cold,
             stop_grace: Duration::ZERO,
             step_pattern: None,
@@ -219,6 +228,15 @@ mod tests {
         assignment: Assignment,
         bin: &Path,
     ) -> Result<(), String> {
+        let checked = refusal(preflight, assignment, bin).await;
+        checked.map_err(|refusal| refusal.reason)
+    }
+
+    async fn refusal(
+        preflight: &Preflight,
+        assignment: Assignment,
+        bin: &Path,
+    ) -> Result<(), Refusal> {
         let env = BTreeMap::from([("PATH".to_owned(), bin.to_str().unwrap().to_owned())]);
         let report = NodeReport {
             address: "127.0.0.1".into(),
@@ -375,6 +393,31 @@ mod tests {
             why,
             "n1 is not fit for it: GPU-1 is not among this node's GPUs any more"
         );
+    }
+
+    #[tokio::test]
+    async fn a_refusal_says_whose_doing_it_is() {
+        let dir = bench("echo 2.15.0 cpython 3.11 linux");
+        let at = dir.path();
+        let due_to = async |change: &dyn Fn(&mut Assignment)| {
+            let mut run = assignment(&["python3"], &["train.py"], at);
+            change(&mut run);
+            let refused = refusal(&Preflight::default(), run, at).await;
+            refused.unwrap_err().due_to
+        };
+        assert_eq!(
+            due_to(&|run| run.args = vec!["no.py".into()]).await,
+            DueTo::Job
+        );
+        assert_eq!(
+            due_to(&|run| run.command = vec!["no".into()]).await,
+            DueTo::Job
+        );
+        assert_eq!(
+            due_to(&|run| run.gpus = vec!["GPU-1".into()]).await,
+            DueTo::Node
+        );
+        assert_eq!(missing(CONTAINER_GOES[1]), DueTo::Unknown);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use muster_core::{
         lane::{self, Lane},
         torchrun::{self, Meeting, launch},
     },
-    run::{Assignment, Endpoint, Key},
+    run::{Assignment, DueTo, Endpoint, Key, Refusal},
     spec,
 };
 use muster_runner::{record, wire};
@@ -42,7 +42,7 @@ pub(crate) async fn prepare(
     here: &Here,
     preflight: &Preflight,
     launcher: Option<Found>,
-) -> Result<Vec<Reserved>, String> {
+) -> Result<Vec<Reserved>, Refusal> {
     let site = &here.site;
     // The TCPStore's port is not known yet. No check depends on it.
     let anywhere = Endpoint {
@@ -83,7 +83,7 @@ pub(crate) async fn prepare(
         info!(run = %assignment.run.job, generation = %assignment.run.generation, ?lane, "lane: {why}");
     }
     let trouble = |what: &str, e: &dyn std::fmt::Display| {
-        format!("the agent of {} cannot {what}: {e}", site.node)
+        DueTo::Node.because(format!("the agent of {} cannot {what}: {e}", site.node))
     };
     let address: IpAddr = site
         .report

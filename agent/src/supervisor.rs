@@ -20,7 +20,7 @@ use muster_core::{
         torchrun::{EnvIs, Site},
     },
     node_report::{NodeReport, WarmPool},
-    run::{Assignment, Desired, LauncherReport, Obeyed, RunId, RunReport, Start},
+    run::{Assignment, Desired, LauncherReport, Obeyed, Refusal, RunId, RunReport, Start},
     time::Timestamp,
 };
 use muster_runner::wire::{MemberSpec, StartSpec};
@@ -146,7 +146,7 @@ pub(crate) struct Supervisor {
 struct Prepared {
     run: RunId,
     /// The ports that its members get, if they need some.
-    outcome: Result<Vec<Reserved>, String>,
+    outcome: Result<Vec<Reserved>, Refusal>,
     accepted: Option<Accepted>,
 }
 
@@ -237,9 +237,9 @@ impl Supervisor {
                         self.attend(prepared.run);
                         continue;
                     }
-                    Err(reason) => {
-                        warn!(run = %prepared.run, "cannot be started: {reason}");
-                        Input::Refused { run: prepared.run, reason }
+                    Err(refusal) => {
+                        warn!(run = %prepared.run, "cannot be started: {}", refusal.reason);
+                        Input::Refused { run: prepared.run, refusal }
                     }
                 },
                 Some(made) = self.made.1.recv() => {
@@ -481,7 +481,7 @@ impl Supervisor {
                 Err(reason) => {
                     return Some(Input::Refused {
                         run: run.clone(),
-                        reason,
+                        refusal: reason.into(),
                     });
                 }
             }
@@ -509,7 +509,7 @@ impl Supervisor {
             Err(reason) => {
                 return Some(Input::Refused {
                     run: run.clone(),
-                    reason,
+                    refusal: reason.into(),
                 });
             }
         };

@@ -155,6 +155,13 @@ impl Context {
         }
     }
 
+    /// Whether the coordinator, and with it the nodes, are those of `muster local` on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        let local = local::endpoint_of(&self.local_dir());
+        let target = self.target().ok();
+        local.is_some_and(|(server, _)| target.is_some_and(|target| target.server == server))
+    }
+
     pub(crate) fn local_dir(&self) -> PathBuf {
         self.globals.dir.clone().unwrap_or_else(local::default_dir)
     }

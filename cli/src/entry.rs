@@ -1,6 +1,6 @@
 //! From a parsed command line to an exit code.
 
-use std::{env, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -8,15 +8,31 @@ use crate::{
     args::{Cli, Command},
     commands::{
         access, cancel, completion, config, convert, cordon, delete, describe, explain, get, login,
-        logs, replay, run, scale, signal, submit, suspend, topology, validate, version, wait,
+        logs, replay,
+        run::{
+            self,
+            prefix::{self, Rewritten},
+        },
+        scale, signal, submit, suspend, topology, validate, version, wait,
     },
     context::Context,
     fail::Failure,
     kubectl, local, tips,
 };
 
-pub(crate) fn run(cli: Cli) -> ExitCode {
+/// The command line without a launcher in front of the script of `muster run`. `None`: it is used as it is.
+pub(crate) fn rewritten(words: &[OsString], cli: &Cli) -> Option<Rewritten> {
+    let Command::Run(run) = &cli.command else {
+        return None;
+    };
+    let words = words.iter().map(|word| word.to_str().map(str::to_owned));
+    prefix::rewrite(&words.collect::<Option<Vec<String>>>()?, run)
+}
+
+/// `notes`: what was changed about the command line.
+pub(crate) fn run(cli: Cli, notes: &[String]) -> ExitCode {
     let cx = Context::new(cli.globals);
+    notes.iter().for_each(|note| cx.say(note));
     // One thread is enough: a command waits for one answer at a time.
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -86,11 +102,13 @@ fn report(cx: &Context, failure: Failure) -> ExitCode {
 
 /// Prints clap's error, or the help that the user asked for. An unknown flag gets our own tip, or
 /// none: clap guesses far, and names spellings that are only there for the habits of others.
-pub(crate) fn refuse(mut error: clap::Error) -> ExitCode {
+///
+/// `words`: the command line that was refused.
+pub(crate) fn refuse(mut error: clap::Error, words: &[OsString]) -> ExitCode {
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
     {
-        let words = env::args_os().skip(1);
+        let words = words.iter().skip(1);
         let words: Vec<String> = words
             .map(|word| word.to_string_lossy().into_owned())
             .collect();

@@ -6,7 +6,7 @@
 //! rules: core checks job files, and the coordinator decides everything else.
 #![forbid(unsafe_code)]
 
-use std::process::ExitCode;
+use std::{env, ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches};
 
@@ -37,11 +37,25 @@ pub fn command() -> clap::Command {
 
 /// Runs one command, reports its failure on stderr, and returns the documented exit code.
 pub fn main() -> ExitCode {
-    let parsed = command()
-        .try_get_matches()
-        .and_then(|matches| args::Cli::from_arg_matches(&matches));
-    match parsed {
-        Ok(cli) => entry::run(cli),
-        Err(error) => entry::refuse(error),
+    let words: Vec<OsString> = env::args_os().collect();
+    let rewritten = match read(&words) {
+        Ok(cli) => entry::rewritten(&words, &cli),
+        Err(error) => return entry::refuse(error, &words),
+    };
+    let (words, notes) = match rewritten {
+        Some(rewritten) => (
+            rewritten.words.into_iter().map(OsString::from).collect(),
+            rewritten.notes,
+        ),
+        None => (words, Vec::new()),
+    };
+    match read(&words) {
+        Ok(cli) => entry::run(cli, &notes),
+        Err(error) => entry::refuse(error, &words),
     }
+}
+
+fn read(words: &[OsString]) -> Result<args::Cli, clap::Error> {
+    let matches = command().try_get_matches_from(words)?;
+    args::Cli::from_arg_matches(&matches)
 }

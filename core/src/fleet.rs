@@ -34,6 +34,7 @@
 //! | `gather` | gathers the evidence that a generation is broken |
 //! | `lenders` | whether the nodes that lend to an MPI launcher outlived it |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
+//! | `cannot_start` | a job that can never start |
 //! | `crash_loop` | a job that looks as if it could not start at all |
 //! | `fault_ledger` | failures by job and node: which of the two is at fault |
 //! | `account` | what incidents have cost, by cause |
@@ -99,11 +100,13 @@ mod blame;
 mod brake;
 mod broken;
 mod budget;
+mod cannot_start;
 mod capacity;
 mod changes;
 pub mod commit;
 mod cordon;
 pub mod crash_loop;
+mod default_gpus;
 pub mod dependents;
 mod describe;
 mod desired;

@@ -7,6 +7,7 @@
 
 mod beside;
 mod rank;
+mod refusal;
 mod shown;
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, time::Duration};
@@ -28,6 +29,7 @@ pub use crate::exit::LAST_OUTPUT;
 pub use crate::id::RunId;
 pub use beside::{Leftover, NestedWorld, WorldReport};
 pub use rank::{RankException, StepsShown};
+pub use refusal::{DueTo, Refusal};
 pub use shown::LaneReport;
 
 /// Bytes of the last words of a worker pod. Kubernetes keeps so many of a container's termination message.
@@ -201,6 +203,9 @@ pub struct Assignment {
     pub env_files: BTreeMap<String, String>,
     pub working_dir: Option<String>,
     pub gpus: Vec<String>,
+    /// Members without GPUs see none of the node's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hides_gpus: bool,
     pub launch: Launch,
     #[serde(with = "serde_period")]
     pub stop_grace: Duration,
@@ -331,6 +336,9 @@ pub struct RunReport {
     /// The term under which the agent accepted the run.
     pub term: Term,
     pub phase: RunPhase,
+    /// Of a refused run: whose doing that is.
+    #[serde(default, skip_serializing_if = "DueTo::is_unknown")]
+    pub refused_due_to: DueTo,
     /// Where this node's runner serves the generation's TCPStore. `None`: another node does, or it
     /// is not up yet.
     pub store: Option<Endpoint>,
@@ -490,6 +498,7 @@ impl RunReport {
             run,
             term,
             phase: RunPhase::Preparing,
+            refused_due_to: DueTo::Unknown,
             store: None,
             port: None,
             ports: Vec::new(),

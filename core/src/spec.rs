@@ -18,6 +18,7 @@ mod choices;
 pub mod entry;
 mod errors;
 mod framework;
+mod gpus;
 pub mod launchers;
 mod lifetime;
 mod limits;
@@ -40,6 +41,7 @@ pub use errors::FieldError;
 pub use framework::{
     Framework, LAUNCHER, PADDLE_VARIABLES, PEERS_MAX, TRAINING_JOB_VARIABLES, WORKER,
 };
+pub use gpus::GpusSaid;
 pub use lifetime::Lifetime;
 pub use limits::*;
 pub use origin::{GROUPS_MAX, ORIGIN_VERSION_MAX, Origin};
@@ -156,6 +158,10 @@ pub struct JobSpec {
     pub max_replicas: u32,
     pub proc_per_node: u32,
     pub gpus_per_node: u32,
+    /// Who has said how many GPUs the members take. `None`: a coordinator that did not ask took the job,
+    /// or another framework's job says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpusSaid>,
     /// The interpreter (or program) and its own options.
     pub command: Vec<String>,
     pub args: Vec<String>,
@@ -285,6 +291,7 @@ impl Errors {
 impl JobSpec {
     /// Paths of the fields in which `other` differs.
     pub fn differences(&self, other: &JobSpec) -> Vec<&'static str> {
+        let (was_open, other) = (self.gpus_are_open(), &other.with_gpus_of(self));
         let (own, theirs) = (&self.lifetime, &other.lifetime);
         let fields = [
             ("spec.replicas", self.replicas != other.replicas),
@@ -296,7 +303,7 @@ impl JobSpec {
             ),
             (
                 "spec.gpusPerNode",
-                self.gpus_per_node != other.gpus_per_node,
+                self.gpus_per_node != other.gpus_per_node || was_open && !other.gpus_are_open(),
             ),
             ("spec.command", self.command != other.command),
             ("spec.args", self.args != other.args),
@@ -417,6 +424,7 @@ impl SpecDocument {
             max_replicas,
             proc_per_node,
             gpus_per_node,
+            gpus: gpus::said(self, framework),
             command: if self.command.is_empty() {
                 vec!["python3".into()]
             } else {

@@ -327,7 +327,8 @@ impl Draft<'_, '_> {
                 max_replicas: self.max.as_ref().map(|(max, _)| *max),
                 // Always said: a GPU is not a process.
                 proc_per_node: Some(self.procs),
-                gpus_per_node: (pod.gpus != 0).then_some(pod.gpus),
+                // A container that asks for none gets none. The limits of a template say it already.
+                gpus_per_node: (pod.gpus != 0 || pod.template.is_none()).then_some(pod.gpus),
                 command: launch.command.clone(),
                 args: launch.args.clone(),
                 env: variables.list.iter().map(|(var, _)| var.clone()).collect(),

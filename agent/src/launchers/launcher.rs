@@ -189,7 +189,7 @@ impl Place {
         let answer = preflight
             .check(self.host.as_ref(), assignment, false, &launch, &self.site)
             .await
-            .map_err(refused)?;
+            .map_err(|refusal| refused(refusal.reason))?;
         let python = torchrun::ranks(assignment).is_some();
         match lane::choose(assignment.launch, python, &answer.interpreter) {
             (Lane::Cold, why) => Err(Outcome::Without(why)),

@@ -11,6 +11,7 @@ use std::{
 use muster_core::{
     nccl::stack::Stack,
     node::{lane::Interpreter, torchrun::Launch},
+    run::{DueTo, Refusal},
 };
 use muster_runner::place::{Output, Program};
 
@@ -105,7 +106,7 @@ impl Interpreters {
         host: &dyn RunnerHost,
         python: &Path,
         launch: &Launch,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Refusal> {
         let key = (
             python.to_owned(),
             modified(host, python),
@@ -138,7 +139,7 @@ fn modified(host: &dyn RunnerHost, file: &Path) -> Option<SystemTime> {
     host.modified(&[file.to_owned()]).pop().flatten()
 }
 
-async fn ask(host: &dyn RunnerHost, python: &Path, launch: &Launch) -> Result<Answer, String> {
+async fn ask(host: &dyn RunnerHost, python: &Path, launch: &Launch) -> Result<Answer, Refusal> {
     let question = Program {
         program: python.to_owned(),
         args: vec!["-c".to_owned(), QUESTION.to_owned()],
@@ -152,14 +153,15 @@ async fn ask(host: &dyn RunnerHost, python: &Path, launch: &Launch) -> Result<An
         ..
     } = host.run(&question).await?;
     if complaint.contains("PackageNotFoundError") {
-        return Err(format!("torch is not installed for {}", python.display()));
+        let why = format!("torch is not installed for {}", python.display());
+        return Err(DueTo::Job.because(why));
     }
     answer(host, &said).ok_or_else(|| {
         let last = complaint.lines().last().unwrap_or("it said nothing");
-        format!(
+        Refusal::from(format!(
             "{} does not tell its torch version: {last:.200}",
             python.display()
-        )
+        ))
     })
 }
 

@@ -54,7 +54,10 @@ impl Supervisor {
                 self.checkpoints.saved(&run, at);
                 return None;
             }
-            LinkEvent::Refused(reason) => Input::Refused { run, reason },
+            LinkEvent::Refused(reason) => Input::Refused {
+                run,
+                refusal: reason.into(),
+            },
             LinkEvent::RestartRefused(reason) => {
                 error!(run = %run, "a rank cannot be started again, so its group ends: {reason}");
                 self.order(&run, |orders| orders.stop = Some((Duration::ZERO, reason)));

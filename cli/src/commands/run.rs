@@ -20,6 +20,8 @@ use super::{
 use crate::{context::Context, fail::Failure, jobfile::absolute};
 
 mod name;
+pub(crate) mod prefix;
+mod python;
 pub(crate) mod torchrun;
 
 /// Run a training script over many nodes, as torchrun would.
@@ -50,7 +52,8 @@ pub(crate) struct Run {
     #[arg(long, alias = "nproc_per_node", value_name = "N|gpu|auto", value_parser = read_procs)]
     nproc_per_node: Option<Procs>,
 
-    /// GPUs each node must give
+    /// GPUs each node must give; 0 for none, and then ranks see none [default: one per process if
+    /// enough nodes have them, else none]
     #[arg(long, alias = "gpus_per_node", value_name = "N")]
     gpus_per_node: Option<i64>,
 
@@ -107,7 +110,8 @@ pub(crate) struct Run {
     #[arg(long, alias = "scale_up_cooldown", value_name = "PERIOD")]
     scale_up_cooldown: Option<String>,
 
-    /// Interpreter on every node [default: python3]. With --no-python, the path of the python3 that
+    /// Interpreter on every node [default: that of the active environment (VIRTUAL_ENV, CONDA_PREFIX,
+    /// pyenv) if the cluster is on this machine, else python3]. With --no-python, the path of the python3 that
     /// runs torchrun
     #[arg(long, value_name = "PATH")]
     python: Option<String>,
@@ -228,8 +232,50 @@ fn read_seconds(text: &str) -> Result<i64, String> {
     }
 }
 
-pub(crate) async fn run(cx: &Context, args: Run) -> Result<(), Failure> {
+/// With a coordinator on this machine, the job gets the interpreter that the user's shell would start, and a
+/// script that is not there is told at once. A check that asks no coordinator changes nothing.
+async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure> {
+    if args.dry_run == Some(DryRun::Client) {
+        return Ok(());
+    }
+    let local = cx.is_local();
+    let sets_path = args.env.iter().any(|var| var.starts_with("PATH"));
+    if args.python.is_none() && !(args.no_python && sets_path) {
+        use python::Active;
+        let found = python::active(|name| env::var(name).ok(), python::is_program);
+        let (taken, why) = match found {
+            None => (None, String::new()),
+            Some(Active::Environment { python, by }) => (Some(python), format!("{by} is set")),
+            Some(Active::Shim(shim)) => (python::behind(&shim).await, format!("{shim} starts it")),
+        };
+        match taken {
+            Some(python) if local => {
+                cx.say(format!("ranks run {python} ({why}); --python names another"));
+                args.python = Some(python);
+            }
+            Some(python) => cx.say(format!(
+                "ranks run the nodes' own python3, not {python} ({why}), which other machines may not have; --python names                  an interpreter of the nodes"
+            )),
+            None => {}
+        }
+    }
+    let script = args
+        .script
+        .first()
+        .filter(|_| !args.no_python && !args.module);
+    if let Some(script) = script.filter(|script| local && !script.starts_with('-')) {
+        let dir = absolute(args.workdir.as_deref().unwrap_or("."), here.as_ref());
+        let script = absolute(script, dir.as_ref());
+        if let Err(error) = std::fs::metadata(&script) {
+            return Err(Failure::usage(format!("SCRIPT: {script}: {error}")));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
     let here = submit::here()?;
+    at_home(cx, &mut args, &here).await?;
     let document = document(&args, &here, cx.globals.namespace.clone(), |name| {
         env::var(name).ok()
     })?;

@@ -49,6 +49,7 @@ pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
                 i as u32 + 1 + answer.incidents_dropped,
                 start,
                 width,
+                &job,
             ),
         ));
     }
@@ -118,7 +119,23 @@ fn event_line(event: &Event, start: u64, width: usize) -> String {
     )
 }
 
-fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String {
+/// Whether a receipt has nothing but its headline to tell: nothing was started that could be measured, and
+/// nothing will be.
+fn is_brief(incident: &Incident, job: &Job) -> bool {
+    let status = job.status.clone().unwrap_or_default();
+    let nothing = [
+        incident.stop_us,
+        incident.launch_us,
+        incident.join_us,
+        incident.first_step_us,
+        incident.total_us,
+    ]
+    .iter()
+    .all(Option::is_none);
+    status.reason == "CannotStart" || status.finished_unix_us != 0 && nothing
+}
+
+fn receipt(incident: &Incident, number: u32, start: u64, width: usize, job: &Job) -> String {
     let head = format!("#{number} {}", incident.cause);
     let mut out = format!(
         "{}{:>12} > {head:width$}  {}\n",
@@ -126,6 +143,9 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
         clock(incident.at_unix_us, start),
         plain(&incident.message)
     );
+    if is_brief(incident, job) {
+        return out;
+    }
     let generations = match (incident.from_generation, incident.to_generation) {
         (0, 0) => "none formed".into(),
         (0, to) => format!("{to}"),
@@ -249,6 +269,8 @@ fn span(us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use muster_proto::v1::JobStatus;
+
     use super::*;
 
     #[test]
@@ -269,7 +291,7 @@ mod tests {
             restarted_ranks: vec![1],
             ..Incident::default()
         };
-        let text = receipt(&incident, 3, 0, 16);
+        let text = receipt(&incident, 3, 0, 16, &Job::default());
         let rows: Vec<(&str, &str)> = text
             .lines()
             .skip(1)
@@ -288,6 +310,39 @@ mod tests {
                 ("restarted alone", "1"),
                 ("charged to", "job"),
             ]
+        );
+    }
+
+    #[test]
+    fn a_job_that_never_started_has_no_receipts_of_what_was_not_measured() {
+        let job = |reason: &str, finished_unix_us| Job {
+            status: Some(JobStatus {
+                reason: reason.into(),
+                finished_unix_us,
+                ..JobStatus::default()
+            }),
+            ..Job::default()
+        };
+        let refused = Incident {
+            cause: "StartFailed".into(),
+            message: "node-1 cannot start it: script /t.py not found on node-1".into(),
+            from_generation: 1,
+            to_generation: 2,
+            detect_us: Some(0),
+            ..Incident::default()
+        };
+        let launched = Incident {
+            launch_us: Some(1),
+            ..refused.clone()
+        };
+        let lines = |incident, job: Job| receipt(incident, 2, 0, 16, &job).lines().count();
+        assert_eq!(lines(&refused, job("CannotStart", 1)), 1);
+        assert_eq!(lines(&launched, job("CannotStart", 1)), 1);
+        assert_eq!(lines(&refused, job("Cancelled", 1)), 1);
+        assert!(lines(&launched, job("RestartBudgetSpent", 1)) > 5);
+        assert!(
+            lines(&refused, job("Preparing", 0)) > 5,
+            "it may still start"
         );
     }
 }

@@ -63,6 +63,7 @@ pub(crate) fn answer<'a>(
         let share = Share {
             report: &known.report,
             gpus: &seat.gpus,
+            hides_gpus: record.spec.hides_gpus(),
             ranks: generation.procs(number),
             nodes: generation.size(),
             env: &env,

@@ -3,7 +3,8 @@
 //! are never charged. Fences and mixed nodes are not even listed as collateral. A primary failure
 //! that is a victim is listed as collateral, too. A fence may be primary, but it names no culprit. Who pays for the primary failure is decided in `payer`.
 //!
-//! A node fault does not spend a job's restart budget, unless every node refuses to start it. Some
+//! A node fault does not spend a job's restart budget. A node's refusal to start is the job's if all
+//! nodes refuse and none says that it is a fault of its own. Some
 //! breaks are doubtful and become the job's if they repeat without progress: see [`blame`]. A failure
 //! that is charged to a job counts against a node only if the job then lasts longer elsewhere.
 
@@ -21,7 +22,7 @@ use crate::{
 
 pub(crate) use {
     evidence::Evidence,
-    ranking::{HEARTBEAT_DELAY, lacks_a_culprit},
+    ranking::{HEARTBEAT_DELAY, lacks_a_culprit, primary},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +78,8 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
         exit: exit_of(primary),
         rank: primary_exit(primary).map(|(rank, _)| rank),
         charged,
-        culprit: named.then(|| primary.name()),
+        // A node with a stranger's process on it is avoided, and no culprit.
+        culprit: (named && !primary.is_strangers()).then(|| primary.name()),
         node: named.then(|| primary.node().clone()),
         collateral,
         event_at: primary.happened(),

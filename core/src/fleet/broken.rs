@@ -10,6 +10,7 @@ use crate::{
     fleet::{
         blame::{self, Blame, Evidence},
         budget::{self, DOUBTFUL_MAX, Restart},
+        cannot_start::{self, CannotStart},
         crash_loop,
         generation::{self, Steps},
         job::{CrashLoop, Ending, GenerationRecord, Phase, Reason, Stopping},
@@ -77,6 +78,9 @@ impl JobTurn<'_> {
             None => budget::note_progress(self.job, &steps, self.policy, self.now),
         }
         self.note_break(&blame, ruling.as_ref(), &generation, &steps, doubted);
+        let lasted = generation
+            .began(blame.rank)
+            .map_or(Duration::ZERO, |at| blame.event_at.since(at));
         if let (Some(ruling), Some(Then::Fail | Then::Succeed)) = (&ruling, then) {
             self.retire_broken(&blame);
             self.tell_break(&blame, generation.number);
@@ -88,6 +92,15 @@ impl JobTurn<'_> {
             self.job.doubtful_in_row = doubtful_in_row + u32::from(blame.doubtful);
             if blame.doubtful && blame.charged != Charged::Job {
                 self.job.doubtful.push(self.now);
+            }
+            let usual = then.is_none_or(|then| then == Then::Ignore);
+            if alone.is_none()
+                && let Some(why) = self.cannot_start(evidence, members, lasted)
+                && usual
+            {
+                self.retire_broken(&blame);
+                self.tell_break(&blame, generation.number);
+                return self.end_for_good(&blame, &why);
             }
             let charge = self.charge(&blame, ruling.as_ref());
             match (&charge.restart, alone) {
@@ -104,10 +117,37 @@ impl JobTurn<'_> {
                 self.restart(&blame, charge);
             }
         }
-        let lasted = generation
-            .began(blame.rank)
-            .map_or(Duration::ZERO, |at| blame.event_at.since(at));
         self.hold_against_node(&blame, lasted);
+    }
+
+    /// Why no start can succeed. It also remembers this one for the next.
+    fn cannot_start(
+        &mut self,
+        evidence: &[Evidence],
+        members: usize,
+        lasted: Duration,
+    ) -> Option<CannotStart> {
+        let job = &mut *self.job;
+        let before = job.failed_start.take();
+        let has_trained = job.furthest_step.max(job.last_step).is_some();
+        if has_trained || lasted >= crash_loop::EARLY {
+            return None;
+        }
+        let primary = blame::primary(evidence)?;
+        let started = job.first_started.is_some();
+        let now = cannot_start::failed_start(primary, evidence, members, started)?;
+        let (now, verdict) = cannot_start::judge(before.as_ref(), now);
+        job.failed_start = Some(now);
+        verdict
+    }
+
+    fn end_for_good(&mut self, blame: &Blame, why: &CannotStart) {
+        self.job.not_before = None;
+        self.end(Ending {
+            phase: Phase::Failed,
+            reason: Reason::CannotStart,
+            message: format!("{}; {}", blame.message, why.sentence()),
+        });
     }
 
     /// How many doubtful breaks in a row came before this one. Zero if this generation has brought

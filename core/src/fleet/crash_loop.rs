@@ -14,7 +14,7 @@ const ALIKE_MIN: u32 = 2;
 
 /// A program that fails later than this did start. Importing a large environment from a network
 /// disk takes half of it.
-const EARLY: Duration = Duration::from_secs(120);
+pub(crate) const EARLY: Duration = Duration::from_secs(120);
 
 impl CrashLoop {
     /// What to tell people, once it is likely enough.
@@ -54,7 +54,7 @@ pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, lasted: Durati
 
 /// Whether two symptoms are the same without their digits: addresses, ports and times differ each
 /// time.
-fn similar(one: &str, other: &str) -> bool {
+pub(crate) fn similar(one: &str, other: &str) -> bool {
     fn words(text: &str) -> impl Iterator<Item = char> {
         text.chars().filter(|c| !c.is_ascii_digit())
     }

@@ -231,6 +231,7 @@ fn assignment(
         env_files: runs.files(),
         working_dir: runs.working_dir.map(str::to_owned),
         gpus: share.gpus.clone(),
+        hides_gpus: spec.hides_gpus(),
         launch: spec.launch,
         stop_grace: spec.stop_grace_period,
         step_pattern: spec.step_pattern.clone(),

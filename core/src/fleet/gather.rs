@@ -193,6 +193,7 @@ fn ends_of_run(
             false => Evidence::StartRefused {
                 node,
                 reason: reason.clone(),
+                due_to: run.refused_due_to,
             },
         });
         return;

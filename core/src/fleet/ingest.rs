@@ -127,6 +127,9 @@ impl Fleet {
         scratch.changes.publish.insert(name.clone());
         if keys_changed || ended {
             scratch.changes.node_changed(&self.nodes, &self.jobs, &name);
+        } else if !touched.is_empty() {
+            // The node's view tells the phase of each run.
+            scratch.changes.touch_node(&self.nodes, &name);
         }
     }
 

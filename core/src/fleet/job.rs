@@ -81,6 +81,8 @@ pub enum Reason {
     StoreBehind,
     Completed,
     RestartBudgetSpent,
+    /// What it is to run is not there, or cannot be run, and two starts or two nodes say so.
+    CannotStart,
     /// It took longer than its `activeDeadlineSeconds`.
     DeadlineExceeded,
     /// It waited longer than its `startDeadlineSeconds` for its first start.
@@ -149,6 +151,9 @@ pub struct JobRecord {
     /// Failures charged in a row that look alike, in a job that has never shown a step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crash_loop: Option<CrashLoop>,
+    /// The last start, if it failed in a way that does not change by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_start: Option<FailedStart>,
     /// Breaks in a row that could be charged to nobody for certain, and that brought no new step.
     #[serde(default, rename = "in_vain")]
     pub doubtful_in_row: u32,
@@ -229,6 +234,18 @@ pub struct CrashLoop {
     pub within: Duration,
     /// How they ended: the exit code or signal, and the first error.
     pub symptom: String,
+}
+
+/// A start that failed in a way that does not change by itself, as a missing script.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailedStart {
+    /// Why, without the name of the node.
+    pub symptom: String,
+    /// How many nodes said so.
+    pub nodes: u32,
+    /// How many starts in a row failed so.
+    pub times: u32,
 }
 
 /// What people were told of a job's world. Each is told once in its life.
@@ -406,6 +423,7 @@ impl JobRecord {
             restart_count: 0,
             failures_in_row: 0,
             crash_loop: None,
+            failed_start: None,
             doubtful_in_row: 0,
             doubtful: Vec::new(),
             not_before: None,

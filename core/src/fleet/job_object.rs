@@ -385,6 +385,8 @@ fn check(object: &JobObject, spec: SpecDocument, check: Check) -> Result<JobSpec
     };
     let (_, spec) = check(&document).map_err(told)?;
     Ok(JobSpec {
+        // Of pods the template's limits say it, so there is nothing to decide.
+        gpus: spec.gpus.filter(|_| object.template.is_none()),
         template: object.template.clone(),
         ..spec
     })

@@ -21,7 +21,7 @@ use crate::{
         live::{Condition, Doubt, LeftAsItIs},
         placement::Placement,
     },
-    run::RunReport,
+    run::{DueTo, RunPhase, RunReport},
     time::Timestamp,
 };
 
@@ -31,6 +31,9 @@ const EXIT_BARRIER: Duration = Duration::from_secs(5);
 
 /// How soon to look again whether members or lenders have been heard.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long a first refusal waits for the words of the other members. They ask their interpreter too, which
+/// takes well below a second from a disk.
+const ANSWERS: Duration = Duration::from_secs(5);
 
 /// What becomes of the current generation.
 #[derive(Debug)]
@@ -175,6 +178,7 @@ impl JobTurn<'_> {
             return Judgement::Sound;
         }
         None.or_else(|| self.awaits_more(generation, &evidence))
+            .or_else(|| self.awaits_answers(generation, &evidence))
             .or_else(|| self.awaits_culprit(generation, &evidence))
             .or_else(|| self.awaits_own_end(generation, &evidence))
             .or_else(|| self.frozen(generation, &evidence))
@@ -291,6 +295,29 @@ impl JobTurn<'_> {
         // MPI kills all ranks when one has failed, so a killed one is not necessarily the first.
         let conclusive = !generation.layout.has_slots() && blame::is_conclusive(evidence);
         let awaits = self.now < until && !conclusive;
+        awaits.then_some(Judgement::Doubted(until))
+    }
+
+    /// `Doubted`, if nodes say that what the job names is not there, and others have not said yet whether
+    /// they find it. If none does, the job cannot start.
+    fn awaits_answers(
+        &self,
+        generation: &GenerationRecord,
+        evidence: &[Evidence],
+    ) -> Option<Judgement> {
+        let until = self.doubted_since() + ANSWERS;
+        let of_job = |found: &Evidence| {
+            let due_to = DueTo::Job;
+            matches!(found, Evidence::StartRefused { due_to: said, .. } if *said == due_to)
+        };
+        let mut reports = generation::reports(self.nodes, self.uid, generation);
+        let unanswered =
+            |run: Option<&RunReport>| run.is_none_or(|run| run.phase == RunPhase::Preparing);
+        // A job that was started before had what it needs.
+        let awaits = self.job.first_started.is_none()
+            && self.now < until
+            && evidence.iter().all(of_job)
+            && reports.any(|(_, run)| unanswered(run));
         awaits.then_some(Judgement::Doubted(until))
     }
 

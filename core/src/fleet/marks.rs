@@ -40,6 +40,10 @@ impl JobTurn<'_> {
             return;
         };
         self.avoid(name, blame);
+        if blame.culprit.is_none() {
+            // What went wrong there is a stranger's doing.
+            return;
+        }
         let Some(mut standing) = fault_ledger::at_first(blame.cause) else {
             return;
         };
@@ -80,7 +84,7 @@ impl JobTurn<'_> {
     /// A node that could not start the job is not asked again for a while.
     fn avoid(&mut self, name: &NodeName, blame: &Blame) {
         if matches!(blame.cause, Cause::StartFailed | Cause::StartTimeout)
-            && blame.charged == Charged::Node
+            && blame.charged != Charged::Job
         {
             self.live.avoided.push(Avoided {
                 node: name.clone(),

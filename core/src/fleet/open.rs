@@ -48,11 +48,13 @@ impl JobTurn<'_> {
         if self.job.reason == Reason::BelowMinimum {
             self.job.forget_stacks(self.now);
         }
+        self.propose_gpus();
         let gang = match self.place() {
             Placement::Gang(gang) => gang,
             Placement::Short(shortfall) => return self.wait_for_nodes(&shortfall),
         };
         if !self.wait_for_pods(size(&gang) as usize) {
+            self.keep_gpus();
             self.open_on(&gang);
         }
     }
@@ -100,7 +102,7 @@ impl JobTurn<'_> {
         // The reason why pods wait comes first: the nodes that are named after it may be many, and
         // long texts are cut.
         let waits = waits.map(|why| format!("{why}; ")).unwrap_or_default();
-        let message = format!("{waits}{shortfall}");
+        let message = format!("{waits}{shortfall}{}", self.default_gpus_hint());
         if self.job.reason != Reason::BelowMinimum {
             self.warn("BelowMinimum", message.clone());
         }

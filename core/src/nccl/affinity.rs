@@ -89,6 +89,7 @@ mod tests {
         rank_cpus(Share {
             report,
             gpus: &gpus,
+            hides_gpus: false,
             ranks,
             nodes: 1,
             env: &BTreeMap::new(),

@@ -58,6 +58,8 @@ pub struct Variable {
 pub struct Share<'a> {
     pub report: &'a NodeReport,
     pub gpus: &'a [String],
+    /// Ranks that get none must see none.
+    pub hides_gpus: bool,
     /// Ranks on this node.
     pub ranks: u32,
     /// Nodes of the generation.
@@ -136,6 +138,13 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
             share.gpus.join(","),
             Source::Node,
             why,
+        );
+    } else if share.hides_gpus && !share.report.gpus.is_empty() {
+        set(
+            "CUDA_VISIBLE_DEVICES",
+            String::new(),
+            Source::Node,
+            "the job takes no GPU, and this node's may be another job's".into(),
         );
     }
     if uses_gpus && matches!(profile.transport, Transport::Infiniband | Transport::Roce) {

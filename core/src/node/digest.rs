@@ -39,6 +39,8 @@ impl Digest {
             env_files,
             working_dir,
             gpus,
+            // Older agents do not know this field, and a run that one of them started goes on.
+            hides_gpus: _,
             launch,
             stop_grace,
             step_pattern,

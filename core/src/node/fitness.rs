@@ -7,7 +7,7 @@ use std::fmt;
 use crate::{
     nccl::profile::Transport,
     node_report::{Gpu, NodeReport},
-    run::Assignment,
+    run::{Assignment, DueTo},
 };
 
 /// Two ranks on a node talk through shared memory. NCCL takes some 10 MiB for each pair of ranks
@@ -58,6 +58,16 @@ impl fmt::Display for Unfit {
                 )
             }
         }
+    }
+}
+
+/// Whose doing it is that the node is not fit. `None`: it is fit.
+pub fn due_to(unfit: &[Unfit]) -> Option<DueTo> {
+    let is_strangers = |unfit: &Unfit| matches!(unfit, Unfit::Occupied { .. });
+    match unfit {
+        [] => None,
+        all if all.iter().all(is_strangers) => Some(DueTo::Stranger),
+        _ => Some(DueTo::Node),
     }
 }
 
@@ -207,6 +217,22 @@ mod tests {
                 "GPU-0 is used by process 9 (python), which no job of Muster started",
             ]
         );
+    }
+
+    #[test]
+    fn only_processes_in_the_way_are_a_strangers_doing() {
+        let occupied = Unfit::Occupied {
+            gpu: "GPU-0".into(),
+            pid: 9,
+            name: "python".into(),
+        };
+        let gone = Unfit::GpuGone {
+            uuid: "GPU-1".into(),
+        };
+        assert_eq!(due_to(&[]), None);
+        let stranger = Some(DueTo::Stranger);
+        assert_eq!(due_to(&[occupied.clone(), occupied.clone()]), stranger);
+        assert_eq!(due_to(&[occupied, gone]), Some(DueTo::Node));
     }
 
     #[test]

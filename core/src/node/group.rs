@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     exit::Exit,
     id::{Generation, Term},
-    run::{Endpoint, Leftover, RankReport, RunId, RunPhase, RunReport, WorldReport},
+    run::{Endpoint, Leftover, RankReport, Refusal, RunId, RunPhase, RunReport, WorldReport},
     time::Timestamp,
 };
 
@@ -118,7 +118,7 @@ pub(super) enum State {
         alive: bool,
     },
     Up(GroupStatus),
-    Refused(String),
+    Refused(Refusal),
 }
 
 impl Run {
@@ -185,7 +185,7 @@ impl Run {
     pub(super) fn report(&self, run: &RunId, clear: bool) -> RunReport {
         let mut report = RunReport::preparing(run.clone(), self.term);
         report.phase = match &self.state {
-            State::Refused(why) => RunPhase::Refused(why.clone()),
+            State::Refused(refusal) => RunPhase::Refused(refusal.reason.clone()),
             State::Waiting { alive: true } => RunPhase::Running,
             State::Waiting { alive: false } => RunPhase::Preparing,
             State::Up(status) => match status.phase {
@@ -197,6 +197,9 @@ impl Run {
                 GroupPhase::Dead => RunPhase::Dead,
             },
         };
+        if let State::Refused(refusal) = &self.state {
+            report.refused_due_to = refusal.due_to;
+        }
         if let State::Up(status) = &self.state {
             report.store = status.store.clone();
             report.joined_ranks = status.joined_ranks.clone();

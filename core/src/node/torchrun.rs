@@ -330,6 +330,7 @@ pub fn surroundings(assignment: &Assignment, site: &Site) -> environment::Enviro
     let share = environment::Share {
         report: &site.report,
         gpus: &assignment.gpus,
+        hides_gpus: assignment.hides_gpus,
         ranks: assignment.proc_per_node,
         nodes: assignment.node_count,
         env: &assignment.env,

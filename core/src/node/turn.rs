@@ -13,7 +13,7 @@ use crate::{
         unsaved::{Unsaved, Untold},
     },
     node_report::labels::Labels,
-    run::{self, Assignment, Desired, Endpoint, RunId, RunReport, Target},
+    run::{self, Assignment, Desired, DueTo, Endpoint, Refusal, RunId, RunReport, Target},
     time::Timestamp,
 };
 
@@ -42,10 +42,10 @@ pub enum Input {
         exits: Vec<SeenExit>,
         at: Timestamp,
     },
-    /// The run cannot be started here; the reason is for the user.
+    /// The run cannot be started here.
     Refused {
         run: RunId,
-        reason: String,
+        refusal: Refusal,
     },
     /// The ledger of [`Effect::SaveLedger`] is on disk.
     Saved,
@@ -166,13 +166,13 @@ impl Node {
                     run.lose(&exits, at);
                 }
             }
-            Input::Refused { run: id, reason } => {
+            Input::Refused { run: id, refusal } => {
                 let told = self.report(&id);
                 if let Some(run) = self.runs.get_mut(&id).filter(|run| !run.is_over()) {
                     if matches!(run.state, State::Up(_)) {
                         work.stop(&id, Duration::ZERO, "it cannot be started");
                     }
-                    run.state = State::Refused(reason);
+                    run.state = State::Refused(refusal);
                     work.save_if(self.ledger.end(&id), &id, told);
                 }
             }
@@ -319,7 +319,8 @@ impl Node {
     }
 
     fn refuse(&mut self, run: &RunId, why: String) {
-        let refused = Run::new(self.ledger.term, Vec::new(), false, State::Refused(why));
+        let state = State::Refused(DueTo::Node.because(why));
+        let refused = Run::new(self.ledger.term, Vec::new(), false, state);
         self.runs.insert(run.clone(), refused);
     }
 
@@ -364,7 +365,7 @@ impl Node {
         run.stop_asked = Some(Duration::ZERO);
         work.stop(id, Duration::ZERO, why);
         if status.phase == GroupPhase::Holding {
-            run.state = State::Refused(why.to_owned());
+            run.state = State::Refused(why.into());
         }
     }
 

@@ -79,7 +79,7 @@ impl Entry {
 }
 
 /// `python`, `python3`, `/opt/env/bin/python3.11`, `pypy3`.
-pub(crate) fn is_python(program: &str) -> bool {
+pub fn is_python(program: &str) -> bool {
     let name = program.rsplit('/').next().unwrap_or(program);
     ["python", "pypy"].iter().any(|stem| {
         name.strip_prefix(stem)

@@ -155,7 +155,7 @@ pub const SPEC_FIELDS: &[Field] = &[
     field(
         "gpusPerNode",
         Shape::Whole(0, PROCS_MAX),
-        "GPUs that each node must give to the job. 0 if left out.",
+        "GPUs that each node must give to the job. If left out, one for each process of torch if enough nodes have them, else 0.",
     ),
     field(
         "command",

@@ -200,7 +200,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         min_replicas: Some(spec.min_replicas.into()).filter(|_| spec.roles.is_empty()),
         max_replicas: Some(spec.max_replicas.into()).filter(|_| spec.roles.is_empty()),
         proc_per_node: Some(spec.proc_per_node.into()),
-        gpus_per_node: Some(spec.gpus_per_node.into()),
+        gpus_per_node: spec.says_gpus().then_some(spec.gpus_per_node.into()),
         command: spec.command.clone(),
         args: spec.args.clone(),
         env: spec.env.clone(),
@@ -221,7 +221,11 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         placement: spec.placement.map(|placing| placing.name().into()),
         rules: spec.rules.iter().map(Rule::document).collect(),
         framework: Some(spec.framework.name().into()),
-        roles: spec.roles.iter().map(checked_role).collect(),
+        roles: spec
+            .roles
+            .iter()
+            .map(|role| checked_role(role, spec))
+            .collect(),
         origin: spec.origin.clone(),
         ..SpecDocument::default().with_life_of(spec)
     }

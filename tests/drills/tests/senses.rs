@@ -138,3 +138,59 @@ fn ranks_are_kept_to_the_cpus_of_their_gpus_numa_node() {
         assert_eq!(found, wanted, "{lane}");
     }
 }
+
+/// Each rank writes down which GPUs it sees, and stays until it is told to end.
+const WHICH_GPUS: &str = "\
+import os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / os.environ['RANK']).write_text(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))
+while not (folder / 'end').exists():
+    time.sleep(0.05)
+";
+
+#[test]
+fn a_job_that_says_nothing_has_its_gpus_alone_and_one_that_takes_none_sees_none() {
+    let cluster = Cluster::up_with(1, &["--hardware", "8xh100"], &[]);
+    let script = cluster.path("which.py");
+    fs::write(&script, WHICH_GPUS).unwrap();
+    let submit = |name: &str, procs: u32, gpus: Option<u32>| {
+        let folder = cluster.path(name);
+        fs::create_dir(&folder).unwrap();
+        let mut spec = json!({
+            "replicas": 1, "procPerNode": procs, "launch": "direct", "workingDir": folder,
+            "command": [python()], "args": [script, folder], "restartPolicy": {"maxRestarts": 0},
+        });
+        if let Some(gpus) = gpus {
+            spec["gpusPerNode"] = gpus.into();
+        }
+        let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": name}, "spec": spec});
+        let file = cluster.path(&format!("{name}.json"));
+        fs::write(&file, document.to_string()).unwrap();
+        cluster.muster(["submit", "-f", file.to_str().unwrap()]);
+        folder
+    };
+    let sees = |folder: &std::path::Path, ranks: u32| {
+        let of_rank = |rank: u32| fs::read_to_string(folder.join(rank.to_string())).ok();
+        let all = until(|| (0..ranks).map(of_rank).collect::<Option<BTreeSet<_>>>());
+        let all = all.unwrap_or_else(|| panic!("{}", cluster.muster(["explain", "first"])));
+        assert_eq!(all.len(), 1, "all ranks of a node see the same: {all:?}");
+        all.into_iter().next().unwrap()
+    };
+    let first = submit("first", 8, None);
+    let theirs = sees(&first, 8);
+    assert_eq!(theirs.split(',').count(), 8, "{theirs}");
+    let second = submit("second", 8, Some(8));
+    cluster.wait("second", "held back", |status| {
+        status["reason"] == "BelowMinimum"
+    });
+    let third = submit("third", 1, Some(0));
+    assert_eq!(sees(&third, 1), "");
+    assert!(!second.join("0").exists());
+    for folder in [&first, &second, &third] {
+        fs::write(folder.join("end"), "").unwrap();
+    }
+    for name in ["first", "second", "third"] {
+        cluster.wait(name, "over", |status| status["phase"] == "Succeeded");
+    }
+    assert_eq!(fs::read_to_string(second.join("7")).unwrap(), theirs);
+}

@@ -288,7 +288,7 @@ impl World {
                     agent,
                     Input::Refused {
                         run,
-                        reason: reason.to_owned(),
+                        refusal: reason.into(),
                     },
                 );
             }

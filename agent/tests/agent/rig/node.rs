@@ -252,6 +252,7 @@ impl Node {
             env: BTreeMap::from(env.map(|(name, value)| (name.to_owned(), value))),
             working_dir: Some(self.dir.path().to_str().unwrap().to_owned()),
             gpus: Vec::new(),
+            hides_gpus: false,
             launch: Launch::Cold,
             stop_grace: Duration::from_secs(10),
             step_pattern: None,

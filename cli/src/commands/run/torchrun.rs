@@ -52,6 +52,13 @@ pub(crate) fn instead(flag: &str) -> Option<&'static str> {
     }
 }
 
+/// Whether this flag says nothing that matters here: how processes find each other, or how they are watched.
+pub(crate) fn is_needless(flag: &str) -> bool {
+    [RENDEZVOUS, ALONE, WATCHES]
+        .iter()
+        .any(|answer| instead(flag) == Some(answer))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::{
     exit::{Exit, ExitClass},
     id::NodeName,
+    run::DueTo,
     time::Timestamp,
 };
 
@@ -94,6 +95,7 @@ pub(crate) enum Evidence {
     StartRefused {
         node: NodeName,
         reason: String,
+        due_to: DueTo,
     },
     StartTimeout {
         node: NodeName,
@@ -181,6 +183,12 @@ impl Evidence {
                 | Evidence::EndedEarly { .. }
                 | Evidence::Awaited { .. }
         )
+    }
+
+    /// Whether a process that no job started is in the way.
+    pub(super) fn is_strangers(&self) -> bool {
+        let due_to_stranger = |due_to: &DueTo| *due_to == DueTo::Stranger;
+        matches!(self, Evidence::StartRefused { due_to, .. } if due_to_stranger(due_to))
     }
 
     /// Whether a rank, or torchrun, has ended with words about other ranks.

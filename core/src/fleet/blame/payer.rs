@@ -5,6 +5,7 @@ use super::Evidence;
 use crate::{
     exit::ExitClass,
     fleet::receipt::{Cause, Charged},
+    run::DueTo,
 };
 
 /// The cause of the primary failure, and who pays for it.
@@ -40,12 +41,18 @@ pub(super) fn cause_and_payer(
             true => (Cause::WorkerKilled, unless_it_repeats(Charged::Node)),
             false => (Cause::StartFailed, unless_it_repeats(Charged::Node)),
         },
-        Evidence::StartRefused { .. } => {
+        Evidence::StartRefused { due_to, .. } => {
             let refused = |e: &&Evidence| matches!(e, Evidence::StartRefused { .. });
-            match evidence.iter().filter(refused).count() == members {
-                true => (Cause::StartFailed, Charged::Job),
-                false => (Cause::StartFailed, Charged::Node),
-            }
+            let by_all = evidence.iter().filter(refused).count() == members;
+            let charged = match (due_to, by_all) {
+                (DueTo::Stranger, _) => Charged::Nobody,
+                // However few nodes there are, this is not what the job asks for.
+                (DueTo::Node, _) => Charged::Node,
+                // What one node lacks may be there on others.
+                (DueTo::Job | DueTo::Unknown, true) => Charged::Job,
+                (DueTo::Job | DueTo::Unknown, false) => Charged::Node,
+            };
+            (Cause::StartFailed, charged)
         }
         Evidence::NodeSilent { .. } => (Cause::NodeLost, Charged::Node),
         Evidence::NodeRebooted { .. } => (Cause::NodeRebooted, Charged::Node),
@@ -114,7 +121,9 @@ pub(super) fn sentence(primary: &Evidence, evidence: &[Evidence], members: usize
         Evidence::Fenced { node, .. } => format!(
             "{node} and the coordinator heard nothing of each other, so its workers stopped (fenceAfter)"
         ),
-        Evidence::StartRefused { node, reason } => format!("{node} cannot start it: {reason}"),
+        Evidence::StartRefused { node, reason, .. } => {
+            format!("{node} cannot start it: {reason}")
+        }
         Evidence::StartTimeout { node, .. } => format!("{node} did not get ready in time"),
         Evidence::Leaving { node, why, .. } => {
             format!("what ran on {node} was ended with it: {why}")

@@ -72,7 +72,7 @@ impl Kind {
 }
 
 /// The failure that explains the others. `None`: there is no evidence.
-pub(super) fn primary(evidence: &[Evidence]) -> Option<&Evidence> {
+pub(crate) fn primary(evidence: &[Evidence]) -> Option<&Evidence> {
     let is_ruled_out = ruled_out(evidence);
     evidence.iter().min_by_key(|e| Precedence {
         is_ruled_out: is_ruled_out(e),

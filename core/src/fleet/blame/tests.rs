@@ -1,4 +1,5 @@
 use super::*;
+use crate::run::DueTo;
 
 fn exit(node: &str, rank: u32, exit: Exit, error: Option<&str>, ms: u64) -> Evidence {
     let at = Timestamp(ms * 1000);
@@ -226,20 +227,26 @@ fn victims_of_each_other_name_nobody_and_pay_only_if_it_repeats() {
 
 #[test]
 fn a_refusal_everywhere_is_the_jobs_fault_elsewhere_the_nodes() {
-    let refused = |node: &str| Evidence::StartRefused {
+    let refused = |node: &str, due_to| Evidence::StartRefused {
         node: node.into(),
         reason: "no such script".into(),
+        due_to,
     };
-    assert_eq!(
-        blame(&[refused("a"), refused("b")], 2, false)
-            .unwrap()
-            .charged,
-        Charged::Job
-    );
-    assert_eq!(
-        blame(&[refused("a")], 2, false).unwrap().charged,
-        Charged::Node
-    );
+    let charged = |due_to, nodes: &[&str], members| {
+        let evidence: Vec<_> = nodes.iter().map(|node| refused(node, due_to)).collect();
+        let blame = blame(&evidence, members, false).unwrap();
+        (blame.charged, blame.culprit)
+    };
+    let a = || Some("a".to_owned());
+    for due_to in [DueTo::Job, DueTo::Unknown] {
+        assert_eq!(charged(due_to, &["a", "b"], 2), (Charged::Job, a()));
+        assert_eq!(charged(due_to, &["a"], 2), (Charged::Node, a()));
+    }
+    // Of a fault of its own a node says so, however few nodes there are. A process that no job started
+    // is neither's.
+    assert_eq!(charged(DueTo::Node, &["a"], 1), (Charged::Node, a()));
+    assert_eq!(charged(DueTo::Node, &["a", "b"], 2), (Charged::Node, a()));
+    assert_eq!(charged(DueTo::Stranger, &["a"], 1), (Charged::Nobody, None));
 }
 
 #[test]

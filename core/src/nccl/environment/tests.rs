@@ -28,6 +28,7 @@ fn of(report: &NodeReport, gpus: usize, own: &str) -> Environment {
         Share {
             report,
             gpus: &gpus,
+            hides_gpus: false,
             ranks,
             nodes: 2,
             env: &env(own),
@@ -81,6 +82,7 @@ fn a_pod_whose_kubelet_gave_it_gpus_gets_the_names_of_its_interface() {
         let share = Share {
             report: &report,
             gpus: &[],
+            hides_gpus: false,
             ranks: 8,
             nodes: 2,
             env: &BTreeMap::new(),
@@ -100,6 +102,30 @@ fn a_pod_whose_kubelet_gave_it_gpus_gets_the_names_of_its_interface() {
     // An empty CUDA_VISIBLE_DEVICES would hide the GPUs that the kubelet gave.
     assert_eq!(names(true), [nccl, gloo.clone(), None]);
     assert_eq!(names(false), [None, gloo, None]);
+}
+
+#[test]
+fn ranks_that_take_no_gpu_see_none_where_there_are_some() {
+    let visible = |report: &NodeReport, gpus: &[String], hides_gpus| {
+        let share = Share {
+            report,
+            gpus,
+            hides_gpus,
+            ranks: 1,
+            nodes: 1,
+            env: &BTreeMap::new(),
+        };
+        let given = environment(&Profile::default(), share);
+        let mut set = given.set();
+        let found = set.find(|(name, _)| *name == "CUDA_VISIBLE_DEVICES");
+        found.map(|(_, value)| value.to_owned())
+    };
+    assert_eq!(visible(&dgx(), &[], true).as_deref(), Some(""));
+    assert_eq!(visible(&dgx(), &[], false), None);
+    let one = ["GPU-1".to_owned()];
+    assert_eq!(visible(&dgx(), &one, true).as_deref(), Some("GPU-1"));
+    // Nothing is known of GPUs that the agent does not find, such as another vendor's.
+    assert_eq!(visible(&NodeReport::default(), &[], true), None);
 }
 
 #[test]

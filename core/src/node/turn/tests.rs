@@ -469,7 +469,7 @@ fn what_cannot_start_says_why_and_is_not_tried_again() {
     wants(&mut node, vec![running("a", 1)]);
     let refused = Input::Refused {
         run: run("a", 1),
-        reason: "python3 not found".into(),
+        refusal: "python3 not found".into(),
     };
     assert_eq!(told(&mut node, refused.clone()), vec![]);
     assert_eq!(
@@ -487,7 +487,7 @@ fn what_cannot_start_says_why_and_is_not_tried_again() {
     hears(&mut node, "b", 1, GroupPhase::Holding);
     let refused = Input::Refused {
         run: run("b", 1),
-        reason: "exec format error".into(),
+        refusal: "exec format error".into(),
     };
     assert_eq!(
         told(&mut node, refused),
@@ -710,7 +710,7 @@ impl Machine {
                 match self.groups.get(&run(job(number), generation)) {
                     Some(group) if !group.launched => Input::Refused {
                         run: run(job(number), generation),
-                        reason: "no".into(),
+                        refusal: "no".into(),
                     },
                     _ => return,
                 }

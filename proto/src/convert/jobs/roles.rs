@@ -1,6 +1,6 @@
 //! The roles of a job, the variables that jobs and roles have, and the names of members.
 
-use muster_core::spec::{EnvVar, Origin, Role, RoleDocument, ValueFrom};
+use muster_core::spec::{EnvVar, JobSpec, Origin, Role, RoleDocument, ValueFrom};
 
 use crate::v1;
 
@@ -70,14 +70,15 @@ pub(super) fn role_to_wire(role: RoleDocument) -> v1::Role {
     }
 }
 
-pub(super) fn checked_role(role: &Role) -> RoleDocument {
+/// `of`: its job.
+pub(super) fn checked_role(role: &Role, of: &JobSpec) -> RoleDocument {
     RoleDocument {
         name: role.name.clone(),
         replicas: Some(role.replicas.into()),
         min_replicas: Some(role.min_replicas.into()),
         max_replicas: Some(role.max_replicas.into()),
         proc_per_node: Some(role.proc_per_node.into()),
-        gpus_per_node: Some(role.gpus_per_node.into()),
+        gpus_per_node: of.says_gpus().then_some(role.gpus_per_node.into()),
         command: role.command.clone(),
         args: role.args.clone(),
         env: role.env.clone(),

@@ -4,8 +4,8 @@ use muster_core::{
     fleet::receipt::Cause,
     id::{Generation, JobUid, NodeName},
     spec::{
-        EnvVar, Framework, Launch, Lifetime, NodeMix, Origin, Placing, RestartPolicy, RestartScope,
-        Role, RoleDocument,
+        EnvVar, Framework, GpusSaid, Launch, Lifetime, NodeMix, Origin, Placing, RestartPolicy,
+        RestartScope, Role, RoleDocument,
     },
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -218,6 +218,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             max_replicas: min + more + most,
             proc_per_node: procs,
             gpus_per_node: gpus,
+            gpus: Some(GpusSaid::ByJob),
             command,
             args,
             env: values

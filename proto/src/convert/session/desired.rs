@@ -99,6 +99,7 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         env_files: assignment.env_files.clone(),
         working_dir: assignment.working_dir.clone(),
         gpus: assignment.gpus.clone(),
+        hides_gpus: assignment.hides_gpus,
         launch: assignment.launch.name().to_owned(),
         stop_grace_ms: millis(assignment.stop_grace),
         step_pattern: assignment.step_pattern.clone(),
@@ -375,6 +376,7 @@ fn assignment_from_wire(
             .map(|dir| required_text(&at("working_dir"), dir, SENTENCE_MAX))
             .transpose()?,
         gpus: texts(&at("gpus"), wire.gpus, PROCS_MAX as usize, NAME_MAX)?,
+        hides_gpus: wire.hides_gpus,
         launch: match Launch::ALL.iter().find(|(name, _)| *name == wire.launch) {
             Some((_, launch)) => *launch,
             None => {

@@ -7,7 +7,7 @@ use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
     run::{
-        CheckpointReport, Endpoint, Key, LaneReport, Leftover, NestedWorld, RankException,
+        CheckpointReport, DueTo, Endpoint, Key, LaneReport, Leftover, NestedWorld, RankException,
         RankReport, RunId, RunPhase, RunReport, StepsShown, WorldReport,
     },
     time::Timestamp,
@@ -62,6 +62,13 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         term: report.term.0,
         phase: phase.into(),
         refused: refused.to_owned(),
+        refused_due_to: match report.refused_due_to {
+            DueTo::Unknown => v1::RefusalDueTo::Unspecified,
+            DueTo::Job => v1::RefusalDueTo::Job,
+            DueTo::Node => v1::RefusalDueTo::Node,
+            DueTo::Stranger => v1::RefusalDueTo::Stranger,
+        }
+        .into(),
         store: report.store.as_ref().map(endpoint_to_wire),
         port: report.port.unwrap_or(0).into(),
         ports: report.ports.iter().map(|port| (*port).into()).collect(),
@@ -251,6 +258,13 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         run,
         term: Term(wire.term),
         phase,
+        // Of a number that a later version sends, nothing is known.
+        refused_due_to: match v1::RefusalDueTo::try_from(wire.refused_due_to) {
+            Ok(v1::RefusalDueTo::Job) => DueTo::Job,
+            Ok(v1::RefusalDueTo::Node) => DueTo::Node,
+            Ok(v1::RefusalDueTo::Stranger) => DueTo::Stranger,
+            Ok(v1::RefusalDueTo::Unspecified) | Err(_) => DueTo::Unknown,
+        },
         store: wire
             .store
             .map(|store| endpoint_from_wire(&format!("{field}.store"), store))

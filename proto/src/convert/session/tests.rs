@@ -16,7 +16,7 @@ use muster_core::{
     },
     protocol,
     run::{
-        Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
+        Assignment, CheckpointReport, Desired, DesiredRun, DueTo, Endpoint, Key, LaneReport,
         LauncherReport, LauncherState, Leftover, NestedWorld, Program, RankException, RankReport,
         RunId, RunPhase, RunReport, Seated, Start, StepsShown, Target, WorldReport,
     },
@@ -113,6 +113,8 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                     run,
                     term: Term(term),
                     phase,
+                    refused_due_to: [DueTo::Unknown, DueTo::Job, DueTo::Node, DueTo::Stranger]
+                        [term as usize % 4],
                     store,
                     port: u16::try_from(term % 70_000).ok().filter(|port| *port > 0),
                     ports: (1..).take(term as usize % 4).collect(),
@@ -344,6 +346,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     env,
                     working_dir: rest.0,
                     gpus: rest.1,
+                    hides_gpus: rest.4 % 2 == 1,
                     launch: Launch::Cold,
                     stop_grace: Duration::from_millis(rest.2),
                     checkpoint_pattern: rest.3.clone(),

@@ -261,6 +261,7 @@ fn assignment(run: RunId) -> Assignment {
         env: BTreeMap::from([("A".into(), "b".into())]),
         working_dir: Some("/w".into()),
         gpus: Vec::new(),
+        hides_gpus: false,
         launch: Launch::Cold,
         stop_grace: Duration::from_secs(10),
         step_pattern: None,

@@ -25,6 +25,7 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         env: BTreeMap::new(),
         working_dir: None,
         gpus: Vec::new(),
+        hides_gpus: false,
         launch: Launch::Cold,
         stop_grace: Duration::from_secs(10),
         step_pattern: None,

@@ -15,7 +15,7 @@ fn given_up(found: FoundState) -> Node {
         &mut before,
         Input::Refused {
             run: run("a", 1),
-            reason: "exec format error".into(),
+            refusal: "exec format error".into(),
         },
     );
     let mut node = Node::new(before.ledger.clone());

@@ -88,7 +88,7 @@ fn a_refusal_is_told_when_the_node_cannot_forget_it() {
     hears(&mut node, "a", 1, GroupPhase::Holding);
     let refused = Input::Refused {
         run: run("a", 1),
-        reason: "exec format error".into(),
+        refusal: "exec format error".into(),
     };
     assert!(saves(&node.turn(NOW, refused).effects));
     assert_eq!(

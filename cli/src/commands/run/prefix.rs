@@ -1,0 +1,272 @@
+//! A launcher or an interpreter in front of the script, as it stands in the command line that a user had
+//! before: `torchrun ...`, `python -m torch.distributed.run ...`, `python ...`.
+//!
+//! It is taken off, and its flags become flags of `muster run`, which has torchrun's. The new command line is
+//! read like any other, so a flag that Muster does not have is refused as ever. Flags that only say how
+//! processes find each other are left out, with a word.
+
+use muster_core::spec::entry::is_python;
+
+use super::{Run, torchrun};
+
+/// Flags of torchrun without a value. All others have one.
+const BARE: [&str; 8] = [
+    "standalone",
+    "module",
+    "m",
+    "no-python",
+    "run-path",
+    "virtual-local-rank",
+    "print-completion",
+    "use-env",
+];
+
+/// What torchrun puts for the local rank into an argument (torch.distributed.elastic, `macros`). Only a
+/// torchrun that is executed does.
+const LOCAL_RANK: &str = "--local-rank=${local_rank}";
+
+/// Another command line that means the same, and what to tell of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rewritten {
+    pub(crate) words: Vec<String>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// The command line without what stands before the script. `None`: nothing does. `words`: the whole
+/// command line, which was read as `run`.
+pub(crate) fn rewrite(words: &[String], run: &Run) -> Option<Rewritten> {
+    if run.no_python || run.module {
+        return None;
+    }
+    let head = words.strip_suffix(&run.script[..])?;
+    let head = head.strip_suffix(&["--".to_owned()]).unwrap_or(head);
+    let (taken, tail) = take_off(&run.script, run.python.is_some())?;
+    let mut notes = vec![format!(
+        "Muster starts the ranks itself, so {} is left out",
+        taken.name
+    )];
+    notes.extend(taken.notes);
+    Some(Rewritten {
+        words: [head, &tail].concat(),
+        notes,
+    })
+}
+
+struct Taken {
+    name: String,
+    notes: Vec<String>,
+}
+
+/// `has_python`: the user has named the interpreter.
+fn take_off(words: &[String], has_python: bool) -> Option<(Taken, Vec<String>)> {
+    let (first, rest) = words.split_first()?;
+    let stem = first.rsplit('/').next().unwrap_or(first);
+    let with = |python: String| match has_python {
+        true => Vec::new(),
+        false => vec!["--python".to_owned(), python],
+    };
+    if stem == "torchrun" {
+        // A torchrun with a path belongs to the interpreter beside it.
+        let python = match first.rsplit_once('/') {
+            Some((folder, _)) => with(format!("{folder}/python3")),
+            None => Vec::new(),
+        };
+        return Some(of_torchrun(first.clone(), python, rest, false));
+    }
+    if !is_python(first) {
+        return None;
+    }
+    let options = rest.iter().take_while(|word| is_option(word)).count();
+    if let [module, name, flags @ ..] = &rest[options..]
+        && module == "-m"
+        && let Some(is_launch) = launches(name)
+    {
+        let name = format!("{first} -m {name}");
+        return Some(of_torchrun(name, with(first.clone()), flags, is_launch));
+    }
+    let taken = Taken {
+        name: first.clone(),
+        notes: match has_python {
+            true => Vec::new(),
+            false => vec![format!("--python {first} starts them")],
+        },
+    };
+    let mut tail = with(first.clone());
+    tail.push("--".into());
+    tail.extend(rest.iter().cloned());
+    Some((taken, tail))
+}
+
+/// An option of the interpreter that stands alone and ends nothing, as `-u`.
+fn is_option(word: &str) -> bool {
+    word.len() > 1 && word.starts_with('-') && !["-m", "-c", "-W", "-X"].contains(&word)
+}
+
+/// Whether the module is torchrun, and whether it gives each rank an argument.
+fn launches(module: &str) -> Option<bool> {
+    match module {
+        "torch.distributed.run" | "torch.distributed.elastic" => Some(false),
+        "torch.distributed.launch" => Some(true),
+        _ => None,
+    }
+}
+
+/// The words after torchrun as words after `muster run`. `is_launch`: it is `torch.distributed.launch`, which
+/// tells each rank its number in an argument.
+fn of_torchrun(
+    name: String,
+    mut tail: Vec<String>,
+    words: &[String],
+    is_launch: bool,
+) -> (Taken, Vec<String>) {
+    let mut notes = Vec::new();
+    let mut gives_rank = is_launch;
+    let mut rest = words.iter();
+    let mut script = None;
+    while let Some(word) = rest.next() {
+        if word == "--" {
+            script = rest.next();
+            break;
+        }
+        if word.len() < 2 || !word.starts_with('-') {
+            script = Some(word);
+            break;
+        }
+        let value = match has_value(word) {
+            true => rest.next(),
+            false => None,
+        };
+        let flag = flag_name(word);
+        if flag == "use-env" {
+            gives_rank = false;
+        } else if torchrun::is_needless(word) {
+            let why = torchrun::instead(word).unwrap_or_default();
+            notes.push(format!("{word} is left out: {why}"));
+        } else {
+            tail.push(word.clone());
+            tail.extend(value.cloned());
+        }
+    }
+    if gives_rank && script.is_some() {
+        // In the other lanes nobody fills in the number.
+        tail.extend(["--launch".to_owned(), "cold".to_owned()]);
+    }
+    tail.push("--".into());
+    tail.extend(script.cloned());
+    if gives_rank && script.is_some() {
+        tail.push(LOCAL_RANK.to_owned());
+    }
+    tail.extend(rest.cloned());
+    (Taken { name, notes }, tail)
+}
+
+fn flag_name(word: &str) -> String {
+    let name = word.split('=').next().unwrap_or(word);
+    name.trim_start_matches('-').replace('_', "-")
+}
+
+/// Whether the next word is this flag's value.
+fn has_value(word: &str) -> bool {
+    let is_short = !word.starts_with("--");
+    let has_own = word.contains('=') || is_short && word.len() > 2;
+    !has_own && !BARE.contains(&flag_name(word).as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn rewritten(line: &str) -> Option<Rewritten> {
+        let words = words(&format!("muster run {line}"));
+        let Command::Run(run) = Cli::try_parse_from(&words).unwrap().command else {
+            panic!("{line}");
+        };
+        rewrite(&words, &run)
+    }
+
+    #[test]
+    fn what_stands_before_the_script_is_taken_off() {
+        for (before, after) in [
+            ("torchrun t.py --lr 1", "-- t.py --lr 1"),
+            (
+                "--name d torchrun --nproc-per-node 2 --nnodes=1:2 t.py torchrun",
+                "--name d --nproc-per-node 2 --nnodes=1:2 -- t.py torchrun",
+            ),
+            ("-- torchrun -m pkg.train -x", "-m -- pkg.train -x"),
+            (
+                "/opt/env/bin/torchrun t.py",
+                "--python /opt/env/bin/python3 -- t.py",
+            ),
+            (
+                "--python python3.12 /opt/env/bin/torchrun t.py",
+                "--python python3.12 -- t.py",
+            ),
+            (
+                "torchrun --standalone --rdzv_backend c10d --rdzv-endpoint=h:1 --nproc_per_node 2 --node-rank 0 t.py",
+                "--nproc_per_node 2 -- t.py",
+            ),
+            ("python t.py --lr 1", "--python python -- t.py --lr 1"),
+            ("python3 -u t.py", "--python python3 -- -u t.py"),
+            ("python -m pkg.train", "--python python -- -m pkg.train"),
+            (
+                "python -u -m torch.distributed.run --nproc-per-node 2 t.py",
+                "--python python --nproc-per-node 2 -- t.py",
+            ),
+            (
+                "python -m torch.distributed.launch --nproc_per_node=2 t.py --lr 1",
+                "--python python --nproc_per_node=2 --launch cold -- t.py --local-rank=${local_rank} --lr 1",
+            ),
+            (
+                "python -m torch.distributed.launch --use_env t.py",
+                "--python python -- t.py",
+            ),
+        ] {
+            let is = rewritten(before).unwrap_or_else(|| panic!("{before}"));
+            assert_eq!(is.words, words(&format!("muster run {after}")), "{before}");
+            // The new line is read, and has nothing more to take off.
+            let Command::Run(run) = Cli::try_parse_from(&is.words).unwrap().command else {
+                panic!("{before}");
+            };
+            assert_eq!(rewrite(&is.words, &run), None, "{before}");
+        }
+    }
+
+    #[test]
+    fn a_script_and_its_arguments_stay() {
+        for line in [
+            "t.py torchrun",
+            "-m torchrun.of.mine",
+            "--no-python python3 t.py",
+            "--no-python torchrun",
+            "nice torchrun t.py",
+            "./torchrun.py",
+            "-- -u t.py",
+        ] {
+            assert_eq!(rewritten(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_told() {
+        let is = rewritten("torchrun --standalone --nproc-per-node 2 t.py").unwrap();
+        assert_eq!(
+            is.notes[0],
+            "Muster starts the ranks itself, so torchrun is left out"
+        );
+        assert!(
+            is.notes[1].starts_with("--standalone is left out: --nnodes 1 is the default"),
+            "{:?}",
+            is.notes
+        );
+        // What would have an effect stays, and is refused like any unknown flag.
+        let is = rewritten("torchrun --log-dir x t.py").unwrap();
+        assert!(Cli::try_parse_from(&is.words).is_err());
+    }
+}

@@ -51,7 +51,8 @@ macro_rules! with_tls {
       - name: tls
         secret:
           secretName: muster-coordinator-tls
-          defaultMode: 0440
+          # 0440. Readers of YAML differ about numbers that begin with 0.
+          defaultMode: 288
       {{- end }}
 "
         )

@@ -224,6 +224,23 @@ fn a_release_has_its_own_issuer_and_names() {
 }
 
 #[test]
+fn worker_pods_are_made_in_the_namespaces_that_are_named() {
+    let pods = COMPONENTS.iter().find(|one| one.folder == "worker-pods");
+    let mut values = with_components(&[pods.unwrap()]);
+    let name = "muster-coordinator-worker-pods";
+    let everywhere = format!("ClusterRoleBinding {name}");
+    assert!(rendered(&values, "elsewhere").contains_key(&everywhere));
+    set(&mut values, "workerPods.namespaces", json!(["team-a"]));
+    let objects = rendered(&values, "elsewhere");
+    assert!(!objects.contains_key(&everywhere));
+    let binding = &objects[&format!("RoleBinding {name}")];
+    assert_eq!(binding["metadata"]["namespace"], "team-a");
+    assert_eq!(binding["roleRef"]["kind"], "ClusterRole");
+    let account = json!([{ "kind": "ServiceAccount", "name": "muster-coordinator", "namespace": "elsewhere" }]);
+    assert_eq!(binding["subjects"], account);
+}
+
+#[test]
 fn each_value_changes_what_it_names() {
     let set = |path: &str, value: Value, object: &str, pointer: &str, expected: Value| {
         let objects = rendered(&with(path, value), NAMESPACE);

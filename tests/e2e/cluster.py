@@ -53,7 +53,10 @@ class Kubectl:
 
 
 class Overlay:
-    """What is installed: the site's overlay, the example's script beside the workers, and the images that were asked for."""
+    """What is installed: the site's overlay, the example's script beside the workers, and the images that were asked for.
+
+    It names no namespace for the overlay's objects, because a site's own overlay names none.
+    """
 
     def __init__(self, kubectl, folder, below, images):
         self.kubectl, self.folder, self.below = kubectl, folder / "overlay", pathlib.Path(below)
@@ -65,10 +68,9 @@ class Overlay:
         document = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "namespace": NAMESPACE,
             # kustomize takes no absolute path.
             "resources": [os.path.relpath(self.below.resolve(), self.folder.resolve())],
-            "configMapGenerator": [{"name": "muster-e2e", "files": ["train.py"], "options": {"disableNameSuffixHash": True}}],
+            "configMapGenerator": [{"name": "muster-e2e", "namespace": NAMESPACE, "files": ["train.py"], "options": {"disableNameSuffixHash": True}}],
             "patches": self.patches(images),
         }
         (self.folder / "kustomization.yaml").write_text(json.dumps(document, indent=2))

@@ -11,6 +11,7 @@ import time
 
 import cordons
 import fields
+import installs
 import life
 import objects
 from cluster import AUDIENCE, COORDINATOR, NAMESPACE, SCRIPT, Cluster, Forward, Muster, NotSo, NotTested, Overlay, check, name_of, run, wait_until
@@ -43,7 +44,7 @@ class Story:
         self.nodes = 0
 
     def steps(self):
-        first = [("look at the cluster", self.look), ("install", self.install), ("log in with a join token", self.log_in)]
+        first = [("look at the cluster", self.look), *self.shipped(), ("install", self.install), ("log in with a join token", self.log_in)]
         last = [] if self.options.keep else [("uninstall under a running job", self.uninstall)]
         long = self.start_long_job
         between = [
@@ -71,6 +72,10 @@ class Story:
         ]
         asked = [(name, step) for name, step in between if step == long or re.search(self.options.only, name)]
         return [*first, *asked, *last]
+
+    def shipped(self):
+        name = "every overlay and component, by the words of the guide"
+        return [(name, installs.Installs(self).run)] if re.search(self.options.only, name) else []
 
     # Before anything runs
 

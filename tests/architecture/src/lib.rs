@@ -13,6 +13,8 @@ use std::{
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
+pub mod kustomize;
+pub mod patch;
 pub mod uses;
 
 /// The workspace and all its dependencies here, as cargo resolves them from `Cargo.lock`.

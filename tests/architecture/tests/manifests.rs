@@ -493,6 +493,46 @@ fn the_component_for_cordons_binds_whom_it_gives_rights() {
     assert!(flags.contains("pub kubernetes_cordon:") && flags.contains("    On,"));
 }
 
+/// Every policy that binds the coordinator denies and holds for its account, in whatever namespace an overlay or
+/// Helm puts it.
+#[test]
+fn policies_bind_the_account_that_has_the_rights() {
+    let mut bound = 0;
+    for file in [
+        "components/cordon/policy.yaml",
+        "components/worker-pods/policy.yaml",
+    ] {
+        for pair in objects(file).chunks(2) {
+            let [policy, binding] = pair else {
+                panic!("{file}: a policy and its binding");
+            };
+            let name = &policy["metadata"]["name"];
+            assert_eq!(policy["kind"], "ValidatingAdmissionPolicy");
+            assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{name}");
+            assert_eq!(&binding["spec"]["policyName"], name);
+            let actions = &binding["spec"]["validationActions"];
+            assert_eq!(actions, &json!(["Deny", "Audit"]), "{name}");
+            let who = &policy["spec"]["matchConditions"];
+            assert_eq!(who.as_array().map(Vec::len), Some(1), "{name}");
+            assert_eq!(
+                who[0]["expression"],
+                "request.userInfo.username.startsWith('system:serviceaccount:') && request.userInfo.username.endsWith(':muster-coordinator')"
+            );
+            let params = &policy["spec"]["paramKind"];
+            assert_eq!(params.is_null(), binding["spec"]["paramRef"].is_null());
+            for validation in policy["spec"]["validations"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
+                assert!(validation["message"].is_string(), "{validation}");
+            }
+            bound += 1;
+        }
+    }
+    assert_eq!(bound, 4);
+}
+
 /// The guide has the table of the code, row by row.
 #[test]
 fn the_guide_names_every_sign_of_others() {

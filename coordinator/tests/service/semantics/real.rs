@@ -16,6 +16,7 @@ use crate::{cluster::AUDIENCE, server::within};
 
 mod adoption;
 mod kueue;
+mod pods;
 mod scheduler;
 
 pub(super) use kueue::Kueue;
@@ -347,21 +348,6 @@ impl Server {
             }
         })
         .await;
-    }
-
-    /// The component for worker pods as it is shipped, and what their pods need of the cluster.
-    pub(super) async fn install_pods(&self) {
-        self.grant("worker-pods").await;
-        let agents = manifest("base/agent.yaml");
-        let agents = agents.iter().find(|object| object["kind"] == "DaemonSet");
-        let path = format!("/apis/apps/v1/namespaces/{AGENTS}/daemonsets");
-        self.create(&path, agents.unwrap().clone()).await;
-        // Nothing here makes it for each namespace, as a cluster does.
-        let account = json!({ "metadata": { "name": "default" } });
-        let path = "/api/v1/namespaces/team-a/serviceaccounts";
-        self.create(path, account).await;
-        self.until_listed("/apis/policy/v1/poddisruptionbudgets")
-            .await;
     }
 
     /// The scheduler gives a pod this node and its kubelet runs it. Returns a token of the pod.

@@ -39,6 +39,54 @@ pub(crate) const COMPONENT_EDITS: &[Edit] = &[
   {{- end }}
 ",
     ),
+    edit(
+        "worker-pods",
+        "# In all namespaces. A site that names them has a RoleBinding in each, and not this.
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: muster-coordinator-worker-pods
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: muster-coordinator-worker-pods
+subjects:
+- kind: ServiceAccount
+  name: muster-coordinator
+  namespace: muster-system
+",
+        "{{- if not .Values.workerPods.namespaces }}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: muster-coordinator-worker-pods
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: muster-coordinator-worker-pods
+subjects:
+- kind: ServiceAccount
+  name: muster-coordinator
+  namespace: muster-system
+{{- end }}
+{{- range .Values.workerPods.namespaces }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  namespace: {{ toJson . }}
+  name: muster-coordinator-worker-pods
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: muster-coordinator-worker-pods
+subjects:
+- kind: ServiceAccount
+  name: muster-coordinator
+  namespace: {{ toJson $.Release.Namespace }}
+{{- end }}
+",
+    ),
 ];
 
 /// The volume of the component `cert-manager`, if its value is true.
@@ -51,7 +99,8 @@ macro_rules! with_tls {
       - name: tls
         secret:
           secretName: muster-coordinator-tls
-          defaultMode: 0440
+          # 0440. Readers of YAML differ about numbers that begin with 0.
+          defaultMode: 288
       {{- end }}
 "
         )

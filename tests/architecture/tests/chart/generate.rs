@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use muster_architecture::root;
+use muster_architecture::{kustomize::is_namespaced, root};
 use serde_json::Value;
 
 use crate::edits::{COMPONENT_EDITS, EDITS, Edit};
@@ -13,21 +13,6 @@ use crate::edits::{COMPONENT_EDITS, EDITS, Edit};
 /// The namespace that the base is for. A release has one of its own.
 pub(crate) const NAMESPACE: &str = "muster-system";
 const RELEASE_NAMESPACE: &str = "{{ .Release.Namespace }}";
-
-/// Kinds of the base whose objects belong to no namespace.
-const CLUSTER_SCOPED: [&str; 7] = [
-    "Namespace",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "CustomResourceDefinition",
-    "FlowSchema",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-];
-
-pub(crate) fn is_namespaced(kind: &str) -> bool {
-    !CLUSTER_SCOPED.contains(&kind)
-}
 
 /// A folder of `manifests/components`.
 pub(crate) struct Component {
@@ -201,6 +186,14 @@ fn documents(text: &str) -> String {
     documents.join("---\n")
 }
 
+fn says_namespace(text: &str) -> bool {
+    let metadata = text
+        .split_once("\nmetadata:\n")
+        .map_or("", |(_, rest)| rest);
+    let mut lines = metadata.lines().take_while(|line| line.starts_with("  "));
+    lines.any(|line| line.starts_with("  namespace: "))
+}
+
 /// One object: in the release's namespace if it is in any, and kept if it is a definition.
 fn document(text: &str) -> String {
     let kind = text.lines().find_map(|line| line.strip_prefix("kind: "));
@@ -212,7 +205,8 @@ fn document(text: &str) -> String {
             let kept = text.replacen("\nmetadata:\n", keep, 1);
             format!("{{{{- if .Values.crds.enabled }}}}\n{kept}{{{{- end }}}}\n")
         }
-        Some(kind) if is_namespaced(kind) => {
+        // The base leaves it to kustomize. What components add must say it itself.
+        Some(kind) if is_namespaced(kind) && !says_namespace(&text) => {
             let own = format!("\nmetadata:\n  namespace: {RELEASE_NAMESPACE}\n");
             text.replacen("\nmetadata:\n", &own, 1)
         }

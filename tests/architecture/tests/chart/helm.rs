@@ -6,8 +6,10 @@ use std::{
     process::{Command, Stdio},
 };
 
+use muster_architecture::kustomize::by_name;
+
 use crate::{
-    by_name, chart, choices, expect_equal,
+    chart, choices, expect_equal,
     generate::{Component, NAMESPACE},
     of_the_base_and,
 };

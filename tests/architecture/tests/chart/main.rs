@@ -6,15 +6,17 @@
 mod edits;
 mod generate;
 mod helm;
-mod patch;
 mod template;
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
-use muster_architecture::root;
+use muster_architecture::{
+    kustomize::{by_name, is_namespaced},
+    patch, root,
+};
 use serde_json::{Value, json};
 
-use generate::{COMPONENTS, Component, NAMESPACE, base, is_namespaced, templates};
+use generate::{COMPONENTS, Component, NAMESPACE, base, templates};
 
 fn chart() -> PathBuf {
     root().join("manifests/chart/muster")
@@ -23,19 +25,6 @@ fn chart() -> PathBuf {
 fn values() -> Value {
     let text = fs::read_to_string(chart().join("values.yaml")).unwrap();
     serde_saphyr::from_str(&text).unwrap()
-}
-
-/// The objects by their kind and name.
-fn by_name(text: &str) -> BTreeMap<String, Value> {
-    let objects: Vec<Value> =
-        serde_saphyr::from_multiple(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let named = |object: Value| {
-        let word = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or("?");
-        let name = format!("{} {}", word("/kind"), word("/metadata/name"));
-        (name, object)
-    };
-    let objects = objects.into_iter().filter(|object| !object.is_null());
-    objects.map(named).collect()
 }
 
 /// What kustomize makes of the base: its objects, in its namespace. The namespace itself is left
@@ -50,6 +39,11 @@ fn of_the_base_and(components: &[&Component]) -> BTreeMap<String, Value> {
     for (_, text) in base() {
         objects.append(&mut by_name(&text));
     }
+    for object in objects.values_mut() {
+        if is_namespaced(object["kind"].as_str().unwrap()) {
+            object["metadata"]["namespace"] = json!(NAMESPACE);
+        }
+    }
     for component in components {
         objects.append(&mut by_name(&component.objects()));
         let kustomization = component.kustomization();
@@ -60,9 +54,6 @@ fn of_the_base_and(components: &[&Component]) -> BTreeMap<String, Value> {
     }
     objects.retain(|_, object| object["kind"] != "Namespace");
     for object in objects.values_mut() {
-        if is_namespaced(object["kind"].as_str().unwrap()) {
-            object["metadata"]["namespace"] = json!(NAMESPACE);
-        }
         if object["kind"] == "CustomResourceDefinition" {
             object["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
         }
@@ -230,6 +221,23 @@ fn a_release_has_its_own_issuer_and_names() {
         let there: Vec<&Value> = there.map(|volume| &volume["name"]).collect();
         assert_eq!(json!(there), volumes, "{persistent} {two}");
     }
+}
+
+#[test]
+fn worker_pods_are_made_in_the_namespaces_that_are_named() {
+    let pods = COMPONENTS.iter().find(|one| one.folder == "worker-pods");
+    let mut values = with_components(&[pods.unwrap()]);
+    let name = "muster-coordinator-worker-pods";
+    let everywhere = format!("ClusterRoleBinding {name}");
+    assert!(rendered(&values, "elsewhere").contains_key(&everywhere));
+    set(&mut values, "workerPods.namespaces", json!(["team-a"]));
+    let objects = rendered(&values, "elsewhere");
+    assert!(!objects.contains_key(&everywhere));
+    let binding = &objects[&format!("RoleBinding {name}")];
+    assert_eq!(binding["metadata"]["namespace"], "team-a");
+    assert_eq!(binding["roleRef"]["kind"], "ClusterRole");
+    let account = json!([{ "kind": "ServiceAccount", "name": "muster-coordinator", "namespace": "elsewhere" }]);
+    assert_eq!(binding["subjects"], account);
 }
 
 #[test]

@@ -127,6 +127,8 @@ fn at<'v>(path: &str, root: &'v Value, dot: &'v Value) -> Result<&'v Value, Stri
     if path == "." {
         return Ok(dot);
     }
+    // Within a block `$` is the root, as it is outside.
+    let path = path.strip_prefix('$').unwrap_or(path);
     let pointer = path.replace('.', "/");
     root.pointer(&pointer)
         .ok_or_else(|| format!("there is no value {path}"))

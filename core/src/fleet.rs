@@ -78,6 +78,7 @@
 //! | `fence`, `ends`, `fill_receipt` | what is recorded about its members |
 //! | `worlds` | ranks that do not form the world that the job asked for |
 //! | `forced_ends` | tells what had to be killed |
+//! | `step_pattern` | tells that a `stepPattern` is not searched for |
 //! | `describe` | its phase, reason and sentence |
 //! | **The turn** | |
 //! | `turn` | the one door |
@@ -163,6 +164,7 @@ mod scratch;
 mod settle;
 mod settle_order;
 mod start;
+mod step_pattern;
 pub mod store_clients;
 mod suspend;
 #[cfg(test)]

@@ -512,6 +512,22 @@ pub struct Status {
     /// The first world that a rank has started itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nested: Option<NestedWorld>,
+    /// The job's own pattern is not searched for, for this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_pattern_fault: Option<StepPatternFault>,
+}
+
+/// Why a job's own pattern is not searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepPatternFault {
+    /// It is above the bound. The job was accepted before there was one.
+    TooLarge,
+    /// It was slow on many lines.
+    TooSlow,
+    /// A fault that only a newer runner knows.
+    #[serde(other)]
+    Other,
 }
 
 /// Ranks below a rank, which meet somewhere else than at the generation's TCPStore.

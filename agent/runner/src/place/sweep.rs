@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Descendants, ReadError, RunnerIdentity, kept,
+    Descendants, ReadError, RunnerIdentity, alive, kept,
     leftovers::{self, Leftovers},
     procfs::{self, Stat},
     record::{self, Swept},
@@ -53,12 +53,18 @@ pub struct Remains<'a> {
     pub was: Option<PathBuf>,
     /// None: there never was a runner, or its record cannot be read.
     pub runner: Option<&'a RunnerIdentity>,
+    /// The runner lives and does not obey: it is killed too.
+    pub with_runner: bool,
 }
 
 impl Remains<'_> {
     /// Kills everything of the run, and says what was left. Call it until it returns
     /// [`Left::Nothing`].
     pub fn kill_all(&self) -> io::Result<Left> {
+        let disobedient = self.runner.filter(|runner| self.with_runner && alive(runner));
+        if let Some(runner) = disobedient {
+            kill_runner(runner);
+        }
         let in_cgroup = match self.runner.map(leftovers::clear).transpose()? {
             None | Some(Leftovers::Unknown | Leftovers::Empty) => false,
             Some(Leftovers::Killed | Leftovers::Held) => true,
@@ -70,7 +76,8 @@ impl Remains<'_> {
             Ok(list) => Ok(list.filter(|list| list.boot_id == boot_id)),
             Err(e) => Err(e),
         };
-        let living = self.kill(list.as_ref().ok().and_then(Option::as_ref))?;
+        let mut living = self.kill(list.as_ref().ok().and_then(Option::as_ref))?;
+        living.extend(disobedient.filter(|runner| alive(runner)).map(|r| r.pid));
         if in_cgroup || kept || !living.is_empty() {
             return Ok(Left::Living(living));
         }
@@ -156,6 +163,20 @@ impl Remains<'_> {
     }
 }
 
+/// Kills a runner that lives, and what is in its cgroup. A runner that waits for a disk ends only
+/// when the disk answers, and what it holds does not wait for that.
+fn kill_runner(runner: &RunnerIdentity) {
+    // Whoever has stopped the runner may have stopped its keeper, which proves the group dead.
+    if let Some(keeper) = &runner.keeper {
+        let _ = procfs::signal(keeper.pid, keeper.start_time, Signal::CONT);
+    }
+    let _ = procfs::signal(runner.pid, runner.start_time, Signal::KILL);
+    if let Some(cgroup) = &runner.cgroup {
+        // Where the kernel cannot kill a cgroup, what is in it is found like the rest.
+        let _ = leftovers::kill(cgroup);
+    }
+}
+
 /// The error and what it comes from, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -179,6 +200,7 @@ mod tests {
             dir,
             was: None,
             runner,
+            with_runner: false,
         }
     }
 

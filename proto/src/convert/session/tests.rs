@@ -17,7 +17,7 @@ use muster_core::{
     protocol,
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
-        LauncherReport, LauncherState, Leftover, NestedWorld, Program, RankException, RankReport,
+        Disobedience, LauncherReport, LauncherState, Leftover, NestedWorld, StepPatternFault, Program, RankException, RankReport,
         RunId, RunPhase, RunReport, Seated, Start, StepsShown, Target, WorldReport,
     },
     spec::{Framework, Launch},
@@ -147,6 +147,16 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                             world_size: 2,
                         }),
                     },
+                    step_pattern_fault: [
+                        None,
+                        Some(StepPatternFault::TooLarge),
+                        Some(StepPatternFault::TooSlow),
+                    ][term as usize % 3],
+                    disobedience: (term % 5 == 0).then(|| Disobedience {
+                        grace: Duration::from_millis(term),
+                        late: Duration::from_secs(20),
+                        answered: term % 2 == 0,
+                    }),
                     leftovers: (1..)
                         .take(term as usize % 4)
                         .map(|pid| Leftover {

@@ -449,6 +449,7 @@ impl Group {
             leftovers: self.leftovers.clone(),
             fell_back: self.fell_back,
             nested: self.below.found.clone(),
+            step_pattern_fault: None,
         }
     }
 }

@@ -15,7 +15,6 @@ use muster_runner::identity::{Keeper, LOCK};
 use muster_runner::procfs::Stat;
 use muster_runner::wire::{Hold, StoreSpec};
 use muster_runner::{RunnerIdentity, journal, record};
-use muster_steps::Formats;
 use muster_tcpstore::StoreError;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::pipe::PipeFlags;
@@ -27,6 +26,7 @@ use crate::poll::{Interest, Poll, Source};
 use crate::ranks::Ranks;
 use crate::register::Register;
 use crate::runner::{LoopState, Runner};
+use crate::search::Search;
 use crate::served::Served;
 use crate::sys::{self, Fork};
 use crate::tree::Cgroup;
@@ -265,15 +265,6 @@ fn detach(dir: &Path) -> Result<(), Trouble> {
     rustix::stdio::dup2_stderr(&log).map_err(onto)
 }
 
-/// How the job's steps are found: by its own pattern, or else by the table.
-fn formats(hold: &Hold) -> Result<Formats, String> {
-    match (&hold.step_pattern, &hold.step_formats) {
-        (Some(pattern), _) => Formats::own(pattern).map_err(|e| format!("step_pattern: {e}")),
-        (None, Some(text)) => Formats::with(text).map_err(|e| format!("step_formats: {e}")),
-        (None, None) => Ok(Formats::standard()),
-    }
-}
-
 /// Sets up everything except the loop. From here on the current directory is `dir`, so that no path
 /// is too long for a socket.
 fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Trouble> {
@@ -289,7 +280,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
         });
     }
     let hold = read_hold()?;
-    let formats = formats(&hold).map_err(|e| Trouble::new(format!("{}: {e}", record::HOLD)))?;
+    let search = Search::of(&hold).map_err(|e| Trouble::new(format!("{}: {e}", record::HOLD)))?;
 
     let signals = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
     let signals = sys::signal_fd(&signals).map_err(trouble("signals"))?;
@@ -347,7 +338,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
         cgroup,
         logs,
         exits,
-        formats,
+        search,
         group,
         fence,
         state,

@@ -174,7 +174,7 @@ impl Runner {
         let outputs = self.group.launcher.iter_mut().map(|l| &mut l.output);
         let stamp = time::stamp();
         for output in outputs.chain(self.group.ranks.values_mut().map(|r| &mut r.output)) {
-            for fd in output.drain(&mut self.state.buffer, &self.formats, now, &stamp) {
+            for fd in output.drain(&mut self.state.buffer, &mut self.search, now, &stamp) {
                 self.poll.remove(fd);
             }
             output.open().for_each(|(_, fd)| self.poll.remove(fd));

@@ -280,7 +280,13 @@ mod tests {
                 launcher: "torchrun".into(),
                 world_size: 2,
             }),
+            step_pattern_fault: Some(wire::StepPatternFault::TooSlow),
         }
+    }
+
+    #[test]
+    fn a_reason_that_the_coordinator_knows_by_its_beginning_is_the_runners() {
+        assert_eq!(wire::OUT_OF_MEMORY, muster_core::exit::OUT_OF_MEMORY);
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub const MAX_RANKS: u32 = 256;
 /// The most processes that are named of those that ranks have left behind. All of them are ended.
 pub const MAX_LEFTOVERS: usize = 16;
 
+/// The beginning of the reason of a rank that the kernel has killed at a memory limit.
+pub const OUT_OF_MEMORY: &str = "out of memory: ";
+
 /// The smallest [`Hold::log_bytes`]. One write to a log is at most 64 KiB and must fit between two
 /// rotations.
 pub const MIN_LOG_BYTES: u64 = 128 << 10;

@@ -30,6 +30,7 @@ mod fences;
 mod joining;
 mod known;
 mod lifecycle;
+mod memory;
 mod lifetime;
 mod listening;
 mod member_restart;

@@ -24,6 +24,7 @@ use crate::{
     leftovers::{self, Leftovers},
     procfs::{self, Stat},
     record::{self, Swept},
+    wire::Hold,
 };
 
 /// The variable in which every process of a run finds the run's directory.
@@ -64,6 +65,9 @@ impl Remains<'_> {
         let disobedient = self.runner.filter(|runner| self.with_runner && alive(runner));
         if let Some(runner) = disobedient {
             kill_runner(runner);
+        }
+        if self.held_a_launcher() {
+            return self.after_launcher();
         }
         let in_cgroup = match self.runner.map(leftovers::clear).transpose()? {
             None | Some(Leftovers::Unknown | Leftovers::Empty) => false,
@@ -122,6 +126,31 @@ impl Remains<'_> {
             .iter()
             .for_each(|stat| procfs::send(stat, Signal::KILL));
         Ok(living.iter().map(|stat| stat.pid).collect())
+    }
+
+    fn held_a_launcher(&self) -> bool {
+        let hold = std::fs::read(self.dir.join(record::HOLD)).unwrap_or_default();
+        record::parse::<Hold>(&hold).is_ok_and(|hold| hold.launcher)
+    }
+
+    /// What is left of a launcher. Only its runner and its keeper know the chains that it has forked,
+    /// and leave them alone: nothing is searched for by its environment, or by a list that may be older
+    /// than a chain.
+    fn after_launcher(&self) -> io::Result<Left> {
+        let Some(runner) = self.runner else {
+            return Ok(Left::Nothing);
+        };
+        if alive(runner) || kept(runner) {
+            let pids = [Some(runner.pid), runner.keeper.as_ref().map(|k| k.pid)];
+            return Ok(Left::Living(pids.into_iter().flatten().collect()));
+        }
+        let swept = Swept::read(self.dir).ok().flatten();
+        let ended = self.dir.join(record::OUTCOME).exists() || !self.dir.exists();
+        let boot_id = procfs::boot_id()?;
+        Ok(match ended || swept.is_some_and(|swept| swept.boot_id == boot_id) {
+            true => Left::Nothing,
+            false => Left::Unproven("its runner and its keeper were killed".into()),
+        })
     }
 
     /// Whether the process has the run's directory in its environment.

@@ -29,7 +29,7 @@ use crate::runner::{LoopState, Runner};
 use crate::search::Search;
 use crate::served::Served;
 use crate::sys::{self, Fork};
-use crate::tree::Cgroup;
+use crate::tree::{self, Cgroup};
 use crate::{Options, attend, keeper, limits, shim, time, version};
 
 const LOG: &str = "runner.log";
@@ -109,19 +109,15 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
         Fork::Child => {
             drop(read);
             let keeper = std::process::id() as i32;
-            let fork = || match is_launchers(dir) {
-                // A keeper would take the runners that the launcher forks for its own descendants,
-                // and kill them.
-                true => Ok(Fork::Child),
-                false => keeper::fork().map_err(trouble("fork")),
-            };
+            if is_launchers(dir) {
+                // The runners that the launcher forks are for others to keep.
+                tree::spare_chains();
+            }
             let runner = detach(dir)
-                .and_then(|()| fork())
+                .and_then(|()| keeper::fork().map_err(trouble("fork")))
                 .and_then(|side| match side {
                     Fork::Parent => Ok(None),
-                    Fork::Child => {
-                        set_up(dir, cgroup, parent(keeper).filter(|_| !is_launchers(dir))).map(Some)
-                    }
+                    Fork::Child => set_up(dir, cgroup, parent(keeper)).map(Some),
                 });
             match runner.transpose() {
                 None => {
@@ -135,8 +131,7 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
     }
 }
 
-/// Whether the runner of this directory holds a launcher and no worker group. The kernel kills that
-/// launcher when its runner ends. A directory that cannot be read is refused later, in `set_up`.
+/// Whether the runner of this directory holds a launcher and no worker group. A directory that cannot be read is refused later, in `set_up`.
 fn is_launchers(dir: &Path) -> bool {
     fs::read(dir.join(record::HOLD))
         .is_ok_and(|text| record::parse::<Hold>(&text).is_ok_and(|hold| hold.launcher))
@@ -284,11 +279,12 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
 
     let signals = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
     let signals = sys::signal_fd(&signals).map_err(trouble("signals"))?;
-    if !hold.launcher {
-        // A launcher forks runners. They outlive this process, so it must not become their parent.
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-            .map_err(|e| trouble("subreaper")(e.into()))?;
+    if hold.launcher {
+        // They outlive this process.
+        tree::spare_chains();
     }
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|e| trouble("subreaper")(e.into()))?;
 
     let poll = Poll::new().map_err(trouble("epoll"))?;
     poll.add(&signals, Source::Signals, Interest::Read)

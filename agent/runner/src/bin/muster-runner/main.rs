@@ -26,6 +26,7 @@ mod keeper;
 mod limits;
 mod lines;
 mod logs;
+mod memory;
 mod missing;
 mod mouth;
 mod mpi;

@@ -296,6 +296,7 @@ impl Runner {
                             end: None,
                         });
                         self.register.started(pid, now);
+                        self.group.memory.started(rank, pid);
                     }
                     self.ranks.answer(
                         rank,

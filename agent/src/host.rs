@@ -62,7 +62,8 @@ pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// The path of the program that starts the ranks, or what is missing, for the user.
     fn find(&self, wanted: &Wanted) -> Result<PathBuf, String>;
 
-    /// Runs a short program. The error is for the user.
+    /// Runs a short program of a user, and ends everything that it has started before it answers. The
+    /// error is for the user.
     fn run<'a>(&'a self, program: &'a Program) -> Asked<'a, Result<Output, String>>;
 
     /// When each of these files was written. None: it cannot be read, or is not known.
@@ -75,7 +76,24 @@ pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::OnceLock;
+
     use super::*;
+
+    /// This machine, with a runner that is built if needed: for a test, cargo builds only the
+    /// libraries of other packages.
+    pub(crate) fn here() -> LocalHost {
+        static RUNNER: OnceLock<PathBuf> = OnceLock::new();
+        let runner = RUNNER.get_or_init(|| {
+            let package = ["build", "--quiet", "--package", "muster-runner", "--bin", "muster-runner"];
+            let built = std::process::Command::new(env!("CARGO")).args(package).status();
+            assert!(built.unwrap().success(), "cargo build of the runner");
+            // This test is in the folder `deps` below that of the programs.
+            let own = std::env::current_exe().unwrap();
+            own.parent().unwrap().with_file_name("muster-runner")
+        });
+        LocalHost::new(runner.clone())
+    }
 
     type Lives = Box<dyn Fn(&Path) -> bool + Send + Sync>;
     type Sweep = Box<dyn Fn() -> io::Result<Left> + Send + Sync>;

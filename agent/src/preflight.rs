@@ -158,7 +158,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::host::LocalHost;
+    use crate::host;
 
     fn assignment(command: &[&str], args: &[&str], dir: &Path) -> Assignment {
         let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
@@ -260,7 +260,7 @@ mod tests {
         .unwrap();
         preflight
             .check(
-                &LocalHost::new("/no".into()),
+                &host::tests::here(),
                 &assignment,
                 false,
                 &launch,

@@ -5,18 +5,18 @@
 //! runner lives. Once the runner is gone, the link says the last word: the recorded outcome, or
 //! `Lost` with the proof that nothing is left.
 
-use std::{collections::BTreeMap, io, path::Path, sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use muster_core::{
     node::{GroupStatus, SeenExit},
-    run::RunId,
+    run::{Disobedience, RunId},
     time::Timestamp,
 };
 use muster_runner::{
     Record, RunnerIdentity, Salvage,
     place::{Left, Remains},
-    procfs,
-    wire::{Command, RefusalKind, Reply, Request, StartSpec, Status},
+    procfs, record,
+    wire::{Command, RefusalKind, Reply, Status},
 };
 use muster_runtime::{chain::chain, clock::Clock};
 use tokio::{
@@ -29,17 +29,12 @@ use tracing::{debug, error, warn};
 
 use crate::{boot, host::RunnerHost, last_words, run_dir, run_dir::Runs, translate};
 
-/// Everything that a runner was ordered to do so far.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct RunnerOrders {
-    /// When the coordinator was heard, for a run with a fence.
-    pub(crate) heard: Option<Timestamp>,
-    pub(crate) start: Option<Arc<StartSpec>>,
-    /// The newest attempt of each rank that was started again.
-    pub(crate) attempts: BTreeMap<u32, u32>,
-    pub(crate) stop: Option<(Duration, String)>,
-    pub(crate) release: bool,
-}
+mod obedience;
+mod orders;
+
+use obedience::Watch;
+pub(crate) use orders::RunnerOrders;
+use orders::{RELEASE, RESTART, START, STATUS, SUBSCRIBE, line, send_orders};
 
 /// What a link says about its run.
 #[derive(Debug)]
@@ -55,6 +50,8 @@ pub(crate) enum LinkEvent {
     Unproven(String),
     /// The start was refused and nothing runs. The reason is for the user.
     Refused(String),
+    /// The runner does not do what it was ordered to, and is being killed.
+    Disobeyed(Disobedience),
     /// A rank was not started again. The rest of its group lives.
     RestartRefused(String),
     /// The runner is gone without a record. Nothing of it was left at time `at`.
@@ -91,29 +88,75 @@ impl Link {
     /// Runs until the runner's last event is told.
     pub(crate) async fn attend(self, mut orders: watch::Receiver<RunnerOrders>) {
         let dir = self.runs.dir(&self.run);
+        let (watch, judged) = (Watch::new(), orders.clone());
         loop {
-            match self.host.reach(&dir) {
-                Ok(stream) => {
-                    if let Err(e) = self.converse(stream, &mut orders).await {
-                        debug!(run = %self.name(), "runner: {e}");
-                    }
+            let fate = tokio::select! {
+                // What the runner has said is read before it is judged. No arm leaves anything half
+                // done that the next turn does not do again.
+                biased;
+                fate = self.accompany(&dir, &mut orders, &watch) => fate,
+                why = watch.until_disobeyed(judged.clone()) => {
+                    watch.forget();
+                    self.enforce(&dir, why).await;
+                    continue;
                 }
-                Err(e) => debug!(run = %self.name(), "connect to the runner: {e}"),
-            }
-            if self.events.is_closed() {
-                return;
-            }
-            match self.fate(&dir).await {
-                Fate::Alive => tokio::time::sleep(RETRY).await,
-                Fate::Over(status) => {
+            };
+            match fate {
+                None => return,
+                Some(Fate::Alive) => {}
+                Some(Fate::Over(status)) => {
                     return self.tell(LinkEvent::Status(status, Vec::new())).await;
                 }
-                Fate::Lost { exits, runner } => {
+                Some(Fate::Lost { exits, runner }) => {
                     let at = self.prove_dead(runner).await;
                     return self.tell(LinkEvent::Lost { exits, at }).await;
                 }
             }
         }
+    }
+
+    /// Uses one connection, and says what has become of the runner then. `None`: nobody listens any
+    /// more.
+    async fn accompany(
+        &self,
+        dir: &Path,
+        orders: &mut watch::Receiver<RunnerOrders>,
+        watch: &Watch,
+    ) -> Option<Fate> {
+        match self.host.reach(dir) {
+            Ok(stream) => {
+                if let Err(e) = self.converse(stream, orders, watch).await {
+                    debug!(run = %self.name(), "runner: {e}");
+                }
+            }
+            Err(e) => debug!(run = %self.name(), "connect to the runner: {e}"),
+        }
+        if self.events.is_closed() {
+            return None;
+        }
+        let fate = self.fate(dir).await;
+        if let Fate::Alive = fate {
+            tokio::time::sleep(RETRY).await;
+        }
+        Some(fate)
+    }
+
+    /// Kills a runner that does not obey, and what it holds. Returns once the runner is gone.
+    async fn enforce(&self, dir: &Path, why: Disobedience) {
+        error!(run = %self.name(), "the runner does not obey, so it is killed: {why:?}");
+        self.tell(LinkEvent::Disobeyed(why)).await;
+        let runner = self.runs.runner(&self.run);
+        let was = self
+            .runs
+            .accepted(&self.run)
+            .and_then(|accepted| accepted.was);
+        let remains = Remains {
+            dir,
+            was,
+            runner: runner.as_ref(),
+            with_runner: true,
+        };
+        self.until_nothing_lives(&remains).await;
     }
 
     fn name(&self) -> String {
@@ -130,6 +173,7 @@ impl Link {
         &self,
         mut stream: UnixStream,
         orders: &mut watch::Receiver<RunnerOrders>,
+        watch: &Watch,
     ) -> io::Result<()> {
         let (mut input, mut output) = stream.split();
         output
@@ -148,9 +192,12 @@ impl Link {
                         return Ok(());
                     }
                     for reply in take_lines(&mut buffer)? {
+                        watch.heard(reply.status.as_deref());
                         self.hear(reply, &mut sent).await?;
                     }
                 }
+                // Cancel safe by contract.
+                () = watch.ask.notified() => output.write_all(&line(STATUS, Command::Status)).await?,
                 // Cancel safe by contract.
                 changed = orders.changed(), if more_orders => more_orders = changed.is_ok(),
             }
@@ -284,6 +331,7 @@ impl Link {
                 dir: &dir,
                 was,
                 runner: runner.as_ref(),
+                with_runner: false,
             };
             self.until_nothing_lives(&remains).await;
         }
@@ -323,6 +371,10 @@ impl Link {
                 warn!(run = %self.name(), "the runner is gone, {left}");
                 told = left;
             }
+            // The rest is proven as for any runner that is gone.
+            if remains.with_runner && !self.host.lives(remains.dir, remains.runner).await {
+                return;
+            }
             // A process that survived many kills will survive the next, and a look at all processes
             // is not free.
             tokio::time::sleep((begun.elapsed() / 4).clamp(SWEEP, SWEEP_MAX)).await;
@@ -348,77 +400,6 @@ enum Fate {
     },
 }
 
-/// Ids of requests. One id per kind of order is enough, because only the kind of an answer matters.
-const SUBSCRIBE: u64 = 1;
-const START: u64 = 2;
-const STOP: u64 = 3;
-const RELEASE: u64 = 4;
-const RENEW: u64 = 5;
-const RESTART: u64 = 6;
-
-/// Sends all orders that were not yet sent over this connection.
-async fn send_orders(
-    output: &mut (impl AsyncWriteExt + Unpin),
-    wanted: &RunnerOrders,
-    sent: &mut RunnerOrders,
-) -> io::Result<()> {
-    // This comes before the start: a runner with a fence starts nothing before it has heard
-    // something.
-    if let Some(heard) = wanted.heard.filter(|_| wanted.heard != sent.heard) {
-        output
-            .write_all(&line(RENEW, Command::Renew { heard_us: heard.0 }))
-            .await?;
-        sent.heard = wanted.heard;
-    }
-    if let Some(start) = &wanted.start
-        && sent.start.is_none()
-    {
-        output
-            .write_all(&line(
-                START,
-                Command::Start(Box::new(StartSpec::clone(start))),
-            ))
-            .await?;
-        sent.start = Some(start.clone());
-    }
-    for (rank, attempt) in &wanted.attempts {
-        if sent.attempts.get(rank) != Some(attempt) {
-            let (rank, attempt) = (*rank, *attempt);
-            output
-                .write_all(&line(RESTART, Command::Restart { rank, attempt }))
-                .await?;
-            sent.attempts.insert(rank, attempt);
-        }
-    }
-    if let Some((grace, reason)) = &wanted.stop
-        && sent.stop != wanted.stop
-    {
-        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        output
-            .write_all(&line(
-                STOP,
-                Command::Stop {
-                    grace_ms,
-                    reason: reason.clone(),
-                },
-            ))
-            .await?;
-        sent.stop = wanted.stop.clone();
-    }
-    if wanted.release && !sent.release {
-        output.write_all(&line(RELEASE, Command::Release)).await?;
-        sent.release = true;
-    }
-    Ok(())
-}
-
-fn line(id: u64, command: Command) -> Vec<u8> {
-    let mut line =
-        serde_json::to_vec(&Request::new(id, command)).expect("requests have only text keys");
-    line.push(b'\n');
-    line
-}
-
 fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let Some(last) = buffer.iter().rposition(|b| *b == b'\n') else {
@@ -441,156 +422,4 @@ fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use muster_runner::record;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use muster_core::id::{Generation, JobUid};
-
-    use super::*;
-    use crate::host::tests::Elsewhere;
-
-    fn a_link() -> (Link, mpsc::Receiver<(RunId, LinkEvent)>) {
-        // Has room for a link that repeats its events.
-        let (events, told) = mpsc::channel(1_000);
-        let run = RunId {
-            job: JobUid::from("a"),
-            generation: Generation(1),
-        };
-        let runs = Runs::new(Path::new("/no/such"));
-        (
-            Link {
-                run,
-                runs,
-                host: Arc::new(Elsewhere::default()),
-                events,
-            },
-            told,
-        )
-    }
-
-    fn left_until(end: Instant) -> Left {
-        if Instant::now() < end {
-            Left::Living(vec![4711])
-        } else {
-            Left::Nothing
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_a_lost_runner_leaves_and_nothing_kills_is_told_once_and_looked_for_on() {
-        let (mut link, mut told) = a_link();
-        let (begun, looks) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
-        let remains = Remains {
-            dir: Path::new("/no/such"),
-            was: None,
-            runner: None,
-        };
-        let counted = looks.clone();
-        let lives_for = Duration::from_secs(200);
-        link.host = Arc::new(Elsewhere {
-            sweep: Box::new(move || {
-                counted.fetch_add(1, Ordering::Relaxed);
-                Ok(left_until(begun + lives_for))
-            }),
-            ..Elsewhere::default()
-        });
-        link.until_nothing_lives(&remains).await;
-        assert!(
-            (lives_for..lives_for + SWEEP_MAX * 2).contains(&begun.elapsed()),
-            "as soon as it is gone: {:?}",
-            begun.elapsed()
-        );
-        let looks = looks.load(Ordering::Relaxed);
-        assert!(looks < 300, "{looks} looks");
-        drop(link);
-        let Some((_, LinkEvent::Unkillable(pids))) = told.recv().await else {
-            panic!("nothing was told")
-        };
-        assert_eq!(pids, [4711]);
-        assert!(told.recv().await.is_none(), "told again");
-        // A process that dies when it is killed, or within a minute, is not reported.
-        let (mut link, mut told) = a_link();
-        let until = Instant::now() + Duration::from_secs(50);
-        link.host = Arc::new(Elsewhere {
-            sweep: Box::new(move || Ok(left_until(until))),
-            ..Elsewhere::default()
-        });
-        link.until_nothing_lives(&remains).await;
-        drop(link);
-        assert!(told.recv().await.is_none());
-    }
-
-    /// A run's directory, as a runner leaves it after an orderly end.
-    fn left_behind() -> (tempfile::TempDir, Link, Status) {
-        let root = tempfile::tempdir().unwrap();
-        let (mut link, _) = a_link();
-        link.runs = Runs::new(root.path());
-        let dir = link.runs.dir(&link.run);
-        std::fs::create_dir_all(&dir).unwrap();
-        let hold = serde_json::json!({
-            "v": 1, "job": "a", "name": "a", "namespace": "d", "generation": 1, "node": "n", "node_rank": 0, "nnodes": 1, "world_size": 1,
-        });
-        record::write_atomic(&dir, record::HOLD, &hold).unwrap();
-        record::write_atomic(
-            &dir,
-            record::RUNNER,
-            &RunnerIdentity::own("test".into()).unwrap(),
-        )
-        .unwrap();
-        let outcome = serde_json::json!({
-            "v": 1, "job": "a", "generation": 1, "phase": "dead", "now_us": 9, "launcher": null, "ranks": [],
-            "dead": { "at_us": 8, "how": "reaped", "survivors": 0 },
-        });
-        (root, link, serde_json::from_value(outcome).unwrap())
-    }
-
-    #[tokio::test]
-    async fn an_outcome_written_while_it_is_looked_for_is_found() {
-        let (_root, mut link, outcome) = left_behind();
-        let dir = link.runs.dir(&link.run);
-        link.host = Arc::new(Elsewhere {
-            lives: Box::new(move |dir| {
-                record::write_atomic(dir, record::OUTCOME, &outcome).unwrap();
-                false
-            }),
-            ..Elsewhere::default()
-        });
-        assert!(matches!(link.fate(&dir).await, Fate::Over(_)));
-    }
-
-    #[tokio::test]
-    async fn a_damaged_journal_hides_neither_the_outcome_nor_the_other_exits() {
-        let (_root, link, outcome) = left_behind();
-        let dir = link.runs.dir(&link.run);
-        let line = |rank| {
-            let exit = muster_runner::wire::Exit::Code { code: 3 };
-            let record = muster_runner::wire::ExitRecord {
-                v: 1,
-                rank: Some(rank),
-                pid: 9,
-                start_time: 3,
-                started_us: 1,
-                exit,
-                exited_us: 2,
-                attempt: 1,
-                restarted: false,
-            };
-            muster_runner::journal::line(&record)
-        };
-        std::fs::write(dir.join(record::EXITS), line(0) + "damage\n" + &line(1)).unwrap();
-        let Fate::Lost {
-            exits,
-            runner: Some(_),
-        } = link.fate(&dir).await
-        else {
-            panic!("it is lost")
-        };
-        assert_eq!(
-            exits.iter().map(|seen| seen.rank).collect::<Vec<_>>(),
-            [Some(0), Some(1)]
-        );
-        record::write_atomic(&dir, record::OUTCOME, &outcome).unwrap();
-        assert!(matches!(link.fate(&dir).await, Fate::Over(_)));
-    }
-}
+mod tests;

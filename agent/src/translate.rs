@@ -11,8 +11,8 @@ use muster_core::{
     exit::{Exit, ExitClass},
     node::{GroupPhase, GroupStatus, SeenExit},
     run::{
-        Endpoint, LAST_OUTPUT, Leftover, NestedWorld, RankException, RankReport, StepsShown,
-        WorldReport,
+        Endpoint, LAST_OUTPUT, Leftover, NestedWorld, RankException, RankReport, StepPatternFault,
+        StepsShown, WorldReport,
     },
     time::Timestamp,
 };
@@ -63,6 +63,16 @@ pub(crate) fn group_status(status: &wire::Status, this_boot: bool) -> GroupStatu
             nested: status.nested.as_ref().map(nested),
         }),
         leftovers: status.leftovers.iter().map(leftover).collect(),
+        step_pattern_fault: status.step_pattern_fault.and_then(step_pattern_fault),
+    }
+}
+
+fn step_pattern_fault(fault: wire::StepPatternFault) -> Option<StepPatternFault> {
+    match fault {
+        wire::StepPatternFault::TooLarge => Some(StepPatternFault::TooLarge),
+        wire::StepPatternFault::TooSlow => Some(StepPatternFault::TooSlow),
+        // The runner's log says which.
+        wire::StepPatternFault::Other => None,
     }
 }
 
@@ -270,7 +280,13 @@ mod tests {
                 launcher: "torchrun".into(),
                 world_size: 2,
             }),
+            step_pattern_fault: Some(wire::StepPatternFault::TooSlow),
         }
+    }
+
+    #[test]
+    fn a_reason_that_the_coordinator_knows_by_its_beginning_is_the_runners() {
+        assert_eq!(wire::OUT_OF_MEMORY, muster_core::exit::OUT_OF_MEMORY);
     }
 
     #[test]

@@ -463,7 +463,7 @@ fn one_wrong_line() {
         (
             "  args: [train.py]",
             "  args: [train.py]\n  stepPattern: step",
-            "9:16: spec.stepPattern: must have a group for the step number and at most 256 bytes",
+            "9:16: spec.stepPattern: must have a group for the step number, as in: step (\\d+)",
         ),
         (
             "  args: [train.py]",

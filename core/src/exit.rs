@@ -23,6 +23,10 @@ pub enum Exit {
     Signal(i32),
 }
 
+/// The beginning of the reason of a process that the kernel has killed because a cgroup had reached
+/// its memory limit. The process itself was too large, so nobody else has killed it.
+pub const OUT_OF_MEMORY: &str = "out of memory: ";
+
 impl Exit {
     pub fn is_success(self) -> bool {
         self == Exit::Code(0)
@@ -48,6 +52,10 @@ impl Exit {
     pub fn class(self, first_error: Option<&str>) -> ExitClass {
         if self.is_success() {
             return ExitClass::Success;
+        }
+        if self == Exit::Signal(SIGKILL) && first_error.is_some_and(|e| e.starts_with(OUT_OF_MEMORY))
+        {
+            return ExitClass::Fault;
         }
         let proves = |error: &&str| !error.starts_with(LAST_OUTPUT);
         match first_error.filter(proves).and_then(of_peers) {
@@ -183,6 +191,9 @@ mod tests {
         assert_eq!(Exit::Code(1).class(None), ExitClass::Fault);
         assert_eq!(Exit::Signal(11).class(None), ExitClass::Fault);
         assert_eq!(Exit::Signal(9).class(None), ExitClass::Killed);
+        let oom = format!("{OUT_OF_MEMORY}the kernel killed it");
+        assert_eq!(Exit::Signal(9).class(Some(&oom)), ExitClass::Fault);
+        assert_eq!(Exit::Signal(15).class(Some(&oom)), ExitClass::Killed);
     }
 
     #[test]

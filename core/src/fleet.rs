@@ -80,6 +80,7 @@
 //! | `fence`, `ends`, `fill_receipt` | what is recorded about its members |
 //! | `worlds` | ranks that do not form the world that the job asked for |
 //! | `forced_ends` | tells what had to be killed |
+//! | `step_pattern` | tells that a `stepPattern` is not searched for |
 //! | `describe` | its phase, reason and sentence |
 //! | **The turn** | |
 //! | `turn` | the one door |
@@ -168,6 +169,7 @@ mod settle;
 mod settle_order;
 mod shares;
 mod start;
+mod step_pattern;
 pub mod store_clients;
 mod suspend;
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! | `lane` | how workers are started here: what the job asks for, and what is proven for this interpreter |
 //! | `group` | one worker group as its runner describes it, and the report about it |
 //! | `turn` | desired against actual state |
+//! | `obedience` | when a runner that does not do what it was ordered to is killed |
 //! | `unsaved` | the effects and reports that wait until the ledger is on disk |
 //! | `pool` | the launchers for jobs that are not known yet, and which job may take one |
 //! | `launcher` | the jobs for which a launcher is kept ready |
@@ -30,6 +31,7 @@ pub mod launcher;
 pub mod lease;
 mod ledger;
 pub mod mpi;
+pub mod obedience;
 pub mod peers;
 pub mod pool;
 pub mod skew;

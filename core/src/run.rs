@@ -27,7 +27,7 @@ use crate::{
 
 pub use crate::exit::LAST_OUTPUT;
 pub use crate::id::RunId;
-pub use beside::{Leftover, NestedWorld, WorldReport};
+pub use beside::{Disobedience, Leftover, NestedWorld, StepPatternFault, WorldReport};
 pub use rank::{RankException, StepsShown};
 pub use refusal::{DueTo, Refusal};
 pub use shown::LaneReport;
@@ -378,6 +378,12 @@ pub struct RunReport {
     /// Processes that ranks have left behind, and that were told to end, or were killed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<Leftover>,
+    /// The job's `stepPattern` is not searched for here, for this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_pattern_fault: Option<StepPatternFault>,
+    /// Its runner did not obey, so the node kills it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disobedience: Option<Disobedience>,
     #[serde(default)]
     pub lane: LaneReport,
     /// Versions in the interpreter that starts the ranks. They are not known before the run is
@@ -514,6 +520,8 @@ impl RunReport {
             ranks: Vec::new(),
             world: WorldReport::default(),
             leftovers: Vec::new(),
+            step_pattern_fault: None,
+            disobedience: None,
             lane: LaneReport::default(),
             stack: Stack::default(),
         }

@@ -27,6 +27,7 @@ mod placing;
 mod roles;
 pub mod rules;
 pub mod shape;
+mod step_pattern;
 
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ pub use limits::*;
 pub use origin::{GROUPS_MAX, ORIGIN_VERSION_MAX, Origin};
 pub use roles::{ROLES_MAX, Role, RoleDocument, Runs};
 pub use rules::{Rule, RuleDocument};
+pub use step_pattern::{STEP_PATTERN_COMPILED_MAX, StepPatternError};
 pub use variables::{EnvVar, ValueFrom, is_of_a_launch};
 
 pub const API_VERSION: &str = "muster.dev/v1alpha1";
@@ -395,14 +397,9 @@ impl SpecDocument {
         errors.env("spec", &self.env);
         errors.directory("spec", self.working_dir.as_deref());
         if let Some(pattern) = &self.step_pattern
-            && (pattern.is_empty() || pattern.len() > STEP_PATTERN_MAX || !pattern.contains('('))
+            && let Err(why) = step_pattern::check(pattern)
         {
-            errors.add(
-                "spec.stepPattern",
-                format!(
-                    "must have a group for the step number and at most {STEP_PATTERN_MAX} bytes"
-                ),
-            );
+            errors.add("spec.stepPattern", why.to_string());
         }
         if let Some(pattern) = &self.checkpoint_pattern
             && (pattern.is_empty()

@@ -8,6 +8,7 @@
 //! stands first in the table takes precedence.
 
 mod about;
+mod allowance;
 mod bar;
 mod loss;
 mod rate;
@@ -17,5 +18,6 @@ mod table;
 mod template;
 mod word;
 
-pub use reader::{Formats, PatternError, Reader, Step};
+pub use allowance::Allowance;
+pub use reader::{COMPILED_MAX, Formats, PatternError, Reader, Step};
 pub use table::TableError;

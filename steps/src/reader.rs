@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use regex_lite::Regex;
+use regex_lite::{Regex, RegexBuilder};
 
 use crate::{
     bar::{self, Bar, Name},
@@ -58,10 +58,18 @@ pub struct Formats {
     scan: Scan,
 }
 
+/// Bytes of a job's own pattern when it is compiled. A job with a larger one is not accepted; those
+/// that were accepted before there was a bound go on without steps.
+pub const COMPILED_MAX: usize = 32 << 10;
+
 /// A pattern of a job that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PatternError(String);
+pub enum PatternError {
+    #[error("{0}")]
+    Wrong(String),
+    #[error("the pattern is too large: compiled it has more than {} KiB", COMPILED_MAX >> 10)]
+    TooLarge,
+}
 
 impl Formats {
     pub fn standard() -> Self {
@@ -76,14 +84,25 @@ impl Formats {
     /// A job's own regular expression in place of the table. Its first group is the step, unless
     /// groups have names: `step`, `total`, `loss`, `rate`, or `epoch`, `batch` and `batches`.
     pub fn own(pattern: &str) -> Result<Self, PatternError> {
-        let regex = Regex::new(pattern).map_err(|e| PatternError(e.to_string()))?;
+        let compiled = RegexBuilder::new(pattern).size_limit(COMPILED_MAX).build();
+        let regex = compiled.map_err(|e| match e.to_string() {
+            text if text.contains("size limit") => PatternError::TooLarge,
+            text => PatternError::Wrong(text),
+        })?;
         if regex.captures_len() < 2 {
-            return Err(PatternError("the pattern has no capture group".into()));
+            return Err(PatternError::Wrong(
+                "the pattern has no capture group".into(),
+            ));
         }
         Ok(Self {
             own: Some(Box::new(regex)),
             ..Self::standard()
         })
+    }
+
+    /// Whether it is a job's own pattern, which may cost far more than the table.
+    pub fn is_own(&self) -> bool {
+        self.own.is_some()
     }
 
     fn of(table: Table) -> Self {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muster_steps::{Formats, Reader};
+use muster_steps::{Formats, PatternError, Reader};
 use proptest::prelude::*;
 
 /// Pieces from which lines are made that are nearly steps.
@@ -123,6 +123,11 @@ fn patterns_that_cannot_work_are_refused() {
         "the pattern has no capture group"
     );
     assert!(Formats::own("(").is_err());
+    // It would cost more than ten seconds for one line.
+    assert_eq!(
+        Formats::own("((?:(?:[a-y]{0,50}){0,50}){0,50}z)").unwrap_err(),
+        PatternError::TooLarge
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! Everything here is synchronous and small, without an async runtime, so that the same code
 //! can be linked into a static PID 1.
 
+pub mod chain;
 pub mod cri;
 pub mod descendants;
 pub mod env_file;
@@ -16,6 +17,7 @@ pub mod folder;
 pub mod identity;
 pub mod journal;
 pub mod leftovers;
+pub mod oom;
 pub mod place;
 pub mod pod;
 pub mod procfs;

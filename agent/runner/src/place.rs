@@ -14,7 +14,10 @@ mod usage;
 
 pub use files::{Wanted, find, modified};
 pub use memory::memory;
-pub use program::{Output, Program, READY_TIMEOUT, TAKEN, run, start, started};
+pub use program::{
+    ASK, DIE_TIMEOUT, OUTPUT_MAX, Output, PRINTED_MAX, Program, READY_TIMEOUT, SAID_MAX, Said, TAKEN, ask,
+    start, started,
+};
 pub use saved::saved;
 pub use sweep::{Left, RUN_DIR, Remains};
 pub use usage::{TreeUsage, usage};

@@ -60,6 +60,10 @@ pub enum Question {
         dir: PathBuf,
         was: Option<PathBuf>,
         runner: Option<RunnerIdentity>,
+        /// The runner lives and does not obey: it is killed too. An older container kills all but
+        /// the runner.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        with_runner: bool,
     },
     /// The memory that a launcher takes, in bytes, or null.
     Memory { dir: PathBuf },
@@ -131,7 +135,7 @@ pub fn ask<T: DeserializeOwned>(volume: &Path, question: &Question) -> Result<T,
 
 fn exchange(volume: &Path, question: &Question) -> io::Result<Answer> {
     let patience = match question {
-        Question::Run { program } => program.timeout() + MARGIN,
+        Question::Run { program } => program.patience() + MARGIN,
         Question::Start { .. } => READY_TIMEOUT + MARGIN,
         Question::Look => LOOK,
         _ => ANSWER,

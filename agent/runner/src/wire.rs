@@ -39,6 +39,9 @@ pub const MAX_RANKS: u32 = 256;
 /// The most processes that are named of those that ranks have left behind. All of them are ended.
 pub const MAX_LEFTOVERS: usize = 16;
 
+/// The beginning of the reason of a rank that the kernel has killed at a memory limit.
+pub const OUT_OF_MEMORY: &str = "out of memory: ";
+
 /// The smallest [`Hold::log_bytes`]. One write to a log is at most 64 KiB and must fit between two
 /// rotations.
 pub const MIN_LOG_BYTES: u64 = 128 << 10;
@@ -512,6 +515,22 @@ pub struct Status {
     /// The first world that a rank has started itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nested: Option<NestedWorld>,
+    /// The job's own pattern is not searched for, for this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_pattern_fault: Option<StepPatternFault>,
+}
+
+/// Why a job's own pattern is not searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepPatternFault {
+    /// It is above the bound. The job was accepted before there was one.
+    TooLarge,
+    /// It was slow on many lines.
+    TooSlow,
+    /// A fault that only a newer runner knows.
+    #[serde(other)]
+    Other,
 }
 
 /// Ranks below a rank, which meet somewhere else than at the generation's TCPStore.

@@ -10,9 +10,13 @@ use std::{
 
 use muster_runner::{
     RunnerIdentity, alive, connect, held,
-    place::{self, Left, Output, Program, Remains, Wanted},
+    place::{self, Left, OUTPUT_MAX, Output, Program, Remains, SAID_MAX, Wanted},
 };
-use tokio::{net::UnixStream, process::Command};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    process::Command,
+};
 
 use super::{Asked, RunnerHost};
 
@@ -65,7 +69,7 @@ impl RunnerHost for LocalHost {
     }
 
     fn run<'a>(&'a self, program: &'a Program) -> Asked<'a, Result<Output, String>> {
-        Box::pin(run(program))
+        Box::pin(ask(&self.runner, program))
     }
 
     fn modified(&self, files: &[PathBuf]) -> Vec<Option<SystemTime>> {
@@ -77,20 +81,69 @@ impl RunnerHost for LocalHost {
     }
 }
 
-/// Runs a program as [`place::run`] does, but ends it when nobody waits for it any more.
-async fn run(program: &Program) -> Result<Output, String> {
-    let mut command = Command::from(program.command());
-    command
+/// Runs a user's program as [`place::ask`] does. It ends with all that it has started when nobody waits
+/// for it any more, because its input ends then.
+async fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
+    let trouble = |e: io::Error| format!("{}: {e}", program.program.display());
+    let mut child = Command::new(runner)
+        .arg(place::ASK)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    match tokio::time::timeout(program.timeout(), command.output()).await {
-        Ok(Ok(output)) => Ok(Output {
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-            code: output.status.code(),
-        }),
-        Ok(Err(e)) => Err(program.not_started(&e)),
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| format!("{} cannot be started: {e}", runner.display()))?;
+    let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        unreachable!("both streams are pipes")
+    };
+    let exchange = async {
+        input.write_all(&program.request()).await?;
+        let mut heard = Vec::new();
+        output.take(SAID_MAX).read_to_end(&mut heard).await?;
+        io::Result::Ok(heard)
+    };
+    match tokio::time::timeout(program.patience(), exchange).await {
+        Ok(Ok(heard)) => program.answer(&heard),
+        Ok(Err(e)) => Err(trouble(e)),
         Err(_) => Err(program.too_slow()),
     }
+}
+
+/// Runs a program of ours, and ends it when nobody waits for it any more.
+async fn run(program: &Program) -> Result<Output, String> {
+    let trouble = |e: io::Error| format!("{}: {e}", program.program.display());
+    let mut child = Command::from(program.command())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| program.not_started(&e))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    // Whatever it is that was started, it does not fill this process's memory.
+    let whole = async {
+        let (stdout, stderr) = tokio::join!(beginning(stdout), beginning(stderr));
+        io::Result::Ok((stdout?, stderr?, child.wait().await?))
+    };
+    match tokio::time::timeout(program.timeout(), whole).await {
+        Ok(Ok((stdout, stderr, status))) => Ok(Output {
+            stdout,
+            stderr,
+            code: status.code(),
+        }),
+        Ok(Err(e)) => Err(trouble(e)),
+        Err(_) => Err(program.too_slow()),
+    }
+}
+
+/// The beginning of what a stream says. Whoever says more gets an error.
+async fn beginning(stream: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
+    let mut heard = Vec::new();
+    if let Some(stream) = stream {
+        stream
+            .take(OUTPUT_MAX as u64)
+            .read_to_end(&mut heard)
+            .await?;
+    }
+    Ok(String::from_utf8_lossy(&heard).into_owned())
 }

@@ -76,6 +76,7 @@ impl RunnerHost for PodHost {
             dir: remains.dir.into(),
             was: remains.was.clone(),
             runner: remains.runner.cloned(),
+            with_runner: remains.with_runner,
         });
         Box::pin(async { answer.await.map_err(io::Error::other) })
     }

@@ -1,12 +1,13 @@
 //! One launcher. It lives in `runs/<job uid>-launcher-<n>`, below its own runner, which ends soon
-//! after the agent does. The runners that it has forked do not depend on it.
+//! after the agent does. The runners that it has forked do not depend on it. What it has started by
+//! itself, as an import may, ends with it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use muster_core::{
@@ -18,7 +19,9 @@ use muster_core::{
     run::{Assignment, Endpoint},
 };
 use muster_runner::{
-    Folder, record,
+    Folder, RunnerIdentity,
+    place::{Left, Remains},
+    record,
     wire::{self, AdoptSpec, Command, ParkSpec, Reply, Request},
 };
 use tokio::{
@@ -42,6 +45,11 @@ const IDLE_TIMEOUT_MS: u64 = 5_000;
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Enough to kill one waiting process and to read its runner's last status.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time between looks at what is left of a launcher: at first, and after a while.
+const LOOK: Duration = Duration::from_millis(2);
+const LOOK_MAX: Duration = Duration::from_millis(200);
+/// What still lives a minute after it was killed waits in the kernel.
+const GONE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The limit for importing torch and what the job imports. The coordinator waits as long for a node
 /// that is to join.
 const IMPORT_MAX: Duration = Duration::from_secs(60);
@@ -448,13 +456,43 @@ impl Kept {
             while self.stream.read(&mut [0u8; 4096]).await? > 0 {}
             io::Result::Ok(())
         };
-        match tokio::time::timeout(END_TIMEOUT, exchange).await {
-            Ok(_) => {}
-            Err(_) => return warn!(dir = %dir.display(), "a launcher does not end"),
+        let ended = tokio::time::timeout(END_TIMEOUT, exchange).await;
+        if ended.is_err() {
+            warn!(dir = %dir.display(), "a launcher does not end, so its runner is killed");
         }
+        prove_ended(self.launcher.host.as_ref(), dir, ended.is_err()).await;
         if let Err(e) = Folder::remove_run(dir) {
             debug!(dir = %dir.display(), "a launcher's directory cannot be removed: {e}");
         }
+    }
+}
+
+/// Waits until nothing of a launcher lives, not even what its interpreter has started. `with_runner`:
+/// its runner does not obey.
+async fn prove_ended(host: &dyn RunnerHost, dir: &Path, with_runner: bool) {
+    let runner = RunnerIdentity::read(dir).ok().flatten();
+    let remains = Remains {
+        dir,
+        was: None,
+        runner: runner.as_ref(),
+        with_runner,
+    };
+    let begun = Instant::now();
+    let mut gap = LOOK;
+    loop {
+        let left = match host.sweep(&remains).await {
+            Ok(Left::Nothing) => return,
+            Ok(Left::Unproven(why)) => {
+                return warn!(dir = %dir.display(), "that nothing of a launcher lives cannot be proven: {why}");
+            }
+            Ok(Left::Living(pids)) => format!("processes {pids:?}"),
+            Err(e) => e.to_string(),
+        };
+        if begun.elapsed() >= GONE_TIMEOUT {
+            return warn!(dir = %dir.display(), "a launcher cannot be killed: {left}");
+        }
+        tokio::time::sleep(gap).await;
+        gap = (gap * 2).min(LOOK_MAX);
     }
 }
 
@@ -487,8 +525,11 @@ pub(crate) async fn clear(host: Arc<dyn RunnerHost>, dir: PathBuf) {
             .end()
             .await;
         }
-        // Its runner is gone, and the kernel has killed the launcher with it.
-        Err(_) => drop(Folder::remove_run(&dir)),
+        // Its runner is gone, and the kernel has killed the launcher with it. Its keeper ends the rest.
+        Err(_) => {
+            prove_ended(host.as_ref(), &dir, true).await;
+            drop(Folder::remove_run(&dir));
+        }
     }
 }
 

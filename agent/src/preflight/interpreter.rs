@@ -211,11 +211,7 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
 
     use super::*;
-    use crate::host::LocalHost;
-
-    fn here() -> LocalHost {
-        LocalHost::new("/no".into())
-    }
+    use crate::host::tests::here;
 
     /// A site-packages folder with a torch that cannot be imported, and its dependencies.
     fn install(site: &Path, torch: &str, cuda: &str, nccl: Option<&str>) {

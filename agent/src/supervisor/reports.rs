@@ -46,6 +46,7 @@ impl Supervisor {
                 self.unproven.remove(&run);
                 Input::RunnerLost { run, exits, at }
             }
+            LinkEvent::Disobeyed(disobedience) => Input::Disobeyed { run, disobedience },
             LinkEvent::StoreRefused(refused) => {
                 self.store_refused.insert(run, refused);
                 return None;

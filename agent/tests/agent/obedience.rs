@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use muster_core::run::{Assignment, RunPhase};
+use muster_runner::RunnerIdentity;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{
     Coordinator, Node, Session, alive,
@@ -174,4 +176,35 @@ async fn told_to_be_dead_before_it_was_heard_of() {
     let over = |s: &Session| s.phase(&run("job-a", 3)).is_some_and(RunPhase::is_over);
     session.until("refused", over).await;
     assert!(!node.run_dir(&run("job-a", 3)).exists());
+}
+
+/// A runner that is stopped, or spins, or waits for a disk, looks the same: it answers nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_that_does_not_obey_is_killed_and_its_group_is_proven_dead() {
+    let (mut coordinator, mut node, mut session) = node_in_session(1, 1).await;
+    // What it starts leaves its session and its environment.
+    node.script(
+        "train.py",
+        "env -i setsid sleep 1000000 &\necho $! > \"$OUT/stray\"\necho step 1\nexec sleep 1000000\n",
+    );
+    session.desire(vec![node.running("job-a", 1)]).await;
+    let pid = worker(&mut session, 1).await;
+    let id = run("job-a", 1);
+    let runner = RunnerIdentity::read(&node.run_dir(&id)).unwrap().unwrap();
+    kill_process(Pid::from_raw(runner.pid).unwrap(), Signal::STOP).unwrap();
+    // The next agent never hears the runner.
+    node.kill_agent();
+    session.until_ended().await;
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 2).await;
+    session
+        .desire(vec![stopped("job-a", 1, Duration::ZERO)])
+        .await;
+    session.until_phase(&id, RunPhase::Dead).await;
+    let disobedience = session.run(&id).unwrap().disobedience.clone();
+    let disobedience = disobedience.expect("it is told");
+    assert!(!disobedience.answered && disobedience.grace.is_zero());
+    assert!(!alive(pid) && !alive(runner.pid as u32));
+    let stray = std::fs::read_to_string(node.path("out/stray")).unwrap();
+    assert!(!alive(stray.trim().parse().unwrap()));
 }

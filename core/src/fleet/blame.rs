@@ -46,6 +46,14 @@ pub(crate) struct Blame {
     pub doubtful: bool,
 }
 
+impl Blame {
+    /// Whether the kernel has killed the first rank because its cgroup had reached its memory limit.
+    /// Every other SIGKILL is somebody else's deed ([`ExitClass::Killed`]).
+    pub(crate) fn is_at_memory_limit(&self) -> bool {
+        self.cause == Cause::WorkerFailed && self.exit == Some(Exit::Signal(SIGKILL))
+    }
+}
+
 /// Judges all evidence of one generation together. Without evidence the answer is `None`.
 ///
 /// If all that is known is that members lost each other, the network between them failed, and nobody

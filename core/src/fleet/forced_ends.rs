@@ -1,5 +1,5 @@
-//! Tells what was ended by force: ranks that a stop had to kill, and processes that ranks had left
-//! behind. It decides nothing.
+//! Tells what was ended by force: ranks that a stop had to kill, processes that ranks had left
+//! behind, and runners that did not obey. It decides nothing.
 //!
 //! A node says so in its reports. Each is told once, by the generation's record of whom it has told
 //! of, so a coordinator that was restarted does not repeat it.
@@ -10,7 +10,7 @@ use crate::{
     fleet::{generation, job::GenerationRecord, job_turn::JobTurn},
     id::{Generation, NodeName},
     period,
-    run::{Leftover, RunReport},
+    run::{Disobedience, Leftover, RunReport},
     spec::STOP_GRACE_MAX,
 };
 
@@ -25,6 +25,8 @@ struct News {
     /// The node's ranks that a stop had to kill.
     killed: Vec<(u32, Duration)>,
     left: Vec<Leftover>,
+    /// The runner did not obey and was not told of yet.
+    disobedience: Option<Disobedience>,
     /// Nothing of the run is left.
     is_over: bool,
 }
@@ -45,7 +47,12 @@ impl JobTurn<'_> {
             let Some(generation) = generations.find(|g| g.number == news.generation) else {
                 continue;
             };
-            generation.left_behind.insert(news.node.clone());
+            if !news.left.is_empty() {
+                generation.left_behind.insert(news.node.clone());
+            }
+            if news.disobedience.is_some() {
+                generation.disobeyed.insert(news.node.clone());
+            }
             if news.is_over {
                 generation.forced.insert(news.node);
             }
@@ -54,6 +61,10 @@ impl JobTurn<'_> {
 
     fn tell_forced_end(&mut self, news: &News) {
         let (node, number) = (&news.node, news.generation);
+        if let Some(why) = &news.disobedience {
+            let event = self.warn("RunnerKilled", did_not_obey(node, why));
+            event.in_generation(number).on_node(node);
+        }
         for (rank, grace) in news.killed.iter().take(RANKS_TOLD) {
             let within = period::format(*grace);
             let message = format!(
@@ -108,14 +119,30 @@ fn news(generation: &GenerationRecord, node: &NodeName, run: &RunReport) -> Opti
         .filter_map(|rank| Some((rank.rank, rank.killed_after?)))
         .collect();
     let first = !run.leftovers.is_empty() && !generation.left_behind.contains(node);
+    let disobedience = run.disobedience.clone();
+    let disobedience = disobedience.filter(|_| !generation.disobeyed.contains(node));
     let forced = is_over && run.leftovers.iter().any(|leftover| leftover.killed);
-    (first || forced || !killed.is_empty()).then(|| News {
+    let any = first || forced || disobedience.is_some() || !killed.is_empty();
+    any.then(|| News {
         generation: generation.number,
         node: node.clone(),
         killed,
         left: run.leftovers.clone(),
+        disobedience,
         is_over,
     })
+}
+
+fn did_not_obey(node: &NodeName, why: &Disobedience) -> String {
+    let did = match why.answered {
+        true => "still ended nothing",
+        false => "did not even answer",
+    };
+    format!(
+        "the runner on {node} was ordered to end its ranks with a grace of {}, and {} after that it {did}: the node kills it with everything below it. Its runner.log may say why; a slow or full disk is a usual cause",
+        period::format(why.grace),
+        period::format(why.late),
+    )
 }
 
 fn were_killed(who: &str, within: &str) -> String {

@@ -348,6 +348,12 @@ pub struct GenerationRecord {
     /// Members of which people were told what had to be killed there.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub forced: BTreeSet<NodeName>,
+    /// Members whose runners did not obey, as people were told.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub disobeyed: BTreeSet<NodeName>,
+    /// People were told why its steps are not shown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub step_pattern_told: bool,
     /// The ranks that have failed and were started again alone, or will be.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub member_restarts: BTreeMap<u32, MemberRestart>,

@@ -61,6 +61,10 @@ impl JobTurn<'_> {
             // It is a pod's own word, and the host answers for it. Other jobs must confirm it.
             standing = Standing::Open;
         }
+        if blame.is_at_memory_limit() {
+            // The limit is the job's, or its own size is. No other node says more.
+            standing = Standing::Acquitted;
+        }
         if standing == Standing::Open {
             let elsewhere = self.others_failed_on(name);
             if !elsewhere.is_empty() {

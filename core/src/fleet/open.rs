@@ -161,6 +161,8 @@ impl JobTurn<'_> {
             ends: Default::default(),
             left_behind: Default::default(),
             forced: Default::default(),
+            disobeyed: Default::default(),
+            step_pattern_told: false,
             won: None,
             member_restarts: Default::default(),
         });

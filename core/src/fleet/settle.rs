@@ -116,6 +116,7 @@ impl JobTurn<'_> {
         self.start();
         self.fill_receipt();
         self.notice_worlds();
+        self.tell_step_pattern();
         self.close();
         self.describe();
         self.keep_ends();

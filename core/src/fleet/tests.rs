@@ -31,6 +31,7 @@ mod fences;
 mod joining;
 mod known;
 mod lifecycle;
+mod memory;
 mod lifetime;
 mod limits;
 mod listening;

@@ -9,7 +9,10 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     exit::Exit,
     id::{Generation, Term},
-    run::{Endpoint, Leftover, RankReport, Refusal, RunId, RunPhase, RunReport, WorldReport},
+    run::{
+        Disobedience, Endpoint, Leftover, RankReport, Refusal, RunId, RunPhase, RunReport,
+        StepPatternFault, WorldReport,
+    },
     time::Timestamp,
 };
 
@@ -40,6 +43,7 @@ pub struct GroupStatus {
     /// In a box, because it is large and mostly empty.
     pub world: Box<WorldReport>,
     pub leftovers: Vec<Leftover>,
+    pub step_pattern_fault: Option<StepPatternFault>,
 }
 
 impl GroupStatus {
@@ -58,6 +62,7 @@ impl GroupStatus {
             ranks: Vec::new(),
             world: Box::default(),
             leftovers: Vec::new(),
+            step_pattern_fault: None,
         }
     }
 }
@@ -109,6 +114,8 @@ pub(super) struct Run {
     pub(super) stop_asked: Option<Duration>,
     /// The last attempt of each rank that its runner was asked for.
     pub(super) restart_asked: BTreeMap<u32, u32>,
+    /// The runner did not obey, and is being killed.
+    pub(super) disobedience: Option<Disobedience>,
 }
 
 #[derive(Clone, Debug)]
@@ -131,6 +138,7 @@ impl Run {
             start_asked: false,
             stop_asked: None,
             restart_asked: BTreeMap::new(),
+            disobedience: None,
         }
     }
 
@@ -154,6 +162,11 @@ impl Run {
             State::Up(status) => status.phase == GroupPhase::Dead,
             State::Refused(_) => true,
         }
+    }
+
+    /// Whether there is a runner that can take orders, heard or not.
+    pub(super) fn has_runner(&self) -> bool {
+        matches!(self.state, State::Up(_) | State::Waiting { alive: true })
     }
 
     /// Whether the runner is up, serves the TCPStore if it must, and has not started anything yet.
@@ -212,7 +225,9 @@ impl Run {
             report.ranks = status.ranks.clone();
             report.world.clone_from(&status.world);
             report.leftovers = status.leftovers.clone();
+            report.step_pattern_fault = status.step_pattern_fault;
         }
+        report.disobedience.clone_from(&self.disobedience);
         report
     }
 }

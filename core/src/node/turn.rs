@@ -13,7 +13,9 @@ use crate::{
         unsaved::{Unsaved, Untold},
     },
     node_report::labels::Labels,
-    run::{self, Assignment, Desired, DueTo, Endpoint, Refusal, RunId, RunReport, Target},
+    run::{
+        self, Assignment, Desired, Disobedience, DueTo, Endpoint, Refusal, RunId, RunReport, Target,
+    },
     time::Timestamp,
 };
 
@@ -41,6 +43,12 @@ pub enum Input {
         run: RunId,
         exits: Vec<SeenExit>,
         at: Timestamp,
+    },
+    /// The runner of a run does not do what it was ordered to, so the agent kills it. What it held is
+    /// proven dead as if the runner had been lost.
+    Disobeyed {
+        run: RunId,
+        disobedience: Disobedience,
     },
     /// The run cannot be started here.
     Refused {
@@ -166,10 +174,15 @@ impl Node {
                     run.lose(&exits, at);
                 }
             }
+            Input::Disobeyed { run, disobedience } => {
+                if let Some(run) = self.runs.get_mut(&run).filter(|run| !run.is_over()) {
+                    run.disobedience = Some(disobedience);
+                }
+            }
             Input::Refused { run: id, refusal } => {
                 let told = self.report(&id);
                 if let Some(run) = self.runs.get_mut(&id).filter(|run| !run.is_over()) {
-                    if matches!(run.state, State::Up(_)) {
+                    if run.has_runner() {
                         work.stop(&id, Duration::ZERO, "it cannot be started");
                     }
                     run.state = State::Refused(refusal);
@@ -355,16 +368,13 @@ impl Node {
         let Some(run) = self.runs.get_mut(id).filter(|_| self.ledger.is_ended(id)) else {
             return;
         };
-        let State::Up(status) = &run.state else {
-            return;
-        };
-        if run.stop_asked.is_some() || status.phase == GroupPhase::Dead {
+        if !run.has_runner() || run.stop_asked.is_some() || run.is_over() {
             return;
         }
         let why = "it was given up on this node before its agent was started anew";
         run.stop_asked = Some(Duration::ZERO);
         work.stop(id, Duration::ZERO, why);
-        if status.phase == GroupPhase::Holding {
+        if matches!(&run.state, State::Up(status) if status.phase == GroupPhase::Holding) {
             run.state = State::Refused(why.into());
         }
     }
@@ -384,7 +394,7 @@ impl Node {
             if !told
                 && !run.is_over()
                 && run.stop_asked.is_none()
-                && matches!(run.state, State::Up(_))
+                && run.has_runner()
             {
                 run.stop_asked = Some(assignment.stop_grace);
                 work.stop(
@@ -462,9 +472,10 @@ impl Node {
         match &run.state {
             // Nothing is up yet. A runner that still comes up holds, and is stopped when it
             // reports.
-            State::Waiting { .. } | State::Refused(_) => {}
+            State::Waiting { alive: false } | State::Refused(_) => {}
             State::Up(_) if run.is_over() => {}
-            State::Up(_) => {
+            // A runner that has not been heard since the agent was started gets the order too.
+            State::Up(_) | State::Waiting { alive: true } => {
                 if run.stop_asked.is_none_or(|asked| grace < asked) {
                     run.stop_asked = Some(grace);
                     work.stop(id, grace, reason);

@@ -1,7 +1,12 @@
-//! What a node has seen beside the ranks of a run: worlds that they have started themselves, and processes
-//! that they have left behind. What follows from it is decided in `fleet`.
+//! What a node has seen beside the ranks of a run: worlds that they have started themselves, processes
+//! that they have left behind, a pattern that is not searched for, a runner that did not obey. What
+//! follows from it is decided in `fleet`.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::period::serde_period;
 
 /// What a node has seen of the world that the ranks of a run form, and of worlds beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,4 +50,29 @@ pub struct Leftover {
     /// It had not ended when its grace was over.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub killed: bool,
+}
+
+/// Why a job's `stepPattern` is not searched for in the output of its ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StepPatternFault {
+    /// The job was accepted before there was a bound, and its pattern is above it.
+    TooLarge,
+    /// It took too long on many lines.
+    TooSlow,
+}
+
+/// A runner that has not done what it was ordered to, long after the time for it was over. The node
+/// kills it then, with everything below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Disobedience {
+    /// The time that the order gave to the ranks.
+    #[serde(with = "serde_period")]
+    pub grace: Duration,
+    /// How long after that time it was killed.
+    #[serde(with = "serde_period")]
+    pub late: Duration,
+    /// It answered when it was asked, and ended nothing. Otherwise it did not even answer.
+    pub answered: bool,
 }

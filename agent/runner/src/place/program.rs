@@ -1,8 +1,12 @@
 //! Short programs: the question to a job's interpreter, and the start of a runner.
+//!
+//! An interpreter belongs to a user, as does everything that it starts (`sitecustomize`, a wrapper in
+//! shell). So it runs below `muster-runner ask`, which ends all of it and proves that. The runner is
+//! our own program, and is meant to go on.
 
 use std::{
     collections::BTreeMap,
-    io::{self, Read},
+    io::{self, Read, Write},
     os::fd::AsFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -19,7 +23,17 @@ pub const READY_TIMEOUT: Duration = Duration::from_secs(20);
 pub const TAKEN: i32 = 3;
 
 /// The most that is kept of each of a program's two streams.
-const OUTPUT_MAX: usize = 64 << 10;
+pub const OUTPUT_MAX: usize = 64 << 10;
+/// A program that prints more than this is ended: it does not answer a question.
+pub const PRINTED_MAX: usize = 16 << 20;
+/// The longest answer of `muster-runner ask`: both streams, in JSON.
+pub const SAID_MAX: u64 = 16 * OUTPUT_MAX as u64;
+/// How long what a program has left may take to die, after the program's own time.
+pub const DIE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much later than the end of that time an answer may come.
+const SAID_MARGIN: Duration = Duration::from_secs(10);
+/// What `muster-runner` is called with to run a program.
+pub const ASK: &str = "ask";
 
 /// A program that ends by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,8 +102,99 @@ impl Program {
     }
 }
 
-/// Runs a program until it and all that it has started have closed their output.
-pub fn run(program: &Program) -> Result<Output, String> {
+/// What `muster-runner ask` says of the program that it has run: one of the two.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Said {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Output>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Program {
+    /// The line by which `muster-runner ask` learns what to run. The end of its input means that
+    /// nobody waits for the program any more.
+    pub fn request(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).expect("a program has only text keys");
+        line.push(b'\n');
+        line
+    }
+
+    /// How long `muster-runner ask` may take in all.
+    pub fn patience(&self) -> Duration {
+        self.timeout() + DIE_TIMEOUT + SAID_MARGIN
+    }
+
+    /// What `muster-runner ask` has said.
+    pub fn answer(&self, line: &[u8]) -> Result<Output, String> {
+        let lost = || format!("{}: its runner was ended", self.program.display());
+        let said: Said = serde_json::from_slice(line).map_err(|_| lost())?;
+        match (said.output, said.error) {
+            (Some(output), None) => Ok(output),
+            (_, Some(error)) => Err(error),
+            (None, None) => Err(lost()),
+        }
+    }
+}
+
+/// Runs a user's program below `muster-runner ask`. When this returns, nothing of it lives, or the
+/// error says what does.
+pub fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
+    let mut child = Command::new(runner)
+        .arg(ASK)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| format!("{} cannot be started: {e}", runner.display()))?;
+    let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        unreachable!("both streams are pipes")
+    };
+    // Open until the answer is there.
+    let told = input.write_all(&program.request());
+    let mut heard = Vec::new();
+    let read = told.and_then(|()| read_to_end(output, &mut heard, program.patience()));
+    drop(input);
+    match read {
+        Ok(true) => {
+            let _ = child.wait();
+            program.answer(&heard)
+        }
+        // It ends by itself, once what it kills has ended.
+        Ok(false) => Err(program.too_slow()),
+        Err(e) => Err(format!("{}: {e}", program.program.display())),
+    }
+}
+
+/// Reads a stream to its end. False: the time was over before that.
+fn read_to_end(
+    mut stream: impl Read + AsFd,
+    heard: &mut Vec<u8>,
+    patience: Duration,
+) -> io::Result<bool> {
+    let until = Instant::now() + patience;
+    let mut buffer = [0; 4_096];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || heard.len() as u64 > SAID_MAX {
+            return Ok(false);
+        }
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(&stream, PollFlags::IN)], timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) | Ok(0) => continue,
+            result => result?,
+        };
+        match stream.read(&mut buffer)? {
+            0 => return Ok(true),
+            read => heard.extend_from_slice(&buffer[..read]),
+        }
+    }
+}
+
+/// Runs a program of ours until it and all that it has started have closed their output.
+fn run(program: &Program) -> Result<Output, String> {
     let until = Instant::now() + program.timeout();
     let mut child = program
         .command()

@@ -20,10 +20,11 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Descendants, Folder, ReadError, RunnerIdentity, kept,
+    Descendants, Folder, ReadError, RunnerIdentity, alive, kept,
     leftovers::{self, Leftovers},
     procfs::{self, Stat},
     record::{self, Swept},
+    wire::Hold,
 };
 
 /// The variable in which every process of a run finds the run's directory.
@@ -53,12 +54,21 @@ pub struct Remains<'a> {
     pub was: Option<PathBuf>,
     /// None: there never was a runner, or its record cannot be read.
     pub runner: Option<&'a RunnerIdentity>,
+    /// The runner lives and does not obey: it is killed too.
+    pub with_runner: bool,
 }
 
 impl Remains<'_> {
     /// Kills everything of the run, and says what was left. Call it until it returns
     /// [`Left::Nothing`].
     pub fn kill_all(&self) -> io::Result<Left> {
+        let disobedient = self.runner.filter(|runner| self.with_runner && alive(runner));
+        if let Some(runner) = disobedient {
+            kill_runner(runner);
+        }
+        if self.held_a_launcher() {
+            return self.after_launcher();
+        }
         let in_cgroup = match self.runner.map(leftovers::clear).transpose()? {
             None | Some(Leftovers::Unknown | Leftovers::Empty) => false,
             Some(Leftovers::Killed | Leftovers::Held) => true,
@@ -70,7 +80,8 @@ impl Remains<'_> {
             Ok(list) => Ok(list.filter(|list| list.boot_id == boot_id)),
             Err(e) => Err(e),
         };
-        let living = self.kill(list.as_ref().ok().and_then(Option::as_ref))?;
+        let mut living = self.kill(list.as_ref().ok().and_then(Option::as_ref))?;
+        living.extend(disobedient.filter(|runner| alive(runner)).map(|r| r.pid));
         if in_cgroup || kept || !living.is_empty() {
             return Ok(Left::Living(living));
         }
@@ -117,6 +128,31 @@ impl Remains<'_> {
         Ok(living.iter().map(|stat| stat.pid).collect())
     }
 
+    fn held_a_launcher(&self) -> bool {
+        let hold = std::fs::read(self.dir.join(record::HOLD)).unwrap_or_default();
+        record::parse::<Hold>(&hold).is_ok_and(|hold| hold.launcher)
+    }
+
+    /// What is left of a launcher. Only its runner and its keeper know the chains that it has forked,
+    /// and leave them alone: nothing is searched for by its environment, or by a list that may be older
+    /// than a chain.
+    fn after_launcher(&self) -> io::Result<Left> {
+        let Some(runner) = self.runner else {
+            return Ok(Left::Nothing);
+        };
+        if alive(runner) || kept(runner) {
+            let pids = [Some(runner.pid), runner.keeper.as_ref().map(|k| k.pid)];
+            return Ok(Left::Living(pids.into_iter().flatten().collect()));
+        }
+        let swept = Swept::read(self.dir).ok().flatten();
+        let ended = self.dir.join(record::OUTCOME).exists() || !self.dir.exists();
+        let boot_id = procfs::boot_id()?;
+        Ok(match ended || swept.is_some_and(|swept| swept.boot_id == boot_id) {
+            true => Left::Nothing,
+            false => Left::Unproven("its runner and its keeper were killed".into()),
+        })
+    }
+
     /// Whether the process has the run's directory in its environment.
     fn names(&self, stat: &Stat) -> bool {
         let dirs = [Some(self.dir), self.was.as_deref()];
@@ -161,6 +197,20 @@ impl Remains<'_> {
     }
 }
 
+/// Kills a runner that lives, and what is in its cgroup. A runner that waits for a disk ends only
+/// when the disk answers, and what it holds does not wait for that.
+fn kill_runner(runner: &RunnerIdentity) {
+    // Whoever has stopped the runner may have stopped its keeper, which proves the group dead.
+    if let Some(keeper) = &runner.keeper {
+        let _ = procfs::signal(keeper.pid, keeper.start_time, Signal::CONT);
+    }
+    let _ = procfs::signal(runner.pid, runner.start_time, Signal::KILL);
+    if let Some(cgroup) = &runner.cgroup {
+        // Where the kernel cannot kill a cgroup, what is in it is found like the rest.
+        let _ = leftovers::kill(cgroup);
+    }
+}
+
 /// The error and what it comes from, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -184,6 +234,7 @@ mod tests {
             dir,
             was: None,
             runner,
+            with_runner: false,
         }
     }
 

@@ -1,12 +1,11 @@
 //! The agent's own cgroup. In a container its memory limit is the one that counts, and the kernel
 //! kills processes that exceed it.
 
-use std::fs;
-
 use muster_core::{
     health::{Reading, Subject, Value, kernel_log::CGROUP_OOM},
     usage::Space,
 };
+use muster_runner::oom::Kills;
 use sysinfo::CGroupLimits;
 
 /// The machine's memory, or what the cgroup leaves of it. A cgroup also counts its file cache
@@ -25,34 +24,17 @@ pub(super) fn within(machine: Space, limits: Option<&CGroupLimits>) -> Space {
     }
 }
 
-/// How many processes the kernel has killed in the agent's cgroup and below because a cgroup had
-/// reached its limit. None: there is no cgroup v2, or this is its root, which has no limit.
+/// How many processes the kernel has killed in the agent's cgroup because it had reached its limit;
+/// with cgroup v2 also below it. None: no count can be read, as in the root of v2, which has no limit.
 pub(super) fn kills() -> Option<Reading> {
-    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))?
-        .trim_start_matches('/');
-    // The second path is for machines with both versions of cgroups.
-    let mut roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter();
-    let events =
-        roots.find_map(|root| fs::read_to_string(format!("{root}/{path}/memory.events")).ok())?;
+    let count = Kills::of(std::process::id() as i32)?.count()?;
     Some(Reading {
         check: CGROUP_OOM,
         subject: Subject::Node,
-        value: Value::Counter(killed(&events)?),
+        value: Value::Counter(count),
         words: "processes killed because a cgroup had reached its memory limit".into(),
         runs: Vec::new(),
     })
-}
-
-fn killed(events: &str) -> Option<u64> {
-    events
-        .lines()
-        .find_map(|line| line.strip_prefix("oom_kill "))?
-        .trim()
-        .parse()
-        .ok()
 }
 
 #[cfg(test)]
@@ -88,14 +70,5 @@ mod tests {
             },
             "others have the rest"
         );
-    }
-
-    #[test]
-    fn kills_are_counted_and_other_events_are_not() {
-        assert_eq!(
-            killed("low 0\nhigh 3\nmax 7\noom 2\noom_kill 1\noom_group_kill 0\n"),
-            Some(1)
-        );
-        assert_eq!(killed("low 0\n"), None);
     }
 }

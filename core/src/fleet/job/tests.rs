@@ -47,6 +47,8 @@ pub(crate) fn generation(number: u64) -> GenerationRecord {
         ends: BTreeMap::new(),
         left_behind: BTreeSet::new(),
         forced: BTreeSet::new(),
+        disobeyed: BTreeSet::new(),
+        step_pattern_told: false,
         won: None,
         member_restarts: BTreeMap::new(),
     }

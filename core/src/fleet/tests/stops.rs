@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE},
-    run::Leftover,
+    run::{Disobedience, Leftover, StepPatternFault},
 };
 
 fn scale(bench: &mut Bench, nodes: u32) {
@@ -219,4 +219,58 @@ fn each_rank_that_was_killed_when_its_grace_was_over_is_told_once() {
         .find(|e| e.reason == "GraceOver")
         .unwrap();
     assert!(event.warning && event.node == Some("a".into()) && event.generation.is_some());
+}
+
+#[test]
+fn a_runner_that_did_not_obey_is_told_once() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(1, 2, 2));
+    bench.agents.get_mut(&"a".into()).unwrap().frozen = true;
+    scale(&mut bench, 1);
+    let disobeys = |run: &mut RunReport| {
+        run.phase = RunPhase::Stopping;
+        run.disobedience = Some(Disobedience {
+            grace: 30 * SECOND,
+            late: 20 * SECOND,
+            answered: false,
+        });
+    };
+    bench.agents.get_mut(&"a".into()).unwrap().frozen = false;
+    says(&mut bench, "a", disobeys);
+    bench.pass(SECOND);
+    let killed = told(&bench, "RunnerKilled");
+    assert_eq!(killed.len(), 1, "{killed:?}");
+    assert!(
+        killed[0].starts_with(
+            "the runner on a was ordered to end its ranks with a grace of 30s, and 20s after that it did not even answer"
+        ),
+        "{killed:?}"
+    );
+    says(&mut bench, "a", |run| {
+        (run.phase, run.dead_at) = (RunPhase::Dead, Some(Timestamp(1)));
+    });
+    bench.pass(SECOND);
+    assert_eq!(told(&bench, "RunnerKilled").len(), 1);
+    let event = bench.events.iter().find(|e| e.reason == "RunnerKilled");
+    let event = event.unwrap();
+    assert!(event.warning && event.node == Some("a".into()) && event.generation.is_some());
+}
+
+#[test]
+fn a_pattern_that_is_not_searched_for_is_told_once_and_ends_nothing() {
+    for (fault, why) in [
+        (StepPatternFault::TooSlow, "took more than 20 ms on too many lines"),
+        (StepPatternFault::TooLarge, "larger than a pattern may be"),
+    ] {
+        let mut bench = Bench::new(&["a", "b"]);
+        bench.submit("digits", document(2, 2, 2));
+        for node in ["a", "b"] {
+            says(&mut bench, node, |run| run.step_pattern_fault = Some(fault));
+            bench.pass(SECOND);
+        }
+        let given_up = told(&bench, "StepPatternGivenUp");
+        assert_eq!(given_up.len(), 1, "{given_up:?}");
+        assert!(given_up[0].contains(why), "{given_up:?}");
+        assert_eq!(bench.job("digits").phase, Phase::Running);
+    }
 }

@@ -13,6 +13,7 @@ use crate::{
     spec::Launch,
 };
 
+mod disobedience;
 mod fixture;
 mod given_up;
 mod retire;

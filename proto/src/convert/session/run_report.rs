@@ -1,13 +1,14 @@
 //! What an agent says about its runs.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use muster_core::{
     exit::Exit,
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
     run::{
-        CheckpointReport, DueTo, Endpoint, Key, LaneReport, Leftover, NestedWorld, RankException,
+        CheckpointReport, Disobedience, DueTo, Endpoint, Key, LaneReport, Leftover, NestedWorld,
+        RankException, StepPatternFault,
         RankReport, RunId, RunPhase, RunReport, StepsShown, WorldReport,
     },
     time::Timestamp,
@@ -96,6 +97,12 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
             launcher: nested.launcher.clone(),
             world_size: nested.world_size,
         }),
+        step_pattern_fault: fault_to_wire(report.step_pattern_fault).into(),
+        disobedience: report.disobedience.as_ref().map(|why| v1::Disobedience {
+            grace_ms: millis(why.grace),
+            late_ms: millis(why.late),
+            answered: why.answered,
+        }),
         checkpoint: report.checkpoint.map(|checkpoint| v1::CheckpointReport {
             saved_age_us: age(checkpoint.saved_at, now),
         }),
@@ -134,6 +141,23 @@ fn rank_to_wire(rank: &RankReport, now: Timestamp) -> v1::RankReport {
         attempt: rank.attempt,
         exception: rank.exception.as_ref().map(exception_to_wire),
         killed_after_ms: rank.killed_after.map(millis),
+    }
+}
+
+fn fault_to_wire(fault: Option<StepPatternFault>) -> v1::StepPatternFault {
+    match fault {
+        None => v1::StepPatternFault::Unspecified,
+        Some(StepPatternFault::TooLarge) => v1::StepPatternFault::TooLarge,
+        Some(StepPatternFault::TooSlow) => v1::StepPatternFault::TooSlow,
+    }
+}
+
+/// A fault that only a newer agent knows is none for this coordinator.
+fn fault_from_wire(wire: i32) -> Option<StepPatternFault> {
+    match v1::StepPatternFault::try_from(wire) {
+        Ok(v1::StepPatternFault::TooLarge) => Some(StepPatternFault::TooLarge),
+        Ok(v1::StepPatternFault::TooSlow) => Some(StepPatternFault::TooSlow),
+        Ok(v1::StepPatternFault::Unspecified) | Err(_) => None,
     }
 }
 
@@ -300,6 +324,12 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         )?,
         ranks,
         leftovers: leftovers_from_wire(&format!("{field}.leftovers"), wire.leftovers)?,
+        step_pattern_fault: fault_from_wire(wire.step_pattern_fault),
+        disobedience: wire.disobedience.map(|why| Disobedience {
+            grace: Duration::from_millis(why.grace_ms),
+            late: Duration::from_millis(why.late_ms),
+            answered: why.answered,
+        }),
         world: WorldReport {
             announced: wire.announced,
             nested: wire

@@ -16,8 +16,9 @@ use muster_core::{
     },
     protocol,
     run::{
-        Assignment, CheckpointReport, Desired, DesiredRun, DueTo, Endpoint, Key, LaneReport,
-        LauncherReport, LauncherState, Leftover, NestedWorld, Program, RankException, RankReport,
+        Assignment, CheckpointReport, Desired, DesiredRun, Disobedience, DueTo, Endpoint, Key,
+        LaneReport, LauncherReport, LauncherState, Leftover, NestedWorld, Program, RankException,
+        RankReport, StepPatternFault,
         RunId, RunPhase, RunReport, Seated, Start, StepsShown, Target, WorldReport,
     },
     spec::{Framework, Launch},
@@ -149,6 +150,16 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                             world_size: 2,
                         }),
                     },
+                    step_pattern_fault: [
+                        None,
+                        Some(StepPatternFault::TooLarge),
+                        Some(StepPatternFault::TooSlow),
+                    ][term as usize % 3],
+                    disobedience: (term % 5 == 0).then(|| Disobedience {
+                        grace: Duration::from_millis(term),
+                        late: Duration::from_secs(20),
+                        answered: term % 2 == 0,
+                    }),
                     leftovers: (1..)
                         .take(term as usize % 4)
                         .map(|pid| Leftover {

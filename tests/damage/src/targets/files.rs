@@ -191,6 +191,7 @@ fn a_status() -> Status {
             launcher: "torchrun".into(),
             world_size: 2,
         }),
+        step_pattern_fault: Some(muster_runner::wire::StepPatternFault::TooSlow),
     }
 }
 

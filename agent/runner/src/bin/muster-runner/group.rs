@@ -21,6 +21,7 @@ use muster_runner::wire::{
 };
 
 use crate::below::{Below, Proc};
+use crate::memory::Memory;
 use crate::output::Output;
 use crate::parked::Parked;
 use crate::time::{self, micros};
@@ -70,6 +71,8 @@ pub(crate) struct Group {
     pub(crate) dead: Option<DeathProof>,
     /// Looks for ranks below the ranks.
     pub(crate) below: Below,
+    /// Knows what the kernel has killed.
+    pub(crate) memory: Memory,
 }
 
 /// The global ranks of a node, those of each member by themselves.
@@ -350,6 +353,10 @@ impl Group {
             let started = again.then(|| time::wall(Duration::from_micros(process_start)));
             let left = entry.files.read(started);
             entry.reason = entry.output.reason(exit, left);
+            // What a killed rank has printed cannot be why.
+            if let Some(why) = self.memory.reason(rank, exit) {
+                entry.reason.killed(why);
+            }
         }
         Some(record)
     }
@@ -449,6 +456,7 @@ impl Group {
             leftovers: self.leftovers.clone(),
             fell_back: self.fell_back,
             nested: self.below.found.clone(),
+            step_pattern_fault: None,
         }
     }
 }

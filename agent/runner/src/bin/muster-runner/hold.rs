@@ -15,7 +15,6 @@ use muster_runner::identity::{Keeper, LOCK};
 use muster_runner::procfs::Stat;
 use muster_runner::wire::{Hold, StoreSpec};
 use muster_runner::{Folder, RunnerIdentity, journal, record};
-use muster_steps::Formats;
 use muster_tcpstore::StoreError;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::pipe::PipeFlags;
@@ -27,9 +26,10 @@ use crate::poll::{Interest, Poll, Source};
 use crate::ranks::Ranks;
 use crate::register::Register;
 use crate::runner::{LoopState, Runner};
+use crate::search::Search;
 use crate::served::Served;
 use crate::sys::{self, Fork};
-use crate::tree::Cgroup;
+use crate::tree::{self, Cgroup};
 use crate::{Options, attend, keeper, limits, shim, time, version};
 
 const LOG: &str = "runner.log";
@@ -109,19 +109,15 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
         Fork::Child => {
             drop(read);
             let keeper = std::process::id() as i32;
-            let fork = || match is_launchers(dir) {
-                // A keeper would take the runners that the launcher forks for its own descendants,
-                // and kill them.
-                true => Ok(Fork::Child),
-                false => keeper::fork().map_err(trouble("fork")),
-            };
+            if is_launchers(dir) {
+                // The runners that the launcher forks are for others to keep.
+                tree::spare_chains();
+            }
             let runner = detach(dir)
-                .and_then(|()| fork())
+                .and_then(|()| keeper::fork().map_err(trouble("fork")))
                 .and_then(|side| match side {
                     Fork::Parent => Ok(None),
-                    Fork::Child => {
-                        set_up(dir, cgroup, parent(keeper).filter(|_| !is_launchers(dir))).map(Some)
-                    }
+                    Fork::Child => set_up(dir, cgroup, parent(keeper)).map(Some),
                 });
             match runner.transpose() {
                 None => {
@@ -135,8 +131,7 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
     }
 }
 
-/// Whether the runner of this directory holds a launcher and no worker group. The kernel kills that
-/// launcher when its runner ends. A directory that cannot be read is refused later, in `set_up`.
+/// Whether the runner of this directory holds a launcher and no worker group. A directory that cannot be read is refused later, in `set_up`.
 fn is_launchers(dir: &Path) -> bool {
     record::json::<Hold>(dir, record::HOLD).is_ok_and(|hold| hold.is_some_and(|hold| hold.launcher))
 }
@@ -257,15 +252,6 @@ fn detach(dir: &Path) -> Result<(), Trouble> {
     rustix::stdio::dup2_stderr(&log).map_err(onto)
 }
 
-/// How the job's steps are found: by its own pattern, or else by the table.
-fn formats(hold: &Hold) -> Result<Formats, String> {
-    match (&hold.step_pattern, &hold.step_formats) {
-        (Some(pattern), _) => Formats::own(pattern).map_err(|e| format!("step_pattern: {e}")),
-        (None, Some(text)) => Formats::with(text).map_err(|e| format!("step_formats: {e}")),
-        (None, None) => Ok(Formats::standard()),
-    }
-}
-
 /// Sets up everything except the loop. From here on the current directory is `dir`, so that no path
 /// is too long for a socket.
 fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Trouble> {
@@ -282,15 +268,16 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
         });
     }
     let hold = read_hold()?;
-    let formats = formats(&hold).map_err(|e| Trouble::new(format!("{}: {e}", record::HOLD)))?;
+    let search = Search::of(&hold).map_err(|e| Trouble::new(format!("{}: {e}", record::HOLD)))?;
 
     let signals = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
     let signals = sys::signal_fd(&signals).map_err(trouble("signals"))?;
-    if !hold.launcher {
-        // A launcher forks runners. They outlive this process, so it must not become their parent.
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-            .map_err(|e| trouble("subreaper")(e.into()))?;
+    if hold.launcher {
+        // They outlive this process.
+        tree::spare_chains();
     }
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|e| trouble("subreaper")(e.into()))?;
 
     let poll = Poll::new().map_err(trouble("epoll"))?;
     poll.add(&signals, Source::Signals, Interest::Read)
@@ -335,7 +322,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
         cgroup,
         logs,
         exits,
-        formats,
+        search,
         group,
         fence,
         state,

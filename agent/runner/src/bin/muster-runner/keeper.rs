@@ -103,6 +103,9 @@ pub(crate) fn end_descendants(signals: &OwnedFd) {
                 Reaped::NoChild => return,
             }
         }
+        if tree::has_only_chains().unwrap_or(false) {
+            return;
+        }
         let _ = tree::kill_descendants();
         wait(signals, Some(KILL_GAP));
     }

@@ -14,6 +14,7 @@ macro_rules! say {
 }
 
 mod affinity;
+mod ask;
 mod attend;
 mod below;
 mod control;
@@ -25,6 +26,7 @@ mod keeper;
 mod limits;
 mod lines;
 mod logs;
+mod memory;
 mod missing;
 mod mouth;
 mod mpi;
@@ -37,6 +39,7 @@ mod rank_link;
 mod ranks;
 mod register;
 mod runner;
+mod search;
 mod served;
 mod shim;
 mod standby;
@@ -58,10 +61,12 @@ Usage:
   muster-runner hold --dir DIR [--foreground] [--no-cgroup] [--launcher PID --keeper PID]
   muster-runner pod --dir DIR
   muster-runner install --dir DIR
+  muster-runner ask
 
 `pod` is the first process of a container that workers live in. It starts the runners that an agent in another container of the
 same pod asks for. SIGTERM ends the workers with their grace, then it ends. `install` puts this program into a volume, for a
-container whose image does not have it.
+container whose image does not have it. `ask` runs the short program that standard input describes, prints what the program
+has said, and leaves nothing of it behind.
 
 Options:
   --dir DIR      hold: directory with hold.json; sockets, records and logs are made in it
@@ -105,6 +110,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Invocation::Hold(options)) => hold::run(&options),
+        Ok(Invocation::Ask) => ask::run(),
         Ok(Invocation::Pod(dir)) => pod::run(&dir),
         Ok(Invocation::Install(dir)) => match install(&dir) {
             Ok(()) => ExitCode::SUCCESS,
@@ -138,6 +144,7 @@ enum Invocation {
     Help,
     Version,
     Hold(Options),
+    Ask,
     /// The volume.
     Pod(PathBuf),
     /// Where to.
@@ -170,6 +177,12 @@ fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
         None => return Err("a command is missing".into()),
         Some("--help" | "-h" | "help") => return Ok(Invocation::Help),
         Some("--version" | "-V") => return Ok(Invocation::Version),
+        Some(muster_runner::place::ASK) => {
+            return match args.next() {
+                None => Ok(Invocation::Ask),
+                Some(more) => Err(format!("unknown argument {more:?}")),
+            };
+        }
         Some("hold") => Role::Hold,
         Some("pod") => Role::Pod,
         Some("install") => Role::Install,
@@ -252,6 +265,11 @@ mod tests {
         );
         assert_eq!(parsed(&["--version"]), Ok(Invocation::Version));
         assert_eq!(parsed(&["hold", "--help"]), Ok(Invocation::Help));
+        assert_eq!(parsed(&["ask"]), Ok(Invocation::Ask));
+        assert_eq!(
+            parsed(&["ask", "x"]),
+            Err("unknown argument \"x\"".into())
+        );
         assert_eq!(parsed(&[]), Err("a command is missing".into()));
         assert_eq!(parsed(&["hold"]), Err("--dir is missing".into()));
         assert_eq!(

@@ -7,12 +7,13 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use muster_runner::wire::{Exit, MAX_RANKS};
-use muster_steps::{Formats, Reader, Step};
+use muster_steps::{Reader, Step};
 use rustix::io::Errno;
 
 use crate::lines::{Lines, Seen};
 use crate::logs::Log;
 use crate::mouth::Mouth;
+use crate::search::Search;
 use crate::why::{Finder, Left, Reason};
 
 /// How many lines of stderr are kept for a failed rank, and how many bytes of each.
@@ -115,7 +116,7 @@ impl Output {
         &mut self,
         side: u8,
         buffer: &mut [u8],
-        formats: &Formats,
+        search: &mut Search,
         now: Duration,
         stamp: &str,
     ) -> Read {
@@ -137,7 +138,7 @@ impl Output {
             mouth: self.mouth.as_mut(),
             steps: &mut self.steps,
         };
-        let see = |seen: Seen| known.learn(side, seen, formats, now);
+        let see = |seen: Seen| known.learn(side, seen, search, now);
         match got {
             Some(bytes) => {
                 self.bytes += bytes.len() as u64;
@@ -164,7 +165,7 @@ impl Output {
     }
 
     /// Writes the beginnings of lines that have waited long enough.
-    pub(crate) fn show(&mut self, formats: &Formats, now: Duration, stamp: &str) {
+    pub(crate) fn show(&mut self, search: &mut Search, now: Duration, stamp: &str) {
         for (stream, side) in self.streams.iter_mut().zip(0..) {
             let Some(stream) = stream else { continue };
             let mut known = Known {
@@ -173,7 +174,7 @@ impl Output {
                 mouth: self.mouth.as_mut(),
                 steps: &mut self.steps,
             };
-            let see = |seen: Seen| known.learn(side, seen, formats, now);
+            let see = |seen: Seen| known.learn(side, seen, &mut *search, now);
             stream.lines.show(stamp, now, &mut self.log, see);
         }
         self.log.flush();
@@ -184,14 +185,14 @@ impl Output {
     pub(crate) fn drain(
         &mut self,
         buffer: &mut [u8],
-        formats: &Formats,
+        search: &mut Search,
         now: Duration,
         stamp: &str,
     ) -> Vec<OwnedFd> {
         let mut ended = Vec::new();
         for side in 0..2 {
             for _ in 0..LAST_READS {
-                match self.read(side, buffer, formats, now, stamp) {
+                match self.read(side, buffer, search, now, stamp) {
                     Read::Some => {}
                     Read::Nothing => break,
                     Read::End(fd) => ended.push(fd),
@@ -268,7 +269,7 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    fn learn(&mut self, side: u8, seen: Seen, formats: &Formats, now: Duration) {
+    fn learn(&mut self, side: u8, seen: Seen, search: &mut Search, now: Duration) {
         let mut of_traceback = false;
         let text = match seen {
             Seen::Line(line) => {
@@ -288,7 +289,7 @@ impl Known<'_> {
             }
             Seen::Redrawn(text) => text,
         };
-        if let Some(step) = self.steps.reader.look(formats, text, now) {
+        if let Some(step) = search.look(&mut self.steps.reader, text, now) {
             if !of_traceback {
                 self.why.stepped(side == 1, step.count, now);
             }

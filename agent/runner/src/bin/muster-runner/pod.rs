@@ -184,10 +184,18 @@ fn answer(question: Question) -> Result<Value, String> {
             value(place::start(&own, &dir)?)
         }
         Question::Lives { dir, runner } => value(lives(&dir, runner.as_ref())),
-        Question::Sweep { dir, was, runner } => value(sweep(&dir, was, runner.as_ref())?),
+        Question::Sweep {
+            dir,
+            was,
+            runner,
+            with_runner,
+        } => value(sweep(&dir, was, runner.as_ref(), with_runner)?),
         Question::Memory { dir } => value(place::memory(&dir)),
         Question::Find { wanted } => value(place::find(&wanted)?),
-        Question::Run { program } => value(place::run(&program)?),
+        Question::Run { program } => {
+            let own = std::env::current_exe().map_err(|e| format!("own program: {e}"))?;
+            value(place::ask(&own, &program)?)
+        }
         Question::Modified { files } => {
             let times: Vec<Written> = files.iter().map(|file| place::modified(file)).collect();
             value(times)
@@ -251,11 +259,17 @@ fn sweep(
     dir: &Path,
     was: Option<PathBuf>,
     runner: Option<&RunnerIdentity>,
+    with_runner: bool,
 ) -> Result<Left, String> {
     if runner.is_some_and(is_of_another_namespace) {
         return Ok(Left::Nothing);
     }
-    let remains = Remains { dir, was, runner };
+    let remains = Remains {
+        dir,
+        was,
+        runner,
+        with_runner,
+    };
     remains.kill_all().map_err(|e| e.to_string())
 }
 

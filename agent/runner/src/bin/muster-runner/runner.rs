@@ -17,9 +17,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use muster_runner::wire::{Exit, ExitRecord, Hold, Phase, Reply, Status};
+use muster_runner::wire::{Exit, ExitRecord, Hold, Phase, Reply, Status, StoreStatus};
 use muster_runner::{journal, record};
-use muster_steps::Formats;
 use rustix::process::{Pid, Signal};
 
 use crate::control::Control;
@@ -32,6 +31,7 @@ use crate::poll::{Interest, Poll, Source};
 use crate::rank_link::STOPPED;
 use crate::ranks::{Event, Hear, Ranks};
 use crate::register::Register;
+use crate::search::Search;
 use crate::served::{News, Served};
 use crate::tree::{self, Cgroup, Reaped};
 use crate::{sys, time};
@@ -62,7 +62,7 @@ pub(crate) struct Runner {
     pub(crate) cgroup: Option<Cgroup>,
     pub(crate) logs: OwnedFd,
     pub(crate) exits: journal::Writer,
-    pub(crate) formats: Formats,
+    pub(crate) search: Search,
     pub(crate) group: Group,
     pub(crate) fence: Fence,
     pub(crate) state: LoopState,
@@ -296,6 +296,7 @@ impl Runner {
                             end: None,
                         });
                         self.register.started(pid, now);
+                        self.group.memory.started(rank, pid);
                     }
                     self.ranks.answer(
                         rank,
@@ -377,7 +378,7 @@ impl Runner {
         let read = output.read(
             side,
             &mut self.state.buffer,
-            &self.formats,
+            &mut self.search,
             now,
             &time::stamp(),
         );
@@ -407,7 +408,7 @@ impl Runner {
             let stamp = time::stamp();
             let mut next = None;
             for output in outputs {
-                output.show(&self.formats, now, &stamp);
+                output.show(&mut self.search, now, &stamp);
                 next = [next, output.due()].into_iter().flatten().min();
             }
             (self.state.show_lines, self.state.changed) = (next, true);
@@ -421,7 +422,7 @@ impl Runner {
             let ended =
                 entry
                     .output
-                    .drain(&mut self.state.buffer, &self.formats, now, &time::stamp());
+                    .drain(&mut self.state.buffer, &mut self.search, now, &time::stamp());
             ended.iter().for_each(|fd| self.poll.remove(fd));
         }
         self.state
@@ -500,8 +501,8 @@ impl Runner {
     }
 
     pub(crate) fn status(&self, now: Duration) -> Status {
-        self.group
-            .status(&self.hold, now, self.served.as_ref().map(Served::status))
+        let store = self.served.as_ref().map(Served::status);
+        whole(&self.group, &self.hold, now, store, &self.search)
     }
 
     /// Pushes to subscribers, urgent news at once, and sends what the sockets take.
@@ -516,11 +517,12 @@ impl Runner {
             served,
             control,
             poll,
+            search,
             ..
         } = self;
         control.flush(poll, || {
             let store = served.as_ref().map(Served::status);
-            Reply::status(None, group.status(hold, now, store))
+            Reply::status(None, whole(group, hold, now, store, search))
         });
     }
 
@@ -555,6 +557,19 @@ impl Runner {
             }
         }
         Rest::Until(until)
+    }
+}
+
+fn whole(
+    group: &Group,
+    hold: &Hold,
+    now: Duration,
+    store: Option<StoreStatus>,
+    search: &Search,
+) -> Status {
+    Status {
+        step_pattern_fault: search.fault,
+        ..group.status(hold, now, store)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The two clocks: boot time for every comparison, wall time for log lines only.
+//! The clocks: boot time for every comparison, wall time for log lines only, and the time that this
+//! thread has worked.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,6 +8,12 @@ use rustix::time::{ClockId, clock_gettime};
 /// Time since boot, including sleep. It never jumps.
 pub(crate) fn boot() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// The processor time of this thread. It stands still while others work.
+pub(crate) fn of_thread() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 

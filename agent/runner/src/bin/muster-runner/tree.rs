@@ -5,8 +5,9 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use muster_runner::leftovers;
+use muster_runner::{chain, leftovers};
 pub(crate) use muster_runner::procfs::send;
 use muster_runner::procfs::{self, Stat};
 use rustix::process::{Signal, WaitOptions, WaitStatus};
@@ -127,9 +128,32 @@ fn key(stat: &Stat) -> (i32, u64) {
     (stat.pid, stat.start_time)
 }
 
-/// All living descendants of this process.
+/// Whether chains are left alone.
+static SPARES_CHAINS: OnceLock<()> = OnceLock::new();
+
+/// Makes this process leave alone the chains that its launcher has forked. Call it in the runner of a
+/// launcher, and in the keeper of that runner.
+pub(crate) fn spare_chains() {
+    let _ = SPARES_CHAINS.set(());
+}
+
+/// All living descendants of this process, without the chains that it spares.
 pub(crate) fn descendants() -> io::Result<Vec<Stat>> {
-    Ok(below(std::process::id() as i32, procfs::all()?))
+    let spares = SPARES_CHAINS.get().is_some();
+    let is_spared = |stat: &Stat| spares && chain::is_head(stat);
+    Ok(below(std::process::id() as i32, procfs::all()?, is_spared))
+}
+
+/// Whether nothing is left below this process but the chains that it spares. Every child of this
+/// process is still listed if it has ended meanwhile, because only this thread reaps it. And whatever
+/// is not below the head of a chain is, or descends from, a child that is none.
+pub(crate) fn has_only_chains() -> io::Result<bool> {
+    if SPARES_CHAINS.get().is_none() {
+        return Ok(false);
+    }
+    let me = std::process::id() as i32;
+    let all = procfs::all()?;
+    Ok(all.iter().filter(|stat| stat.ppid == me).all(chain::is_head))
 }
 
 /// Whether `pid` descends from this process.
@@ -148,12 +172,12 @@ pub(crate) fn is_descendant(pid: i32) -> bool {
     false
 }
 
-fn below(root: i32, all: Vec<Stat>) -> Vec<Stat> {
+fn below(root: i32, all: Vec<Stat>, is_spared: impl Fn(&Stat) -> bool) -> Vec<Stat> {
     let mut found: Vec<Stat> = Vec::new();
     let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
         for stat in all.iter().filter(|s| s.ppid == parent && s.pid != root) {
-            if found.iter().all(|f| f.pid != stat.pid) {
+            if found.iter().all(|f| f.pid != stat.pid) && !is_spared(stat) {
                 parents.push(stat.pid);
                 found.push(*stat);
             }
@@ -242,8 +266,13 @@ mod tests {
             stat(8, 7, b'R'),
             stat(9, 1, b'S'),
         ];
-        let mut pids: Vec<i32> = below(5, all).iter().map(|s| s.pid).collect();
-        pids.sort_unstable();
-        assert_eq!(pids, [6, 8]);
+        let pids = |spared: i32| {
+            let found = below(5, all.clone(), |stat| stat.pid == spared);
+            let mut pids: Vec<i32> = found.iter().map(|s| s.pid).collect();
+            pids.sort_unstable();
+            pids
+        };
+        assert_eq!(pids(0), [6, 8]);
+        assert_eq!(pids(7), [6], "with all that is below it");
     }
 }

@@ -58,6 +58,13 @@ pub(crate) struct Reason {
     pub(crate) last_output: Option<String>,
 }
 
+impl Reason {
+    /// The kernel says why. The last line stays what it was.
+    pub(crate) fn killed(&mut self, why: String) {
+        (self.first_error, self.exception) = (Some(why), None);
+    }
+}
+
 /// Reads one rank's stderr as it passes.
 #[derive(Default)]
 pub(crate) struct Finder {

@@ -52,13 +52,10 @@ fn workers_that_were_up_all_the_same_are_dead_before_it_is_said() {
     let mut node = given_up(FoundState::Silent);
     assert_eq!(
         wants(&mut node, vec![running("a", 1)]),
-        vec![],
-        "nobody knows yet what there is"
+        vec![stop("a", 1, 0, WHY)],
+        "its runner need not be heard for that"
     );
-    assert_eq!(
-        hears(&mut node, "a", 1, GroupPhase::Running),
-        vec![stop("a", 1, 0, WHY)]
-    );
+    assert_eq!(hears(&mut node, "a", 1, GroupPhase::Running), vec![]);
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Running));
     hears(&mut node, "a", 1, GroupPhase::Dead);
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Dead));

@@ -40,8 +40,18 @@ impl Runner {
             Phase::Holding => return None,
             Phase::Running | Phase::Stopping => {}
         }
-        if self.never_started(now) {
-            return self.write_outcome(now);
+        if self.never_started() {
+            // Nothing of the group was started. What a launcher has left is ended all the same.
+            return match self.proof(now) {
+                Some(how) => {
+                    self.die(now, how);
+                    self.write_outcome(now)
+                }
+                None => {
+                    let since = *self.group.killing.get_or_insert(now);
+                    Some(self.kill(now, since))
+                }
+            };
         }
         if self
             .group
@@ -83,7 +93,7 @@ impl Runner {
     /// The proof that nothing lives. A subreaper without a child has no descendant, because no
     /// process can leave its tree.
     fn proof(&mut self, now: Duration) -> Option<ProofKind> {
-        if !self.reap(now) {
+        if !self.reap(now) && !tree::has_only_chains().unwrap_or(false) {
             return None;
         }
         match &self.cgroup {
@@ -174,7 +184,7 @@ impl Runner {
         let outputs = self.group.launcher.iter_mut().map(|l| &mut l.output);
         let stamp = time::stamp();
         for output in outputs.chain(self.group.ranks.values_mut().map(|r| &mut r.output)) {
-            for fd in output.drain(&mut self.state.buffer, &self.formats, now, &stamp) {
+            for fd in output.drain(&mut self.state.buffer, &mut self.search, now, &stamp) {
                 self.poll.remove(fd);
             }
             output.open().for_each(|(_, fd)| self.poll.remove(fd));
@@ -206,13 +216,8 @@ impl Runner {
         Some(self.state.next_outcome)
     }
 
-    /// Handles a stop before the start: nothing was started, and nothing will be.
-    fn never_started(&mut self, now: Duration) -> bool {
-        let never =
-            self.group.launcher.is_none() && self.group.stop.is_some() && self.group.dead.is_none();
-        if never {
-            self.die(now, ProofKind::Reaped);
-        }
-        never
+    /// Whether a stop came before the start: nothing was started, and nothing will be.
+    fn never_started(&self) -> bool {
+        self.group.launcher.is_none() && self.group.stop.is_some() && self.group.dead.is_none()
     }
 }

@@ -277,7 +277,7 @@ impl Runner {
             let ended =
                 launcher
                     .output
-                    .drain(&mut self.state.buffer, &self.formats, now, &time::stamp());
+                    .drain(&mut self.state.buffer, &mut self.search, now, &time::stamp());
             ended.iter().for_each(|fd| self.poll.remove(fd));
             launcher
                 .output

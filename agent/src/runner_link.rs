@@ -15,7 +15,7 @@ use muster_core::{
 use muster_runner::{
     Record, RunnerIdentity, Salvage,
     place::{Left, Remains},
-    procfs, record,
+    procfs,
     wire::{Command, RefusalKind, Reply, Status},
 };
 use muster_runtime::{chain::chain, clock::Clock};

@@ -259,7 +259,10 @@ fn a_runner_that_did_not_obey_is_told_once() {
 #[test]
 fn a_pattern_that_is_not_searched_for_is_told_once_and_ends_nothing() {
     for (fault, why) in [
-        (StepPatternFault::TooSlow, "took more than 20 ms on too many lines"),
+        (
+            StepPatternFault::TooSlow,
+            "took more than 20 ms on too many lines",
+        ),
         (StepPatternFault::TooLarge, "larger than a pattern may be"),
     ] {
         let mut bench = Bench::new(&["a", "b"]);

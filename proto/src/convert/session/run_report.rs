@@ -8,8 +8,8 @@ use muster_core::{
     nccl::stack::Stack,
     run::{
         CheckpointReport, Disobedience, DueTo, Endpoint, Key, LaneReport, Leftover, NestedWorld,
-        RankException, StepPatternFault,
-        RankReport, RunId, RunPhase, RunReport, StepsShown, WorldReport,
+        RankException, RankReport, RunId, RunPhase, RunReport, StepPatternFault, StepsShown,
+        WorldReport,
     },
     time::Timestamp,
 };

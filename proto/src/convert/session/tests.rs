@@ -18,8 +18,8 @@ use muster_core::{
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Disobedience, DueTo, Endpoint, Key,
         LaneReport, LauncherReport, LauncherState, Leftover, NestedWorld, Program, RankException,
-        RankReport, StepPatternFault,
-        RunId, RunPhase, RunReport, Seated, Start, StepsShown, Target, WorldReport,
+        RankReport, RunId, RunPhase, RunReport, Seated, Start, StepPatternFault, StepsShown,
+        Target, WorldReport,
     },
     spec::{Framework, Launch},
 };

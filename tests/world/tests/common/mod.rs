@@ -5,7 +5,7 @@ use std::{ops::Range, time::Instant};
 use muster_world::{Options, Size, Story, log, shrink};
 
 /// A history that breaks a rule is made smaller, told, and written to a file.
-pub fn no_seed_breaks_a_rule(size: Size, seeds: Range<u64>) {
+pub(crate) fn no_seed_breaks_a_rule(size: Size, seeds: Range<u64>) {
     let options = Options {
         size,
         ..Options::default()

@@ -233,18 +233,21 @@ fn generations_go_up(before: &JobRecord, job: &JobRecord) -> Broken {
             ),
         ));
     }
+    // Of a member whose workers are dead the boot, GPUs and addresses may be forgotten.
+    let is_member = |old: &Member, new: &Member, dead: bool| {
+        let number = |of: &Member| of.seats.iter().map(|seat| seat.number).collect::<Vec<_>>();
+        old == new || dead && (&old.node, number(old)) == (&new.node, number(new))
+    };
+    let same_members = |old: &GenerationRecord, new: &GenerationRecord| {
+        let mut pairs = old.members.iter().zip(new.members.iter());
+        old.members.len() == new.members.len()
+            && pairs.all(|(old, other)| is_member(old, other, new.dead.contains(&other.node)))
+    };
     let same = |old: &GenerationRecord, new: &GenerationRecord| {
-        (
-            &old.members,
-            &old.rendezvous,
-            &old.store_host,
-            old.restart_count,
-        ) == (
-            &new.members,
-            &new.rendezvous,
-            &new.store_host,
-            new.restart_count,
-        ) && new.started >= old.started
+        same_members(old, new)
+            && (&old.rendezvous, &old.store_host, old.restart_count)
+                == (&new.rendezvous, &new.store_host, new.restart_count)
+            && new.started >= old.started
             && (old.store.is_none() || old.store == new.store)
             && new.dead.is_superset(&old.dead)
             && (old.stopping.is_none() || new.stopping.is_some())

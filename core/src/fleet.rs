@@ -162,6 +162,7 @@ mod rules;
 mod scratch;
 mod settle;
 mod settle_order;
+pub mod shortage;
 mod start;
 pub mod store_clients;
 mod suspend;

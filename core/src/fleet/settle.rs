@@ -118,6 +118,7 @@ impl JobTurn<'_> {
         self.notice_worlds();
         self.close();
         self.describe();
+        self.tell_shortage();
         self.keep_ends();
         let before = self.job.retiring.len();
         self.job.keep_proven_as_history();

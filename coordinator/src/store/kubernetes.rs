@@ -38,7 +38,7 @@ use muster_core::{
     id::{NodeName, Term},
     node_report::NodeReport,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use self::{client::Client, lease::Sure, records::Records, reports::Reports};
@@ -69,6 +69,7 @@ pub struct Candidate {
     /// It must stay above `store`: fields are dropped in order. The drop of `store` waits for the
     /// thread, and the drop of this field ends the thread's wait for the Lease.
     leads: oneshot::Receiver<()>,
+    may_lead: watch::Receiver<bool>,
     store: KubernetesStore,
 }
 
@@ -97,6 +98,7 @@ impl Candidate {
         let (sure, reports) = (Sure::default(), Arc::new(Reports::default()));
         let (asks, asked) = mpsc::channel(ASKED);
         let (leading, leads) = oneshot::channel();
+        let (may, may_lead) = watch::channel(false);
         let (made, is_made) = blocking::channel();
         let thread = thread::Builder::new().name("store".into()).spawn({
             let (configuration, reports, sure) =
@@ -127,6 +129,7 @@ impl Candidate {
                         identity,
                         times,
                         sure,
+                        may,
                     };
                     serve(client, elector, &reports, leading, asked).await;
                 });
@@ -142,7 +145,16 @@ impl Candidate {
             reports,
             thread: Some(thread),
         };
-        Ok(Self { leads, store })
+        Ok(Self {
+            leads,
+            may_lead,
+            store,
+        })
+    }
+
+    /// Whether it could take the Lease if that were free: it has the right to it.
+    pub fn may_lead(&self) -> watch::Receiver<bool> {
+        self.may_lead.clone()
     }
 
     /// Waits until this process may decide.

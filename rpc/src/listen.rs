@@ -53,7 +53,7 @@ const ACCEPTED: usize = 16;
 
 /// Pause after an error of accept(2) that concerns more than one connection, such as too many open
 /// files.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {

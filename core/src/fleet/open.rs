@@ -104,7 +104,14 @@ impl JobTurn<'_> {
         // long texts are cut.
         let waits = waits.map(|why| format!("{why}; ")).unwrap_or_default();
         let message = format!("{waits}{shortfall}");
-        self.live.shortage = cause.or_else(|| Some(Shortage::of_nodes(shortfall)));
+        self.live.shortage = cause.or_else(|| {
+            // Nothing is wrong with pods of which nobody has heard yet.
+            let no_pods = self.job.spec.template.is_some() && shortfall.excluded.is_empty();
+            Some(match no_pods {
+                true => Shortage::PodsStarting,
+                false => shortfall.shortage(),
+            })
+        });
         if self.job.reason != Reason::BelowMinimum {
             self.warn("BelowMinimum", message.clone());
             self.live.shortage_told = self.live.shortage;

@@ -6,10 +6,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use crate::fleet::{
-    placement::{Exclusion, Shortfall},
-    worker_pod::PodWait,
-};
+use crate::fleet::worker_pod::PodWait;
 
 /// The cause of a shortage of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,25 +109,10 @@ impl Shortage {
             _ => Self::PodEnded,
         }
     }
-
-    /// Why nodes that are there do not take the job: what holds for most of them.
-    pub(crate) fn of_nodes(shortfall: &Shortfall) -> Self {
-        let words = shortfall.excluded.values().map(|why| match why {
-            Exclusion::Unheard | Exclusion::Suspect | Exclusion::Lost => Self::NodesSilent,
-            Exclusion::Cordoned => Self::NodesCordoned,
-            Exclusion::Halted => Self::StoreBehind,
-            Exclusion::Avoided(_) => Self::NodesExcluded,
-            Exclusion::Occupied => Self::NodesOccupied,
-            Exclusion::Gpus { .. } => Self::TooFewGpus,
-            Exclusion::Mixed(_) => Self::MixedNodes,
-            Exclusion::OneMember => Self::AgentTooOld,
-        });
-        most(words.map(|word| (word, 1))).unwrap_or(Self::NoNodes)
-    }
 }
 
 /// What holds for most. The first in the list of words decides a tie, so that it does not change to and fro.
-fn most(all: impl Iterator<Item = (Shortage, u32)>) -> Option<Shortage> {
+pub(crate) fn most(all: impl Iterator<Item = (Shortage, u32)>) -> Option<Shortage> {
     let mut counts: BTreeMap<Shortage, u32> = BTreeMap::new();
     for (word, count) in all {
         *counts.entry(word).or_default() += count;
@@ -251,23 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn most_nodes_decide_why_they_do_not_take_a_job() {
-        let shortfall = |all: &[Exclusion]| Shortfall {
-            need: 2,
-            have: 0,
-            counts: "nodes",
-            excluded: (0..)
-                .zip(all)
-                .map(|(at, why): (u32, _)| (format!("n{at}").as_str().into(), why.clone()))
-                .collect(),
-        };
-        let word = |all: &[Exclusion]| Shortage::of_nodes(&shortfall(all));
-        assert_eq!(word(&[]), Shortage::NoNodes);
-        let silent = [Exclusion::Lost, Exclusion::Cordoned, Exclusion::Suspect];
-        assert_eq!(word(&silent), Shortage::NodesSilent);
-        assert_eq!(word(&silent[1..2]), Shortage::NodesCordoned);
-        // A tie is decided the same way each time.
-        let two = [Exclusion::Occupied, Exclusion::Cordoned];
-        assert_eq!(word(&two), Shortage::NodesCordoned);
+    fn a_tie_is_decided_the_same_way_each_time() {
+        use Shortage::{NodesCordoned, NodesOccupied, NodesSilent};
+        let word = |all: &[(Shortage, u32)]| most(all.iter().copied());
+        assert_eq!(word(&[]), None);
+        let two = [(NodesOccupied, 1), (NodesCordoned, 1)];
+        assert_eq!(word(&two), Some(NodesCordoned));
+        let three = [(NodesSilent, 1), (NodesOccupied, 1), (NodesOccupied, 1)];
+        assert_eq!(word(&three), Some(NodesOccupied));
     }
 }

@@ -181,8 +181,9 @@ async fn privileges(server: &Server, uid: &str) {
         spec[field] = value;
         spec
     };
-    for (spec, says) in [
-        (with("hostPID", json!(true)), label),
+    let cases = [
+        // No template may have it, either.
+        (with("hostPID", json!(true)), ""),
         (with("hostIPC", json!(true)), label),
         (with("hostNetwork", json!(true)), label),
         (with("volumes", host_path.clone()), label),
@@ -214,8 +215,15 @@ async fn privileges(server: &Server, uid: &str) {
             with("priorityClassName", json!("system-node-critical")),
             "priority of the system",
         ),
-    ] {
-        let pod = owned("Pod", "x", "one", uid, &spec);
+    ];
+    for (number, (spec, says)) in (0..).zip(cases) {
+        // The template asks for it, so that the namespace alone forbids it; or it does not, where that is the rule.
+        let name = format!("asks-{number}");
+        let asking = match says == label {
+            true => server.job("team-a", &name, &spec).await,
+            false => uid.to_owned(),
+        };
+        let pod = owned("Pod", "x", "one", &asking, &spec);
         server.is_denied(Method::POST, PODS, &pod, says).await;
     }
     // Where privileged pods may be, those are that the template asks for.

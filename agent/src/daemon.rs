@@ -24,7 +24,7 @@ use crate::{
     boot::Boot,
     config::Config,
     host::{LocalHost, NoHost, PodHost, RunnerHost},
-    ledger_file, lock,
+    in_session, ledger_file, lock,
     logs::Logs,
     probe::Facts,
     proof::Proof,
@@ -98,6 +98,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         shutdown.clone(),
     );
     tasks.spawn(Essential, "supervisor", supervisor.run());
+    let noted = in_session::follow(config.state_dir.clone(), session.in_session());
+    tasks.spawn(Ordinary, "in-session", noted);
     tasks.spawn(Essential, "session", session.run());
     if let Some(Proof::Certificate(path)) = &config.identity {
         let (path, coordinator) = (path.clone(), config.coordinator.clone());

@@ -29,6 +29,7 @@ pub mod config;
 pub mod daemon;
 mod hold;
 mod host;
+pub mod in_session;
 pub mod join;
 mod keep;
 mod last_words;

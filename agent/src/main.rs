@@ -6,6 +6,7 @@ use clap::Parser;
 use muster_agent::{
     config::{Config, Flags},
     daemon,
+    in_session::Ready,
     join::Join,
 };
 use muster_rpc::peer;
@@ -15,6 +16,9 @@ use tracing::error;
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("join") {
         return Join::parse().run();
+    }
+    if std::env::args().nth(1).as_deref() == Some("ready") {
+        return Ready::parse().run();
     }
     let flags = Flags::parse();
     if let Err(e) = telemetry::start(flags.log_format, &flags.log_filter) {

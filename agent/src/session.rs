@@ -41,7 +41,7 @@ use muster_runtime::{
     ticker::ticker,
 };
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -70,6 +70,8 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest pause of an agent that needs an upgrade, its own or the coordinator's. Nobody
 /// upgrades within seconds.
 const UPGRADE_CAP: Duration = Duration::from_secs(60);
+/// How often the log says why there is still no session. Whoever looks at it sees one such line.
+const TOLD_AGAIN: Duration = Duration::from_secs(60);
 /// How many messages may wait for the network. There are a few reports and heartbeats, and each
 /// replaces the previous one of its kind.
 const CONTROL_MAX: usize = 16;
@@ -98,6 +100,7 @@ pub(crate) struct Session {
     skew: Skew,
     /// Passes on what the coordinator says of its authorities.
     authorities: AuthorityNews,
+    in_session: watch::Sender<bool>,
 }
 
 /// Why a session ended.
@@ -164,7 +167,13 @@ impl Session {
             incarnation: entropy(),
             skew: Skew::default(),
             authorities,
+            in_session: watch::Sender::new(false),
         }
+    }
+
+    /// Whether there is a session now.
+    pub(crate) fn in_session(&self) -> watch::Receiver<bool> {
+        self.in_session.subscribe()
     }
 
     /// Holds one session after another until the shutdown.
@@ -174,7 +183,7 @@ impl Session {
         }
         self.facts.first_look().await;
         let (mut backoff, mut upgrade) = (Backoff::default(), Backoff::new(UPGRADE_CAP, USEFUL));
-        let mut told = String::new();
+        let mut told = (String::new(), Instant::now());
         loop {
             let shutdown = self.shutdown.clone();
             let started = Instant::now();
@@ -192,13 +201,13 @@ impl Session {
             };
             let pause = patience.after(started.elapsed(), entropy());
             let why = chain(&end);
-            // A coordinator that is away for an hour gives one line in the log, not a thousand.
-            if why == told {
+            // A coordinator that is away for an hour gives some lines in the log, not a thousand.
+            if why == told.0 && told.1.elapsed() < TOLD_AGAIN {
                 debug!(?pause, "{why}")
             } else {
-                warn!(?pause, "{why}; workers go on, trying again")
+                warn!(?pause, "{why}; workers go on, trying again");
+                told = (why, Instant::now());
             }
-            told = why;
             if shutdown
                 .run_until_cancelled(tokio::time::sleep(pause))
                 .await
@@ -213,6 +222,7 @@ impl Session {
         match self.open().await {
             Ok((wire, incoming, news)) => {
                 let end = self.exchange(wire, incoming, news).await;
+                self.in_session.send_replace(false);
                 self.logs.cancel_all();
                 end
             }
@@ -336,6 +346,7 @@ impl Session {
             epoch: welcome.epoch,
         })
         .await;
+        self.in_session.send_replace(true);
         let mut heartbeat = ticker(welcome.heartbeat);
         let mut usage = self.facts.usage();
         // The next look comes soon enough. Ten thousand agents must not all send theirs when the

@@ -90,12 +90,12 @@ fn run() -> anyhow::Result<()> {
             let configuration = kubernetes::configuration().await?;
             let process = pod_name.as_deref().unwrap_or("muster-coordinator");
             let candidate = Candidate::start(&configuration, process, LeaseTimes::of(lease))?;
-            let Some(store) = standby::wait(address, candidate).await? else {
+            leader = pod_name.map(|pod| Leader::of(&configuration, pod)).transpose()?;
+            let Some(store) = standby::wait(address, candidate, leader.as_ref()).await? else {
                 return Ok(());
             };
             leading = Some(store);
             shared = Some(SharedTrust::fetch(&configuration, state_dir.clone()).await?);
-            leader = pod_name.map(|pod| Leader::of(&configuration, pod)).transpose()?;
         }
         if site.is_some() && !server_names.is_empty() {
             info!("--server-names is not used: the names are those in the certificate of --tls-cert-file");

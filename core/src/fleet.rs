@@ -20,6 +20,7 @@
 //! | `worker_pod` | a pod that holds one job's place |
 //! | `event` | something that happened, told to people |
 //! | `tombstone` | what is remembered of a deleted job |
+//! | `shortage` | what a job with too few nodes lacks, as one word |
 //! | `live` | what is known of a job and not stored |
 //! | `input` | what a turn takes in |
 //! | **Questions** | what records and reports say. None of them changes a job |
@@ -168,6 +169,7 @@ mod scratch;
 mod settle;
 mod settle_order;
 mod shares;
+pub mod shortage;
 mod start;
 mod step_pattern;
 pub mod store_clients;

@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeSet,
-    io,
+    fmt, io,
     net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
@@ -25,7 +25,7 @@ use muster_proto::{
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
+    net::{TcpStream, lookup_host},
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsConnector;
@@ -44,6 +44,9 @@ use crate::{
 /// A coordinator that runs answers a connection attempt at once. Behind a dead route an attempt
 /// would keep a user waiting for minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the name service may take. It is less than a connection may take, so that the error says which of
+/// the two did not answer.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(4);
 /// The first and the longest pause between checks whether the other end has accepted the
 /// connection. A coordinator accepts within microseconds, unless thousands of agents call at once.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
@@ -205,6 +208,24 @@ impl Clients {
 trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
+/// The addresses of a host. A name service that is silent would use up the time for the whole connection, and
+/// nobody would know why there is none.
+async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let looked_up = timeout(RESOLVE_TIMEOUT, lookup_host((host, port))).await;
+    let unknown = |kind, why: &dyn fmt::Display| {
+        let why = format!("the name service does not say where {host} is: {why}");
+        io::Error::new(kind, why)
+    };
+    match looked_up {
+        Ok(Ok(addresses)) => Ok(addresses.collect()),
+        Ok(Err(why)) => Err(unknown(why.kind(), &why)),
+        Err(_) => {
+            let why = format!("no answer within {} s", RESOLVE_TIMEOUT.as_secs());
+            Err(unknown(io::ErrorKind::TimedOut, &why))
+        }
+    }
+}
+
 /// Makes the connections of a [`Channel`].
 #[derive(Clone, Debug, Default)]
 struct Dialer {
@@ -232,7 +253,8 @@ impl Dialer {
     async fn connect(&self, uri: &Uri) -> io::Result<Box<dyn Wire>> {
         let tls = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        let stream = TcpStream::connect((bare_host(uri), port)).await?;
+        let addresses = resolve(bare_host(uri), port).await?;
+        let stream = TcpStream::connect(&addresses[..]).await?;
         stream.set_nodelay(true)?;
         if tls {
             return self.authenticate(stream, bare_host(uri)).await;

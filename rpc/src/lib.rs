@@ -10,6 +10,7 @@
 //! | `dial` | calling it: timeouts, keep-alive, the clients of its services |
 //! | `unix` | calling another server on this machine by its Unix socket |
 //! | `listen` | its port: which addresses, how many connections, who is served |
+//! | `lead_on` | a port whose callers are led on to another process |
 //! | `handshake` | TLS handshakes of callers, so many at a time |
 //! | `connection` | one accepted connection |
 //! | `gate` | asks the listener's owner about every call |
@@ -36,6 +37,7 @@ pub mod gate;
 pub mod guests;
 mod handshake;
 pub mod identity;
+pub mod lead_on;
 pub mod listen;
 pub mod peer;
 pub mod pem_files;

@@ -8,7 +8,6 @@
 //! serve them. With TLS everybody is heard, and certificates say who they are.
 
 use std::{
-    convert::Infallible,
     io,
     net::{SocketAddr, TcpListener as StdListener},
     sync::Arc,
@@ -55,7 +54,7 @@ const ACCEPTED: usize = 16;
 
 /// Pause after an error of accept(2) that concerns more than one connection, such as too many open
 /// files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -106,18 +105,6 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ServerError(#[from] tonic::transport::Error);
-
-/// Holds a port open, and closes every connection at once. So others see that this process lives, and
-/// nobody is served. Ends only with an error of the port itself.
-pub async fn turn_away(address: SocketAddr) -> io::Result<Infallible> {
-    let port = TcpListener::bind(address).await?;
-    loop {
-        // An error concerns only that caller, or passes.
-        if port.accept().await.is_err() {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-        }
-    }
-}
 
 /// An open port. Callers wait in the kernel until it serves.
 #[derive(Debug)]

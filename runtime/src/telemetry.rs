@@ -12,8 +12,9 @@ pub enum LogFormat {
     Json,
 }
 
-/// The log filter if none is given.
-pub const DEFAULT_FILTER: &str = "info";
+/// The log filter if none is given. The client of the API server logs an error for each request that fails,
+/// at least one a second while that is away. What failed is told by whoever asked, once.
+pub const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {

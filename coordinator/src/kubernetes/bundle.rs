@@ -4,6 +4,10 @@
 use std::time::Duration;
 
 use kube::Config;
+use muster_core::{
+    id::JobUid,
+    spec::{API_VERSION, KIND},
+};
 use muster_runtime::backoff::{Backoff, USEFUL, entropy};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -61,7 +65,7 @@ impl Bundle {
                 sleep(LOOK).await;
                 continue;
             }
-            match publish(&self.server, &self.namespace, &now).await {
+            match publish(&self.server, &self.namespace, &now, &Vec::new()).await {
                 Ok(()) => {
                     let is_new = published.as_ref().is_none_or(|(text, _)| *text != now);
                     if told || is_new {
@@ -85,17 +89,24 @@ impl Bundle {
     }
 }
 
+/// The MusterJob objects for which a namespace has the authorities, each by its uid and its name. When the last is
+/// gone, the cluster deletes the ConfigMap.
+pub(super) type Owners = Vec<(JobUid, String)>;
+
 /// Writes the authorities to a namespace, by server-side apply, which makes or changes the object and
 /// asks for no version of it.
 pub(super) async fn publish(
     server: &Server,
     namespace: &str,
     authorities: &str,
+    owners: &Owners,
 ) -> Result<(), Unanswered> {
+    let owner = |(uid, name): &(JobUid, String)| json!({ "apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": uid.as_str() });
+    let owners: Vec<Value> = owners.iter().map(owner).collect();
     let object = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": { "name": NAME },
+        "metadata": { "name": NAME, "ownerReferences": owners },
         "data": { KEY: authorities },
     });
     let path = format!(

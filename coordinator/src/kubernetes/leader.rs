@@ -1,7 +1,7 @@
 //! The label of the pod whose coordinator decides, by which the Service finds it. All pods are ready;
-//! one that stands by would only turn callers away.
+//! one that stands by leads callers on to that one.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use kube::Config;
 use serde::Deserialize;
@@ -41,6 +41,15 @@ struct Pods {
 #[derive(Deserialize)]
 struct Pod {
     metadata: Meta,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    #[serde(rename = "podIP")]
+    pod_ip: Option<IpAddr>,
 }
 
 #[derive(Deserialize)]
@@ -88,9 +97,22 @@ impl Leader {
         }
     }
 
-    async fn mark(&self) -> Result<(), Unanswered> {
+    async fn labelled(&self) -> Result<Pods, Unanswered> {
         let path = format!("{}?labelSelector={LABEL_QUERY}", self.folder());
-        let pods: Pods = self.server.get(&path).await?;
+        self.server.get(&path).await
+    }
+
+    /// Where the pod is whose coordinator decides. `None`: nobody decides, or it is not known. A pod that has
+    /// the label itself, from before, names no other, or two of them could send callers to and fro.
+    pub(crate) async fn other_address(&self) -> Result<Option<IpAddr>, Unanswered> {
+        match &self.labelled().await?.items[..] {
+            [pod] if pod.metadata.name != self.pod => Ok(pod.status.pod_ip),
+            _ => Ok(None),
+        }
+    }
+
+    async fn mark(&self) -> Result<(), Unanswered> {
+        let pods = self.labelled().await?;
         let is_ours = |pod: &Pod| pod.metadata.name == self.pod;
         for other in pods.items.iter().filter(|pod| !is_ours(pod)) {
             match self.label(&other.metadata.name, None).await {

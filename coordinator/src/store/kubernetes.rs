@@ -40,7 +40,7 @@ use muster_core::{
     id::{NodeName, Term},
     node_report::NodeReport,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use self::{client::Client, lease::Sure, parts::Parts, records::Records, reports::Reports};
@@ -72,6 +72,7 @@ pub struct Candidate {
     /// It must stay above `store`: fields are dropped in order. The drop of `store` waits for the
     /// thread, and the drop of this field ends the thread's wait for the Lease.
     leads: oneshot::Receiver<()>,
+    may_lead: watch::Receiver<bool>,
     store: KubernetesStore,
 }
 
@@ -100,6 +101,7 @@ impl Candidate {
         let (sure, reports) = (Sure::default(), Arc::new(Reports::default()));
         let (asks, asked) = mpsc::channel(ASKED);
         let (leading, leads) = oneshot::channel();
+        let (may, may_lead) = watch::channel(false);
         let (made, is_made) = blocking::channel();
         let thread = thread::Builder::new().name("store".into()).spawn({
             let (configuration, reports, sure) =
@@ -131,6 +133,7 @@ impl Candidate {
                         identity,
                         times,
                         sure,
+                        may,
                     };
                     serve(client, elector, &reports, leading, asked).await;
                 });
@@ -146,7 +149,16 @@ impl Candidate {
             reports,
             thread: Some(thread),
         };
-        Ok(Self { leads, store })
+        Ok(Self {
+            leads,
+            may_lead,
+            store,
+        })
+    }
+
+    /// Whether it could take the Lease if that were free: it has the right to it.
+    pub fn may_lead(&self) -> watch::Receiver<bool> {
+        self.may_lead.clone()
     }
 
     /// Waits until this process may decide.

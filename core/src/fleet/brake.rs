@@ -14,10 +14,12 @@
 //!
 //! While it is on, the worker pods that are silent are not replaced either (`pod_plan`).
 //!
-//! When so many of these nodes are back, or deleted by an operator, that the brake would not go on
-//! again, the others get [`Policy::listen`] to come back as well. Then it goes off. It also goes off
-//! when no node has become Lost for [`Policy::mass_loss_hold`]. A silence of that length is no passing
-//! disturbance.
+//! When these nodes are back, or deleted by an operator, but for a fifth of the fleet or a single host, the
+//! others get [`Policy::listen`] to come back as well. Then it goes off. In a small fleet more than a fifth may
+//! be silent when the brake would not go on again. That shows that the outage ends, and not that the silent
+//! hosts are dead: agents find their coordinator at different times. So those get a whole
+//! [`Policy::mass_loss_window`]. It also goes off when no node has become Lost for
+//! [`Policy::mass_loss_hold`]. A silence of that length is no passing disturbance.
 
 use std::collections::BTreeMap;
 
@@ -122,14 +124,21 @@ pub(crate) fn decide(
         true => silent_nodes >= policy.mass_loss_min,
         false => silent >= policy.mass_loss_min,
     };
-    let many = enough && silent * 100 > policy.mass_loss_percent * of;
+    let more_than_a_part = silent * 100 > policy.mass_loss_percent * of;
+    let many = enough && more_than_a_part;
+    let listens = match silent > 1 && more_than_a_part {
+        true => policy.mass_loss_window,
+        false => policy.listen_for(nodes.len()),
+    };
     let next = match brake {
         None if !many => return None,
         Some(brake) if !many => Brake {
             last_loss,
-            enough_back: brake
-                .enough_back
-                .or(Some(now + policy.listen_for(nodes.len()))),
+            // The more are back, the sooner.
+            enough_back: Some(match brake.enough_back {
+                Some(at) => at.min(now + listens),
+                None => now + listens,
+            }),
             ..brake.clone()
         },
         _ => Brake {
@@ -282,6 +291,18 @@ mod tests {
         assert_eq!(names, ["n5", "n6"]);
     }
 
+    /// Seen on a cluster of three nodes: their agents found the new leader one by one, 41 s apart.
+    #[test]
+    fn one_of_three_that_is_back_does_not_say_that_the_others_are_dead() {
+        let policy = Policy::default();
+        let later = |s| NOW + Duration::from_secs(s);
+        let all = decide(None, &fleet(0, &[1, 1, 1], 0), &policy, NOW);
+        let one_back = fleet(1, &[1, 1], 0);
+        let waits = decide(all.as_ref(), &one_back, &policy, later(20));
+        assert!(decide(waits.as_ref(), &one_back, &policy, later(62)).is_some());
+        assert!(decide(waits.as_ref(), &one_back, &policy, later(80)).is_none());
+    }
+
     #[test]
     fn it_holds_until_enough_are_back_or_it_has_become_the_state_of_things() {
         let policy = Policy::default();
@@ -300,8 +321,12 @@ mod tests {
         let two_lost = fleet(6, &[1, 1], 0);
         let waits = decide(brake.as_ref(), &two_lost, &policy, later(120));
         assert!(waits.is_some(), "one came back, and the others may");
-        assert!(decide(waits.as_ref(), &two_lost, &policy, later(129)).is_some());
-        assert!(decide(waits.as_ref(), &two_lost, &policy, later(131)).is_none());
+        assert!(decide(waits.as_ref(), &two_lost, &policy, later(179)).is_some());
+        assert!(decide(waits.as_ref(), &two_lost, &policy, later(180)).is_none());
+        let one_lost = fleet(7, &[1], 0);
+        let waits = decide(waits.as_ref(), &one_lost, &policy, later(130));
+        assert!(decide(waits.as_ref(), &one_lost, &policy, later(139)).is_some());
+        assert!(decide(waits.as_ref(), &one_lost, &policy, later(141)).is_none());
         let again = decide(
             waits.as_ref(),
             &fleet(5, &[1, 1, 1], 0),

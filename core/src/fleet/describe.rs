@@ -6,6 +6,9 @@ use crate::{
         job::{GenerationRecord, JobRecord, Phase, Reason},
         job_turn::JobTurn,
         live::LeftAsItIs,
+        node_record::Cordon,
+        registry::Node,
+        shortage::Shortage,
         unhealthy,
     },
     id::NodeName,
@@ -34,6 +37,62 @@ impl JobTurn<'_> {
             self.while_forming(generation)
         };
         self.job.say(phase, reason, message);
+    }
+
+    /// Tells why the job has too few nodes, when that becomes known and when it changes. What it is to begin
+    /// with is in the event that it waits.
+    pub(crate) fn tell_shortage(&mut self) {
+        match self.job.reason {
+            Reason::BelowMinimum if self.job.phase == Phase::Pending => {}
+            Reason::BelowReplicas => self.live.shortage = self.why_fewer().map(|(cause, _)| cause),
+            _ => {
+                (self.live.shortage, self.live.shortage_told) = (None, None);
+                return;
+            }
+        }
+        let cause = self.live.shortage.filter(|cause| !cause.is_usual());
+        let Some(cause) = cause.filter(|cause| self.live.shortage_told != Some(*cause)) else {
+            return;
+        };
+        self.live.shortage_told = Some(cause);
+        self.warn(&cause.to_string(), self.job.message.clone());
+    }
+
+    /// Why a job that trains has fewer nodes than wanted, if that is known.
+    fn why_fewer(&self) -> Option<(Shortage, String)> {
+        let waits = self.pods.why_waiting(self.job, self.nodes);
+        let cordoned = || {
+            self.cordoned_for_it()
+                .map(|why| (Shortage::NodesCordoned, why))
+        };
+        match waits {
+            Some((cause, why)) if !cause.is_usual() => match cordoned() {
+                Some((_, cordoned)) => Some((cause, format!("{why}; {cordoned}"))),
+                None => Some((cause, why)),
+            },
+            waits => cordoned().or(waits),
+        }
+    }
+
+    /// The nodes that it had, or on which it failed, and that are cordoned now.
+    fn cordoned_for_it(&self) -> Option<String> {
+        let job = &*self.job;
+        let concerns = |node: &&Node| {
+            let cordon = node.record.cordon.as_ref();
+            cordon.is_some_and(|cordon| cordon.jobs.contains(&job.name))
+                || job.nodes_used.contains(&node.record.name)
+        };
+        let mut all = self.nodes.iter().filter_map(|node| {
+            let cordon = node.record.cordon.as_ref()?;
+            concerns(&node).then_some((&node.record.name, cordon))
+        });
+        let (name, cordon) = all.next()?;
+        let others = match all.count() {
+            0 => String::new(),
+            more => format!("; {more} more are cordoned"),
+        };
+        let Cordon { by, reason, .. } = cordon;
+        Some(format!("{name} is cordoned by {by}: {reason}{others}"))
     }
 
     /// What the generation still waits for before it can start.
@@ -100,8 +159,8 @@ impl JobTurn<'_> {
                 .count()
         };
         let waits = || {
-            let waits = self.pods.why_waiting(job, self.nodes);
-            waits.map(|why| format!("; {why}")).unwrap_or_default()
+            let waits = self.why_fewer();
+            waits.map(|(_, why)| format!("; {why}")).unwrap_or_default()
         };
         let apart = || {
             let other = self.other_worlds(generation);

@@ -117,7 +117,7 @@ pub fn status(
         phase: format!("{:?}", record.phase),
         reason: match message {
             Some(_) => QUEUED.to_owned(),
-            None => record.reason.to_string(),
+            None => reason(view),
         },
         message: message.unwrap_or_else(|| record.message.clone()),
         conditions,
@@ -181,9 +181,17 @@ fn condition(kind: &'static str, holds: bool, reason: &str, message: String) -> 
     }
 }
 
+/// Why the job is in its phase. What a job with too few nodes lacks says more than that it has too few.
+fn reason(view: &JobView) -> String {
+    match view.shortage {
+        Some(shortage) => shortage.to_string(),
+        None => view.record.reason.to_string(),
+    }
+}
+
 fn conditions_of(view: &JobView, is_queued: bool) -> Vec<Condition> {
     let record = &view.record;
-    let reason = record.reason.to_string();
+    let reason = reason(view);
     let all = [
         ("Running", record.phase == Phase::Running),
         ("Degraded", is_degraded(view)),
@@ -280,6 +288,7 @@ mod tests {
             steps: StepsView::default(),
             saved_at: None,
             nodes_running: 0,
+            shortage: None,
             pods_unneeded: Default::default(),
             store_address: None,
             store_open: Default::default(),

@@ -402,9 +402,15 @@ impl JobTurn<'_> {
         if silent == 0 || silent >= shared.silent_most {
             return None;
         }
-        let until = shared
-            .until
-            .unwrap_or(self.now + self.policy.listen_for(self.nodes.len()));
+        // While many are silent, those that come back come at different times.
+        let others_come = match self.brake {
+            Some(_) => self.policy.mass_loss_window,
+            None => self.policy.listen_for(self.nodes.len()),
+        };
+        let until = shared.until.unwrap_or(self.now + others_come);
+        // When so many are back that the brake goes off sooner, those of this job have had their time, too.
+        let brake_off = self.brake.and_then(|brake| brake.enough_back);
+        let until = brake_off.map_or(until, |off| off.min(until));
         (self.now < until).then_some(Judgement::SomeAreBack(until))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::{id::NodeName, time::Timestamp};
+use crate::{fleet::shortage::Shortage, id::NodeName, time::Timestamp};
 
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -23,6 +23,10 @@ pub(crate) struct Live {
     pub cannot_shrink: Option<String>,
     /// The rank that has ended well, because of which the job keeps its size to the end.
     pub ends: Option<String>,
+    /// Why the job has too few nodes. `None`: it has enough, or nothing is known.
+    pub shortage: Option<Shortage>,
+    /// What was last told of it, since the job has too few.
+    pub shortage_told: Option<Shortage>,
     /// More room would have changed nothing when the job was last settled.
     pub has_all_it_wants: bool,
 }

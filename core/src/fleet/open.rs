@@ -12,6 +12,7 @@ use crate::{
         members::{Member, Members, size},
         placement::{Placement, Shortfall},
         receipt::{Cause, Incident},
+        shortage::Shortage,
         unhealthy,
     },
     id::Generation,
@@ -99,12 +100,23 @@ impl JobTurn<'_> {
 
     fn wait_for_nodes(&mut self, shortfall: &Shortfall) {
         let waits = self.pods.why_waiting(self.job, self.nodes);
+        let cause = waits.as_ref().map(|(cause, _)| *cause);
+        let waits = waits.map(|(_, why)| why);
         // The reason why pods wait comes first: the nodes that are named after it may be many, and
         // long texts are cut.
         let waits = waits.map(|why| format!("{why}; ")).unwrap_or_default();
         let message = format!("{waits}{shortfall}{}", self.default_gpus_hint());
+        self.live.shortage = cause.or_else(|| {
+            // Nothing is wrong with pods of which nobody has heard yet.
+            let no_pods = self.job.spec.template.is_some() && shortfall.excluded.is_empty();
+            Some(match no_pods {
+                true => Shortage::PodsStarting,
+                false => shortfall.shortage(),
+            })
+        });
         if self.job.reason != Reason::BelowMinimum {
             self.warn("BelowMinimum", message.clone());
+            self.live.shortage_told = self.live.shortage;
         }
         self.job.say(Phase::Pending, Reason::BelowMinimum, message);
         account::waits(self.job, self.now);
@@ -236,6 +248,7 @@ impl JobTurn<'_> {
         }
         let message = format!("{have} of its {coming} pods are ready; the others come");
         let reason = self.job.reason;
+        self.live.shortage = Some(Shortage::PodsStarting);
         self.job.say(Phase::Pending, reason, message);
         account::waits(self.job, self.now);
         self.wake(until);

@@ -9,7 +9,11 @@
 use std::{cmp::Reverse, collections::BTreeMap, fmt};
 
 use crate::{
-    fleet::{members::Member, registry::Liveness},
+    fleet::{
+        members::Member,
+        registry::Liveness,
+        shortage::{self, Shortage},
+    },
     id::NodeName,
     nccl::{
         mixture::Kind,
@@ -207,6 +211,23 @@ impl fmt::Display for Shortfall {
             write!(f, ", and {} more", self.excluded.len() - NAMED)?;
         }
         Ok(())
+    }
+}
+
+impl Shortfall {
+    /// What holds for most of the nodes that do not take the job, as a word.
+    pub(crate) fn shortage(&self) -> Shortage {
+        let words = self.excluded.values().map(|why| match why {
+            Exclusion::Unheard | Exclusion::Suspect | Exclusion::Lost => Shortage::NodesSilent,
+            Exclusion::Cordoned => Shortage::NodesCordoned,
+            Exclusion::Halted => Shortage::StoreBehind,
+            Exclusion::Avoided(_) => Shortage::NodesExcluded,
+            Exclusion::Occupied => Shortage::NodesOccupied,
+            Exclusion::Gpus { .. } => Shortage::TooFewGpus,
+            Exclusion::Mixed(_) => Shortage::MixedNodes,
+            Exclusion::OneMember => Shortage::AgentTooOld,
+        });
+        shortage::most(words.map(|word| (word, 1))).unwrap_or(Shortage::NoNodes)
     }
 }
 

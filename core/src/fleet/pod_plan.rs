@@ -17,6 +17,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     fleet::{
         job::JobRecord,
+        shortage::Shortage,
         view::NodeView,
         worker_pod::{PodStage, WorkerPod},
     },
@@ -334,7 +335,9 @@ fn is_on(pod: &WorkerPod, kind: Host, hosts: &impl Fn(&NodeName) -> Host) -> boo
 }
 
 /// The most frequent reason why pods of the job wait, with the number of pods that it holds up.
-pub fn waits<'a>(pods: impl IntoIterator<Item = &'a WorkerPod>) -> Option<String> {
+pub(crate) fn waits<'a>(
+    pods: impl IntoIterator<Item = &'a WorkerPod>,
+) -> Option<(Shortage, String)> {
     let mut reasons: BTreeMap<&str, (usize, &WorkerPod)> = BTreeMap::new();
     for pod in pods {
         if let Some(wait) = &pod.waits {
@@ -342,16 +345,15 @@ pub fn waits<'a>(pods: impl IntoIterator<Item = &'a WorkerPod>) -> Option<String
         }
     }
     let (reason, (count, pod)) = reasons.into_iter().max_by_key(|(_, (count, _))| *count)?;
-    let message = &pod.waits.as_ref()?.message;
+    let wait = pod.waits.as_ref()?;
+    let message = &wait.message;
     let others = match count {
         1 => String::new(),
         _ => format!(" and {} more", count - 1),
     };
     let colon = if message.is_empty() { "" } else { ": " };
-    Some(format!(
-        "pod {}{others} waits: {reason}{colon}{message}",
-        pod.name
-    ))
+    let sentence = format!("pod {}{others} waits: {reason}{colon}{message}", pod.name);
+    Some((Shortage::of_wait(wait), sentence))
 }
 
 #[cfg(test)]

@@ -119,6 +119,7 @@ impl JobTurn<'_> {
         self.tell_step_pattern();
         self.close();
         self.describe();
+        self.tell_shortage();
         self.keep_ends();
         let before = self.job.retiring.len();
         self.job.keep_proven_as_history();

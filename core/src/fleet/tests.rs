@@ -53,6 +53,7 @@ mod roles;
 mod rollback;
 mod rules;
 mod shared;
+mod shortage;
 mod stops;
 mod suspend;
 mod unhealthy;

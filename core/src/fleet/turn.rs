@@ -231,6 +231,7 @@ impl Fleet {
         let mut view = view::job(self.jobs.get(uid)?, &self.nodes);
         let unneeded = self.pods.unneeded.get(uid);
         view.pods_unneeded = unneeded.cloned().unwrap_or_default();
+        view.shortage = self.live.get(uid).and_then(|live| live.shortage);
         Some(view)
     }
 

@@ -16,6 +16,7 @@ use crate::{
         node_record::NodeRecord,
         pod_gpus,
         registry::{Node, Registry},
+        shortage::Shortage,
         store_clients::{StoreClients, Why},
     },
     health::Finding,
@@ -41,6 +42,8 @@ pub struct JobView {
     /// Members on nodes where all ranks have been started.
     pub nodes_running: u32,
     pub store_address: Option<Endpoint>,
+    /// Why it has too few nodes.
+    pub shortage: Option<Shortage>,
     /// Worker pods, by uid, on which nothing new is placed, because they are about to be deleted.
     pub pods_unneeded: BTreeSet<String>,
     /// Why everyone who reaches the TCPStore may connect to it. `None`: its members only.
@@ -151,6 +154,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         steps: StepsView::default(),
         saved_at: None,
         nodes_running: 0,
+        shortage: None,
         pods_unneeded: BTreeSet::new(),
         store_address: record
             .shown()

@@ -10,6 +10,7 @@ use crate::{
         job::JobRecord,
         pod_plan,
         registry::{Node, Registry},
+        shortage::Shortage,
         worker_pod::{PodStage, WorkerPod, node_of},
     },
     id::{JobUid, NodeName},
@@ -78,10 +79,15 @@ impl WorkerPods {
     }
 
     /// Why this job lacks pods, or why those that it has do not run yet.
-    pub(crate) fn why_waiting(&self, job: &JobRecord, nodes: &Registry) -> Option<String> {
+    pub(crate) fn why_waiting(
+        &self,
+        job: &JobRecord,
+        nodes: &Registry,
+    ) -> Option<(Shortage, String)> {
         job.spec.template.as_ref()?;
         if let Some(why) = self.refused.get(&job.uid) {
-            return Some(format!("its pods cannot be made: {why}"));
+            let sentence = format!("its pods cannot be made: {why}");
+            return Some((Shortage::of_refusal(why), sentence));
         }
         let own: Vec<&WorkerPod> = self.of(job).map(|pod| &**pod).collect();
         pod_plan::waits(own.iter().copied()).or_else(|| agent_not_ready(&own, nodes))
@@ -89,12 +95,13 @@ impl WorkerPods {
 }
 
 /// A pod that runs without its agent being heard, for a sentence.
-fn agent_not_ready(pods: &[&WorkerPod], nodes: &Registry) -> Option<String> {
+fn agent_not_ready(pods: &[&WorkerPod], nodes: &Registry) -> Option<(Shortage, String)> {
     let is_heard = |pod: &WorkerPod| nodes.get(&pod.node()).is_some_and(|node| node.is_ready());
     let mut running = pods.iter().filter(|pod| pod.stage == PodStage::Running);
     let pod = running.find(|pod| !is_heard(pod))?;
-    Some(format!(
+    let sentence = format!(
         "pod {} runs, and its agent is not heard: see `kubectl -n {} logs {} -c muster-agent`; it must reach the coordinator",
         pod.name, pod.namespace, pod.name
-    ))
+    );
+    Some((Shortage::AgentNotHeard, sentence))
 }

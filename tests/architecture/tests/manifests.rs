@@ -520,6 +520,11 @@ fn policies_bind_the_account_that_has_the_rights() {
             );
             let params = &policy["spec"]["paramKind"];
             assert_eq!(params.is_null(), binding["spec"]["paramRef"].is_null());
+            if !params.is_null() {
+                // Without parameters such a binding denies before it asks who it is, so pods of everybody.
+                let selector = &policy["spec"]["matchConstraints"]["objectSelector"];
+                assert!(selector.is_object(), "{name}");
+            }
             for validation in policy["spec"]["validations"]
                 .as_array()
                 .into_iter()

@@ -250,10 +250,12 @@ impl Controller {
     /// Looks which jobs have changed.
     fn look(&mut self) {
         let board = self.board.borrow_and_update();
+        let mut is_new = false;
         for (name, view) in board.since(self.revision) {
             let job = &view.record;
             if job.spec.template.is_some() {
-                self.name_by_uid.insert(job.uid.clone(), name.clone());
+                let known = self.name_by_uid.insert(job.uid.clone(), name.clone());
+                is_new |= known.is_none();
                 self.waiting.insert(name.clone());
             }
         }
@@ -266,6 +268,9 @@ impl Controller {
         }
         self.revision = board.revision();
         drop(board);
+        if is_new || removed {
+            self.model.own(self.name_by_uid.iter());
+        }
         if removed {
             self.forget_idle();
         }

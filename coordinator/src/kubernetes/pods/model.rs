@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use muster_core::id::{JobName, JobUid};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::{sync::Mutex as AsyncMutex, time::Instant};
@@ -26,6 +27,9 @@ const AGAIN: Duration = Duration::from_secs(30);
 /// The same for pods that are there already, and have mounted them. A thousand namespaces cost the
 /// API server two writes a second.
 const AT_REST: Duration = Duration::from_secs(10 * 60);
+/// Jobs that are named as those for which a namespace has the authorities. When all of these are gone, others
+/// are named.
+const OWNERS_MAX: usize = 64;
 /// For so long what was read counts. An upgrade of the agents takes longer.
 const READ: Duration = Duration::from_secs(30);
 
@@ -48,11 +52,13 @@ pub(super) struct Model {
     authorities: Box<dyn Fn() -> String + Send + Sync>,
     /// Whoever wants it while it is read waits for the answer, and does not ask, too.
     read: AsyncMutex<Option<(Site, Instant)>>,
-    /// The authorities that each namespace was given, and when. Here, too, one writes and others wait.
+    /// What each namespace was given, and when. Here, too, one writes and others wait.
     published: Mutex<BTreeMap<String, Published>>,
+    /// By namespace, for which jobs it has the authorities.
+    owners: Mutex<BTreeMap<String, bundle::Owners>>,
 }
 
-type Published = Arc<AsyncMutex<Option<(String, Instant)>>>;
+type Published = Arc<AsyncMutex<Option<(String, bundle::Owners, Instant)>>>;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoSite {
@@ -139,6 +145,7 @@ impl Model {
             authorities,
             read: AsyncMutex::default(),
             published: Mutex::default(),
+            owners: Mutex::default(),
         }
     }
 
@@ -171,17 +178,41 @@ impl Model {
             all.entry(namespace.to_owned()).or_default().clone()
         };
         let mut published = published.lock().await;
-        let is_there = |(text, at): &(String, Instant)| *text == now && at.elapsed() < again;
+        let owners = self.owners_in(namespace);
+        let is_there = |(text, of, at): &(String, bundle::Owners, Instant)| {
+            *text == now && *of == owners && at.elapsed() < again
+        };
         if published.as_ref().is_some_and(is_there) {
             return Ok(());
         }
-        let written = bundle::publish(&self.server, namespace, &now).await;
+        let written = bundle::publish(&self.server, namespace, &now, &owners).await;
         written.map_err(|source| NoSite::Write {
             namespace: namespace.to_owned(),
             source,
         })?;
-        *published = Some((now, Instant::now()));
+        *published = Some((now, owners, Instant::now()));
         Ok(())
+    }
+
+    /// All jobs with pods of their own, as they are known now.
+    pub(super) fn own<'a>(&self, jobs: impl Iterator<Item = (&'a JobUid, &'a JobName)>) {
+        let mut owners: BTreeMap<String, bundle::Owners> = BTreeMap::new();
+        for (uid, job) in jobs {
+            let of_namespace = owners.entry(job.namespace.clone()).or_default();
+            if of_namespace.len() < OWNERS_MAX {
+                of_namespace.push((uid.clone(), job.name.clone()));
+            }
+        }
+        *self.owners.lock().unwrap_or_else(PoisonError::into_inner) = owners;
+    }
+
+    /// None in the namespace of the agents, which need the authorities themselves.
+    fn owners_in(&self, namespace: &str) -> bundle::Owners {
+        if namespace == self.agents.namespace {
+            return Vec::new();
+        }
+        let owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        owners.get(namespace).cloned().unwrap_or_default()
     }
 
     /// Forgets all namespaces but these.

@@ -16,7 +16,7 @@ use std::{
 use jiff::Timestamp as WallTime;
 use muster_runtime::clock::Clock;
 use serde::{Deserialize, Serialize};
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 use tracing::{info, warn};
 
 use super::object::{self, About};
@@ -159,6 +159,8 @@ pub(super) struct Elector {
     pub(super) identity: String,
     pub(super) times: LeaseTimes,
     pub(super) sure: Sure,
+    /// Whether this process has the right to the Lease, as far as the API server has said.
+    pub(super) may: watch::Sender<bool>,
 }
 
 impl Elector {
@@ -174,7 +176,14 @@ impl Elector {
     pub(super) async fn take(&self) {
         let (mut seen, mut told) = (None, String::new());
         loop {
-            match self.try_take(&mut seen).await {
+            let taken = self.try_take(&mut seen).await;
+            match &taken {
+                Ok(_) => drop(self.may.send_replace(true)),
+                Err(Unanswered::Forbidden(_)) => drop(self.may.send_replace(false)),
+                // It may have the right. Nobody knows while the API server is away.
+                Err(_) => {}
+            }
+            match taken {
                 Ok(None) => return,
                 Ok(Some(holder)) => {
                     if told != holder {

@@ -4,7 +4,10 @@
 use super::Evidence;
 use crate::{
     exit::ExitClass,
-    fleet::receipt::{Cause, Charged},
+    fleet::{
+        receipt::{Cause, Charged},
+        worker_pod::is_pod,
+    },
     run::DueTo,
 };
 
@@ -117,6 +120,10 @@ pub(super) fn sentence(primary: &Evidence, evidence: &[Evidence], members: usize
         }
         Evidence::NodeRebooted { node, .. } => format!("{node} was booted anew"),
         Evidence::Unhealthy { node, reason, .. } => format!("{node} is unhealthy: {reason}"),
+        // Nobody need have deleted the node: it goes with its pod, which may have been evicted.
+        Evidence::NodeDeleted { node, .. } if is_pod(node) => {
+            format!("the pod of {node} is gone: it was deleted or evicted")
+        }
         Evidence::NodeDeleted { node, .. } => format!("{node} was deleted by an operator"),
         Evidence::Fenced { node, .. } => format!(
             "{node} and the coordinator heard nothing of each other, so its workers stopped (fenceAfter)"

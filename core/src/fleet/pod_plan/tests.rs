@@ -310,12 +310,12 @@ fn people_are_told_what_most_pods_wait_for() {
     };
     assert_eq!(waits(&[pod("x")]), None);
     assert_eq!(
-        waits(std::slice::from_ref(&pulling)).unwrap(),
+        waits(std::slice::from_ref(&pulling)).unwrap().1,
         "pod a waits: ErrImagePull"
     );
     let pods = [pulling, unschedulable("b"), unschedulable("c")];
     assert_eq!(
-        waits(&pods).unwrap(),
+        waits(&pods).unwrap().1,
         "pod b and 1 more waits: Unschedulable: no GPUs"
     );
 }

@@ -183,9 +183,10 @@ fn a_standstill_is_not_taken_from_those_who_may_come_back() {
     }
     bench.pass(10 * SECOND);
     bench.connect("a");
+    bench.connect("b");
     bench.pass(9 * SECOND);
     let is_lost_with_many = |bench: &Bench| {
-        let view = bench.fleet.node_view(&"b".into()).unwrap();
+        let view = bench.fleet.node_view(&"c".into()).unwrap();
         view.mass_loss
     };
     assert!(is_lost_with_many(&bench));

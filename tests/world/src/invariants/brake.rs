@@ -20,6 +20,8 @@ pub(crate) struct Silences {
     on: bool,
     /// When the number of silent nodes fell below the minimum, if the brake is still on.
     enough_back: Option<Timestamp>,
+    /// The same for all nodes but one.
+    all_but_one_back: Option<Timestamp>,
     /// The last decision. If it is long ago, the coordinator may have stood still, and then those who
     /// may still come back have more time.
     decided: Timestamp,
@@ -70,13 +72,21 @@ impl Silences {
 
     /// Notes whether enough nodes are back, and says whether the brake is on for too long after that.
     fn is_kept_on(&mut self, policy: &Policy, now: Timestamp) -> bool {
-        let few = self.on && self.silent.len() < policy.mass_loss_min as usize;
         let stood = now.since(self.decided) > policy.tick * 4;
-        let since = few.then(|| self.enough_back.filter(|_| !stood).unwrap_or(now));
-        (self.enough_back, self.decided) = (since, now);
+        let noted = |is_so: bool, before: Option<Timestamp>| {
+            is_so.then(|| before.filter(|_| !stood).unwrap_or(now))
+        };
+        let silent = self.silent.len();
+        let few = self.on && silent < policy.mass_loss_min as usize;
+        self.enough_back = noted(few, self.enough_back);
+        self.all_but_one_back = noted(self.on && silent <= 1, self.all_but_one_back);
+        self.decided = now;
         // It listens a little longer in a large fleet.
-        let until = |since| since + policy.listen + Duration::from_secs(1);
-        since.is_some_and(|since| now >= until(since))
+        let over = |since: Option<Timestamp>, time| {
+            since.is_some_and(|since| now >= since + time + Duration::from_secs(1))
+        };
+        over(self.enough_back, policy.mass_loss_window)
+            || over(self.all_but_one_back, policy.listen)
     }
 
     fn none_is_heard(&self, generation: &GenerationRecord) -> bool {

@@ -42,13 +42,8 @@ impl Server {
             _ => "json",
         };
         let content = format!("application/{content}");
-        let asked = self.send(
-            &self.coordinator,
-            method,
-            path,
-            &content,
-            &object.to_string(),
-        );
+        let body = object.to_string();
+        let asked = self.send(&self.coordinator, method, path, &content, &body);
         within(asked).await.map_err(|e| e.to_string())
     }
 
@@ -152,15 +147,17 @@ async fn pods(server: &Server, uid: &str, plain: &Value) {
     wrong["metadata"]["labels"]["muster.dev/job-uid"] = json!(uid);
     server.is_denied(Method::POST, PODS, &wrong, owned_by).await;
     let account = json!({ "metadata": { "name": "default" } });
-    for (namespace, says) in [
-        ("kube-system", "the cluster's own namespaces"),
+    // Somebody may have one there.
+    let of_cluster = server.job("kube-system", "one", plain).await;
+    for (namespace, there, says) in [
+        ("kube-system", &*of_cluster, "the cluster's own namespaces"),
         // It has no MusterJob object.
-        ("team-b", "no params found"),
+        ("team-b", uid, "no params found"),
     ] {
         let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         drop(within(server.try_ask(Method::POST, &accounts, Some(account.clone()))).await);
         let path = format!("/api/v1/namespaces/{namespace}/pods");
-        let pod = owned("Pod", "x", "one", uid, plain);
+        let pod = owned("Pod", "x", "one", there, plain);
         server.is_denied(Method::POST, &path, &pod, says).await;
         // One of somebody else.
         let theirs = json!({ "metadata": { "name": "theirs" }, "spec": plain });
@@ -184,8 +181,9 @@ async fn privileges(server: &Server, uid: &str) {
         spec[field] = value;
         spec
     };
-    for (spec, says) in [
-        (with("hostPID", json!(true)), label),
+    let cases = [
+        // No template may have it, either.
+        (with("hostPID", json!(true)), ""),
         (with("hostIPC", json!(true)), label),
         (with("hostNetwork", json!(true)), label),
         (with("volumes", host_path.clone()), label),
@@ -217,8 +215,15 @@ async fn privileges(server: &Server, uid: &str) {
             with("priorityClassName", json!("system-node-critical")),
             "priority of the system",
         ),
-    ] {
-        let pod = owned("Pod", "x", "one", uid, &spec);
+    ];
+    for (number, (spec, says)) in (0..).zip(cases) {
+        // The template asks for it, so that the namespace alone forbids it; or it does not, where that is the rule.
+        let name = format!("asks-{number}");
+        let asking = match says == label {
+            true => server.job("team-a", &name, &spec).await,
+            false => uid.to_owned(),
+        };
+        let pod = owned("Pod", "x", "one", &asking, &spec);
         server.is_denied(Method::POST, PODS, &pod, says).await;
     }
     // Where privileged pods may be, those are that the template asks for.

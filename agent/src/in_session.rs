@@ -1,0 +1,102 @@
+//! Whether the agent has a session with its coordinator, as a file that a probe can look for:
+//! `muster-agent ready`. A pod is ready while its node can get work.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Parser;
+use tokio::sync::watch;
+use tracing::warn;
+
+/// In the state directory.
+const FILE: &str = "in-session";
+
+/// `muster-agent ready`: succeeds while the agent of this machine has a session with its coordinator.
+#[derive(Debug, Parser)]
+#[command(
+    name = "muster-agent ready",
+    about = "Succeeds while the agent has a session with its coordinator"
+)]
+pub struct Ready {
+    /// Folder of the agent's state, as the agent has it
+    #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
+    state_dir: PathBuf,
+    /// The command itself
+    #[arg(hide = true)]
+    command: Option<String>,
+}
+
+impl Ready {
+    pub fn run(self) -> ExitCode {
+        let file = self.state_dir.join(FILE);
+        if file.exists() {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("muster-agent: no session with the coordinator; the agent's log says why");
+        ExitCode::FAILURE
+    }
+}
+
+/// Keeps the file as `in_session` says, until its sender is gone. At most one write is under way, and it
+/// may hang with its disk.
+pub(crate) async fn follow(state_dir: PathBuf, mut in_session: watch::Receiver<bool>) {
+    loop {
+        let is_there = *in_session.borrow_and_update();
+        let file = state_dir.join(FILE);
+        let kept = tokio::task::spawn_blocking(move || keep(&file, is_there)).await;
+        if let Ok(Err(why)) = kept {
+            warn!("whether there is a session cannot be noted for probes: {why}");
+        }
+        if in_session.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A file that an earlier process has left says nothing.
+fn keep(file: &Path, is_there: bool) -> io::Result<()> {
+    match is_there {
+        true => fs::write(file, ""),
+        false => match fs::remove_file(file) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "this is a test")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_file_is_there_while_there_is_a_session() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        fs::write(&file, "").unwrap();
+        let (session, in_session) = watch::channel(false);
+        let followed = follow(folder.path().to_owned(), in_session);
+        let until = |there: bool| {
+            let file = file.clone();
+            async move {
+                while file.exists() != there {
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        let look = async {
+            // One that an earlier agent has left.
+            until(false).await;
+            session.send_replace(true);
+            until(true).await;
+            session.send_replace(false);
+            until(false).await;
+            drop(session);
+        };
+        tokio::join!(followed, look);
+    }
+}

@@ -85,8 +85,17 @@ pub(crate) mod tests {
     pub(crate) fn here() -> LocalHost {
         static RUNNER: OnceLock<PathBuf> = OnceLock::new();
         let runner = RUNNER.get_or_init(|| {
-            let package = ["build", "--quiet", "--package", "muster-runner", "--bin", "muster-runner"];
-            let built = std::process::Command::new(env!("CARGO")).args(package).status();
+            let package = [
+                "build",
+                "--quiet",
+                "--package",
+                "muster-runner",
+                "--bin",
+                "muster-runner",
+            ];
+            let built = std::process::Command::new(env!("CARGO"))
+                .args(package)
+                .status();
             assert!(built.unwrap().success(), "cargo build of the runner");
             // This test is in the folder `deps` below that of the programs.
             let own = std::env::current_exe().unwrap();

@@ -241,13 +241,7 @@ mod tests {
         )
         .unwrap();
         preflight
-            .check(
-                &host::tests::here(),
-                &assignment,
-                false,
-                &launch,
-                &site,
-            )
+            .check(&host::tests::here(), &assignment, false, &launch, &site)
             .await
             .map(|_| ())
     }

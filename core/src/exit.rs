@@ -53,7 +53,8 @@ impl Exit {
         if self.is_success() {
             return ExitClass::Success;
         }
-        if self == Exit::Signal(SIGKILL) && first_error.is_some_and(|e| e.starts_with(OUT_OF_MEMORY))
+        if self == Exit::Signal(SIGKILL)
+            && first_error.is_some_and(|e| e.starts_with(OUT_OF_MEMORY))
         {
             return ExitClass::Fault;
         }

@@ -36,11 +36,18 @@ mod tests {
             ("muster-standby", false),
             ("python3", false),
         ] {
-            let mut sleep = Command::new("/bin/sleep").arg0(name).arg("600").spawn().unwrap();
+            let mut sleep = Command::new("/bin/sleep")
+                .arg0(name)
+                .arg("600")
+                .spawn()
+                .unwrap();
             let pid = sleep.id() as i32;
             // Until then it is a copy of this process.
             while Stat::of(pid).is_ok()
-                && fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() != "sleep"
+                && fs::read_to_string(format!("/proc/{pid}/comm"))
+                    .unwrap()
+                    .trim()
+                    != "sleep"
             {
                 std::thread::yield_now();
             }

@@ -15,8 +15,8 @@ mod usage;
 pub use files::{Wanted, find, modified};
 pub use memory::memory;
 pub use program::{
-    ASK, DIE_TIMEOUT, OUTPUT_MAX, Output, PRINTED_MAX, Program, READY_TIMEOUT, SAID_MAX, Said, TAKEN, ask,
-    start, started,
+    ASK, DIE_TIMEOUT, OUTPUT_MAX, Output, PRINTED_MAX, Program, READY_TIMEOUT, SAID_MAX, Said,
+    TAKEN, ask, start, started,
 };
 pub use saved::saved;
 pub use sweep::{Left, RUN_DIR, Remains};

@@ -32,7 +32,10 @@ fn obeys_without_steps(pattern: &str, fault: StepPatternFault) {
     client.until(|s| s.ranks.first().is_some_and(|r| r.log_bytes > bytes));
     client.stop(Duration::ZERO);
     client.until_dead();
-    assert_eq!(rig.record().outcome.unwrap().step_pattern_fault, Some(fault));
+    assert_eq!(
+        rig.record().outcome.unwrap().step_pattern_fault,
+        Some(fault)
+    );
 }
 
 #[test]

@@ -42,7 +42,10 @@ impl Launcher {
         fs::write(rig.dir.join("site/sitecustomize.py"), SITE).unwrap();
         let variables = [
             ("PATH", std::env::var("PATH").unwrap()),
-            ("PYTHONPATH", rig.dir.join("site").to_str().unwrap().to_owned()),
+            (
+                "PYTHONPATH",
+                rig.dir.join("site").to_str().unwrap().to_owned(),
+            ),
             ("STRAY", stray.to_str().unwrap().to_owned()),
             // As long as the name of a generation's folder.
             ("MUSTER_RUN_DIR", format!("{}/launcher", rig.dir.display())),

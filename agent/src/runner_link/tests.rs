@@ -183,7 +183,10 @@ async fn a_runner_that_is_stopped_in_vain_is_killed_and_proven_dead() {
     };
     let after = begun.elapsed() - ordered;
     let most = grace + obedience::MARGIN + obedience::ANSWER;
-    assert!((most..most + Duration::from_secs(1)).contains(&after), "{after:?}");
+    assert!(
+        (most..most + Duration::from_secs(1)).contains(&after),
+        "{after:?}"
+    );
     assert_eq!((why.grace, why.answered), (grace, false));
     let Some((_, LinkEvent::Lost { .. })) = told.recv().await else {
         panic!("its end is not told")
@@ -206,5 +209,9 @@ async fn a_shorter_grace_counts_from_its_own_order() {
         panic!("it is not told")
     };
     assert_eq!(why.grace, Duration::ZERO);
-    assert!(begun.elapsed() < Duration::from_secs(21), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(21),
+        "{:?}",
+        begun.elapsed()
+    );
 }

@@ -165,7 +165,10 @@ mod tests {
         use Said::Kills;
         assert_eq!(at(150, Kills, Some(140), Some(141)), Verdict::Ask);
         assert_eq!(at(9_000, Kills, Some(8_990), Some(8_991)), Verdict::Ask);
-        assert_eq!(at(9_000, Kills, Some(8_990), Some(8_989)), kill(8_870, false));
+        assert_eq!(
+            at(9_000, Kills, Some(8_990), Some(8_989)),
+            kill(8_870, false)
+        );
     }
 
     #[test]

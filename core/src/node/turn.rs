@@ -388,11 +388,7 @@ impl Node {
                 .runs
                 .iter()
                 .any(|w| w.run == *older && matches!(w.target, Target::Stopped { .. }));
-            if !told
-                && !run.is_over()
-                && run.stop_asked.is_none()
-                && run.has_runner()
-            {
+            if !told && !run.is_over() && run.stop_asked.is_none() && run.has_runner() {
                 run.stop_asked = Some(assignment.stop_grace);
                 work.stop(
                     older,

@@ -54,13 +54,19 @@ mod tests {
     #[test]
     fn what_costs_too_much_is_told_from_what_is_wrong() {
         assert_eq!(check(HUGE), Err(StepPatternError::TooLarge));
-        assert_eq!(check(r"(\w{0,1000}\w{0,1000}\w{0,1000})"), Err(StepPatternError::TooLarge));
+        assert_eq!(
+            check(r"(\w{0,1000}\w{0,1000}\w{0,1000})"),
+            Err(StepPatternError::TooLarge)
+        );
         assert_eq!(check("step \\d+"), Err(StepPatternError::NoGroup));
         assert_eq!(check("step (?:\\d+)"), Err(StepPatternError::NoGroup));
         assert_eq!(check(""), Err(StepPatternError::Length));
         assert_eq!(check(&"(".repeat(257)), Err(StepPatternError::Length));
         assert!(matches!(check("step ("), Err(StepPatternError::Syntax(_))));
-        assert!(matches!(check(r"(\d+)(?=x)"), Err(StepPatternError::Syntax(_))));
+        assert!(matches!(
+            check(r"(\d+)(?=x)"),
+            Err(StepPatternError::Syntax(_))
+        ));
     }
 
     #[test]

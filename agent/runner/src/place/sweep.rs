@@ -62,7 +62,9 @@ impl Remains<'_> {
     /// Kills everything of the run, and says what was left. Call it until it returns
     /// [`Left::Nothing`].
     pub fn kill_all(&self) -> io::Result<Left> {
-        let disobedient = self.runner.filter(|runner| self.with_runner && alive(runner));
+        let disobedient = self
+            .runner
+            .filter(|runner| self.with_runner && alive(runner));
         if let Some(runner) = disobedient {
             kill_runner(runner);
         }
@@ -147,10 +149,12 @@ impl Remains<'_> {
         let swept = Swept::read(self.dir).ok().flatten();
         let ended = self.dir.join(record::OUTCOME).exists() || !self.dir.exists();
         let boot_id = procfs::boot_id()?;
-        Ok(match ended || swept.is_some_and(|swept| swept.boot_id == boot_id) {
-            true => Left::Nothing,
-            false => Left::Unproven("its runner and its keeper were killed".into()),
-        })
+        Ok(
+            match ended || swept.is_some_and(|swept| swept.boot_id == boot_id) {
+                true => Left::Nothing,
+                false => Left::Unproven("its runner and its keeper were killed".into()),
+            },
+        )
     }
 
     /// Whether the process has the run's directory in its environment.

@@ -22,7 +22,9 @@ fn killed(error: Option<&str>) -> (Standing, Cause, String) {
 
 #[test]
 fn a_rank_that_is_too_large_speaks_against_no_node() {
-    let why = format!("{OUT_OF_MEMORY}the kernel killed it, because its cgroup /x had reached its memory limit");
+    let why = format!(
+        "{OUT_OF_MEMORY}the kernel killed it, because its cgroup /x had reached its memory limit"
+    );
     let (standing, cause, message) = killed(Some(&why));
     assert_eq!(
         (standing, cause),

@@ -7,8 +7,9 @@ use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
     run::{
-        CheckpointReport, Disobedience, Endpoint, Key, LaneReport, Leftover, NestedWorld, RankException, StepPatternFault,
-        RankReport, RunId, RunPhase, RunReport, StepsShown, WorldReport,
+        CheckpointReport, Disobedience, Endpoint, Key, LaneReport, Leftover, NestedWorld,
+        RankException, RankReport, RunId, RunPhase, RunReport, StepPatternFault, StepsShown,
+        WorldReport,
     },
     time::Timestamp,
 };

@@ -16,9 +16,10 @@ use muster_core::{
     },
     protocol,
     run::{
-        Assignment, CheckpointReport, Desired, DesiredRun, Endpoint, Key, LaneReport,
-        Disobedience, LauncherReport, LauncherState, Leftover, NestedWorld, StepPatternFault, Program, RankException, RankReport,
-        RunId, RunPhase, RunReport, Seated, Start, StepsShown, Target, WorldReport,
+        Assignment, CheckpointReport, Desired, DesiredRun, Disobedience, Endpoint, Key, LaneReport,
+        LauncherReport, LauncherState, Leftover, NestedWorld, Program, RankException, RankReport,
+        RunId, RunPhase, RunReport, Seated, Start, StepPatternFault, StepsShown, Target,
+        WorldReport,
     },
     spec::{Framework, Launch},
 };

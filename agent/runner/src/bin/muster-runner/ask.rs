@@ -167,10 +167,7 @@ fn run_program(program: &Program, keeper: &OwnedFd, signals: &OwnedFd) -> Result
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble(e.into()));
     let ((out, stdout), (err, stderr)) = (pipe()?, pipe()?);
     let mut command = program.command();
-    command
-        .stdin(Stdio::null())
-        .stdout(stdout)
-        .stderr(stderr);
+    command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     let pid = sys::spawn(&mut command, Child::default()).map_err(|e| program.not_started(&e))?;
     // It holds the ends that are written to.
     drop(command);

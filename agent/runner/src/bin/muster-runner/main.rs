@@ -266,10 +266,7 @@ mod tests {
         assert_eq!(parsed(&["--version"]), Ok(Invocation::Version));
         assert_eq!(parsed(&["hold", "--help"]), Ok(Invocation::Help));
         assert_eq!(parsed(&["ask"]), Ok(Invocation::Ask));
-        assert_eq!(
-            parsed(&["ask", "x"]),
-            Err("unknown argument \"x\"".into())
-        );
+        assert_eq!(parsed(&["ask", "x"]), Err("unknown argument \"x\"".into()));
         assert_eq!(parsed(&[]), Err("a command is missing".into()));
         assert_eq!(parsed(&["hold"]), Err("--dir is missing".into()));
         assert_eq!(

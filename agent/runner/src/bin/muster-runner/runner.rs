@@ -419,10 +419,12 @@ impl Runner {
     /// Notes a rank's end, after reading everything that the rank wrote.
     fn rank_ended(&mut self, rank: u32, exit: Exit, at_us: u64, now: Duration) {
         if let Some(entry) = self.group.ranks.get_mut(&rank) {
-            let ended =
-                entry
-                    .output
-                    .drain(&mut self.state.buffer, &mut self.search, now, &time::stamp());
+            let ended = entry.output.drain(
+                &mut self.state.buffer,
+                &mut self.search,
+                now,
+                &time::stamp(),
+            );
             ended.iter().for_each(|fd| self.poll.remove(fd));
         }
         self.state

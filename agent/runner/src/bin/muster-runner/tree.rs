@@ -7,9 +7,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use muster_runner::{chain, leftovers};
 pub(crate) use muster_runner::procfs::send;
 use muster_runner::procfs::{self, Stat};
+use muster_runner::{chain, leftovers};
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 
 /// How many passes the stop sweep makes. A pass finds what was forked during the previous one.
@@ -153,7 +153,10 @@ pub(crate) fn has_only_chains() -> io::Result<bool> {
     }
     let me = std::process::id() as i32;
     let all = procfs::all()?;
-    Ok(all.iter().filter(|stat| stat.ppid == me).all(chain::is_head))
+    Ok(all
+        .iter()
+        .filter(|stat| stat.ppid == me)
+        .all(chain::is_head))
 }
 
 /// Whether `pid` descends from this process.

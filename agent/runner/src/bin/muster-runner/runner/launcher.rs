@@ -274,10 +274,12 @@ impl Runner {
 
     pub(super) fn close_launcher(&mut self, now: Duration) {
         if let Some(mut launcher) = self.group.launcher.take() {
-            let ended =
-                launcher
-                    .output
-                    .drain(&mut self.state.buffer, &mut self.search, now, &time::stamp());
+            let ended = launcher.output.drain(
+                &mut self.state.buffer,
+                &mut self.search,
+                now,
+                &time::stamp(),
+            );
             ended.iter().for_each(|fd| self.poll.remove(fd));
             launcher
                 .output

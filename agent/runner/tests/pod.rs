@@ -224,6 +224,7 @@ fn a_runner_is_started_and_found_and_swept_up() {
         dir: rig.dir.clone(),
         was: None,
         runner: Some(runner),
+        with_runner: false,
     };
     until(|| pod.ask::<Left>(&sweep) == Left::Nothing);
     let gone = |file| !Path::new(&format!("/proc/{}", rig.pid_in(file))).exists();

@@ -121,6 +121,14 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_that_is_accepted_is_searched_for() {
+        assert_eq!(
+            muster_steps::COMPILED_MAX,
+            muster_core::spec::STEP_PATTERN_COMPILED_MAX
+        );
+    }
+
+    #[test]
     fn lines_with_a_step_are_shown_with_it() {
         let mut steps = steps();
         assert!(steps.look(&0, "loading 3 files").is_empty());

@@ -43,8 +43,8 @@ impl Runner {
         if self.never_started() {
             // Nothing of the group was started. What a launcher has left is ended all the same.
             return match self.proof(now) {
-                Some(how) => {
-                    self.die(now, how);
+                Some(_) => {
+                    self.die(now, ProofKind::Reaped);
                     self.write_outcome(now)
                 }
                 None => {

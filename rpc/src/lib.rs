@@ -13,6 +13,7 @@
 //! | `lead_on` | a port whose callers are led on to another process |
 //! | `handshake` | TLS handshakes of callers, so many at a time |
 //! | `connection` | one accepted connection |
+//! | `guests` | who has how many connections, and the end of those of a name |
 //! | `gate` | asks the listener's owner about every call |
 //! | `identity` | who can be at the other end |
 //! | `uri_names` | which identity the URI name in a certificate stands for |

@@ -11,8 +11,8 @@ use crate::trust;
 
 /// Deny a node or user everything, within seconds
 ///
-/// The session of a denied node ends at its next heartbeat, and what a denied user watches or
-/// follows ends too. Every new call is refused. The workers of a denied node go on as after any lost
+/// The session of a denied node ends, and so does what a denied user watches or follows. A second
+/// later all connections of that name end. Every new call is refused. The workers of a denied node go on as after any lost
 /// connection, until the coordinator has given their job other nodes.
 #[derive(Debug, Args)]
 #[command(after_help = "\

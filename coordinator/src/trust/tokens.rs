@@ -292,7 +292,7 @@ mod tests {
             format!("{}.{secret}", id.to_uppercase()),
         ];
         for text in wrong {
-            let error = look(folder, &text, NOW).err().expect(&text);
+            let error = look(folder, &text, NOW).expect_err(&text);
             assert!(matches!(error, TokenError::Unknown), "{text}: {error}");
         }
         look(folder, &text, NOW).unwrap();

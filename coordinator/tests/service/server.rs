@@ -67,7 +67,7 @@ impl Server {
         change(&mut settings);
         let path = state.path().to_owned();
         let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
-        Self::start_on(state, settings, open).await
+        Box::pin(Self::start_on(state, settings, open)).await
     }
 
     pub(crate) fn settings(state: &TempDir, policy: Policy) -> Settings {
@@ -92,7 +92,7 @@ impl Server {
         settings: Settings,
         open: impl FnOnce() -> Result<Box<dyn Store>, StoreError>,
     ) -> Self {
-        let coordinator = Coordinator::start(settings, open).await.unwrap();
+        let coordinator = Box::pin(Coordinator::start(settings, open)).await.unwrap();
         let endpoint = format!("http://{}", coordinator.address);
         let shutdown = coordinator.shutdown();
         let running = tokio::spawn(coordinator.run());

@@ -443,7 +443,7 @@ impl Controller {
             Next::Change(change) => match work.protect.may(now) {
                 Ok(()) => {
                     work.busy = true;
-                    let doing = protect(self.server.clone(), seen, change);
+                    let doing = protect(self.server.clone(), seen, *change);
                     let name = name.clone();
                     self.under_way.spawn(async move { (name, doing.await) });
                     Protected::UnderWay

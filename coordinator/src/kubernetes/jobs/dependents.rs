@@ -48,7 +48,7 @@ pub(super) struct Owned {
 pub(super) enum Told {
     /// The API server has the kind in this version. Its news follow.
     Version(&'static str),
-    News(News<Key, Owned>),
+    News(News<Key, Box<Owned>>),
 }
 
 /// All dependents that are known.
@@ -65,7 +65,7 @@ struct Known {
     /// Of a kind that not every cluster has.
     version: Option<&'static str>,
     /// `None`: they were not read yet.
-    all: Option<BTreeMap<Key, Owned>>,
+    all: Option<BTreeMap<Key, Box<Owned>>>,
     /// Why they cannot be read.
     unreadable: Option<String>,
 }
@@ -73,7 +73,7 @@ struct Known {
 /// What there is to do for one object.
 pub(super) enum Next {
     Nothing,
-    Change(Change),
+    Change(Box<Change>),
     /// A dependent is wanted, and nobody knows whether it exists. With the reason, if there is one.
     Unknown(Kind, Option<String>),
 }
@@ -137,23 +137,23 @@ impl Dependents {
     /// Takes what came of a change.
     pub(super) fn changed(&mut self, changed: Changed) {
         match changed {
-            Changed::Is(kind, owned) => self.is(kind, *owned),
+            Changed::Is(kind, owned) => self.is(kind, owned),
             Changed::Gone(kind, owned) => self.gone(kind, &owned),
         }
     }
 
-    fn is(&mut self, kind: Kind, owned: Owned) {
+    fn is(&mut self, kind: Kind, owned: Box<Owned>) {
         if self.gone.contains(&owned.uid) {
             return;
         }
         let Some(all) = &mut self.kinds.entry(kind).or_default().all else {
             return;
         };
-        let is_newer = |known: &&Owned| {
-            let number = |owned: &Owned| owned.version.parse::<u64>().unwrap_or_default();
-            known.uid == owned.uid && number(known) > number(&owned)
-        };
-        if all.get(&owned.key).filter(is_newer).is_none() {
+        let number = |owned: &Owned| owned.version.parse::<u64>().unwrap_or_default();
+        let there = all.get(&owned.key);
+        let is_older =
+            there.is_some_and(|known| known.uid == owned.uid && number(known) > number(&owned));
+        if !is_older {
             all.insert(owned.key.clone(), owned);
         }
     }
@@ -165,7 +165,7 @@ impl Dependents {
         self.gone.insert(owned.uid.clone());
         let all = self.kinds.entry(kind).or_default().all.as_mut();
         let is_same = |known: &Owned| known.uid == owned.uid;
-        if let Some(all) = all.filter(|all| all.get(&owned.key).is_some_and(is_same)) {
+        if let Some(all) = all.filter(|all| all.get(&owned.key).is_some_and(|one| is_same(one))) {
             all.remove(&owned.key);
         }
     }
@@ -202,18 +202,18 @@ impl Dependents {
         let about = there.into_iter().find(|(kind, _)| *kind == step.kind());
         let about = about.map(|(_, owned)| owned);
         let known = self.kinds.get(&step.kind());
-        Next::Change(Change {
+        Next::Change(Box::new(Change {
             step,
             api: api(step.kind(), known.and_then(|known| known.version)),
             there: about.cloned(),
-        })
+        }))
     }
 }
 
-fn of<'a>(all: &'a BTreeMap<Key, Owned>, job: &'a JobKey) -> impl Iterator<Item = &'a Owned> {
+fn of<'a>(all: &'a BTreeMap<Key, Box<Owned>>, job: &'a JobKey) -> impl Iterator<Item = &'a Owned> {
     let own = all.range((job.clone(), String::new())..);
     let own = own.take_while(move |((of, _), _)| of == job);
-    own.map(|(_, owned)| owned)
+    own.map(|(_, owned)| &**owned)
 }
 
 /// Whether a value has all that the other one has: the API server fills in what is left out.
@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    fn hear(all: &mut Dependents, kind: Kind, news: News<Key, Owned>) {
+    fn hear(all: &mut Dependents, kind: Kind, news: News<Key, Box<Owned>>) {
         all.hear(kind, Told::News(news));
     }
 
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(step(&all, &[budget(3)]), Some(Step::Update(budget(3))));
         // Older news of the watch do not count.
         let older = made(budget(1), "4");
-        let news = News::Applied(older.key.clone(), older);
+        let news = News::Applied(older.key.clone(), Box::new(older));
         hear(&mut all, Kind::DisruptionBudget, news);
         assert_eq!(step(&all, &[budget(2)]), None);
         assert_eq!(step(&all, &[]), Some(Step::Delete(Kind::DisruptionBudget)));
@@ -487,7 +487,7 @@ mod tests {
         hear(
             &mut all,
             Kind::NetworkPolicy,
-            News::Applied(forged.key.clone(), forged),
+            News::Applied(forged.key.clone(), Box::new(forged)),
         );
         assert_eq!(step(&all, &[POLICY]), Some(Step::Create(POLICY)));
         assert_eq!(step(&all, &[]), None);

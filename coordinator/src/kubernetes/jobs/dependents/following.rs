@@ -134,7 +134,7 @@ impl Telling {
 impl Reader for Telling {
     type Object = DynamicObject;
     type Key = Key;
-    type Kept = Owned;
+    type Kept = Box<Owned>;
 
     /// As many as MusterJob objects.
     const MOST: usize = 20_000;
@@ -163,12 +163,12 @@ impl Reader for Telling {
         }
     }
 
-    fn keep(object: DynamicObject) -> Option<(Key, Owned)> {
+    fn keep(object: DynamicObject) -> Option<(Key, Box<Owned>)> {
         let owned = read(serde_json::to_value(&object).ok()?)?;
-        Some((owned.key.clone(), owned))
+        Some((owned.key.clone(), Box::new(owned)))
     }
 
-    async fn tell(&mut self, news: News<Key, Owned>) -> Result<(), NoAnswer> {
+    async fn tell(&mut self, news: News<Key, Box<Owned>>) -> Result<(), NoAnswer> {
         self.say(Told::News(news)).await
     }
 }

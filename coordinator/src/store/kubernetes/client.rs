@@ -10,6 +10,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_core::{id::NodeName, node_report::NodeReport};
+use muster_runtime::chain::chain;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -29,6 +30,8 @@ use crate::{
 const PAGE: u32 = 250;
 /// The pause before a request is repeated.
 const AGAIN: Duration = Duration::from_millis(250);
+/// The pause after a part that could not be deleted.
+const WASTE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Reads and writes record objects, for as long as this process is sure of the Lease.
 #[derive(Clone, Debug)]
@@ -222,6 +225,28 @@ impl Client {
                 Err(why) if why.is_conflict() => return Err(Failed::Conflict),
                 Err(why) if why.may_be_done() || why.is_busy() => sleep(AGAIN).await,
                 Err(why) => return Err(Failed::Refused(why)),
+            }
+        }
+    }
+
+    /// Deletes parts that no record names any more, for as long as this process may decide. What it
+    /// leaves, the next start finds.
+    pub(super) async fn delete_waste(&self) {
+        let mut told = false;
+        loop {
+            let part = self.parts.next_waste().await;
+            match self.delete(About::Part, &part, None).await {
+                Ok(()) => told = false,
+                Err(Failed::Deposed) => return std::future::pending().await,
+                Err(why) => {
+                    if !told {
+                        let why = why.of("a part of a record that is not needed any more");
+                        warn!("{}", chain(&why));
+                    }
+                    told = true;
+                    self.parts.discard([part]);
+                    sleep(WASTE_AGAIN).await;
+                }
             }
         }
     }

@@ -81,7 +81,7 @@ impl Client {
             match self.pages().await {
                 Ok(objects) => {
                     let whole = self.parts.whole(objects);
-                    return whole.map_err(|(object, why)| self.unreadable(&object, why));
+                    return whole.map_err(|(name, why)| self.unreadable_record(name, why));
                 }
                 Err(_) if !self.sure.is_sure() => return Err(StoreError::Deposed),
                 // It has expired if etcd has compacted the revision at which the list began.
@@ -122,9 +122,13 @@ impl Client {
     }
 
     pub(super) fn unreadable(&self, object: &Object, why: Unreadable) -> StoreError {
+        self.unreadable_record(object.metadata.name.clone(), why)
+    }
+
+    fn unreadable_record(&self, name: String, why: Unreadable) -> StoreError {
         StoreError::Record {
             store: format!("namespace {}", self.namespace),
-            record: format!("{} {}", object::KIND, object.metadata.name),
+            record: format!("{} {name}", object::KIND),
             source: Box::new(why),
         }
     }
@@ -219,14 +223,16 @@ impl Client {
                 return Err(Failed::Deposed);
             }
             match self.server.delete::<Value>(&path, &options).await {
-                Ok(_) => return Ok(self.parts.written(&name, "")),
+                Ok(_) => break,
                 // An earlier attempt may have deleted it.
-                Err(why) if why.is_missing() => return Ok(self.parts.written(&name, "")),
+                Err(why) if why.is_missing() => break,
                 Err(why) if why.is_conflict() => return Err(Failed::Conflict),
                 Err(why) if why.may_be_done() || why.is_busy() => sleep(AGAIN).await,
                 Err(why) => return Err(Failed::Refused(why)),
             }
         }
+        self.parts.written(&name, "");
+        Ok(())
     }
 
     /// Deletes parts that no record names any more, for as long as this process may decide. What it

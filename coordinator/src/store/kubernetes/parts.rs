@@ -111,8 +111,8 @@ impl Parts {
     }
 
     /// All records of a list, each with its data whole. Remembers the parts of each, and what is
-    /// waste.
-    pub(super) fn whole(&self, objects: Vec<Object>) -> Result<Vec<Object>, (Object, Unreadable)> {
+    /// waste. An error: the name of a record's object, and what is wrong with it.
+    pub(super) fn whole(&self, objects: Vec<Object>) -> Result<Vec<Object>, (String, Unreadable)> {
         let (parts, mut records): (Vec<Object>, Vec<Object>) = objects
             .into_iter()
             .partition(|object| object.spec.about == About::Part);
@@ -130,7 +130,10 @@ impl Parts {
             for name in &names {
                 match parts.remove(name) {
                     Some(part) => data.push_str(&part.spec.data),
-                    None => return Err((record.clone(), Unreadable::Part(name.clone()))),
+                    None => {
+                        let record = record.metadata.name.clone();
+                        return Err((record, Unreadable::Part(name.clone())));
+                    }
                 }
             }
             record.spec.data = data;

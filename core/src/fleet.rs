@@ -56,6 +56,7 @@
 //! | `worker_pods` | all worker pods, and why a job has too few |
 //! | `marking` | what Kubernetes Node objects should carry |
 //! | `settle_order` | which jobs may take room, and in which order |
+//! | `shares` | what one namespace may ask of the coordinator |
 //! | **What a turn decides** | |
 //! | `output` | changes to store, effects, answers |
 //! | `write_order`, `commit` | in which order records become durable; the version of each |

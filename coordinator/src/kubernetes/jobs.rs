@@ -12,6 +12,7 @@
 //! | `dependents` | what else an object owns: NetworkPolicies, PodDisruptionBudgets, PodGroups |
 //! | `deeds` | what is done about one object, with one question |
 //! | `controller` | the loop: news, steps, writes |
+//! | `telling` | what is kept of all objects, and how much |
 //! | `doubt` | whether a list of all objects is believed |
 
 mod controller;
@@ -21,28 +22,18 @@ mod doubt;
 mod events;
 mod object;
 mod status;
+mod telling;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use kube::{Api, Client, Config};
-use muster_core::id::JobName;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::status::difference;
-use self::{
-    controller::Controller,
-    events::Events,
-    object::{MusterJob, Seen},
-};
-use super::{
-    KubernetesError,
-    access::{GROUP, JOBS},
-    desk::Desk,
-    follow::{About, Follower, INSTALL_OURS, News, Reader},
-    server::Server,
-};
-use crate::handle::{Handle, NoAnswer};
+use self::{controller::Controller, events::Events, object::MusterJob, telling::Telling};
+use super::{KubernetesError, desk::Desk, follow::Follower, server::Server};
+use crate::handle::Handle;
 
 /// News that wait for the controller. While they are this many, the watch waits.
 const NEWS: usize = 64;
@@ -103,55 +94,5 @@ impl Jobs {
             )
         };
         shutdown.run_until_cancelled(work).await;
-    }
-}
-
-/// Hands objects to the controller.
-pub(super) struct Telling(mpsc::Sender<News<JobName, Seen>>);
-
-impl Reader for Telling {
-    type Object = MusterJob;
-    type Key = JobName;
-    type Kept = Seen;
-
-    /// As many as an etcd of the usual size holds with a spec of some KiB each. What is kept of each beyond
-    /// [`Reader::ROOM`] is less than 1 KiB.
-    const MOST: usize = 200_000;
-    /// 20,000 objects at some 10 KiB: twice as many as the jobs that a coordinator keeps by default.
-    const ROOM: usize = 200 << 20;
-    /// Each may be as large as the API server takes, 1.5 MiB.
-    const PAGE: u32 = 25;
-    /// Users wait for their changes.
-    const RETRY_MAX: Duration = Duration::from_secs(10);
-
-    fn about(&self) -> About {
-        About {
-            plural: JOBS,
-            group: GROUP,
-            objects: "MusterJob objects",
-            meanwhile: "their jobs go on as they are",
-            install: INSTALL_OURS,
-        }
-    }
-
-    fn keep(object: MusterJob) -> Option<(JobName, Seen)> {
-        let seen = Seen::of(object)?;
-        Some((seen.object.name.clone(), seen))
-    }
-
-    fn takes<'a>(name: &'a JobName, seen: &Seen) -> (&'a str, usize) {
-        (&name.namespace, seen.bytes)
-    }
-
-    fn shed(seen: &mut Seen) {
-        let namespace = seen.object.name.namespace.clone();
-        seen.refuse(format!(
-            "the MusterJob objects of namespace {namespace} take more than their share of the coordinator's memory; delete some that are not \
-             needed, and then change this one or apply it anew"
-        ));
-    }
-
-    async fn tell(&mut self, news: News<JobName, Seen>) -> Result<(), NoAnswer> {
-        self.0.send(news).await.map_err(|_| NoAnswer::Ended)
     }
 }

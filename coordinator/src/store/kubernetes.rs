@@ -199,7 +199,7 @@ async fn serve(
         () = work => {}
         () = hold => {}
         () = reports.work(&client) => {}
-        () = client.parts.work(&client) => {}
+        () = client.delete_waste() => {}
     }
     reports.finish(&client).await;
     elector.release().await;

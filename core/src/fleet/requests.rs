@@ -17,6 +17,7 @@ use crate::{
     id::{Generation, JobName, JobUid, NodeName},
     run::RunId,
     spec::{JobSpec, Lifetime},
+    time::Timestamp,
 };
 
 /// The longest reason of a cordon, in bytes. It is enough for a few sentences, and a node's record
@@ -127,6 +128,54 @@ impl Fleet {
             uid,
             existed: false,
         })
+    }
+
+    /// Whether there is room for one more job of this namespace. If so, it counts as submitted, unless it
+    /// is only checked.
+    fn has_share(
+        &mut self,
+        name: &JobName,
+        validate_only: bool,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let policy = &self.policy;
+        if self.jobs.len() >= policy.jobs_max {
+            return Err(Refusal::TooMany {
+                what: "jobs",
+                limit: policy.jobs_max,
+            });
+        }
+        let namespace = &name.namespace;
+        let has = || self.of_namespace(namespace);
+        let have = has().count();
+        if have >= policy.namespace_jobs_max {
+            return Err(Refusal::NamespaceFull {
+                namespace: namespace.clone(),
+                have,
+                over: has().filter(|job| job.phase.is_over()).count(),
+                limit: policy.namespace_jobs_max,
+            });
+        }
+        if validate_only {
+            return Ok(());
+        }
+        let taken = self.submissions.take(namespace, policy, now);
+        taken.map_err(|again| Refusal::TooOften {
+            namespace: namespace.clone(),
+            per_second: policy.submits_per_second,
+            burst: policy.submits_burst,
+            again,
+        })
+    }
+
+    fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = &JobRecord> {
+        let first = JobName {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
+        let named = self.uid_by_name.range(first..);
+        let own = named.take_while(move |(name, _)| name.namespace == namespace);
+        own.filter_map(|(_, uid)| self.jobs.get(uid))
     }
 
     /// The job that this submission repeats. `None`: the submission is new. An error: the name is taken.

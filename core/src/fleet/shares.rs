@@ -7,11 +7,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::{
-    fleet::{job::JobRecord, output::Refusal, policy::Policy, turn::Fleet},
-    id::JobName,
-    time::Timestamp,
-};
+use crate::{fleet::policy::Policy, time::Timestamp};
 
 /// The largest share with which namespaces that want so much take no more than `room` together, if each
 /// takes at most its share (max-min fairness). Whoever wants less than that has all it wants.
@@ -38,7 +34,12 @@ pub(crate) struct Submissions {
 impl Submissions {
     /// Takes one submission out of the namespace's bucket. An error: the bucket is empty, and has one
     /// again after so long.
-    fn take(&mut self, namespace: &str, policy: &Policy, now: Timestamp) -> Result<(), Duration> {
+    pub(crate) fn take(
+        &mut self,
+        namespace: &str,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> Result<(), Duration> {
         self.full_at.retain(|_, at| *at > now);
         let each = Duration::from_secs(1) / policy.submits_per_second.max(1);
         let whole = each * policy.submits_burst.max(1);
@@ -49,56 +50,6 @@ impl Submissions {
         }
         self.full_at.insert(namespace.to_owned(), full_at);
         Ok(())
-    }
-}
-
-impl Fleet {
-    /// Whether there is room for one more job of this namespace. If so, it counts as submitted, unless it
-    /// is only checked.
-    pub(crate) fn has_share(
-        &mut self,
-        name: &JobName,
-        validate_only: bool,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
-        let policy = &self.policy;
-        if self.jobs.len() >= policy.jobs_max {
-            return Err(Refusal::TooMany {
-                what: "jobs",
-                limit: policy.jobs_max,
-            });
-        }
-        let namespace = &name.namespace;
-        let has = || self.of_namespace(namespace);
-        let have = has().count();
-        if have >= policy.namespace_jobs_max {
-            return Err(Refusal::NamespaceFull {
-                namespace: namespace.clone(),
-                have,
-                over: has().filter(|job| job.phase.is_over()).count(),
-                limit: policy.namespace_jobs_max,
-            });
-        }
-        if validate_only {
-            return Ok(());
-        }
-        let taken = self.submissions.take(namespace, policy, now);
-        taken.map_err(|again| Refusal::TooOften {
-            namespace: namespace.clone(),
-            per_second: policy.submits_per_second,
-            burst: policy.submits_burst,
-            again,
-        })
-    }
-
-    fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = &JobRecord> {
-        let first = JobName {
-            namespace: namespace.to_owned(),
-            name: String::new(),
-        };
-        let named = self.uid_by_name.range(first..);
-        let own = named.take_while(move |(name, _)| name.namespace == namespace);
-        own.filter_map(|(_, uid)| self.jobs.get(uid))
     }
 }
 

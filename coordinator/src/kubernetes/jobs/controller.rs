@@ -31,13 +31,13 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    Telling,
     deeds::{Done, Failed, do_step, protect, sentence, write},
     dependents::{self, Dependents, Next, Told},
     doubt::{DOUBT, is_doubtful},
     events,
     object::Seen,
     status::{self, Urgency},
+    telling::Telling,
 };
 use crate::{
     board,

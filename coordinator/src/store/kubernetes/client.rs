@@ -10,6 +10,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_core::{id::NodeName, node_report::NodeReport};
+use muster_runtime::chain::chain;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -29,6 +30,8 @@ use crate::{
 const PAGE: u32 = 250;
 /// The pause before a request is repeated.
 const AGAIN: Duration = Duration::from_millis(250);
+/// The pause after a part that could not be deleted.
+const WASTE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Reads and writes record objects, for as long as this process is sure of the Lease.
 #[derive(Clone, Debug)]
@@ -78,7 +81,7 @@ impl Client {
             match self.pages().await {
                 Ok(objects) => {
                     let whole = self.parts.whole(objects);
-                    return whole.map_err(|(object, why)| self.unreadable(&object, why));
+                    return whole.map_err(|(name, why)| self.unreadable_record(name, why));
                 }
                 Err(_) if !self.sure.is_sure() => return Err(StoreError::Deposed),
                 // It has expired if etcd has compacted the revision at which the list began.
@@ -119,9 +122,13 @@ impl Client {
     }
 
     pub(super) fn unreadable(&self, object: &Object, why: Unreadable) -> StoreError {
+        self.unreadable_record(object.metadata.name.clone(), why)
+    }
+
+    fn unreadable_record(&self, name: String, why: Unreadable) -> StoreError {
         StoreError::Record {
             store: format!("namespace {}", self.namespace),
-            record: format!("{} {}", object::KIND, object.metadata.name),
+            record: format!("{} {name}", object::KIND),
             source: Box::new(why),
         }
     }
@@ -216,12 +223,36 @@ impl Client {
                 return Err(Failed::Deposed);
             }
             match self.server.delete::<Value>(&path, &options).await {
-                Ok(_) => return Ok(self.parts.written(&name, "")),
+                Ok(_) => break,
                 // An earlier attempt may have deleted it.
-                Err(why) if why.is_missing() => return Ok(self.parts.written(&name, "")),
+                Err(why) if why.is_missing() => break,
                 Err(why) if why.is_conflict() => return Err(Failed::Conflict),
                 Err(why) if why.may_be_done() || why.is_busy() => sleep(AGAIN).await,
                 Err(why) => return Err(Failed::Refused(why)),
+            }
+        }
+        self.parts.written(&name, "");
+        Ok(())
+    }
+
+    /// Deletes parts that no record names any more, for as long as this process may decide. What it
+    /// leaves, the next start finds.
+    pub(super) async fn delete_waste(&self) {
+        let mut told = false;
+        loop {
+            let part = self.parts.next_waste().await;
+            match self.delete(About::Part, &part, None).await {
+                Ok(()) => told = false,
+                Err(Failed::Deposed) => return std::future::pending().await,
+                Err(why) => {
+                    if !told {
+                        let why = why.of("a part of a record that is not needed any more");
+                        warn!("{}", chain(&why));
+                    }
+                    told = true;
+                    self.parts.discard([part]);
+                    sleep(WASTE_AGAIN).await;
+                }
             }
         }
     }

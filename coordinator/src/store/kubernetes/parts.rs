@@ -16,14 +16,11 @@ use std::{
 };
 
 use jiff::Timestamp as WallTime;
-use tokio::{sync::Notify, time::sleep};
-use tracing::{info, warn};
+use tokio::sync::Notify;
+use tracing::info;
 use uuid::Uuid;
 
-use super::{
-    client::{Client, Failed},
-    object::{About, Meta, Object, Spec, Unreadable},
-};
+use super::object::{About, Meta, Object, Spec, Unreadable};
 
 /// The most bytes of data in one object. etcd takes a request of 1.5 MiB, and a proxy before the API
 /// server often takes 1 MiB.
@@ -32,8 +29,6 @@ const DATA_MAX: usize = 512 << 10;
 const DATA_MIN: usize = 16 << 10;
 /// No write is under way for so long: its coordinator would have lost the Lease long ago.
 const ORPHAN: Duration = Duration::from_secs(3600);
-/// The pause after a part that could not be deleted.
-const AGAIN: Duration = Duration::from_secs(5);
 
 /// What the data of an object begins with whose record is in parts. It is not base64, so a build that
 /// knows no parts refuses the record.
@@ -116,8 +111,8 @@ impl Parts {
     }
 
     /// All records of a list, each with its data whole. Remembers the parts of each, and what is
-    /// waste.
-    pub(super) fn whole(&self, objects: Vec<Object>) -> Result<Vec<Object>, (Object, Unreadable)> {
+    /// waste. An error: the name of a record's object, and what is wrong with it.
+    pub(super) fn whole(&self, objects: Vec<Object>) -> Result<Vec<Object>, (String, Unreadable)> {
         let (parts, mut records): (Vec<Object>, Vec<Object>) = objects
             .into_iter()
             .partition(|object| object.spec.about == About::Part);
@@ -135,7 +130,10 @@ impl Parts {
             for name in &names {
                 match parts.remove(name) {
                     Some(part) => data.push_str(&part.spec.data),
-                    None => return Err((record.clone(), Unreadable::Part(name.clone()))),
+                    None => {
+                        let record = record.metadata.name.clone();
+                        return Err((record, Unreadable::Part(name.clone())));
+                    }
                 }
             }
             record.spec.data = data;
@@ -148,29 +146,13 @@ impl Parts {
         Ok(records)
     }
 
-    /// Deletes what is waste, for as long as this process may decide. What it leaves, the next start
-    /// finds.
-    pub(super) async fn work(&self, client: &Client) {
-        let mut told = false;
+    /// Waits for a part that is waste. It is the caller's now.
+    pub(super) async fn next_waste(&self) -> String {
         loop {
-            let first = lock(&self.waste).pop_first();
-            let Some(part) = first else {
-                self.wasted.notified().await;
-                continue;
-            };
-            match client.delete(About::Part, &part, None).await {
-                Ok(()) => told = false,
-                Err(Failed::Deposed) => return std::future::pending().await,
-                Err(why) => {
-                    if !told {
-                        let why = why.of("a part of a record that is not needed any more");
-                        warn!("{}", muster_runtime::chain::chain(&why));
-                    }
-                    told = true;
-                    self.discard([part]);
-                    sleep(AGAIN).await;
-                }
+            if let Some(part) = lock(&self.waste).pop_first() {
+                return part;
             }
+            self.wasted.notified().await;
         }
     }
 

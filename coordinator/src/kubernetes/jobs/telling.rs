@@ -1,0 +1,65 @@
+//! What is kept of all `MusterJob` objects, and how it is handed to the controller.
+
+use std::time::Duration;
+
+use muster_core::id::JobName;
+use tokio::sync::mpsc;
+
+use super::object::{MusterJob, Seen};
+use crate::{
+    handle::NoAnswer,
+    kubernetes::{
+        access::{GROUP, JOBS},
+        follow::{About, INSTALL_OURS, News, Reader},
+    },
+};
+
+/// Hands objects to the controller.
+pub(super) struct Telling(pub(super) mpsc::Sender<News<JobName, Seen>>);
+
+impl Reader for Telling {
+    type Object = MusterJob;
+    type Key = JobName;
+    type Kept = Seen;
+
+    /// As many as an etcd of the usual size holds with a spec of some KiB each. What is kept of each beyond
+    /// [`Reader::ROOM`] is less than 1 KiB.
+    const MOST: usize = 200_000;
+    /// 20,000 objects at some 10 KiB: twice as many as the jobs that a coordinator keeps by default.
+    const ROOM: usize = 200 << 20;
+    /// Each may be as large as the API server takes, 1.5 MiB.
+    const PAGE: u32 = 25;
+    /// Users wait for their changes.
+    const RETRY_MAX: Duration = Duration::from_secs(10);
+
+    fn about(&self) -> About {
+        About {
+            plural: JOBS,
+            group: GROUP,
+            objects: "MusterJob objects",
+            meanwhile: "their jobs go on as they are",
+            install: INSTALL_OURS,
+        }
+    }
+
+    fn keep(object: MusterJob) -> Option<(JobName, Seen)> {
+        let seen = Seen::of(object)?;
+        Some((seen.object.name.clone(), seen))
+    }
+
+    fn takes<'a>(name: &'a JobName, seen: &Seen) -> (&'a str, usize) {
+        (&name.namespace, seen.bytes)
+    }
+
+    fn shed(seen: &mut Seen) {
+        let namespace = seen.object.name.namespace.clone();
+        seen.refuse(format!(
+            "the MusterJob objects of namespace {namespace} take more than their share of the coordinator's memory; delete some that are not \
+             needed, and then change this one or apply it anew"
+        ));
+    }
+
+    async fn tell(&mut self, news: News<JobName, Seen>) -> Result<(), NoAnswer> {
+        self.0.send(news).await.map_err(|_| NoAnswer::Ended)
+    }
+}

@@ -239,14 +239,27 @@ async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure
         return Ok(());
     }
     let local = cx.is_local();
-    let sets_path = args.env.iter().any(|var| var.starts_with("PATH"));
+    let sets_path = args
+        .env
+        .iter()
+        .any(|var| var.split('=').next() == Some("PATH"));
     if args.python.is_none() && !(args.no_python && sets_path) {
         use python::Active;
         let found = python::active(|name| env::var(name).ok(), python::is_program);
         let (taken, why) = match found {
             None => (None, String::new()),
             Some(Active::Environment { python, by }) => (Some(python), format!("{by} is set")),
-            Some(Active::Shim(shim)) => (python::behind(&shim).await, format!("{shim} starts it")),
+            // The programs of other machines are not asked.
+            Some(Active::Shim(_)) if !local => (None, String::new()),
+            Some(Active::Shim(shim)) => {
+                let behind = python::behind(&shim).await;
+                let named = behind.and_then(|found| match args.no_python {
+                    // torchrun is run by the `python3` of a folder.
+                    true => python::beside(&found, python::is_program),
+                    false => Some(found),
+                });
+                (named, format!("{shim} starts it"))
+            }
         };
         match taken {
             Some(python) if local => {
@@ -254,7 +267,7 @@ async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure
                 args.python = Some(python);
             }
             Some(python) => cx.say(format!(
-                "ranks run the nodes' own python3, not {python} ({why}), which other machines may not have; --python names                  an interpreter of the nodes"
+                "ranks run the nodes' own python3, not {python} ({why}), which other machines may not have; --python names one of theirs"
             )),
             None => {}
         }

@@ -69,7 +69,7 @@ pub(crate) fn failed_start(
             ..
         } => {
             let error_is = |name: &&str| error.as_ref().is_some_and(|e| e.starts_with(*name));
-            let definite = NOT_A_COMMAND.contains(code) || UNREADABLE.iter().any(|n| error_is(&n));
+            let definite = NOT_A_COMMAND.contains(code) || UNREADABLE.iter().any(error_is);
             definite.then(|| once(words(*exit, error)))
         }
         _ => None,

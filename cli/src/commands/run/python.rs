@@ -50,6 +50,12 @@ pub(super) fn is_program(path: &str) -> bool {
     fs::metadata(Path::new(path)).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
+/// The `python3` in the folder of this interpreter. `None`: there is none.
+pub(super) fn beside(python: &str, is_program: impl Fn(&str) -> bool) -> Option<String> {
+    let (folder, _) = python.rsplit_once('/')?;
+    Some(format!("{folder}/python3")).filter(|beside| is_program(beside))
+}
+
 /// The interpreter that this program starts here. `None`: it does not say.
 pub(super) async fn behind(shim: &str) -> Option<String> {
     let mut question = Command::new(shim);
@@ -111,6 +117,14 @@ mod tests {
         );
         assert_eq!(of(&path("/usr/bin"), &["/usr/bin/python3"]), None);
         assert_eq!(of(&[], &[]), None);
+    }
+
+    #[test]
+    fn a_program_gets_the_python3_beside_the_interpreter() {
+        let there = |path: &str| path == "/o/bin/python3";
+        let found = beside("/o/bin/python3.12", there);
+        assert_eq!(found.as_deref(), Some("/o/bin/python3"));
+        assert_eq!(beside("/p/bin/python3.12", there), None);
     }
 
     #[tokio::test]

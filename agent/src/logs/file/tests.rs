@@ -147,6 +147,14 @@ async fn what_is_no_log_is_refused_and_never_waited_for() {
         fs::remove_file(&path).unwrap();
         fs::write(&path, "seen\n").unwrap();
     }
+    // 100 GB that take nothing on the disk.
+    let huge = fs::File::create(&path).unwrap();
+    huge.set_len(100 << 30).unwrap();
+    let error = RunLog::new(path.clone()).seek_tail(1).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "has more than 1073741824 bytes, so it is no log"
+    );
     // A log that becomes a link while it is read.
     fs::write(&path, "one\n").unwrap();
     let mut log = RunLog::new(path.clone());

@@ -81,7 +81,12 @@ fn no_folder_on_the_way_is_a_link() {
     let (runs, run) = (site.site.path().join("volume/runs"), site.path(""));
     fs::remove_dir_all(site.path("logs")).unwrap();
     symlink(elsewhere.join("j-g1/logs"), site.path("logs")).unwrap();
-    site.folder.below("logs").unwrap_err();
+    let error = site.folder.below("logs").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    assert!(
+        error.to_string().starts_with("logs is no folder"),
+        "{error}"
+    );
     fs::remove_dir_all(&run).unwrap();
     symlink(elsewhere.join("j-g1"), runs.join("j-g1")).unwrap();
     Folder::of_run(&runs.join("j-g1")).unwrap_err();

@@ -204,7 +204,7 @@ fn all_that_a_job_leaves_is_removed_and_what_its_links_lead_to_stays() {
     fs::create_dir_all(site.path("closed/deeper")).unwrap();
     fs::write(site.path("closed/deeper/x"), "").unwrap();
     for folder in ["closed/deeper", "closed"] {
-        fs::set_permissions(site.path(folder), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(site.path(folder), fs::Permissions::from_mode(0o000)).unwrap();
     }
     // Deeper than a path can name, than a stack can hold and than files may be open.
     let mut at = site.folder.make("deep").unwrap();

@@ -330,7 +330,7 @@ impl Runs {
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             // A job has put something else in the place of its directory.
-            Err(e) if e.kind() == io::ErrorKind::NotADirectory => self.remove(run),
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => self.remove(run),
             Err(e) => Err(e),
         }
     }

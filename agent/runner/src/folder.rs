@@ -84,6 +84,9 @@ impl Folder {
     }
 
     /// A folder below this one, with no link on the way.
+    ///
+    /// # Errors
+    /// `InvalidData`: a link, or something else that is no folder, is in the place of one.
     pub fn below(&self, path: impl AsRef<Path>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut fd = self.fd.try_clone()?;
@@ -91,7 +94,15 @@ impl Folder {
             let Component::Normal(name) = part else {
                 return Err(io::ErrorKind::InvalidInput.into());
             };
-            fd = rustix::fs::openat(&fd, name, flags, Mode::empty())?;
+            fd = match rustix::fs::openat(&fd, name, flags, Mode::empty()) {
+                Err(Errno::NOTDIR | Errno::LOOP) => {
+                    let name = name.to_string_lossy();
+                    return Err(stranger(&format!(
+                        "{name} is no folder, or a link to one, and no link is followed here"
+                    )));
+                }
+                folder => folder?,
+            };
         }
         Ok(Self { fd })
     }

@@ -21,6 +21,9 @@ use super::tail::Tail;
 
 /// Bytes of one chunk: four of the runner's longest lines, and small compared with a message.
 pub(super) const CHUNK: usize = 64 << 10;
+/// The longest file of a log. A runner begins the next one after 64 MiB; a job can put one without end
+/// in its place, in which nobody would ever find the last lines.
+const PART_MAX: u64 = 1 << 30;
 /// How many full parts of a log are looked at, the newest. A runner keeps one, and a second while it
 /// rotates; each that is looked at is open.
 const PARTS_MAX: usize = 4;
@@ -285,8 +288,17 @@ async fn is_replaced(file: &File, dir: &Path, name: &str, at: u64) -> io::Result
 }
 
 async fn open(dir: &Path, name: String) -> io::Result<Option<File>> {
-    let file = of_logs(dir, move |logs| logs.open(name)).await?;
-    Ok(file.map(File::from_std))
+    let part = move |logs: &Folder| {
+        let file = logs.open(name)?;
+        match file.metadata()?.len() > PART_MAX {
+            true => {
+                let why = format!("has more than {PART_MAX} bytes, so it is no log");
+                Err(io::Error::new(io::ErrorKind::InvalidData, why))
+            }
+            false => Ok(file),
+        }
+    };
+    Ok(of_logs(dir, part).await?.map(File::from_std))
 }
 
 /// Does something with the folder of a run's logs, on a thread for calls that may wait for a disk. None:

@@ -300,7 +300,7 @@ fn notes_are_read_back_wherever_they_lie() {
     for site in Site::both() {
         let Site { runs, run, .. } = &site;
         assert_eq!(runs.accepted(run), Some(accepted()));
-        assert_eq!(runs.open().unwrap(), [run.clone()]);
+        assert_eq!(runs.open().unwrap(), vec![run.clone()]);
         runs.release(run).unwrap();
         assert!(runs.is_released(run) && runs.open().unwrap().is_empty());
         runs.empty(run).unwrap();
@@ -360,14 +360,14 @@ fn in_a_pod_workers_cannot_change_what_the_agent_has_noted() {
     }
     assert_eq!(runs.accepted(first), Some(accepted()));
     assert_eq!((runs.lost(first), runs.emptied(first)), (None, None));
-    assert_eq!(runs.open().unwrap(), [first.clone()]);
+    assert_eq!(runs.open().unwrap(), vec![first.clone()]);
     // An earlier agent has left its notes there.
     let old = Runs::new(&site.dir.path().join("volume"));
     let earlier = run("a", 2);
     old.make(&earlier, &accepted()).unwrap();
     assert_eq!(runs.accepted(&earlier), Some(accepted()));
     old.release(&earlier).unwrap();
-    assert_eq!(runs.open().unwrap(), [first.clone()]);
+    assert_eq!(runs.open().unwrap(), vec![first.clone()]);
 }
 
 #[test]

@@ -1,17 +1,10 @@
 //! A state disk that is slow or accepts no more writes: the session and the workers live on,
 //! nothing new is obeyed, and the node says what is wrong.
 
-use std::{
-    fs::{self, File},
-    os::fd::AsRawFd,
-    path::PathBuf,
-};
+use std::{fs, path::PathBuf};
 
 use muster_core::run::RunPhase;
-use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, mknodat},
-    process::{Pid, Signal, kill_process},
-};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{
     Coordinator, Node, Session,
@@ -42,42 +35,60 @@ async fn node_at_work() -> (Coordinator, Node, Session, u32) {
     (coordinator, node, session, pid)
 }
 
-/// The file into which the agent writes its ledger before it renames it.
-fn draft(node: &Node) -> PathBuf {
-    node.path("state").join(".ledger.json.tmp")
+/// A disk on which no new ledger can take the place of the old one: a directory is there, to which no
+/// file can be renamed.
+struct FullDisk(PathBuf);
+
+impl FullDisk {
+    fn new(node: &Node) -> Self {
+        let path = node.path("state/ledger.json");
+        fs::rename(&path, node.path("state/ledger.aside")).unwrap();
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
 }
 
-/// Makes the next write of the ledger wait until this is dropped: opening a pipe for writing waits
-/// for a reader.
-struct SlowDisk {
-    path: PathBuf,
-    pipe: File,
+impl Drop for FullDisk {
+    fn drop(&mut self) {
+        fs::remove_dir(&self.0).unwrap();
+    }
 }
+
+/// Makes the next write of the ledger wait until this is dropped: the thread that writes it is stopped,
+/// as it is while a disk does not answer. Only the thread that has made this may drop it.
+struct SlowDisk(libc::pid_t);
 
 impl SlowDisk {
     fn new(node: &Node) -> Self {
-        let path = draft(node);
-        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        // This opens neither end of the pipe, but keeps a reference to it.
-        let pipe = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
-        Self {
-            path,
-            pipe: pipe.into(),
-        }
+        let threads = fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap();
+        let writes = |thread: &fs::DirEntry| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "ledger")
+        };
+        let thread = { threads.flatten() }.find(writes).unwrap();
+        let thread = thread.file_name().to_string_lossy().parse().unwrap();
+        trace(libc::PTRACE_SEIZE, thread);
+        trace(libc::PTRACE_INTERRUPT, thread);
+        let mut status = 0;
+        // SAFETY: `status` outlives the call.
+        #[allow(unsafe_code)]
+        let stopped = unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
+        assert_eq!(stopped, thread);
+        Self(thread)
     }
 }
 
 impl Drop for SlowDisk {
     fn drop(&mut self) {
-        // The next attempt to write makes an ordinary file.
-        fs::remove_file(&self.path).unwrap();
-        let end = rustix::fs::open(
-            format!("/proc/self/fd/{}", self.pipe.as_raw_fd()),
-            OFlags::RDONLY | OFlags::NONBLOCK,
-            Mode::empty(),
-        );
-        drop(end.unwrap());
+        trace(libc::PTRACE_DETACH, self.0);
     }
+}
+
+/// Stops or releases one thread.
+fn trace(request: libc::c_uint, thread: libc::pid_t) {
+    // SAFETY: these requests use neither address nor data.
+    #[allow(unsafe_code)]
+    let done = unsafe { libc::ptrace(request, thread, 0, 0) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
 fn has_finding(session: &Session, check: &str) -> bool {
@@ -138,8 +149,7 @@ async fn a_slow_disk_holds_up_what_follows_from_it_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_takes_nothing_ends_neither_the_session_nor_the_workers() {
     let (_coordinator, node, mut session, pid) = node_at_work().await;
-    // The directory keeps the agent from writing this file.
-    fs::create_dir(draft(&node)).unwrap();
+    let full = FullDisk::new(&node);
     session
         .desire(vec![
             node.running("job-a", 1),
@@ -155,7 +165,7 @@ async fn a_disk_that_takes_nothing_ends_neither_the_session_nor_the_workers() {
     assert!(crate::rig::alive(pid));
     assert_eq!(session.phase(&run("job-a", 1)), Some(&RunPhase::Running));
     assert!(session.run(&run("job-b", 1)).is_none() && !node.path("state/runs/job-b-g1").exists());
-    fs::remove_dir(draft(&node)).unwrap();
+    drop(full);
     session
         .until_phase(&run("job-b", 1), RunPhase::Running)
         .await;
@@ -179,7 +189,7 @@ async fn a_disk_that_takes_no_word_of_the_agent_s_log_ends_neither_the_session_n
         .until_phase(&run("job-a", 1), RunPhase::Running)
         .await;
     // The thread that writes the ledger now logs something.
-    fs::create_dir(draft(&node)).unwrap();
+    let _full = FullDisk::new(&node);
     session
         .desire(vec![
             node.running("job-a", 1),

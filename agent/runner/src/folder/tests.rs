@@ -81,7 +81,12 @@ fn no_folder_on_the_way_is_a_link() {
     let (runs, run) = (site.site.path().join("volume/runs"), site.path(""));
     fs::remove_dir_all(site.path("logs")).unwrap();
     symlink(elsewhere.join("j-g1/logs"), site.path("logs")).unwrap();
-    site.folder.below("logs").unwrap_err();
+    let error = site.folder.below("logs").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    assert!(
+        error.to_string().starts_with("logs is no folder"),
+        "{error}"
+    );
     fs::remove_dir_all(&run).unwrap();
     symlink(elsewhere.join("j-g1"), runs.join("j-g1")).unwrap();
     Folder::of_run(&runs.join("j-g1")).unwrap_err();
@@ -199,7 +204,7 @@ fn all_that_a_job_leaves_is_removed_and_what_its_links_lead_to_stays() {
     fs::create_dir_all(site.path("closed/deeper")).unwrap();
     fs::write(site.path("closed/deeper/x"), "").unwrap();
     for folder in ["closed/deeper", "closed"] {
-        fs::set_permissions(site.path(folder), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(site.path(folder), fs::Permissions::from_mode(0o000)).unwrap();
     }
     // Deeper than a path can name, than a stack can hold and than files may be open.
     let mut at = site.folder.make("deep").unwrap();

@@ -325,6 +325,17 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_cannot_be_looked_at_is_not_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let gone = dir.path().join("runs/a-g1");
+        let left = remains(&gone, None).kill_all().unwrap();
+        assert_eq!(left, Left::Nothing, "somebody has moved it away");
+        std::os::unix::fs::symlink("runs", dir.path().join("runs")).unwrap();
+        let left = remains(&gone, None).kill_all().unwrap();
+        assert!(matches!(left, Left::Unproven(_)), "{left:?}");
+    }
+
+    #[test]
     fn without_a_proof_nothing_is_dead() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();

@@ -129,9 +129,8 @@ async fn what_is_no_log_is_refused_and_never_waited_for() {
     let fifo = |place: &Path| {
         rustix::fs::mkfifoat(rustix::fs::CWD, place, rustix::fs::Mode::RWXU).unwrap();
     };
-    let kinds: [(&dyn Fn(&Path), &str); 2] =
-        [(&link, "it is a link"), (&fifo, "is not a regular file")];
-    for (put, why) in kinds {
+    for (is_link, why) in [(true, "it is a link"), (false, "is not a regular file")] {
+        let put = |place: &Path| if is_link { link(place) } else { fifo(place) };
         put(&part);
         let lines = RunLog::new(path.clone()).next_lines().await.unwrap();
         assert_eq!((lines.lines, lines.lost), (vec![b"seen".to_vec()], 41));
@@ -147,6 +146,14 @@ async fn what_is_no_log_is_refused_and_never_waited_for() {
         fs::remove_file(&path).unwrap();
         fs::write(&path, "seen\n").unwrap();
     }
+    // 100 GB that take nothing on the disk.
+    let huge = fs::File::create(&path).unwrap();
+    huge.set_len(100 << 30).unwrap();
+    let error = RunLog::new(path.clone()).seek_tail(1).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "has more than 1073741824 bytes, so it is no log"
+    );
     // A log that becomes a link while it is read.
     fs::write(&path, "one\n").unwrap();
     let mut log = RunLog::new(path.clone());

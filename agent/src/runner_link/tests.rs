@@ -5,6 +5,8 @@ use muster_core::{
     node::obedience,
 };
 
+use muster_runner::record;
+
 use super::*;
 use crate::host::tests::Elsewhere;
 

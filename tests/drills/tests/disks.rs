@@ -2,14 +2,9 @@
 //! node says what is wrong.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
-use std::{
-    fs::{self, File},
-    os::fd::AsRawFd,
-    path::PathBuf,
-};
+use std::fs;
 
 use muster_drills::{Cluster, last_step, nodes, pids};
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use serde_json::Value;
 
 const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
@@ -18,40 +13,45 @@ const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
 /// lost.
 const BEYOND_LOST_MS: u64 = 8_000;
 
-/// As long as this lives, the agent's next write of its ledger waits: opening a pipe for writing
-/// needs a reader.
-struct SlowDisk {
-    path: PathBuf,
-    pipe: File,
-}
+/// As long as this lives, the agent's next write of its ledger waits: the thread that writes it is
+/// stopped, as it is while a disk does not answer. Only the thread that has made this may drop it.
+struct SlowDisk(libc::pid_t);
 
 impl SlowDisk {
     fn of(cluster: &Cluster, node: &str) -> Self {
-        // The agent writes its ledger here, and then renames the file.
-        let path = cluster
-            .dir
-            .join(format!("nodes/{node}/state/.ledger.json.tmp"));
-        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        // This opens no end of the pipe, and only keeps the pipe in existence.
-        let pipe = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
-        Self {
-            path,
-            pipe: pipe.into(),
-        }
+        // The lock tells the agent's process.
+        let lock = cluster.dir.join(format!("nodes/{node}/state/lock"));
+        let lock = fs::read_to_string(lock).unwrap();
+        let agent = lock.trim().rsplit(' ').next().unwrap();
+        let threads = fs::read_dir(format!("/proc/{agent}/task")).unwrap();
+        let writes = |thread: &fs::DirEntry| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "ledger")
+        };
+        let thread = { threads.flatten() }.find(writes).unwrap();
+        let thread = thread.file_name().to_string_lossy().parse().unwrap();
+        trace(libc::PTRACE_SEIZE, thread);
+        trace(libc::PTRACE_INTERRUPT, thread);
+        let mut status = 0;
+        // SAFETY: `status` outlives the call.
+        #[allow(unsafe_code)]
+        let stopped = unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
+        assert_eq!(stopped, thread);
+        Self(thread)
     }
 }
 
 impl Drop for SlowDisk {
     fn drop(&mut self) {
-        // The next attempt to write makes a regular file.
-        let _ = fs::remove_file(&self.path);
-        let end = format!("/proc/self/fd/{}", self.pipe.as_raw_fd());
-        drop(rustix::fs::open(
-            end,
-            OFlags::RDONLY | OFlags::NONBLOCK,
-            Mode::empty(),
-        ));
+        trace(libc::PTRACE_DETACH, self.0);
     }
+}
+
+/// Stops or releases one thread.
+fn trace(request: libc::c_uint, thread: libc::pid_t) {
+    // SAFETY: these requests use neither address nor data.
+    #[allow(unsafe_code)]
+    let done = unsafe { libc::ptrace(request, thread, 0, 0) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// For how many milliseconds the ledger has been written, as the node's own finding says.

@@ -1,10 +1,11 @@
+#![allow(clippy::disallowed_methods, reason = "tests")]
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use muster_core::{
     id::{Generation, JobUid},
     node::obedience,
 };
-
 use muster_runner::record;
 
 use super::*;

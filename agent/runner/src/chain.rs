@@ -42,13 +42,9 @@ mod tests {
                 .spawn()
                 .unwrap();
             let pid = sleep.id() as i32;
-            // Until then it is a copy of this process.
-            while Stat::of(pid).is_ok()
-                && fs::read_to_string(format!("/proc/{pid}/comm"))
-                    .unwrap()
-                    .trim()
-                    != "sleep"
-            {
+            // Until then it is a copy of this process, or has no words yet.
+            let words = || fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+            while !words().starts_with(name.as_bytes()) {
                 std::thread::yield_now();
             }
             assert_eq!(is_head(&Stat::of(pid).unwrap()), head, "{name}");

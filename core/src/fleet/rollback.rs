@@ -32,6 +32,10 @@ const REMEDY: &str = "The store is an old copy: nothing is decided about this no
 newest store; or, if that is lost, start the coordinator with --accept-store, which stops what the store does not know; or, if only this \
 node is odd (it came from another cluster), strike it off (muster delete node) and empty its state directory";
 
+/// No job has had so many generations, whatever a node says. A number near the largest would leave none
+/// for the next generation.
+const PLAUSIBLE: Generation = Generation(1 << 48);
+
 /// The same for a node whose word counts for no job that it says more of.
 const REMEDY_ALONE: &str = "so only this node is left alone, and that job goes on by what the store knows. If the store is an old copy, put back the \
 newest one; or, if that is lost, start the coordinator with --accept-store, which stops what the store does not know. If not, the node came from \
@@ -277,9 +281,9 @@ impl Fleet {
         let Some(job) = self.jobs.get_mut(uid) else {
             return;
         };
-        // A job that is over gets no more generations, so a node that knows of one says what is not true.
         let replaced = is_replaced(job, generation, node);
-        if job.phase.is_over() || generation <= job.last_generation && !replaced {
+        let is_new = generation > job.last_generation || replaced;
+        if !is_new || generation > PLAUSIBLE {
             return;
         }
         changes.touch_job(job);

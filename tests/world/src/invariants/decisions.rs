@@ -88,7 +88,7 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
         );
         return Some(("I14", what));
     }
-    terminal_is_terminal(before, job)
+    terminal_is_terminal(world, before, job)
         .or_else(|| within_limits(judge, before, job))
         .or_else(|| only_who_is_heard(world, before, job))
         .or_else(|| generations_go_up(before, job))
@@ -98,11 +98,14 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
         .or_else(|| restarts::are_enough(world, before, job))
 }
 
-/// I8: a job that is over stays over, with the same end.
-fn terminal_is_terminal(before: &JobRecord, job: &JobRecord) -> Broken {
+/// I8: a job that is over stays over, with the same end. If an operator has accepted the store, a node may
+/// know of later generations, which are then stopped by their numbers.
+fn terminal_is_terminal(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
+    let accepts = world.leader().is_some_and(|leader| leader.accepts);
+    let numbered = job.last_generation != before.last_generation && !accepts;
     let changed = before.phase.is_over()
-        && ((before.phase, before.finished, before.last_generation)
-            != (job.phase, job.finished, job.last_generation)
+        && ((before.phase, before.finished) != (job.phase, job.finished)
+            || numbered
             || job.current.is_some());
     changed.then(|| {
         (

@@ -67,15 +67,15 @@ impl World {
         free + pods.standing(&job.uid).filter(serves).count()
     }
 
-    /// Whether this pod is of a generation that is too small. If its host should be left, the job gets
-    /// another pod for it.
-    pub(super) fn is_of_a_small_one(&self, pod: &WorkerPod) -> bool {
+    /// Whether this pod is of a generation that is too small or too large. If its host should be left, the
+    /// job gets another pod for it.
+    pub(super) fn is_of_another_size(&self, pod: &WorkerPod) -> bool {
         let job = self.store.jobs.get(&pod.job);
-        let is_small = |job: &&JobRecord| {
+        let changes = |job: &&JobRecord| {
             let current = job.current.as_ref();
-            current.is_some_and(|current| current.members.len() < job.replicas as usize)
+            current.is_some_and(|current| current.members.len() != job.replicas as usize)
         };
-        let mut generations = job.filter(is_small).into_iter();
+        let mut generations = job.filter(changes).into_iter();
         let node = pod.node();
         generations.any(|job| job.unproven_generations().any(|g| g.has(&node)))
     }
@@ -83,7 +83,7 @@ impl World {
     /// How many pods this job may have at most, as things are.
     pub(super) fn most_pods(&self, job: &JobRecord) -> usize {
         let pods = self.pods.iter().flat_map(|pods| pods.standing(&job.uid));
-        let replaced = pods.filter(|pod| self.is_of_a_small_one(pod)).count();
+        let replaced = pods.filter(|pod| self.is_of_another_size(pod)).count();
         job.spec.max_replicas as usize + replaced
     }
 

@@ -126,7 +126,7 @@ impl Default for Policy {
             delete_again: Duration::from_secs(60),
             jobs_max: 10_000,
             // Five namespaces have to be full before another one finds no room.
-            namespace_jobs_max: 2_000,
+            namespace_jobs_max: 5_000,
             // An API server takes some 100 commits a second, so ten namespaces may do their worst. A burst
             // is what a matrix of CI submits at once.
             submits_per_second: 10,

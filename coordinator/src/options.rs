@@ -242,7 +242,7 @@ pub struct PolicyOptions {
         long,
         env = "MUSTER_NAMESPACE_JOBS_MAX",
         value_name = "N",
-        default_value = "2000"
+        default_value = "5000"
     )]
     pub namespace_jobs_max: usize,
 

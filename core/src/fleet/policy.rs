@@ -125,7 +125,7 @@ impl Default for Policy {
             end_shown: Duration::from_secs(5),
             delete_again: Duration::from_secs(60),
             jobs_max: 10_000,
-            // Five namespaces have to be full before another one finds no room.
+            // Half of them: a site whose users share one namespace has room, and one namespace never takes all.
             namespace_jobs_max: 5_000,
             // An API server takes some 100 commits a second, so ten namespaces may do their worst. A burst
             // is what a matrix of CI submits at once.

@@ -42,7 +42,7 @@ const TIMES: LeaseTimes = LeaseTimes {
 
 /// For tests that are not about the Lease: on a busy machine the short one can run out.
 const LONG: LeaseTimes = LeaseTimes {
-    lasts: Duration::from_secs(30),
+    lasts: Duration::from_secs(120),
     ..TIMES
 };
 
@@ -178,7 +178,7 @@ async fn a_lease_that_was_deleted_deposes_its_holder_and_is_not_taken_at_once() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_without_an_answer_is_made_once() {
     let cluster = Cluster::start().await;
-    let mut writer = with_a_job(store(&cluster.configuration(), "first").await).await;
+    let mut writer = with_a_job(store_for(&cluster.configuration(), "first", LONG).await).await;
     let asked = |state: &State| state.asked["musterrecords"];
     let faults = [Fault::Cut, Fault::Away, Fault::Busy, Fault::Nonsense];
     for (fault, number) in faults.into_iter().zip(2..) {
@@ -211,7 +211,7 @@ async fn a_write_without_an_answer_is_made_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_has_written_is_not_overwritten() {
     let cluster = Cluster::start().await;
-    let writer = with_a_job(store(&cluster.configuration(), "first").await).await;
+    let writer = with_a_job(store_for(&cluster.configuration(), "first", LONG).await).await;
     let theirs = json!({ "metadata": { "labels": { "by": "somebody" } } });
     let name = format!("job-{}", job(1).uid);
     cluster.change(|state| state.meddle("musterrecords", &name, Some(theirs)));

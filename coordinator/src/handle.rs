@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     board::{Events, Jobs, Nodes},
     inbox::{Message, SessionOrders},
-    store::Lead,
+    lead::Lead,
 };
 
 /// How long a caller waits for a decision. A full queue costs one turn and one commit; a disk that

@@ -7,6 +7,7 @@
 //! | `inbox` | what goes into its queue, and what comes back for a session |
 //! | `handle` | the way in which every other task speaks with the engine |
 //! | `board` | what the engine has published: jobs, nodes, events |
+//! | `lead` | whether this process still has the right to decide |
 //! | `store` | the durable record |
 //! | `api` | the gRPC services |
 //! | `trust` | the certificate authority, tokens, roles |
@@ -28,6 +29,7 @@ pub mod handle;
 pub mod inbox;
 pub mod kept;
 pub mod kubernetes;
+pub mod lead;
 pub mod options;
 pub mod serve;
 pub mod standby;

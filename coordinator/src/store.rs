@@ -9,7 +9,7 @@
 //! `core/src/fleet/write_order.rs`. A store may do more: the one of redb makes all writes of a
 //! commit or none.
 
-use std::{error::Error, fmt, sync::Arc};
+use std::{error::Error, sync::Arc};
 
 use muster_core::{
     fleet::{
@@ -19,6 +19,8 @@ use muster_core::{
     id::{JobUid, NodeName, Term},
     node_report::NodeReport,
 };
+
+pub use crate::lead::Lead;
 
 pub mod kubernetes;
 pub mod memory;
@@ -38,31 +40,6 @@ pub trait Leadership {
     /// lost the right says nothing more and ends.
     fn still_holds(&self) -> bool {
         self.lead().still_holds()
-    }
-}
-
-/// Says whether this process still has the right to decide.
-#[derive(Clone)]
-pub struct Lead(Arc<dyn Fn() -> bool + Send + Sync>);
-
-impl Lead {
-    pub fn new(still_holds: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(still_holds))
-    }
-
-    /// The right of a process that keeps all others out for as long as it lives.
-    pub fn for_life() -> Self {
-        Self::new(|| true)
-    }
-
-    pub fn still_holds(&self) -> bool {
-        self.0()
-    }
-}
-
-impl fmt::Debug for Lead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Lead").field(&self.still_holds()).finish()
     }
 }
 

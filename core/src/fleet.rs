@@ -35,8 +35,8 @@
 //! | `gather` | gathers the evidence that a generation is broken |
 //! | `lenders` | whether the nodes that lend to an MPI launcher outlived it |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
-//! | `cannot_start` | a job that can never start |
 //! | `crash_loop` | a job that looks as if it could not start at all |
+//! | `cannot_start` | a job that can never start |
 //! | `fault_ledger` | failures by job and node: which of the two is at fault |
 //! | `account` | what incidents have cost, by cause |
 //! | `placement` | which nodes, in which rank order, or why none |
@@ -78,6 +78,7 @@
 //! | `resize` | does its generation give way to another |
 //! | `lifetime` | its deadlines |
 //! | `suspend` | a suspended job holds no nodes |
+//! | `default_gpus` | how many GPUs it takes if it does not say |
 //! | `open`, `start` | its next generation: opened, started |
 //! | `fence`, `ends`, `fill_receipt` | what is recorded about its members |
 //! | `worlds` | ranks that do not form the world that the job asked for |

@@ -5,11 +5,12 @@ use std::{
     future::{Future, pending},
     io,
     net::SocketAddr,
+    pin::pin,
     time::Duration,
 };
 
 use tokio::{
-    io::copy_bidirectional,
+    io::copy,
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
@@ -24,6 +25,9 @@ const LED_ON_MAX: usize = 16_384;
 
 /// How long the other process may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long one direction may go on after the other one has ended.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Has the port open while `open` says so, and leads every caller on. Ends only with an error of
 /// the port itself.
@@ -77,8 +81,15 @@ async fn pass(mut caller: TcpStream, to: SocketAddr) {
     for end in [&caller, &leader] {
         let _ = end.set_nodelay(true);
     }
-    // Whichever end breaks, the other one is closed, too, and its program knows what to do.
-    let _ = copy_bidirectional(&mut caller, &mut leader).await;
+    // When one end is done, the other one gets a moment for its last words. Its program knows what to do.
+    let (mut from_caller, mut to_caller) = caller.split();
+    let (mut from_leader, mut to_leader) = leader.split();
+    let mut there = pin!(copy(&mut from_caller, &mut to_leader));
+    let mut back = pin!(copy(&mut from_leader, &mut to_caller));
+    tokio::select! {
+        _ = &mut there => drop(timeout(LAST_WORDS, back).await),
+        _ = &mut back => drop(timeout(LAST_WORDS, there).await),
+    }
 }
 
 #[cfg(test)]

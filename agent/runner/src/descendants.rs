@@ -50,7 +50,14 @@ impl Descendants {
 
     /// Replaces the list in `dir`. If that fails, it removes the list.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
-        let folder = Folder::of_run(dir)?;
+        let folder = match Folder::of_run(dir) {
+            Ok(folder) => folder,
+            Err(why) => {
+                // There may be no descriptor left, and this needs none. An outdated list would prove too much.
+                let _ = std::fs::remove_file(dir.join(DESCENDANTS));
+                return Err(why);
+            }
+        };
         let content = muster_sealed::seal(serde_json::to_vec(self)?);
         let outcome = folder.replace_unsynced(DESCENDANTS, &content);
         if outcome.is_err() {

@@ -1,8 +1,10 @@
-//! Whether the kernel has killed a process because a cgroup had reached its memory limit. The kernel
-//! counts such kills; it tells nobody else but its log, which a container does not see.
+//! Whether the kernel has killed a process for want of memory. The kernel counts such kills by the cgroup
+//! of the killed process, and else tells only its log, which a container does not see. It may be the
+//! cgroup's own limit, one above it, or the whole machine's memory that had been reached.
 //!
 //! cgroup v2 counts in `memory.events`, with those of all cgroups below; v1 counts in
-//! `memory.oom_control`, in the cgroup of the killed process alone. Both name the count `oom_kill`,
+//! `memory.oom_control`, in the cgroup of the killed process alone. Only the process's own cgroup is
+//! looked at: one above it may hold other jobs. Both name the count `oom_kill`,
 //! v1 since Linux 4.13.
 
 use std::fs;
@@ -57,16 +59,8 @@ fn candidates(cgroups: &str) -> Vec<PathBuf> {
         return files;
     }
     if let Some(path) = path("") {
-        // A cgroup without the memory controller has no count, and is within one that has.
-        let mut path = Path::new(&path);
-        loop {
-            for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
-                files.push(Path::new(root).join(path).join("memory.events"));
-            }
-            match path.parent() {
-                Some(parent) => path = parent,
-                None => break,
-            }
+        for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+            files.push(Path::new(root).join(&path).join("memory.events"));
         }
     }
     files
@@ -110,11 +104,7 @@ mod tests {
             files("0::/pod/run\n"),
             [
                 "/sys/fs/cgroup/pod/run/memory.events",
-                "/sys/fs/cgroup/unified/pod/run/memory.events",
-                "/sys/fs/cgroup/pod/memory.events",
-                "/sys/fs/cgroup/unified/pod/memory.events",
-                "/sys/fs/cgroup/memory.events",
-                "/sys/fs/cgroup/unified/memory.events"
+                "/sys/fs/cgroup/unified/pod/run/memory.events"
             ]
         );
         assert_eq!(files("9:pids:/\n"), [""; 0]);

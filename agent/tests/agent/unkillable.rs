@@ -63,10 +63,10 @@ async fn a_worker_that_outlives_its_death_is_told_with_its_run() {
     let dir = node.run_dir(&id);
     let known = status_of(muster_runner::connect(&dir).unwrap());
     fs::remove_file(dir.join(socket::CONTROL)).unwrap();
-    // A separate short path is needed, because a socket's address holds 108 bytes.
+    // It is made under a short path, because a socket's address holds 108 bytes.
     let here = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(here.path().join("s")).unwrap();
-    std::os::unix::fs::symlink(here.path().join("s"), dir.join(socket::CONTROL)).unwrap();
+    fs::rename(here.path().join("s"), dir.join(socket::CONTROL)).unwrap();
     node.start(&coordinator.url());
     let (mut agent, _) = listener.accept().unwrap();
     say(

@@ -184,6 +184,10 @@ pub(super) fn use_up(folder: &Path, token: &Stored) -> Result<(), TrustError> {
 /// Gives a use back for which nothing was given.
 pub(super) fn give_back(folder: &Path, token: &Stored) -> Result<(), TrustError> {
     let there: Option<Stored> = read_json(&path(folder, &token.id))?;
+    // A token with more uses that is not there any more was deleted meanwhile.
+    if there.is_none() && token.uses > 1 {
+        return Ok(());
+    }
     let uses = there.map_or(0, |there| there.uses) + 1;
     save(
         folder,

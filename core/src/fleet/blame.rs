@@ -47,7 +47,7 @@ pub(crate) struct Blame {
 }
 
 impl Blame {
-    /// Whether the kernel has killed the first rank because its cgroup had reached its memory limit.
+    /// Whether the kernel has killed the first rank for want of memory.
     /// Every other SIGKILL is somebody else's deed ([`ExitClass::Killed`]).
     pub(crate) fn is_at_memory_limit(&self) -> bool {
         self.cause == Cause::WorkerFailed && self.exit == Some(Exit::Signal(SIGKILL))

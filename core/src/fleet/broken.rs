@@ -11,13 +11,16 @@ use crate::{
         blame::{self, Blame, Evidence},
         budget::{self, DOUBTFUL_MAX, Restart},
         cannot_start::{self, CannotStart},
-        crash_loop,
+        capacity, crash_loop,
         generation::{self, Steps},
         job::{CrashLoop, Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::JobTurn,
+        live::{AVOID, Avoided},
         member_restart,
         receipt::{Charged, Incident},
+        registry::Node,
         rules::{self, Ruling},
+        worker_pod::is_pod,
     },
     id::Generation,
     spec::{Progress, rules::Then},
@@ -95,7 +98,7 @@ impl JobTurn<'_> {
             }
             let usual = then.is_none_or(|then| then == Then::Ignore);
             if alone.is_none()
-                && let Some(why) = self.cannot_start(evidence, members, lasted)
+                && let Some(why) = self.cannot_start(&generation, evidence, lasted)
                 && usual
             {
                 self.retire_broken(&blame);
@@ -123,22 +126,52 @@ impl JobTurn<'_> {
     /// Why no start can succeed. It also remembers this one for the next.
     fn cannot_start(
         &mut self,
+        generation: &GenerationRecord,
         evidence: &[Evidence],
-        members: usize,
         lasted: Duration,
     ) -> Option<CannotStart> {
-        let job = &mut *self.job;
-        let before = job.failed_start.take();
-        let has_trained = job.furthest_step.max(job.last_step).is_some();
-        if has_trained || lasted >= crash_loop::EARLY {
+        let before = self.job.failed_start.take();
+        self.job.has_run |= lasted >= crash_loop::EARLY;
+        let has_trained = self.job.furthest_step.max(self.job.last_step).is_some();
+        if has_trained || self.job.has_run {
             return None;
         }
         let primary = blame::primary(evidence)?;
-        let started = job.first_started.is_some();
+        let (started, members) = (self.job.first_started.is_some(), generation.members.len());
         let now = cannot_start::failed_start(primary, evidence, members, started)?;
-        let (now, verdict) = cannot_start::judge(before.as_ref(), now);
-        job.failed_start = Some(now);
+        let refused = matches!(primary, Evidence::StartRefused { .. });
+        let others = refused && self.others_may_start(generation);
+        let (now, verdict) = cannot_start::judge(before.as_ref(), now, others);
+        if others && verdict.is_none() {
+            let until = self.now + AVOID;
+            let refusing = generation.members.iter().map(|member| Avoided {
+                node: member.node.clone(),
+                until,
+                why: now.symptom.clone(),
+            });
+            self.live.avoided.extend(refusing);
+        }
+        self.job.failed_start = Some(now);
         verdict
+    }
+
+    /// Whether as many other nodes as this generation has take work of this job.
+    fn others_may_start(&self, generation: &GenerationRecord) -> bool {
+        let may = |node: &&Node| {
+            let name = &node.record.name;
+            node.is_ready()
+                && !generation.has(name)
+                && !self
+                    .live
+                    .avoided
+                    .iter()
+                    .any(|avoided| avoided.node == *name)
+                && !self.nodes.is_cordoned(node)
+                && capacity::no_new_work(self.nodes, node).is_none()
+                && !node.report.senses_only
+                && !is_pod(name)
+        };
+        self.nodes.iter().filter(may).count() >= generation.members.len()
     }
 
     fn end_for_good(&mut self, blame: &Blame, why: &CannotStart) {

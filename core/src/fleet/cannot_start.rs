@@ -54,6 +54,9 @@ pub(crate) fn failed_start(
     members: usize,
     started: bool,
 ) -> Option<FailedStart> {
+    if primary.is_victim() {
+        return None;
+    }
     match primary {
         Evidence::StartRefused { .. } if !started => refused_by_all(evidence, members),
         // torchrun, or what stands in its place, has ended before it started a rank.
@@ -62,7 +65,7 @@ pub(crate) fn failed_start(
             exit: exit @ Exit::Code(_),
             error,
             ..
-        } => Some(once(words(*exit, error))),
+        } => Some(once(format!("torchrun: {}", words(*exit, error)))),
         Evidence::RankExit {
             exit: exit @ Exit::Code(code),
             error,
@@ -111,15 +114,18 @@ fn refused_by_all(evidence: &[Evidence], members: usize) -> Option<FailedStart> 
     })
 }
 
-/// The verdict about a failed start, and what to remember of it. `before`: what was remembered.
+/// The verdict about a failed start, and what to remember of it. `before`: what was remembered. `others`:
+/// nodes that have not been asked could take the job. One rack without its file system ends no job that
+/// others can start, so the next start is theirs.
 pub(crate) fn judge(
     before: Option<&FailedStart>,
     now: FailedStart,
+    others: bool,
 ) -> (FailedStart, Option<CannotStart>) {
     let alike = before.filter(|before| crash_loop::similar(&before.symptom, &now.symptom));
     let times = 1 + alike.map_or(0, |before| before.times);
     let verdict = match (now.nodes, times) {
-        (2.., 1) => Some(CannotStart::OnEachNode(now.nodes)),
+        (2.., 1) if !others => Some(CannotStart::OnEachNode(now.nodes)),
         (_, 2..) => Some(CannotStart::AtEachStart(times)),
         _ => None,
     };
@@ -205,16 +211,21 @@ mod tests {
     #[test]
     fn two_nodes_or_two_starts_are_enough() {
         let on_one = of(&[refused("a", "no t.py")], 1).unwrap();
-        let (known, verdict) = judge(None, on_one);
+        let (known, verdict) = judge(None, on_one, true);
         assert_eq!(verdict, None);
         let elsewhere = of(&[refused("b", "no t.py")], 1).unwrap();
-        let (known, verdict) = judge(Some(&known), elsewhere);
+        let (known, verdict) = judge(Some(&known), elsewhere, true);
         assert_eq!(verdict, Some(CannotStart::AtEachStart(2)));
         // Another failure begins anew.
         let other = of(&[ended(127, None)], 1).unwrap();
-        let (known, verdict) = judge(Some(&known), other.clone());
+        let (known, verdict) = judge(Some(&known), other.clone(), false);
         assert_eq!((known.times, verdict), (1, None));
         let both = of(&[refused("a", "no t.py"), refused("b", "no t.py")], 2).unwrap();
-        assert_eq!(judge(None, both).1, Some(CannotStart::OnEachNode(2)));
+        assert_eq!(
+            judge(None, both.clone(), true).1,
+            None,
+            "others may have it"
+        );
+        assert_eq!(judge(None, both, false).1, Some(CannotStart::OnEachNode(2)));
     }
 }

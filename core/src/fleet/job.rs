@@ -154,6 +154,9 @@ pub struct JobRecord {
     /// The last start, if it failed in a way that does not change by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_start: Option<FailedStart>,
+    /// A generation of it has run for so long that it did not fail at its start.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_run: bool,
     /// Breaks in a row that could be charged to nobody for certain, and that brought no new step.
     #[serde(default, rename = "in_vain")]
     pub doubtful_in_row: u32,
@@ -430,6 +433,7 @@ impl JobRecord {
             failures_in_row: 0,
             crash_loop: None,
             failed_start: None,
+            has_run: false,
             doubtful_in_row: 0,
             doubtful: Vec::new(),
             not_before: None,

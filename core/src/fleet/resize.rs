@@ -3,7 +3,7 @@
 
 use crate::{
     fleet::{
-        budget, capacity, fault_ledger, generation,
+        budget, capacity, crash_loop, fault_ledger, generation,
         job::{Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::JobTurn,
         members::{Member, size},
@@ -224,11 +224,14 @@ impl JobTurn<'_> {
             }
         };
         let steps = generation::steps(self.nodes, self.uid, generation);
+        let began = generation.started_at;
+        let has_run = began.is_some_and(|at| self.now.since(at) >= crash_loop::EARLY);
         let ruling = self.rule_about(to);
         if let Some(ruling) = ruling.as_ref().filter(|own| own.rule.then == Then::Fail) {
             return self.end_instead_of_leaving(ruling, &message);
         }
         let job = &mut *self.job;
+        job.has_run |= has_run;
         budget::note_progress(job, &steps, self.policy, self.now);
         job.open_incident(Incident {
             cause,

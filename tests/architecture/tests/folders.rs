@@ -40,7 +40,24 @@ const CALLS: [&str; 31] = [
 ];
 
 /// Where such calls are right, and why. A folder stands for all files in it.
-const ELSEWHERE: [(&str, &str); 29] = [
+const ELSEWHERE: [(&str, &str); 33] = [
+    (
+        "agent/src/in_session.rs",
+        "the agent's own state directory, which no worker has",
+    ),
+    ("agent/runner/src/oom.rs", "the kernel's files of a cgroup"),
+    (
+        "agent/runner/src/place/sweep.rs",
+        "whether a run's directory is there; it is not opened",
+    ),
+    (
+        "agent/runner/src/descendants.rs",
+        "removes an outdated list when no descriptor is left",
+    ),
+    (
+        "agent/runner/src/bin/muster-runner/ask.rs",
+        "opens /dev/null",
+    ),
     ("agent/runner/src/folder", "this is the door"),
     ("agent/src/config", "the operator's flags name these files"),
     ("agent/src/join.rs", "the operator's flags name these files"),
@@ -58,10 +75,6 @@ const ELSEWHERE: [(&str, &str); 29] = [
     (
         "agent/src/probe/settings.rs",
         "the operator's flags name this file",
-    ),
-    (
-        "agent/src/probe/usage/cgroup.rs",
-        "the kernel's files of a cgroup",
     ),
     (
         "agent/src/proof.rs",

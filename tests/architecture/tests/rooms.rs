@@ -250,7 +250,7 @@ fn unit_tests_stay_in_their_room() {
 }
 
 #[test]
-fn core_needs_two_crates() {
+fn core_needs_three_crates() {
     let metadata = workspace();
     let used = uses(
         ours(&metadata)["muster-core"],
@@ -258,11 +258,12 @@ fn core_needs_two_crates() {
     );
     let wrong: Vec<String> = used
         .into_iter()
-        .filter(|name| name != "serde" && name != "thiserror")
+        // A step pattern is refused where the spec of its job is checked, and only what compiles it knows its size.
+        .filter(|name| !["serde", "thiserror", "regex-lite"].contains(&name.as_str()))
         .collect();
     expect_none(
         &wrong,
-        "core is decisions over plain values; what needs more than serde and thiserror is not a decision",
+        "core is decisions over plain values; what needs more than serde, thiserror and regex-lite is not a decision",
     );
 }
 

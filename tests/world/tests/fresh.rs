@@ -1,9 +1,9 @@
 //! Seeds that nobody has seen. Every commit has its own, so that each landing looks at new histories, and
 //! a violation can be looked at again from the commit alone.
 
-mod common;
+mod histories;
 
-use common::no_seed_breaks_a_rule;
+use histories::no_seed_breaks_a_rule;
 use muster_world::Size;
 
 /// How many of each size. In the dev profile two cores run about 500 small and 200 mixed ones a second.

@@ -1,9 +1,9 @@
 //! The first seeds, which are the same on every machine, however fast. Also checks that a seed
 //! means one history.
 
-mod common;
+mod histories;
 
-use common::no_seed_breaks_a_rule;
+use histories::no_seed_breaks_a_rule;
 use muster_world::{Options, Size};
 
 /// The number of seeds of each size. In the dev profile, in which core and the world are optimised a

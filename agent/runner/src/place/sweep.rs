@@ -131,8 +131,8 @@ impl Remains<'_> {
     }
 
     fn held_a_launcher(&self) -> bool {
-        let hold = std::fs::read(self.dir.join(record::HOLD)).unwrap_or_default();
-        record::parse::<Hold>(&hold).is_ok_and(|hold| hold.launcher)
+        let hold = record::json::<Hold>(self.dir, record::HOLD);
+        hold.is_ok_and(|hold| hold.is_some_and(|hold| hold.launcher))
     }
 
     /// What is left of a launcher. Only its runner and its keeper know the chains that it has forked,
@@ -147,7 +147,9 @@ impl Remains<'_> {
             return Ok(Left::Living(pids.into_iter().flatten().collect()));
         }
         let swept = Swept::read(self.dir).ok().flatten();
-        let ended = self.dir.join(record::OUTCOME).exists() || !self.dir.exists();
+        let has_outcome = |folder: Folder| folder.has(record::OUTCOME);
+        let ended = Folder::of_run(self.dir).is_ok_and(has_outcome)
+            || is_gone(&std::fs::symlink_metadata(self.dir));
         let boot_id = procfs::boot_id()?;
         Ok(
             match ended || swept.is_some_and(|swept| swept.boot_id == boot_id) {
@@ -178,19 +180,15 @@ impl Remains<'_> {
 
     /// What is left if no living process was found. The list of descendants may prove that nothing is.
     fn if_none_is_found(&self, list: Result<Option<Descendants>, ReadError>) -> Left {
-        // Only what is certainly not there proves anything.
-        let is_gone = |at: io::Result<std::fs::Metadata>| {
-            at.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
-        };
         let about = |name| Folder::of_run(self.dir).and_then(|folder| folder.about(name));
         match (self.runner, &list) {
             // An operator has checked it and moved the directory away.
-            _ if is_gone(std::fs::symlink_metadata(self.dir)) => Left::Nothing,
+            _ if is_gone(&std::fs::symlink_metadata(self.dir)) => Left::Nothing,
             (Some(runner), _) if runner.cgroup.is_some() || !runner.lists_descendants => {
                 Left::Nothing
             }
             // No runner was ever ready, so nothing was ever started.
-            (None, Ok(None)) if is_gone(about(record::RUNNER)) => Left::Nothing,
+            (None, Ok(None)) if is_gone(&about(record::RUNNER)) => Left::Nothing,
             (_, Ok(Some(list))) if !list.cut => Left::Nothing,
             (_, Ok(Some(_))) => {
                 Left::Unproven("it had more processes than its runner lists".into())
@@ -199,6 +197,12 @@ impl Remains<'_> {
             (_, Err(e)) => Left::Unproven(chain(e)),
         }
     }
+}
+
+/// Whether it is certainly not there. What cannot be looked at proves nothing.
+fn is_gone(at: &io::Result<std::fs::Metadata>) -> bool {
+    at.as_ref()
+        .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
 
 /// Kills a runner that lives, and what is in its cgroup. A runner that waits for a disk ends only

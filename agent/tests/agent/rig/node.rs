@@ -157,7 +157,7 @@ impl Node {
         fs::write(
             &wrapper,
             format!(
-                "#!/bin/sh\nexec {} \"$@\" --no-cgroup\n",
+                "#!/bin/sh\n[ \"$1\" = hold ] && set -- \"$@\" --no-cgroup\nexec {} \"$@\"\n",
                 runner().display()
             ),
         )

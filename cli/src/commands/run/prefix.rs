@@ -61,7 +61,9 @@ struct Taken {
 fn take_off(words: &[String], has_python: bool) -> Option<(Taken, Vec<String>)> {
     let (first, rest) = words.split_first()?;
     let stem = first.rsplit('/').next().unwrap_or(first);
-    let with = |python: String| match has_python {
+    // The shell's own interpreter is found as without the word.
+    let is_shells = |python: &str| ["python", "python3"].contains(&python);
+    let with = |python: String| match has_python || is_shells(&python) {
         true => Vec::new(),
         false => vec!["--python".to_owned(), python],
     };
@@ -86,7 +88,7 @@ fn take_off(words: &[String], has_python: bool) -> Option<(Taken, Vec<String>)> 
     }
     let taken = Taken {
         name: first.clone(),
-        notes: match has_python {
+        notes: match has_python || is_shells(first) {
             true => Vec::new(),
             false => vec![format!("--python {first} starts them")],
         },
@@ -212,20 +214,20 @@ mod tests {
                 "torchrun --standalone --rdzv_backend c10d --rdzv-endpoint=h:1 --nproc_per_node 2 --node-rank 0 t.py",
                 "--nproc_per_node 2 -- t.py",
             ),
-            ("python t.py --lr 1", "--python python -- t.py --lr 1"),
-            ("python3 -u t.py", "--python python3 -- -u t.py"),
-            ("python -m pkg.train", "--python python -- -m pkg.train"),
+            ("python t.py --lr 1", "-- t.py --lr 1"),
+            ("python3 -u t.py", "-- -u t.py"),
+            ("python -m pkg.train", "-- -m pkg.train"),
             (
                 "python -u -m torch.distributed.run --nproc-per-node 2 t.py",
-                "--python python --nproc-per-node 2 -- t.py",
+                "--nproc-per-node 2 -- t.py",
             ),
             (
                 "python -m torch.distributed.launch --nproc_per_node=2 t.py --lr 1",
-                "--python python --nproc_per_node=2 --launch cold -- t.py --local-rank=${local_rank} --lr 1",
+                "--nproc_per_node=2 --launch cold -- t.py --local-rank=${local_rank} --lr 1",
             ),
             (
                 "python -m torch.distributed.launch --use_env t.py",
-                "--python python -- t.py",
+                "-- t.py",
             ),
         ] {
             let is = rewritten(before).unwrap_or_else(|| panic!("{before}"));

@@ -1,4 +1,4 @@
-//! Ranks that the kernel has killed at a memory limit.
+//! Ranks that the kernel has killed for want of memory.
 
 use super::*;
 use crate::{exit::OUT_OF_MEMORY, fleet::node_record::Standing};
@@ -22,9 +22,7 @@ fn killed(error: Option<&str>) -> (Standing, Cause, String) {
 
 #[test]
 fn a_rank_that_is_too_large_speaks_against_no_node() {
-    let why = format!(
-        "{OUT_OF_MEMORY}the kernel killed it, because its cgroup /x had reached its memory limit"
-    );
+    let why = format!("{OUT_OF_MEMORY}the kernel killed it, as its cgroup /x has counted");
     let (standing, cause, message) = killed(Some(&why));
     assert_eq!(
         (standing, cause),

@@ -132,6 +132,37 @@ fn what_no_node_finds_is_final_at_once() {
     );
 }
 
+/// A rack without its file system ends no job that other nodes can start.
+#[test]
+fn what_a_node_lacks_is_looked_for_elsewhere_before_it_is_final() {
+    let mut bench = silent(&["a", "b", "c"]);
+    bench.submit("digits", spec(1, 3));
+    let on = |bench: &Bench| {
+        let current = bench.job("digits").current.as_ref();
+        current.expect("a generation").members[0].node.clone()
+    };
+    let first = on(&bench);
+    refuses(&mut bench, first.as_str(), no_script(first.as_str()));
+    bench.pass(10 * SECOND);
+    let second = on(&bench);
+    assert_ne!(second, first, "others are asked first");
+    refuses(&mut bench, second.as_str(), no_script(second.as_str()));
+    bench.pass(SECOND);
+    assert_eq!(ended(&bench), (Phase::Failed, Reason::CannotStart));
+
+    let mut bench = silent(&["a", "b", "c", "d"]);
+    bench.submit("digits", spec(2, 3));
+    for node in ["a", "b"] {
+        refuses(&mut bench, node, no_script(node));
+    }
+    bench.pass(10 * SECOND);
+    let job = bench.job("digits");
+    assert!(!job.phase.is_over(), "{}", job.message);
+    let members = &job.current.as_ref().expect("a generation").members;
+    let members: Vec<&str> = members.iter().map(|member| member.node.as_str()).collect();
+    assert_eq!(members, ["c", "d"]);
+}
+
 #[test]
 fn what_one_of_two_nodes_finds_is_not_final() {
     let mut bench = silent(&["a", "b"]);

@@ -45,11 +45,11 @@ pub(crate) const COMPONENT_EDITS: &[Edit] = &[
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
-  name: muster-coordinator-worker-pods
+  name: muster-coordinator-pods
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
-  name: muster-coordinator-worker-pods
+  name: muster-coordinator-pods
 subjects:
 - kind: ServiceAccount
   name: muster-coordinator
@@ -59,11 +59,11 @@ subjects:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
-  name: muster-coordinator-worker-pods
+  name: muster-coordinator-pods
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
-  name: muster-coordinator-worker-pods
+  name: muster-coordinator-pods
 subjects:
 - kind: ServiceAccount
   name: muster-coordinator
@@ -75,11 +75,11 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
   namespace: {{ toJson . }}
-  name: muster-coordinator-worker-pods
+  name: muster-coordinator-pods
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
-  name: muster-coordinator-worker-pods
+  name: muster-coordinator-pods
 subjects:
 - kind: ServiceAccount
   name: muster-coordinator

@@ -227,7 +227,7 @@ fn a_release_has_its_own_issuer_and_names() {
 fn worker_pods_are_made_in_the_namespaces_that_are_named() {
     let pods = COMPONENTS.iter().find(|one| one.folder == "worker-pods");
     let mut values = with_components(&[pods.unwrap()]);
-    let name = "muster-coordinator-worker-pods";
+    let name = "muster-coordinator-pods";
     let everywhere = format!("ClusterRoleBinding {name}");
     assert!(rendered(&values, "elsewhere").contains_key(&everywhere));
     set(&mut values, "workerPods.namespaces", json!(["team-a"]));

@@ -354,7 +354,8 @@ impl Group {
             let left = entry.files.read(started);
             entry.reason = entry.output.reason(exit, left);
             // What a killed rank has printed cannot be why.
-            if let Some(why) = self.memory.reason(rank, exit) {
+            let by_us = self.killing.is_some();
+            if let Some(why) = (!by_us).then(|| self.memory.reason(rank, exit)).flatten() {
                 entry.reason.killed(why);
             }
         }

@@ -1,4 +1,4 @@
-//! Which ranks the kernel has killed because a cgroup had reached its memory limit.
+//! Which ranks the kernel has killed for want of memory.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ impl Memory {
             return;
         };
         if self.counts.iter().all(|(known, _)| *known != kills) {
-            let count = kills.count().unwrap_or_default();
+            let Some(count) = kills.count() else { return };
             self.counts.push((kills.clone(), count));
         }
         self.known.insert(rank, kills);
@@ -43,7 +43,7 @@ impl Memory {
         }
         *known += 1;
         Some(format!(
-            "{OUT_OF_MEMORY}the kernel killed it, because its cgroup {} had reached its memory limit",
+            "{OUT_OF_MEMORY}the kernel killed it, as its cgroup {} has counted",
             kills.cgroup().display()
         ))
     }

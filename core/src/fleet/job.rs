@@ -30,6 +30,10 @@ use crate::{
     time::Timestamp,
 };
 
+pub use failed_start::FailedStart;
+
+mod failed_start;
+
 pub use crate::fleet::members::{Member, Seat};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -237,18 +241,6 @@ pub struct CrashLoop {
     pub within: Duration,
     /// How they ended: the exit code or signal, and the first error.
     pub symptom: String,
-}
-
-/// A start that failed in a way that does not change by itself, as a missing script.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FailedStart {
-    /// Why, without the name of the node.
-    pub symptom: String,
-    /// How many nodes said so.
-    pub nodes: u32,
-    /// How many starts in a row failed so.
-    pub times: u32,
 }
 
 /// What people were told of a job's world. Each is told once in its life.

@@ -40,16 +40,12 @@ const CALLS: [&str; 31] = [
 ];
 
 /// Where such calls are right, and why. A folder stands for all files in it.
-const ELSEWHERE: [(&str, &str); 33] = [
+const ELSEWHERE: [(&str, &str); 32] = [
     (
         "agent/src/in_session.rs",
         "the agent's own state directory, which no worker has",
     ),
     ("agent/runner/src/oom.rs", "the kernel's files of a cgroup"),
-    (
-        "agent/runner/src/place/sweep.rs",
-        "whether a run's directory is there; it is not opened",
-    ),
     (
         "agent/runner/src/descendants.rs",
         "removes an outdated list when no descriptor is left",

@@ -209,7 +209,7 @@ async fn a_bad_spec_is_a_condition(world: &World) {
     // Whoever mends it need not delete it. Both nodes are taken, so it waits.
     let mend = json!({ "spec": { "env": null } });
     kubectl.patch("bad", "", mend).await.unwrap();
-    let waits = |object: &Value| object["status"]["reason"] == "BelowMinimum";
+    let waits = |object: &Value| object["status"]["reason"] == "NodesOccupied";
     let object = kubectl.until("bad", waits).await;
     assert_eq!(holding(&object), ["Accepted", "BelowMinimum"]);
     assert_eq!(object["status"]["phase"], "Pending");

@@ -3,6 +3,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -59,7 +60,11 @@ pub(crate) async fn follow(state_dir: PathBuf, mut in_session: watch::Receiver<b
 /// A file that an earlier process has left says nothing.
 fn keep(file: &Path, is_there: bool) -> io::Result<()> {
     match is_there {
-        true => fs::write(file, ""),
+        true => {
+            let mut options = fs::File::options();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            options.open(file).map(drop)
+        }
         false => match fs::remove_file(file) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,

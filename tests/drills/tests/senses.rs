@@ -143,7 +143,10 @@ fn ranks_are_kept_to_the_cpus_of_their_gpus_numa_node() {
 const WHICH_GPUS: &str = "\
 import os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
-(folder / os.environ['RANK']).write_text(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))
+own = folder / os.environ['RANK']
+part = own.with_suffix('.part')
+part.write_text(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))
+part.rename(own)
 while not (folder / 'end').exists():
     time.sleep(0.05)
 ";

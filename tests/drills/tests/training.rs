@@ -1,8 +1,9 @@
 //! A job trains through the events of a fleet: workers die, and nodes are cut off, come back, and
 //! are scaled away.
 
-use muster_drills::{Cluster, kill, last_step, nodes, pids};
+use muster_drills::{Cluster, kill, last_step, nodes, pids, python};
 use rustix::process::Signal;
+use serde_json::json;
 
 const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
 
@@ -158,18 +159,21 @@ fn below_the_minimum_it_waits_says_so_and_goes_on() {
 #[test]
 fn a_job_that_cannot_start_says_why() {
     let cluster = Cluster::up(1);
-    cluster.muster([
-        "run",
-        "--name",
-        "job",
-        "--nnodes",
-        "1",
-        "--max-restarts",
-        "0",
-        "--",
-        "/nowhere/train.py",
-    ]);
+    // On this machine the command looks itself.
+    let refused = cluster.try_muster(["run", "--name", "job", "/nowhere/train.py"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("/nowhere/train.py"),
+        "{said}"
+    );
+
+    let spec = json!({ "replicas": 1, "args": ["/nowhere/train.py"], "workingDir": "/", "command": [python()] });
+    let document = json!({ "apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": { "name": "job" }, "spec": spec });
+    let file = cluster.path("job.json");
+    std::fs::write(&file, document.to_string()).unwrap();
+    cluster.muster(["submit", "-f", file.to_str().unwrap()]);
     let status = cluster.wait("job", "failed", |status| status["phase"] == "Failed");
+    assert_eq!(status["reason"], "CannotStart", "{status}");
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("/nowhere/train.py"), "{message}");
 }

@@ -1,7 +1,7 @@
 //! The chains that a launcher has forked: the keepers of generations, and all that is below them.
 //!
-//! The kernel gives a keeper to the launcher's runner when the process between them has ended. It is
-//! no part of the launcher: its generation goes on when the launcher ends, and proves its own death.
+//! A keeper is forked through a process that ends at once, and the kernel then gives it to the
+//! launcher's runner. It is no part of the launcher: its generation goes on when the launcher ends, and proves its own death.
 //! A chain that stands by belongs to no generation, and ends with the launcher.
 
 use std::fs;

@@ -10,7 +10,7 @@
 //! minimum would keep what it has from others that wait too: nodes, and the quota of its namespace,
 //! which counts each pod. So if one of its pods cannot be made, or finds no host, or cannot begin there,
 //! within [`GANG_TIMEOUT`], it gives back all that are not lost, and comes again later. If none of them
-//! had a host, it comes again soon: only a quota can have kept others from anything.
+//! had a host, it comes again soon, because it took nothing from others but quota.
 
 use std::{collections::BTreeMap, time::Duration};
 

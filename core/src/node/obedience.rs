@@ -6,7 +6,7 @@
 //! are killed by the agent, and their group is proven dead without them. A runner that kills and
 //! answers obeys, however long its processes take to die.
 //!
-//! Times here count from any moment, on a clock that stands still with the machine: a runner that
+//! Times are offsets on a monotonic clock that stops while the machine is suspended, so a runner that
 //! slept as long as its agent is not late.
 
 use std::time::Duration;

@@ -13,6 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use uuid::Uuid;
 
 use super::object::{packed, unpacked};
 use crate::{
@@ -22,6 +23,12 @@ use crate::{
 
 const NAME: &str = "muster-coordinator-trust";
 const KEY: &str = "trust.json.gz";
+
+/// The mark of the coordinator that has read the Secret last.
+const TAKEN_OVER: &str = "muster.dev/taken-over";
+
+/// How often the coordinator before this one may write meanwhile.
+const TAKE_OVER_TRIES: u32 = 5;
 
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -83,16 +90,34 @@ impl SharedTrust {
             state_dir,
             known: None,
         };
-        let found = match shared.server.get::<Value>(&shared.path()).await {
-            Ok(found) => found,
-            Err(why) if why.is_missing() => return Ok(shared),
-            Err(why) => return Err(unanswered("read", &why)),
+        let Some((version, contents)) = shared.take_over().await? else {
+            return Ok(shared);
         };
-        let contents = contents(&found)?;
         trust::replace(&shared.state_dir, &contents)?;
         trust::note_shared(&shared.state_dir, &contents)?;
-        shared.known = Some((version(&found), contents));
+        shared.known = Some((version, contents));
         Ok(shared)
+    }
+
+    /// Reads the Secret, and gives it another version: a write on which the coordinator before this one is
+    /// still at work comes to nothing, and whoever waits for it there hears so. `None`: there is no Secret.
+    async fn take_over(&self) -> Result<Option<(String, Contents)>, SharedError> {
+        let mut tries = 0;
+        loop {
+            let mut found = match self.server.get::<Value>(&self.path()).await {
+                Ok(found) => found,
+                Err(why) if why.is_missing() => return Ok(None),
+                Err(why) => return Err(unanswered("read", &why)),
+            };
+            let contents = contents(&found)?;
+            // A write that changes nothing would give no new version.
+            found["metadata"]["annotations"][TAKEN_OVER] = Uuid::now_v7().to_string().into();
+            match self.server.replace::<Value>(&self.path(), &found).await {
+                Ok(stored) => return Ok(Some((version(&stored), contents))),
+                Err(why) if why.is_conflict() && tries < TAKE_OVER_TRIES => tries += 1,
+                Err(why) => return Err(unanswered("written", &why)),
+            }
+        }
     }
 
     pub(crate) fn keeper(&self) -> Keeper {

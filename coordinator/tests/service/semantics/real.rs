@@ -132,6 +132,8 @@ impl Server {
             "--service-cluster-ip-range=10.0.0.0/24".into(),
             format!("--token-auth-file={}", at("users.csv")),
             "--authorization-mode=RBAC".into(),
+            // Whether a pod may be privileged is the question of a test.
+            "--allow-privileged=true".into(),
         ];
         flags.extend(further.iter().map(|flag| (*flag).to_owned()));
         processes.0.push(run(&apiserver, "apiserver.log", &flags));

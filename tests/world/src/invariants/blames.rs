@@ -9,6 +9,7 @@ use muster_core::id::Generation;
 use super::*;
 use crate::{
     blame::{Blame, Verdict},
+    runner::PEER_LOST,
     trace::note,
     troubles::{Deed, Kind},
 };
@@ -207,7 +208,10 @@ fn was_told(world: &World, run: &RunId, deed: &Deed) -> bool {
     let (now, since) = (place.clock(world.now), deed.at - TOLD_WITHIN);
     let ranks = place.runs.get(run).map_or(&[][..], |group| &group.ranks);
     let its = |own: &&Rank| Some((own.report.rank, own.report.attempt)) == deed.rank;
-    let ended = ranks.iter().find(its).and_then(|own| own.report.exited_at);
+    // One that has left its group may lose another itself, and then says only that.
+    let says = |own: &&Rank| own.report.first_error.as_deref() != Some(PEER_LOST);
+    let its = ranks.iter().find(its).filter(says);
+    let ended = its.and_then(|own| own.report.exited_at);
     let long_ago = ended.is_some_and(|at| now.since(at) > TOLD_WITHIN);
     let stood = world.seats.iter().any(|seat| seat.paused_until > since);
     let leads = !stood && world.leader().is_some_and(|leader| leader.began <= since);

@@ -13,7 +13,8 @@
 //! | `fitness` | the facts about the node that would break a launch on it |
 //! | `lease` | when the coordinator was last certainly alive, for workers with a fence |
 //! | `skew` | how far the node's clock is from the coordinator's, for people |
-//! | `lane` | how workers are started here: what the job asks for, and what is proven for this interpreter |
+//! | `lane` | how workers are started here: what the job asks for, and what its interpreter allows |
+//! | `proven` | the interpreters with which every lane is proven |
 //! | `group` | one worker group as its runner describes it, and the report about it |
 //! | `turn` | desired against actual state |
 //! | `obedience` | when a runner that does not do what it was ordered to is killed |
@@ -34,6 +35,7 @@ pub mod mpi;
 pub mod obedience;
 pub mod peers;
 pub mod pool;
+pub mod proven;
 pub mod skew;
 pub mod torchrun;
 mod turn;

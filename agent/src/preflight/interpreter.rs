@@ -69,6 +69,7 @@ impl Answer {
         Self {
             interpreter: Interpreter {
                 torch: (0, 0),
+                build: String::new(),
                 implementation: String::new(),
                 python: (0, 0),
                 system: String::new(),
@@ -168,7 +169,8 @@ async fn ask(host: &dyn RunnerHost, python: &Path, launch: &Launch) -> Result<An
 fn answer(host: &dyn RunnerHost, said: &str) -> Option<Answer> {
     let mut lines = said.lines();
     let mut words = lines.next()?.split_whitespace();
-    let torch = version(words.next()?)?;
+    let installed = words.next()?;
+    let torch = version(installed)?;
     let implementation = words.next().unwrap_or_default().to_owned();
     let python = words.next().and_then(version).unwrap_or_default();
     let system = words.next().unwrap_or_default().to_owned();
@@ -184,6 +186,11 @@ fn answer(host: &dyn RunnerHost, said: &str) -> Option<Answer> {
         cuda: known(),
         nccl: known(),
     };
+    // An older torch does not tell its whole version, so that of its installation stands for it.
+    let build = match stack.torch.as_str() {
+        "" => installed.to_owned(),
+        whole => whole.to_owned(),
+    };
     let ctype = Some(known()).filter(|ctype| !ctype.is_empty());
     let files: Vec<PathBuf> = lines.take(FILES_MAX).map(PathBuf::from).collect();
     let times = host.modified(&files);
@@ -191,6 +198,7 @@ fn answer(host: &dyn RunnerHost, said: &str) -> Option<Answer> {
     Some(Answer {
         interpreter: Interpreter {
             torch,
+            build,
             implementation,
             python,
             system,
@@ -356,8 +364,12 @@ mod tests {
     fn an_answer_may_be_short() {
         let short = answer(&here(), "2.4.1\n").unwrap();
         assert_eq!(
-            (short.interpreter.torch, short.stack),
-            ((2, 4), Stack::default())
+            (
+                short.interpreter.torch,
+                short.interpreter.build.as_str(),
+                short.stack
+            ),
+            ((2, 4), "2.4.1", Stack::default())
         );
         let full = answer(
             &here(),
@@ -371,6 +383,7 @@ mod tests {
                 ..Stack::default()
             }
         );
+        assert_eq!(full.interpreter.build, "2.15.0+cpu");
         assert_eq!(full.read_from, [(PathBuf::from("/a b/torch"), None)]);
         assert_eq!(full.ctype, None, "an agent's predecessor did not ask");
         assert_eq!(

@@ -1,12 +1,9 @@
-//! Chooses the lane of a worker group on this node and gives the reason. No other module knows
-//! which lanes are proven.
-//!
-//! A lane is proven for an interpreter if the compatibility suite (`tests/drills/tests/lanes.rs`)
-//! has run each of its scripts under plain torchrun and in that lane, and found only differences
-//! that it lists.
+//! Chooses the lane of a worker group on this node and gives the reason. [`super::proven`] says
+//! which interpreters are proven.
 
 use serde::{Deserialize, Serialize};
 
+use super::proven::{Version, proven};
 use crate::spec::{Framework, Launch};
 
 /// How the workers of one run are started.
@@ -37,6 +34,8 @@ impl Lane {
 pub struct Interpreter {
     /// Major and minor version of torch.
     pub torch: (u32, u32),
+    /// The whole version of torch, with what its builder added: `2.8.0+cu128`.
+    pub build: String,
     /// `sys.implementation.name`. Empty: it did not tell.
     pub implementation: String,
     /// Major and minor version of the language.
@@ -44,11 +43,6 @@ pub struct Interpreter {
     /// `sys.platform`.
     pub system: String,
 }
-
-/// Versions of torch, and of CPython on Linux, with which the suite has passed in every lane. `make
-/// lanes` runs it and prints the content of this list.
-const PROVEN: [((u32, u32), (u32, u32)); 3] =
-    [((2, 15), (3, 11)), ((2, 15), (3, 12)), ((2, 15), (3, 13))];
 
 /// The lane of a proven interpreter for `auto`. `direct` is slower after a job's first failure,
 /// because its first generation is not forked.
@@ -74,14 +68,17 @@ pub fn of_shared() -> (Lane, String) {
 /// or module.
 pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, String) {
     let Interpreter {
-        torch,
+        build,
         implementation,
         python: version,
         system,
+        ..
     } = interpreter;
     let shown = format!(
-        "torch {}.{} on {system} {implementation} {}.{}",
-        torch.0, torch.1, version.0, version.1
+        "torch {} on {system} {implementation} {}.{}",
+        Version::of(build),
+        version.0,
+        version.1
     );
     let wanted = match asked {
         Launch::Cold => return (Lane::Cold, "asked for".into()),
@@ -102,7 +99,7 @@ pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, 
         Launch::Parked => Lane::Parked,
         Launch::Fork => Lane::Fork,
         Launch::Direct => Lane::Direct,
-        Launch::Auto if PROVEN.contains(&(*torch, *version)) => {
+        Launch::Auto if proven(interpreter) => {
             return (
                 FASTEST,
                 format!("the fastest lane that is proven for {shown}"),
@@ -121,6 +118,7 @@ mod tests {
     fn auto_takes_only_what_is_proven() {
         let here = Interpreter {
             torch: (2, 15),
+            build: "2.15.0+cpu".into(),
             implementation: "cpython".into(),
             python: (3, 11),
             system: "linux".into(),
@@ -149,6 +147,7 @@ mod tests {
         );
         let newer = Interpreter {
             torch: (2, 16),
+            build: "2.16.0".into(),
             ..here.clone()
         };
         let (lane, why) = choose(Launch::Auto, true, &newer);

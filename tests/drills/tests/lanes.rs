@@ -1,7 +1,7 @@
 //! The compatibility suite of the launch lanes. This test runs each script under plain torchrun,
 //! without Muster, and in the lanes. It compares what the script sees at its start, what works in
 //! it, and how it ends. Every allowed difference is in [`DIFFERENCES`] or [`ENVIRONMENT`], with its
-//! reason. `core::node::lane` names the interpreters for which this suite has passed.
+//! reason. `core::node::proven` names the interpreters for which this suite has passed.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 

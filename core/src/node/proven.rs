@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::lane::Interpreter;
+use super::interpreter::Interpreter;
 
 /// Versions of torch, and of CPython on Linux, with which the suite has passed in every lane. `make
 /// lanes` runs it and prints the content of this list. A version of torch is listed as [`Version`]

@@ -15,7 +15,8 @@ pub struct Order {
     /// In the parked lane, torchrun's arguments. In fork and direct, the script and its arguments,
     /// or `-m`, the module and its arguments.
     pub argv: Vec<String>,
-    /// In the direct lane, what each rank executes if no launcher waits.
+    /// In fork and direct, what each rank executes if no launcher waits, or if it has failed. An
+    /// older agent sends none in fork.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// torchrun's `--rdzv-id`.

@@ -3,8 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::proven::{Version, proven};
-use crate::spec::{Framework, Launch};
+use super::proven::{Version, standing};
+use crate::{
+    node_report::trial::Trial,
+    spec::{Framework, Launch},
+};
 
 /// How the workers of one run are started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,6 +45,8 @@ pub struct Interpreter {
     pub python: (u32, u32),
     /// `sys.platform`.
     pub system: String,
+    /// What this node has found out about it by itself.
+    pub trial: Option<Trial>,
 }
 
 /// The lane of a proven interpreter for `auto`. `direct` is slower after a job's first failure,
@@ -99,13 +104,19 @@ pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, 
         Launch::Parked => Lane::Parked,
         Launch::Fork => Lane::Fork,
         Launch::Direct => Lane::Direct,
-        Launch::Auto if proven(interpreter) => {
-            return (
-                FASTEST,
-                format!("the fastest lane that is proven for {shown}"),
-            );
+        Launch::Auto => {
+            let known = standing(interpreter);
+            return match known.is_proven() {
+                true => (
+                    FASTEST,
+                    format!("the fastest lane that is proven for {shown}{known}"),
+                ),
+                false => (
+                    Lane::Cold,
+                    format!("no faster lane is proven for {shown}{known}"),
+                ),
+            };
         }
-        Launch::Auto => return (Lane::Cold, format!("no faster lane is proven for {shown}")),
     };
     (wanted, "asked for".into())
 }
@@ -122,6 +133,7 @@ mod tests {
             implementation: "cpython".into(),
             python: (3, 11),
             system: "linux".into(),
+            trial: None,
         };
         let proven = (
             Lane::Fork,

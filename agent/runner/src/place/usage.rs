@@ -21,6 +21,9 @@ pub struct TreeUsage {
     pub cpu_ms: u64,
     /// Resident memory in bytes. Pages that processes share are counted once for each.
     pub memory_bytes: u64,
+    /// How many processes the tree has. 0: an older runner looked, which did not count them.
+    #[serde(default)]
+    pub processes: u32,
 }
 
 /// Numbers of one process, from `/proc/PID/stat` (proc(5)).
@@ -71,6 +74,7 @@ pub fn usage(tops: &[i32]) -> io::Result<Vec<TreeUsage>> {
             start_time,
             cpu_ms: sum(|one| one.ticks) * 1_000 / clock_ticks_per_second().max(1),
             memory_bytes: sum(|one| one.pages) * page_size() as u64,
+            processes: u32::try_from(tree.len()).unwrap_or(u32::MAX),
         })
     };
     Ok(tops.iter().filter_map(of).collect())

@@ -102,35 +102,57 @@ fn a_node_proves_an_interpreter_that_it_has_met_while_it_is_idle() {
     let packages = another_torch(folder.path());
     let python = interpreter::with_packages(&folder.path().join("home"), &packages);
     let script = folder.path().join("train.py");
-    fs::write(&script, "import torch\n").unwrap();
+    let go = folder.path().join("go");
+    let waits = "import pathlib, sys, time, torch\nwhile not pathlib.Path(sys.argv[1]).exists():\n    time.sleep(0.05)\n";
+    fs::write(&script, waits).unwrap();
+    fs::write(&go, "").unwrap();
     let cluster = Cluster::up(1);
-    let lane = |name: &str| {
+    let submit = |name: &str| {
         let spec = json!({
-            "replicas": 1, "procPerNode": 1, "gpusPerNode": 0, "command": [python], "args": [script],
+            "replicas": 1, "procPerNode": 1, "gpusPerNode": 0, "command": [python], "args": [script, go],
             "restartPolicy": {"maxRestarts": 0},
         });
         let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": name}, "spec": spec});
         let file = cluster.path(&format!("{name}.json"));
         fs::write(&file, document.to_string()).unwrap();
         cluster.muster(["submit", "-f", file.to_str().unwrap()]);
+    };
+    let lane = |name: &str| {
         let over = |status: &Value| status["phase"] == "Succeeded" || status["phase"] == "Failed";
         let status = cluster.wait(name, "ended", over);
         assert_eq!(status["phase"], "Succeeded", "{status:#}");
         let member = &status["members"][0];
         (member["lane"].clone(), member["laneReason"].to_string())
     };
+    let trying = || {
+        let processes = processes_of(&cluster.dir);
+        processes
+            .iter()
+            .any(|(_, line)| line.contains("--below-a-runner"))
+    };
+    submit("before");
     let (before, why) = lane("before");
     assert_ne!(before, "fork", "{why}");
     assert!(
         why.contains("no faster lane is proven for torch 2.99"),
         "{why}"
     );
+    until(|| trying().then_some(())).expect("the node tries the interpreter once it is idle");
+    // Work comes first, and the trial begins anew.
+    fs::remove_file(&go).unwrap();
+    submit("between");
+    cluster.wait("between", "running", |status| status["phase"] == "Running");
+    until(|| (!trying()).then_some(())).expect("the trial ends when work comes");
+    let node = cluster.json(["get", "node", "node-1"]);
+    assert_eq!(node["status"].get("trials"), None, "{node:#}");
+    fs::write(&go, "").unwrap();
+    lane("between");
     let trial = until(|| {
         let node = cluster.json(["get", "node", "node-1"]);
         let trial = node["status"]["trials"][0].clone();
         (!trial.is_null()).then_some(trial)
     });
-    let trial = trial.expect("the node tries the interpreter once it is idle");
+    let trial = trial.expect("the node tries it again when it is idle");
     assert_eq!(
         (&trial["passed"], &trial["torch"]),
         (&json!(true), &json!(UNKNOWN)),
@@ -138,6 +160,7 @@ fn a_node_proves_an_interpreter_that_it_has_met_while_it_is_idle() {
     );
     let shown = cluster.muster(["describe", "node", "node-1"]);
     assert!(shown.contains("proven by this node at 20"), "{shown}");
+    submit("after");
     let (after, why) = lane("after");
     assert_eq!(after, "fork", "{why}");
     assert!(why.contains(", by this node on 20"), "{why}");

@@ -150,6 +150,9 @@ mod tests {
         let seen = seen.unwrap();
         assert_eq!(seen.len(), 1, "nothing is said of who is not there");
         assert_eq!((seen[0].pid, seen[0].start_time), (pid, own.start_time));
-        assert!(seen[0].cpu_ms > 0 && seen[0].memory_bytes > 0, "{seen:?}");
+        assert!(
+            seen[0].cpu_ms > 0 && seen[0].memory_bytes > 0 && seen[0].processes == 1,
+            "{seen:?}"
+        );
     }
 }

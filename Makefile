@@ -34,8 +34,8 @@ frameworks: ## accelerate, DeepSpeed, TensorFlow, JAX, XGBoost, LightGBM, MPI an
 adoption: ## Kubeflow's own SDK against the coordinator and a real API server (kube-apiserver and etcd; packages from the index, 150 MB)
 	@exec tools/adoption
 
-lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B (three minutes each; PyTorch for each from the index)
-	@exec tools/lanes
+lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B, or LANES="--torch 2.8,2.9 --python 3.12" (three minutes each; PyTorch for each from the index)
+	@exec tools/lanes $(LANES)
 
 e2e: ## the whole life in the Kubernetes cluster of KUBECONFIG: install, train, break things, upgrade, uninstall (E2E="--overlay DIR ..."; E2E=--help)
 	@exec tools/e2e $(E2E)

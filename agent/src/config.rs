@@ -188,6 +188,10 @@ pub struct Flags {
     /// Keep no launchers: jobs with a fast launch lane import torch at every start
     #[arg(long, alias = "no-spares", env = "MUSTER_NO_LAUNCHERS")]
     pub no_launchers: bool,
+    /// Never run the lanes' compatibility suite here by itself, for an interpreter that nobody has proven.
+    /// Its jobs then take a slower lane, unless they ask for another or `muster-agent prove` was run
+    #[arg(long, env = "MUSTER_NO_PROVE")]
+    pub no_prove: bool,
     /// Let workers run as root if the agent does: every program that a job names then owns this
     /// machine
     #[arg(long, env = "MUSTER_ALLOW_ROOT_WORKERS")]
@@ -261,6 +265,8 @@ pub struct Config {
     pub launchers: bool,
     /// How many bytes all these launchers may take.
     pub launcher_memory_max: Option<u64>,
+    /// Prove interpreters that nobody has proven, while the node is idle.
+    pub proves: bool,
     /// How many launchers that belong to no job are kept ready.
     pub warm_pool: u32,
     pub ready_file: Option<PathBuf>,
@@ -385,6 +391,7 @@ impl Flags {
             launcher_memory_max: self
                 .launcher_memory_max
                 .map(|mib| mib.saturating_mul(1 << 20)),
+            proves: !self.no_prove && !self.no_launchers && !self.senses_only && pod.is_none(),
             warm_pool: self.warm_pool,
             ready_file: self.ready_file,
             step_formats: step_formats::given(self.step_formats.as_deref())

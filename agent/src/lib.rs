@@ -13,6 +13,7 @@
 //! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
 //! | `preflight`, `prepare` | the steps from an accepted run to its runner |
+//! | `prove`, `trials` | the compatibility suite's short half, run here for an interpreter that nobody has proven; its outcomes |
 //! | `checkpoints` | the files that a job saves, watched |
 //! | `step_formats` | the operator's formats of steps, checked |
 //! | `hold`, `host` | a run described to its runner; where runners are started, found and swept up after |
@@ -41,6 +42,7 @@ mod preflight;
 mod prepare;
 pub mod probe;
 mod proof;
+pub mod prove;
 mod renewal;
 mod reserve;
 mod run_dir;
@@ -52,3 +54,4 @@ mod state_disk;
 mod step_formats;
 mod supervisor;
 mod translate;
+mod trials;

@@ -8,6 +8,7 @@ use muster_agent::{
     daemon,
     in_session::Ready,
     join::Join,
+    prove::Prove,
 };
 use muster_rpc::peer;
 use muster_runtime::telemetry;
@@ -19,6 +20,9 @@ fn main() -> ExitCode {
     }
     if std::env::args().nth(1).as_deref() == Some("ready") {
         return Ready::parse().run();
+    }
+    if std::env::args().nth(1).as_deref() == Some("prove") {
+        return Prove::parse().run();
     }
     let flags = Flags::parse();
     if let Err(e) = telemetry::start(flags.log_format, &flags.log_filter) {

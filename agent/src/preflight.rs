@@ -1,10 +1,10 @@
 //! The checks before anything of a run is started. They let a user read "script not found on
 //! node-2" instead of a torchrun traceback.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use muster_core::{
-    nccl::stack::Stack,
+    nccl::stack::{Stack, USE_NCCL2, nccl2},
     node::{
         fitness,
         lane::{self, brings_store},
@@ -15,19 +15,48 @@ use muster_core::{
 };
 use muster_runner::place::Wanted;
 
-use crate::host::RunnerHost;
+use crate::{host::RunnerHost, trials::Trials};
 
 mod interpreter;
 
-pub(crate) use interpreter::Answer;
+pub(crate) use interpreter::{Answer, Met};
 
 /// Checks runs, and remembers the answers of interpreters.
 #[derive(Debug, Default)]
 pub(crate) struct Preflight {
     interpreters: interpreter::Interpreters,
+    trials: Trials,
 }
 
 impl Preflight {
+    /// With the trials that say which interpreters this node has proven itself.
+    pub(crate) fn new(trials: Trials) -> Self {
+        Self {
+            trials,
+            ..Self::default()
+        }
+    }
+
+    /// The interpreters of this node's runs, with the environments in which they were asked.
+    pub(crate) fn met(&self) -> Vec<Met> {
+        self.interpreters.met()
+    }
+
+    /// What the interpreter has. `dir`: where it is asked.
+    pub(crate) async fn ask(
+        &self,
+        host: &dyn RunnerHost,
+        python: &Path,
+        env: &BTreeMap<String, String>,
+        dir: &Path,
+    ) -> Result<Answer, Refusal> {
+        let mut answer = self.interpreters.ask(host, python, env, dir).await?;
+        answer.interpreter.trial = self.trials.find(answer.read_from());
+        let use_nccl2 = env.get(USE_NCCL2).map(String::as_str);
+        answer.stack.nccl2 = nccl2(answer.interpreter.torch, use_nccl2).to_owned();
+        Ok(answer)
+    }
+
     /// Returns what the run's interpreter has, or tells the user why the run cannot be started
     /// here. `shared`: the member shares its node with others, so that no torchrun is started.
     pub(crate) async fn check(
@@ -83,8 +112,7 @@ impl Preflight {
             return Ok(Answer::unasked());
         }
         let mut answer = self
-            .interpreters
-            .ask(host, &python, launch)
+            .ask(host, &python, &launch.env, Path::new(&launch.dir))
             .await
             .map_err(|why| why.due_to.because(format!("{} on {node}", why.reason)))?;
         let torch = answer.interpreter.torch;

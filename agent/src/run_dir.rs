@@ -235,6 +235,13 @@ impl Runs {
             .collect())
     }
 
+    /// Whether a launcher of this job has imported what its ranks have imported.
+    pub(crate) fn has_imported_ahead(&self, job: &JobUid) -> bool {
+        let launchers = self.old_launchers().unwrap_or_default();
+        let told = |number: u32| self.launcher_dir(job, number).join("preloaded.txt");
+        launchers.iter().any(|(number, _)| told(*number).exists())
+    }
+
     /// Notes that a run uses another lane than the one it was accepted with.
     pub(crate) fn note_lane(&self, run: &RunId, accepted: &Accepted) -> io::Result<()> {
         self.note(run, ACCEPTED, accepted)

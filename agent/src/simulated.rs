@@ -76,6 +76,7 @@ impl SimulatedAgent {
             runner: PathBuf::new(),
             launchers: false,
             launcher_memory_max: None,
+            proves: false,
             warm_pool: 0,
             ready_file: None,
             step_formats: None,

@@ -40,14 +40,17 @@ use crate::{
     run_dir::{Accepted, Runs},
     runner_link::{Link, LinkEvent, RunnerOrders},
     state_disk::{Errand, StateDisk, ThreadEnded},
+    trials::Trials,
 };
 
 mod fences;
 mod lanes;
 mod mpi;
 mod reports;
+mod trials;
 
 use lanes::order_for;
+use trials::Trying;
 
 /// A message of the session to the supervisor.
 #[derive(Debug)]
@@ -132,6 +135,7 @@ pub(crate) struct Supervisor {
     /// What the TCPStores that run here have refused.
     store_refused: BTreeMap<RunId, String>,
     checkpoints: Checkpoints,
+    trying: Trying,
     /// When to check again what a job needs of its launcher.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
@@ -170,6 +174,7 @@ impl Supervisor {
             end_session: end_out,
         };
         let warm_pool = config.warm_pool as usize;
+        let preflight = Arc::new(Preflight::new(Trials::of(&config.state_dir)));
         let supervisor = Self {
             config,
             host,
@@ -177,7 +182,7 @@ impl Supervisor {
             node: Node::new(ledger),
             runs,
             disk,
-            preflight: Arc::default(),
+            preflight,
             links: BTreeMap::new(),
             fenced: BTreeSet::new(),
             heard: None,
@@ -196,6 +201,7 @@ impl Supervisor {
             unproven: BTreeMap::new(),
             store_refused: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
+            trying: Trying::default(),
             look_again: None,
             reports,
             pulse,
@@ -217,6 +223,7 @@ impl Supervisor {
         let shutdown = self.scope.shutdown().clone();
         loop {
             self.tend_launchers();
+            self.tend_trials();
             // Every arm only waits, and receiving is cancel safe.
             let input = tokio::select! {
                 biased;
@@ -251,6 +258,7 @@ impl Supervisor {
                     saved?;
                     Input::Saved
                 }
+                () = self.trying.ended() => continue,
                 () = until(self.look_again) => continue,
                 Some(order) = self.orders.recv() => match order {
                     Order::Welcome { term, epoch } => Input::Welcome { term, epoch },

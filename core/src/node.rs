@@ -16,6 +16,7 @@
 //! | `lane` | how workers are started here: what the job asks for, and what its interpreter allows |
 //! | `interpreter` | what an interpreter says about itself |
 //! | `proven` | the interpreters with which every lane is proven |
+//! | `trial` | when the node tries an interpreter that nobody has proven |
 //! | `group` | one worker group as its runner describes it, and the report about it |
 //! | `turn` | desired against actual state |
 //! | `obedience` | when a runner that does not do what it was ordered to is killed |
@@ -40,6 +41,7 @@ pub mod pool;
 pub mod proven;
 pub mod skew;
 pub mod torchrun;
+pub mod trial;
 mod turn;
 mod unsaved;
 

@@ -17,6 +17,7 @@ pub mod host;
 pub mod labels;
 pub mod network;
 pub mod topology;
+pub mod trial;
 
 use gpu::Driver;
 pub use gpu::Gpu;
@@ -25,6 +26,7 @@ use host::Host;
 use labels::Labels;
 use network::Network;
 use topology::Topology;
+use trial::Trial;
 
 /// A node's facts as its agent sees them. The whole report is sent after a change; there are no
 /// partial updates.
@@ -66,6 +68,10 @@ pub struct NodeReport {
     /// `None`: the node's operator allows no warm pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_pool: Option<WarmPool>,
+    /// What the node has found out about interpreters by itself, newest last; at most
+    /// [`trial::TRIALS_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trials: Vec<Trial>,
     /// Which pods hold GPUs.
     #[serde(default, skip_serializing_if = "Holders::is_not_asked")]
     pub holders: Holders,

@@ -10,7 +10,7 @@ use std::{
 
 use muster_core::{
     nccl::stack::Stack,
-    node::{lane::Interpreter, torchrun::Launch},
+    node::lane::Interpreter,
     run::{DueTo, Refusal},
 };
 use muster_runner::place::{Output, Program};
@@ -35,6 +35,17 @@ const QUESTION: &str = include_str!("ask.py");
 pub(super) struct Interpreters {
     /// A leaf cache. The lock is held only for a look, never across an await.
     said: Mutex<BTreeMap<Asked, (Instant, Answer)>>,
+    /// The interpreters that were asked, with the environment of the last question.
+    met: Mutex<BTreeMap<PathBuf, Met>>,
+}
+
+/// An interpreter of this node's runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Met {
+    pub(crate) python: PathBuf,
+    /// The environment in which it was asked last.
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) answer: Answer,
 }
 
 /// What determines the answer, besides the files themselves: the interpreter, its modification
@@ -73,6 +84,7 @@ impl Answer {
                 implementation: String::new(),
                 python: (0, 0),
                 system: String::new(),
+                trial: None,
             },
             stack: Stack::default(),
             ctype: None,
@@ -94,6 +106,11 @@ impl Answer {
 }
 
 impl Answer {
+    /// The files that it was read from, with their times.
+    pub(crate) fn read_from(&self) -> &[(PathBuf, Option<SystemTime>)] {
+        &self.read_from
+    }
+
     /// Whether none of the files was replaced since.
     fn is_as_read(&self, host: &dyn RunnerHost) -> bool {
         let (files, then): (Vec<_>, Vec<_>) = self.read_from.iter().cloned().unzip();
@@ -106,12 +123,13 @@ impl Interpreters {
         &self,
         host: &dyn RunnerHost,
         python: &Path,
-        launch: &Launch,
+        env: &BTreeMap<String, String>,
+        dir: &Path,
     ) -> Result<Answer, Refusal> {
         let key = (
             python.to_owned(),
             modified(host, python),
-            DECIDING.map(|name| launch.env.get(name).cloned()),
+            DECIDING.map(|name| env.get(name).cloned()),
         );
         let known = self
             .said
@@ -125,14 +143,30 @@ impl Interpreters {
         {
             return Ok(answer);
         }
-        let mut answer = ask(host, python, launch).await?;
+        let mut answer = ask(host, python, env, dir).await?;
         answer.read_from.push((python.to_owned(), key.1));
         let mut answers = self.said.lock().expect("nothing panics while it is held");
         if answers.len() >= ANSWERS_MAX {
             answers.clear();
         }
         answers.insert(key, (Instant::now(), answer.clone()));
+        drop(answers);
+        let met = Met {
+            python: python.to_owned(),
+            env: env.clone(),
+            answer: answer.clone(),
+        };
+        let mut all = self.met.lock().expect("nothing panics while it is held");
+        if all.len() >= ANSWERS_MAX {
+            all.clear();
+        }
+        all.insert(python.to_owned(), met);
         Ok(answer)
+    }
+
+    pub(super) fn met(&self) -> Vec<Met> {
+        let met = self.met.lock().expect("nothing panics while it is held");
+        met.values().cloned().collect()
     }
 }
 
@@ -140,12 +174,17 @@ fn modified(host: &dyn RunnerHost, file: &Path) -> Option<SystemTime> {
     host.modified(&[file.to_owned()]).pop().flatten()
 }
 
-async fn ask(host: &dyn RunnerHost, python: &Path, launch: &Launch) -> Result<Answer, Refusal> {
+async fn ask(
+    host: &dyn RunnerHost,
+    python: &Path,
+    env: &BTreeMap<String, String>,
+    dir: &Path,
+) -> Result<Answer, Refusal> {
     let question = Program {
         program: python.to_owned(),
         args: vec!["-c".to_owned(), QUESTION.to_owned()],
-        env: launch.env.clone(),
-        dir: (&launch.dir).into(),
+        env: env.clone(),
+        dir: dir.to_owned(),
         timeout_ms: ASK_TIMEOUT_MS,
     };
     let Output {
@@ -185,6 +224,7 @@ fn answer(host: &dyn RunnerHost, said: &str) -> Option<Answer> {
         torch: known(),
         cuda: known(),
         nccl: known(),
+        ..Stack::default()
     };
     // An older torch does not tell its whole version, so that of its installation stands for it.
     let build = match stack.torch.as_str() {
@@ -202,6 +242,7 @@ fn answer(host: &dyn RunnerHost, said: &str) -> Option<Answer> {
             implementation,
             python,
             system,
+            trial: None,
         },
         stack,
         ctype,
@@ -217,6 +258,8 @@ fn version(text: &str) -> Option<Torch> {
 #[cfg(test)]
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
+
+    use muster_core::node::torchrun::Launch;
 
     use super::*;
     use crate::host::tests::here;
@@ -290,7 +333,12 @@ mod tests {
             .env
             .insert("PATH".into(), std::env::var("PATH").unwrap());
         let known = Interpreters::default();
-        let ask = || async { known.ask(&here(), &python, &launch).await.unwrap() };
+        let ask = || async {
+            known
+                .ask(&here(), &python, &launch.env, Path::new(&launch.dir))
+                .await
+                .unwrap()
+        };
         let Answer {
             interpreter, stack, ..
         } = ask().await;
@@ -307,7 +355,8 @@ mod tests {
             Stack {
                 torch: "2.15.1+cu132".into(),
                 cuda: "13.2".into(),
-                nccl: "2.30.7".into()
+                nccl: "2.30.7".into(),
+                ..Stack::default()
             }
         );
         // An upgrade replaces the files that the answer was read from.
@@ -349,7 +398,7 @@ mod tests {
             );
             assert_eq!(
                 known
-                    .ask(&here(), &python, &launch)
+                    .ask(&here(), &python, &launch.env, Path::new(&launch.dir))
                     .await
                     .unwrap()
                     .ctype

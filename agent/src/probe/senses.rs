@@ -36,7 +36,10 @@ use super::{
     settings::{Kubelet, Pace, Share},
     topology,
 };
-use crate::atomic_file::{self, write_atomic};
+use crate::{
+    atomic_file::{self, write_atomic},
+    trials::Trials,
+};
 
 /// The longest time between two checks whether NVML hangs.
 const WATCH: Duration = Duration::from_secs(1);
@@ -380,6 +383,7 @@ impl Senses {
         if !report.network.addresses.is_empty() {
             report.network.addresses.extend(&self.outer);
         }
+        report.trials = Trials::of(&self.state_dir).all();
         report.holders = mind.pods.of(&look.gpus, &report.gpus);
         report.health = self.own(mind.judge.health(now()), &report.gpus);
         // Remember before telling: an agent that ends at this moment must not forget what it has

@@ -315,6 +315,7 @@ fn software(page: &mut Page, members: &[v1::MemberStatus]) {
             torch: member.torch.clone(),
             cuda: member.cuda.clone(),
             nccl: member.nccl.clone(),
+            ..Stack::default()
         };
         nodes_of
             .entry(stack.to_string())
@@ -431,6 +432,9 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
             "Warm pool",
             format!("{} of {} launchers ready{bytes}", pool.ready, pool.limit),
         );
+    }
+    for trial in &node.trials {
+        page.field("Interpreter", words::trial(trial));
     }
     let (of_object, own): (Vec<_>, Vec<_>) = node
         .labels

@@ -203,6 +203,8 @@ struct NodeStatus {
     senses_only: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     warm_pool: Option<WarmPool>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    trials: Vec<Trial>,
     findings: Vec<Finding>,
     /// `None`: its agent has not sent a usage to this coordinator yet.
     usage: Option<Usage>,
@@ -258,6 +260,33 @@ struct Gpu {
     index: u32,
     model: String,
     memory_bytes: u64,
+}
+
+/// What a node has found out about an interpreter by itself.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Trial {
+    program: String,
+    torch: String,
+    python: String,
+    suite: String,
+    passed: bool,
+    differs: Vec<String>,
+    at: Option<String>,
+}
+
+impl From<v1::Trial> for Trial {
+    fn from(trial: v1::Trial) -> Self {
+        Self {
+            program: trial.program,
+            torch: trial.torch,
+            python: trial.python,
+            suite: trial.suite,
+            passed: trial.differs.is_empty(),
+            differs: trial.differs,
+            at: time(trial.at_unix_us),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -335,6 +364,7 @@ impl From<v1::Node> for Node {
                         bytes,
                     },
                 ),
+                trials: node.trials.into_iter().map(Trial::from).collect(),
                 findings: node
                     .hardware
                     .into_iter()

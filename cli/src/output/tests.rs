@@ -274,14 +274,10 @@ fn node() -> Node {
             lasted_us: 90_000_000,
             standing: "open".into(),
         }],
-        excluded: String::new(),
-        gpu_holders: None,
-        senses_only: false,
-        host: String::new(),
         conditions: vec!["MassLoss: 3 of 10 nodes fell silent within 1m".into()],
-        hardware: None,
         usage: Some(usage()),
         usage_unix_us: NOW - 8_000_000,
+        ..Node::default()
     }
 }
 

@@ -1,7 +1,9 @@
 //! The text form of numbers and enumerations: ages, times, phases.
 
 use muster_core::spec::{RoleDocument, SpecDocument};
-use muster_proto::v1::{JobPhase, NodeState};
+use muster_proto::v1::{JobPhase, NodeState, Trial};
+
+use super::table::plain;
 
 /// The time from `from` to `to` (microseconds) as kubectl writes ages: with a second unit as long
 /// as that matters.
@@ -23,6 +25,27 @@ pub(crate) fn age(from: u64, to: u64) -> String {
         28_800..172_800 => format!("{hours}h"),
         172_800..691_200 => two(days, "d", hours % 24, "h"),
         _ => format!("{days}d"),
+    }
+}
+
+/// What a node has found out about an interpreter.
+pub(crate) fn trial(trial: &Trial) -> String {
+    let Trial {
+        program,
+        torch,
+        python,
+        at_unix_us,
+        differs,
+        ..
+    } = trial;
+    let pair = format!("torch {torch}, Python {python} ({program})");
+    let at = utc_seconds(*at_unix_us);
+    match differs.first() {
+        None => format!("{pair}: proven by this node at {at}"),
+        Some(first) => format!(
+            "{pair}: not proven, tried by this node at {at}: {}",
+            plain(first.lines().next().unwrap_or_default())
+        ),
     }
 }
 
@@ -124,6 +147,29 @@ pub(crate) fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trial_says_its_outcome_in_one_line() {
+        let mut one = Trial {
+            program: "/opt/venv/bin/python".into(),
+            torch: "2.8.0+cu128".into(),
+            python: "3.12".into(),
+            at_unix_us: 1_795_260_928_000_000,
+            ..Trial::default()
+        };
+        let pair = "torch 2.8.0+cu128, Python 3.12 (/opt/venv/bin/python)";
+        assert_eq!(
+            trial(&one),
+            format!("{pair}: proven by this node at 2026-11-21T11:35:28Z")
+        );
+        one.differs = vec!["start.py: fork, rank 0: umask: 0 instead of 18\nmore".into()];
+        assert_eq!(
+            trial(&one),
+            format!(
+                "{pair}: not proven, tried by this node at 2026-11-21T11:35:28Z: start.py: fork, rank 0: umask: 0 instead of 18"
+            )
+        );
+    }
 
     #[test]
     fn ages_read_like_kubectl_s() {

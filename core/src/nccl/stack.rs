@@ -21,6 +21,25 @@ pub struct Stack {
     pub cuda: String,
     /// `2.30.7`
     pub nccl: String,
+    /// Which of its two implementations of the backend `nccl` torch takes, as `TORCH_DIST_USE_NCCL2` says
+    /// it: `0` the old one, `1` the new one. Empty: torch before 2.15 has one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub nccl2: String,
+}
+
+/// The variable by which torch 2.15 and later choose the implementation of their backend `nccl`. They
+/// take the new one unless it is `0` (`torch/distributed/distributed_c10d.py`).
+pub const USE_NCCL2: &str = "TORCH_DIST_USE_NCCL2";
+/// The first torch that has both.
+const HAS_NCCL2: (u32, u32) = (2, 15);
+
+/// [`Stack::nccl2`] of ranks with this torch and this value of the variable.
+pub fn nccl2(torch: (u32, u32), value: Option<&str>) -> &'static str {
+    match value {
+        _ if torch < HAS_NCCL2 => "",
+        Some("0") => "0",
+        _ => "1",
+    }
 }
 
 impl fmt::Display for Stack {
@@ -49,7 +68,7 @@ struct Aspect {
     consequence: &'static str,
 }
 
-const ASPECTS: [Aspect; 3] = [
+const ASPECTS: [Aspect; 4] = [
     Aspect {
         what: "the release of torch",
         name: "torch",
@@ -72,6 +91,13 @@ const ASPECTS: [Aspect; 3] = [
         of: |stack| numbers(&stack.nccl, 3),
         gpus: true,
         consequence: "NCCL refuses ranks of another version at the first communicator (\"Mismatched NCCL version\", invalid usage)",
+    },
+    Aspect {
+        what: "the implementation of torch's backend nccl",
+        name: USE_NCCL2,
+        of: |stack| numbers(&stack.nccl2, 1),
+        gpus: true,
+        consequence: "from torch 2.15 on, 0 takes the old implementation and anything else the new one; ranks of both agree on nothing by promise, and they hang or fail",
     },
 ];
 
@@ -166,6 +192,7 @@ mod tests {
             torch: torch.into(),
             cuda: cuda.into(),
             nccl: nccl.into(),
+            nccl2: String::new(),
         }
     }
 
@@ -260,6 +287,21 @@ mod tests {
             stack("2.15.0", "13.0", "2.30.7"),
         ];
         assert_eq!(odd(&stacks, "", true, 2), one("a", "CUDA 12, not CUDA 13"));
+    }
+
+    #[test]
+    fn one_implementation_of_the_backend_for_all_ranks_with_gpus() {
+        let with = |value| Stack {
+            nccl2: nccl2((2, 15), value).into(),
+            ..stack("2.15.0", "13.2", "2.30.7")
+        };
+        let stacks = [with(None), with(Some("0")), with(Some("yes"))];
+        assert_eq!(
+            odd(&stacks, "", true, 2),
+            one("b", "TORCH_DIST_USE_NCCL2 0, not TORCH_DIST_USE_NCCL2 1")
+        );
+        assert_eq!(odd(&stacks, "", false, 2), [], "nobody opens it");
+        assert_eq!(nccl2((2, 14), Some("0")), "", "an older torch has one");
     }
 
     #[test]

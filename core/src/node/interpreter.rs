@@ -1,5 +1,7 @@
 //! What an interpreter of this node says about itself.
 
+use crate::node_report::trial::Trial;
+
 /// What an interpreter reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreter {
@@ -13,4 +15,6 @@ pub struct Interpreter {
     pub python: (u32, u32),
     /// `sys.platform`.
     pub system: String,
+    /// What this node has found out about it by itself.
+    pub trial: Option<Trial>,
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::interpreter::Interpreter;
 use super::{
-    proven::{Version, proven},
+    proven::{Version, standing},
     torchrun,
 };
 use crate::{run::Assignment, spec::Launch};
@@ -137,14 +137,18 @@ fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, Stri
         }
         _ => None,
     };
+    let known = standing(interpreter);
     match cannot_wait {
         Some(why) => (wanted.without_launcher(), why),
         None if asked != Launch::Auto => (wanted, "asked for".into()),
-        None if proven(interpreter) => (
+        None if known.is_proven() => (
             wanted,
-            format!("the fastest lane that is proven for {shown}"),
+            format!("the fastest lane that is proven for {shown}{known}"),
         ),
-        None => (Lane::Exec, format!("no faster lane is proven for {shown}")),
+        None => (
+            Lane::Exec,
+            format!("no faster lane is proven for {shown}{known}"),
+        ),
     }
 }
 
@@ -161,6 +165,7 @@ mod tests {
             implementation: "cpython".into(),
             python: (3, 11),
             system: "linux".into(),
+            trial: None,
         }
     }
 

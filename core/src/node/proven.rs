@@ -2,16 +2,143 @@
 //!
 //! A lane is proven for an interpreter if the compatibility suite (`tests/drills/tests/lanes.rs`)
 //! has run each of its scripts under plain torchrun and in that lane, and found only differences
-//! that it lists.
+//! that it lists. `proven.txt` has every run of it, and `tools/lanes` writes them there. Of an interpreter
+//! that is not there, a node may have made a trial of its own.
 
 use std::fmt;
 
 use super::interpreter::Interpreter;
+use crate::node_report::trial::Trial;
 
-/// Versions of torch, and of CPython on Linux, with which the suite has passed in every lane. `make
-/// lanes` runs it and prints the content of this list. A version of torch is listed as [`Version`]
-/// shows it: a release by its first two numbers, everything else whole.
-const PROVEN: [(&str, (u32, u32)); 3] = [("2.15", (3, 11)), ("2.15", (3, 12)), ("2.15", (3, 13))];
+/// One run of the suite a line: `TORCH PYTHON SUITE DATE VERDICT BUILD [# what differed]`.
+const RUNS: &str = include_str!("proven.txt");
+
+/// One run of the whole suite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuiteRun<'a> {
+    /// The version of torch as [`Version`] shows it: a release by its first two numbers, everything else
+    /// whole.
+    pub torch: &'a str,
+    /// CPython's, on Linux.
+    pub python: (u32, u32),
+    /// The version of the suite. `-`: it was run before suites had versions.
+    pub suite: &'a str,
+    pub date: &'a str,
+    pub passed: bool,
+    /// The whole version of torch.
+    pub build: &'a str,
+    /// What differed, if it has not passed.
+    pub differed: &'a str,
+}
+
+impl<'a> SuiteRun<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let (words, differed) = line.split_once('#').unwrap_or((line, ""));
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let [torch, python, suite, date, verdict, build] = words[..] else {
+            return None;
+        };
+        let (major, minor) = python.split_once('.')?;
+        let passed = match verdict {
+            "passed" => true,
+            "failed" => false,
+            _ => return None,
+        };
+        Some(Self {
+            torch,
+            python: (number(major)?, number(minor)?),
+            suite,
+            date,
+            passed,
+            build,
+            differed: differed.trim(),
+        })
+    }
+}
+
+/// The lines of a table of runs, without comments.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// All runs of the suite that this version knows, one for each pair of torch and Python.
+pub fn runs() -> impl Iterator<Item = SuiteRun<'static>> {
+    // A test reads every line.
+    lines(RUNS).filter_map(SuiteRun::read)
+}
+
+/// What is known of an interpreter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The suite has passed.
+    Proven,
+    /// The suite was run, and something differed. A node makes no trial then: the short half of the suite
+    /// sees less than the whole.
+    Failed {
+        date: &'static str,
+    },
+    /// The short half of the suite has passed on this node.
+    ProvenHere {
+        day: String,
+    },
+    /// Something differed on this node.
+    FailedHere {
+        day: String,
+        first: String,
+    },
+    Unknown,
+}
+
+impl Standing {
+    /// Whether `auto` may take the fastest lane.
+    pub fn is_proven(&self) -> bool {
+        matches!(self, Standing::Proven | Standing::ProvenHere { .. })
+    }
+}
+
+/// The end of a sentence about the lanes of an interpreter.
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Standing::Proven | Standing::Unknown => Ok(()),
+            Standing::Failed { date } => write!(
+                f,
+                ": the compatibility suite found differences on {date} (docs/lanes.md)"
+            ),
+            Standing::ProvenHere { day } => write!(f, ", by this node on {day}"),
+            Standing::FailedHere { day, first } => {
+                write!(f, ": this node found a difference on {day}: {first}")
+            }
+        }
+    }
+}
+
+/// What is known of this interpreter.
+pub fn standing(interpreter: &Interpreter) -> Standing {
+    if interpreter.implementation != "cpython" || interpreter.system != "linux" {
+        return Standing::Unknown;
+    }
+    let version = Version::of(&interpreter.build).to_string();
+    let run = runs().find(|run| run.torch == version && run.python == interpreter.python);
+    match (run, &interpreter.trial) {
+        (Some(run), _) if run.passed => Standing::Proven,
+        (Some(run), _) => Standing::Failed { date: run.date },
+        (None, Some(trial)) => of_trial(trial),
+        (None, None) => Standing::Unknown,
+    }
+}
+
+fn of_trial(trial: &Trial) -> Standing {
+    let day = trial.day();
+    match trial.differs.first() {
+        None => Standing::ProvenHere { day },
+        Some(first) => Standing::FailedHere {
+            day,
+            first: first.lines().next().unwrap_or_default().to_owned(),
+        },
+    }
+}
 
 /// The part of a build's version that decides whether another build behaves alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,14 +176,9 @@ impl fmt::Display for Version {
     }
 }
 
-/// Whether every lane is proven for this interpreter.
+/// Whether `auto` may take the fastest lane with this interpreter.
 pub fn proven(interpreter: &Interpreter) -> bool {
-    let version = Version::of(&interpreter.build).to_string();
-    interpreter.implementation == "cpython"
-        && interpreter.system == "linux"
-        && PROVEN
-            .iter()
-            .any(|(torch, python)| *torch == version && *python == interpreter.python)
+    standing(interpreter).is_proven()
 }
 
 /// Whether PyTorch marks its own builds so. The mark names the device that a build is for.
@@ -86,7 +208,69 @@ mod tests {
             implementation: "cpython".into(),
             python: (3, 11),
             system: "linux".into(),
+            trial: None,
         }
+    }
+
+    #[test]
+    fn every_run_can_be_read_and_stands_there_once() {
+        let mut pairs = Vec::new();
+        for line in lines(RUNS) {
+            let run = SuiteRun::read(line).unwrap_or_else(|| panic!("{line}"));
+            assert!(
+                run.build == "-" || Version::of(run.build).to_string() == run.torch,
+                "{line}"
+            );
+            let dashed = |number: &str| number.len() == 4 || number.len() == 2;
+            assert!(run.date.split('-').all(dashed), "{line}");
+            assert_eq!(run.differed.is_empty(), run.passed, "{line}");
+            pairs.push((run.torch, run.python));
+        }
+        let all = pairs.len();
+        pairs.sort_unstable();
+        pairs.dedup();
+        assert_eq!(pairs.len(), all);
+        assert!(all >= 3);
+        for line in [
+            "2.8 3.12 0 2026-11-26 maybe 2.8.0",
+            "2.8 3.12 0 2026-11-26 passed",
+            "2.8 3 0 2026-11-26 passed 2.8.0",
+        ] {
+            assert_eq!(SuiteRun::read(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_trial_speaks_where_the_suite_was_not_run() {
+        let tried = |build: &str, differs: &[&str]| {
+            let trial = Trial {
+                at_unix_us: 1_795_737_600_000_000,
+                differs: differs.iter().map(|what| (*what).to_owned()).collect(),
+                ..Trial::default()
+            };
+            standing(&Interpreter {
+                trial: Some(trial),
+                ..interpreter(build)
+            })
+        };
+        assert_eq!(standing(&interpreter("2.16.0")), Standing::Unknown);
+        let here = tried("2.16.0", &[]);
+        assert!(here.is_proven());
+        assert_eq!(here.to_string(), ", by this node on 2026-11-27");
+        let failed = tried(
+            "2.16.0",
+            &["start.py: umask: 0 instead of 18\nmore", "second"],
+        );
+        assert!(!failed.is_proven());
+        assert_eq!(
+            failed.to_string(),
+            ": this node found a difference on 2026-11-27: start.py: umask: 0 instead of 18"
+        );
+        assert_eq!(
+            tried("2.15.0", &["a busy machine"]),
+            Standing::Proven,
+            "the whole suite has passed"
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
 
 mod base;
 
-pub use base::EnvIs;
+pub use base::{EnvIs, passed};
 
 /// The process that starts one node's workers. Its environment is complete: nothing else reaches
 /// the workers.

@@ -7,6 +7,7 @@ use muster_core::{
         gpu::Driver,
         host::{Host, NumaNode},
         topology::{Path, Topology},
+        trial::Trial,
     },
 };
 
@@ -57,6 +58,17 @@ pub(super) fn warm_pool_to_wire(pool: WarmPool) -> v1::WarmPool {
         limit: pool.limit,
         ready: pool.ready,
         bytes: pool.bytes,
+    }
+}
+
+pub(super) fn trial_to_wire(trial: &Trial) -> v1::Trial {
+    v1::Trial {
+        program: trial.program.clone(),
+        torch: trial.torch.clone(),
+        python: trial.python.clone(),
+        suite: trial.suite.clone(),
+        at_unix_us: trial.at_unix_us,
+        differs: trial.differs.clone(),
     }
 }
 

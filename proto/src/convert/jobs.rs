@@ -25,7 +25,8 @@ use crate::{
     convert::{
         Malformed,
         hardware::{
-            finding_to_wire, gpu_to_wire, hardware_to_wire, holders_to_wire, warm_pool_to_wire,
+            finding_to_wire, gpu_to_wire, hardware_to_wire, holders_to_wire, trial_to_wire,
+            warm_pool_to_wire,
         },
     },
     v1,
@@ -433,6 +434,7 @@ pub fn node(view: &NodeView) -> v1::Node {
         usage: None,
         usage_unix_us: 0,
         warm_pool: report.warm_pool.map(warm_pool_to_wire),
+        trials: report.trials.iter().map(trial_to_wire).collect(),
         excluded: object
             .and_then(|object| {
                 let excluded = || object.excluded(record.overruled);

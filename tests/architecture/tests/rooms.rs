@@ -8,7 +8,7 @@ use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in a line, is a
 /// decision: write it in docs/rooms.md too.
-const ROOMS: [(&str, &[&str]); 20] = [
+const ROOMS: [(&str, &[&str]); 21] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
@@ -17,6 +17,8 @@ const ROOMS: [(&str, &[&str]); 20] = [
     ("muster-rpc", &["muster-proto"]),
     ("muster-sealed", &[]),
     ("muster-tcpstore", &[]),
+    // Scripts, and what they may see. An agent runs them, and a drill does.
+    ("muster-suite", &[]),
     // What runners look for in logs, and what the command line shows of it.
     ("muster-steps", &[]),
     // Job files of other systems become jobs.
@@ -35,6 +37,7 @@ const ROOMS: [(&str, &[&str]); 20] = [
             "muster-runtime",
             "muster-sealed",
             "muster-steps",
+            "muster-suite",
         ],
     ),
     (
@@ -78,7 +81,7 @@ const ROOMS: [(&str, &[&str]); 20] = [
             "muster-rpc",
         ],
     ),
-    ("muster-architecture", &[]),
+    ("muster-architecture", &["muster-suite"]),
     // It runs the agents' real sessions against the real coordinator process.
     (
         "muster-fleetbench",
@@ -105,7 +108,7 @@ const ROOMS: [(&str, &[&str]); 20] = [
         ],
     ),
     // Drills drive the programs from outside.
-    ("muster-drills", &[]),
+    ("muster-drills", &["muster-suite"]),
 ];
 
 /// Crates that a room must never pull in, directly or through others, and why.

@@ -405,6 +405,13 @@ pub fn python() -> String {
     )
 }
 
+/// The folder with the scripts of the lanes' compatibility suite.
+pub fn suite() -> PathBuf {
+    // The folder's plain name: a script sees it, and the lanes are compared.
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../agent/suite/scripts"))
+        .expect("the suite is part of the workspace")
+}
+
 pub fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts")
 }

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{python, scripts, until};
+use crate::{python, suite, until};
 
 /// The variables that Muster passes on from an agent's environment, so that both sides start alike.
 const PASSED: [&str; 10] = [
@@ -34,13 +34,7 @@ impl Torchrun {
     /// Runs torchrun with `args`, in the folder of the lanes' scripts. `own`: a folder that it
     /// makes, for logs and the verdict.
     pub fn start(own: &Path, args: &[&str], env: &[(&str, &str)]) -> Torchrun {
-        Self::start_with(
-            Path::new(&python()),
-            &scripts().join("lanes"),
-            own,
-            args,
-            env,
-        )
+        Self::start_with(Path::new(&python()), &suite(), own, args, env)
     }
 
     /// The same with another interpreter and in another folder.
@@ -54,7 +48,7 @@ impl Torchrun {
         fs::create_dir(own).expect("a folder that is not there yet");
         let verdict = own.join("verdict");
         let mut command = Command::new(python);
-        command.arg(scripts().join("lanes/plain.py")).arg(&verdict);
+        command.arg(suite().join("plain.py")).arg(&verdict);
         command
             .args([
                 "--standalone",

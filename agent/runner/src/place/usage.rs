@@ -21,6 +21,9 @@ pub struct TreeUsage {
     pub cpu_ms: u64,
     /// Resident memory in bytes. Pages that processes share are counted once for each.
     pub memory_bytes: u64,
+    /// How many processes the tree has. 0: an older runner looked, which did not count them.
+    #[serde(default)]
+    pub processes: u32,
 }
 
 /// Numbers of one process, from `/proc/PID/stat` (proc(5)).
@@ -71,6 +74,7 @@ pub fn usage(tops: &[i32]) -> io::Result<Vec<TreeUsage>> {
             start_time,
             cpu_ms: sum(|one| one.ticks) * 1_000 / clock_ticks_per_second().max(1),
             memory_bytes: sum(|one| one.pages) * page_size() as u64,
+            processes: u32::try_from(tree.len()).unwrap_or(u32::MAX),
         })
     };
     Ok(tops.iter().filter_map(of).collect())
@@ -146,6 +150,9 @@ mod tests {
         let seen = seen.unwrap();
         assert_eq!(seen.len(), 1, "nothing is said of who is not there");
         assert_eq!((seen[0].pid, seen[0].start_time), (pid, own.start_time));
-        assert!(seen[0].cpu_ms > 0 && seen[0].memory_bytes > 0, "{seen:?}");
+        assert!(
+            seen[0].cpu_ms > 0 && seen[0].memory_bytes > 0 && seen[0].processes == 1,
+            "{seen:?}"
+        );
     }
 }

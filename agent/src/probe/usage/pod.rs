@@ -106,6 +106,7 @@ mod tests {
             start_time,
             cpu_ms,
             memory_bytes: 7,
+            processes: 1,
         }
     }
 

@@ -40,6 +40,15 @@ pub(super) fn passes(name: &str, env_is: EnvIs) -> bool {
     }
 }
 
+/// The variables of an agent's own environment that ranks get. Who starts torchrun by hand beside an
+/// agent gives it the same.
+pub fn passed(env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    env.iter()
+        .filter(|(name, _)| passes(name, EnvIs::Agents))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
 /// Where the ranks start: as the job says, else where the image's programs do, else at home. `base`
 /// is the environment from which `env`, the ranks' own, was made.
 pub(super) fn directory(

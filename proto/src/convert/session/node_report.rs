@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use muster_core::node_report::{
     NodeReport, WarmPool,
     labels::{LABEL_KEY_MAX, LABEL_VALUE_MAX, LABELS_MAX},
+    trial::{DIFFERS_BYTES_MAX, DIFFERS_MAX, TRIALS_MAX, Trial},
 };
 
 use super::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, optional_text, text};
@@ -13,7 +14,7 @@ use crate::{
         Malformed,
         hardware::{
             gpu_from_wire, gpu_to_wire, hardware_from_wire, hardware_to_wire, holders_from_wire,
-            holders_to_wire, warm_pool_to_wire,
+            holders_to_wire, trial_to_wire, warm_pool_to_wire,
         },
     },
     v1,
@@ -38,6 +39,7 @@ pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
         warm_pool: report.warm_pool.map(warm_pool_to_wire),
         gpu_holders: holders_to_wire(&report.holders),
         senses_only: report.senses_only,
+        trials: report.trials.iter().map(trial_to_wire).collect(),
     }
 }
 
@@ -79,10 +81,30 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
         ),
         holders: holders_from_wire("report.gpu_holders", wire.gpu_holders)?,
         senses_only: wire.senses_only,
+        trials: trials("report.trials", wire.trials)?,
         ..NodeReport::default()
     };
     hardware_from_wire(wire.hardware.unwrap_or_default(), &mut report)?;
     Ok(report)
+}
+
+fn trials(field: &str, wire: Vec<v1::Trial>) -> Result<Vec<Trial>, Malformed> {
+    count(field, wire.len(), TRIALS_MAX)?;
+    let trial = |trial: v1::Trial| {
+        count(field, trial.differs.len(), DIFFERS_MAX)?;
+        let differs = trial.differs.into_iter();
+        Ok(Trial {
+            program: text(field, trial.program, SENTENCE_MAX)?,
+            torch: text(field, trial.torch, NAME_MAX)?,
+            python: text(field, trial.python, NAME_MAX)?,
+            suite: text(field, trial.suite, NAME_MAX)?,
+            at_unix_us: trial.at_unix_us,
+            differs: differs
+                .map(|words| text(field, words, DIFFERS_BYTES_MAX))
+                .collect::<Result<_, _>>()?,
+        })
+    };
+    wire.into_iter().map(trial).collect()
 }
 
 /// Checks every label and returns all of them.

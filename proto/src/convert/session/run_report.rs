@@ -115,6 +115,7 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
             torch: report.stack.torch.clone(),
             cuda: report.stack.cuda.clone(),
             nccl: report.stack.nccl.clone(),
+            nccl2: report.stack.nccl2.clone(),
         }),
     }
 }
@@ -278,6 +279,7 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
             torch: text(&format!("{field}.stack.torch"), stack.torch, NAME_MAX)?,
             cuda: text(&format!("{field}.stack.cuda"), stack.cuda, NAME_MAX)?,
             nccl: text(&format!("{field}.stack.nccl"), stack.nccl, NAME_MAX)?,
+            nccl2: text(&format!("{field}.stack.nccl2"), stack.nccl2, NAME_MAX)?,
         },
         run,
         term: Term(wire.term),

@@ -13,6 +13,7 @@ use muster_core::{
     node_report::{
         Gpu, NodeReport, WarmPool,
         holders::{Holder, Holders},
+        trial::Trial,
     },
     protocol,
     run::{
@@ -139,6 +140,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                         torch: format!("2.15.{term}"),
                         cuda: "13.2".into(),
                         nccl: "2.30.7".into(),
+                        nccl2: (term % 3).to_string(),
                     },
                     ranks,
                     world: WorldReport {
@@ -216,7 +218,7 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                 bytes,
             }),
         ),
-        (holders(), any::<bool>()),
+        (holders(), any::<bool>(), collection::vec(trial(), 0..3)),
     )
         .prop_map(
             |(
@@ -225,7 +227,7 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                 gpus,
                 gpu_error,
                 warm_pool,
-                (holders, senses_only),
+                (holders, senses_only, trials),
             )| {
                 NodeReport {
                     address: address.to_string(),
@@ -241,8 +243,28 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                     warm_pool,
                     holders,
                     senses_only,
+                    trials,
                     ..NodeReport::default()
                 }
+            },
+        )
+}
+
+fn trial() -> impl Strategy<Value = Trial> {
+    let words = "[ -~]{0,30}";
+    (
+        (words, words, words, words),
+        any::<u64>(),
+        collection::vec(words, 0..3),
+    )
+        .prop_map(
+            |((program, torch, python, suite), at_unix_us, differs)| Trial {
+                program,
+                torch,
+                python,
+                suite,
+                at_unix_us,
+                differs,
             },
         )
 }

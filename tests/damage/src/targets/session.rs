@@ -104,6 +104,7 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
             torch: "2.15.0+cu132".into(),
             cuda: "13.2".into(),
             nccl: "2.30.7".into(),
+            nccl2: "1".into(),
         },
         ..RunReport::preparing(
             RunId {

@@ -1,6 +1,6 @@
 """What training scripts do beside training: DDP, DataLoader workers of every kind, processes, pickles, a compiled function, a debugger.
 
-Run it as a module with a folder as argument. Every rank leaves `RANK.RESTARTS.txt` there, one finding a line. If `again` is in the folder,
+Run it as a module with a folder as argument; `short` behind it leaves out the compiled function. Every rank leaves `RANK.RESTARTS.txt` there, one finding a line. If `again` is in the folder,
 the first generation reports a step and fails when `go` is there, so that a second one starts from a launcher.
 """
 
@@ -91,9 +91,11 @@ def data_parallel():
 def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    found = [f"{__name__} {__spec__.name} {__package__!r} {sys.argv[1:] == [str(FOLDER)]}"]
+    found = [f"{__name__} {__spec__.name} {__package__!r} {sys.argv[1] == str(FOLDER)} {sys.argv[2:]}"]
     # The slow parts are shared between the ranks, so that both of two cores are busy.
-    parts = [data_parallel, loaders] if rank == 0 else [data_parallel, processes, compiled]
+    parts = [data_parallel, loaders] if rank == 0 else [data_parallel, processes]
+    if rank == 1 and "short" not in sys.argv[2:]:
+        parts.append(compiled)
     for part in parts:
         found += part()
     dist.barrier()

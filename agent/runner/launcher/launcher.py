@@ -1,7 +1,7 @@
 """Muster's launcher: an interpreter that has imported torch, and from which ranks are forked.
 
-The runner's binary joins four files into one program: this one (messages), `chain.py` (keeper, runner and copy of a generation), `preload.py`
-(imports before they are needed) and `rank.py` (what a forked rank becomes). The program uses only the standard library and torch.
+The runner's binary joins five files into one program: this one (messages), `chain.py` (keeper, runner and copy of a generation), `preload.py`
+(imports before they are needed), `marks.py` (what a rank notes of its start) and `rank.py` (what a forked rank becomes). The program uses only the standard library and torch.
 
     python [options] -u launcher.py DIR CONTROL [stay] [background]
 
@@ -99,6 +99,7 @@ class Launcher:
         self.copy = None  # the copy that has the job's imports and serves the forks
         self.copy_to_be = None  # the copy that is still importing
         self.without = set()  # packages that must not be imported ahead
+        self.left_out = {}  # why packages were not imported ahead, by name
         self.copies = 0
         self.chain = None  # forked ahead for the next generation
         self.fork_at = None  # when to fork a chain ahead

@@ -192,6 +192,7 @@ class Script:
         self.argv = order["argv"]
         self.peer_lost = order["peer_lost"]
         self.note = Note(launcher.folder, local)
+        self.marks = Marks(launcher.folder, local, launcher.left_out)
         replace_environment(order["envs"][local])
         command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
         if afresh:
@@ -212,9 +213,10 @@ class Script:
         # At the end everything is collected, as after a plain start. Some libraries complain about objects that are left.
         atexit.register(gc.unfreeze)
         if local == 0:
-            sys.meta_path.insert(0, Journal(journal))
+            sys.meta_path.insert(0, Journal(journal, self.marks))
 
     def go(self):
+        self.marks.script_begins()
         main = vars(self.__dict__.pop("main"))  # only sys.modules keeps the module, so the interpreter frees it at its end
         if self.argv[0] == "-m":
             sys.argv = ["-m", *self.argv[2:]]
@@ -261,8 +263,9 @@ class Journal:
     """Notes which further modules the script imports and from which files, in the form that `Recorded` reads. It finds nothing itself. It asks the
     finders behind it in their order, as the interpreter would."""
 
-    def __init__(self, fd):
+    def __init__(self, fd, marks):
         self.fd = fd
+        self.marks = marks
         self.pid = os.getpid()
         self.left = MODULES_MAX
         opened = os.fstat(fd)
@@ -284,6 +287,8 @@ class Journal:
             entries.append(f"{name}\t{spec.origin}")
         if entries:
             self.write(entries)
+        if spec is not None:
+            self.marks.import_begins(spec, sys._getframe(1).f_back)
         return spec
 
     def changes(self):

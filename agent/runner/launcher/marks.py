@@ -18,6 +18,7 @@ class Marks:
         self.imported = self.written = 0.0
         self.open_spec = None  # the spec whose module is being imported
         self.began = 0.0
+        self.after_import = None  # called after each import that the script has asked for
         self.now, self.getpid, self.dumps = time.monotonic, os.getpid, json.dumps
         self.open, self.pwrite, self.close = os.open, os.pwrite, os.close
 
@@ -37,10 +38,16 @@ class Marks:
         self.open_spec, self.began = spec, self.now()
         spec.marks, spec.__class__ = self, Followed
 
+    def is_idle(self):
+        """Whether no import of the script is being followed."""
+        return self.open_spec is None or not self.open_spec.__dict__.get("_initializing")
+
     def import_ends(self, spec):
         if spec is not self.open_spec or self.getpid() != self.pid:
             return
         self.open_spec = None
+        if self.after_import:
+            self.after_import()
         took = self.now() - self.began
         top = spec.name.partition(".")[0]
         self.packages[top] = self.packages.get(top, 0.0) + took

@@ -8,7 +8,8 @@ class Guard:
 
     def __init__(self, recorded, without):
         self.recorded, self.without = recorded, without
-        self.wrong = {}  # modules that must not be imported before a rank exists, each with the reason
+        # Modules that must not be imported before a rank exists: for each the module that is to blame, itself or one that it imports, and the reason.
+        self.wrong = {}
         self.failed = set()  # modules whose import has failed, as it did in the script
         self.entry = None  # the module that is imported now, as the record names it
         self.loading = []  # the modules that are being executed, outermost first
@@ -17,16 +18,17 @@ class Guard:
         self.changed = {}  # what the script has changed in the environment before the next import: the values, or UNKNOWN
         self.identifiers = []
         self.stand_ins = ()
+        self.folders = []  # finalizers of temporary folders that modules have made
 
     def find_spec(self, name, path=None, target=None):
         spec = spec_behind(self, name, path, target)
         if spec is None or not is_import(sys._getframe(1).f_back):
             return spec
-        why = self.wrong.get(name) or self.without.get(name)
-        if why is None and not self.recorded.scripts and spec.has_location and spec.origin not in self.recorded.files:
-            why = self.wrong[name] = f"was imported by no run of this job from {spec.origin}"
-        if why:
-            self.blame(f"imports {name}, which {root_cause(why)}")
+        if name not in self.wrong and name not in self.without and spec.has_location and not self.recorded.allows(name, spec.origin):
+            self.wrong[name] = (name, f"was imported by no run of this job from {spec.origin}")
+        blamed = self.wrong.get(name) or self.without.get(name)
+        if blamed:
+            self.blame(*blamed)
             raise ModuleNotFoundError(f"{name} is not imported ahead", name=name)
         instead_of_execution(spec, self.execute)
         return spec
@@ -56,24 +58,21 @@ class Guard:
         elif module is not None:
             why = next((why for one in self.identifiers if (why := one.misfit(module, self.loading[-1]))), None)
         if why:
-            self.blame(why)
+            self.blame(None, why)
 
-    def blame(self, why):
-        """Notes that what is being imported must not be imported before a rank exists."""
-        inner = None
-        for name in [*reversed(self.loading), self.entry]:
-            if name is None or name == inner:
-                continue
-            self.wrong.setdefault(name, why if inner is None or why.startswith("imports ") else f"imports {inner}, which {why}")
-            inner = inner or name
+    def blame(self, module, why):
+        """Notes that what is being imported must not be imported before a rank exists, because of this module or the innermost one."""
+        importing = [*self.loading, *([self.entry] if self.entry and not self.loading else [])]
+        for name in importing:
+            self.wrong.setdefault(name, (module or importing[-1], why))
 
     def reads(self, name):
         """A variable of the environment is read."""
         if name in RANKS_OWN:
-            self.blame(f"asks for {name}, which may be another in the next rank")
+            self.blame(None, f"asks for {name}, which may be another in the next rank")
         elif name in self.changed:
             if self.changed[name] is UNKNOWN:
-                self.blame(f"asks for {name}, which the script sets")
+                self.blame(None, f"asks for {name}, which the script sets")
             else:
                 self.stages[-1].assumed[name] = self.changed[name]
 
@@ -87,7 +86,7 @@ class Guard:
         compares what its import does."""
         asking = self.loading[-1] if self.loading else self.entry
         if asking is not None and asking.partition(".")[0] != "torch" and asking not in SEEDED_AGAIN:
-            self.blame(f"asks for {what}")
+            self.blame(None, f"asks for {what}")
 
     def identifier(self, drawn):
         """`uuid.uuid4` is called, which gets these bytes. Each rank puts another identifier in the place of this one."""
@@ -156,11 +155,6 @@ class Identifier:
         forms = {"itself": new, "text": str(new), "hex": new.hex}
         for variables, key, form in self.places:
             variables[key] = forms[form]
-
-
-def root_cause(why):
-    """The last part of a chain of reasons."""
-    return why.rpartition(", which imports ")[2] if ", which imports " in why else why
 
 
 def is_import(frame):

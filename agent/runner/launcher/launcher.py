@@ -49,8 +49,10 @@ import select  # noqa: E402
 import signal  # noqa: E402
 import site  # noqa: E402
 import socket  # noqa: E402
+import tempfile  # noqa: E402
 import time  # noqa: E402
 import types  # noqa: E402
+import weakref  # noqa: E402
 
 PROTOCOL = 1
 # Seconds before a copy that has forked ranks frees its memory. Freeing 500 MB takes 20 to 60 ms of processor time, so it waits until the ranks have
@@ -109,6 +111,7 @@ class Launcher:
         self.set_at_import = {}  # variables that this process's imports have set
         self.unseeded = []  # random number generators that each rank seeds again
         self.identifiers = []  # random identifiers that each rank makes again
+        self.folders = []  # finalizers of temporary folders, which no rank may run
         self.stages = []  # modules whose import has read variables that the script sets
         prepare_environment()
         with self.low_priority(background), Watched() as watched:
@@ -240,10 +243,10 @@ class Launcher:
             guard, self.unseeded, self.set_at_import = preload(recorded, self.without)
         if guard.wrong:
             for name, why in guard.wrong.items():
-                print(f"not imported ahead: {name} {why}", file=sys.stderr)
+                print(f"not imported ahead: {name} {reason(name, *why)}", file=sys.stderr)
             self.answer(without=guard.wrong)
             os._exit(0)
-        self.identifiers, self.stages = guard.identifiers, guard.stages
+        self.identifiers, self.stages, self.folders = guard.identifiers, guard.stages, guard.folders
         self.noted = recorded.lines(self.base)
         self.left_out = reasons(self.without)
         self.afresh = bool(recorded.changed & self.torch_reads)

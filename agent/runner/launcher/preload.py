@@ -44,6 +44,15 @@ class Recorded:
                 self.entries.append(name)
         self.files = set(self.modules.values())
 
+    def allows(self, name, file):
+        """Whether a run of this job has imported this file, or the job is new here. Some libraries write modules into a folder of their own at each
+        import: torch up to 2.8 does."""
+        if self.scripts or file in self.files:
+            return True
+        passing = os.path.join(tempfile.gettempdir(), "")
+        known = self.modules.get(name, "")
+        return file.startswith(passing) and known.startswith(passing) and os.path.basename(file) == os.path.basename(known)
+
     def lines(self, base):
         """What of it the next generation knows without noting it again: the changes, and the modules that are loaded. Then all others that are
         loaded beyond `base`."""
@@ -72,7 +81,7 @@ def change_line(name, value):
 def preload(recorded, without):
     """Imports the recorded modules, in the environment that the script had made for them. Returns the guard, the random number generators that each
     rank seeds again, and the variables that the imports have set."""
-    set_here = {}
+    set_here, finalizers = {}, set(weakref.finalize._registry)
     guard = Guard(recorded, without)
     before = environment_now()
     gc.freeze()
@@ -87,12 +96,14 @@ def preload(recorded, without):
     for identifier in guard.identifiers:
         name = identifier.locate()
         if name:
-            guard.wrong.setdefault(identifier.module, f"makes a random identifier, which {name} has in a text")
+            guard.wrong.setdefault(identifier.module, (identifier.module, f"makes a random identifier, which {name} has in a text"))
     for name in guard.changed:
         if name in before:
             os.environ[name] = before[name]
         else:
             os.environ.pop(name, None)
+    # A rank must not remove at its end what all ranks and later generations use.
+    guard.folders = [one for one in weakref.finalize._registry if one not in finalizers and one.peek()[1] == tempfile.TemporaryDirectory._cleanup]
     return guard, list(unseeded.generators.values()), set_here
 
 
@@ -114,16 +125,22 @@ def import_ahead(name, guard, set_here):
     new = environment_now()
     set_here.update((key, value) for key, value in new.items() if environment.get(key) != value)
     if environment.keys() - new.keys():
-        guard.blame("removes variables of the environment")
+        guard.blame(None, "removes variables of the environment")
     guard.entry = None
     guard.stages[-1].modules.update((name, module) for name, module in list(sys.modules.items()) if name not in modules)
 
 
+def reason(name, blamed, why):
+    """Why one module is not imported ahead."""
+    return why if name == blamed else f"imports {blamed}, which {why}"
+
+
 def reasons(without):
-    """Why modules are not imported ahead, one reason for each package: that of a module of its own rather than of one that it imports."""
+    """One reason for each package: that of a module of its own rather than of one that it imports."""
     found = {}
-    for name, why in sorted(without.items(), key=lambda entry: (entry[1].startswith("imports "), entry[0])):
-        found.setdefault(name.partition(".")[0], why if "." not in name or why.startswith("imports ") else f"{name} {why}")
+    for name, (blamed, why) in sorted(without.items(), key=lambda entry: (entry[0] != entry[1][0], entry[0])):
+        top = name.partition(".")[0]
+        found.setdefault(top, reason(top, blamed, why))
     return found
 
 

@@ -211,6 +211,8 @@ class Script:
             sys.modules[name] = self.main
         vars(self.main).update(__builtins__=__builtins__, __annotations__={})
         reseed(launcher.seed, launcher.unseeded, launcher.identifiers)
+        for finalizer in launcher.folders:
+            finalizer.detach()
         # At the end everything is collected, as after a plain start. Some libraries complain about objects that are left.
         atexit.register(gc.unfreeze)
         if local == 0 or self.shelf.levels:

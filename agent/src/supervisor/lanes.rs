@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use super::Supervisor;
 use crate::{
-    launchers::{self, Found, Kept, Launcher, Made, Outcome, Place},
+    launchers::{Found, Kept, Launcher, Made, OfRun, Outcome, Place},
     probe,
     run_dir::Accepted,
 };
@@ -119,11 +119,23 @@ impl Supervisor {
         }
         for run in plan.train {
             let dir = self.runs.dir(&run);
-            let list = || launchers::imported(&dir);
-            if let Some((launcher, list)) =
-                self.launchers.next_imports(&run.job, run.generation, list)
-            {
-                self.preload(run.job.clone(), launcher, list);
+            let shows_steps = |report: &RunReport| {
+                report.run == run && report.ranks.iter().any(|rank| rank.first_step_at.is_some())
+            };
+            if let Some(look) = self.launchers.look_at_imports(
+                &run.job,
+                run.generation,
+                now,
+                reports.iter().any(shows_steps),
+                &OfRun(&dir),
+            ) {
+                self.look_again = [self.look_again, Some(look.again)]
+                    .into_iter()
+                    .flatten()
+                    .min();
+                if let Some((launcher, list)) = look.import {
+                    self.preload(run.job.clone(), launcher, list);
+                }
             } else if !self.launchers.is_known(&run.job)
                 && let Some(assignment) =
                     self.wanted.get(&run.job).filter(|a| a.run == run).cloned()

@@ -16,6 +16,8 @@ use muster_core::{
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use crate::caches::Caches;
+
 mod launcher;
 mod pool;
 
@@ -34,6 +36,7 @@ pub(crate) struct Launchers {
     last_here: BTreeMap<JobUid, Timestamp>,
     pub(crate) next: u32,
     pub(crate) pool: Pool,
+    pub(crate) caches: Caches,
 }
 
 /// `Starting` becomes one of the others. A job gets no second launcher on a node after one that

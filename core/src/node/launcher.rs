@@ -176,6 +176,16 @@ fn newest_runs(runs: &[(RunReport, Lane)]) -> BTreeMap<&JobUid, (&RunReport, Lan
     newest
 }
 
+/// Jobs of which all is over here: their newest run has ended well.
+pub fn over(runs: &[RunReport]) -> BTreeSet<JobUid> {
+    let with_lane: Vec<_> = runs.iter().map(|run| (run.clone(), Lane::Cold)).collect();
+    newest_runs(&with_lane)
+        .into_iter()
+        .filter(|(_, (run, _))| ended_well(run))
+        .map(|(job, _)| job.clone())
+        .collect()
+}
+
 /// torchrun ends well on a node only when the ranks of all nodes have, so the job is over.
 fn ended_well(run: &RunReport) -> bool {
     run.phase == RunPhase::Dead

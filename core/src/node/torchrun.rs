@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use crate::{
     id::NodeName,
     nccl::environment,
+    node::caches,
     node_report::NodeReport,
     run::{Assignment, Endpoint},
     spec::entry::{Entry, is_python},
@@ -290,6 +291,7 @@ fn environment(
             .set()
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
     );
+    env.extend(caches::variables(assignment, &site.run_dir, &env));
     let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     ours("MUSTER_JOB", assignment.name.name.clone());
     ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());

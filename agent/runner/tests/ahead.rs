@@ -205,7 +205,7 @@ fn one_module_that_is_unfit_costs_those_that_import_it_and_not_its_package() {
     let imported = ahead.import(&first);
     assert_eq!(
         imported,
-        ["steady", "steady.plain", "steady.homed", "steady.session"],
+        ["steady", "steady.homed", "steady.plain", "steady.session"],
         "what was only looked for is not imported; what reads RANK, and what imports that, neither"
     );
     let journal = fs::read_to_string(first.join("modules.txt")).unwrap();

@@ -15,12 +15,14 @@ use serde::{Deserialize, Serialize};
 mod member;
 mod mpi;
 mod order;
+mod phases;
 mod rank;
 mod store;
 
 pub use member::MemberSpec;
 pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
 pub use order::{AdoptSpec, Lane, Order, ParkSpec};
+pub use phases::{ImportStatus, ImportsStatus, NcclStatus, PhasesStatus};
 pub use rank::{ExitRecord, Leftover, RankException, RankStatus};
 pub use store::{PortRange, StoreSpec, StoreStatus};
 
@@ -518,6 +520,9 @@ pub struct Status {
     /// The job's own pattern is not searched for, for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_pattern_fault: Option<StepPatternFault>,
+    /// What the start of the ranks was spent on. None: nothing was seen of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phases: Option<PhasesStatus>,
 }
 
 /// Why a job's own pattern is not searched for.

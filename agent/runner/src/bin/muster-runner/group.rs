@@ -24,6 +24,7 @@ use crate::below::{Below, Proc};
 use crate::memory::Memory;
 use crate::output::Output;
 use crate::parked::Parked;
+use crate::phases::{Phases, Traces, Watched};
 use crate::time::{self, micros};
 use crate::why::{Files, Reason};
 
@@ -71,6 +72,8 @@ pub(crate) struct Group {
     pub(crate) dead: Option<DeathProof>,
     /// Looks for ranks below the ranks.
     pub(crate) below: Below,
+    /// Watches what the start of the ranks is spent on.
+    phases: Phases,
     /// Knows what the kernel has killed.
     pub(crate) memory: Memory,
 }
@@ -390,6 +393,27 @@ impl Group {
         self.below.look(all, &live, port.as_deref(), &Proc)
     }
 
+    /// Watches what the start of the ranks is spent on. What it returns is as [`Phases::mind`] says it.
+    pub(crate) fn mind_phases(
+        &mut self,
+        now: Duration,
+        at_once: bool,
+        traces: &impl Traces,
+    ) -> (bool, Option<Duration>) {
+        let watched = self.ranks.iter().filter_map(|(rank, entry)| {
+            let process = entry.process.as_ref()?;
+            Some(Watched {
+                rank: *rank,
+                local: entry.local_rank,
+                pid: process.pid,
+                started_us: process.started_us,
+                over: process.end.is_some() || entry.output.steps.first.is_some(),
+            })
+        });
+        let watched: Vec<Watched> = watched.collect();
+        self.phases.mind(now, &watched, at_once, traces)
+    }
+
     /// Pid and start time of every known process that has not ended.
     pub(crate) fn living(&self) -> impl Iterator<Item = (i32, u64)> {
         let launcher = self.launcher.iter().map(|launcher| &launcher.process);
@@ -458,6 +482,7 @@ impl Group {
             fell_back: self.fell_back,
             nested: self.below.found.clone(),
             step_pattern_fault: None,
+            phases: self.phases.status(),
         }
     }
 }

@@ -72,7 +72,8 @@ fn is_judged(spec: &StartSpec, exit: Exit) -> bool {
     let has_own_ranks = lines != launcher.hosts.len();
     let other_way = |word: &String| OTHER_WAYS.iter().any(|way| word.contains(way));
     let is_mpirun = LAUNCHERS.contains(&program.rsplit('/').next().unwrap_or_default());
-    let refused = matches!(exit, Exit::Code { code: 1..=125 });
+    // In between are a shell's own codes, and those of a signal.
+    let refused = matches!(exit, Exit::Code { code: 1..=125 | 193..=255 });
     refused && is_mpirun && !has_own_ranks && lines > 0 && !words.iter().any(other_way)
 }
 

@@ -25,7 +25,7 @@ planted: ## put 91 mistakes into the rules, one by one, see the world find each,
 upgrade: ## build an earlier commit (FROM=COMMIT), and replace each of its daemons by this build under a job that trains
 	@exec tools/upgrade "$(FROM)"
 
-strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB)
+strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB). STRANGERS="--measure --write": seconds after a kill instead
 	@exec tools/strangers $(STRANGERS)
 
 frameworks: ## accelerate, DeepSpeed, TensorFlow, JAX, XGBoost, LightGBM, MPI and Horovod through killed members, cut nodes and scaling: what it cost, and whether they end as if nothing had happened (FRAMEWORKS="--cases jax"; packages from the index, 5.1 GB)

@@ -9,18 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::{
     id::{Generation, JobUid},
-    node::torchrun::Launch,
+    node::{launcher::Record, torchrun::Launch},
     run::{Assignment, LauncherState},
     time::Timestamp,
 };
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use crate::caches::Caches;
+
 mod launcher;
 mod pool;
 
 use launcher::fit;
-pub(crate) use launcher::{Kept, Launcher, Place, clear, imported};
+pub(crate) use launcher::{Kept, Launcher, Place, clear, imported, imported_bytes};
 pub(crate) use pool::Pool;
 
 /// How many new modules are worth another copy of the launcher. A rank imports fewer in about 50
@@ -34,6 +36,7 @@ pub(crate) struct Launchers {
     last_here: BTreeMap<JobUid, Timestamp>,
     pub(crate) next: u32,
     pub(crate) pool: Pool,
+    pub(crate) caches: Caches,
 }
 
 /// `Starting` becomes one of the others. A job gets no second launcher on a node after one that
@@ -257,29 +260,64 @@ impl Launchers {
         }
     }
 
-    /// The launcher that should import what this generation's ranks have imported, if enough of
-    /// that is new. `modules` returns their list.
-    pub(crate) fn next_imports(
+    /// Looks at the list of what this generation's ranks have imported. None if the job has no
+    /// launcher that could import it.
+    pub(crate) fn look_at_imports(
         &mut self,
         job: &JobUid,
         generation: Generation,
-        modules: impl FnOnce() -> String,
-    ) -> Option<(Launcher, String)> {
+        now: Timestamp,
+        shows_steps: bool,
+        list: &impl List,
+    ) -> Option<Look> {
         let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
             return None;
         };
-        if kept.seen == Some(generation) {
-            return None;
+        let read = |record: Option<Record>| record.map(|record| (record.generation, record.read));
+        let before = read(kept.record);
+        let (record, again) = Record::look(kept.record, now, generation, list.bytes(), shows_steps);
+        kept.record = Some(record);
+        let mut import = None;
+        if record.read != 0 && read(kept.record) != before {
+            let text = list.text();
+            let lines: BTreeSet<String> = text.lines().map(str::to_owned).collect();
+            let new = || lines.difference(&kept.told);
+            // A variable that had another value than before must not be assumed again.
+            if new().count() >= WORTH_IMPORTING || new().any(|line| line.starts_with('~')) {
+                kept.told = lines;
+                import = Some((kept.launcher.clone(), text));
+            }
         }
-        kept.seen = Some(generation);
-        let list = modules();
-        let lines: BTreeSet<String> = list.lines().map(str::to_owned).collect();
-        if lines.difference(&kept.told).count() < WORTH_IMPORTING {
-            return None;
-        }
-        kept.told = lines;
-        Some((kept.launcher.clone(), list))
+        Some(Look { import, again })
     }
+}
+
+/// A list of imported modules, which grows while a script imports.
+pub(crate) trait List {
+    fn bytes(&self) -> u64;
+    fn text(&self) -> String;
+}
+
+/// The list in the directory of a run.
+pub(crate) struct OfRun<'a>(pub(crate) &'a std::path::Path);
+
+impl List for OfRun<'_> {
+    fn bytes(&self) -> u64 {
+        imported_bytes(self.0)
+    }
+
+    fn text(&self) -> String {
+        imported(self.0)
+    }
+}
+
+/// What came of a look at the imports of a generation.
+#[derive(Debug)]
+pub(crate) struct Look {
+    /// The launcher that is to import this list, if enough of it is new.
+    pub(crate) import: Option<(Launcher, String)>,
+    /// When to look again.
+    pub(crate) again: Timestamp,
 }
 
 impl Found {

@@ -25,6 +25,7 @@
 
 mod atomic_file;
 mod boot;
+mod caches;
 mod checkpoints;
 pub mod config;
 pub mod daemon;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use muster_core::{
     id::Term,
     node::{
+        caches,
         lane::{self, Lane},
         torchrun::{Meeting, launch},
     },
@@ -149,6 +150,12 @@ pub(crate) async fn prepare(
     let dir = runs
         .make(&assignment.run, &accepted)
         .map_err(|e| trouble("make the run's directory", &e))?;
+    if launch.env.keys().any(|name| caches::is_variable(name))
+        && let Err(e) = runs.make_cache(&assignment.run.job)
+    {
+        // torch makes the folder itself, where it can.
+        warn!(run = %assignment.run, "no folder for compile caches: {e}");
+    }
     record::write_atomic(&dir, record::HOLD, &hold)
         .map_err(|e| trouble("write the run down", &e))?;
     if let Some(launcher) = launcher {

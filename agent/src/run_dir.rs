@@ -18,7 +18,7 @@ use std::{
 use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
-    node::{lane::Lane, pool},
+    node::{caches, lane::Lane, pool},
     run::{Key, RunId},
 };
 use muster_runner::{Folder, RunnerIdentity, pod::RUNS, record, wire::Status};
@@ -221,6 +221,32 @@ impl Runs {
         self.root.join(RUNS).join(name)
     }
 
+    /// The directory of what a job's ranks compile.
+    pub(crate) fn cache_dir(&self, job: &JobUid) -> PathBuf {
+        self.root
+            .join(RUNS)
+            .join(format!("{job}{}", caches::SUFFIX))
+    }
+
+    /// Makes that directory, and empties it if it has become too large.
+    pub(crate) fn make_cache(&self, job: &JobUid) -> io::Result<()> {
+        let dir = self.cache_dir(job);
+        if bytes_below(&Folder::make_run(&dir)?.handle()) > caches::BYTES_MAX {
+            Folder::remove_run(&dir)?;
+            Folder::make_run(&dir)?;
+        }
+        Ok(())
+    }
+
+    /// The jobs that have such a directory.
+    pub(crate) fn cached_jobs(&self) -> io::Result<Vec<JobUid>> {
+        let names = self.names()?;
+        let jobs = names
+            .iter()
+            .filter_map(|name| name.strip_suffix(caches::SUFFIX));
+        Ok(jobs.map(JobUid::from).collect())
+    }
+
     /// The directories that launchers of an earlier agent have left, with their numbers.
     pub(crate) fn old_launchers(&self) -> io::Result<Vec<(u32, PathBuf)>> {
         let number = |name: &str| {
@@ -264,6 +290,7 @@ impl Runs {
             match run_of(&name) {
                 Some(run) => runs.push(run),
                 None if name.contains(LAUNCHER) || name.contains(LAUNCHER_OLD) => {}
+                None if name.ends_with(caches::SUFFIX) => {}
                 None => warn!(name = ?name, "not a run's directory, left alone"),
             }
         }

@@ -26,6 +26,7 @@
 //! | `peers` | what processes of a framework other than torch are told about each other |
 //! | `torchrun` | the process that starts an assignment's workers |
 
+pub mod caches;
 mod digest;
 pub mod fitness;
 mod group;

@@ -6,6 +6,7 @@ the size of the world. Compared are its losses, the files of its modules, its en
 the job's charges, and the output of `muster logs -f`. It ends with a table, and with exit code 1 if anything differed.
 
     python tests/strangers/compare.py --programs tables,lightning_ddp --lanes fork
+    python tests/strangers/compare.py --measure ...       instead, how long each stands still after a kill: measure.py
 """
 
 import argparse
@@ -49,9 +50,13 @@ class Wrong(Exception):
 def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = arguments()
+    if options.measure:
+        import measure
+
+        return measure.run(options)
     table, differences = [], []
     for program in options.programs:
-        row, found = measure(program, options)
+        row, found = everywhere(program, options)
         table.append(row)
         differences += found
     head = ["program", *options.lanes]
@@ -61,7 +66,7 @@ def main():
     return 1 if differences else 0
 
 
-def measure(program, options):
+def everywhere(program, options):
     """Runs one program everywhere. Returns its row of the table, and what differed."""
     with tempfile.TemporaryDirectory(prefix="muster-strangers-") as folder:
         folder = pathlib.Path(folder)
@@ -205,11 +210,11 @@ class Run:
 class Torchrun(Run):
     """Plain torchrun, two ranks on this machine."""
 
-    def start(self):
+    def start(self, *more):
         log = open(self.folder / "log", "w")
         # With the store of the previous attempt the next one often never meets.
         environment = self.environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        flags = ["--standalone", "--nproc-per-node=2", f"--max-restarts={len(self.faults)}"]
+        flags = ["--standalone", "--nproc-per-node=2", f"--max-restarts={len(self.faults)}", *more]
         command = [sys.executable, "-m", "torch.distributed.run", *flags, *self.command()]
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
@@ -235,7 +240,10 @@ class Torchrun(Run):
 
 
 class Job(Run):
-    """The same under Muster, on a local cluster of its own with one rank per node."""
+    """The same under Muster, on a local cluster of its own."""
+
+    nodes, ranks = NODES, 1  # ranks of each node
+    restarts = len(KILLS)
 
     def __init__(self, program, folder, faults, lane):
         super().__init__(program, folder, faults)
@@ -251,12 +259,12 @@ class Job(Run):
         return result.stdout
 
     def start(self):
-        self.muster("local", "up", "--nodes", str(NODES))
+        self.muster("local", "up", "--nodes", str(self.nodes))
         spec = {
-            "replicas": NODES, "minReplicas": 2, "maxReplicas": NODES, "procPerNode": 1, "gpusPerNode": 0, "launch": self.lane,
+            "replicas": self.nodes, "minReplicas": min(2, self.nodes), "maxReplicas": self.nodes, "procPerNode": self.ranks, "gpusPerNode": 0, "launch": self.lane,
             "command": [sys.executable], "args": self.command(), "workingDir": os.getcwd(),
             "env": [{"name": name, "value": value} for name, value in SETTINGS.items()],
-            "restartPolicy": {"maxRestarts": len(KILLS)}, "scaleUpCooldown": "0s", "stopGracePeriod": "1s",
+            "restartPolicy": {"maxRestarts": self.restarts}, "scaleUpCooldown": "0s", "stopGracePeriod": "1s",
         }  # fmt: skip
         document = {"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": "job"}, "spec": spec}
         (self.folder / "job.json").write_text(json.dumps(document))
@@ -329,6 +337,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=some_of(PROGRAMS), default=PROGRAMS, help=",".join(PROGRAMS) + " [all]")
     parser.add_argument("--lanes", type=some_of(LANES), default=list(LANES), help=",".join(LANES) + " [all]")
+    parser.add_argument("--measure", action="store_true", help="measure the time after a kill instead of comparing")
+    parser.add_argument("--rounds", type=int, default=2, help="of --measure [2]")
+    parser.add_argument("--write", action="store_true", help="write what --measure found into RESULTS.md and results.json")
     options = parser.parse_args()
     if not MUSTER.exists():
         parser.error(f"{MUSTER} is not there: run make build first")

@@ -1,7 +1,8 @@
 """Muster's launcher: an interpreter that has imported torch, and from which ranks are forked.
 
-The runner's binary joins four files into one program: this one (messages), `chain.py` (keeper, runner and copy of a generation), `preload.py`
-(imports before they are needed) and `rank.py` (what a forked rank becomes). The program uses only the standard library and torch.
+The runner's binary joins six files into one program: this one (messages), `chain.py` (keeper, runner and copy of a generation), `preload.py`
+(imports before they are needed), `guard.py` (which of them would change what a rank sees), `marks.py` (what a rank notes of its start) and `rank.py`
+(what a forked rank becomes). The program uses only the standard library and torch.
 
     python [options] -u launcher.py DIR CONTROL [stay] [background]
 
@@ -14,7 +15,7 @@ that repeats the message's token. The token 0 belongs to its own start.
 - {"do": "fork", "token": T, "dir": D, "runner": [program, arguments...]}: makes a runner for the folder D, and a copy of itself as that
   runner's child. The copy waits for its order as described below. Both were forked ahead if the launcher had time since the last message.
 - {"do": "preload", "token": T}: imports what the job's ranks have imported (`preload.txt` in DIR). A copy of this process does that, and serves
-  the next forks. A package that would change what a rank sees spoils only the copy, and another copy is made without that package.
+  the next forks. A module that would change what a rank sees spoils only the copy, and another copy is made without that module.
 - {"do": "adopt", "token": T, "cwd": C, "env": E}: gives a launcher that belongs to no job to a job. The launcher goes on as if it had been
   started with this folder and this environment. It refuses if torch read a variable during its import whose value differs now.
 
@@ -48,8 +49,10 @@ import select  # noqa: E402
 import signal  # noqa: E402
 import site  # noqa: E402
 import socket  # noqa: E402
+import tempfile  # noqa: E402
 import time  # noqa: E402
 import types  # noqa: E402
+import weakref  # noqa: E402
 
 PROTOCOL = 1
 # Seconds before a copy that has forked ranks frees its memory. Freeing 500 MB takes 20 to 60 ms of processor time, so it waits until the ranks have
@@ -59,7 +62,7 @@ REST = 3.0
 REST_BEFORE_CHAIN = 1.0
 # Seconds that a forked runner may take to answer. It needs milliseconds; a disk that takes this long to sync two small files is broken.
 RUNNER_TIMEOUT = 15.0
-# The most copies that are made, each with fewer packages, before the launcher imports nothing ahead. Real jobs need one to four.
+# The most copies that are made, each with fewer modules, before the launcher imports nothing ahead. Real jobs need one to four.
 COPIES_MAX = 12
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -98,7 +101,8 @@ class Launcher:
         self.nice = os.getpriority(os.PRIO_PROCESS, 0)
         self.copy = None  # the copy that has the job's imports and serves the forks
         self.copy_to_be = None  # the copy that is still importing
-        self.without = set()  # packages that must not be imported ahead
+        self.without = {}  # modules that must not be imported ahead, and why
+        self.left_out = {}  # one reason for each package of these
         self.copies = 0
         self.chain = None  # forked ahead for the next generation
         self.fork_at = None  # when to fork a chain ahead
@@ -106,6 +110,9 @@ class Launcher:
         self.afresh = False  # ranks start a new interpreter
         self.set_at_import = {}  # variables that this process's imports have set
         self.unseeded = []  # random number generators that each rank seeds again
+        self.identifiers = []  # random identifiers that each rank makes again
+        self.folders = []  # finalizers of temporary folders, which no rank may run
+        self.stages = []  # modules whose import has read variables that the script sets
         prepare_environment()
         with self.low_priority(background), Watched() as watched:
             import torch
@@ -113,6 +120,7 @@ class Launcher:
         self.torch_reads = frozenset(watched.names)
         self.seed = torch.get_rng_state()
         self.base = frozenset(sys.modules)
+        self.noted = []  # what the next generation's record begins with
         self.settle()
 
     def settle(self):
@@ -148,7 +156,7 @@ class Launcher:
             if message["do"] == "preload":
                 if self.copy_to_be:
                     self.answer(token=self.token, error="another list came meanwhile")
-                self.copies, self.token = 0, message["token"]
+                self.copies, self.token, self.without = 0, message["token"], {}
                 self.make_copy()  # in the copy, this loop continues with another socket
             elif message["do"] == "adopt":
                 self.adopt(message)
@@ -232,12 +240,15 @@ class Launcher:
         self.control = theirs
         with self.low_priority(True):
             recorded = Recorded(self.folder)
-            wrong, self.unseeded, self.set_at_import = preload(recorded, self.without)
-        if wrong:
-            for top, why in wrong.items():
-                print(f"not imported ahead: {top} {why}", file=sys.stderr)
-            self.answer(without=sorted(wrong))
+            guard, self.unseeded, self.set_at_import = preload(recorded, self.without)
+        if guard.wrong:
+            for name, why in guard.wrong.items():
+                print(f"not imported ahead: {name} {reason(name, *why)}", file=sys.stderr)
+            self.answer(without=guard.wrong)
             os._exit(0)
+        self.identifiers, self.stages, self.folders = guard.identifiers, guard.stages, guard.folders
+        self.noted = recorded.lines(self.base)
+        self.left_out = reasons(self.without)
         self.afresh = bool(recorded.changed & self.torch_reads)
         self.settle()
         self.answer(ok=True, names=sorted(located(self.base)))
@@ -394,7 +405,17 @@ def end_threads():
 
 
 def threads():
-    return len(os.listdir("/proc/self/task"))
+    """The threads of this process that a fork would lose. jemalloc, which comes with pyarrow, knows how to go on without its own."""
+    tasks = os.listdir("/proc/self/task")
+    return len(tasks) if len(tasks) == 1 else sum(name_of_thread(task) != "jemalloc_bg_thd" for task in tasks)
+
+
+def name_of_thread(task):
+    try:
+        with open(f"/proc/self/task/{task}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return "jemalloc_bg_thd"  # it has ended, so it is not counted either
 
 
 def touched_gpu():

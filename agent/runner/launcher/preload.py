@@ -12,228 +12,136 @@ READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_",
 
 
 class Recorded:
-    """`preload.txt`, as `Journal` wrote it in an earlier generation of this job.
+    """`preload.txt`, as `Journal` wrote it in an earlier generation of this job, in the order in which things happened.
 
-    A line is NAME<tab>FILE for a module, !FILE for the script itself, or =VARIABLE for a variable of the environment that the script changed
-    before an import. A line @SCRIPT names a script that has not run on this node yet. It stands for the imports at the script's top level, which
+    A line is NAME<tab>FILE for a module, !FILE for the script itself, or =VARIABLE<tab>VALUE for a variable of the environment that the script
+    changed before an import: a text or null in JSON, or nothing if the value may not be assumed. ~VARIABLE names one that had another value in
+    the run after. A line @SCRIPT names a script that has not run on this node yet. It stands for the imports at the script's top level, which
     every run of it makes."""
 
     def __init__(self, folder):
-        self.modules, self.changed, self.scripts, self.main = {}, set(), [], None
+        self.entries, self.modules, self.changed, self.differs, self.scripts, self.main = [], {}, set(), set(), [], None
         try:
             with open(os.path.join(folder, "preload.txt"), errors="surrogateescape") as file:
-                lines = file.read().splitlines()
+                lines = file.read().split("\n")
         except FileNotFoundError:
             lines = []
         for entry in lines[:MODULES_MAX]:
+            name, _, rest = entry[1:].partition("\t")
             if entry.startswith("="):
-                self.changed.add(entry[1:])
+                self.entries.append((name, assumed_value(rest)))
+                self.changed.add(name)
+            elif entry.startswith("~"):
+                self.differs.add(name)
             elif entry.startswith("!"):
                 self.main = entry[1:]
             elif entry.startswith("@"):
                 self.scripts.append(entry[1:])
-            else:
+                self.entries += sure_steps(entry[1:])
+            elif entry:
                 name, _, file = entry.partition("\t")
                 self.modules.setdefault(name, file)
+                self.entries.append(name)
         self.files = set(self.modules.values())
 
-    def allows(self, name):
-        """Whether the module that is loaded under this name comes from a file that a run of this job has imported."""
-        file = file_of(sys.modules.get(name))
-        return file is None or file in self.files
+    def allows(self, name, file):
+        """Whether a run of this job has imported this file, or the job is new here. Some libraries write modules into a folder of their own at each
+        import: torch up to 2.8 does."""
+        if self.scripts or file in self.files:
+            return True
+        passing = os.path.join(tempfile.gettempdir(), "")
+        known = self.modules.get(name, "")
+        return file.startswith(passing) and known.startswith(passing) and os.path.basename(file) == os.path.basename(known)
+
+    def lines(self, base):
+        """What of it the next generation knows without noting it again: the changes, and the modules that are loaded. Then all others that are
+        loaded beyond `base`."""
+        loaded = dict(line.split("\t", 1) for line in located(base))
+        known = [entry for entry in self.entries if isinstance(entry, tuple) or loaded.pop(entry, None) is not None]
+        changes = {entry: change_line(*entry) for entry in known if isinstance(entry, tuple)}
+        return [
+            *(f"~{name}" for name in sorted(self.differs)),
+            *(changes.get(entry) or f"{entry}\t{self.modules.get(entry) or file_of(sys.modules[entry])}" for entry in known),
+            *(f"{name}\t{file}" for name, file in loaded.items()),
+        ]
+
+
+def assumed_value(text):
+    try:
+        value = json.loads(text) if text else UNKNOWN
+    except ValueError:
+        return UNKNOWN
+    return value if value is None or isinstance(value, str) else UNKNOWN
+
+
+def change_line(name, value):
+    return f"={name}" if value is UNKNOWN else f"={name}\t{json.dumps(value)}"
 
 
 def preload(recorded, without):
-    """Imports the recorded modules. Returns three things: the packages that must not be imported before a rank exists, each with the reason; the
-    random number generators that each rank seeds again; and the variables that the imports have set."""
-    wrong, set_here = {}, {}
-    calm = 0
+    """Imports the recorded modules, in the environment that the script had made for them. Returns the guard, the random number generators that each
+    rank seeds again, and the variables that the imports have set."""
+    set_here, finalizers = {}, set(weakref.finalize._registry)
+    guard = Guard(recorded, without)
+    before = environment_now()
     gc.freeze()
-    with Watched(recorded.changed) as watched, Unseeded() as unseeded, Outlook(recorded.main) as outlook:
-        for name in [*recorded.modules, *(name for script in recorded.scripts for name in sure_imports(script))]:
-            top = name.partition(".")[0]
-            if name in sys.modules or top in without or top in wrong or not belongs(top, recorded):
-                continue
-            before, environment = set(sys.modules), watched.copy()
-            try:
-                importlib.import_module(name)
-            except BaseException as error:  # the script will try this import itself
-                print(f"not imported ahead: {name}: {type(error).__name__}: {error}", file=sys.stderr)
-            why = misfit(watched, calm, recorded, before) or outlook.why(top)
-            keeper = outlook.is_kept_by([name for name in sys.modules if name not in before])
-            if keeper:
-                why = why or f"{keeper} keeps the main module or the command line"
-            set_here.update((key, value) for key, value in watched.copy().items() if environment.get(key) != value)
-            if environment.keys() - watched.copy().keys():
-                why = why or "removes variables of the environment"
-            if why:
-                wrong[top] = why
-                calm = end_threads()
-                watched.names.clear()
-    return wrong, list(unseeded.generators.values()), set_here
-
-
-def misfit(watched, calm, recorded, before):
-    """Why the package that was just imported must not be imported before a rank exists. None if it may be."""
-    asked = sorted(name for name in watched.names if name in RANKS_OWN or name in recorded.changed)
-    if asked:
-        return f"asks for {asked[0]}, which may be another in the next rank"
-    if touched_gpu():
-        return "opens a GPU"
-    if threads() > 1 + calm and end_threads() > calm:
-        return "starts threads, which a fork would lose"
-    if new_generators():
-        return "makes a generator of random numbers, which all ranks would share"
-    if not recorded.scripts:
-        for name in [name for name in sys.modules if name not in before]:
-            if not recorded.allows(name):
-                return f"imports {name}, which no run of this job has imported from {file_of(sys.modules[name])}"
-    return None
-
-
-class Watched:
-    """Notes which variables of the environment packages read while they are imported."""
-
-    def __init__(self, changed=frozenset()):
-        self.names = set()
-        self.changed = changed
-
-    def __enter__(self):
-        plain, watched = type(os.environ), self
-
-        class Environment(plain):
-            def __getitem__(self, name):
-                watched.names.add(name)
-                return super().__getitem__(name)
-
-            def __iter__(self):
-                watched.names.update(watched.changed)  # reading the whole environment reads these too
-                return super().__iter__()
-
-        self.plain = plain
-        os.environ.__class__ = Environment
-        return self
-
-    def __exit__(self, *_):
-        os.environ.__class__ = self.plain
-
-    def copy(self):
-        """A copy of the environment. This read is not noted."""
-        return {os.fsdecode(name): os.fsdecode(value) for name, value in os.environ._data.items()}
-
-
-class Outlook:
-    """Notes when an import asks for something that differs between ranks, or that differs from a plain start: the command line, the main module,
-    random bytes."""
-
-    def __init__(self, script):
-        self.asked = []
-        self.script = script
-
-    def __enter__(self):
-        import secrets
-
-        asked = self.asked
-
-        class CommandLine(list):
-            def __getitem__(self, index):
-                asked.append("the command line")
-                return super().__getitem__(index)
-
-            def __iter__(self):
-                asked.append("the command line")
-                return super().__iter__()
-
-            def __len__(self):
-                asked.append("the command line")
-                return super().__len__()
-
-            def __contains__(self, word):
-                asked.append("the command line")
-                return super().__contains__(word)
-
-            def copy(self):
-                return [*self]
-
-        class Main(types.ModuleType):
-            def __getattr__(self, name):
-                if name not in ("__spec__", "__path__"):
-                    asked.append("the main module")
-                raise AttributeError(name)
-
-        def noting(function):
-            def call(*arguments):
-                asked.append("random bytes")
-                return function(*arguments)
-
-            return call
-
-        self.plain = [(os, "urandom", os.urandom), (secrets, "token_bytes", secrets.token_bytes), (sys, "argv", sys.argv)]
-        self.main = sys.modules["__main__"]
-        sys.modules["__main__"] = Main("__main__")
-        if self.script:
-            sys.modules["__main__"].__file__ = self.script  # most packages look for it, to detect an interactive interpreter
-        sys.argv = CommandLine(sys.argv)
-        for place, name, function in self.plain[:2]:
-            setattr(place, name, noting(function))
-        self.stand_ins = (sys.modules["__main__"], sys.argv)
-        return self
-
-    def is_kept_by(self, names):
-        """The first of these modules that keeps a stand-in for the main module or for the command line. No rank has these stand-ins."""
-        values = ((name, getattr(sys.modules[name], "__dict__", {}).values()) for name in names)
-        return next((name for name, kept in values if any(value is one for value in kept for one in self.stand_ins)), None)
-
-    def __exit__(self, *_):
-        sys.modules["__main__"] = self.main
-        for place, name, value in self.plain:
-            setattr(place, name, value)
-
-    def why(self, top):
-        """Why the package that was just imported must not be imported before a rank exists. None if it may be. Forgets what it has noted. torch is
-        exempt because the compatibility suite compares what its import does."""
-        what = next(iter(self.asked), None)
-        self.asked.clear()
-        return f"asks for {what}" if what and top != "torch" else None
-
-
-class Unseeded:
-    """The generators of class `random.Random` that packages make without a seed during their import. Each rank seeds them again."""
-
-    def __init__(self):
-        self.generators = {}
-
-    def __enter__(self):
-        import random
-
-        self.kind, self.plain, noted = random.Random, random.Random.seed, self.generators
-
-        def seed(generator, a=None, version=2):
-            if a is None:
-                noted[id(generator)] = generator
+    with Watched(guard), Unseeded() as unseeded, Outlook(recorded.main, guard):
+        sys.meta_path.insert(0, guard)
+        for entry in recorded.entries:
+            if isinstance(entry, tuple):
+                guard.change(*entry)
             else:
-                noted.pop(id(generator), None)
-            return plain(generator, a, version)
+                import_ahead(entry, guard, set_here)
+        sys.meta_path.remove(guard)
+    for identifier in guard.identifiers:
+        name = identifier.locate()
+        if name:
+            guard.wrong.setdefault(identifier.module, (identifier.module, f"makes a random identifier, which {name} has in a text"))
+    for name in guard.changed:
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            os.environ.pop(name, None)
+    # A rank must not remove at its end what all ranks and later generations use.
+    guard.folders = [one for one in weakref.finalize._registry if one not in finalizers and one.peek()[1] == tempfile.TemporaryDirectory._cleanup]
+    return guard, list(unseeded.generators.values()), set_here
 
-        plain = self.plain
-        self.kind.seed = seed
-        return self
 
-    def __exit__(self, *_):
-        self.kind.seed = self.plain
+def import_ahead(name, guard, set_here):
+    if name in sys.modules or not belongs(name.partition(".")[0], guard.recorded):
+        return
+    parts = name.split(".")
+    if any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1) for names in (guard.wrong, guard.without, guard.failed)):
+        return
+    modules, environment = set(sys.modules), environment_now()
+    guard.entry = name
+    try:
+        importlib.import_module(name)
+    except BaseException as error:  # the script will try this import itself
+        guard.failed.add(name)
+        if name not in guard.wrong:
+            print(f"not imported ahead: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+    guard.check()  # what no loader of Python's own has executed
+    new = environment_now()
+    set_here.update((key, value) for key, value in new.items() if environment.get(key) != value)
+    if environment.keys() - new.keys():
+        guard.blame(None, "removes variables of the environment")
+    guard.entry = None
+    guard.stages[-1].modules.update((name, module) for name, module in list(sys.modules.items()) if name not in modules)
 
 
-def new_generators():
-    """Whether a random number generator of numpy was made since the last call, as far as Python's garbage collector knows. numpy's global
-    generator does not count, because each rank seeds it again (see `reseed`)."""
-    numpys = sys.modules.get("numpy.random")
-    if numpys is None:
-        return False
-    kinds = (numpys.Generator, numpys.RandomState, numpys.BitGenerator)
-    known = (numpys.mtrand._rand, numpys.mtrand._rand._bit_generator)
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and not any(thing is one for one in known)]
-    gc.freeze()  # frozen objects are not listed again
-    return bool(found)
+def reason(name, blamed, why):
+    """Why one module is not imported ahead."""
+    return why if name == blamed else f"imports {blamed}, which {why}"
+
+
+def reasons(without):
+    """One reason for each package: that of a module of its own rather than of one that it imports."""
+    found = {}
+    for name, (blamed, why) in sorted(without.items(), key=lambda entry: (entry[0] != entry[1][0], entry[0])):
+        top = name.partition(".")[0]
+        found.setdefault(top, reason(top, blamed, why))
+    return found
 
 
 def belongs(top, recorded, known={}):
@@ -273,20 +181,28 @@ def tree_of(script):
         return ast.parse("")
 
 
-def sure_imports(script):
-    """The imports that every run of a script makes: the plain statements of its top level, up to the first one that changes where modules are
-    found. A script that uses DistributedDataParallel also imports torch._dynamo, when it wraps the first model."""
+def sure_steps(script):
+    """The imports that every run of a script makes, and what it sets in the environment before them: the plain statements of its top level, up to
+    the first one that changes where modules are found, or the environment in a way that cannot be read off. A script that uses
+    DistributedDataParallel also imports torch._dynamo, when it wraps the first model."""
     tree = tree_of(script)
-    names = []
+    steps = []
     for statement in tree.body:
-        if any(isinstance(node, ast.Attribute) and node.attr == "path" and is_name(node.value, "sys") for node in ast.walk(statement)):
+        nodes = list(ast.walk(statement))
+        if any(isinstance(node, ast.Attribute) and node.attr == "path" and is_name(node.value, "sys") for node in nodes):
             break
         if isinstance(statement, ast.Import):
-            names += [alias.name for alias in statement.names]
+            steps += [alias.name for alias in statement.names]
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-            names.append(statement.module)
+            steps.append(statement.module)
+        elif any(ends_with(node, "environ") or ends_with(node, "putenv") for node in nodes) and not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            value = statement.value if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+            names = environment_names_set(statement.targets[0]) if value is not None else []
+            if not names or not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+                break
+            steps.append((names[0], value.value))
     wraps = any(getattr(node, "attr", getattr(node, "id", getattr(node, "name", None))) == "DistributedDataParallel" for node in ast.walk(tree))
-    return names + ["torch._dynamo"] * wraps
+    return steps + ["torch._dynamo"] * wraps
 
 
 def is_name(node, name):

@@ -27,7 +27,7 @@ def fork_ranks(launcher, order, here):
         print(f"ranks start a new interpreter: {why}", file=sys.stderr)
     script = order["argv"][0]
     main = [f"!{os.path.abspath(script)}"] if script != "-m" else []
-    journal = open_journal(here, [*main, *located(launcher.base)])
+    journal = open_journal(here, [*main, *launcher.noted])
     ranks = [Rank(order["first_rank"] + local, local, here) for local in range(len(order["envs"]))]
     for rank in ranks:
         rank.await_welcome()
@@ -192,10 +192,12 @@ class Script:
         self.argv = order["argv"]
         self.peer_lost = order["peer_lost"]
         self.note = Note(launcher.folder, local)
+        self.marks = Marks(launcher.folder, local, launcher.left_out)
         replace_environment(order["envs"][local])
         command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
         if afresh:
             os.execve(sys.executable, command, os.environ)
+        self.shelf = Shelf(launcher, command)
         os.environ.update(launcher.set_at_import)
         set_command_line(command)
         sys.orig_argv = command
@@ -208,13 +210,16 @@ class Script:
         for name in [name for name, module in sys.modules.items() if module is own]:
             sys.modules[name] = self.main
         vars(self.main).update(__builtins__=__builtins__, __annotations__={})
-        reseed(launcher.seed, launcher.unseeded)
+        reseed(launcher.seed, launcher.unseeded, launcher.identifiers)
+        for finalizer in launcher.folders:
+            finalizer.detach()
         # At the end everything is collected, as after a plain start. Some libraries complain about objects that are left.
         atexit.register(gc.unfreeze)
-        if local == 0:
-            sys.meta_path.insert(0, Journal(journal))
+        if local == 0 or self.shelf.levels:
+            sys.meta_path.insert(0, Journal(journal if local == 0 else None, self.marks, self.shelf))
 
     def go(self):
+        self.marks.script_begins()
         main = vars(self.__dict__.pop("main"))  # only sys.modules keeps the module, so the interpreter frees it at its end
         if self.argv[0] == "-m":
             sys.argv = ["-m", *self.argv[2:]]
@@ -240,15 +245,17 @@ def replace_environment(env):
         os.environ["LC_CTYPE"] = COERCED
 
 
-def reseed(seed, unseeded):
-    """Seeds the generators that a fork would make equal in all ranks. `random` seeds itself again after a fork; numpy, multiprocessing and torch do
-    not. Older versions of torch begin with a constant seed, newer ones with a random seed."""
+def reseed(seed, unseeded, identifiers):
+    """Seeds the generators that a fork would make equal in all ranks, and makes random identifiers again. `random` seeds itself again after a fork;
+    numpy, multiprocessing and torch do not. Older versions of torch begin with a constant seed, newer ones with a random seed."""
     for generator in unseeded:
         generator.seed()
+    for identifier in identifiers:
+        identifier.replace()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
-    if "multiprocessing.process" in sys.modules:
-        process = sys.modules["multiprocessing.process"]
+    # The second is the first with another pickle, from PyPI.
+    for process in [sys.modules[name] for name in ("multiprocessing.process", "multiprocess.process") if name in sys.modules]:
         process.current_process().authkey = process.AuthenticationString(os.urandom(32))
     torch = sys.modules["torch"]
     if torch.initial_seed() == TORCH_SEED:
@@ -257,44 +264,125 @@ def reseed(seed, unseeded):
         torch.default_generator.seed()
 
 
+class Shelf:
+    """Modules that were imported ahead and have read variables that the script sets, with those that came after them. A rank's `sys.modules` does not
+    have them until the script imports one. Then its environment must have the values that were assumed; otherwise this rank starts a new
+    interpreter, and no later one assumes anything of that variable."""
+
+    def __init__(self, launcher, command):
+        self.folder, self.command, self.environment, self.pid = launcher.folder, command, dict(os.environ), os.getpid()
+        self.execve = os.execve
+        stages = launcher.stages
+        first = next((at for at, stage in enumerate(stages) if stage.assumed), len(stages))
+        self.levels = stages[first:]
+        self.level_of = {name: level for level, stage in enumerate(self.levels) for name in stage.modules}
+        self.children = []  # attributes of packages that are not on the shelf
+        for name, module in [(name, module) for stage in self.levels for name, module in stage.modules.items()]:
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+            parent, _, child = name.rpartition(".")
+            if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
+                delattr(sys.modules[parent], child)
+                self.children.append((name, sys.modules[parent], child))
+
+    def take(self, name):
+        """A spec for an import of this module that gives back all modules up to its level. None if it is not here."""
+        level = self.level_of.get(name)
+        if level is None or name in sys.modules:
+            return None
+        for stage in self.levels[: level + 1]:
+            for variable, value in stage.assumed.items():
+                if os.environ._data.get(os.fsencode(variable)) != (None if value is None else os.fsencode(value)):
+                    self.start_again(variable)
+        for stage in self.levels[: level + 1]:
+            for one, module in stage.modules.items():
+                sys.modules.setdefault(one, module)
+                self.level_of.pop(one, None)
+        for one, parent, child in self.children:
+            if one in sys.modules and child not in vars(parent):
+                setattr(parent, child, sys.modules[one])
+        return importlib.machinery.ModuleSpec(name, GivenBack(sys.modules.pop(name)))
+
+    def start_again(self, variable):
+        print(f"muster: {variable} has another value than in the run before, so this rank starts a new interpreter", file=sys.stderr)
+        try:
+            fd = os.open(f"{self.folder}/modules.txt", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            os.write(fd, f"~{variable}\n".encode())
+        except OSError:
+            pass  # the next generation finds it out again
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.execve(sys.executable, self.command, self.environment)
+
+
+class GivenBack:
+    """The loader of a module that has been executed already. The import machinery gives the module another spec; this gives it its own again."""
+
+    def __init__(self, module):
+        self.module, self.spec = module, getattr(module, "__spec__", None)
+
+    def create_module(self, _):
+        return self.module
+
+    def exec_module(self, module):
+        try:
+            module.__spec__ = self.spec
+        except AttributeError:
+            pass  # it took none before either
+
+
 class Journal:
     """Notes which further modules the script imports and from which files, in the form that `Recorded` reads. It finds nothing itself. It asks the
-    finders behind it in their order, as the interpreter would."""
+    finders behind it in their order, as the interpreter would, after the shelf."""
 
-    def __init__(self, fd):
+    def __init__(self, fd, marks, shelf):
         self.fd = fd
+        self.marks = marks
+        self.shelf = shelf
         self.pid = os.getpid()
-        self.left = MODULES_MAX
-        opened = os.fstat(fd)
-        self.file = (opened.st_dev, opened.st_ino)
+        self.left = 0
+        if fd is not None:
+            self.left = MODULES_MAX
+            opened = os.fstat(fd)
+            self.file = (opened.st_dev, opened.st_ino)
+            marks.after_import = self.note_environment
+        self.note_environment()
+
+    def note_environment(self):
+        """What imports change in the environment is no change of the script: an import ahead does the same."""
         self.environment = dict(os.environ._data)
-        self.changed = set()
 
     def find_spec(self, name, path=None, target=None):
-        if self.left <= 0 or os.getpid() != self.pid or self not in sys.meta_path:
+        if os.getpid() != self.pid or self not in sys.meta_path:
             return None  # a library may keep its own list of finders and ask this one directly
-        entries = [] if "." in name else self.changes()
-        spec = None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
-            if spec is not None:
-                break
+        asked_by = sys._getframe(1).f_back
+        spec = self.shelf.take(name) if is_import(asked_by) else None
+        spec = spec or spec_behind(self, name, path, target)
+        if self.left <= 0 or not is_import(asked_by):
+            return spec
+        entries = self.changes() if self.marks.is_idle() else []
         if spec is not None and spec.has_location:
             self.left -= 1
             entries.append(f"{name}\t{spec.origin}")
         if entries:
             self.write(entries)
+        if spec is not None:
+            self.marks.import_begins(spec, asked_by)
         return spec
 
     def changes(self):
-        """Variables that the script has set, changed or removed since the last call."""
-        new = os.environ._data
-        if new == self.environment:
+        """Variables that the script has set, changed or removed since the last call. No value is written down that may be a secret, or that is set
+        when the rank is in a world already: from then on no rank can start again without harm."""
+        new, old = dict(os.environ._data), self.environment
+        self.environment = new
+        if new == old:
             return []
-        names = {key for key in new.keys() | self.environment.keys() if new.get(key) != self.environment.get(key)}
-        names = {os.fsdecode(name) for name in names} - self.changed
-        self.changed |= names
-        return [f"={name}" for name in sorted(names)]
+        entries = []
+        for key in sorted(key for key in new.keys() | old.keys() if new.get(key) != old.get(key)):
+            name, value = os.fsdecode(key), None if key not in new else os.fsdecode(new[key])
+            secret = any(word in name.upper() for word in SECRETS) or len(value or "") > VALUE_MAX or in_a_world()
+            entries.append(change_line(name, UNKNOWN if secret else value))
+        return entries
 
     def write(self, entries):
         try:
@@ -305,6 +393,16 @@ class Journal:
                 os.write(self.fd, "".join(f"{entry}\n" for entry in entries).encode(errors="surrogateescape"))
         except OSError:
             self.left = 0  # the disk is full, or the script has closed the file
+
+
+# Words in the names of variables whose values are not written into files.
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
+VALUE_MAX = 4096  # bytes; Linux itself takes 128 KiB
+
+
+def in_a_world():
+    distributed = sys.modules["torch.distributed"]
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def fell_with_a_peer(signs, error):

@@ -11,9 +11,9 @@ use std::{
 };
 
 use muster_core::{
-    id::Generation,
     node::{
         lane::{self, Lane},
+        launcher::Record,
         torchrun::{self, Launch, Site},
     },
     run::{Assignment, Endpoint},
@@ -56,8 +56,8 @@ const IMPORT_MAX: Duration = Duration::from_secs(60);
 /// The limit for an import that nobody waits for. It has the lowest priority: beside jobs that used
 /// all processors, 3 s of processor time took more than a minute.
 const POOL_IMPORT_MAX: Duration = Duration::from_secs(600);
-/// The longest list of modules that is passed on: 10,000 names and files of 100 bytes.
-const MODULES_BYTES: u64 = 1 << 20;
+/// The longest list of modules that is passed on: 10,000 names and files of 400 bytes.
+const MODULES_BYTES: u64 = 4 << 20;
 /// The longest answer of a runner: a sentence. Jobs can answer in its place.
 const REPLY_MAX: usize = 1 << 20;
 /// The room for a run's directory name: the job's uid has at most 256 bytes, and a generation 20
@@ -77,8 +77,8 @@ pub(crate) struct Kept {
     pub(super) launcher: Launcher,
     stream: UnixStream,
     pub(super) bytes: u64,
-    /// The newest generation whose imports were examined.
-    pub(super) seen: Option<Generation>,
+    /// What is known of the newest generation's record of imports.
+    pub(super) record: Option<Record>,
     /// The modules that a copy of it was told to import.
     pub(super) told: BTreeSet<String>,
     /// The files of its interpreter and packages, with their modification times at its start.
@@ -304,7 +304,7 @@ impl Place {
             launcher,
             stream,
             bytes: 0,
-            seen: None,
+            record: None,
             told: BTreeSet::new(),
             files,
         };
@@ -420,6 +420,13 @@ fn put(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     Folder::of_run(dir)?.replace_unsynced(name, text.as_bytes())
 }
 
+/// The length of that list, which grows while ranks import. 0 if there is none.
+pub(crate) fn imported_bytes(run_dir: &Path) -> u64 {
+    Folder::of_run(run_dir)
+        .and_then(|folder| folder.open(record::MODULES)?.metadata())
+        .map_or(0, |metadata| metadata.len())
+}
+
 /// The list of modules that earlier ranks of this run have imported.
 pub(crate) fn imported(run_dir: &Path) -> String {
     use io::Read;
@@ -518,7 +525,7 @@ pub(crate) async fn clear(host: Arc<dyn RunnerHost>, dir: PathBuf) {
                 launcher,
                 stream,
                 bytes: 0,
-                seen: None,
+                record: None,
                 told: BTreeSet::new(),
                 files: Vec::new(),
             }

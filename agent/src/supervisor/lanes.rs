@@ -20,7 +20,8 @@ use tracing::{info, warn};
 
 use super::Supervisor;
 use crate::{
-    launchers::{self, Found, Kept, Launcher, Made, Outcome, Place},
+    caches,
+    launchers::{Found, Kept, Launcher, Made, OfRun, Outcome, Place},
     probe,
     run_dir::Accepted,
 };
@@ -88,6 +89,7 @@ impl Supervisor {
             .as_ref()
             .map(|reports| reports.runs.clone())
             .unwrap_or_default();
+        self.tend_caches(&reports);
         if !self.config.launchers {
             return;
         }
@@ -113,17 +115,26 @@ impl Supervisor {
         };
         let plan = launcher::plan(now, &held);
         self.launchers.are_here(plan.here, now);
-        self.look_again = plan.look_again;
+        self.look_again_at(plan.look_again);
         for job in plan.end {
             self.end_launcher(&job);
         }
         for run in plan.train {
             let dir = self.runs.dir(&run);
-            let list = || launchers::imported(&dir);
-            if let Some((launcher, list)) =
-                self.launchers.next_imports(&run.job, run.generation, list)
-            {
-                self.preload(run.job.clone(), launcher, list);
+            let shows_steps = |report: &RunReport| {
+                report.run == run && report.ranks.iter().any(|rank| rank.first_step_at.is_some())
+            };
+            if let Some(look) = self.launchers.look_at_imports(
+                &run.job,
+                run.generation,
+                now,
+                reports.iter().any(shows_steps),
+                &OfRun(&dir),
+            ) {
+                self.look_again_at(Some(look.again));
+                if let Some((launcher, list)) = look.import {
+                    self.preload(run.job.clone(), launcher, list);
+                }
             } else if !self.launchers.is_known(&run.job)
                 && let Some(assignment) =
                     self.wanted.get(&run.job).filter(|a| a.run == run).cloned()
@@ -140,6 +151,32 @@ impl Supervisor {
             .collect::<Vec<_>>()
         {
             self.start_launcher(assignment, true, true);
+        }
+    }
+
+    fn look_again_at(&mut self, due: Option<Timestamp>) {
+        self.look_again = [self.look_again, due].into_iter().flatten().min();
+    }
+
+    /// Removes the compile caches of jobs that have left this node.
+    fn tend_caches(&mut self, reports: &[RunReport]) {
+        let ended =
+            |report: &&RunReport| matches!(report.phase, RunPhase::Dead | RunPhase::Refused(_));
+        let here = reports
+            .iter()
+            .filter(|report| !ended(report))
+            .map(|report| report.run.job.clone());
+        let here = here
+            .chain(self.wanted.keys().cloned())
+            .chain(self.prewarm.keys().cloned())
+            .collect();
+        let now = Timestamp(Clock::Boot.now_us());
+        let over = launcher::over(reports);
+        let (gone, again) = self.launchers.caches.tend(now, &self.runs, here, &over);
+        self.look_again_at(again);
+        for dir in gone {
+            self.scope
+                .spawn_on_thread("caches", async move { caches::remove(dir) });
         }
     }
 
@@ -172,10 +209,7 @@ impl Supervisor {
         if let Some(key) = plan.start {
             self.start_for_pool(key, now);
         }
-        self.look_again = [self.look_again, plan.look_again]
-            .into_iter()
-            .flatten()
-            .min();
+        self.look_again_at(plan.look_again);
     }
 
     fn start_for_pool(&mut self, key: pool::Key, now: Timestamp) {

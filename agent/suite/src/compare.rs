@@ -68,7 +68,7 @@ const DIFFERENCES: [(&[&str], &str, &str); 11] = [
 ];
 
 /// Variables of a rank that plain torchrun does not set, or sets differently.
-const ENVIRONMENT: [(&str, &str); 12] = [
+const ENVIRONMENT: [(&str, &str); 14] = [
     ("MASTER_ADDR", "of the store that Muster serves"),
     ("MASTER_PORT", "of the store that Muster serves"),
     (
@@ -95,6 +95,11 @@ const ENVIRONMENT: [(&str, &str); 12] = [
     ("OLDPWD", "the same"),
     ("NODE_GPU_COUNT", "part of the node's own profile"),
     ("NODE_GPU_MODEL", "the same"),
+    (
+        "TORCHINDUCTOR_CACHE_DIR",
+        "a folder of the job on its node, which outlives generations",
+    ),
+    ("TRITON_CACHE_DIR", "the same"),
     ("MUSTER_", "Muster's own"),
 ];
 

@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     exit::Exit,
-    id::JobUid,
+    id::{Generation, JobUid},
     node::lane::Lane,
     run::{RunId, RunPhase, RunReport},
     time::Timestamp,
@@ -28,6 +28,59 @@ pub const STEPLESS: Duration = Duration::from_secs(5);
 /// twice as long with each restart in a row. This covers the first four of these waits (1, 2, 4 and
 /// 8 s). After a longer wait, the job has lost more than an import anyway.
 pub const LINGER: Duration = Duration::from_secs(10);
+
+/// The record of what a script imports is read when it has not grown for this long, unless the
+/// script shows steps. While a script imports, it grows many times a second; one library that is
+/// loaded from a slow disk may take longer, and then the record is read again.
+pub const RECORD_QUIET: Duration = Duration::from_secs(2);
+
+/// The time between two looks at a record that has been read. Scripts import more when they first
+/// evaluate or save, and a look costs one system call.
+pub const RECORD_LOOK: Duration = Duration::from_secs(15);
+
+/// What is known of the record of one generation's imports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub generation: Generation,
+    /// Its length at the last look.
+    pub bytes: u64,
+    /// When it was first seen with this length.
+    pub since: Timestamp,
+    /// The length with which it was last read. 0: it was not read yet.
+    pub read: u64,
+}
+
+impl Record {
+    /// The record after another look, and when to look again. It is to be read now if `read` is its
+    /// length and was not before.
+    pub fn look(
+        before: Option<Record>,
+        now: Timestamp,
+        generation: Generation,
+        bytes: u64,
+        shows_steps: bool,
+    ) -> (Record, Timestamp) {
+        let known = before.filter(|known| known.generation == generation);
+        let mut record = known
+            .filter(|known| known.bytes == bytes)
+            .unwrap_or(Record {
+                generation,
+                bytes,
+                since: now,
+                read: known.map_or(0, |known| known.read),
+            });
+        let quiet_at = record.since + RECORD_QUIET;
+        if record.read != bytes && (quiet_at <= now || shows_steps && record.read == 0) {
+            record.read = bytes;
+        }
+        let due = if record.read == bytes {
+            now + RECORD_LOOK
+        } else {
+            quiet_at
+        };
+        (record, due)
+    }
+}
 
 /// What to do about launchers now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,6 +174,16 @@ fn newest_runs(runs: &[(RunReport, Lane)]) -> BTreeMap<&JobUid, (&RunReport, Lan
         }
     }
     newest
+}
+
+/// Jobs of which all is over here: their newest run has ended well.
+pub fn over(runs: &[RunReport]) -> BTreeSet<JobUid> {
+    let with_lane: Vec<_> = runs.iter().map(|run| (run.clone(), Lane::Cold)).collect();
+    newest_runs(&with_lane)
+        .into_iter()
+        .filter(|(_, (run, _))| ended_well(run))
+        .map(|(job, _)| job.clone())
+        .collect()
 }
 
 /// torchrun ends well on a node only when the ranks of all nodes have, so the job is over.
@@ -260,6 +323,63 @@ mod tests {
             }
         );
         assert_eq!(plan(due, &silent, &set(&[])).train, [id]);
+    }
+
+    /// The times at which a record is read whose length changes like this.
+    fn read_at(lengths: &[(u64, u64)], shows_steps: bool) -> Vec<u64> {
+        let (mut record, mut read) = (None, vec![]);
+        for (second, bytes) in lengths {
+            let now = Timestamp(second * 1_000_000);
+            let before = record.map_or(0, |record: Record| record.read);
+            let (after, due) = Record::look(record, now, Generation(1), *bytes, shows_steps);
+            assert!(due > now, "at {second}: {after:?}");
+            if after.read != before {
+                assert_eq!(after.read, *bytes);
+                read.push(*second);
+            }
+            record = Some(after);
+        }
+        read
+    }
+
+    #[test]
+    fn a_record_is_read_when_it_has_stopped_growing_and_again_when_it_grows_later() {
+        let grows = [
+            (5, 10),
+            (6, 20),
+            (7, 30),
+            (8, 40),
+            (9, 40),
+            (10, 40),
+            (25, 40),
+        ];
+        assert_eq!(
+            read_at(&grows, false),
+            [10],
+            "a script that imports for long"
+        );
+        let later = [&grows[..], &[(40, 41), (42, 41), (57, 41)]].concat();
+        assert_eq!(read_at(&later, false), [10, 42]);
+        assert_eq!(
+            read_at(&later, true),
+            [5, 10, 42],
+            "a script that shows steps is ready"
+        );
+        assert_eq!(read_at(&[(5, 0), (7, 0), (9, 0)], false), [0; 0]);
+    }
+
+    #[test]
+    fn the_record_of_another_generation_is_another_one() {
+        let old = Record {
+            generation: Generation(1),
+            bytes: 40,
+            since: Timestamp(0),
+            read: 40,
+        };
+        let (new, due) = Record::look(Some(old), NOW, Generation(2), 40, false);
+        assert_eq!((new.read, new.since, due), (0, NOW, NOW + RECORD_QUIET));
+        let (same, _) = Record::look(Some(new), due, Generation(2), 40, false);
+        assert_eq!(same.read, 40);
     }
 
     #[test]

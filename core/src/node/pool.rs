@@ -11,7 +11,10 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use crate::{
     id::{Generation, JobName, JobUid},
     nccl::affinity,
-    node::torchrun::{self, Launch},
+    node::{
+        caches,
+        torchrun::{self, Launch},
+    },
     run::{Assignment, RunId},
     time::Timestamp,
     usage::Space,
@@ -130,7 +133,7 @@ fn fixed(launch: &Launch) -> BTreeMap<String, String> {
     let late = |name: &str| READ_BY_OTHERS.iter().any(|prefix| name.starts_with(prefix));
     torchrun::lasting(launch)
         .into_iter()
-        .filter(|(name, _)| !ours(name) && !late(name))
+        .filter(|(name, _)| !ours(name) && !late(name) && !caches::is_variable(name))
         .collect()
 }
 

@@ -22,13 +22,14 @@ const END: &str = "<!-- reference:end -->\n";
 const AGENTS: &str = "muster.v1.AgentService";
 const AGENTS_SECTION: &str = "Between agents and the coordinator";
 /// What a reader looks for comes first. A file that is not named here comes last.
-const ORDER: [&str; 8] = [
+const ORDER: [&str; 9] = [
     "jobs.proto",
     "nodes.proto",
     "events.proto",
     "access.proto",
     "audit.proto",
     "usage.proto",
+    "phases.proto",
     "hardware.proto",
     "session.proto",
 ];

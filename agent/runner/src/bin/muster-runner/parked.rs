@@ -25,13 +25,17 @@ use crate::affinity;
 /// The launcher's file, in the runner's directory.
 pub(crate) const FILE: &str = "launcher.py";
 
-/// The four parts use each other's names and form one program.
+/// The six parts use each other's names and form one program.
 const PROGRAM: &str = concat!(
     include_str!("../../../launcher/launcher.py"),
     "\n\n",
     include_str!("../../../launcher/chain.py"),
     "\n\n",
     include_str!("../../../launcher/preload.py"),
+    "\n\n",
+    include_str!("../../../launcher/guard.py"),
+    "\n\n",
+    include_str!("../../../launcher/marks.py"),
     "\n\n",
     include_str!("../../../launcher/rank.py")
 );

@@ -1,0 +1,56 @@
+//! The folders in which the ranks of this node's jobs keep what they have compiled. `core::node::caches`
+//! decides when one goes; ranks write what they want there, so it is removed through [`Folder`].
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use muster_core::{id::JobUid, node::caches, time::Timestamp};
+use muster_runner::Folder;
+use tracing::warn;
+
+use crate::run_dir::Runs;
+
+/// The jobs that have a folder, and when each last had a run or an order on this node.
+#[derive(Debug, Default)]
+pub(crate) struct Caches {
+    last_here: BTreeMap<JobUid, Timestamp>,
+    /// Those of an earlier agent are known.
+    listed: bool,
+}
+
+impl Caches {
+    /// Notes which jobs are here now. Returns the folders to remove, and when to ask again.
+    pub(crate) fn tend(
+        &mut self,
+        now: Timestamp,
+        runs: &Runs,
+        here: BTreeSet<JobUid>,
+        over: &BTreeSet<JobUid>,
+    ) -> (Vec<PathBuf>, Option<Timestamp>) {
+        if !self.listed {
+            self.listed = true;
+            match runs.cached_jobs() {
+                Ok(jobs) => self
+                    .last_here
+                    .extend(jobs.into_iter().map(|job| (job, now))),
+                Err(e) => warn!("the compile caches of earlier jobs cannot be looked at: {e}"),
+            }
+        }
+        let (gone, again) = caches::unneeded(now, &self.last_here, &here, over);
+        for job in &gone {
+            self.last_here.remove(job);
+        }
+        self.last_here
+            .extend(here.into_iter().map(|job| (job, now)));
+        (gone.iter().map(|job| runs.cache_dir(job)).collect(), again)
+    }
+}
+
+/// Removes a folder. It may be large, so this is for a thread of its own.
+pub(crate) fn remove(dir: PathBuf) {
+    if let Err(e) = Folder::remove_run(&dir) {
+        warn!(dir = %dir.display(), "compile caches cannot be removed: {e}");
+    }
+}

@@ -8,7 +8,7 @@ use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in a line, is a
 /// decision: write it in docs/rooms.md too.
-const ROOMS: [(&str, &[&str]); 20] = [
+const ROOMS: [(&str, &[&str]); 21] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
@@ -66,6 +66,7 @@ const ROOMS: [(&str, &[&str]); 20] = [
         "muster-world",
         &["muster-core", "muster-planted", "muster-runtime"],
     ),
+    ("muster-fake-cuda", &[]),
     ("muster-fake-nvml", &[]),
     // It runs the agent's probes against machines that do not exist.
     (

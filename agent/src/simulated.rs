@@ -77,6 +77,7 @@ impl SimulatedAgent {
             launchers: false,
             launcher_memory_max: None,
             warm_pool: 0,
+            standbys: Default::default(),
             ready_file: None,
             step_formats: None,
             port_range: None,

@@ -48,6 +48,7 @@ mod fences;
 mod lanes;
 mod mpi;
 mod reports;
+mod standbys;
 
 use lanes::order_for;
 

@@ -35,6 +35,7 @@ pub mod obedience;
 pub mod peers;
 pub mod pool;
 pub mod skew;
+pub mod standby;
 pub mod torchrun;
 mod turn;
 mod unsaved;

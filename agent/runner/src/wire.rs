@@ -20,7 +20,9 @@ mod store;
 
 pub use member::MemberSpec;
 pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
-pub use order::{AdoptSpec, Lane, Order, ParkSpec, StandbyMode, StandbyShown, StandbySpec, StandbysShown};
+pub use order::{
+    AdoptSpec, Lane, Order, ParkSpec, StandbyMode, StandbyShown, StandbySpec, StandbysShown,
+};
 pub use rank::{ExitRecord, Leftover, RankException, RankStatus};
 pub use store::{PortRange, StoreSpec, StoreStatus};
 

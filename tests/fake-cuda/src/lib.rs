@@ -73,8 +73,12 @@ fn of(pid: u32) -> Option<(State, u64)> {
 }
 
 fn set(pid: u32, state: State, bytes: u64) -> c_int {
-    let written = folder()
-        .map(|dir| fs::write(dir.join(pid.to_string()), format!("{} {bytes}", state as u8)));
+    let written = folder().map(|dir| {
+        fs::write(
+            dir.join(pid.to_string()),
+            format!("{} {bytes}", state as u8),
+        )
+    });
     match written {
         Some(Ok(())) => SUCCESS,
         _ => NO_DEVICE,
@@ -84,7 +88,10 @@ fn set(pid: u32, state: State, bytes: u64) -> c_int {
 /// The code with which a call fails by order. None: it does not.
 fn ordered(name: &str) -> Option<c_int> {
     let by_file = || fs::read_to_string(folder()?.join("fail")).ok();
-    let orders = std::env::var(FAIL).ok().or_else(by_file).unwrap_or_default();
+    let orders = std::env::var(FAIL)
+        .ok()
+        .or_else(by_file)
+        .unwrap_or_default();
     let (_, code) = orders
         .split(',')
         .filter_map(|order| order.split_once('='))

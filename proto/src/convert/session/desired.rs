@@ -11,7 +11,7 @@ use muster_core::{
         Assignment, Desired, DesiredRun, Key, LAST_WORDS_MAX, RunId, STORE_CLIENTS_MAX, Start,
         Target,
     },
-    spec::{Framework, Launch, PEERS_MAX, ROLES_MAX},
+    spec::{Framework, Launch, PEERS_MAX, ROLES_MAX, Standbys},
 };
 
 use super::{
@@ -101,6 +101,10 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         gpus: assignment.gpus.clone(),
         hides_gpus: assignment.hides_gpus,
         launch: assignment.launch.name().to_owned(),
+        standbys: match assignment.standbys {
+            Standbys::Auto => String::new(),
+            other => other.name().to_owned(),
+        },
         stop_grace_ms: millis(assignment.stop_grace),
         step_pattern: assignment.step_pattern.clone(),
         checkpoint_pattern: assignment.checkpoint_pattern.clone(),
@@ -384,6 +388,14 @@ fn assignment_from_wire(
                     at("launch"),
                     format!("{:.64?} is not a lane this agent knows", wire.launch),
                 ));
+            }
+        },
+        // A word that only a newer coordinator knows asks for something else than this agent has.
+        standbys: match wire.standbys.as_str() {
+            "" => Standbys::Auto,
+            word => {
+                let known = Standbys::ALL.iter().find(|(name, _)| *name == word);
+                known.map_or(Standbys::Off, |(_, standbys)| *standbys)
             }
         },
         stop_grace: period_from_wire(&at("stop_grace_ms"), wire.stop_grace_ms)?,

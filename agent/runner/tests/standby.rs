@@ -254,6 +254,9 @@ fn standbys_become_the_next_generations_ranks_and_look_like_forked_ones() {
             line.starts_with("muster-standby-rank\0"),
             "what ps shows: {line:?}"
         );
+        let environ = fs::read_to_string(format!("/proc/{}/environ", standby.pid)).unwrap();
+        let mark = format!("MUSTER_RUN_DIR={}", node.rig.dir.display());
+        assert!(environ.contains(&mark), "by which senses know it as ours");
     }
     let plain = first.said(0);
     first.end();

@@ -25,7 +25,9 @@ pub(crate) struct Standing {
     waiting: Option<StandbysShown>,
     /// What became of those that this generation's ranks were made of.
     used: Option<StandbysShown>,
-    /// Why parked ones are not tried again.
+    /// Why those that waited beside this generation have ended. They are not tried again beside it.
+    ended: Option<String>,
+    /// Why those of an earlier generation became no ranks. They are not tried again at all.
     broken: Option<String>,
 }
 
@@ -45,14 +47,17 @@ impl Standing {
             };
         }
         self.waiting = shown(launcher_dir);
+        if let Some(shown) = &self.waiting
+            && shown.mode != StandbyMode::Off
+            && let Some(why) = &shown.why
+        {
+            self.ended = Some(why.clone());
+        }
     }
 
     /// Why standbys failed, if they did.
     pub(crate) fn failed(&self) -> Option<String> {
-        let asked = |shown: &&StandbysShown| shown.mode != StandbyMode::Off;
-        let waiting = self.waiting.as_ref().filter(asked);
-        let why = waiting.and_then(|shown| shown.why.clone());
-        why.or_else(|| self.broken.clone())
+        self.ended.as_ref().or(self.broken.as_ref()).cloned()
     }
 
     /// The standbys that wait.
@@ -191,6 +196,16 @@ mod tests {
         assert_eq!(look(&mut standing, 1), "standbys: 1 of 2 parked");
         assert_eq!(standing.has(), Some(Mode::Parked));
         write(launcher, &waiting(&[], Some("it has ended")));
+        assert_eq!(
+            look(&mut standing, 1),
+            "no standbys: an earlier one failed: it has ended"
+        );
+        // The launcher was told that none is wanted any more, and says so.
+        let off = StandbysShown {
+            mode: StandbyMode::Off,
+            ..waiting(&[], None)
+        };
+        write(launcher, &off);
         assert_eq!(
             look(&mut standing, 1),
             "no standbys: an earlier one failed: it has ended"

@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
+    id::JobUid,
     node::{standby, torchrun},
     run::{Assignment, Endpoint, RunId, RunReport},
     time::Timestamp,
@@ -11,7 +12,7 @@ use muster_core::{
 use muster_runner::wire::{StandbyMode, StandbySpec};
 
 use super::Supervisor;
-use crate::launchers;
+use crate::launchers::{self, Found, Made, Outcome};
 
 /// How often the GPUs' free memory is looked at while standbys wait, or might. Training that takes
 /// more memory as it goes on does so within minutes.
@@ -38,6 +39,7 @@ impl Supervisor {
                 self.tend_standbys_of(&assignment, run);
                 if self.standby_words(&run.run) != before {
                     self.publish();
+                    self.weigh_launcher(&run.run.job);
                 }
                 now + LOOK
             };
@@ -77,6 +79,27 @@ impl Supervisor {
             let tell = async move { launcher.standbys(spec).await };
             self.scope.spawn("standbys", tell);
         }
+    }
+
+    /// Standbys count towards the memory of their launcher.
+    fn weigh_launcher(&mut self, job: &JobUid) {
+        let Some(Found::Ready(launcher)) = self.launchers.find(job) else {
+            return;
+        };
+        let (job, done) = (Some(job.clone()), self.made.0.clone());
+        self.scope.spawn_on_thread("launcher", async move {
+            if let Some(bytes) = launcher.memory() {
+                let number = launcher.number();
+                let outcome = Outcome::Size(bytes);
+                let made = Made {
+                    job,
+                    number,
+                    outcome,
+                };
+                // Nobody listens any more while the agent shuts down.
+                let _ = done.send(made).await;
+            }
+        });
     }
 
     /// Ends standbys whose GPU another job is about to get.

@@ -3,10 +3,13 @@
     python bench/gpu.py                     print the table
     python bench/gpu.py --write            and write it into docs/measured.md
     python bench/gpu.py --lanes fork --kills 1
+    python bench/gpu.py --scripts small,gpt,compile,trainer --lanes fork,direct,cold --standbys off,parked,open --kills 3
 
-One rank trains on one GPU over NCCL (`gpu_step.py`). It is killed several times. Measured is the time until the next start has made a
-step. Two things are checked as well: a launcher lives through all of it and must not have a GPU's device file open, and the GPU's memory
-must be free when the job is over. If either check fails, the exit code is 1.
+One rank trains on one GPU over NCCL: a small model (`gpu_step.py`), a GPT with a checkpoint of 600 MB, the same under torch.compile
+(`gpu_gpt.py`), or transformers' Trainer (`gpu_trainer.py`). It is killed several times. Measured is the time until the next start has made
+a step. With standbys, each kill waits until one stands by.
+Two things are checked as well: a launcher lives through all of it and must not have a GPU's device file open, and the GPU's memory must be
+free when the job is over. If either check fails, the exit code is 1.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import signal
 import statistics
 import subprocess
@@ -28,6 +32,9 @@ import stacks
 
 BEGIN, END = "<!-- gpu:begin -->", "<!-- gpu:end -->"
 LANES = ("fork", "direct", "parked", "exec", "cold")
+STANDBYS = ("off", "parked", "open")
+# The scripts, each with its further arguments.
+PROGRAMS = {"small": ("gpu_step.py",), "gpt": ("gpu_gpt.py",), "compile": ("gpu_gpt.py", "compile"), "trainer": ("gpu_trainer.py",)}
 TORCHRUN = "torchrun, best tuning"
 # A first start that reads torch from the disk was seen to take 15 s.
 PATIENCE = 180
@@ -48,19 +55,30 @@ class Lane(stacks.Muster):
 
     gpus = 1
 
-    def __init__(self, setting, folder, lane):
+    def __init__(self, setting, folder, program, lane, standbys="off"):
         super().__init__(setting, folder)
-        self.lane = lane
+        self.program, self.lane, self.standbys = program, lane, standbys
 
     def script(self):
-        return script(self.steps)
+        return script(self.program, self.steps)
+
+    def ready(self):
+        """Whether the next start has all it will have: a standby, where one is wanted."""
+        return self.standbys == "off" or stands_by(self.muster("describe", "job", stacks.JOB), self.standbys)
 
 
 class Tuned(stacks.Torchrun):
     """One torchrun on one node. Its only tuning is that it looks at its workers often."""
 
+    def __init__(self, setting, folder, program):
+        super().__init__(setting, folder)
+        self.program = program
+
     def script(self):
-        return script(self.steps)
+        return script(self.program, self.steps)
+
+    def ready(self):
+        return True
 
     def start(self, nodes):
         began = time.monotonic_ns()
@@ -68,8 +86,31 @@ class Tuned(stacks.Torchrun):
         return began
 
 
-def script(folder):
-    return [str(stacks.HERE / "gpu_step.py"), str(folder)]
+def script(program, folder):
+    name, *further = PROGRAMS[program]
+    return [str(stacks.HERE / name), str(folder), *further]
+
+
+def stands_by(described, standbys):
+    """Whether `muster describe job` says that a standby waits. Raises if it says that there is none, and why."""
+    none = re.search(r"no standbys: (.*)", described)
+    if none:
+        raise Wrong(f"no standby: {none[1]}")
+    return f"standbys: 1 of 1 {standbys}" in described
+
+
+def cells(programs, lanes, standbys):
+    """What is measured: each program in each lane, beside torchrun. Only ranks of lane fork have standbys."""
+    for program in programs:
+        for lane in lanes:
+            for mode in standbys if lane == "fork" else ["off"]:
+                yield program, lane, mode
+        yield program, TORCHRUN, "off"
+
+
+def title(program, lane, standbys):
+    words = lane if lane == TORCHRUN else f"Muster, {lane}"
+    return f"{program}: {words}" + (f", standbys {standbys}" if standbys != "off" else "")
 
 
 def until(what, stack, look):
@@ -142,6 +183,7 @@ def measure(stack, kills):
     again = []
     time.sleep(TRAIN)
     for number in range(1, kills + 1):
+        until("ready for the next kill", stack, stack.ready)
         pid = read(stack.steps / f"step.{number - 1}.json")["pid"]
         struck = time.monotonic()
         os.kill(pid, signal.SIGKILL)
@@ -169,9 +211,10 @@ def main():
     version = subprocess.run([programs / "muster", "--version"], capture_output=True, text=True, check=True).stdout.strip()
     rows, wrong, idle = [], [], None
     try:
-        for key in [*options.lanes, TORCHRUN]:
-            home = folder / key.split(",")[0]
-            stack = Tuned(setting, home) if key == TORCHRUN else Lane(setting, home, key)
+        for number, cell in enumerate(cells(options.scripts, options.lanes, options.standbys)):
+            program, key, standbys = cell
+            home = folder / f"{number}-{key.split(',')[0]}"
+            stack = Tuned(setting, home, program) if key == TORCHRUN else Lane(setting, home, program, key, standbys)
             try:
                 stack.prepare(1)
                 if idle is None and key != TORCHRUN:
@@ -179,8 +222,8 @@ def main():
                 again, found = measure(stack, options.kills)
             finally:
                 stack.stop()
-            rows.append((key if key == TORCHRUN else f"Muster, {key}", again))
-            wrong += [f"{key}: {what}" for what in found]
+            rows.append((title(*cell), again))
+            wrong += [f"{title(*cell)}: {what}" for what in found]
             print(f"{rows[-1][0]}: after a kill {' '.join(f'{seconds:.2f}' for seconds in again)} s", flush=True)
     finally:
         processes.sweep(folder)
@@ -210,6 +253,8 @@ def block(rows, idle, version):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lanes", type=lambda text: text.split(","), default=list(LANES), help=",".join(LANES))
+    parser.add_argument("--scripts", type=lambda text: text.split(","), default=["small"], help=f"{','.join(PROGRAMS)} [small]")
+    parser.add_argument("--standbys", type=lambda text: text.split(","), default=["off"], help=f"of lane fork: {','.join(STANDBYS)} [off]")
     parser.add_argument("--kills", type=int, default=5, help="of the worker, one after another [5]")
     parser.add_argument("--idle", type=int, default=30, help="seconds for which an idle agent is watched [30]")
     parser.add_argument("--programs", default=str(stacks.PROGRAMS), help="folder of Muster's programs [target/muster/bin]")
@@ -217,4 +262,5 @@ def arguments():
     return parser.parse_args()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -202,6 +202,7 @@ class Muster(Stack):
     """Muster, through the real command line. Its daemons have their defaults."""
 
     lane = "cold"
+    standbys = "off"
     gpus = 0
 
     def __init__(self, setting, folder):
@@ -247,6 +248,7 @@ class Muster(Stack):
                 # Stock torchrun takes a new node at once. Muster's cool-down, a default against resize storms, is a choice and not a cost.
                 "scaleUpCooldown": "0s",
                 "launch": self.lane,
+                "standbys": self.standbys,
                 # Like torchrun's, restarts are practically unlimited.
                 "restartPolicy": {"maxRestarts": 1000},
             },

@@ -5,6 +5,7 @@ import io
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import unittest.mock
 
 import containers
 import goodput
+import gpu
 import plan
 import processes
 import race as race_bench
@@ -33,6 +35,37 @@ def write(folder, pid, lines, end="\n"):
 def rank(folder, pid, number, world, token, began, steps=watch.STEPS_TO_COUNT):
     phases = [f"{began + at} {name}" for at, name in enumerate(("started", "imported", "joined"))]
     write(folder, pid, phases + [f"{began + 10 * step + number} {step} {world} {number} {token}" for step in range(1, steps + 1)])
+
+
+class Gpu(unittest.TestCase):
+    def test_each_script_runs_in_each_lane_beside_torchrun_and_standbys_are_of_lane_fork(self):
+        cells = list(gpu.cells(["small", "gpt"], ["fork", "cold"], ["off", "parked"]))
+        of_one = [("fork", "off"), ("fork", "parked"), ("cold", "off"), (gpu.TORCHRUN, "off")]
+        self.assertEqual(cells, [(program, *rest) for program in ("small", "gpt") for rest in of_one])
+        self.assertEqual(gpu.title(*cells[1]), "small: Muster, fork, standbys parked")
+        self.assertEqual(gpu.title(*cells[3]), "small: torchrun, best tuning")
+
+    def test_a_kill_waits_for_a_standby_or_says_why_there_is_none(self):
+        lane = "Lane:  fork: its launcher was ready; "
+        self.assertTrue(gpu.stands_by(lane + "standbys: 1 of 1 parked", "parked"))
+        self.assertFalse(gpu.stands_by(lane + "standbys: 0 of 1 parked", "parked"))
+        self.assertFalse(gpu.stands_by(lane + "standbys: parked ones are being made", "parked"))
+        with self.assertRaisesRegex(gpu.Wrong, "GPU-0 has 12 MiB free"):
+            gpu.stands_by(lane + "no standbys: GPU-0 has 12 MiB free", "parked")
+
+    def test_a_script_goes_on_from_its_checkpoint(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            environment = os.environ | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+            environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            steps = []
+            for start in range(2):
+                command = [sys.executable, str(gpu.stacks.HERE / "gpu_gpt.py"), str(folder), "tiny"]
+                with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as ran:
+                    steps.append([int(re.match(r"step=(\d+) ", ran.stdout.readline())[1]) for _ in range(2)])
+                    ran.kill()
+                self.assertTrue((folder / f"step.{start}.json").exists())
+            self.assertEqual(steps, [[1, 2], [2, 3]])
 
 
 class Goodput(unittest.TestCase):

@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Parser;
-use muster_core::{id::NodeName, node_report::labels::LABELS_MAX, period};
+use muster_core::{id::NodeName, node::standby::Most, node_report::labels::LABELS_MAX, period};
 use muster_rpc::Address;
 use muster_runner::{pod::LEAVING, wire::PortRange};
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
@@ -216,6 +216,16 @@ pub struct Flags {
     /// the node's memory is available. A job whose environment differs takes none
     #[arg(long, env = "MUSTER_WARM_POOL", value_name = "N", default_value_t = 0)]
     pub warm_pool: u32,
+    /// The most that standbys may hold on this node. A standby waits beside each rank of a job with
+    /// GPUs, with its GPU open, and becomes the rank after a failure. An open one holds 400 MiB of its
+    /// GPU while it waits, a parked one none. off: there are none
+    #[arg(
+        long,
+        env = "MUSTER_STANDBYS",
+        value_name = "off|parked|open",
+        default_value = "open"
+    )]
+    pub standbys: String,
     /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found
     /// again
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
@@ -269,10 +279,20 @@ pub struct Config {
     pub proves: bool,
     /// How many launchers that belong to no job are kept ready.
     pub warm_pool: u32,
+    /// The most that standbys may hold of a GPU while they wait.
+    pub standbys: Most,
     pub ready_file: Option<PathBuf>,
     /// The operator's formats of steps, as text that was checked.
     pub step_formats: Option<String>,
     pub probes: Probes,
+}
+
+fn most_standbys(word: &str) -> Result<Most, WrongFlag> {
+    let known = Most::ALL.iter().find(|(name, _)| *name == word);
+    known.map(|(_, most)| *most).ok_or_else(|| {
+        let words = Most::ALL.map(|(name, _)| name).join(", ");
+        wrong("standbys", format!("is {word:?}, must be one of {words}"))
+    })
 }
 
 /// A flag whose value cannot be used.
@@ -393,6 +413,7 @@ impl Flags {
                 .map(|mib| mib.saturating_mul(1 << 20)),
             proves: !self.no_prove && !self.no_launchers && !self.senses_only && pod.is_none(),
             warm_pool: self.warm_pool,
+            standbys: most_standbys(&self.standbys)?,
             ready_file: self.ready_file,
             step_formats: step_formats::given(self.step_formats.as_deref())
                 .map_err(|e| wrong("step-formats", e))?,

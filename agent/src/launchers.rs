@@ -5,14 +5,22 @@
 //! memory they take. `launcher.rs` starts one, sends it requests and ends it. `core::node::launcher`
 //! decides which jobs have one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use muster_core::{
     id::{Generation, JobUid},
-    node::{launcher::Record, torchrun::Launch},
+    node::{
+        launcher::Record,
+        standby::{Mode, No},
+        torchrun::Launch,
+    },
     run::{Assignment, LauncherState},
     time::Timestamp,
 };
+use muster_runner::wire::StandbyMode;
 use tokio::sync::oneshot;
 use tracing::warn;
 
@@ -20,10 +28,12 @@ use crate::caches::Caches;
 
 mod launcher;
 mod pool;
+mod standing;
 
 use launcher::fit;
 pub(crate) use launcher::{Kept, Launcher, Place, clear, imported, imported_bytes};
 pub(crate) use pool::Pool;
+use standing::Standing;
 
 /// How many new modules are worth another copy of the launcher. A rank imports fewer in about 50
 /// ms, and a copy takes seconds.
@@ -246,6 +256,61 @@ impl Launchers {
             Some(Slot::Ready(kept)) => Some(kept),
             // A launcher that is still starting is ended once it is ready, because nobody waits for
             // it then.
+            _ => None,
+        }
+    }
+
+    /// The standbys of the job's launcher beside this generation, as they are now. None if it has no
+    /// launcher.
+    pub(crate) fn standing(
+        &mut self,
+        job: &JobUid,
+        generation: Generation,
+        run_dir: &Path,
+    ) -> Option<&Standing> {
+        let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
+            return None;
+        };
+        let dir = kept.launcher.dir().to_owned();
+        kept.standing.look(generation, &dir, run_dir);
+        Some(&kept.standing)
+    }
+
+    /// Notes what was decided about the job's standbys. Returns what to ask of which launcher.
+    pub(crate) fn note_decided(
+        &mut self,
+        job: &JobUid,
+        decided: Result<Mode, No>,
+    ) -> Option<(Launcher, StandbyMode)> {
+        let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
+            return None;
+        };
+        let mode = kept.standing.decide(decided)?;
+        Some((kept.launcher.clone(), mode))
+    }
+
+    /// The jobs that have asked for standbys, and the GPUs that these have open.
+    pub(crate) fn with_standbys(&self) -> Vec<(JobUid, Vec<String>)> {
+        let asked = |(job, slot): (&JobUid, &Slot)| match slot {
+            Slot::Ready(kept) if kept.standing.is_asked() => Some((job.clone(), kept.gpus.clone())),
+            _ => None,
+        };
+        self.slots.iter().filter_map(asked).collect()
+    }
+
+    /// Notes that the job's standbys are ended. Returns the launcher that has them.
+    pub(crate) fn end_standbys(&mut self, job: &JobUid) -> Option<Launcher> {
+        let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
+            return None;
+        };
+        kept.standing.forget();
+        Some(kept.launcher.clone())
+    }
+
+    /// What is said about the standbys beside this generation.
+    pub(crate) fn standby_words(&self, job: &JobUid, generation: Generation) -> Option<String> {
+        match self.slots.get(job)? {
+            Slot::Ready(kept) => kept.standing.words(generation),
             _ => None,
         }
     }

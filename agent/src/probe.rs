@@ -24,6 +24,7 @@
 //! | `roots` | the directory that is read as `/` |
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     path::Path,
     sync::{Arc, atomic::AtomicBool, mpsc},
@@ -33,7 +34,7 @@ use std::{
 use muster_core::{
     health::{Reading, Subject, Value},
     node_report::NodeReport,
-    usage::Usage,
+    usage::{Space, Usage},
 };
 use muster_runtime::clock::Clock;
 use tokio::sync::watch;
@@ -90,6 +91,7 @@ pub struct Facts {
     /// Where the runs that this node holds are told to the senses.
     runs: watch::Sender<Vec<HeldRun>>,
     base_env: watch::Receiver<BaseEnv>,
+    gpu_memory: watch::Receiver<BTreeMap<String, Space>>,
 }
 
 impl Facts {
@@ -109,6 +111,7 @@ impl Facts {
                 None
             }
         };
+        let (memory, gpu_memory) = watch::channel(BTreeMap::new());
         let (reports, senses) = watch(
             probes,
             container,
@@ -116,6 +119,7 @@ impl Facts {
             fixed.clone(),
             runs.subscribe(),
             usage,
+            memory,
         );
         Self {
             fixed,
@@ -125,6 +129,7 @@ impl Facts {
             senses: Some(senses),
             runs,
             base_env,
+            gpu_memory,
         }
     }
 
@@ -139,6 +144,7 @@ impl Facts {
             senses: None,
             runs: watch::Sender::default(),
             base_env: watch::channel(container::own_environment()).1,
+            gpu_memory: watch::channel(BTreeMap::new()).1,
         }
     }
 
@@ -214,6 +220,11 @@ impl Facts {
         self.base_env.borrow().clone()
     }
 
+    /// The memory of each GPU at the last look, by UUID. A GPU that is cut into instances is left out.
+    pub(crate) fn gpu_memory(&self) -> BTreeMap<String, Space> {
+        self.gpu_memory.borrow().clone()
+    }
+
     /// Each look at how much of the machine is in use. It stays empty if nothing looks.
     pub fn usage(&self) -> watch::Receiver<Option<Arc<Usage>>> {
         self.usage.clone()
@@ -244,6 +255,7 @@ fn watch(
     fixed: NodeReport,
     runs: watch::Receiver<Vec<HeldRun>>,
     used: watch::Sender<Option<Arc<Usage>>>,
+    memory: watch::Sender<BTreeMap<String, Space>>,
 ) -> (watch::Receiver<Option<NodeReport>>, mpsc::SyncSender<Sense>) {
     let (publish, reports) = watch::channel(None);
     let (out, inbox) = mpsc::sync_channel(SENSES_MAX);
@@ -272,6 +284,7 @@ fn watch(
         library: probes.nvml.clone(),
         pace: probes.pace,
         out: out.clone(),
+        memory,
         poked,
         over: over.clone(),
     });

@@ -78,6 +78,7 @@ impl SimulatedAgent {
             launcher_memory_max: None,
             proves: false,
             warm_pool: 0,
+            standbys: Default::default(),
             ready_file: None,
             step_formats: None,
             port_range: None,

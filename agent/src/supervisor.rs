@@ -47,6 +47,7 @@ mod fences;
 mod lanes;
 mod mpi;
 mod reports;
+mod standbys;
 mod trials;
 
 use lanes::order_for;

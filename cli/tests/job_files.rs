@@ -383,7 +383,7 @@ fn one_wrong_line() {
             "  args: [train.py]\n  image: x",
             "9:3: spec.image: unknown field; the fields here are replicas, minReplicas, \
              maxReplicas, procPerNode, gpusPerNode, command, args, env, workingDir, priority, restartPolicy, stopGracePeriod, \
-             scaleUpCooldown, fenceAfter, progress, launch, stepPattern, checkpointPattern, nodeMix, placement, rules, suspend, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished, framework, roles, origin",
+             scaleUpCooldown, fenceAfter, progress, launch, standbys, stepPattern, checkpointPattern, nodeMix, placement, rules, suspend, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished, framework, roles, origin",
         ),
         (
             "  args: [train.py]",

@@ -41,6 +41,7 @@ pub mod peers;
 pub mod pool;
 pub mod proven;
 pub mod skew;
+pub mod standby;
 pub mod torchrun;
 pub mod trial;
 mod turn;

@@ -22,7 +22,7 @@ use crate::{
     nccl::{profile::Profile, stack::Stack},
     node_report::labels::Labels,
     period::{optional_period, serde_period},
-    spec::{Framework, Launch},
+    spec::{Framework, Launch, Standbys},
     time::Timestamp,
 };
 
@@ -209,6 +209,8 @@ pub struct Assignment {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hides_gpus: bool,
     pub launch: Launch,
+    #[serde(default, skip_serializing_if = "Standbys::is_auto")]
+    pub standbys: Standbys,
     #[serde(with = "serde_period")]
     pub stop_grace: Duration,
     pub step_pattern: Option<String>,

@@ -37,7 +37,7 @@ pub mod wrappers;
 
 use errors::Errors;
 
-pub use choices::{GangScheduler, Launch, NodeMix, Placing, Progress, RestartScope};
+pub use choices::{GangScheduler, Launch, NodeMix, Placing, Progress, RestartScope, Standbys};
 pub use errors::FieldError;
 pub use framework::{
     Framework, LAUNCHER, PADDLE_VARIABLES, PEERS_MAX, TRAINING_JOB_VARIABLES, WORKER,
@@ -116,6 +116,8 @@ pub struct SpecDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standbys: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_pattern: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_pattern: Option<String>,
@@ -186,6 +188,8 @@ pub struct JobSpec {
     pub fence_after: Option<Duration>,
     pub progress: Progress,
     pub launch: Launch,
+    #[serde(default, skip_serializing_if = "Standbys::is_auto")]
+    pub standbys: Standbys,
     /// A regular expression whose first group is the optimizer step in a line of output. `None`: the
     /// runner goes by its table of formats.
     pub step_pattern: Option<String>,
@@ -327,6 +331,7 @@ impl JobSpec {
             ("spec.fenceAfter", self.fence_after != other.fence_after),
             ("spec.progress", self.progress != other.progress),
             ("spec.launch", self.launch != other.launch),
+            ("spec.standbys", self.standbys != other.standbys),
             ("spec.stepPattern", self.step_pattern != other.step_pattern),
             (
                 "spec.checkpointPattern",
@@ -476,6 +481,7 @@ impl SpecDocument {
             }),
             progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
             launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),
+            standbys: errors.one_of("spec.standbys", self.standbys.as_deref(), &Standbys::ALL),
             step_pattern: self.step_pattern.clone(),
             checkpoint_pattern: self.checkpoint_pattern.clone(),
             node_mix: errors.one_of("spec.nodeMix", self.node_mix.as_deref(), &NodeMix::ALL),

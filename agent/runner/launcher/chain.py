@@ -12,6 +12,13 @@ class Chain:
         self.keeper, self.runner, self.copy = self.sockets = (keeper, runner, copy)
         self.told = told
 
+    def tell(self, message):
+        """Tells the copy which standbys to make. A chain that has lost a part makes none."""
+        try:
+            send(self.copy, message)
+        except OSError:
+            pass  # the launcher sees that it has ended
+
     def begin(self, message):
         """Gives the chain to a generation, and returns what its runner says about its start. None if a part of the chain has ended. The rest of it
         then ends too, and the generation may get another chain."""
@@ -37,7 +44,7 @@ class Chain:
 
 
 def fork_chain(launcher, ahead):
-    """Forks a chain and returns it. Returns None in the copy, once that belongs to a generation.
+    """Forks a chain and returns it. Returns None in the copy, once that belongs to a generation, and in a standby that has become a rank.
 
     The process in between ends at once, so its child is no child of this process and outlives it. That child forks the runner and becomes the
     runner's keeper."""
@@ -84,11 +91,15 @@ def fork_chain(launcher, ahead):
         except BaseException as error:
             print(f"no chain for a generation: {error}", file=sys.stderr)
             os._exit(1)
-    message = receive(launcher.control)
+    launcher.standbys = Standbys(launcher)
+    message = launcher.standbys.await_generation()
+    if launcher.plan:
+        return None
     if message is None:
         os._exit(0)  # this chain is not needed
     os.setsid()
     launcher.folder = message["dir"]
+    launcher.standbys.moves(launcher.folder)
     mark_environment(launcher.folder)
     return None
 

@@ -1,8 +1,8 @@
 """Muster's launcher: an interpreter that has imported torch, and from which ranks are forked.
 
-The runner's binary joins six files into one program: this one (messages), `chain.py` (keeper, runner and copy of a generation), `preload.py`
-(imports before they are needed), `guard.py` (which of them would change what a rank sees), `marks.py` (what a rank notes of its start) and `rank.py`
-(what a forked rank becomes). The program uses only the standard library and torch.
+The runner's binary joins seven files into one program: this one (messages), `chain.py` (keeper, runner and copy of a generation), `standby.py`
+(ranks that have their GPU open before they are needed), `preload.py` (imports before they are needed), `guard.py` (which of them would change what a
+rank sees), `marks.py` (what a rank notes of its start) and `rank.py` (what a forked rank becomes). The program uses only the standard library and torch.
 
     python [options] -u launcher.py DIR CONTROL [stay] [background]
 
@@ -16,6 +16,9 @@ that repeats the message's token. The token 0 belongs to its own start.
   runner's child. The copy waits for its order as described below. Both were forked ahead if the launcher had time since the last message.
 - {"do": "preload", "token": T}: imports what the job's ranks have imported (`preload.txt` in DIR). A copy of this process does that, and serves
   the next forks. A module that would change what a rank sees spoils only the copy, and another copy is made without that module.
+- {"do": "standbys", "token": T, "mode": "open", "parked" or "off", "env": E, "ranks": [pids]}: makes a standby for each rank of the next
+  generation, or ends those that there are. They wait in the chain that is forked ahead, and end with it. E is what the next ranks will have as
+  environment, and the pids are those of the ranks that train now. The answer comes at once; `standbys.json` in DIR says what became of it.
 - {"do": "adopt", "token": T, "cwd": C, "env": E}: gives a launcher that belongs to no job to a job. The launcher goes on as if it had been
   started with this folder and this environment. It refuses if torch read a variable during its import whose value differs now.
 
@@ -113,6 +116,9 @@ class Launcher:
         self.identifiers = []  # random identifiers that each rank makes again
         self.folders = []  # finalizers of temporary folders, which no rank may run
         self.stages = []  # modules whose import has read variables that the script sets
+        self.wish = None  # the standbys that the next chain shall have
+        self.standbys = None  # in the copy that a runner gets: those it has
+        self.plan = None  # in a standby that has become a rank: what it runs
         prepare_environment()
         with self.low_priority(background), Watched() as watched:
             import torch
@@ -142,11 +148,13 @@ class Launcher:
     def serve(self):
         """Returns only in the copy that a forked runner gets. That copy then has another folder and another control socket."""
         while True:
-            listened = [self.control, *(copy.socket for copy in (self.copy, self.copy_to_be) if copy)]
+            listened = [self.control, *(copy.socket for copy in (self.copy, self.copy_to_be) if copy), *([self.chain.copy] if self.chain else [])]
             timeout = None if self.fork_at is None else max(0, self.fork_at - time.monotonic())
             ready = select.select(listened, [], [], timeout)[0]
             if not ready and self.fork_ahead():
                 return
+            if self.chain and self.chain.copy in ready:
+                self.end_chain()  # a part of it has died
             self.hear_copies(ready)
             if self.control not in ready:
                 continue
@@ -160,11 +168,26 @@ class Launcher:
                 self.make_copy()  # in the copy, this loop continues with another socket
             elif message["do"] == "adopt":
                 self.adopt(message)
+            elif message["do"] == "standbys":
+                if self.want_standbys(message):
+                    return
             elif self.copy:
                 gone = {"token": message["token"], "error": "the copy with the job's imports has ended: launcher.log says why"}
                 self.answer(**self.copy.ask(message) or gone)
             elif self.fork_runner(message):
                 return
+
+    def want_standbys(self, message):
+        """Makes standbys for the next generation, now or when its chain is forked. True in a process that has become a copy of a chain or a rank."""
+        self.wish = message if message["mode"] != "off" else None
+        if self.copy:
+            self.copy.ask(message)
+        elif self.chain:
+            self.chain.tell(message)
+        elif self.fork_at is None and self.wish and self.fork_ahead():
+            return True
+        self.answer(token=message["token"])
+        return False
 
     def adopt(self, message):
         """Makes this the launcher of a job. The agent has already compared what it can compare; this is the last check."""
@@ -201,6 +224,8 @@ class Launcher:
                 self.copy.end()
             self.copy, self.copy_to_be = self.copy_to_be, None
             self.end_chain()  # the copy makes one that has imported more
+            if self.wish:
+                self.copy.ask(self.wish)
             with open(os.path.join(self.folder, "preloaded.txt"), "w") as file:
                 file.writelines(f"{name}\n" for name in said["names"])
             self.answer(token=self.token)
@@ -259,7 +284,8 @@ class Launcher:
         if self.crowd:
             self.answer(token=message["token"], error=f"{self.crowd} threads of the launcher would be lost in a fork")
             return False
-        chain, self.chain = self.chain, None
+        (chain, self.chain), self.wish = (self.chain, None), None
+        hide_standbys(self.folder)
         status = chain.begin(message) if chain else None
         if status is None:
             try:
@@ -293,11 +319,14 @@ class Launcher:
         except OSError as error:
             print(f"nothing is forked ahead: fork: {error}", file=sys.stderr)
             return False
+        if self.chain and self.wish:
+            self.chain.tell(self.wish)
         return self.chain is None
 
     def end_chain(self):
         if self.chain:
             self.chain.end()
+            hide_standbys(self.folder)
         self.chain = self.fork_at = None
 
     def close(self):
@@ -306,11 +335,14 @@ class Launcher:
         for copy in (self.copy, self.copy_to_be):
             if copy:
                 copy.socket.close()
-        self.copy = self.copy_to_be = None
-        self.end_chain()
+        if self.chain:
+            self.chain.end()
+        self.copy = self.copy_to_be = self.chain = self.fork_at = None
 
     def obey_order(self):
-        """Waits for the one order of this process."""
+        """Waits for the one order of this process. A standby has had it."""
+        if self.plan:
+            return self.plan
         order = receive(self.control)
         if order is None:
             os._exit(0)  # the runner needs no launcher any more

@@ -35,8 +35,13 @@ def fork_ranks(launcher, order, here):
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
+    standbys = launcher.standbys.take(order, why) if launcher.standbys else {}
     for rank in ranks:
         began = boot_us()
+        if rank.local in standbys and standbys[rank.local].become(order, rank, journal):
+            rank.pid = standbys[rank.local].pid
+            rank.started(began)
+            continue
         rank.pid = os.fork()
         if rank.pid == 0:
             os.setsid()
@@ -46,6 +51,8 @@ def fork_ranks(launcher, order, here):
             for other in ranks:
                 other.close()
             os.close(here)
+            if launcher.standbys:
+                launcher.standbys.close()
             if rank.local != 0:
                 os.close(journal)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])

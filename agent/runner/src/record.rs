@@ -34,6 +34,9 @@ pub const LAUNCHER_LOG: &str = "launcher.log";
 /// Modules that a launcher imports ahead, one a line. The agent makes it from an earlier
 /// generation's [`MODULES`].
 pub const PRELOAD: &str = "preload.txt";
+/// What became of standbys: in a launcher's directory those that wait, in a run's directory those that
+/// became its ranks. See [`StandbysShown`](crate::wire::StandbysShown).
+pub const STANDBYS: &str = "standbys.json";
 /// Modules that this worker group imported, either in rank 0 of the node or ahead of it.
 pub const MODULES: &str = "modules.txt";
 

@@ -23,7 +23,9 @@ mod store;
 pub use end::{DeathProof, ProofKind, StopStatus};
 pub use member::MemberSpec;
 pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
-pub use order::{AdoptSpec, Lane, Order, ParkSpec};
+pub use order::{
+    AdoptSpec, Lane, Order, ParkSpec, StandbyMode, StandbyShown, StandbySpec, StandbysShown,
+};
 pub use phases::{ImportStatus, ImportsStatus, NcclStatus, PhasesStatus};
 pub use rank::{ExitRecord, Leftover, RankException, RankStatus};
 pub use store::{PortRange, StoreSpec, StoreStatus};
@@ -189,6 +191,9 @@ pub enum Command {
     /// Makes a copy of the launcher import what [`crate::record::PRELOAD`] lists, and serve the
     /// forks from then on. The answer comes once it does, or if it cannot.
     Preload,
+    /// Makes a standby for each rank of the next generation, or ends those that there are. The answer
+    /// comes at once; [`crate::record::STANDBYS`] says what became of them.
+    Standbys(StandbySpec),
     /// Starts the worker group. Repeating it with the same content is fine; other content is a
     /// conflict.
     Start(Box<StartSpec>),
@@ -427,11 +432,12 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 14] = [
+    const KNOWN: [&str; 15] = [
         "park",
         "adopt",
         "fork",
         "preload",
+        "standbys",
         "start",
         "restart",
         "signal",

@@ -22,7 +22,7 @@ use muster_runner::{
     Folder, RunnerIdentity,
     place::{Left, Remains},
     record,
-    wire::{self, AdoptSpec, Command, ParkSpec, Reply, Request},
+    wire::{self, AdoptSpec, Command, ParkSpec, Reply, Request, StandbySpec},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -30,7 +30,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::Outcome;
+use super::{Outcome, standing::Standing};
 use crate::{
     hold::hold,
     host::RunnerHost,
@@ -81,6 +81,9 @@ pub(crate) struct Kept {
     pub(super) record: Option<Record>,
     /// The modules that a copy of it was told to import.
     pub(super) told: BTreeSet<String>,
+    pub(super) standing: Standing,
+    /// The GPUs that its ranks see.
+    pub(super) gpus: Vec<String>,
     /// The files of its interpreter and packages, with their modification times at its start.
     files: Vec<(PathBuf, Option<SystemTime>)>,
 }
@@ -306,6 +309,8 @@ impl Place {
             bytes: 0,
             record: None,
             told: BTreeSet::new(),
+            standing: Standing::default(),
+            gpus: assignment.gpus.clone(),
             files,
         };
         if let Err(why) = ask(&mut kept.stream, Command::Park(park), patience).await {
@@ -395,6 +400,24 @@ impl Launcher {
                 info!(dir = %self.dir.display(), "a launcher goes on without its job's imports: {why}")
             }
         }
+    }
+
+    /// Tells the launcher which standbys to make for the next generation. If it fails, there are none.
+    pub(crate) async fn standbys(&self, spec: StandbySpec) {
+        let told = async {
+            let mut stream = self
+                .host
+                .reach(&self.dir)
+                .map_err(|e| format!("it cannot be reached: {e}"))?;
+            ask(&mut stream, Command::Standbys(spec), FORK_TIMEOUT).await
+        };
+        if let Err(why) = told.await {
+            info!(dir = %self.dir.display(), "a launcher makes no standbys: {why}");
+        }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -527,6 +550,8 @@ pub(crate) async fn clear(host: Arc<dyn RunnerHost>, dir: PathBuf) {
                 bytes: 0,
                 record: None,
                 told: BTreeSet::new(),
+                standing: Standing::default(),
+                gpus: Vec::new(),
                 files: Vec::new(),
             }
             .end()

@@ -20,8 +20,10 @@ use std::{
 use muster_core::{
     health::{Reading, Source},
     node_report::gpu::{Driver, Gpu},
+    usage::Space,
 };
 use muster_runtime::chain::chain;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{
@@ -48,6 +50,8 @@ pub(super) struct Watch {
     pub(super) library: Option<PathBuf>,
     pub(super) pace: Pace,
     pub(super) out: SyncSender<Sense>,
+    /// Where the memory of each GPU is told, by UUID.
+    pub(super) memory: watch::Sender<BTreeMap<String, Space>>,
     /// Asks for a look at once.
     pub(super) poked: Receiver<()>,
     /// Set once nobody listens any more.
@@ -93,6 +97,7 @@ fn look_for_ever(watch: &Watch) {
     let (mut eyes, mut glances) = (Eyes::default(), Glances::new(watch.pace.glance));
     while !watch.over.load(Ordering::Relaxed) {
         let look = eyes.look(watch);
+        watch.memory.send_replace(eyes.memory());
         let absent = look.absent;
         if watch.out.send(Sense::Gpus(Box::new(look))).is_err() || absent {
             return;
@@ -169,6 +174,21 @@ impl Eyes {
         look.driver.clone_from(&self.driver);
         look.error = (!wrong.is_empty()).then(|| wrong.join("; "));
         look
+    }
+
+    /// The memory of each GPU that is not cut into instances.
+    fn memory(&self) -> BTreeMap<String, Space> {
+        let Some(library) = &self.library else {
+            return BTreeMap::new();
+        };
+        let whole = |known: &&Known| !known.gpu.mig.as_ref().is_some_and(|mig| mig.enabled);
+        let of = |known: &Known| {
+            let used = library.memory_used(known.handle?).ok()?;
+            let total = known.gpu.memory_bytes;
+            let available = total.saturating_sub(used);
+            Some((known.gpu.uuid.clone(), Space { available, total }))
+        };
+        self.known.values().filter(whole).filter_map(of).collect()
     }
 
     /// Returns when it is time to look. False: nobody can poke any more.

@@ -119,6 +119,8 @@ impl Supervisor {
         for job in plan.end {
             self.end_launcher(&job);
         }
+        let trains = |report: &&RunReport| plan.train.contains(&report.run);
+        let train: Vec<RunReport> = reports.iter().filter(trains).cloned().collect();
         for run in plan.train {
             let dir = self.runs.dir(&run);
             let shows_steps = |report: &RunReport| {
@@ -143,6 +145,7 @@ impl Supervisor {
                 self.start_launcher(assignment, true, false);
             }
         }
+        self.tend_standbys(now, &train);
         self.tend_pool(now, &reports);
         for assignment in plan
             .prewarm
@@ -402,6 +405,9 @@ impl Supervisor {
             }
             if report.phase == RunPhase::Running {
                 report.lane.launcher_bytes = self.launchers.bytes(&report.run.job);
+                if let Some(words) = self.standby_words(&report.run) {
+                    report.lane.reason = format!("{}; {words}", report.lane.reason);
+                }
             }
         }
     }

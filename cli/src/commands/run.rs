@@ -87,6 +87,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "LANE")]
     launch: Option<String>,
 
+    /// Whether a process waits beside each rank with its GPU open, for the next start: auto, open,
+    /// parked (without its GPU's memory) or off [default: auto]
+    #[arg(long, value_name = "WORD")]
+    standbys: Option<String>,
+
     /// Regular expression whose first group is the step in a line of output [default: as the usual
     /// trainers print it]
     #[arg(long, alias = "step_pattern", value_name = "REGEX")]
@@ -418,6 +423,7 @@ fn document(
             }),
             fence_after: args.fence_after.clone(),
             launch: args.launch.clone(),
+            standbys: args.standbys.clone(),
             step_pattern: args.step_pattern.clone(),
             checkpoint_pattern: args.checkpoint_pattern.clone(),
             stop_grace_period: args.stop_grace_period.clone(),
@@ -456,6 +462,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.placement" => "--placement",
         "spec.fenceAfter" => "--fence-after",
         "spec.launch" => "--launch",
+        "spec.standbys" => "--standbys",
         "spec.stepPattern" => "--step-pattern",
         "spec.checkpointPattern" => "--checkpoint-pattern",
         "spec.stopGracePeriod" => "--stop-grace-period",

@@ -266,6 +266,7 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     );
     page.field("Progress", spec.progress.as_deref().unwrap_or_default());
     page.field("Launch", spec.launch.as_deref().unwrap_or_default());
+    page.field("Standbys", spec.standbys.as_deref().unwrap_or_default());
     page.field("Node mix", spec.node_mix.as_deref().unwrap_or_default());
     page.field("Placement", spec.placement.as_deref().unwrap_or_default());
     page.field(

@@ -67,6 +67,7 @@ fn job() -> Job {
             fence_after: None,
             progress: Some("synchronous".into()),
             launch: Some("cold".into()),
+            standbys: None,
             step_pattern: None,
             checkpoint_pattern: None,
             node_mix: Some("warn".into()),

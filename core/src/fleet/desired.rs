@@ -233,6 +233,7 @@ fn assignment(
         gpus: share.gpus.clone(),
         hides_gpus: spec.hides_gpus(),
         launch: spec.launch,
+        standbys: spec.standbys,
         stop_grace: spec.stop_grace_period,
         step_pattern: spec.step_pattern.clone(),
         checkpoint_pattern: spec.checkpoint_pattern.clone(),

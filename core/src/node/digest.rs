@@ -42,6 +42,8 @@ impl Digest {
             // Older agents do not know this field, and a run that one of them started goes on.
             hides_gpus: _,
             launch,
+            // The same. It says what waits beside the run, not what runs.
+            standbys: _,
             stop_grace,
             step_pattern,
             checkpoint_pattern,

@@ -120,6 +120,43 @@ impl Launch {
     }
 }
 
+/// Whether a rank waits beside each rank with its GPU open ([`crate::node::standby`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Standbys {
+    /// Parked where the driver can, or open where memory is ample.
+    #[default]
+    Auto,
+    /// It keeps its GPU's memory while it waits.
+    Open,
+    /// It has given its GPU's memory back while it waits.
+    Parked,
+    Off,
+}
+
+impl Standbys {
+    pub const ALL: [(&str, Standbys); 4] = [
+        ("auto", Standbys::Auto),
+        ("open", Standbys::Open),
+        ("parked", Standbys::Parked),
+        ("off", Standbys::Off),
+    ];
+
+    /// The word in a document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standbys::Auto => "auto",
+            Standbys::Open => "open",
+            Standbys::Parked => "parked",
+            Standbys::Off => "off",
+        }
+    }
+
+    pub fn is_auto(&self) -> bool {
+        *self == Standbys::Auto
+    }
+}
+
 /// Whether members of a job share nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -6,6 +6,7 @@
 
 use super::{
     API_VERSION, Framework, GangScheduler, KIND, Launch, NodeMix, Placing, Progress, ROLES_MAX,
+    Standbys,
     limits::{
         ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX, ENV_MAX,
         NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX, SIGNALS_MAX,
@@ -222,6 +223,11 @@ pub const SPEC_FIELDS: &[Field] = &[
         "launch",
         Shape::Text(Text::OneOf(|| names(&Launch::ALL))),
         "How ranks are started. auto if left out.",
+    ),
+    field(
+        "standbys",
+        Shape::Text(Text::OneOf(|| names(&Standbys::ALL))),
+        "Whether a process waits beside each rank with its GPU open, and becomes the rank after a failure. auto if left out.",
     ),
     field(
         "stepPattern",
@@ -444,6 +450,7 @@ mod tests {
                 fence_after: text(),
                 progress: text(),
                 launch: text(),
+                standbys: text(),
                 step_pattern: text(),
                 checkpoint_pattern: text(),
                 node_mix: text(),

@@ -91,7 +91,7 @@ fn one_process_per_gpu_unless_said_otherwise() {
 #[test]
 fn every_wrong_field_is_named() {
     type Change = fn(&mut JobDocument);
-    let cases: [(&str, Change); 35] = [
+    let cases: [(&str, Change); 36] = [
         ("apiVersion", |d| d.api_version = "v1".into()),
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),
@@ -186,6 +186,7 @@ fn every_wrong_field_is_named() {
         }),
         ("spec.progress", |d| d.spec.progress = Some("sync".into())),
         ("spec.launch", |d| d.spec.launch = Some("warm".into())),
+        ("spec.standbys", |d| d.spec.standbys = Some("on".into())),
         ("spec.nodeMix", |d| d.spec.node_mix = Some("allow".into())),
     ];
     for (path, change) in cases {

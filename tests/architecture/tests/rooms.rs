@@ -69,6 +69,7 @@ const ROOMS: [(&str, &[&str]); 21] = [
         "muster-world",
         &["muster-core", "muster-planted", "muster-runtime"],
     ),
+    ("muster-fake-cuda", &[]),
     ("muster-fake-nvml", &[]),
     // It runs the agent's probes against machines that do not exist.
     (

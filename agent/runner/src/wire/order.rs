@@ -78,3 +78,61 @@ impl std::fmt::Debug for AdoptSpec {
             .finish_non_exhaustive()
     }
 }
+
+/// Which standbys the next generation shall have.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandbySpec {
+    pub mode: StandbyMode,
+    /// What the next ranks will have as environment, as far as it is known.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// The pids of the ranks that train now, in the order of their local ranks.
+    #[serde(default)]
+    pub ranks: Vec<i32>,
+}
+
+/// The environment is left out because it holds secrets.
+impl std::fmt::Debug for StandbySpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StandbySpec")
+            .field("mode", &self.mode)
+            .field("ranks", &self.ranks)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What standbys do with their GPU while they wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StandbyMode {
+    /// There are none.
+    Off,
+    /// They keep it open, with its memory.
+    Open,
+    /// They have given its memory back to the driver.
+    Parked,
+}
+
+/// The content of [`crate::record::STANDBYS`]: in the folder of a launcher, the standbys that wait; in
+/// the folder of a run, those that became its ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandbysShown {
+    pub mode: StandbyMode,
+    #[serde(default)]
+    pub ranks: Vec<StandbyShown>,
+    /// The local ranks of a run that were standbys.
+    #[serde(default)]
+    pub used: Vec<u32>,
+    /// Why there are none, or why not all were taken.
+    #[serde(default)]
+    pub why: Option<String>,
+}
+
+/// One standby that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandbyShown {
+    pub local: u32,
+    pub pid: i32,
+    /// `opening`, `open`, `parking`, `parked`.
+    pub state: String,
+}

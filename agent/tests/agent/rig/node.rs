@@ -16,7 +16,7 @@ use muster_core::{
     id::{Generation, JobName, JobUid},
     nccl::profile::Profile,
     run::{Assignment, DesiredRun, Endpoint, RunId, Target},
-    spec::Launch,
+    spec::{Launch, Standbys},
 };
 use muster_runner::{
     RunnerIdentity,
@@ -254,6 +254,7 @@ impl Node {
             gpus: Vec::new(),
             hides_gpus: false,
             launch: Launch::Cold,
+            standbys: Standbys::Auto,
             stop_grace: Duration::from_secs(10),
             step_pattern: None,
             checkpoint_pattern: None,

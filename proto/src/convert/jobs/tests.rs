@@ -5,7 +5,7 @@ use muster_core::{
     id::{Generation, JobUid, NodeName},
     spec::{
         EnvVar, Framework, GpusSaid, Launch, Lifetime, NodeMix, Origin, Placing, RestartPolicy,
-        RestartScope, Role, RoleDocument,
+        RestartScope, Role, RoleDocument, Standbys,
     },
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -59,7 +59,8 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         scale_up_cooldown: t.2.clone(),
         fence_after: t.2,
         progress: t.3,
-        launch: t.4,
+        launch: t.4.clone(),
+        standbys: t.4,
         checkpoint_pattern: t.5.clone(),
         step_pattern: t.5,
         node_mix: t.6.clone(),
@@ -180,6 +181,7 @@ fn with_roles(spec: JobSpec) -> JobSpec {
         min_replicas: sizes.1 + 1,
         max_replicas: sizes.2 + 1,
         launch: Launch::Auto,
+        standbys: Standbys::Auto,
         framework: Framework::Plain,
         // Roles have the names of the members.
         origin: None,
@@ -245,6 +247,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
                 Progress::Synchronous
             },
             launch: Launch::ALL[usize::from(rest.4) * 2].1,
+            standbys: Standbys::ALL[usize::from(rest.4) * 2].1,
             checkpoint_pattern: rest.5.clone(),
             step_pattern: rest.5,
             template: None,

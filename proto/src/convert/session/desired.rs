@@ -11,7 +11,7 @@ use muster_core::{
         Assignment, Desired, DesiredRun, Key, LAST_WORDS_MAX, RunId, STORE_CLIENTS_MAX, Start,
         Target,
     },
-    spec::{Framework, Launch, PEERS_MAX, ROLES_MAX},
+    spec::{Framework, Launch, PEERS_MAX, ROLES_MAX, Standbys},
 };
 
 use super::{
@@ -105,6 +105,10 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
             launch => launch.name().to_owned(),
         },
         without_launcher: assignment.launch == Launch::Exec,
+        standbys: match assignment.standbys {
+            Standbys::Auto => String::new(),
+            other => other.name().to_owned(),
+        },
         stop_grace_ms: millis(assignment.stop_grace),
         step_pattern: assignment.step_pattern.clone(),
         checkpoint_pattern: assignment.checkpoint_pattern.clone(),
@@ -389,6 +393,14 @@ fn assignment_from_wire(
                     at("launch"),
                     format!("{:.64?} is not a lane this agent knows", wire.launch),
                 ));
+            }
+        },
+        // A word that only a newer coordinator knows asks for something else than this agent has.
+        standbys: match wire.standbys.as_str() {
+            "" => Standbys::Auto,
+            word => {
+                let known = Standbys::ALL.iter().find(|(name, _)| *name == word);
+                known.map_or(Standbys::Off, |(_, standbys)| *standbys)
             }
         },
         stop_grace: period_from_wire(&at("stop_grace_ms"), wire.stop_grace_ms)?,

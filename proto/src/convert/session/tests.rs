@@ -22,7 +22,7 @@ use muster_core::{
         NestedWorld, PhasesReport, Program, RankException, RankReport, RunId, RunPhase, RunReport,
         Seated, Start, StepPatternFault, StepsShown, Target, WorldReport,
     },
-    spec::{Framework, Launch},
+    spec::{Framework, Launch, Standbys},
 };
 use proptest::{collection, option, prelude::*};
 use prost::Message;
@@ -401,6 +401,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     gpus: rest.1,
                     hides_gpus: rest.4 % 2 == 1,
                     launch: Launch::ALL[rest.4 as usize % Launch::ALL.len()].1,
+                    standbys: Standbys::ALL[rest.4 as usize % Standbys::ALL.len()].1,
                     stop_grace: Duration::from_millis(rest.2),
                     checkpoint_pattern: rest.3.clone(),
                     step_pattern: rest.3,

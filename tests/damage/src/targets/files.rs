@@ -17,7 +17,7 @@ use muster_runner::{
     procfs::Stat,
     record::{self, Swept},
     wire::{
-        Command, Exit, ExitRecord, Hold, NestedWorld, Phase, Reply, Request, StartSpec, Status,
+        Command, Exit, ExitRecord, Hold, NestedWorld, Phase, Reply, Request, StandbyMode, StandbySpec, StartSpec, Status,
         StoreSpec, parse_request,
     },
 };
@@ -389,6 +389,11 @@ pub(super) fn request_seeds() -> Vec<Vec<u8>> {
             dir: "/runs/0192-ab-g3".into(),
         },
         Command::Preload,
+        Command::Standbys(StandbySpec {
+            mode: StandbyMode::Parked,
+            env: BTreeMap::from([("A".into(), "b".into())]),
+            ranks: vec![7],
+        }),
         Command::Release,
     ];
     let line = |(id, command)| {

@@ -15,7 +15,7 @@ use muster_core::{
         Assignment, Desired, DesiredRun, Endpoint, LauncherReport, LauncherState, Obeyed, RunId,
         RunPhase, RunReport, Target,
     },
-    spec::{Framework, Launch},
+    spec::{Framework, Launch, Standbys},
     time::Timestamp,
 };
 use muster_proto::{
@@ -264,6 +264,7 @@ fn assignment(run: RunId) -> Assignment {
         gpus: Vec::new(),
         hides_gpus: false,
         launch: Launch::Cold,
+        standbys: Standbys::Auto,
         stop_grace: Duration::from_secs(10),
         step_pattern: None,
         checkpoint_pattern: None,

@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use muster_runner::Folder;
-use muster_runner::wire::{Lane, Order, StartSpec};
+use muster_runner::wire::{Lane, Order, StandbySpec, StartSpec};
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -25,11 +25,13 @@ use crate::affinity;
 /// The launcher's file, in the runner's directory.
 pub(crate) const FILE: &str = "launcher.py";
 
-/// The six parts use each other's names and form one program.
+/// The seven parts use each other's names and form one program.
 const PROGRAM: &str = concat!(
     include_str!("../../../launcher/launcher.py"),
     "\n\n",
     include_str!("../../../launcher/chain.py"),
+    "\n\n",
+    include_str!("../../../launcher/standby.py"),
     "\n\n",
     include_str!("../../../launcher/preload.py"),
     "\n\n",
@@ -84,6 +86,12 @@ pub(crate) enum Ask<'a> {
     },
     /// Import the modules that `preload.txt` lists.
     Preload { token: u64 },
+    /// Make standbys for the next generation, or end them.
+    Standbys {
+        token: u64,
+        #[serde(flatten)]
+        spec: &'a StandbySpec,
+    },
 }
 
 /// An answer of a launcher that stays.

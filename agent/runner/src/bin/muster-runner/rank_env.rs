@@ -106,9 +106,14 @@ pub(crate) fn of(
             env.insert(name.to_owned(), value);
         }
     }
+    complete(&mut env);
+    env
+}
+
+/// Adds what torchrun gives every rank that does not have it already.
+pub(crate) fn complete(env: &mut BTreeMap<String, String>) {
     env.entry("TORCH_NCCL_ASYNC_ERROR_HANDLING".to_owned())
         .or_insert_with(|| "1".to_owned());
-    env
 }
 
 /// Makes the folders of the error files, in the current directory.

@@ -1,7 +1,10 @@
 //! Assignments and orders like those that a session brings.
 
 use super::*;
-use crate::{layout::Layout, spec::Framework};
+use crate::{
+    layout::Layout,
+    spec::{Framework, Standbys},
+};
 
 pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
     Assignment {
@@ -27,6 +30,7 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         gpus: Vec::new(),
         hides_gpus: false,
         launch: Launch::Cold,
+        standbys: Standbys::Auto,
         stop_grace: Duration::from_secs(10),
         step_pattern: None,
         checkpoint_pattern: None,

@@ -73,6 +73,10 @@ impl Runner {
                 self.preload()?;
                 return Ok(Answer::OfLauncher);
             }
+            Command::Standbys(spec) => {
+                self.standbys(spec)?;
+                return Ok(Answer::OfLauncher);
+            }
             Command::Start(spec) => self.start(*spec, now)?,
             Command::Restart { rank, attempt } => self.restart(rank, attempt, now)?,
             Command::Stop { grace_ms, reason } => {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use muster_runner::procfs::Stat;
 use muster_runner::record;
 use muster_runner::wire::{
-    AdoptSpec, Exit, Lane, Order, ParkSpec, Refusal, RefusalKind, Reply, StartSpec,
+    AdoptSpec, Exit, Lane, Order, ParkSpec, Refusal, RefusalKind, Reply, StandbySpec, StartSpec,
 };
 
 use super::{LAUNCHER, Runner};
@@ -114,6 +114,15 @@ impl Runner {
         })
     }
 
+    /// Tells the launcher which standbys to make for the next generation.
+    pub(super) fn standbys(&mut self, mut spec: StandbySpec) -> Result<(), Refusal> {
+        rank_env::complete(&mut spec.env);
+        self.ask_launcher(&Ask::Standbys {
+            token: self.state.asked_next,
+            spec: &spec,
+        })
+    }
+
     fn ask_launcher(&mut self, ask: &Ask<'_>) -> Result<(), Refusal> {
         let parked = self.group.parked.as_ref().filter(|_| self.hold.launcher);
         let parked = parked.ok_or_else(|| Refusal::new(RefusalKind::Spawn, LAUNCHER_ENDED))?;
@@ -172,7 +181,14 @@ impl Runner {
             return Err(io::Error::other("it is no child of this process"));
         }
         if let Some(cgroup) = &self.cgroup {
-            cgroup.entrance()?.write_all(pid.to_string().as_bytes())?;
+            let mut entrance = cgroup.entrance()?;
+            entrance.write_all(pid.to_string().as_bytes())?;
+            // Its standbys were forked before. What it forks from now on is in the cgroup.
+            let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+            for child in children.split_whitespace() {
+                // One that has ended since needs no cgroup.
+                let _ = entrance.write_all(child.as_bytes());
+            }
         }
         let output = self.take_output(LAUNCHER, record::LAUNCHER_LOG, stdout, stderr)?;
         let process = group::Process {

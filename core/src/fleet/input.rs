@@ -92,6 +92,11 @@ pub enum ObjectNews {
 pub enum PodNews {
     /// All pods that exist.
     Listed(BTreeMap<NodeName, Arc<WorkerPod>>),
+    /// The pods that are kept. In these namespaces there may be others: a pod of theirs that is not here
+    /// is not gone.
+    ListedInPart(BTreeMap<NodeName, Arc<WorkerPod>>, BTreeSet<String>),
+    /// From now on nothing is told of new pods in these namespaces.
+    Crowded(BTreeSet<String>),
     /// This pod is new, or has changed.
     Applied(NodeName, Arc<WorkerPod>),
     /// This pod is gone; its last state.

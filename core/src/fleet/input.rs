@@ -59,6 +59,12 @@ pub enum Input {
         actor: Actor,
         request: Request,
     },
+    /// The store takes no record of this job as large as it is now. What this turn changes is written in
+    /// place of that record.
+    RecordTooLarge {
+        job: JobUid,
+        why: String,
+    },
     /// Time passed. The shell sends one at least every [`Policy::tick`], and also at the moment
     /// [`TurnOutput::wake_at`] names.
     Tick,

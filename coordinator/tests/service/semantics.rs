@@ -5,6 +5,7 @@
 
 mod adoption;
 mod cordons;
+mod crowds;
 mod dependents;
 mod gang;
 mod kueue;

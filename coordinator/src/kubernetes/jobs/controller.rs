@@ -37,7 +37,7 @@ use super::{
     events,
     object::Seen,
     status::{self, Urgency},
-    telling::Telling,
+    telling,
 };
 use crate::{
     board,
@@ -45,7 +45,7 @@ use crate::{
     kubernetes::{
         attempts::Attempts,
         desk::{Desk, Standings},
-        follow::{Crowded, News, Reader},
+        follow::{Crowded, News},
         pace::Pace,
         server::Server,
         turns::next,
@@ -562,11 +562,7 @@ impl Controller {
         // If it is gone, or another one of its name is there, the watch has said so.
         let known = self.objects.get(&name);
         if let Some(known) = known.filter(|known| known.object.uid == seen.object.uid) {
-            let mut seen = *seen;
-            // There is no more room for this spec than before.
-            if known.shed && known.generation == seen.generation {
-                Telling::shed(&mut seen);
-            }
+            let seen = telling::with_room_of(known, *seen);
             self.know(&name, seen);
         }
     }

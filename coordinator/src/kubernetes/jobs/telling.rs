@@ -68,3 +68,12 @@ impl Reader for Telling {
         self.0.send(news).await.map_err(|_| NoAnswer::Ended)
     }
 }
+
+/// An object as the API server has answered, with no more room than what is known of it: an answer does not go
+/// through the shares.
+pub(super) fn with_room_of(known: &Seen, mut answered: Seen) -> Seen {
+    if known.shed && known.generation == answered.generation {
+        Telling::shed(&mut answered);
+    }
+    answered
+}

@@ -11,6 +11,7 @@ use muster_agent::{
     prove::Prove,
 };
 use muster_rpc::peer;
+use muster_runner::open_files;
 use muster_runtime::telemetry;
 use tracing::error;
 
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    open_files::raise();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

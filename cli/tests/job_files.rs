@@ -412,6 +412,12 @@ fn one_wrong_line() {
         ),
         (
             "  args: [train.py]",
+            "  args: [train.py]\n  env:\n    - name: A\n      valueFrom: {secretKeyRef: {name: s, key: k}}",
+            "11:19: spec.env[0].valueFrom.secretKeyRef: Muster reads no objects of a cluster for a job: name a file of the nodes (valueFrom.file), \
+             or give the job a template whose container has the variable",
+        ),
+        (
+            "  args: [train.py]",
             "  args: [train.py]\n  env:\n    - {name: A}\n    - {name: A}",
             "11:14: spec.env[1].name: A is set already by spec.env[0]",
         ),

@@ -17,10 +17,7 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{
-        Answer, Change, Effect, Fleet, Input, Policy, RequestId,
-        commit::{Versions, Write},
-    },
+    fleet::{Answer, Effect, Fleet, Input, Policy, RequestId, commit::Versions},
     id::{JobName, JobUid, NodeName, SessionId, Term},
     time::Timestamp,
 };
@@ -39,6 +36,7 @@ use crate::{
     turn_stats::{self, TurnStats},
 };
 
+mod commit;
 mod interner;
 mod publish;
 mod reports;
@@ -317,10 +315,10 @@ impl Engine {
         let stats = has_subscribers
             .then(|| TurnStats::of(&turn, count))
             .filter(|stats| !stats.is_idle());
-        let writes = self.commit(turn.changes)?;
+        let (writes, effects, wake_at) = self.commit(turn)?;
         let stored = Timestamp(self.clock.now_us());
         publish_events(&self.events, writes);
-        self.act(turn.effects);
+        self.act(effects);
         let done = Timestamp(self.clock.now_us());
         if let Some(stats) = stats {
             // If the last listener has just gone, nobody needs it.
@@ -337,21 +335,8 @@ impl Engine {
         } else {
             done + thinking.min(PAUSE_MAX)
         };
-        self.schedule_tick(now, turn.wake_at);
+        self.schedule_tick(now, wake_at);
         Ok(())
-    }
-
-    /// Makes the changes durable. Nothing is told to anybody before. Returns what was written.
-    fn commit(&mut self, changes: Vec<Change>) -> Result<Vec<Write>, StoreError> {
-        self.ensure_leader()?;
-        let writes = self.versions.writes(changes);
-        if !writes.is_empty() {
-            failpoint!("before commit");
-            self.store.commit(&writes)?;
-            failpoint!("after commit");
-            self.ensure_leader()?;
-        }
-        Ok(writes)
     }
 
     /// Executes the effects. Views are published first, so a client that gets an answer or a welcome

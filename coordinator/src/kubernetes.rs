@@ -108,6 +108,8 @@ pub struct Settings {
     pub pod_groups: bool,
     /// Adopt objects of these kinds.
     pub adopt: Vec<Adoptable>,
+    /// So many objects of each kind are kept at most, and ten times as many `MusterJob` objects.
+    pub kept_max: usize,
     /// What is written on them. They are read then, too.
     pub cordon: CordonMode,
     /// Take tokens that it knows, as the identity of a caller.
@@ -128,6 +130,9 @@ pub struct Tokens {
     /// How long the API server's yes counts before it is asked again.
     pub again_after: Duration,
 }
+
+/// See [`Settings::kept_max`].
+pub const KEPT_MAX: usize = follow::KEPT_MAX;
 
 /// So long may a token still be taken that was revoked, for example because its pod is gone.
 pub const AGAIN_AFTER: Duration = Duration::from_secs(10 * 60);

@@ -138,7 +138,7 @@ impl Coordinator {
         let marking = marking.transpose()?;
         let is_read = |asked: &kubernetes::Settings| asked.nodes || marking.is_some();
         let nodes = asked.clone().filter(is_read);
-        let nodes = nodes.map(|asked| kubernetes::Nodes::of(asked.configuration));
+        let nodes = nodes.map(|asked| kubernetes::Nodes::of(asked.configuration, asked.kept_max));
         let nodes = nodes.transpose()?;
         let desk = asked.as_ref().filter(|asked| asked.kueue);
         let desk = desk.map(|_| Arc::new(kubernetes::Desk::new()));
@@ -146,19 +146,34 @@ impl Coordinator {
             let model = asked.pods.clone()?;
             let audience = asked.tokens.as_ref()?.audience.clone();
             let (configuration, desk) = (&asked.configuration, desk.clone());
-            Some(kubernetes::Pods::of(configuration, model, audience, desk))
+            Some(kubernetes::Pods::of(
+                configuration,
+                model,
+                audience,
+                desk,
+                asked.kept_max,
+            ))
         });
         let pods = pods.transpose()?;
         let jobs = asked.as_ref().filter(|asked| asked.jobs);
         let makes_pods = pods.is_some();
         let jobs = jobs.map(|asked| {
             let (configuration, desk) = (&asked.configuration, desk.clone());
-            kubernetes::Jobs::of(configuration, makes_pods, asked.pod_groups, desk)
+            kubernetes::Jobs::of(
+                configuration,
+                makes_pods,
+                asked.pod_groups,
+                desk,
+                asked.kept_max,
+            )
         });
         let jobs = jobs.transpose()?;
         let adopt = asked.as_ref().filter(|asked| !asked.adopt.is_empty());
         let adopt = adopt
-            .map(|asked| kubernetes::Adopt::of(&asked.configuration, asked.adopt.clone()))
+            .map(|asked| {
+                let kinds = asked.adopt.clone();
+                kubernetes::Adopt::of(&asked.configuration, kinds, asked.kept_max)
+            })
             .transpose()?;
         let reviews = asked.as_ref().map(kubernetes::Reviews::of).transpose()?;
         let reviews = reviews.flatten().map(Arc::new);

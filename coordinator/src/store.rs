@@ -132,6 +132,17 @@ pub enum StoreError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
+    /// The store takes no record of this job as large as this one. The records before it in the commit were
+    /// written. It was not, nor were those after it, nor any event.
+    #[error("{store}: the record of job {job} is too large")]
+    TooLarge {
+        store: String,
+        job: JobUid,
+        /// That the write would have given it.
+        version: Version,
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// Somebody else decides too. A coordinator that starts again reads what was written.
     #[error(transparent)]
     Conflict(#[from] Conflict),

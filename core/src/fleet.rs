@@ -180,6 +180,7 @@ mod suspend;
 #[cfg(test)]
 mod tests;
 mod tombstone;
+mod too_large;
 mod turn;
 mod unhealthy;
 pub mod view;

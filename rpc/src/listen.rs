@@ -163,16 +163,14 @@ impl Listener {
     }
 }
 
-/// Raises this process's limit of open files. The usual limit of 1,024 would refuse agents far
-/// below [`CONNECTIONS_MAX`].
+/// Raises this process's limit of open files as far as it may. The usual limit of 1,024 would refuse
+/// agents far below [`CONNECTIONS_MAX`], and a standby has two descriptors for each caller.
 pub fn raise_open_files() {
-    // The connections, and some files for the store, the logs and the runtime.
-    let wanted = CONNECTIONS_MAX as u64 + 200;
     let now = getrlimit(Resource::Nofile);
-    if now.current.is_some_and(|current| current < wanted) {
+    if now.current != now.maximum {
         let raised = Rlimit {
-            current: Some(now.maximum.map_or(wanted, |maximum| maximum.min(wanted))),
-            maximum: now.maximum,
+            current: now.maximum,
+            ..now
         };
         if let Err(e) = setrlimit(Resource::Nofile, raised) {
             warn!("raise the limit of open files: {e}");

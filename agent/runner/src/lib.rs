@@ -18,6 +18,7 @@ pub mod identity;
 pub mod journal;
 pub mod leftovers;
 pub mod oom;
+pub mod open_files;
 pub mod place;
 pub mod pod;
 pub mod procfs;

@@ -143,3 +143,35 @@ fn each_of_the_two_processes_above_ends_everything_when_the_other_is_killed() {
         assert!(!answer.is_empty());
     }
 }
+
+/// An agent raises its own limit, and tells its runners what it was before.
+#[test]
+fn a_user_s_program_has_the_limit_with_which_the_agent_was_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = shell(dir.path(), "ulimit -Sn", 60_000);
+    let said = |told: Option<&str>| {
+        let mut runner = Command::new(RUNNER);
+        runner.arg("ask").env_clear();
+        runner.envs(told.map(|limit| ("MUSTER_OPEN_FILES", limit)));
+        runner.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = runner.spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(&program.request()).unwrap();
+        let mut heard = Vec::new();
+        let mut output = child.stdout.take().unwrap();
+        output.read_to_end(&mut heard).unwrap();
+        child.wait().unwrap();
+        program.answer(&heard).unwrap().stdout.trim().to_owned()
+    };
+    let own = said(None);
+    assert_eq!(said(Some("333")), "333");
+    assert_eq!(said(Some("no number")), own);
+
+    // This process is an agent now. It may have been started with as many as it may.
+    let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    muster_runner::open_files::raise();
+    let now = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    assert_eq!(now.current, before.maximum);
+    let answer = place::ask(RUNNER.as_ref(), &program).unwrap();
+    assert_eq!(answer.stdout.trim(), own, "as it was before");
+}

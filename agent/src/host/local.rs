@@ -9,7 +9,7 @@ use std::{
 };
 
 use muster_runner::{
-    RunnerIdentity, alive, connect, held,
+    RunnerIdentity, alive, connect, held, open_files,
     place::{self, Left, OUTPUT_MAX, Output, Program, Remains, SAID_MAX, Wanted},
 };
 use tokio::{
@@ -88,6 +88,7 @@ async fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
     let mut child = Command::new(runner)
         .arg(place::ASK)
         .env_clear()
+        .envs(open_files::told())
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -76,9 +76,14 @@ fn read_object(node: &Node, fields: &'static [Field], path: &str, findings: &mut
             }
             None => {
                 let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
-                let meant =
-                    nearest(&entry.key, &names).filter(|_| !is_of_objects(path, &entry.key));
+                let meant = match is_of_cluster(path, &entry.key) {
+                    true => Some("file"),
+                    false => {
+                        nearest(&entry.key, &names).filter(|_| !is_of_objects(path, &entry.key))
+                    }
+                };
                 let message = match meant {
+                    _ if is_of_cluster(path, &entry.key) => OF_CLUSTER.to_owned(),
                     Some(meant) => format!("unknown field; did you mean {meant}?"),
                     None if is_of_objects(path, &entry.key) => OF_OBJECTS.to_owned(),
                     None => unknown(&names.join(", "), findings),
@@ -131,6 +136,20 @@ fn placeholder(shape: &Shape) -> Json {
 }
 
 /// Whether only the `spec` of a Kubernetes object has this field.
+/// Whether a variable's value is to come from an object of a cluster, as in the container of a pod.
+fn is_of_cluster(path: &str, name: &str) -> bool {
+    let places = [
+        "secretKeyRef",
+        "configMapKeyRef",
+        "fieldRef",
+        "resourceFieldRef",
+    ];
+    path.ends_with(".valueFrom") && places.contains(&name)
+}
+
+const OF_CLUSTER: &str = "Muster reads no objects of a cluster for a job: name a file of the nodes (valueFrom.file), or give the job a template \
+     whose container has the variable";
+
 fn is_of_objects(path: &str, name: &str) -> bool {
     path == "spec" && OBJECT_FIELDS.iter().any(|field| field.name == name)
 }

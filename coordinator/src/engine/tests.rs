@@ -11,7 +11,7 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{Actor, Change, Request},
+    fleet::{Actor, Change, Request, commit::Write},
     hello::Hello,
     node_report::NodeReport,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
@@ -396,4 +396,102 @@ fn a_deleted_job_gives_its_events_up_though_nothing_is_told_of_it() {
     publish_events(&board, versions.writes(many.collect()));
     let oldest = board.borrow().after(0).next().map(|event| event.sequence);
     assert_eq!(oldest, Some(2), "the oldest made room");
+}
+
+/// Takes no record of the job `large`, or only of its end.
+struct SmallStore {
+    inner: MemoryStore,
+    takes_the_end: bool,
+}
+
+impl SmallStore {
+    fn refuses(&self, write: &Write) -> bool {
+        let Change::PutJob(job) = &write.change else {
+            return false;
+        };
+        let ends = job.ending.is_some() || job.phase.is_over();
+        job.name.name == "large" && !(self.takes_the_end && ends)
+    }
+}
+
+impl Leadership for SmallStore {
+    fn lead(&self) -> Lead {
+        Lead::for_life()
+    }
+}
+
+impl Store for SmallStore {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        self.inner.load()
+    }
+
+    fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError> {
+        self.inner.next_term(at_least)
+    }
+
+    fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        let Some(at) = writes.iter().position(|write| self.refuses(write)) else {
+            return self.inner.commit(writes);
+        };
+        let is_event = |write: &&Write| matches!(write.change, Change::Event(_));
+        let before = writes[..at].iter().filter(|write| !is_event(write));
+        self.inner.commit(&before.cloned().collect::<Vec<_>>())?;
+        let Change::PutJob(job) = &writes[at].change else {
+            unreachable!("nothing else is refused");
+        };
+        Err(StoreError::TooLarge {
+            store: "the store".into(),
+            job: job.uid.clone(),
+            version: writes[at].becomes,
+            source: "so many bytes".into(),
+        })
+    }
+
+    fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError> {
+        self.inner.keep_reports(reports)
+    }
+}
+
+#[tokio::test]
+async fn a_job_whose_record_is_too_large_ends_and_nobody_else() {
+    for takes_the_end in [true, false] {
+        let store = SmallStore {
+            inner: MemoryStore::default(),
+            takes_the_end,
+        };
+        let shutdown = CancellationToken::new();
+        let policy = Policy::default();
+        let started = start(Box::new(store), policy, Term(0), shutdown.clone()).unwrap();
+        for name in ["small", "large", "small-too"] {
+            let answer = started.handle.request(ROOT, submit(name)).await;
+            assert!(
+                matches!(answer, Ok(Answer::Job { .. })),
+                "{name}: {answer:?}"
+            );
+        }
+        let mut jobs = started.handle.jobs();
+        let is_over = |jobs: &crate::board::Jobs| {
+            let mut all = jobs.after(None);
+            all.any(|(name, view)| name.name == "large" && view.record.phase.is_over())
+        };
+        let waiting = jobs.wait_for(is_over);
+        let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+        drop(waited.expect("it ends").unwrap());
+        let told: Vec<(String, String)> = {
+            let jobs = started.handle.jobs();
+            let jobs = jobs.borrow();
+            let all = jobs.after(None);
+            all.map(|(name, view)| (name.name.clone(), view.record.reason.to_string()))
+                .collect()
+        };
+        let reason = |name: &str| &told.iter().find(|(of, _)| of == name).unwrap().1;
+        assert_eq!(reason("large"), "RecordTooLarge");
+        assert_ne!(reason("small"), "RecordTooLarge");
+        // What it tells of others is stored and told as ever, also after that.
+        let after = started.handle.request(ROOT, submit("later")).await;
+        assert!(matches!(after, Ok(Answer::Job { .. })), "{after:?}");
+        shutdown.cancel();
+        let ended = tokio::task::spawn_blocking(|| started.thread.join().unwrap());
+        ended.await.unwrap().unwrap();
+    }
 }

@@ -66,12 +66,14 @@ pub(crate) struct Adopt {
     client: Client,
     server: Server,
     kinds: Vec<Adoptable>,
+    most: usize,
 }
 
 impl Adopt {
     pub(crate) fn of(
         configuration: &Config,
         kinds: Vec<Adoptable>,
+        most: usize,
     ) -> Result<Self, KubernetesError> {
         let client = Client::try_from(configuration.clone())
             .map_err(|source| KubernetesError::Client(Box::new(source)))?;
@@ -79,6 +81,7 @@ impl Adopt {
             client,
             server: Server::of(configuration)?,
             kinds,
+            most,
         })
     }
 
@@ -100,10 +103,11 @@ impl Adopt {
                 kind: *kind,
                 tell: tell.clone(),
             };
-            let mut follower = Follower::new(api, reader);
+            let mut follower = Follower::new(api, reader, self.most);
             reading.spawn(async move { follower.work().await });
         }
-        let mut children = Follower::new(Api::all_with(self.client, &musterjobs()), Children(tell));
+        let all = Api::all_with(self.client, &musterjobs());
+        let mut children = Follower::new(all, Children(tell), self.most);
         reading.spawn(async move { children.work().await });
         let controller = Controller::new(handle, self.server, self.kinds, news);
         // The followers end with `reading`. If one panics, nobody reads its kind any more. So all begin anew.
@@ -150,10 +154,8 @@ impl Reader for Objects {
     type Key = JobName;
     type Kept = Box<Raw>;
 
-    /// As many as MusterJob objects.
-    const MOST: usize = 20_000;
-    /// Each has the templates of its pods.
-    const PAGE: u32 = 25;
+    /// 20,000 at some 10 KiB: each has the templates of its pods.
+    const ROOM: usize = 200 << 20;
     /// Users wait for their changes.
     const RETRY_MAX: Duration = Duration::from_secs(10);
 
@@ -172,11 +174,32 @@ impl Reader for Objects {
         Some((raw.name.clone(), Box::new(raw)))
     }
 
+    fn namespace<'a>(name: &'a JobName, _: &'a Box<Raw>) -> &'a str {
+        &name.namespace
+    }
+
+    fn bytes(raw: &Box<Raw>) -> usize {
+        raw.bytes
+    }
+
+    fn shed(raw: &mut Box<Raw>) -> bool {
+        raw.shed();
+        true
+    }
+
     async fn tell(&mut self, news: News<JobName, Box<Raw>>) -> Result<(), NoAnswer> {
         let told = Told::Objects(self.at, news);
         self.tell.send(told).await.map_err(|_| NoAnswer::Ended)
     }
 }
+
+const CHILDREN: About = About {
+    plural: JOBS,
+    group: GROUP,
+    objects: "MusterJob objects of adopted jobs",
+    meanwhile: "their jobs go on as they are",
+    install: INSTALL_OURS,
+};
 
 /// Hands the `MusterJob` objects that were made for others to the controller.
 struct Children(mpsc::Sender<Told>);
@@ -186,25 +209,26 @@ impl Reader for Children {
     type Key = JobName;
     type Kept = Box<Made>;
 
-    const MOST: usize = 20_000;
-    /// Each may be as large as the API server takes, 1.5 MiB.
-    const PAGE: u32 = 25;
+    /// The same as of those for which they are made.
+    const ROOM: usize = 200 << 20;
     const SELECTOR: Option<&'static str> = Some(ADOPTED);
     const RETRY_MAX: Duration = Duration::from_secs(10);
 
     fn about(&self) -> About {
-        About {
-            plural: JOBS,
-            group: GROUP,
-            objects: "MusterJob objects of adopted jobs",
-            meanwhile: "their jobs go on as they are",
-            install: INSTALL_OURS,
-        }
+        CHILDREN
     }
 
     fn keep(object: DynamicObject) -> Option<(JobName, Box<Made>)> {
         let made = Made::of(object)?;
         Some((made.name.clone(), Box::new(made)))
+    }
+
+    fn namespace<'a>(name: &'a JobName, _: &'a Box<Made>) -> &'a str {
+        &name.namespace
+    }
+
+    fn bytes(made: &Box<Made>) -> usize {
+        made.bytes
     }
 
     async fn tell(&mut self, news: News<JobName, Box<Made>>) -> Result<(), NoAnswer> {

@@ -16,7 +16,7 @@ use muster_core::{
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::owner::JobKey;
+use super::{follow::Crowded, owner::JobKey};
 
 /// The label of an object that names its queue, as for all jobs of Kueue.
 pub(super) const QUEUE: &str = "kueue.x-k8s.io/queue-name";
@@ -48,7 +48,22 @@ pub(super) struct Placement {
 }
 
 pub(super) type Places = BTreeMap<JobUid, Place>;
-pub(super) type Counts = BTreeMap<JobKey, usize>;
+/// How many pods jobs have. Those that are not named have none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) of_jobs: BTreeMap<JobKey, usize>,
+    /// Jobs of these namespaces may have more.
+    pub(super) crowded: Crowded,
+}
+
+impl Counts {
+    /// `None`: that is not known.
+    pub(super) fn of(&self, job: &JobKey) -> Option<usize> {
+        let is_known = !self.crowded.contains(&job.namespace);
+        is_known.then(|| self.of_jobs.get(job).copied().unwrap_or(0))
+    }
+}
+
 pub(super) type Standings = BTreeMap<JobUid, Standing>;
 
 #[derive(Debug)]
@@ -218,20 +233,35 @@ mod tests {
     }
 
     #[test]
+    fn the_pods_of_a_crowded_namespace_are_not_counted() {
+        let key = JobKey::new(&place(None).job, &uid("a"));
+        let mut counts = Counts::default();
+        assert_eq!(counts.of(&key), Some(0));
+        counts.of_jobs.insert(key.clone(), 2);
+        assert_eq!(counts.of(&key), Some(2));
+        counts.crowded.insert("team-a".into());
+        assert_eq!(counts.of(&key), None);
+    }
+
+    #[test]
     fn nobody_is_woken_for_what_is_not_new() {
         let (desk, a) = (Desk::new(), uid("a"));
         let key = JobKey::new(&place(None).job, &a);
+        let counted = |count| Counts {
+            of_jobs: [(key.clone(), count)].into(),
+            crowded: Crowded::new(),
+        };
         let (mut places, mut counts, mut standings) =
             (desk.places(), desk.counts(), desk.standings());
         desk.list([(a.clone(), place(None))].into(), |_| false);
-        desk.count([(key.clone(), 1)].into());
+        desk.count(counted(1));
         desk.stands(&a, standing(Admission::Unknown));
         places.borrow_and_update();
         counts.borrow_and_update();
         standings.borrow_and_update();
         desk.put(&a, Some(place(None)));
         desk.list([(a.clone(), place(None))].into(), |_| false);
-        desk.count([(key.clone(), 1)].into());
+        desk.count(counted(1));
         desk.stands(&a, standing(Admission::Unknown));
         let woken = |changed: Result<bool, _>| {
             changed.unwrap_or_else(|e: watch::error::RecvError| panic!("{e}"))

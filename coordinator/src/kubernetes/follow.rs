@@ -1,6 +1,9 @@
 //! Lists and follows all objects of one kind, and hands on what it has read.
 //!
-//! It decides nothing and never gives up: if it cannot read the API server, it says so once and
+//! Whatever lists objects of namespaces goes through here, and so each namespace has a share of what is kept
+//! (`shares`): a namespace with very many objects takes no reader away from others.
+//!
+//! It decides nothing else and never gives up: if it cannot read the API server, it says so once and
 //! tries again with a back-off.
 //!
 //! *Listing* → *following* from the list's version on → again from the last version seen, or from a
@@ -14,7 +17,6 @@ use kube::{
     Api, Error, Resource,
     api::{ListParams, WatchEvent, WatchParams},
 };
-use muster_core::fleet::fair_share;
 use muster_runtime::{
     backoff::{Backoff, USEFUL, entropy},
     chain::chain,
@@ -24,7 +26,12 @@ use tokio::time::{Instant, error::Elapsed, sleep, timeout, timeout_at};
 use tokio_stream::StreamExt;
 use tracing::{debug, info, warn};
 
+use self::shares::{Heard, Shares};
 use crate::handle::NoAnswer;
+
+mod shares;
+
+pub(super) use self::shares::{Crowded, size};
 
 /// How long an answer may take to begin, or a page to arrive.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -33,6 +40,17 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// connection is dead.
 const WATCH: Duration = Duration::from_secs(290);
 const WATCH_ENDS: Duration = Duration::from_secs(20);
+
+/// While a namespace is crowded and objects have gone, all objects are listed anew so long after the last list:
+/// there may be room.
+const LOOK_FOR_ROOM: Duration = Duration::from_secs(60);
+
+/// Objects of each kind that are kept, if nobody says otherwise: four times the pods of a job of 4,096 nodes.
+pub(super) const KEPT_MAX: usize = 20_000;
+
+/// Objects of namespaces in one answer, which is in memory until it is read. Each may be as large as the API
+/// server takes, 1.5 MiB.
+pub(super) const PAGE: u32 = 25;
 
 /// After this many failures in a row the log and the reader are told. A single one is usually a
 /// connection that was reset, as happens whenever an API server is upgraded.
@@ -53,6 +71,17 @@ pub(super) struct About {
     pub(super) install: &'static str,
 }
 
+impl About {
+    /// Why something in this namespace is not known.
+    pub(super) fn crowded(&self, namespace: &str) -> String {
+        format!(
+            "there are more {} in namespace {namespace} than its share of what this coordinator keeps, so not all of them are known; delete \
+             those that are not needed",
+            self.objects
+        )
+    }
+}
+
 /// Every API server has these kinds.
 pub(super) const BUILT_IN: &str = "is it a Kubernetes API server?";
 
@@ -62,20 +91,17 @@ pub(super) const INSTALL_OURS: &str = "install it: muster-coordinator crd | kube
 /// Who reads the objects of one kind, and what of them.
 pub(super) trait Reader: Send {
     type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
-    type Key: Ord + Send;
+    type Key: Ord + Clone + Send + Sync;
     type Kept: Send;
 
-    /// So many objects are read at most.
-    const MOST: usize;
     /// Objects in one answer, which is in memory until it is read.
-    const PAGE: u32;
+    const PAGE: u32 = PAGE;
     /// The label that an object must have. `None`: all objects are read.
     const SELECTOR: Option<&'static str> = None;
     /// The longest pause between two attempts.
     const RETRY_MAX: Duration;
-    /// The bytes that all objects may take together. Above that, of some objects of the namespaces that
-    /// take most only the existence is kept.
-    const ROOM: usize = usize::MAX;
+    /// The bytes that all objects may take together.
+    const ROOM: usize;
 
     /// What is read, for people.
     fn about(&self) -> About;
@@ -83,13 +109,16 @@ pub(super) trait Reader: Send {
     /// What is kept of an object. `None`: it is not for this reader.
     fn keep(object: Self::Object) -> Option<(Self::Key, Self::Kept)>;
 
-    /// The namespace of an object, and the bytes that it takes of [`Reader::ROOM`].
-    fn takes<'a>(_: &'a Self::Key, _: &Self::Kept) -> (&'a str, usize) {
-        ("", 0)
-    }
+    /// Whose share an object takes.
+    fn namespace<'a>(key: &'a Self::Key, kept: &'a Self::Kept) -> &'a str;
 
-    /// Keeps no more of an object than that it exists.
-    fn shed(_: &mut Self::Kept) {}
+    /// The bytes that it takes of [`Reader::ROOM`].
+    fn bytes(kept: &Self::Kept) -> usize;
+
+    /// Keeps no more of an object than that it exists. Returns whether this reader can do with that.
+    fn shed(_: &mut Self::Kept) -> bool {
+        false
+    }
 
     fn tell(
         &mut self,
@@ -100,8 +129,10 @@ pub(super) trait Reader: Send {
 /// What was read.
 #[derive(Debug)]
 pub(super) enum News<K, V> {
-    /// All objects that exist.
-    Listed(BTreeMap<K, V>),
+    /// All objects that exist, and the namespaces of which there may be others.
+    Listed(BTreeMap<K, V>, Crowded),
+    /// Of these namespaces nothing is told of new objects from now on.
+    Crowded(Crowded),
     /// This object is new, or has changed.
     Applied(K, V),
     /// This object is gone; its last state.
@@ -112,48 +143,18 @@ pub(super) enum News<K, V> {
     Unreadable(String),
 }
 
-/// Sheds objects of the namespaces that take most, until all take no more than they may. Some room is
-/// left, so that not every new object begins this again. Returns how much they take now.
-pub(super) fn shed<R: Reader>(all: &mut BTreeMap<R::Key, R::Kept>) -> usize {
-    let mut takes: BTreeMap<String, usize> = BTreeMap::new();
-    for (key, kept) in all.iter() {
-        let (namespace, bytes) = R::takes(key, kept);
-        *takes.entry(namespace.to_owned()).or_default() += bytes;
-    }
-    let total = takes.values().sum();
-    if total <= R::ROOM {
-        return total;
-    }
-    let share = fair_share(takes.values().copied(), R::ROOM / 8 * 7);
-    let greedy: Vec<&str> = takes
-        .iter()
-        .filter_map(|(namespace, bytes)| (*bytes > share).then_some(namespace.as_str()))
-        .collect();
-    warn!(
-        "the objects of namespaces {} take too much room: some of them are refused until others are deleted",
-        greedy.join(", ")
-    );
-    let (mut taken, mut total): (BTreeMap<String, usize>, usize) = (BTreeMap::new(), 0);
-    for (key, kept) in all.iter_mut() {
-        let (namespace, bytes) = R::takes(key, kept);
-        let taken = taken.entry(namespace.to_owned()).or_default();
-        if *taken + bytes > share {
-            R::shed(kept);
-        } else {
-            *taken += bytes;
-            total += bytes;
-        }
-    }
-    total
-}
-
 /// Follows the objects of one kind.
 pub(super) struct Follower<R: Reader> {
     api: Api<R::Object>,
     about: About,
     reader: R,
+    shares: Shares<R>,
     /// The version to watch from. `None`: list first.
     version: Option<String>,
+    /// When all objects were listed last.
+    listed: Option<Instant>,
+    /// An object has gone since then.
+    has_room: bool,
     /// Failures in a row.
     failures: u32,
     /// `Some`: the log and the reader were told that the objects cannot be read. The value tells
@@ -162,12 +163,16 @@ pub(super) struct Follower<R: Reader> {
 }
 
 impl<R: Reader> Follower<R> {
-    pub(super) fn new(api: Api<R::Object>, reader: R) -> Self {
+    /// `most`: so many objects are kept at most.
+    pub(super) fn new(api: Api<R::Object>, reader: R, most: usize) -> Self {
         Self {
             api,
             about: reader.about(),
             reader,
+            shares: Shares::new(most),
             version: None,
+            listed: None,
+            has_room: false,
             failures: 0,
             told: None,
         }
@@ -207,7 +212,13 @@ impl<R: Reader> Follower<R> {
         let mut watch = pin!(watch.map_err(|e| Trouble::api(self.about, "watch", e))?);
         self.following().await?;
         loop {
-            let Ok(next) = timeout_at(begun + WATCH + WATCH_ENDS, watch.next()).await else {
+            let ends = begun + WATCH + WATCH_ENDS;
+            let again = self.list_again().unwrap_or(ends);
+            let Ok(next) = timeout_at(ends.min(again), watch.next()).await else {
+                if again < ends {
+                    self.version = None;
+                    return Ok(());
+                }
                 return Err(Trouble::Silent {
                     verb: "watch",
                     plural: self.about.plural,
@@ -217,12 +228,22 @@ impl<R: Reader> Follower<R> {
             let Some(event) = next else { return Ok(()) };
             self.hear(event.map_err(|e| Trouble::api(self.about, "watch", e))?)
                 .await?;
+            if self.version.is_none() {
+                return Ok(());
+            }
         }
+    }
+
+    /// When all objects are listed anew, because there may be room for those that are not kept.
+    fn list_again(&self) -> Option<Instant> {
+        let waits = self.has_room && !self.shares.crowded.is_empty();
+        self.listed.filter(|_| waits).map(|at| at + LOOK_FOR_ROOM)
     }
 
     /// Reads all objects, and returns the version to watch from.
     async fn list(&mut self) -> Result<String, Trouble> {
-        let (mut all, mut unnamed, mut taken) = (BTreeMap::new(), 0_usize, 0_usize);
+        let (mut all, mut unnamed) = (BTreeMap::new(), 0_usize);
+        let mut shares = self.shares.emptied();
         let mut parameters = ListParams::default().limit(R::PAGE);
         parameters.label_selector = R::SELECTOR.map(str::to_owned);
         loop {
@@ -233,21 +254,13 @@ impl<R: Reader> Follower<R> {
             for object in page.items {
                 match R::keep(object) {
                     Some((key, kept)) => {
-                        taken = taken.saturating_add(R::takes(&key, &kept).1);
+                        shares.put(&key, &kept);
                         all.insert(key, kept);
                     }
                     None => unnamed += 1,
                 }
             }
-            if taken > R::ROOM {
-                taken = shed::<R>(&mut all);
-            }
-            if all.len() > R::MOST {
-                return Err(Trouble::TooMany {
-                    plural: self.about.plural,
-                    most: R::MOST,
-                });
-            }
+            shares.squeeze(&mut all, &self.shares);
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => parameters = parameters.continue_token(&token),
                 None => {
@@ -257,7 +270,10 @@ impl<R: Reader> Follower<R> {
                         "{} listed; unnamed: Muster cannot have their names",
                         self.about.objects
                     );
-                    self.reader.tell(News::Listed(all)).await?;
+                    let crowded = shares.crowded.clone();
+                    (self.shares, self.has_room) = (shares, false);
+                    self.listed = Some(Instant::now());
+                    self.reader.tell(News::Listed(all, crowded)).await?;
                     return Ok(page.metadata.resource_version.unwrap_or_default());
                 }
             }
@@ -269,12 +285,14 @@ impl<R: Reader> Follower<R> {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 self.version = object.meta().resource_version.clone();
                 if let Some((key, kept)) = R::keep(object) {
-                    self.reader.tell(News::Applied(key, kept)).await?;
+                    self.applied(key, kept).await?;
                 }
             }
             WatchEvent::Deleted(object) => {
                 self.version = object.meta().resource_version.clone();
                 if let Some((key, kept)) = R::keep(object) {
+                    self.shares.remove(&key);
+                    self.has_room = true;
                     self.reader.tell(News::Deleted(key, kept)).await?;
                 }
             }
@@ -284,6 +302,21 @@ impl<R: Reader> Follower<R> {
             }
         }
         Ok(())
+    }
+
+    async fn applied(&mut self, key: R::Key, mut kept: R::Kept) -> Result<(), NoAnswer> {
+        match self.shares.hear(&key, &mut kept) {
+            Heard::Kept => self.reader.tell(News::Applied(key, kept)).await,
+            Heard::NotKept { is_new: false } => Ok(()),
+            Heard::NotKept { is_new: true } => {
+                let crowded = self.shares.crowded.clone();
+                self.reader.tell(News::Crowded(crowded)).await
+            }
+            Heard::ListAnew => {
+                self.version = None;
+                Ok(())
+            }
+        }
     }
 
     async fn following(&mut self) -> Result<(), NoAnswer> {
@@ -334,8 +367,6 @@ enum Trouble {
         plural: &'static str,
         after: Duration,
     },
-    #[error("list {plural}: there are more than {most}")]
-    TooMany { plural: &'static str, most: usize },
     /// The server has forgotten the version that the watch asked for. A new list follows, as usual.
     #[error("{verb} {plural}: the version is too old")]
     Expired {
@@ -399,63 +430,5 @@ impl Trouble {
             },
             _ => chain(self),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
-
-    use super::*;
-
-    struct Named;
-
-    impl Reader for Named {
-        type Object = ConfigMap;
-        type Key = (String, u32);
-        /// The bytes that an object takes.
-        type Kept = Option<usize>;
-
-        const MOST: usize = 100;
-        const PAGE: u32 = 10;
-        const RETRY_MAX: Duration = Duration::ZERO;
-        const ROOM: usize = 80;
-
-        fn about(&self) -> About {
-            unreachable!("nothing is read")
-        }
-
-        fn keep(_: ConfigMap) -> Option<(Self::Key, Self::Kept)> {
-            None
-        }
-
-        fn takes<'a>(key: &'a Self::Key, kept: &Self::Kept) -> (&'a str, usize) {
-            (&key.0, kept.unwrap_or(0))
-        }
-
-        fn shed(kept: &mut Self::Kept) {
-            *kept = None;
-        }
-
-        async fn tell(&mut self, _: News<Self::Key, Self::Kept>) -> Result<(), NoAnswer> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_namespace_with_many_objects_takes_no_room_from_others() {
-        let object = |namespace: &str, number: u32| ((namespace.to_owned(), number), Some(10));
-        let mut all: BTreeMap<_, _> = (0..50).map(|n| object("greedy", n)).collect();
-        all.extend((0..2).map(|n| object("modest", n)));
-        // 80 bytes, of which an eighth stays free: 20 for the one and 50 for the other.
-        assert_eq!(shed::<Named>(&mut all), 70);
-        let whole = |namespace: &str| {
-            let own = all.iter().filter(|((of, _), _)| of == namespace);
-            own.filter(|(_, kept)| kept.is_some()).count()
-        };
-        assert_eq!((whole("greedy"), whole("modest"), all.len()), (5, 2, 52));
-        let mut again = all.clone();
-        assert_eq!(shed::<Named>(&mut again), 70);
-        assert_eq!(again, all, "there is room");
     }
 }

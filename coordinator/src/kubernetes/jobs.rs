@@ -49,6 +49,7 @@ pub(crate) struct Jobs {
     /// `Some`: Kueue admits jobs.
     desk: Option<Arc<Desk>>,
     server: Server,
+    most: usize,
 }
 
 impl Jobs {
@@ -57,6 +58,7 @@ impl Jobs {
         makes_pods: bool,
         pod_groups: bool,
         desk: Option<Arc<Desk>>,
+        most: usize,
     ) -> Result<Self, KubernetesError> {
         let client = Client::try_from(configuration.clone())
             .map_err(|source| KubernetesError::Client(Box::new(source)))?;
@@ -66,13 +68,14 @@ impl Jobs {
             pod_groups,
             desk,
             server: Server::of(configuration)?,
+            most,
         })
     }
 
     /// Follows the objects and the jobs until the shutdown.
     pub(crate) async fn follow(self, handle: Handle, shutdown: CancellationToken) {
         let (tell, news) = mpsc::channel(NEWS);
-        let mut follower = Follower::new(self.api, Telling(tell));
+        let mut follower = Follower::new(self.api, Telling(tell), telling::TIMES * self.most);
         let events = Events::new(handle.clone(), self.server.clone());
         let (tell, told) = mpsc::channel(NEWS);
         let makes_pods = self.client.is_some();
@@ -80,7 +83,9 @@ impl Jobs {
         let controller = Controller::new(handle, self.server, makes_pods, self.desk, news, told);
         let dependents = async {
             match self.client {
-                Some(client) => dependents::follow(client, server, self.pod_groups, tell).await,
+                Some(client) => {
+                    dependents::follow(client, server, self.pod_groups, tell, self.most).await
+                }
                 None => drop(tell),
             }
         };

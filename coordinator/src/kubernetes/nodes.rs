@@ -27,14 +27,16 @@ pub(super) const NODES: &str = "/api/v1/nodes";
 #[derive(Clone)]
 pub(crate) struct Nodes {
     api: Api<Object>,
+    most: usize,
 }
 
 impl Nodes {
-    pub(crate) fn of(configuration: Config) -> Result<Self, KubernetesError> {
+    pub(crate) fn of(configuration: Config, most: usize) -> Result<Self, KubernetesError> {
         let client = Client::try_from(configuration)
             .map_err(|source| KubernetesError::Client(Box::new(source)))?;
         Ok(Self {
             api: Api::all(client),
+            most,
         })
     }
 
@@ -46,6 +48,7 @@ impl Nodes {
                 handle,
                 told: BTreeMap::new(),
             },
+            self.most,
         );
         // Boxed, because kube's requests are large and this task is spawned with others.
         shutdown
@@ -67,8 +70,8 @@ impl Reader for Kept {
     type Kept = Arc<NodeObject>;
 
     /// Kubernetes itself is built for 5,000 nodes. At some 5 KiB of labels each, 20,000 take 100
-    /// MB.
-    const MOST: usize = 20_000;
+    /// MB. They are no namespace's, so their number is bound enough.
+    const ROOM: usize = usize::MAX;
     /// Each has some 10 KiB of metadata, mostly about who changed which field.
     const PAGE: u32 = 250;
     /// Labels are not urgent, and an API server that comes back may have many clients.
@@ -88,9 +91,24 @@ impl Reader for Kept {
         object::kept(object)
     }
 
+    fn namespace<'a>(_: &'a NodeName, _: &'a Arc<NodeObject>) -> &'a str {
+        ""
+    }
+
+    fn bytes(_: &Arc<NodeObject>) -> usize {
+        0
+    }
+
     async fn tell(&mut self, news: News<NodeName, Arc<NodeObject>>) -> Result<(), NoAnswer> {
         let news = match news {
-            News::Listed(all) => {
+            // They are no namespace's: there are too many for this coordinator.
+            News::Listed(_, crowded) | News::Crowded(crowded) if !crowded.is_empty() => {
+                ObjectNews::Unreadable(
+                    "there are more than are kept (--kubernetes-objects-max)".to_owned(),
+                )
+            }
+            News::Crowded(_) => return Ok(()),
+            News::Listed(all, _) => {
                 self.told.clone_from(&all);
                 ObjectNews::Listed(all)
             }

@@ -58,6 +58,7 @@ pub(crate) struct Pods {
     audience: String,
     /// `Some`: Kueue admits jobs.
     desk: Option<Arc<Desk>>,
+    most: usize,
 }
 
 impl Pods {
@@ -67,6 +68,7 @@ impl Pods {
         model: Account,
         audience: String,
         desk: Option<Arc<Desk>>,
+        most: usize,
     ) -> Result<Self, KubernetesError> {
         let client = Client::try_from(configuration.clone())
             .map_err(|source| KubernetesError::Client(Box::new(source)))?;
@@ -76,6 +78,7 @@ impl Pods {
             model,
             audience,
             desk,
+            most,
         })
     }
 
@@ -91,7 +94,7 @@ impl Pods {
             handle: handle.clone(),
             tell,
         };
-        let mut follower = Follower::new(Api::all(self.client.clone()), reader);
+        let mut follower = Follower::new(Api::all(self.client.clone()), reader, self.most);
         let model = Model::new(
             self.server.clone(),
             self.model,
@@ -108,7 +111,7 @@ impl Pods {
             let (handle, server, model) = (handle.clone(), self.server.clone(), model.clone());
             async move {
                 if let Some(desk) = self.desk {
-                    kueue::work(self.client, handle, server, model, desk).await;
+                    kueue::work(self.client, handle, server, model, desk, self.most).await;
                 }
             }
         };
@@ -124,6 +127,14 @@ impl Pods {
     }
 }
 
+const ABOUT: About = About {
+    plural: "pods",
+    group: "",
+    objects: "worker pods",
+    meanwhile: "those that run go on",
+    install: BUILT_IN,
+};
+
 /// Hands pods to the engine and to the controller.
 struct Telling {
     handle: Handle,
@@ -135,22 +146,14 @@ impl Reader for Telling {
     type Key = NodeName;
     type Kept = Arc<WorkerPod>;
 
-    /// Twice as many as the nodes of a large cluster.
-    const MOST: usize = 20_000;
-    /// Each has its template, and some 10 KiB more.
-    const PAGE: u32 = 100;
+    /// 20,000 pods at some 3 KiB.
+    const ROOM: usize = 64 << 20;
     const SELECTOR: Option<&'static str> = Some(JOB_UID);
     /// Jobs wait for them.
     const RETRY_MAX: Duration = Duration::from_secs(10);
 
     fn about(&self) -> About {
-        About {
-            plural: "pods",
-            group: "",
-            objects: "worker pods",
-            meanwhile: "those that run go on",
-            install: BUILT_IN,
-        }
+        ABOUT
     }
 
     fn keep(object: Pod) -> Option<(NodeName, Arc<WorkerPod>)> {
@@ -158,9 +161,22 @@ impl Reader for Telling {
         Some((pod.node(), Arc::new(pod)))
     }
 
+    fn namespace<'a>(_: &'a NodeName, pod: &'a Arc<WorkerPod>) -> &'a str {
+        &pod.namespace
+    }
+
+    fn bytes(pod: &Arc<WorkerPod>) -> usize {
+        let avoids = pod.avoids.iter().map(|host| 64 + host.as_str().len());
+        let waits = pod.waits.iter();
+        let waits = waits.map(|wait| wait.reason.len() + wait.message.len());
+        1_024 + avoids.chain(waits).sum::<usize>()
+    }
+
     async fn tell(&mut self, news: News<NodeName, Arc<WorkerPod>>) -> Result<(), NoAnswer> {
         let for_fleet = match &news {
-            News::Listed(all) => Some(PodNews::Listed(all.clone())),
+            News::Listed(all, crowded) if crowded.is_empty() => Some(PodNews::Listed(all.clone())),
+            News::Listed(all, crowded) => Some(PodNews::ListedInPart(all.clone(), crowded.clone())),
+            News::Crowded(crowded) => Some(PodNews::Crowded(crowded.clone())),
             News::Applied(name, pod) => Some(PodNews::Applied(name.clone(), pod.clone())),
             News::Deleted(name, last) => Some(PodNews::Deleted(name.clone(), last.clone())),
             // The log has it.

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use muster_core::fleet::CordonMode;
 use muster_foreign::adopt::{Adoptable, adoptable};
 
-use crate::kubernetes::{self, AGAIN_AFTER, Account, KubernetesError, Settings, Tokens};
+use crate::kubernetes::{self, AGAIN_AFTER, Account, KEPT_MAX, KubernetesError, Settings, Tokens};
 
 /// The cluster is that of $KUBECONFIG or ~/.kube/config, else the one this runs in.
 #[derive(Clone, Debug, Args)]
@@ -97,6 +97,18 @@ pub struct KubernetesOptions {
     )]
     pub adopt: Vec<Adoptable>,
 
+    /// Objects of each kind that are kept at most: pods, Workloads, dependents, adopted objects; ten times as many
+    /// MusterJob objects. If there are more, each namespace has a share of them. What a namespace has
+    /// beyond it is not known here, and its jobs say so.
+    #[arg(
+        long,
+        env = "MUSTER_KUBERNETES_OBJECTS_MAX",
+        value_name = "COUNT",
+        default_value_t = KEPT_MAX as u32,
+        value_parser = clap::value_parser!(u32).range(1_000..=1_000_000)
+    )]
+    pub kubernetes_objects_max: u32,
+
     /// For whom a token must be [default: muster-coordinator.NAMESPACE, with the namespace of the
     /// pod or kubeconfig]
     #[arg(long, env = "MUSTER_AUDIENCE", value_name = "AUDIENCE")]
@@ -158,6 +170,7 @@ impl KubernetesOptions {
             kueue: self.kubernetes_kueue,
             pod_groups: self.kubernetes_pod_groups,
             adopt: distinct(self.adopt)?,
+            kept_max: self.kubernetes_objects_max as usize,
             nodes,
             cordon,
             tokens,

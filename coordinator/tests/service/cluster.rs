@@ -26,7 +26,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use muster_coordinator::kubernetes::{AGAIN_AFTER, Settings, Tokens};
+use muster_coordinator::kubernetes::{AGAIN_AFTER, KEPT_MAX, Settings, Tokens};
 use muster_core::fleet::CordonMode;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
@@ -175,6 +175,7 @@ impl Cluster {
             kueue: false,
             pod_groups: false,
             adopt: Vec::new(),
+            kept_max: KEPT_MAX,
             cordon: CordonMode::Off,
             tokens: None,
         }
@@ -211,6 +212,7 @@ impl Cluster {
             kueue: false,
             pod_groups: false,
             adopt: Vec::new(),
+            kept_max: KEPT_MAX,
             cordon: CordonMode::Off,
             tokens: Some(Tokens {
                 audience: access::AUDIENCE.into(),

@@ -12,6 +12,7 @@ mod bundle;
 mod cluster;
 mod connections;
 mod cordons;
+mod crowds;
 mod dependents;
 mod environment;
 mod job_objects;

@@ -5,6 +5,7 @@
 
 mod adoption;
 mod cordons;
+mod crowds;
 mod dependents;
 mod gang;
 mod kueue;
@@ -124,6 +125,7 @@ impl World {
             kueue: false,
             pod_groups: false,
             adopt: Vec::new(),
+            kept_max: muster_coordinator::kubernetes::KEPT_MAX,
             configuration,
             nodes: false,
             jobs: true,

@@ -288,6 +288,29 @@ fn of_4096_nodes(number: u64) -> JobRecord {
     record
 }
 
+/// A server may take so little that a record does not fit in parts either. That is said of this one job.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_does_not_fit_in_parts_is_refused_by_name() {
+    let cluster = Cluster::start().await;
+    let configuration = cluster.configuration();
+    let writer = with_a_job(store_for(&configuration, "first", LONG).await).await;
+    cluster.change(|state| state.object_max = Some(12 << 10));
+    let (writer, done) = commit(writer, vec![put(of_4096_nodes(2))]).await;
+    let why = done.unwrap_err();
+    let large = job(2).uid;
+    assert!(
+        matches!(&why, StoreError::TooLarge { job, .. } if *job == large),
+        "{why:?}"
+    );
+    // Its parts go, and the records of others can be written.
+    let parts = |state: &State| state.kept_names("musterrecords", "part-");
+    cluster.until(|state| parts(state).is_empty()).await;
+    let (writer, done) = commit(writer, vec![put(job(3))]).await;
+    done.unwrap();
+    let (_store, loaded) = load(writer.store).await;
+    assert_eq!(loaded.unwrap().fleet.jobs, [job(1), job(3)]);
+}
+
 /// No job is too large for etcd: its record has parts, which are made before it and deleted after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_larger_than_an_object_is_stored_in_parts() {

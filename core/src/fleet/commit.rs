@@ -124,6 +124,14 @@ impl Versions {
             .collect()
     }
 
+    /// This write was not made, and will not be.
+    pub fn not_made(&mut self, write: &Write) {
+        match write.expects {
+            Some(version) => self.known.insert(write.key(), version),
+            None => self.known.remove(&write.key()),
+        };
+    }
+
     fn write(&mut self, change: Change) -> Write {
         self.written += 1;
         let becomes = Version {

@@ -59,6 +59,12 @@ pub enum Input {
         actor: Actor,
         request: Request,
     },
+    /// The store takes no record of this job as large as it is now. What this turn changes is written in
+    /// place of that record.
+    RecordTooLarge {
+        job: JobUid,
+        why: String,
+    },
     /// Time passed. The shell sends one at least every [`Policy::tick`], and also at the moment
     /// [`TurnOutput::wake_at`] names.
     Tick,
@@ -92,6 +98,11 @@ pub enum ObjectNews {
 pub enum PodNews {
     /// All pods that exist.
     Listed(BTreeMap<NodeName, Arc<WorkerPod>>),
+    /// The pods that are kept. In these namespaces there may be others: a pod of theirs that is not here
+    /// is not gone.
+    ListedInPart(BTreeMap<NodeName, Arc<WorkerPod>>, BTreeSet<String>),
+    /// From now on nothing is told of new pods in these namespaces.
+    Crowded(BTreeSet<String>),
     /// This pod is new, or has changed.
     Applied(NodeName, Arc<WorkerPod>),
     /// This pod is gone; its last state.

@@ -91,6 +91,8 @@ pub enum Reason {
     DeadlineExceeded,
     /// It waited longer than its `startDeadlineSeconds` for its first start.
     StartDeadlineExceeded,
+    /// The store takes no record as large as its own.
+    RecordTooLarge,
     /// One of its rules says that it has failed.
     FailedByRule,
     Cancelled,

@@ -6,10 +6,13 @@
 //! for the machine: a person who deleted the pod by force or the Node object, or a cloud. While an
 //! agent is heard its pod is not gone, whatever the cluster says.
 //!
+//! In a namespace with more pods than are kept (`crowded`), a pod that is not told of is not gone: that
+//! would be a proof of death which a user of the namespace can make by filling it.
+//!
 //! A coordinator that starts knows from its store which node belongs to which job, until it has read
 //! the pods.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
     fleet::{
@@ -30,14 +33,16 @@ impl Fleet {
     pub(crate) fn read_pods(&mut self, news: PodNews, scratch: &mut Scratch) {
         match news {
             PodNews::Listed(all) => {
-                (self.pods.all, self.pods.listed) = (all, true);
-                let nodes = self.nodes.names();
-                let pods: Vec<NodeName> = nodes.filter(|name| is_pod(name)).cloned().collect();
-                for name in &pods {
-                    self.hear_pod(name, scratch);
-                }
+                self.pods.list(all, BTreeSet::new(), &self.nodes);
+                self.hear_pods(scratch);
             }
+            PodNews::ListedInPart(all, crowded) => {
+                self.pods.list(all, crowded, &self.nodes);
+                self.hear_pods(scratch);
+            }
+            PodNews::Crowded(crowded) => self.pods.crowded = crowded,
             PodNews::Applied(name, pod) => {
+                self.pods.gone.remove(&name);
                 self.look_again(&pod.job, &mut scratch.changes);
                 // Its GPUs are free, though its kubelet may still name them.
                 scratch.changes.capacity |= pod.stage == PodStage::Ended;
@@ -48,6 +53,7 @@ impl Fleet {
                 self.pods.all.remove(&name);
                 if let Some(node) = self.nodes.get_mut(&name) {
                     node.pod = Some(last);
+                    self.pods.gone.insert(name.clone());
                 }
                 self.hear_pod(&name, scratch);
             }
@@ -73,6 +79,14 @@ impl Fleet {
         }
     }
 
+    fn hear_pods(&mut self, scratch: &mut Scratch) {
+        let nodes = self.nodes.names();
+        let pods: Vec<NodeName> = nodes.filter(|name| is_pod(name)).cloned().collect();
+        for name in &pods {
+            self.hear_pod(name, scratch);
+        }
+    }
+
     /// What a job waits for is told to people, also if nothing follows from it.
     fn look_again(&self, job: &JobUid, changes: &mut Changes) {
         if let Some(job) = self.jobs.get(job).filter(|job| !job.phase.is_over()) {
@@ -92,7 +106,7 @@ impl Fleet {
         let ended = last.is_some_and(|pod| pod.stage == PodStage::Ended);
         // An agent may come before the watch has told of its pod. Then it was given nothing.
         let was_known = node.pod.is_some() || node.record.pod_of.is_some() || !node.jobs.is_empty();
-        let is_missing = pod.is_none() && self.pods.listed && was_known;
+        let is_missing = self.pods.is_missing(name) && was_known;
         let is_lost = is_missing && node.liveness == Liveness::Lost;
         if (ended && !speaks) || is_lost {
             return self.pod_is_gone(name, ended, scratch);
@@ -122,6 +136,7 @@ impl Fleet {
             self.nodes.disconnect(session, scratch.now, false);
         }
         self.remove_node(name, &mut scratch.changes);
+        self.pods.gone.remove(name);
         let how = match ended {
             true => "all its containers have ended",
             false => "it is gone, and its agent is silent",

@@ -307,6 +307,12 @@ impl PodWork {
             .for_each(|(node, pod)| self.watch_applied(node, pod, now));
     }
 
+    /// The same, and these are some of the job's pods. Those that are not among them stay as they were.
+    pub fn watch_listed_in_part(&mut self, pods: PodsByNode, now: Timestamp) {
+        pods.into_iter()
+            .for_each(|(node, pod)| self.watch_applied(node, pod, now));
+    }
+
     /// The watch tells of a pod.
     pub fn watch_applied(&mut self, node: NodeName, pod: Arc<WorkerPod>, now: Timestamp) {
         self.first_seen.entry(pod.uid.clone()).or_insert(now);

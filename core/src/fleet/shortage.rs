@@ -22,6 +22,8 @@ pub enum Shortage {
     PolicyRefused,
     /// The template is no pod.
     InvalidTemplate,
+    /// The namespace has more worker pods than are kept of it, so that nobody knows what the job has.
+    NamespaceCrowded,
     /// For another reason.
     PodsRefused,
 
@@ -78,6 +80,8 @@ impl Shortage {
             Self::QuotaExceeded
         } else if says(&[" cannot create ", " cannot get ", " cannot patch "]) {
             Self::RightMissing
+        } else if says(&["than its share of what this coordinator keeps"]) {
+            Self::NamespaceCrowded
         } else if says(&["violates PodSecurity"]) {
             Self::PodSecurity
         } else if says(&["denied request", "denied the request", "admission webhook"]) {
@@ -186,6 +190,10 @@ mod tests {
             (
                 "spec.volumes[4].name: Invalid value: \"\" (422)",
                 Shortage::InvalidTemplate,
+            ),
+            (
+                "there are more worker pods in namespace a than its share of what this coordinator keeps",
+                Shortage::NamespaceCrowded,
             ),
             ("no connection", Shortage::PodsRefused),
         ] {

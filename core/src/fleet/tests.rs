@@ -57,6 +57,7 @@ mod shared;
 mod shortage;
 mod stops;
 mod suspend;
+mod too_large;
 mod unhealthy;
 mod word;
 pub(super) mod worker_pods;

@@ -223,6 +223,7 @@ impl Fleet {
                 debug_assert!(scratch.answer.is_none(), "one request a turn");
                 scratch.answer = Some((id, reply));
             }
+            Input::RecordTooLarge { job, why } => self.record_too_large(&job, &why, scratch),
             Input::Tick => {}
         }
     }

@@ -81,6 +81,13 @@ pub fn node_of(namespace: &str, pod: &str) -> NodeName {
     format!("{pod}.{namespace}{SUFFIX}").into()
 }
 
+/// The namespace of the pod that is this node. `None`: it is no pod.
+pub(crate) fn namespace_of(node: &NodeName) -> Option<&str> {
+    let pod = node.as_str().strip_suffix(SUFFIX)?;
+    // Names of pods may have dots, and those of namespaces have none.
+    pod.rsplit_once('.').map(|(_, namespace)| namespace)
+}
+
 /// Whether a node of this name is a worker pod.
 pub fn is_pod(node: &NodeName) -> bool {
     node.as_str().ends_with(SUFFIX)

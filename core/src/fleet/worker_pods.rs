@@ -11,7 +11,7 @@ use crate::{
         pod_plan,
         registry::{Node, Registry},
         shortage::Shortage,
-        worker_pod::{PodStage, WorkerPod, node_of},
+        worker_pod::{PodStage, WorkerPod, namespace_of, node_of},
     },
     id::{JobUid, NodeName},
     node_report::holders::Holder,
@@ -24,6 +24,10 @@ pub(crate) struct WorkerPods {
     /// This coordinator has read all pods once. From then on a node that is named as a worker pod and
     /// is not in `all` has no pod.
     pub listed: bool,
+    /// Namespaces of which not all pods are told. One that is not in `all` may exist there.
+    pub crowded: BTreeSet<String>,
+    /// Pods of those namespaces that are gone, as the cluster has said: so far as there is such a node.
+    pub gone: BTreeSet<NodeName>,
     /// Pods, by uid, that are about to be deleted. Nothing new is placed on them.
     pub unneeded: BTreeMap<JobUid, BTreeSet<String>>,
     /// Why jobs cannot have the pods that they lack.
@@ -31,6 +35,30 @@ pub(crate) struct WorkerPods {
 }
 
 impl WorkerPods {
+    /// Takes what was listed. Pods in crowded namespaces that are not among it stay as they were.
+    pub(crate) fn list(
+        &mut self,
+        all: BTreeMap<NodeName, Arc<WorkerPod>>,
+        crowded: BTreeSet<String>,
+        nodes: &Registry,
+    ) {
+        let before = std::mem::replace(&mut self.all, all);
+        for (name, pod) in before {
+            if crowded.contains(&pod.namespace) && nodes.get(&name).is_some() {
+                self.all.entry(name).or_insert(pod);
+            }
+        }
+        (self.crowded, self.listed) = (crowded, true);
+        let crowded = &self.crowded;
+        self.gone.retain(|name| is_in(name, crowded));
+    }
+
+    /// Whether the cluster has no pod of this node's name.
+    pub(crate) fn is_missing(&self, name: &NodeName) -> bool {
+        let is_known = !is_in(name, &self.crowded) || self.gone.contains(name);
+        self.listed && !self.all.contains_key(name) && is_known
+    }
+
     /// Why nothing new is placed on this node, if it is a pod that will not stay.
     pub(crate) fn why_going(&self, node: &Node) -> Option<String> {
         let pod = node.pod.as_ref()?;
@@ -92,6 +120,11 @@ impl WorkerPods {
         let own: Vec<&WorkerPod> = self.of(job).map(|pod| &**pod).collect();
         pod_plan::waits(own.iter().copied()).or_else(|| agent_not_ready(&own, nodes))
     }
+}
+
+/// Whether the node of this name is a pod in one of these namespaces.
+fn is_in(name: &NodeName, namespaces: &BTreeSet<String>) -> bool {
+    namespace_of(name).is_some_and(|namespace| namespaces.contains(namespace))
 }
 
 /// A pod that runs without its agent being heard, for a sentence.

@@ -16,6 +16,8 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
+use crate::open_files;
+
 /// How long a runner may take to become ready. It needs milliseconds; a disk that takes this long
 /// to sync two small files is broken.
 pub const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -95,7 +97,7 @@ impl Program {
                 "--dir".to_owned(),
                 dir.to_string_lossy().into_owned(),
             ],
-            env: BTreeMap::new(),
+            env: told(),
             dir: "/".into(),
             timeout_ms: u64::try_from(READY_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
         }
@@ -137,12 +139,18 @@ impl Program {
     }
 }
 
+fn told() -> BTreeMap<String, String> {
+    let told = open_files::told().into_iter();
+    told.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 /// Runs a user's program below `muster-runner ask`. When this returns, nothing of it lives, or the
 /// error says what does.
 pub fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
     let mut child = Command::new(runner)
         .arg(ASK)
         .env_clear()
+        .envs(open_files::told())
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

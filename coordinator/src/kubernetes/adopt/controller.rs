@@ -11,7 +11,7 @@ use std::{
 };
 
 use muster_core::{
-    fleet::adoption::{Objection, Plan, Shows, Step, plan},
+    fleet::adoption::{Claim, Objection, Plan, Shows, Step, plan},
     id::JobName,
 };
 use muster_foreign::adopt::Adoptable;
@@ -24,7 +24,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    All, Told,
+    All, CHILDREN, Told,
     deeds::{self, Done, Failed, sentence},
     events,
     labels::{self, Labelled},
@@ -35,7 +35,12 @@ use super::{
 use crate::{
     board,
     handle::Handle,
-    kubernetes::{attempts::Attempts, follow::News, pace::Pace, server::Server},
+    kubernetes::{
+        attempts::Attempts,
+        follow::{Crowded, News},
+        pace::Pace,
+        server::Server,
+    },
 };
 
 /// Things that are done at a time, each about another object.
@@ -69,6 +74,8 @@ pub(super) struct Controller {
     /// By kind.
     objects: Vec<All<Seen>>,
     made: All<Box<Made>>,
+    /// By kind, and of those that were made: namespaces of which not all are known.
+    crowded: (Vec<Crowded>, Crowded),
     works: BTreeMap<Key, Work>,
     waiting: BTreeSet<Key>,
     /// When an object is waiting again.
@@ -106,6 +113,7 @@ impl Controller {
             handle,
             server,
             objects: kinds.iter().map(|_| None).collect(),
+            crowded: (vec![Crowded::new(); kinds.len()], Crowded::new()),
             kinds,
             news,
             revision: 0,
@@ -157,7 +165,8 @@ impl Controller {
     fn hear_objects(&mut self, at: usize, news: News<JobName, Box<Raw>>) {
         let kind = self.kinds[at];
         match news {
-            News::Listed(all) => {
+            News::Listed(all, crowded) => {
+                self.crowded.0[at] = crowded;
                 let before = self.objects[at].take().unwrap_or_default();
                 self.waiting
                     .extend(before.into_keys().map(|name| (at, name)));
@@ -185,6 +194,7 @@ impl Controller {
                 }
                 self.waiting.insert((at, name));
             }
+            News::Crowded(crowded) => self.crowded.0[at] = crowded,
             // The log has it. Jobs go on, and all is compared when a list has come.
             News::Followed | News::Unreadable(_) => {}
         }
@@ -192,7 +202,8 @@ impl Controller {
 
     fn hear_made(&mut self, news: News<JobName, Box<Made>>) {
         match news {
-            News::Listed(all) => {
+            News::Listed(all, crowded) => {
+                self.crowded.1 = crowded;
                 let before = self.made.replace(all).unwrap_or_default();
                 for name in before.keys() {
                     self.wait_for(name);
@@ -229,6 +240,7 @@ impl Controller {
                 }
                 self.wait_for(&name);
             }
+            News::Crowded(crowded) => self.crowded.1 = crowded,
             News::Followed | News::Unreadable(_) => {}
         }
     }
@@ -312,7 +324,10 @@ impl Controller {
             objection,
             shows,
             again,
-        } = plan(object, made.map(|made| &made.child), clock);
+        } = match self.hidden(key, seen, made.is_some()) {
+            Some(plan) => plan,
+            None => plan(object, made.map(|made| &made.child), clock),
+        };
         if seen.is_none() && made.is_none() {
             self.works.remove(key);
             return;
@@ -340,6 +355,31 @@ impl Controller {
             return;
         }
         self.begin_write(key, &seen, made.as_ref(), (shows, objection), now);
+    }
+
+    /// What is done where the object, or the `MusterJob` that was made for it, may be there without being
+    /// known. `None`: both are known, or are not there.
+    fn hidden(&self, (at, name): &Key, seen: Option<&Seen>, is_made: bool) -> Option<Plan> {
+        let (objects, made) = &self.crowded;
+        let why = match seen {
+            None if objects[*at].contains(&name.namespace) => None,
+            Some(seen) if seen.shed => Some(format!(
+                "the {} objects of namespace {} take more than their share of the coordinator's memory; delete some that are not needed, and then \
+                 change this one",
+                seen.kind.kind, name.namespace
+            )),
+            Some(_) if !is_made && made.contains(&name.namespace) => {
+                Some(CHILDREN.crowded(&name.namespace))
+            }
+            _ => return None,
+        };
+        let is_ours = seen.is_some_and(|seen| seen.object.claim == Claim::Ours);
+        Some(Plan {
+            step: None,
+            objection: why.filter(|_| is_ours).map(Objection::NotYet),
+            shows: Shows::AsItIs,
+            again: None,
+        })
     }
 
     fn do_step(&mut self, key: &Key, step: Step, seen: Option<Seen>, made: Option<Made>) {

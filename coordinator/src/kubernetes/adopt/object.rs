@@ -17,6 +17,8 @@ use muster_core::{
 use muster_foreign::adopt::{self, Adoptable};
 use serde_json::{Value, json};
 
+use crate::kubernetes::follow::size;
+
 use super::{
     made::{ADOPTED, GENERATION, MANAGER_OF_FIELDS, PATCHES, SPEC, with_labels, without_nulls},
     runtime,
@@ -40,6 +42,10 @@ pub(super) struct Raw {
     /// Empty if the object is not for us.
     spec: Value,
     status: Value,
+    /// Those of spec and status.
+    pub(super) bytes: usize,
+    /// There was no room for them.
+    shed: bool,
 }
 
 impl Raw {
@@ -60,7 +66,10 @@ impl Raw {
             // There may be thousands of another operator.
             spec = Value::Null;
         }
+        let bytes = size(&spec) + size(&status);
         Some(Self {
+            bytes,
+            shed: false,
             name: JobName {
                 namespace: metadata.namespace.clone()?,
                 name: metadata.name.clone()?,
@@ -76,6 +85,14 @@ impl Raw {
             spec,
             status,
         })
+    }
+}
+
+impl Raw {
+    /// Keeps nothing of spec and status.
+    pub(super) fn shed(&mut self) {
+        (self.spec, self.status) = (Value::Null, Value::Null);
+        (self.bytes, self.shed) = (0, true);
     }
 }
 
@@ -133,6 +150,8 @@ pub(super) struct Seen {
     pub(super) warnings: Vec<String>,
     /// Its spec, if a runtime is needed to read it as a job. Then `job` is what it says itself.
     pub(super) spec: Option<Value>,
+    /// There was no room for its spec and its status. Nothing is done about it.
+    pub(super) shed: bool,
 }
 
 impl Seen {
@@ -150,6 +169,7 @@ impl Seen {
             false => raw.generation,
         };
         Self {
+            shed: raw.shed,
             spec: kind.has_runtime().then_some(raw.spec),
             kind,
             version: raw.version,
@@ -277,6 +297,8 @@ pub(super) struct Made {
     pub(super) child: Child,
     /// Its own status, for a job that the store does not know any more: phase, time and message.
     pub(super) ended: Option<(Phase, Option<Timestamp>, String)>,
+    /// Those of its spec.
+    pub(super) bytes: usize,
 }
 
 impl Made {
@@ -300,6 +322,7 @@ impl Made {
             owner_kind: owner.map(|owner| (owner.api_version.clone(), owner.kind.clone())),
             patches: annotations.and_then(|all| all.get(PATCHES).cloned()),
             ended: ended(&data["status"]),
+            bytes: 1_024 + size(&data["spec"]),
             child: Child {
                 owner: owner.map(|owner| owner.uid.clone()),
                 made_from: generation.and_then(|text| text.parse().ok()),

@@ -37,7 +37,7 @@ use super::{
     events,
     object::Seen,
     status::{self, Urgency},
-    telling::Telling,
+    telling,
 };
 use crate::{
     board,
@@ -45,7 +45,7 @@ use crate::{
     kubernetes::{
         attempts::Attempts,
         desk::{Desk, Standings},
-        follow::{News, Reader, shed},
+        follow::{Crowded, News},
         pace::Pace,
         server::Server,
         turns::next,
@@ -88,8 +88,8 @@ pub(super) struct Controller {
     /// The last revision of the board that was looked at.
     revision: u64,
     objects: BTreeMap<JobName, Seen>,
-    /// The bytes that they take, at most: what goes is not counted at once.
-    taken: usize,
+    /// Namespaces of which there may be other objects.
+    crowded: Crowded,
     /// All objects were read once. Until then a job may have one that is not known.
     listed: bool,
     /// Until then no job is ended because it has no object.
@@ -167,7 +167,7 @@ impl Controller {
             desk,
             revision: 0,
             objects: BTreeMap::new(),
-            taken: 0,
+            crowded: Crowded::new(),
             listed: false,
             doubt: None,
             works: BTreeMap::new(),
@@ -215,13 +215,17 @@ impl Controller {
 
     fn hear(&mut self, news: News<JobName, Seen>) {
         match news {
-            News::Listed(all) => {
+            News::Listed(all, crowded) => {
+                self.crowded = crowded;
                 let board = self.board.borrow();
                 let owned = board.after(None);
                 let owned = owned.filter(|(_, view)| view.record.is_of_object());
                 let owned: Vec<JobName> = owned.map(|(name, _)| name.clone()).collect();
                 drop(board);
-                let missing = owned.iter().filter(|name| !all.contains_key(*name)).count();
+                let is_missing = |name: &&JobName| {
+                    !all.contains_key(*name) && !self.crowded.contains(&name.namespace)
+                };
+                let missing = owned.iter().filter(is_missing).count();
                 self.doubt_list(missing, owned.len(), Instant::now());
                 self.waiting.extend(owned);
                 self.waiting.extend(self.objects.keys().cloned());
@@ -230,7 +234,6 @@ impl Controller {
                     .into_iter()
                     .map(|(name, seen)| (name, self.checked(seen)));
                 (self.objects, self.listed) = (all.collect(), true);
-                self.taken = shed::<Telling>(&mut self.objects);
                 self.list_places();
             }
             News::Applied(name, seen) => {
@@ -247,13 +250,17 @@ impl Controller {
                 }
                 self.waiting.insert(name);
             }
+            News::Crowded(crowded) => self.crowded = crowded,
             // The log has it. Jobs go on, and all statuses are compared when a list has come.
             News::Followed | News::Unreadable(_) => {}
         }
     }
 
     fn hear_dependents(&mut self, (kind, told): (Kind, Told)) {
-        if matches!(told, Told::News(News::Listed(_) | News::Unreadable(_))) {
+        if matches!(
+            told,
+            Told::News(News::Listed(..) | News::Crowded(_) | News::Unreadable(_))
+        ) {
             // Whoever asks for one waits for this.
             self.waiting.extend(self.objects.keys().cloned());
         }
@@ -292,11 +299,7 @@ impl Controller {
             if let Some(desk) = &self.desk {
                 desk.put(&seen.object.uid, seen.place());
             }
-            self.taken += seen.bytes;
             self.objects.insert(name.clone(), seen);
-            if self.taken > Telling::ROOM {
-                self.taken = shed::<Telling>(&mut self.objects);
-            }
         }
     }
 
@@ -360,6 +363,10 @@ impl Controller {
 
     fn begin_one(&mut self, name: &JobName, now: Instant) {
         let seen = self.objects.get(name);
+        if seen.is_none() && self.crowded.contains(&name.namespace) {
+            // Its object may be there, so its job goes on.
+            return;
+        }
         let view = self.handle.job(name);
         let record = view.as_ref().map(|view| &view.record);
         let clock = self.handle.now();
@@ -554,8 +561,9 @@ impl Controller {
         }
         // If it is gone, or another one of its name is there, the watch has said so.
         let known = self.objects.get(&name);
-        if known.is_some_and(|known| known.object.uid == seen.object.uid) {
-            self.know(&name, *seen);
+        if let Some(known) = known.filter(|known| known.object.uid == seen.object.uid) {
+            let seen = telling::with_room_of(known, *seen);
+            self.know(&name, seen);
         }
     }
 

@@ -15,7 +15,7 @@ use muster_core::{
 use serde_json::{Value, json};
 
 use crate::kubernetes::{
-    follow::News,
+    follow::{Crowded, News},
     gang,
     owner::{JOB_NAME, JOB_UID, JobKey, Owner},
     server::{Server, Unanswered},
@@ -23,6 +23,7 @@ use crate::kubernetes::{
 
 mod following;
 
+use following::about;
 pub(super) use following::follow;
 
 /// So many of the last characters of the object's uid end the names of its dependents.
@@ -66,6 +67,8 @@ struct Known {
     version: Option<&'static str>,
     /// `None`: they were not read yet.
     all: Option<BTreeMap<Key, Box<Owned>>>,
+    /// Namespaces of which not all of them are known.
+    crowded: Crowded,
     /// Why they cannot be read.
     unreadable: Option<String>,
 }
@@ -105,13 +108,19 @@ impl Dependents {
             Told::News(news) => news,
         };
         match news {
-            News::Listed(all) => {
+            News::Listed(all, crowded) => {
+                known.crowded = crowded;
                 let before = known.all.take().into_iter().flatten();
                 let jobs = before.map(|(_, owned)| owned.job);
                 let jobs = jobs.chain(all.values().map(|owned| owned.job.clone()));
                 let jobs = jobs.collect();
                 (known.all, known.unreadable) = (Some(all), None);
                 jobs
+            }
+            // Whoever asks for one there looks again.
+            News::Crowded(crowded) => {
+                known.crowded = crowded;
+                Vec::new()
             }
             News::Applied(_, owned) => {
                 let job = owned.job.clone();
@@ -178,6 +187,17 @@ impl Dependents {
             if known.is_none_or(|known| known.all.is_none()) {
                 let why = known.and_then(|known| known.unreadable.clone());
                 return Next::Unknown(one.kind(), why);
+            }
+        }
+        for (one, known) in wanted
+            .iter()
+            .filter_map(|one| Some((one, self.kinds.get(&one.kind())?)))
+        {
+            let own = known.all.iter().flat_map(|all| of(all, &key)).next();
+            if own.is_none() && known.crowded.contains(&job.namespace) {
+                // It may have one, so none is made.
+                let why = about(one.kind()).crowded(&job.namespace);
+                return Next::Unknown(one.kind(), Some(why));
             }
         }
         let there: Vec<(Kind, &Owned)> = (self.kinds.iter())
@@ -415,7 +435,11 @@ mod tests {
     fn read_all() -> Dependents {
         let mut all = Dependents::default();
         for kind in Kind::BUILT_IN {
-            hear(&mut all, kind, News::Listed(BTreeMap::new()));
+            hear(
+                &mut all,
+                kind,
+                News::Listed(BTreeMap::new(), Crowded::new()),
+            );
         }
         all
     }
@@ -468,8 +492,42 @@ mod tests {
         );
         assert_eq!(unknown(&all).as_deref(), Some("no right"));
         assert_eq!(step(&all, &[]), None);
-        hear(&mut all, Kind::NetworkPolicy, News::Listed(BTreeMap::new()));
+        hear(
+            &mut all,
+            Kind::NetworkPolicy,
+            News::Listed(BTreeMap::new(), Crowded::new()),
+        );
         assert_eq!(step(&all, &[POLICY]), Some(Step::Create(POLICY)));
+    }
+
+    #[test]
+    fn in_a_crowded_namespace_a_dependent_may_be_there_already() {
+        let mut all = read_all();
+        let crowded = |all: &mut Dependents, namespace: &str| {
+            let news = News::Crowded([namespace.to_owned()].into());
+            hear(all, Kind::NetworkPolicy, news);
+        };
+        crowded(&mut all, "team-b");
+        assert_eq!(step(&all, &[POLICY]), Some(Step::Create(POLICY)));
+        crowded(&mut all, "team-a");
+        let Next::Unknown(Kind::NetworkPolicy, Some(why)) = all.next(&digits(), &uid(), &[POLICY])
+        else {
+            panic!("nobody knows of it");
+        };
+        assert!(
+            why.contains("more NetworkPolicies of jobs in namespace team-a"),
+            "{why}"
+        );
+        // Those that are known are kept in order, and other kinds do not wait.
+        assert_eq!(step(&all, &[budget(2)]), Some(Step::Create(budget(2))));
+        let news = News::Listed(
+            [made(POLICY, "5")]
+                .map(|one| (one.key.clone(), Box::new(one)))
+                .into(),
+            ["team-a".to_owned()].into(),
+        );
+        hear(&mut all, Kind::NetworkPolicy, news);
+        assert_eq!(step(&all, &[POLICY]), None);
     }
 
     #[test]
@@ -513,7 +571,11 @@ mod tests {
         // Others do not wait for it.
         assert_eq!(step(&all, &[]), None);
         all.hear(kind, Told::Version("v1alpha2"));
-        hear(&mut all, kind, News::Listed(BTreeMap::new()));
+        hear(
+            &mut all,
+            kind,
+            News::Listed(BTreeMap::new(), Crowded::new()),
+        );
         let Next::Change(change) = all.next(&digits(), &uid(), &[group]) else {
             panic!("it is missing");
         };

@@ -98,6 +98,8 @@ pub(in crate::kubernetes) struct Seen {
     pub(super) status: Value,
     /// The bytes of its spec and its template. Of a spec that is wrong nothing is kept.
     pub(super) bytes: usize,
+    /// There was no room for its spec.
+    pub(super) shed: bool,
 }
 
 impl Seen {
@@ -161,6 +163,7 @@ impl Seen {
             finalizers,
             status,
             bytes,
+            shed: false,
         };
         if let Err(why) = &seen.object.spec {
             let why = cut(why);

@@ -14,6 +14,10 @@ use crate::{
     },
 };
 
+/// So many times as many are kept as of other kinds: what is kept of each beyond [`Reader::ROOM`] is less than
+/// 1 KiB. 200,000 are as many as an etcd of the usual size holds with a spec of some KiB each.
+pub(super) const TIMES: usize = 10;
+
 /// Hands objects to the controller.
 pub(super) struct Telling(pub(super) mpsc::Sender<News<JobName, Seen>>);
 
@@ -22,13 +26,8 @@ impl Reader for Telling {
     type Key = JobName;
     type Kept = Seen;
 
-    /// As many as an etcd of the usual size holds with a spec of some KiB each. What is kept of each beyond
-    /// [`Reader::ROOM`] is less than 1 KiB.
-    const MOST: usize = 200_000;
     /// 20,000 objects at some 10 KiB: twice as many as the jobs that a coordinator keeps by default.
     const ROOM: usize = 200 << 20;
-    /// Each may be as large as the API server takes, 1.5 MiB.
-    const PAGE: u32 = 25;
     /// Users wait for their changes.
     const RETRY_MAX: Duration = Duration::from_secs(10);
 
@@ -47,19 +46,34 @@ impl Reader for Telling {
         Some((seen.object.name.clone(), seen))
     }
 
-    fn takes<'a>(name: &'a JobName, seen: &Seen) -> (&'a str, usize) {
-        (&name.namespace, seen.bytes)
+    fn namespace<'a>(name: &'a JobName, _: &'a Seen) -> &'a str {
+        &name.namespace
     }
 
-    fn shed(seen: &mut Seen) {
+    fn bytes(seen: &Seen) -> usize {
+        seen.bytes
+    }
+
+    fn shed(seen: &mut Seen) -> bool {
         let namespace = seen.object.name.namespace.clone();
         seen.refuse(format!(
             "the MusterJob objects of namespace {namespace} take more than their share of the coordinator's memory; delete some that are not \
              needed, and then change this one or apply it anew"
         ));
+        seen.shed = true;
+        true
     }
 
     async fn tell(&mut self, news: News<JobName, Seen>) -> Result<(), NoAnswer> {
         self.0.send(news).await.map_err(|_| NoAnswer::Ended)
     }
+}
+
+/// An object as the API server has answered, with no more room than what is known of it: an answer does not go
+/// through the shares.
+pub(super) fn with_room_of(known: &Seen, mut answered: Seen) -> Seen {
+    if known.shed && known.generation == answered.generation {
+        Telling::shed(&mut answered);
+    }
+    answered
 }

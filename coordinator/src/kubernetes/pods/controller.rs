@@ -29,6 +29,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
+    ABOUT,
     kueue::{Flavors, Unplaced},
     model::{Model, NoSite},
     object::kept,
@@ -39,8 +40,8 @@ use crate::{
     handle::Handle,
     kubernetes::{
         attempts::Attempts,
-        desk::{Desk, Placement, Standings},
-        follow::News,
+        desk::{Counts, Desk, Placement, Standings},
+        follow::{Crowded, News},
         owner::JobKey,
         pace::Pace,
         server::{Server, Unanswered},
@@ -69,6 +70,9 @@ pub(super) struct Controller {
     works: BTreeMap<JobKey, Work>,
     /// All pods were read once. Until then a job may have some that are not known.
     listed: bool,
+    /// Namespaces with more worker pods than are kept of them. Their jobs get no pods: nobody knows how many
+    /// they have.
+    crowded: Crowded,
     waiting: BTreeSet<JobName>,
     /// The job that something was begun for last.
     turn: Option<JobName>,
@@ -136,6 +140,7 @@ impl Controller {
             name_by_uid: BTreeMap::new(),
             works: BTreeMap::new(),
             listed: false,
+            crowded: Crowded::new(),
             waiting: BTreeSet::new(),
             turn: None,
             due: BTreeMap::new(),
@@ -182,7 +187,8 @@ impl Controller {
     fn hear(&mut self, news: News<NodeName, Arc<WorkerPod>>) {
         let now = self.handle.now();
         match news {
-            News::Listed(all) => {
+            News::Listed(all, crowded) => {
+                self.crowded = crowded;
                 let mut of: BTreeMap<JobKey, PodsByNode> = BTreeMap::new();
                 for (node, pod) in all {
                     of.entry(JobKey::of_pod(&pod))
@@ -190,8 +196,12 @@ impl Controller {
                         .insert(node, pod);
                 }
                 for (job, work) in &mut self.works {
-                    work.pods
-                        .watch_listed(of.remove(job).unwrap_or_default(), now);
+                    let listed = of.remove(job).unwrap_or_default();
+                    if self.crowded.contains(&job.namespace) {
+                        work.pods.watch_listed_in_part(listed, now);
+                    } else {
+                        work.pods.watch_listed(listed, now);
+                    }
                 }
                 for (job, known) in of {
                     self.works
@@ -201,6 +211,10 @@ impl Controller {
                         .watch_listed(known, now);
                 }
                 self.listed = true;
+                self.waiting.extend(self.name_by_uid.values().cloned());
+            }
+            News::Crowded(crowded) => {
+                self.crowded = crowded;
                 self.waiting.extend(self.name_by_uid.values().cloned());
             }
             News::Applied(node, pod) => {
@@ -228,9 +242,10 @@ impl Controller {
         if let Some(queues) = self.queues.as_ref().filter(|_| self.listed) {
             let counts = self.works.iter();
             let counts = counts.map(|(key, work)| (key.clone(), work.pods.count()));
-            queues
-                .desk
-                .count(counts.filter(|(_, count)| *count > 0).collect());
+            queues.desk.count(Counts {
+                of_jobs: counts.filter(|(_, count)| *count > 0).collect(),
+                crowded: self.crowded.clone(),
+            });
         }
     }
 
@@ -368,7 +383,14 @@ impl Controller {
             });
         }
         // A job that is to get none is looked at again when its queue says more.
-        let create = placement.as_ref().map_or(0, |_| create);
+        let mut create = placement.as_ref().map_or(0, |_| create);
+        let mut hidden = None;
+        if create > 0 && self.crowded.contains(&name.namespace) {
+            create = 0;
+            let why = ABOUT.crowded(&name.namespace);
+            hidden = (work.refused.as_ref() != Some(&why)).then_some(why);
+            work.refused = hidden.clone().or(work.refused);
+        }
         for _ in 0..create {
             if held_up.is_some() {
                 break;
@@ -404,6 +426,10 @@ impl Controller {
         }
         if is_told {
             self.tell(&job.uid, None).await;
+        }
+        if let Some(why) = hidden {
+            warn!(job = %name, "it gets no worker pods: {why}");
+            self.tell(&job.uid, Some(why)).await;
         }
         if let Some(unneeded) = tell {
             // The job's view tells when the fleet has taken it.

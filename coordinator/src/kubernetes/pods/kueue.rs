@@ -71,17 +71,18 @@ pub(super) async fn work(
     server: Server,
     model: Arc<Model>,
     desk: Arc<Desk>,
+    most: usize,
 ) {
     let (tell, told) = mpsc::channel(NEWS);
     let controller = Controller::new(handle, server.clone(), model, desk, told);
     tokio::join!(
-        Box::pin(follow(client, server, tell)),
+        Box::pin(follow(client, server, tell, most)),
         Box::pin(controller.work())
     );
 }
 
 /// Follows the Workloads in the version that the cluster has, and anew if it has another one.
-async fn follow(client: Client, server: Server, tell: mpsc::Sender<Told>) {
+async fn follow(client: Client, server: Server, tell: mpsc::Sender<Told>, most: usize) {
     loop {
         let version = match KUEUE.version(&server).await {
             Ok(version) => version,
@@ -104,7 +105,7 @@ async fn follow(client: Client, server: Server, tell: mpsc::Sender<Told>) {
             plural: PLURAL.to_owned(),
         };
         let api = Api::all_with(client.clone(), &resource);
-        let mut follower = Follower::new(api, Telling(tell.clone()));
+        let mut follower = Follower::new(api, Telling(tell.clone()), most);
         let other = async {
             loop {
                 sleep(LOOK_AGAIN).await;
@@ -120,6 +121,14 @@ async fn follow(client: Client, server: Server, tell: mpsc::Sender<Told>) {
     }
 }
 
+const ABOUT: About = About {
+    plural: PLURAL,
+    group: GROUP,
+    objects: "Workloads of Kueue",
+    meanwhile: "jobs that are admitted go on, and others wait",
+    install: "install Kueue",
+};
+
 /// Hands Workloads to the controller.
 struct Telling(mpsc::Sender<Told>);
 
@@ -128,27 +137,27 @@ impl Reader for Telling {
     type Key = JobKey;
     type Kept = Box<Seen>;
 
-    /// As many as MusterJob objects.
-    const MOST: usize = 20_000;
-    /// Each has the template of a pod.
-    const PAGE: u32 = 100;
+    /// 20,000 Workloads at some 3 KiB.
+    const ROOM: usize = 64 << 20;
     const SELECTOR: Option<&'static str> = Some(JOB_UID);
     /// Jobs wait for them.
     const RETRY_MAX: Duration = Duration::from_secs(10);
 
     fn about(&self) -> About {
-        About {
-            plural: PLURAL,
-            group: GROUP,
-            objects: "Workloads of Kueue",
-            meanwhile: "jobs that are admitted go on, and others wait",
-            install: "install Kueue",
-        }
+        ABOUT
     }
 
     fn keep(object: DynamicObject) -> Option<(JobKey, Box<Seen>)> {
         let seen = Seen::of(serde_json::to_value(object).ok()?)?;
         Some((seen.key.clone(), Box::new(seen)))
+    }
+
+    fn namespace<'a>(job: &'a JobKey, _: &'a Box<Seen>) -> &'a str {
+        &job.namespace
+    }
+
+    fn bytes(seen: &Box<Seen>) -> usize {
+        seen.bytes
     }
 
     async fn tell(&mut self, news: News<JobKey, Box<Seen>>) -> Result<(), NoAnswer> {

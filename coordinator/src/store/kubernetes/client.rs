@@ -9,7 +9,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_core::{id::NodeName, node_report::NodeReport};
+use muster_core::{
+    fleet::commit::{RecordKey, Version},
+    id::NodeName,
+    node_report::NodeReport,
+};
 use muster_runtime::chain::chain;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -61,6 +65,19 @@ struct Unlisted {
 }
 
 impl Failed {
+    /// The same about a record.
+    pub(super) fn of_record(self, key: &RecordKey, version: Version) -> StoreError {
+        match (self, key) {
+            (Self::TooLarge(_, why), RecordKey::Job(job)) => StoreError::TooLarge {
+                store: "the API server".to_owned(),
+                job: job.clone(),
+                version,
+                source: Box::new(why),
+            },
+            (failed, key) => failed.of(key),
+        }
+    }
+
     pub(super) fn of(self, what: impl ToString) -> StoreError {
         match self {
             Self::Deposed => StoreError::Deposed,
@@ -147,6 +164,11 @@ impl Client {
                 Err(Failed::TooLarge(size, _)) if self.parts.shrink(size) => {
                     self.parts.discard(parts::of(&objects));
                     self.parts.tell_shrunk(&spec.name());
+                }
+                // Nothing of it is stored but the first parts.
+                Err(Failed::TooLarge(size, why)) => {
+                    self.parts.discard(parts::of(&objects));
+                    return Err(Failed::TooLarge(size, why));
                 }
                 // The record may be stored, although nobody knows. The next coordinator finds out whose
                 // these parts are.

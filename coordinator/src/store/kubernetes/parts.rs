@@ -82,10 +82,12 @@ impl Parts {
 
     /// After a refusal: so much was too large. False: it was little, and less makes no sense.
     pub(super) fn shrink(&self, refused: usize) -> bool {
-        if refused <= DATA_MIN {
+        let before = self.most.load(Relaxed);
+        // Of very many parts the names alone are too large, and less makes them more.
+        if refused <= DATA_MIN || before <= DATA_MIN {
             return false;
         }
-        let most = self.most.load(Relaxed).min(refused);
+        let most = before.min(refused);
         self.most.store((most / 2).max(DATA_MIN), Relaxed);
         true
     }

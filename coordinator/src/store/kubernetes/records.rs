@@ -309,7 +309,7 @@ impl Records {
         let (key, version, digest, put) = done
             .expect("it was spawned")
             .expect("no write panics, and none is aborted");
-        let resource_version = put.map_err(|failed| failed.of(&key))?;
+        let resource_version = put.map_err(|failed| failed.of_record(&key, version))?;
         let known = StoredObject {
             resource_version,
             version,

@@ -12,9 +12,9 @@ use crate::{
     server::within,
 };
 
-const POLICIES: &str = "networking.k8s.io/v1 networkpolicies";
+pub(super) const POLICIES: &str = "networking.k8s.io/v1 networkpolicies";
 const BUDGETS: &str = "policy/v1 poddisruptionbudgets";
-const PODS: &str = "v1 pods";
+pub(super) const PODS: &str = "v1 pods";
 
 #[tokio::test]
 async fn dependents_are_objects_of_the_api_server_that_is_not_there() {
@@ -35,7 +35,7 @@ async fn dependents_are_objects_of_a_real_api_server() {
     }
 }
 
-fn job() -> Value {
+pub(super) fn job() -> Value {
     let mut job = job_of_two();
     job["replicas"] = json!(2);
     job["template"] =
@@ -64,7 +64,7 @@ fn path(kind: &str) -> String {
 }
 
 /// Waits until there are so many objects of a kind that are jobs', and all are as wanted.
-async fn until(
+pub(super) async fn until(
     kubectl: &Kubectl,
     kind: &str,
     count: usize,

@@ -473,3 +473,35 @@ fn what_pods_wait_for_is_told_first() {
     let told = message.starts_with("pod p2 waits: ErrImagePull: no such tag; 1 of at least 2");
     assert!(told, "{message}");
 }
+
+/// Whoever fills a namespace makes the coordinator forget pods there, and proves nobody dead by it.
+#[test]
+fn a_pod_that_a_crowded_namespace_hides_is_not_gone() {
+    let mut bench = Bench::new(&["h1", "h2"]);
+    let uid = with_pods(&mut bench, (2, 2), &["p1", "p2"]);
+    let hidden: NodeName = "p2.default.pod".into();
+    let is_there = |bench: &Bench| bench.fleet.node_view(&hidden).is_some();
+    let kept = pod("p1", &uid, "h1");
+    let in_part = |namespace: &str| {
+        let all = [(kept.node(), Arc::new(kept.clone()))].into();
+        Input::Pods(PodNews::ListedInPart(all, [namespace.to_owned()].into()))
+    };
+    bench.input(in_part("default"));
+    assert_eq!(bench.members("one").len(), 2, "the job goes on");
+    bench.cut(hidden.as_str());
+    bench.pass(60 * SECOND);
+    assert!(is_there(&bench), "it is silent, and may live");
+    // What the cluster says of this very pod still counts.
+    let last = pod("p2", &uid, "h2");
+    bench.input(Input::Pods(PodNews::Deleted(last.node(), Arc::new(last))));
+    bench.pass(SECOND);
+    assert!(!is_there(&bench));
+
+    // In another namespace it is missing, and so it is gone.
+    let mut bench = Bench::new(&["h1", "h2"]);
+    with_pods(&mut bench, (2, 2), &["p1", "p2"]);
+    bench.input(in_part("team-b"));
+    bench.cut(hidden.as_str());
+    bench.pass(60 * SECOND);
+    assert!(!is_there(&bench));
+}

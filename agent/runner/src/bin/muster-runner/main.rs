@@ -85,6 +85,7 @@ Exit status: 0 the runner is ready (foreground: it has ended in order), 1 it cou
 ";
 
 fn main() -> ExitCode {
+    muster_runner::open_files::take_told();
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_default();
     match Path::new(&name).file_name().and_then(|name| name.to_str()) {

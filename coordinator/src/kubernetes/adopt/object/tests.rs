@@ -168,6 +168,7 @@ fn made_with(patches: Value, suspend: bool) -> Made {
         ..SpecDocument::default()
     };
     Made {
+        bytes: 0,
         name: JobName {
             namespace: "team-a".into(),
             name: "digits".into(),

@@ -13,7 +13,7 @@ use super::{Key, Owned, Told, api, plural, read};
 use crate::{
     handle::NoAnswer,
     kubernetes::{
-        follow::{About, BUILT_IN, Follower, News, Reader},
+        follow::{About, BUILT_IN, Follower, News, Reader, size},
         gang,
         owner::JOB_UID,
         server::Server,
@@ -32,10 +32,12 @@ pub(in crate::kubernetes::jobs) async fn follow(
     server: Server,
     pod_groups: bool,
     tell: Tell,
+    most: usize,
 ) {
     let of = |kind: Kind| Telling {
         kind,
         tell: tell.clone(),
+        most,
     };
     let [policies, budgets] = Kind::BUILT_IN.map(|kind| {
         let mut follower = of(kind).follower(&client, None);
@@ -108,6 +110,7 @@ fn unreadable(why: String) -> Told {
 struct Telling {
     kind: Kind,
     tell: Tell,
+    most: usize,
 }
 
 impl Telling {
@@ -122,7 +125,8 @@ impl Telling {
             plural: plural(self.kind).to_owned(),
             api_version: api_version.clone(),
         };
-        Follower::new(Api::all_with(client.clone(), &resource), self)
+        let most = self.most;
+        Follower::new(Api::all_with(client.clone(), &resource), self, most)
     }
 
     async fn say(&self, told: Told) -> Result<(), NoAnswer> {
@@ -136,31 +140,14 @@ impl Reader for Telling {
     type Key = Key;
     type Kept = Box<Owned>;
 
-    /// As many as MusterJob objects.
-    const MOST: usize = 20_000;
-    /// Each has less than 2 KiB.
-    const PAGE: u32 = 250;
+    /// 20,000 at some 3 KiB.
+    const ROOM: usize = 64 << 20;
     const SELECTOR: Option<&'static str> = Some(JOB_UID);
     /// Jobs wait for them.
     const RETRY_MAX: Duration = Duration::from_secs(10);
 
     fn about(&self) -> About {
-        let (group, objects, install) = match self.kind {
-            Kind::NetworkPolicy => ("networking.k8s.io", "NetworkPolicies of jobs", BUILT_IN),
-            Kind::DisruptionBudget => ("policy", "PodDisruptionBudgets of jobs", BUILT_IN),
-            Kind::PodGroup(scheduler) => (
-                gang::group(scheduler).name,
-                "PodGroups of jobs",
-                "is this scheduler installed, with its PodGroups?",
-            ),
-        };
-        About {
-            plural: plural(self.kind),
-            group,
-            objects,
-            meanwhile: "jobs that ask for one wait, and all others go on",
-            install,
-        }
+        about(self.kind)
     }
 
     fn keep(object: DynamicObject) -> Option<(Key, Box<Owned>)> {
@@ -168,7 +155,35 @@ impl Reader for Telling {
         Some((owned.key.clone(), Box::new(owned)))
     }
 
+    fn namespace<'a>(key: &'a Key, _: &'a Box<Owned>) -> &'a str {
+        &key.0.namespace
+    }
+
+    fn bytes(owned: &Box<Owned>) -> usize {
+        1_024 + size(&owned.spec)
+    }
+
     async fn tell(&mut self, news: News<Key, Box<Owned>>) -> Result<(), NoAnswer> {
         self.say(Told::News(news)).await
+    }
+}
+
+/// The dependents of a kind, for people.
+pub(super) fn about(kind: Kind) -> About {
+    let (group, objects, install) = match kind {
+        Kind::NetworkPolicy => ("networking.k8s.io", "NetworkPolicies of jobs", BUILT_IN),
+        Kind::DisruptionBudget => ("policy", "PodDisruptionBudgets of jobs", BUILT_IN),
+        Kind::PodGroup(scheduler) => (
+            gang::group(scheduler).name,
+            "PodGroups of jobs",
+            "is this scheduler installed, with its PodGroups?",
+        ),
+    };
+    About {
+        plural: plural(kind),
+        group,
+        objects,
+        meanwhile: "jobs that ask for one wait, and all others go on",
+        install,
     }
 }

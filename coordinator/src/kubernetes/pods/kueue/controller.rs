@@ -23,7 +23,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    Told,
+    ABOUT, Told,
     object::{self, GROUP, PLURAL, Seen},
 };
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
     kubernetes::{
         attempts::Attempts,
         desk::{Counts, Desk, Placement, Places, Standing},
-        follow::News,
+        follow::{Crowded, News},
         owner::JobKey,
         pace::Pace,
         pods::{
@@ -66,6 +66,8 @@ pub(super) struct Controller {
     version: &'static str,
     /// `None`: they were not read yet.
     known: Option<BTreeMap<JobKey, Box<Seen>>>,
+    /// Namespaces of which not all of them are known.
+    crowded: Crowded,
     /// Why nothing is known of them.
     unreadable: Option<String>,
     /// The uids of Workloads that are gone. An answer that comes late must not bring one back.
@@ -113,6 +115,7 @@ impl Controller {
             revision: 0,
             version: "",
             known: None,
+            crowded: Crowded::new(),
             unreadable: None,
             gone: BTreeSet::new(),
             works: BTreeMap::new(),
@@ -166,8 +169,13 @@ impl Controller {
                 (self.known, self.unreadable) = (None, Some(why));
                 self.look_at_all();
             }
-            Told::News(News::Listed(all)) => {
+            Told::News(News::Listed(all, crowded)) => {
+                self.crowded = crowded;
                 (self.known, self.unreadable) = (Some(all), None);
+                self.look_at_all();
+            }
+            Told::News(News::Crowded(crowded)) => {
+                self.crowded = crowded;
                 self.look_at_all();
             }
             Told::News(News::Applied(job, seen)) => {
@@ -268,10 +276,18 @@ impl Controller {
         };
         let key = JobKey::new(&job.name, uid);
         let seen = known.get(&key);
+        if seen.is_none() && place.queue.is_some() && self.crowded.contains(&key.namespace) {
+            // It may have one, so none is made.
+            let admission = match job.suspended {
+                true => {
+                    Admission::Waits(Said::new("NamespaceCrowded", ABOUT.crowded(&key.namespace)))
+                }
+                false => Admission::Unknown,
+            };
+            return self.tell(uid, true, admission, Placement::default());
+        }
         let counts = self.counts.borrow();
-        let pods = counts
-            .as_ref()
-            .map(|counts| counts.get(&key).copied().unwrap_or(0));
+        let pods = counts.as_ref().and_then(|counts| counts.of(&key));
         drop(counts);
         let queued = Queued {
             job,

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::kubernetes::{
     desk::Placement,
+    follow::size,
     owner::{JOB_NAME, JOB_UID, JobKey, Owner},
     stamp::time,
 };
@@ -45,6 +46,8 @@ pub(super) struct Seen {
     pub(super) generation: i64,
     pub(super) conditions: Vec<Value>,
     pub(super) placement: Placement,
+    /// Of conditions and placement, which are the largest parts.
+    pub(super) bytes: usize,
 }
 
 impl Seen {
@@ -53,15 +56,23 @@ impl Seen {
         let metadata = serde_json::from_value(object["metadata"].clone()).ok()?;
         let owner = Owner::of(&metadata)?;
         let conditions = object["status"]["conditions"].as_array();
+        let (own, placement) = (
+            workload(&object, metadata.deletion_timestamp.is_some()),
+            placement(&object["status"]),
+        );
+        let parts = conditions.into_iter().flatten().chain(&placement.updates);
+        let flavors = placement.flavors.iter().map(String::len);
+        let bytes = 1_024 + parts.map(size).chain(flavors).sum::<usize>();
         Some(Self {
-            workload: workload(&object, metadata.deletion_timestamp.is_some()),
+            workload: own,
             key: owner.key(),
             name: metadata.name?,
             own_uid: metadata.uid?,
             version: metadata.resource_version.unwrap_or_default(),
             generation: metadata.generation.unwrap_or_default(),
             conditions: conditions.cloned().unwrap_or_default(),
-            placement: placement(&object["status"]),
+            placement,
+            bytes,
         })
     }
 

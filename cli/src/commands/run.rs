@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{context::Context, fail::Failure, jobfile::absolute};
 
+mod behind;
 mod name;
 pub(crate) mod prefix;
 mod python;
@@ -287,6 +288,9 @@ async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure
 }
 
 pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
+    if let Some(note) = behind::note(&args.script) {
+        cx.say(note);
+    }
     let here = submit::here()?;
     at_home(cx, &mut args, &here).await?;
     let document = document(&args, &here, cx.globals.namespace.clone(), |name| {

@@ -93,7 +93,11 @@ pub(crate) fn run(cli: Cli, notes: &[String]) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(&cx, Failure::request(format!("start: {error}"))),
     };
+    let ends_its_cluster = matches!(&cli.command, Command::Run(run) if run.ends_its_cluster());
     let outcome = runtime.block_on(async {
+        if ends_its_cluster {
+            return Box::pin(dispatch(&cx, cli.command)).await;
+        }
         tokio::select! {
             outcome = Box::pin(dispatch(&cx, cli.command)) => outcome,
             _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted("interrupted; what was submitted goes on".into())),

@@ -17,7 +17,7 @@ use super::{
     logs,
     submit::{self, DryRun, Ending},
 };
-use crate::{context::Context, fail::Failure, jobfile::absolute};
+use crate::{context::Context, fail::Failure, jobfile::absolute, local};
 
 mod behind;
 mod name;
@@ -38,6 +38,9 @@ EXAMPLES:
 
   # Three nodes with 8 GPUs each and one process per GPU; print the ranks' output until the end
   muster run --nnodes 3 --gpus-per-node 8 --follow train.py --lr 0.1
+
+  # On this machine alone: a cluster is started for it, and ended with it
+  muster run --local --nproc-per-node 2 train.py
 
   # A module, with a variable and another interpreter
   muster run --nnodes 2 --env OMP_NUM_THREADS=4 --python .venv/bin/python -m my.train
@@ -173,6 +176,11 @@ pub(crate) struct Run {
     #[arg(long, value_enum, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "client")]
     dry_run: Option<DryRun>,
 
+    /// Start a cluster on this machine for this run, print what the ranks write, and end the cluster
+    /// with the job
+    #[arg(long = "local", conflicts_with_all = ["detach", "dry_run"])]
+    on_own_cluster: bool,
+
     #[command(flatten)]
     end: Ending,
 
@@ -287,7 +295,30 @@ async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure
     Ok(())
 }
 
+impl Run {
+    /// Whether the command ends what it has started when it is interrupted.
+    pub(crate) fn ends_its_cluster(&self) -> bool {
+        self.on_own_cluster
+    }
+}
+
 pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
+    if !args.on_own_cluster {
+        return run_there(cx, args).await;
+    }
+    args.follow = true;
+    let nodes = match u32::try_from(args.nnodes.max) {
+        Ok(nodes @ 1..=64) => nodes,
+        _ => {
+            return Err(Failure::usage(
+                "--local: --nnodes is 1 to 64 on one machine",
+            ));
+        }
+    };
+    local::around(cx, nodes, async |cx| run_there(cx, args).await).await
+}
+
+async fn run_there(cx: &Context, mut args: Run) -> Result<(), Failure> {
     if let Some(note) = behind::note(&args.script) {
         cx.say(note);
     }

@@ -7,7 +7,7 @@ use muster_core::{
     period,
     spec::{
         API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, RuleDocument,
-        SpecDocument, ValueFrom, entry::Entry,
+        SpecDocument, entry::Entry,
     },
 };
 use muster_proto::v1::JobRef;
@@ -24,6 +24,7 @@ mod name;
 pub(crate) mod prefix;
 mod python;
 pub(crate) mod torchrun;
+mod variables;
 
 /// Run a training script over many nodes, as torchrun would.
 ///
@@ -68,6 +69,11 @@ pub(crate) struct Run {
     /// Variable for the workers; KEY alone takes its value from here (repeatable)
     #[arg(short, long, value_name = "KEY[=VALUE]")]
     env: Vec<String>,
+
+    /// All variables of this shell, such as `module load` sets, but those of the shell, the login and the
+    /// terminal. The coordinator stores them: leave secrets to --env-from-file
+    #[arg(long)]
+    env_all: bool,
 
     /// Variable whose value is in a file of each node, for secrets (repeatable)
     #[arg(long, value_name = "KEY=PATH")]
@@ -324,9 +330,17 @@ async fn run_there(cx: &Context, mut args: Run) -> Result<(), Failure> {
     }
     let here = submit::here()?;
     at_home(cx, &mut args, &here).await?;
-    let document = document(&args, &here, cx.globals.namespace.clone(), |name| {
+    let mut document = document(&args, &here, cx.globals.namespace.clone(), |name| {
         env::var(name).ok()
     })?;
+    if args.env_all {
+        let texts = env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let sent = variables::all(texts, &document.spec.env);
+        document.spec.env.extend(sent);
+        checked(&document)?;
+    }
     let named = JobRef {
         namespace: document
             .metadata
@@ -404,13 +418,21 @@ fn document(
     let mut env: Vec<EnvVar> = args
         .env
         .iter()
-        .map(|text| read_env(text, &variable))
-        .chain(args.env_from_file.iter().map(|text| read_env_file(text)))
+        .map(|text| variables::read(text, &variable))
+        .chain(
+            args.env_from_file
+                .iter()
+                .map(|text| variables::read_file(text)),
+        )
         .collect::<Result<_, _>>()?;
     if args.no_python
         && let Some(python) = &args.python
     {
-        env.push(path_to(&absolute(python, here.as_ref()), &env, &variable)?);
+        env.push(variables::path_to(
+            &absolute(python, here.as_ref()),
+            &env,
+            &variable,
+        )?);
     }
     let proc_per_node = match (args.nproc_per_node, args.gpus_per_node) {
         (Some(Procs::Count(count)), _) => Some(count),
@@ -465,8 +487,13 @@ fn document(
             ..SpecDocument::default()
         },
     };
+    checked(&document)?;
+    Ok(document)
+}
+
+fn checked(document: &JobDocument) -> Result<(), Failure> {
     match document.check() {
-        Ok(_) => Ok(document),
+        Ok(_) => Ok(()),
         Err(errors) => Err(Failure::BadJob(
             errors
                 .iter()
@@ -506,63 +533,6 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         path => path,
     };
     format!("{flag}: {}", error.message)
-}
-
-/// A program that is not Python is started by a torchrun that the `python3` of the job's PATH runs.
-fn path_to(
-    python: &str,
-    env: &[EnvVar],
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<EnvVar, Failure> {
-    if env.iter().any(|var| var.name == "PATH") {
-        return Err(Failure::usage(
-            "--python with --no-python sets PATH, and --env sets it too: give one of them",
-        ));
-    }
-    let folder = python.strip_suffix("/python3").ok_or_else(|| {
-        Failure::usage("--python with --no-python: give the path of a python3, or put its folder in front with --env PATH=...")
-    })?;
-    let rest = variable("PATH")
-        .map(|path| format!(":{path}"))
-        .unwrap_or_default();
-    Ok(EnvVar {
-        value_from: None,
-        name: "PATH".into(),
-        value: format!("{folder}{rest}"),
-    })
-}
-
-fn read_env_file(text: &str) -> Result<EnvVar, Failure> {
-    let (name, file) = text.split_once('=').ok_or_else(|| {
-        Failure::usage(format!(
-            "--env-from-file: write {text}=PATH, the path of a file on each node"
-        ))
-    })?;
-    Ok(EnvVar {
-        name: name.into(),
-        value: String::new(),
-        value_from: Some(ValueFrom { file: file.into() }),
-    })
-}
-
-fn read_env(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<EnvVar, Failure> {
-    match text.split_once('=') {
-        Some((name, value)) => Ok(EnvVar {
-            value_from: None,
-            name: name.into(),
-            value: value.into(),
-        }),
-        None => match variable(text) {
-            Some(value) => Ok(EnvVar {
-                value_from: None,
-                name: text.into(),
-                value,
-            }),
-            None => Err(Failure::usage(format!(
-                "--env: {text} is not set here; write {text}=VALUE"
-            ))),
-        },
-    }
 }
 
 /// A name for a job without one.

@@ -1,6 +1,6 @@
 //! `muster run`: a job from a command line, with torchrun's flags.
 
-use std::env;
+use std::{env, path::Path};
 
 use clap::Args;
 use muster_core::{
@@ -120,8 +120,8 @@ pub(crate) struct Run {
     #[arg(long, alias = "scale_up_cooldown", value_name = "PERIOD")]
     scale_up_cooldown: Option<String>,
 
-    /// Interpreter on every node [default: that of the active environment (VIRTUAL_ENV, CONDA_PREFIX,
-    /// pyenv) if the cluster is on this machine, else python3]. With --no-python, the path of the python3 that
+    /// Interpreter on every node [default: that of the active environment (VIRTUAL_ENV, CONDA_PREFIX),
+    /// of the script's project (.venv), or of pyenv, if the cluster is on this machine, else python3]. With --no-python, the path of the python3 that
     /// runs torchrun
     #[arg(long, value_name = "PATH")]
     python: Option<String>,
@@ -260,10 +260,20 @@ async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure
         .any(|var| var.split('=').next() == Some("PATH"));
     if args.python.is_none() && !(args.no_python && sets_path) {
         use python::Active;
-        let found = python::active(|name| env::var(name).ok(), python::is_program);
+        let dir = absolute(args.workdir.as_deref().unwrap_or("."), here.as_ref());
+        let script = args.script.first().filter(|_| !args.module);
+        let script = script.map(|script| absolute(script, dir.as_ref()));
+        let folder = script
+            .as_deref()
+            .and_then(|script| Path::new(script).parent());
+        let folder = folder.unwrap_or(Path::new(&dir));
+        let found = python::active(folder, |name| env::var(name).ok(), python::is_program);
         let (taken, why) = match found {
             None => (None, String::new()),
             Some(Active::Environment { python, by }) => (Some(python), format!("{by} is set")),
+            Some(Active::Project(python)) => {
+                (Some(python), "the script lies in its project".to_owned())
+            }
             // The programs of other machines are not asked.
             Some(Active::Shim(_)) if !local => (None, String::new()),
             Some(Active::Shim(shim)) => {

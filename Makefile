@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world drill planted strangers frameworks adoption upgrade lanes e2e bench build release sbom lint env completions clean-env
+.PHONY: help demo test world drill planted strangers frameworks adoption upgrade lanes e2e bench build release dist sbom lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ build: ## all programs, side by side in target/muster/bin
 release: ## what is shipped, and nothing else, in target/muster/release; TARGET=aarch64-unknown-linux-gnu for arm64
 	@exec tools/release target/muster/release $(if $(TARGET),--target $(TARGET))
 
+dist: ## what users install, in target/muster/dist: a wheel (pip install), a tarball, checksums; linked with an old glibc by zig (from the index, 400 MB)
+	@exec tools/dist target/muster/dist $(if $(TARGET),--target $(TARGET))
+
 sbom: ## what the shipped programs are made of, as CycloneDX, in target/muster/sbom (needs cargo-cyclonedx)
 	@exec tools/sbom
 
@@ -64,11 +67,12 @@ lint: ## formatting, clippy, licences and sources of the dependencies
 env: ## make (or find) the Python environment of the demo and the tests; prints its interpreter
 	@exec tools/python-env
 
-completions: build ## shell completions for bash and zsh, in target/muster/completions
+completions: build ## shell completions for bash, zsh and fish, in target/muster/completions
 	@mkdir -p target/muster/completions
 	@target/muster/bin/muster completion bash > target/muster/completions/muster.bash
 	@target/muster/bin/muster completion zsh > target/muster/completions/_muster
-	@echo "written: target/muster/completions/muster.bash and _muster"
+	@target/muster/bin/muster completion fish > target/muster/completions/muster.fish
+	@echo "written: target/muster/completions/muster.bash, _muster and muster.fish"
 
 clean-env: ## remove the Python environments made by this repository
 	@exec tools/python-env --clean

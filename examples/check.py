@@ -154,11 +154,39 @@ def sigterm(folder):
     return f"stopped after step {saved}, went on at {second.steps()[0][0]}"
 
 
+def fsdp2(folder):
+    """Killed with two ranks, the sharded job goes on with one from the last whole checkpoint, and its loss goes on falling."""
+    arguments = ["fsdp2/train.py", "--checkpoint-dir", folder, "--save-every", 5, "--steps"]
+
+    first = Torchrun(2, *arguments, 100_000, "--step-delay-ms", 20)
+    try:
+        first.wait_for_line(r"^step=12 ")
+    finally:
+        first.kill()
+
+    second = Torchrun(1, *arguments, 60)
+    try:
+        code = second.wait()
+    finally:
+        second.kill()
+    check(code == 0, f"exit code {code}", second)
+    resumed = int(second.wait_for_line(r"^resumed at step=(\d+) ")[1])
+    last = first.steps()[-1][0]
+    check(10 <= resumed <= last and resumed % 5 == 0, f"resumed at step {resumed}, killed at {last}", second)
+    check(second.steps() == [(step, 1) for step in range(resumed + 1, 61)], "steps are missing or doubled", second)
+    losses = [float(run.wait_for_line(rf"^step={step} loss=([\d.]+)")[1]) for run, step in ((first, 1), (second, resumed + 1), (second, 60))]
+    check(losses[0] > losses[1] > losses[2], f"losses at the start, after the resume and at the end: {losses}", second)
+    return f"killed at step {last}, resumed at {resumed} with another world size, loss {losses[0]} to {losses[2]}"
+
+
+EXAMPLE = {"digits": digits, "sigterm": sigterm, "fsdp2": fsdp2}
+
+
 def main():
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="muster-examples-") as folder, concurrent.futures.ThreadPoolExecutor() as pool:
         # They run side by side, because most of a start is waiting for files and sockets.
-        running = {name: pool.submit(run, pathlib.Path(folder, name)) for name, run in (("digits", digits), ("sigterm", sigterm))}
+        running = {name: pool.submit(run, pathlib.Path(folder, name)) for name, run in EXAMPLE.items()}
         failed = False
         for name, future in running.items():
             try:

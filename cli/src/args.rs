@@ -134,4 +134,7 @@ pub(crate) enum Command {
     /// Not for people: executes the given program, which ends with its starter
     #[command(name = kubectl::BOUND, hide = true)]
     Bound(kubectl::Bound),
+    /// For packages: writes the pages of the manual into a directory
+    #[command(hide = true)]
+    Man(commands::completion::Man),
 }

@@ -17,6 +17,7 @@ pub(crate) mod logs;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod scale;
+pub(crate) mod several;
 pub(crate) mod signal;
 pub(crate) mod submit;
 pub(crate) mod suspend;

@@ -12,21 +12,73 @@ use crate::{
         run::{
             self,
             prefix::{self, Rewritten},
+            torchrun,
         },
         scale, signal, submit, suspend, topology, validate, version, wait,
     },
     context::Context,
     fail::Failure,
-    kubectl, local, tips,
+    kubectl, local, tips, verbs,
 };
 
-/// The command line without a launcher in front of the script of `muster run`. `None`: it is used as it is.
-pub(crate) fn rewritten(words: &[OsString], cli: &Cli) -> Option<Rewritten> {
-    let Command::Run(run) = &cli.command else {
-        return None;
+/// The command line as `muster run` reads it: without a launcher in front of the script, and without flags
+/// of torchrun that have no meaning here. Also what to tell of that.
+pub(crate) fn in_our_words(given: Vec<OsString>) -> (Vec<OsString>, Vec<String>) {
+    let words = given.iter().map(|word| word.to_str().map(str::to_owned));
+    let Some(words) = words.collect::<Option<Vec<String>>>() else {
+        return (given, Vec::new());
     };
-    let words = words.iter().map(|word| word.to_str().map(str::to_owned));
-    prefix::rewrite(&words.collect::<Option<Vec<String>>>()?, run)
+    let (mut words, mut left_out) = without_needless(words);
+    let mut notes = Vec::new();
+    let run = match read(&words).map(|cli| cli.command) {
+        Ok(Command::Run(run)) => run,
+        // What is wrong about it is told later.
+        _ => return (given, Vec::new()),
+    };
+    if let Some(Rewritten {
+        words: new,
+        notes: told,
+    }) = prefix::rewrite(&words, &run)
+    {
+        notes = told;
+        let (new, more) = without_needless(new);
+        words = new;
+        left_out.extend(more);
+    }
+    if !left_out.is_empty() {
+        notes.push(torchrun::told(&left_out));
+    }
+    (words.into_iter().map(OsString::from).collect(), notes)
+}
+
+/// Takes flags of torchrun that have no meaning here out of a command line of `muster run`.
+pub(crate) fn without_needless(
+    mut words: Vec<String>,
+) -> (Vec<String>, Vec<(String, &'static str)>) {
+    let mut left_out = Vec::new();
+    while let Err(error) = read(&words)
+        && error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
+        && let Some(why) = torchrun::needless(flag)
+        && named(&words) == "run"
+        && let Some((rest, taken)) = torchrun::without(&words, flag)
+    {
+        words = rest;
+        left_out.push((taken, why));
+    }
+    (words, left_out)
+}
+
+/// The name of the command that the words name.
+fn named(words: &[String]) -> String {
+    let mut root = crate::command();
+    root.build();
+    let words = words.get(1..).unwrap_or_default();
+    tips::named(&root, words).get_name().to_owned()
+}
+
+fn read(words: &[String]) -> Result<Cli, clap::Error> {
+    crate::read(&words.iter().map(OsString::from).collect::<Vec<_>>())
 }
 
 /// `notes`: what was changed about the command line.
@@ -41,7 +93,11 @@ pub(crate) fn run(cli: Cli, notes: &[String]) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(&cx, Failure::request(format!("start: {error}"))),
     };
+    let ends_its_cluster = matches!(&cli.command, Command::Run(run) if run.ends_its_cluster());
     let outcome = runtime.block_on(async {
+        if ends_its_cluster {
+            return Box::pin(dispatch(&cx, cli.command)).await;
+        }
         tokio::select! {
             outcome = Box::pin(dispatch(&cx, cli.command)) => outcome,
             _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted("interrupted; what was submitted goes on".into())),
@@ -84,6 +140,7 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Replay(args) => replay::replay(cx, args),
         Command::Local(args) => local::run(cx, args).await,
         Command::Completion(args) => completion::completion(cx, args),
+        Command::Man(args) => completion::man(args),
         Command::Version(args) => version::version(cx, args).await,
         Command::Detach(args) => local::detach(&args),
         Command::Bound(args) => kubectl::bound(&args),
@@ -105,6 +162,14 @@ fn report(cx: &Context, failure: Failure) -> ExitCode {
 ///
 /// `words`: the command line that was refused.
 pub(crate) fn refuse(mut error: clap::Error, words: &[OsString]) -> ExitCode {
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(verb)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(tip) = verbs::instead(verb)
+    {
+        error.remove(ContextKind::SuggestedSubcommand);
+        let tip = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tip);
+    }
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
     {

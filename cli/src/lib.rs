@@ -21,9 +21,11 @@ mod help;
 pub mod jobfile;
 mod kubectl;
 mod local;
+mod names;
 mod output;
 mod shown;
 mod tips;
+mod verbs;
 
 pub use fail::Failure;
 
@@ -37,18 +39,8 @@ pub fn command() -> clap::Command {
 
 /// Runs one command, reports its failure on stderr, and returns the documented exit code.
 pub fn main() -> ExitCode {
-    let words: Vec<OsString> = env::args_os().collect();
-    let rewritten = match read(&words) {
-        Ok(cli) => entry::rewritten(&words, &cli),
-        Err(error) => return entry::refuse(error, &words),
-    };
-    let (words, notes) = match rewritten {
-        Some(rewritten) => (
-            rewritten.words.into_iter().map(OsString::from).collect(),
-            rewritten.notes,
-        ),
-        None => (words, Vec::new()),
-    };
+    let given: Vec<OsString> = env::args_os().collect();
+    let (words, notes) = entry::in_our_words(given);
     match read(&words) {
         Ok(cli) => entry::run(cli, &notes),
         Err(error) => entry::refuse(error, &words),

@@ -22,12 +22,14 @@ mod daemon;
 mod down;
 mod hardware;
 mod nodes;
+mod one_run;
 mod process;
 mod secure;
 mod start;
 mod status;
 
 pub(crate) use daemon::{DETACH, Detach, detach};
+pub(crate) use one_run::around;
 
 /// Run a whole cluster on this machine.
 ///

@@ -1,10 +1,7 @@
-//! The tip beside an unknown flag: what Muster does instead of a flag of torchrun, or the flag that
-//! was probably meant. It guesses only where the spelling is near, and shows our own spelling.
+//! The tip beside an unknown flag: the flag that was probably meant. It guesses only where the spelling is near, and shows our own spelling.
 
 use clap::Command;
 use muster_foreign::spelling::nearest;
-
-use crate::commands::run::torchrun;
 
 /// Flags of other launchers and of schedulers, and the flag of ours that means the same.
 const HABITS: [(&str, &str); 10] = [
@@ -24,11 +21,6 @@ const HABITS: [(&str, &str); 10] = [
 /// program's own name.
 pub(crate) fn tip(root: &Command, words: &[String], flag: &str) -> Option<String> {
     let command = named(root, words);
-    if command.get_name() == "run"
-        && let Some(answer) = torchrun::instead(flag)
-    {
-        return Some(answer.to_owned());
-    }
     let written = flag
         .strip_prefix("--")?
         .split('=')
@@ -103,16 +95,5 @@ mod tests {
         ] {
             assert_eq!(told(line), None, "{line}");
         }
-    }
-
-    #[test]
-    fn torchrun_is_answered_where_it_would_be() {
-        assert!(told("run --tee 3").unwrap().contains("muster logs"));
-        assert!(told("run -t 3").unwrap().contains("muster logs"));
-        assert!(
-            told("run --rdzv_backend=c10d")
-                .unwrap()
-                .contains("rendezvous itself")
-        );
     }
 }

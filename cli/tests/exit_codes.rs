@@ -75,16 +75,12 @@ fn a_wrong_command_line_is_2() {
             &["run", "--nproc-per-node", "cpu", "t.py"],
             "one process per CPU depends on the node; give the number",
         ),
+        (&["squeue"], "tip: jobs are listed by `muster get jobs`"),
+        (&["cordon", "n[3-1]"], "3-1 ends before it begins"),
         (
-            &["run", "--rdzv-endpoint=a:1", "t.py"],
-            "Muster does the rendezvous itself",
+            &["delete", "job/a", "node/b"],
+            "jobs and nodes need a command each",
         ),
-        (
-            &["run", "--master_port", "1", "t.py"],
-            "Muster does the rendezvous itself",
-        ),
-        (&["run", "--tee", "3", "t.py"], "see `muster logs --help`"),
-        (&["run", "-r", "3", "t.py"], "see `muster logs --help`"),
         (
             &["run", "--active_deadlin", "4h", "t.py"],
             "did you mean --active-deadline?",
@@ -112,7 +108,7 @@ fn a_wrong_command_line_is_2() {
         (&["delete", "event", "1"], "error: events cannot be deleted"),
         (&["local", "up", "--nodes", "0"], "0 is not in 1..=64"),
         (&["--server", "http://a b", "get", "jobs"], "is not a URL"),
-        (&["completion", "fish"], "invalid value 'fish'"),
+        (&["completion", "powershell"], "invalid value 'powershell'"),
     ] {
         let (code, out, error) = run(args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {error}");
@@ -314,4 +310,39 @@ fn local_commands_without_a_cluster() {
     let (code, _, error) = run(&["local", "up", "--dir", d]);
     assert_eq!(code, 1);
     assert!(error.contains("choose another --dir"), "{error}");
+}
+
+#[test]
+fn torchruns_line_is_taken_as_it_is() {
+    let line = "run --dry-run -o yaml torchrun --standalone --nproc_per_node 2 --rdzv-backend=c10d --tee 3 -r3 --virtual-local-rank \
+                --log-dir /tmp/x t.py --lr 1 --nnodes 3";
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (code, out, said) = run(&words);
+    assert_eq!(code, 0, "{said}");
+    let plain: Vec<&str> = "run --dry-run -o yaml --nproc-per-node 2 t.py --lr 1 --nnodes 3"
+        .split_whitespace()
+        .collect();
+    // The end of a name is random.
+    let job = |text: &str| {
+        let lines = text.lines().filter(|line| !line.contains("name: t-"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(job(&out), job(&run(&plain).1), "{out}");
+    let notes: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("left out"))
+        .collect();
+    assert_eq!(
+        notes,
+        [
+            "Muster starts the ranks itself, so torchrun is left out",
+            "left out: --standalone, --rdzv-backend=c10d, --tee 3, -r3, --virtual-local-rank, --log-dir /tmp/x: Muster does the rendezvous \
+             itself; Muster keeps the output of every rank (`muster logs`); ranks see all GPUs of their group, and take theirs by LOCAL_RANK",
+        ],
+        "{said}"
+    );
+    assert!(
+        said.contains("behind t.py, and so for the script: --nnodes. "),
+        "{said}"
+    );
 }

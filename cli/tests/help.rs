@@ -103,8 +103,12 @@ fn every_example_is_understood() {
                     .unwrap_or_default()
                     .trim_end_matches(')')
                     .split_whitespace();
-                // Quoted words are split here. Everything from the quote on is a value.
-                let words: Vec<&str> = words.take_while(|word| !word.starts_with('\'')).collect();
+                // Several quoted words are split here. Everything from their quote on is a value.
+                let is_whole = |word: &str| word.len() > 1 && word.ends_with('\'');
+                let words: Vec<&str> = words
+                    .take_while(|word| !word.starts_with('\'') || is_whole(word))
+                    .map(|word| word.trim_matches('\''))
+                    .collect();
                 let words = if matches!(words.last(), Some(&"--reason" | &"--step-pattern")) {
                     [&words[..], &["x"]].concat()
                 } else {

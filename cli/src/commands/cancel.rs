@@ -7,7 +7,7 @@ use muster_core::period;
 use muster_proto::v1::CancelRequest;
 use tokio::time::Instant;
 
-use super::{follow, get};
+use super::{follow, get, several};
 use crate::{args::Format, connect::job_ref, context::Context, fail::Failure};
 
 /// Stop a job for good.
@@ -22,12 +22,13 @@ EXAMPLES:
   # Stop a job
   muster cancel digits
 
-  # Stop it and wait until no worker is left
-  muster cancel digits --wait"
+  # Stop two, and wait until no worker of them is left
+  muster cancel digits letters --wait"
 )]
 pub(crate) struct Cancel {
-    /// Name of the job
-    job: String,
+    /// Names of the jobs
+    #[arg(required = true, value_name = "JOB")]
+    jobs: Vec<String>,
 
     /// Return when no worker is left
     #[arg(long)]
@@ -40,31 +41,48 @@ pub(crate) struct Cancel {
 
 pub(crate) async fn cancel(cx: &Context, args: Cancel) -> Result<(), Failure> {
     let client = cx.connect().await?;
-    let named = job_ref(cx.namespace(), &args.job);
-    let name = named.name.clone();
-    let request = client.ask(CancelRequest {
-        r#ref: Some(named.clone()),
-    });
-    let answer = client
-        .jobs()
-        .cancel(request)
-        .await
-        .map_err(|status| client.failure(status))?
-        .into_inner();
-    match cx.format() {
-        Format::Table | Format::Wide => cx.print(&format!("job/{name} cancelled\n"))?,
-        format => get::print_one(cx, format, answer.job.unwrap_or_default())?,
+    let mut cancelled = Vec::new();
+    let asked = several::each(cx, &args.jobs, async |job| {
+        let request = client.ask(CancelRequest {
+            r#ref: Some(job_ref(cx.namespace(), job)),
+        });
+        let answer = client.jobs().cancel(request).await;
+        let answer = answer.map_err(|status| client.failure(status))?;
+        if let Format::Table | Format::Wide = cx.format() {
+            let name = job_ref(cx.namespace(), job).name;
+            cx.print(&format!("job/{name} cancelled\n"))?;
+        }
+        cancelled.push(answer.into_inner().job.unwrap_or_default());
+        Ok(())
+    })
+    .await;
+    match (cx.format(), args.jobs.len()) {
+        (Format::Table | Format::Wide, _) => {}
+        (format, 1) => {
+            if let Some(job) = cancelled.pop() {
+                get::print_one(cx, format, job)?;
+            }
+        }
+        _ => get::print_list(cx, cancelled, false, "")?,
     }
+    asked?;
     if !args.wait {
         return Ok(());
     }
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
-    // Any end is accepted: the job may have ended before the request.
-    match follow::until(cx, &client, &named, deadline, follow::is_over).await? {
-        Some(_) => Ok(()),
-        None => Err(Failure::Timeout(format!(
-            "job/{name} is still stopping after {:?}",
-            args.timeout.unwrap_or_default()
-        ))),
+    for job in &args.jobs {
+        let named = job_ref(cx.namespace(), job);
+        // Any end is accepted: the job may have ended before the request.
+        if follow::until(cx, &client, &named, deadline, follow::is_over)
+            .await?
+            .is_none()
+        {
+            return Err(Failure::Timeout(format!(
+                "job/{} is still stopping after {:?}",
+                named.name,
+                args.timeout.unwrap_or_default()
+            )));
+        }
     }
+    Ok(())
 }

@@ -1,4 +1,6 @@
-//! `muster completion`
+//! `muster completion` and the pages of the manual
+
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
@@ -16,7 +18,10 @@ EXAMPLES:
   muster completion bash > ~/.local/share/bash-completion/completions/muster
 
   # zsh: into a directory of $fpath
-  muster completion zsh > \"${fpath[1]}/_muster\"")]
+  muster completion zsh > \"${fpath[1]}/_muster\"
+
+  # fish
+  muster completion fish > ~/.config/fish/completions/muster.fish")]
 pub(crate) struct Completion {
     #[arg(value_enum)]
     shell: Known,
@@ -26,14 +31,29 @@ pub(crate) struct Completion {
 enum Known {
     Bash,
     Zsh,
+    Fish,
 }
 
 pub(crate) fn completion(cx: &Context, args: Completion) -> Result<(), Failure> {
     let shell = match args.shell {
         Known::Bash => Shell::Bash,
         Known::Zsh => Shell::Zsh,
+        Known::Fish => Shell::Fish,
     };
     let mut text = Vec::new();
     generate(shell, &mut crate::command(), "muster", &mut text);
     cx.print(&String::from_utf8_lossy(&text))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// Directory for the pages, one for each command
+    dir: PathBuf,
+}
+
+/// Writes the pages of the manual, for packages.
+pub(crate) fn man(args: Man) -> Result<(), Failure> {
+    let dir = args.dir;
+    clap_mangen::generate_to(crate::command(), &dir)
+        .map_err(|error| Failure::request(format!("{}: {error}", dir.display())))
 }

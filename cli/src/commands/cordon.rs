@@ -5,7 +5,8 @@ use std::env;
 use clap::Args;
 use muster_proto::v1::{CordonRequest, UncordonRequest};
 
-use crate::{context::Context, fail::Failure};
+use super::several;
+use crate::{context::Context, fail::Failure, names};
 
 /// Give a node no new work.
 ///
@@ -15,10 +16,14 @@ use crate::{context::Context, fail::Failure};
 #[command(after_help = "\
 EXAMPLES:
   # Before a repair
-  muster cordon node-2 --reason 'fan fails, ticket 4711'")]
+  muster cordon node-2 --reason 'fan fails, ticket 4711'
+
+  # A whole rack
+  muster cordon 'r7n[01-16]' --reason 'power, ticket 4712'")]
 pub(crate) struct Cordon {
-    /// Name of the node
-    node: String,
+    /// Names of the nodes; n[01-10] stands for n01 to n10
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
 
     /// The reason; shown to everybody who asks about the node
     #[arg(long, default_value = "by hand", value_name = "TEXT")]
@@ -35,42 +40,46 @@ EXAMPLES:
   # After the repair
   muster uncordon node-2")]
 pub(crate) struct Uncordon {
-    /// Name of the node
-    node: String,
+    /// Names of the nodes; n[01-10] stands for n01 to n10
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
 }
 
-fn node_name(name: &str) -> String {
-    name.strip_prefix("node/").unwrap_or(name).to_owned()
+fn node_names(words: &[String]) -> Result<Vec<String>, Failure> {
+    let bare = |word| str::strip_prefix(word, "node/").unwrap_or(word);
+    names::expand_all(words.iter().map(|word| bare(word.as_str()))).map_err(Failure::usage)
 }
 
 pub(crate) async fn cordon(cx: &Context, args: Cordon) -> Result<(), Failure> {
+    let nodes = node_names(&args.nodes)?;
     let client = cx.connect().await?;
-    let name = node_name(&args.node);
     // For a coordinator that cannot tell who asks. One that can ignores it.
     let by = env::var("USER")
         .or_else(|_| env::var("LOGNAME"))
         .unwrap_or_else(|_| "unknown user".into());
-    let request = client.ask(CordonRequest {
-        name: name.clone(),
-        reason: args.reason,
-        by,
-    });
-    client
-        .nodes()
-        .cordon(request)
-        .await
-        .map_err(|status| client.failure(status))?;
-    cx.print(&format!("node/{name} cordoned\n"))
+    several::each(cx, &nodes, async |name| {
+        let request = client.ask(CordonRequest {
+            name: name.to_owned(),
+            reason: args.reason.clone(),
+            by: by.clone(),
+        });
+        let answer = client.nodes().cordon(request).await;
+        answer.map_err(|status| client.failure(status))?;
+        cx.print(&format!("node/{name} cordoned\n"))
+    })
+    .await
 }
 
 pub(crate) async fn uncordon(cx: &Context, args: Uncordon) -> Result<(), Failure> {
+    let nodes = node_names(&args.nodes)?;
     let client = cx.connect().await?;
-    let name = node_name(&args.node);
-    let request = client.ask(UncordonRequest { name: name.clone() });
-    client
-        .nodes()
-        .uncordon(request)
-        .await
-        .map_err(|status| client.failure(status))?;
-    cx.print(&format!("node/{name} uncordoned\n"))
+    several::each(cx, &nodes, async |name| {
+        let request = client.ask(UncordonRequest {
+            name: name.to_owned(),
+        });
+        let answer = client.nodes().uncordon(request).await;
+        answer.map_err(|status| client.failure(status))?;
+        cx.print(&format!("node/{name} uncordoned\n"))
+    })
+    .await
 }

@@ -3,7 +3,10 @@
 use clap::Args;
 use muster_proto::v1::{DeleteNodeRequest, DeleteRequest};
 
-use super::target::{self, Kind};
+use super::{
+    several,
+    target::{self, Kind},
+};
 use crate::{connect::job_ref, context::Context, fail::Failure};
 
 /// Forget a job that is over, or a node that is dead.
@@ -16,43 +19,37 @@ use crate::{connect::job_ref, context::Context, fail::Failure};
 EXAMPLES:
   # Forget a job that is over
   muster delete job digits
-  muster delete digits
+  muster delete digits letters
 
   # This machine will not come back
   muster delete node node-3")]
 pub(crate) struct Delete {
-    /// Kind and name: [job] NAME | node NAME
-    #[arg(value_name = "[KIND] NAME", required = true, num_args = 1..=2)]
+    /// Kind and names: [job] NAME... | node NAME...
+    #[arg(value_name = "[KIND] NAME", required = true)]
     what: Vec<String>,
 }
 
 pub(crate) async fn delete(cx: &Context, args: Delete) -> Result<(), Failure> {
-    let target = target::read_or_job(&args.what)?;
-    let Some(name) = target.name else {
-        return Err(Failure::usage(
-            "delete what? KIND NAME, as in: muster delete job digits",
-        ));
-    };
-    let client = match target.kind {
+    let (kind, names) = target::read_several(&args.what)?;
+    let client = match kind {
         Kind::Event => return Err(Failure::usage("events cannot be deleted")),
         Kind::Job | Kind::Node => cx.connect().await?,
     };
-    if target.kind == Kind::Node {
-        let request = client.ask(DeleteNodeRequest { name: name.clone() });
-        client
-            .nodes()
-            .delete(request)
-            .await
-            .map_err(|status| client.failure(status))?;
-        return cx.print(&format!("node/{name} deleted\n"));
-    }
-    let request = client.ask(DeleteRequest {
-        r#ref: Some(job_ref(cx.namespace(), &name)),
-    });
-    client
-        .jobs()
-        .delete(request)
-        .await
-        .map_err(|status| client.failure(status))?;
-    cx.print(&format!("job/{name} deleted\n"))
+    several::each(cx, &names, async |name| {
+        if kind == Kind::Node {
+            let request = client.ask(DeleteNodeRequest {
+                name: name.to_owned(),
+            });
+            let answer = client.nodes().delete(request).await;
+            answer.map_err(|status| client.failure(status))?;
+            return cx.print(&format!("node/{name} deleted\n"));
+        }
+        let request = client.ask(DeleteRequest {
+            r#ref: Some(job_ref(cx.namespace(), name)),
+        });
+        let answer = client.jobs().delete(request).await;
+        answer.map_err(|status| client.failure(status))?;
+        cx.print(&format!("job/{name} deleted\n"))
+    })
+    .await
 }

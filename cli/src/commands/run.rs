@@ -1,13 +1,13 @@
 //! `muster run`: a job from a command line, with torchrun's flags.
 
-use std::env;
+use std::{env, path::Path};
 
 use clap::Args;
 use muster_core::{
     period,
     spec::{
         API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, RuleDocument,
-        SpecDocument, ValueFrom, entry::Entry,
+        SpecDocument, entry::Entry,
     },
 };
 use muster_proto::v1::JobRef;
@@ -17,12 +17,14 @@ use super::{
     logs,
     submit::{self, DryRun, Ending},
 };
-use crate::{context::Context, fail::Failure, jobfile::absolute};
+use crate::{context::Context, fail::Failure, jobfile::absolute, local};
 
+mod behind;
 mod name;
 pub(crate) mod prefix;
 mod python;
 pub(crate) mod torchrun;
+mod variables;
 
 /// Run a training script over many nodes, as torchrun would.
 ///
@@ -37,6 +39,9 @@ EXAMPLES:
 
   # Three nodes with 8 GPUs each and one process per GPU; print the ranks' output until the end
   muster run --nnodes 3 --gpus-per-node 8 --follow train.py --lr 0.1
+
+  # On this machine alone: a cluster is started for it, and ended with it
+  muster run --local --nproc-per-node 2 train.py
 
   # A module, with a variable and another interpreter
   muster run --nnodes 2 --env OMP_NUM_THREADS=4 --python .venv/bin/python -m my.train
@@ -64,6 +69,11 @@ pub(crate) struct Run {
     /// Variable for the workers; KEY alone takes its value from here (repeatable)
     #[arg(short, long, value_name = "KEY[=VALUE]")]
     env: Vec<String>,
+
+    /// All variables of this shell, such as `module load` sets, but those of the shell, the login and the
+    /// terminal. The coordinator stores them: leave secrets to --env-from-file
+    #[arg(long)]
+    env_all: bool,
 
     /// Variable whose value is in a file of each node, for secrets (repeatable)
     #[arg(long, value_name = "KEY=PATH")]
@@ -115,8 +125,8 @@ pub(crate) struct Run {
     #[arg(long, alias = "scale_up_cooldown", value_name = "PERIOD")]
     scale_up_cooldown: Option<String>,
 
-    /// Interpreter on every node [default: that of the active environment (VIRTUAL_ENV, CONDA_PREFIX,
-    /// pyenv) if the cluster is on this machine, else python3]. With --no-python, the path of the python3 that
+    /// Interpreter on every node [default: that of the active environment (VIRTUAL_ENV, CONDA_PREFIX),
+    /// of the script's project (.venv), or of pyenv, if the cluster is on this machine, else python3]. With --no-python, the path of the python3 that
     /// runs torchrun
     #[arg(long, value_name = "PATH")]
     python: Option<String>,
@@ -176,6 +186,11 @@ pub(crate) struct Run {
     /// Check only: here (client), or also with the coordinator (server)
     #[arg(long, value_enum, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "client")]
     dry_run: Option<DryRun>,
+
+    /// Start a cluster on this machine for this run, print what the ranks write, and end the cluster
+    /// with the job
+    #[arg(long = "local", conflicts_with_all = ["detach", "dry_run"])]
+    on_own_cluster: bool,
 
     #[command(flatten)]
     end: Ending,
@@ -250,10 +265,20 @@ async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure
         .any(|var| var.split('=').next() == Some("PATH"));
     if args.python.is_none() && !(args.no_python && sets_path) {
         use python::Active;
-        let found = python::active(|name| env::var(name).ok(), python::is_program);
+        let dir = absolute(args.workdir.as_deref().unwrap_or("."), here.as_ref());
+        let script = args.script.first().filter(|_| !args.module);
+        let script = script.map(|script| absolute(script, dir.as_ref()));
+        let folder = script
+            .as_deref()
+            .and_then(|script| Path::new(script).parent());
+        let folder = folder.unwrap_or(Path::new(&dir));
+        let found = python::active(folder, |name| env::var(name).ok(), python::is_program);
         let (taken, why) = match found {
             None => (None, String::new()),
             Some(Active::Environment { python, by }) => (Some(python), format!("{by} is set")),
+            Some(Active::Project(python)) => {
+                (Some(python), "the script lies in its project".to_owned())
+            }
             // The programs of other machines are not asked.
             Some(Active::Shim(_)) if !local => (None, String::new()),
             Some(Active::Shim(shim)) => {
@@ -291,12 +316,46 @@ async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure
     Ok(())
 }
 
+impl Run {
+    /// Whether the command ends what it has started when it is interrupted.
+    pub(crate) fn ends_its_cluster(&self) -> bool {
+        self.on_own_cluster
+    }
+}
+
 pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
+    if !args.on_own_cluster {
+        return run_there(cx, args).await;
+    }
+    args.follow = true;
+    let nodes = match u32::try_from(args.nnodes.max) {
+        Ok(nodes @ 1..=64) => nodes,
+        _ => {
+            return Err(Failure::usage(
+                "--local: --nnodes is 1 to 64 on one machine",
+            ));
+        }
+    };
+    local::around(cx, nodes, async |cx| run_there(cx, args).await).await
+}
+
+async fn run_there(cx: &Context, mut args: Run) -> Result<(), Failure> {
+    if let Some(note) = behind::note(&args.script) {
+        cx.say(note);
+    }
     let here = submit::here()?;
     at_home(cx, &mut args, &here).await?;
-    let document = document(&args, &here, cx.globals.namespace.clone(), |name| {
+    let mut document = document(&args, &here, cx.globals.namespace.clone(), |name| {
         env::var(name).ok()
     })?;
+    if args.env_all {
+        let texts = env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let sent = variables::all(texts, &document.spec.env);
+        document.spec.env.extend(sent);
+        checked(&document)?;
+    }
     let named = JobRef {
         namespace: document
             .metadata
@@ -374,13 +433,21 @@ fn document(
     let mut env: Vec<EnvVar> = args
         .env
         .iter()
-        .map(|text| read_env(text, &variable))
-        .chain(args.env_from_file.iter().map(|text| read_env_file(text)))
+        .map(|text| variables::read(text, &variable))
+        .chain(
+            args.env_from_file
+                .iter()
+                .map(|text| variables::read_file(text)),
+        )
         .collect::<Result<_, _>>()?;
     if args.no_python
         && let Some(python) = &args.python
     {
-        env.push(path_to(&absolute(python, here.as_ref()), &env, &variable)?);
+        env.push(variables::path_to(
+            &absolute(python, here.as_ref()),
+            &env,
+            &variable,
+        )?);
     }
     let proc_per_node = match (args.nproc_per_node, args.gpus_per_node) {
         (Some(Procs::Count(count)), _) => Some(count),
@@ -436,8 +503,13 @@ fn document(
             ..SpecDocument::default()
         },
     };
+    checked(&document)?;
+    Ok(document)
+}
+
+fn checked(document: &JobDocument) -> Result<(), Failure> {
     match document.check() {
-        Ok(_) => Ok(document),
+        Ok(_) => Ok(()),
         Err(errors) => Err(Failure::BadJob(
             errors
                 .iter()
@@ -478,63 +550,6 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         path => path,
     };
     format!("{flag}: {}", error.message)
-}
-
-/// A program that is not Python is started by a torchrun that the `python3` of the job's PATH runs.
-fn path_to(
-    python: &str,
-    env: &[EnvVar],
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<EnvVar, Failure> {
-    if env.iter().any(|var| var.name == "PATH") {
-        return Err(Failure::usage(
-            "--python with --no-python sets PATH, and --env sets it too: give one of them",
-        ));
-    }
-    let folder = python.strip_suffix("/python3").ok_or_else(|| {
-        Failure::usage("--python with --no-python: give the path of a python3, or put its folder in front with --env PATH=...")
-    })?;
-    let rest = variable("PATH")
-        .map(|path| format!(":{path}"))
-        .unwrap_or_default();
-    Ok(EnvVar {
-        value_from: None,
-        name: "PATH".into(),
-        value: format!("{folder}{rest}"),
-    })
-}
-
-fn read_env_file(text: &str) -> Result<EnvVar, Failure> {
-    let (name, file) = text.split_once('=').ok_or_else(|| {
-        Failure::usage(format!(
-            "--env-from-file: write {text}=PATH, the path of a file on each node"
-        ))
-    })?;
-    Ok(EnvVar {
-        name: name.into(),
-        value: String::new(),
-        value_from: Some(ValueFrom { file: file.into() }),
-    })
-}
-
-fn read_env(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<EnvVar, Failure> {
-    match text.split_once('=') {
-        Some((name, value)) => Ok(EnvVar {
-            value_from: None,
-            name: name.into(),
-            value: value.into(),
-        }),
-        None => match variable(text) {
-            Some(value) => Ok(EnvVar {
-                value_from: None,
-                name: text.into(),
-                value,
-            }),
-            None => Err(Failure::usage(format!(
-                "--env: {text} is not set here; write {text}=VALUE"
-            ))),
-        },
-    }
 }
 
 /// A name for a job without one.

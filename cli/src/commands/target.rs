@@ -76,6 +76,36 @@ pub(crate) fn read_or_job(words: &[String]) -> Result<Target, Failure> {
     }
 }
 
+/// Several objects of one kind: `job a b`, `job/a job/b`, or names of jobs. Never none.
+pub(crate) fn read_several(words: &[String]) -> Result<(Kind, Vec<String>), Failure> {
+    let (first, rest) = words
+        .split_first()
+        .ok_or_else(|| Failure::usage("which one? KIND NAME, as in: job digits"))?;
+    let is_kind = kind(first).is_some() || shown_kinds().any(|known| known.is_called(first));
+    let targets: Vec<Target> = match is_kind {
+        true if rest.is_empty() => {
+            return Err(Failure::usage(format!("which {first}? give its name")));
+        }
+        true => rest
+            .iter()
+            .map(|word| match word.contains('/') {
+                true => read(std::slice::from_ref(word)),
+                false => read(&[first.clone(), word.clone()]),
+            })
+            .collect::<Result<_, _>>()?,
+        false => words
+            .iter()
+            .map(|word| read_or_job(std::slice::from_ref(word)))
+            .collect::<Result<_, _>>()?,
+    };
+    let of = targets[0].kind;
+    if targets.iter().any(|target| target.kind != of) {
+        return Err(Failure::usage("jobs and nodes need a command each"));
+    }
+    let names = targets.into_iter().filter_map(|target| target.name);
+    Ok((of, names.collect()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,5 +149,23 @@ mod tests {
             read_or_job(&words("node n1")).unwrap(),
             target(Kind::Node, "n1")
         );
+    }
+
+    #[test]
+    fn several_objects_are_of_one_kind() {
+        for (text, kind, names) in [
+            ("digits", Kind::Job, "digits"),
+            ("a b", Kind::Job, "a b"),
+            ("job a b", Kind::Job, "a b"),
+            ("job/a b", Kind::Job, "a b"),
+            ("nodes n1 node/n2", Kind::Node, "n1 n2"),
+            ("node/n1 node/n2", Kind::Node, "n1 n2"),
+        ] {
+            let (is, found) = read_several(&words(text)).unwrap();
+            assert_eq!((is, found.join(" ").as_str()), (kind, names), "{text}");
+        }
+        for bad in ["job", "nodes", "job/a node/b", "pod/a"] {
+            assert_eq!(read_several(&words(bad)).unwrap_err().code(), 2, "{bad}");
+        }
     }
 }

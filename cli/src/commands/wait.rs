@@ -32,6 +32,7 @@ pub(crate) struct Wait {
     #[arg(
         long = "for",
         value_enum,
+        ignore_case = true,
         default_value = "complete",
         value_name = "STATE"
     )]

@@ -29,8 +29,23 @@ const DAEMON_GRACE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
 
 pub(super) async fn down(cx: &Context, dir: &Path, args: &Down) -> Result<(), Failure> {
-    let Some(mut cluster) = Cluster::load(dir)? else {
+    if Cluster::load(dir)?.is_none() {
         cx.say(format!("no local cluster in {}", dir.display()));
+        return Ok(());
+    }
+    take_down(cx, dir, args).await?;
+    match args.keep {
+        true => cx.print(&format!(
+            "local cluster down; its logs and state are in {}\n",
+            dir.display()
+        )),
+        false => cx.print("local cluster down\n"),
+    }
+}
+
+/// Ends the cluster, if there is one, and tells only what takes long or goes wrong.
+pub(super) async fn take_down(cx: &Context, dir: &Path, args: &Down) -> Result<(), Failure> {
+    let Some(mut cluster) = Cluster::load(dir)? else {
         return Ok(());
     };
     let lock = Lock::take(dir).await?;
@@ -73,16 +88,10 @@ pub(super) async fn down(cx: &Context, dir: &Path, args: &Down) -> Result<(), Fa
             .nodes
             .values_mut()
             .for_each(|node| node.agent = None);
-        cluster.save(dir)?;
-        return cx.print(&format!(
-            "local cluster down; its logs and state are in {}\n",
-            dir.display()
-        ));
+        return cluster.save(dir);
     }
     drop(lock);
-    Cluster::remove(dir)
-        .map_err(|error| Failure::request(format!("{}: {error}", dir.display())))?;
-    cx.print("local cluster down\n")
+    Cluster::remove(dir).map_err(|error| Failure::request(format!("{}: {error}", dir.display())))
 }
 
 /// Tells every runner to stop its group. Waits until only the runners are left, or the grace period

@@ -42,35 +42,44 @@ pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure
         ));
     }
     let begun = Instant::now();
-    match start_all(cx, dir, &args).await {
-        Ok(cluster) => {
-            if peer::own_user() == 0 {
-                cx.say("you are root, so the workers of this cluster run as root and may do anything on this machine; if that is not meant, start it \
-                     as another user");
-            }
-            cx.say(format!(
-                "local cluster up in {:.1}s; its files are in {}",
-                begun.elapsed().as_secs_f64(),
-                dir.display()
-            ));
-            match cx.format() {
-                Format::Table | Format::Wide => cx.print(&format!(
-                    "{} ready at {}\n",
-                    words::count(cluster.nodes.len() as u64, "node"),
-                    cluster.server
-                )),
-                _ => status::print(cx, dir, &cluster).await,
-            }
-        }
-        Err(failure) => {
-            // Stop everything that was half started. Logs and state stay, to show why the start
-            // failed.
-            if let Err(left) = process::cut(|| process::tree(dir, &[])).await {
-                cx.warn(format!("could not stop {}", process::named(&left)));
-            }
-            Err(failure)
+    let cluster = start_or_cut(cx, dir, &args).await?;
+    if peer::own_user() == 0 {
+        cx.say(
+            "you are root, so the workers of this cluster run as root and may do anything on this machine; if that is not meant, start it \
+             as another user",
+        );
+    }
+    cx.say(format!(
+        "local cluster up in {:.1}s; its files are in {}",
+        begun.elapsed().as_secs_f64(),
+        dir.display()
+    ));
+    match cx.format() {
+        Format::Table | Format::Wide => cx.print(&format!(
+            "{} ready at {}\n",
+            words::count(cluster.nodes.len() as u64, "node"),
+            cluster.server
+        )),
+        _ => status::print(cx, dir, &cluster).await,
+    }
+}
+
+/// Starts a cluster in a new directory, and tells no more than that.
+pub(super) async fn bring_up(cx: &Context, dir: &Path, args: &Up) -> Result<(), Failure> {
+    cluster::prepare(dir)?;
+    let _lock = Lock::take(dir).await?;
+    start_or_cut(cx, dir, args).await.map(|_| ())
+}
+
+async fn start_or_cut(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failure> {
+    let started = start_all(cx, dir, args).await;
+    if started.is_err() {
+        // Stop everything that was half started. Logs and state stay, to show why the start failed.
+        if let Err(left) = process::cut(|| process::tree(dir, &[])).await {
+            cx.warn(format!("could not stop {}", process::named(&left)));
         }
     }
+    started
 }
 
 async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failure> {

@@ -2,24 +2,11 @@
 //! before: `torchrun ...`, `python -m torch.distributed.run ...`, `python ...`.
 //!
 //! It is taken off, and its flags become flags of `muster run`, which has torchrun's. The new command line is
-//! read like any other, so a flag that Muster does not have is refused as ever. Flags that only say how
-//! processes find each other are left out, with a word.
+//! read like any other: flags of torchrun without a meaning here are left out, and unknown ones refused.
 
 use muster_core::spec::entry::is_python;
 
 use super::{Run, torchrun};
-
-/// Flags of torchrun without a value. All others have one.
-const BARE: [&str; 8] = [
-    "standalone",
-    "module",
-    "m",
-    "no-python",
-    "run-path",
-    "virtual-local-rank",
-    "print-completion",
-    "use-env",
-];
 
 /// What torchrun puts for the local rank into an argument (torch.distributed.elastic, `macros`). Only a
 /// torchrun that is executed does.
@@ -121,7 +108,6 @@ fn of_torchrun(
     words: &[String],
     is_launch: bool,
 ) -> (Taken, Vec<String>) {
-    let mut notes = Vec::new();
     let mut gives_rank = is_launch;
     let mut rest = words.iter();
     let mut script = None;
@@ -134,16 +120,12 @@ fn of_torchrun(
             script = Some(word);
             break;
         }
-        let value = match has_value(word) {
+        let value = match torchrun::has_value(word) {
             true => rest.next(),
             false => None,
         };
-        let flag = flag_name(word);
-        if flag == "use-env" {
+        if torchrun::flag_name(word) == "use-env" {
             gives_rank = false;
-        } else if torchrun::is_needless(word) {
-            let why = torchrun::instead(word).unwrap_or_default();
-            notes.push(format!("{word} is left out: {why}"));
         } else {
             tail.push(word.clone());
             tail.extend(value.cloned());
@@ -159,19 +141,8 @@ fn of_torchrun(
         tail.push(LOCAL_RANK.to_owned());
     }
     tail.extend(rest.cloned());
+    let notes = Vec::new();
     (Taken { name, notes }, tail)
-}
-
-fn flag_name(word: &str) -> String {
-    let name = word.split('=').next().unwrap_or(word);
-    name.trim_start_matches('-').replace('_', "-")
-}
-
-/// Whether the next word is this flag's value.
-fn has_value(word: &str) -> bool {
-    let is_short = !word.starts_with("--");
-    let has_own = word.contains('=') || is_short && word.len() > 2;
-    !has_own && !BARE.contains(&flag_name(word).as_str())
 }
 
 #[cfg(test)]
@@ -179,7 +150,10 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::{
+        args::{Cli, Command},
+        entry,
+    };
 
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
@@ -211,8 +185,8 @@ mod tests {
                 "--python python3.12 -- t.py",
             ),
             (
-                "torchrun --standalone --rdzv_backend c10d --rdzv-endpoint=h:1 --nproc_per_node 2 --node-rank 0 t.py",
-                "--nproc_per_node 2 -- t.py",
+                "torchrun --standalone --rdzv_backend c10d --nproc_per_node 2 t.py",
+                "--standalone --rdzv_backend c10d --nproc_per_node 2 -- t.py",
             ),
             ("python t.py --lr 1", "-- t.py --lr 1"),
             ("python3 -u t.py", "-- -u t.py"),
@@ -233,10 +207,11 @@ mod tests {
             let is = rewritten(before).unwrap_or_else(|| panic!("{before}"));
             assert_eq!(is.words, words(&format!("muster run {after}")), "{before}");
             // The new line is read, and has nothing more to take off.
-            let Command::Run(run) = Cli::try_parse_from(&is.words).unwrap().command else {
+            let (left, _) = entry::without_needless(is.words.clone());
+            let Command::Run(run) = Cli::try_parse_from(&left).unwrap().command else {
                 panic!("{before}");
             };
-            assert_eq!(rewrite(&is.words, &run), None, "{before}");
+            assert_eq!(rewrite(&left, &run), None, "{before}");
         }
     }
 
@@ -256,19 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_told() {
+    fn what_is_taken_off_is_told() {
         let is = rewritten("torchrun --standalone --nproc-per-node 2 t.py").unwrap();
         assert_eq!(
-            is.notes[0],
-            "Muster starts the ranks itself, so torchrun is left out"
+            is.notes,
+            ["Muster starts the ranks itself, so torchrun is left out"]
         );
-        assert!(
-            is.notes[1].starts_with("--standalone is left out: --nnodes 1 is the default"),
-            "{:?}",
-            is.notes
-        );
-        // What would have an effect stays, and is refused like any unknown flag.
-        let is = rewritten("torchrun --log-dir x t.py").unwrap();
-        assert!(Cli::try_parse_from(&is.words).is_err());
     }
 }

@@ -17,12 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) enum Active {
     /// Of an environment that this variable names.
     Environment { python: String, by: &'static str },
+    /// Of the project that the script lies in: `.venv`, as uv makes it, in its folder or one above.
+    Project(String),
     /// A program that starts another interpreter in each directory.
     Shim(String),
 }
 
-/// What is active. `None`: nothing, and the nodes' own python3 is as good.
+/// What is active. `None`: nothing, and the nodes' own python3 is as good. `folder`: that of the script.
 pub(super) fn active(
+    folder: &Path,
     variable: impl Fn(&str) -> Option<String>,
     is_program: impl Fn(&str) -> bool,
 ) -> Option<Active> {
@@ -38,6 +41,12 @@ pub(super) fn active(
     // Of two, the shell takes the one that is first in its PATH.
     if let Some((_, python, by)) = environments.min_by_key(|(at, ..)| *at) {
         return Some(Active::Environment { python, by });
+    }
+    let above = folder.ancestors().filter_map(|folder| folder.to_str());
+    let mut projects =
+        above.map(|folder| format!("{}/.venv/bin/python3", folder.trim_end_matches('/')));
+    if let Some(python) = projects.find(|python| is_program(python)) {
+        return Some(Active::Project(python));
     }
     let found = places
         .iter()
@@ -76,7 +85,9 @@ mod tests {
             let mut all = variables.iter().filter(|(own, _)| *own == name);
             all.next().map(|(_, value)| (*value).to_owned())
         };
-        active(value, |path| programs.contains(&path))
+        active(Path::new("/home/ada/work/train"), value, |path| {
+            programs.contains(&path)
+        })
     }
 
     fn environment(python: &str, by: &'static str) -> Option<Active> {
@@ -117,6 +128,18 @@ mod tests {
         );
         assert_eq!(of(&path("/usr/bin"), &["/usr/bin/python3"]), None);
         assert_eq!(of(&[], &[]), None);
+    }
+
+    #[test]
+    fn the_project_of_the_script_has_an_environment() {
+        let (above, shim) = ("/home/ada/work/.venv/bin/python3", "/p/shims/python3");
+        let programs = ["/v/bin/python3", above, shim, "/usr/bin/python3"];
+        let path = ("PATH", "/p/shims:/usr/bin");
+        let project = Some(Active::Project(above.into()));
+        assert_eq!(of(&[path], &programs), project);
+        // One that is active was chosen by hand.
+        let venv = environment("/v/bin/python3", "VIRTUAL_ENV");
+        assert_eq!(of(&[path, ("VIRTUAL_ENV", "/v")], &programs), venv);
     }
 
     #[test]

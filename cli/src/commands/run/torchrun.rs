@@ -1,62 +1,86 @@
-//! The flags of torchrun that `muster run` does not take, each with what Muster does instead.
+//! The flags of torchrun that have no meaning for `muster run`. They are taken and left out, with a word.
 //!
 //! Source: torch/distributed/run.py of torch 2.4 to 2.15.
 
-const RENDEZVOUS: &str = "Muster does the rendezvous itself: give --nnodes and leave out the --rdzv-*, --master-*, --local-addr and --node-rank flags";
-const ALONE: &str =
-    "--nnodes 1 is the default, and Muster does the rendezvous itself: leave it out";
-const LOGS: &str =
-    "Muster keeps the output of every rank: leave it out, and see `muster logs --help`";
-const FILTERS: &str = "Muster keeps the output of every rank: leave it out, and show some of it with `muster logs --rank N`";
-const WATCHES: &str = "Muster watches the ranks itself: leave it out";
+const RENDEZVOUS: &str = "Muster does the rendezvous itself";
+const LOGS: &str = "Muster keeps the output of every rank (`muster logs`)";
 
-/// What to tell a user of a flag that torchrun has and `muster run` does not. `flag` is a word of the
-/// command line: torchrun takes `_` for `-`, and a value after `=`.
-pub(crate) fn instead(flag: &str) -> Option<&'static str> {
-    let written = flag.split('=').next()?;
-    let name = match written.strip_prefix("--") {
-        Some(long) => long.replace('_', "-"),
-        None => written.to_owned(),
+/// Flags of torchrun without a value. All others have one.
+const BARE: [&str; 8] = [
+    "standalone",
+    "module",
+    "m",
+    "no-python",
+    "run-path",
+    "virtual-local-rank",
+    "print-completion",
+    "use-env",
+];
+
+/// Why a flag of torchrun has no meaning here. `None`: `muster run` takes it, or torchrun has no such flag.
+/// `flag` is a word of the command line: torchrun takes `_` for `-`, and a value after `=`.
+pub(crate) fn needless(flag: &str) -> Option<&'static str> {
+    // Short flags are no long ones: -r is not --r.
+    let name = match flag.strip_prefix("--") {
+        Some(_) => flag_name(flag),
+        None => flag.split('=').next()?.to_owned(),
     };
-    match name.as_str() {
-        "standalone" => Some(ALONE),
-        "node-rank" | "local-addr" => Some(RENDEZVOUS),
-        _ if name.starts_with("rdzv") || name.starts_with("master-") => Some(RENDEZVOUS),
-        "log-dir" | "redirects" | "-r" | "tee" | "-t" | "logs-specs" => Some(LOGS),
-        "log-line-prefix-template" => Some(
-            "`muster logs` puts the rank before each line: leave it out, and see `muster logs --help`",
-        ),
-        "local-ranks-filter" | "duplicate-stdout-filters" | "duplicate-stderr-filters" => {
-            Some(FILTERS)
+    Some(match name.as_str() {
+        "standalone" | "node-rank" | "local-addr" => RENDEZVOUS,
+        _ if name.starts_with("rdzv") || name.starts_with("master-") => RENDEZVOUS,
+        "log-dir" | "redirects" | "-r" | "tee" | "-t" | "logs-specs" => LOGS,
+        "log-line-prefix-template" => LOGS,
+        "local-ranks-filter" | "duplicate-stdout-filters" | "duplicate-stderr-filters" => LOGS,
+        "signals-to-handle" => {
+            "Muster stops ranks with SIGTERM (--stop-grace-period is the time they have)"
         }
-        "signals-to-handle" => Some(
-            "Muster stops ranks with SIGTERM: leave it out, and give --stop-grace-period for the time they have",
-        ),
-        "monitor-interval" => Some(WATCHES),
-        "event-log-handler" => Some("Muster keeps events: leave it out, and see `muster events`"),
-        "role" => {
-            Some("all ranks of `muster run` have one role: leave it out; a job file may have more")
-        }
-        "start-method" => {
-            Some("it only concerns functions, and this starts a script: leave it out")
-        }
-        "run-path" => Some("Muster runs the script by its path: leave it out"),
-        "numa-binding" => {
-            Some("Muster binds ranks to the CPUs near their GPU itself: leave it out")
-        }
-        "virtual-local-rank" => Some(
-            "Muster cannot show each rank its GPU as the only one: leave it out, and let ranks use LOCAL_RANK",
-        ),
-        "print-completion" => Some("see `muster completion --help`"),
-        _ => None,
-    }
+        "monitor-interval" => "Muster watches the ranks itself",
+        "event-log-handler" => "Muster keeps events (`muster events`)",
+        "role" => "all ranks have one role (a job file may have more)",
+        "start-method" => "it concerns functions, and this starts a script",
+        "run-path" => "Muster runs the script by its path",
+        "numa-binding" => "Muster binds ranks to the CPUs near their GPU",
+        "virtual-local-rank" => "ranks see all GPUs of their group, and take theirs by LOCAL_RANK",
+        "print-completion" => "completions come from `muster completion`",
+        _ => return None,
+    })
 }
 
-/// Whether this flag says nothing that matters here: how processes find each other, or how they are watched.
-pub(crate) fn is_needless(flag: &str) -> bool {
-    [RENDEZVOUS, ALONE, WATCHES]
-        .iter()
-        .any(|answer| instead(flag) == Some(answer))
+/// The command line without one of torchrun's flags, and what was taken out. `flag`: as the parser named
+/// it, without a value that is joined to it.
+pub(crate) fn without(words: &[String], flag: &str) -> Option<(Vec<String>, String)> {
+    let at = words.iter().position(|word| {
+        let is_short = flag.len() == 2 && word.starts_with(flag);
+        is_short || word.split('=').next() == Some(flag)
+    })?;
+    let end = words.len().min(at + 1 + usize::from(has_value(&words[at])));
+    let rest = [&words[..at], &words[end..]].concat();
+    Some((rest, words[at..end].join(" ")))
+}
+
+/// The flag's name in our spelling, without dashes before it and a value after it.
+pub(super) fn flag_name(word: &str) -> String {
+    let name = word.split('=').next().unwrap_or(word);
+    name.trim_start_matches('-').replace('_', "-")
+}
+
+/// Whether the next word is this flag's value.
+pub(super) fn has_value(word: &str) -> bool {
+    let is_short = !word.starts_with("--");
+    let has_own = word.contains('=') || is_short && word.len() > 2;
+    !has_own && !BARE.contains(&flag_name(word).as_str())
+}
+
+/// What to tell of flags that were left out: one sentence for all. Each is what was taken out, and why.
+pub(crate) fn told(left_out: &[(String, &'static str)]) -> String {
+    let flags: Vec<&str> = left_out.iter().map(|(flag, _)| flag.as_str()).collect();
+    let mut reasons: Vec<&str> = Vec::new();
+    for (_, why) in left_out {
+        if !reasons.contains(why) {
+            reasons.push(why);
+        }
+    }
+    format!("left out: {}: {}", flags.join(", "), reasons.join("; "))
 }
 
 #[cfg(test)]
@@ -107,7 +131,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_flag_of_torchrun_is_taken_or_answered() {
+    fn each_flag_of_torchrun_is_taken_or_left_out() {
         let cli = Cli::command();
         let run = cli.find_subcommand("run").unwrap();
         let takes = |flag: &str| {
@@ -127,13 +151,44 @@ mod tests {
             for spelling in [flag, &underscored, &format!("{flag}=3")] {
                 let bare = spelling.split('=').next().unwrap();
                 assert!(
-                    takes(bare) != instead(spelling).is_some(),
-                    "{spelling} is taken, or answered, and not both"
+                    takes(bare) != needless(spelling).is_some(),
+                    "{spelling} is taken, or has no meaning, and not both"
                 );
             }
         }
         for unknown in ["--nodez", "--t", "--r", "-x", "--masterful"] {
-            assert_eq!(instead(unknown), None, "{unknown}");
+            assert_eq!(needless(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_flag_is_taken_out_with_its_value() {
+        for (line, flag, rest, out) in [
+            ("run --tee 3 t.py", "--tee", "run t.py", "--tee 3"),
+            ("run --tee=3 t.py", "--tee", "run t.py", "--tee=3"),
+            ("run -t3 t.py", "-t", "run t.py", "-t3"),
+            ("run -t 3 t.py", "-t", "run t.py", "-t 3"),
+            (
+                "run --standalone t.py",
+                "--standalone",
+                "run t.py",
+                "--standalone",
+            ),
+            (
+                "run --rdzv_id 1 -m t",
+                "--rdzv_id",
+                "run -m t",
+                "--rdzv_id 1",
+            ),
+            ("run --tee", "--tee", "run", "--tee"),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let (left, taken) = without(&words, flag).unwrap();
+            assert_eq!(
+                (left.join(" ").as_str(), taken.as_str()),
+                (rest, out),
+                "{line}"
+            );
         }
     }
 }

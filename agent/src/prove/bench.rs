@@ -207,6 +207,7 @@ impl Bench {
             gpus: Vec::new(),
             hides_gpus: false,
             launch: wanted.lane,
+            standbys: muster_core::spec::Standbys::Off,
             // A script that is told to stop does so at once.
             stop_grace: std::time::Duration::from_secs(30),
             step_pattern: None,

@@ -60,12 +60,20 @@ class Cold(Saving, stacks.Muster):
     pass
 
 
+class Silent(Fork):
+    """The same job, which prints nothing."""
+
+    def submit(self, name, script):
+        return super().submit(name, [str(stacks.HERE / "silent.py"), *script])
+
+
 class Tuned(Saving, stacks.C10dTuned):
     pass
 
 
 COMPETITORS = {
     "fork": (Fork, "Muster, fork"),
+    "silent": (Silent, "Muster, fork, a script that prints nothing"),
     "cold": (Cold, "Muster, cold"),
     "tuned": (Tuned, "torchrun c10d, best tuning"),
     "torchft": (torchft_host.TorchFt, "torchft"),

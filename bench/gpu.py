@@ -27,7 +27,7 @@ import report
 import stacks
 
 BEGIN, END = "<!-- gpu:begin -->", "<!-- gpu:end -->"
-LANES = ("fork", "direct", "parked", "cold")
+LANES = ("fork", "direct", "parked", "exec", "cold")
 TORCHRUN = "torchrun, best tuning"
 # A first start that reads torch from the disk was seen to take 15 s.
 PATIENCE = 180

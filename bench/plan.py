@@ -21,6 +21,8 @@ SHARE = {
     # It uses the same machinery as `fork` on every path except the launch.
     "direct": (3, ("worker", "node", "resize")),
     "parked": (3, ("worker", "node", "join")),
+    # What is not proven takes it, so it must not be slower than torchrun.
+    "exec": (3, ()),
     "cold": (3, ()),
     # Most of its events are a minute of "never".
     "stock": (2, ()),

@@ -12,7 +12,7 @@ MAIN = "bench"
 BEGIN, END = f"<!-- {MAIN}:begin -->", f"<!-- {MAIN}:end -->"
 PLOT_LINE = "\n![The same as bars, with the phases of each](../bench/results/race.svg)\n"
 # Muster's lanes, the fastest first. The ratios refer to the first one that took part.
-OURS = ("fork", "pods", "tls", "pool", "direct", "parked", "cold")
+OURS = ("fork", "auto", "pods", "tls", "pool", "direct", "parked", "exec", "cold")
 # The event of a bare start. The floors have no other event.
 FLOOR = "floor"
 FLOORS = ("static", "forks")
@@ -287,6 +287,8 @@ SHADES = {
     "tls": ("#006064", "#c8ecee"),
     "direct": ("#33691e", "#e1edbf"),
     "parked": ("#0b5d5d", "#bfe6e6"),
+    "exec": ("#3e4a89", "#d3d8f0"),
+    "auto": ("#1b5e20", "#cdebcf"),
     "cold": ("#0b3d91", "#c4daf8"),
     "tuned": ("#7a4a00", "#f1d9ac"),
     "stock": ("#8c1c13", "#f4cfcc"),

@@ -1,7 +1,7 @@
 """The job of the goodput bench: an endless loop of tiny all-reduces over gloo. It saves its progress, and resumes from what was saved.
 
 Rank 0 writes the step into the file `saved` every SAVE_EVERY steps. The first argument is the folder, the second is SAVE_EVERY.
-It prints the step as most scripts do: Muster restarts a job at once if it shows progress, and more and more slowly if it shows none.
+It prints the step as most scripts do. silent.py runs it without that.
 After each step every rank appends `NANOSECONDS STEP WORLD RANK` to a file of its own there, named after its pid.
 """
 

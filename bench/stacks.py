@@ -419,6 +419,18 @@ class MusterDirect(MusterParked):
     lane = "direct"
 
 
+class MusterExec(Muster):
+    """There is no torchrun and nothing is imported ahead: ranks are executed in every generation."""
+
+    lane = "exec"
+
+
+class MusterAuto(Muster):
+    """What a job gets that does not say it."""
+
+    lane = "auto"
+
+
 class StoreHost:
     """The rendezvous store of the c10d competitors. The whole race has one, and each start has an id of its own in it."""
 
@@ -450,6 +462,8 @@ COMPETITORS = {
     "pool": (MusterPool, "Muster, fork from a warm pool"),
     "tls": (MusterTls, "Muster, fork, TLS"),
     "direct": (MusterDirect, "Muster, direct"),
+    "exec": (MusterExec, "Muster, exec"),
+    "auto": (MusterAuto, "Muster, auto"),
     "parked": (MusterParked, "Muster, parked"),
     "cold": (Muster, "Muster, cold"),
     "tuned": (C10dTuned, "torchrun c10d, best tuning"),

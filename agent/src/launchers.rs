@@ -45,7 +45,7 @@ enum Slot {
         waiting: Vec<oneshot::Sender<Result<Launcher, String>>>,
     },
     Ready(Kept),
-    /// The job's generations start without a launcher, in lane cold.
+    /// The job's generations start without a launcher, in the lane that needs none.
     Failed(LauncherState),
     /// All launchers take more memory than they may. Each generation of this job imports torch
     /// itself.
@@ -72,7 +72,7 @@ pub(crate) struct Made {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Ready(Kept),
-    /// No launcher could be started, so the job runs in lane cold.
+    /// The job has no launcher here: its lane has none, or it could not be started.
     Without(String),
     /// The job cannot be started on this node. The user is told this reason.
     Refused(String),

@@ -7,6 +7,7 @@ use muster_core::{
     nccl::stack::{Stack, USE_NCCL2, nccl2},
     node::{
         fitness,
+        lane::{self, brings_store},
         torchrun::{self, FORGIVES_BIND, Launch, Site},
     },
     run::{Assignment, CONTAINER_GOES, DueTo, Refusal},
@@ -121,14 +122,15 @@ impl Preflight {
                 .address
                 .parse()
                 .is_ok_and(|a: std::net::IpAddr| a.is_loopback());
+        let (lane, _) = lane::of(assignment, shared, &answer.interpreter);
         if assignment.node_rank == 0
             && store_is_here
             && torch < FORGIVES_BIND
-            && !shared
-            && !torchrun::alone(assignment, torch)
+            && lane.runs_torchrun()
+            && !brings_store(assignment, lane, &answer.interpreter)
         {
             return Err(format!(
-                "torch {}.{} of {} on {node} cannot be node rank 0 of several nodes on one host; torch {}.{} or later can",
+                "torch {}.{} of {} on {node} cannot be node rank 0 of several nodes on one host; torch {}.{} or later can, and any can with launch: exec",
                 torch.0,
                 torch.1,
                 python.display(),
@@ -360,12 +362,21 @@ mod tests {
         };
         let python = at.join("python3");
         let why = format!(
-            "torch 2.4 of {} on n1 cannot be node rank 0 of several nodes on one host; torch 2.7 or later can",
+            "torch 2.4 of {} on n1 cannot be node rank 0 of several nodes on one host; torch 2.7 or later can, and any can with launch: exec",
             python.display()
         );
         assert_eq!(
             check(&Preflight::default(), old.clone(), at).await,
             Err(why)
+        );
+        let executed = Assignment {
+            launch: Lane::Exec,
+            ..old.clone()
+        };
+        assert_eq!(
+            check(&Preflight::default(), executed, at).await,
+            Ok(()),
+            "no torchrun binds a port"
         );
         let other = Assignment {
             node_rank: 1,

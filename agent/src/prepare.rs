@@ -6,7 +6,7 @@ use muster_core::{
     id::Term,
     node::{
         lane::{self, Lane},
-        torchrun::{self, Meeting, launch},
+        torchrun::{Meeting, launch},
     },
     run::{Assignment, DueTo, Endpoint, Key, Refusal},
     spec,
@@ -65,20 +65,7 @@ pub(crate) async fn prepare(
         ctype,
         ..
     } = answer;
-    let alone = torchrun::alone(assignment, interpreter.torch);
-    let (mut lane, mut why) = match alone {
-        true => (
-            Lane::Cold,
-            "torchrun before 2.7 brings its own TCPStore to a world of one node".to_owned(),
-        ),
-        false if !assignment.framework.is_torch() => lane::without_torch(assignment.framework),
-        false if assignment.is_shared() => lane::of_shared(),
-        false => lane::choose(
-            assignment.launch,
-            torchrun::ranks(assignment).is_some(),
-            &interpreter,
-        ),
-    };
+    let (mut lane, mut why) = lane::of(assignment, assignment.is_shared(), &interpreter);
     if assignment.launch != spec::Launch::Cold {
         info!(run = %assignment.run.job, generation = %assignment.run.generation, ?lane, "lane: {why}");
     }
@@ -104,7 +91,7 @@ pub(crate) async fn prepare(
     let job = assignment.name.to_string();
     // Lane direct does not wait for a launcher, but uses one that is ready.
     let launcher = launcher.filter(|found| {
-        lane != Lane::Cold && (lane != Lane::Direct || matches!(found, Found::Ready(_)))
+        lane.has_launcher() && (lane != Lane::Direct || matches!(found, Found::Ready(_)))
     });
     let was_ready = matches!(launcher, Some(Found::Ready(_)));
     let launcher = match launcher {
@@ -118,8 +105,9 @@ pub(crate) async fn prepare(
                 Some(launcher)
             }
             Err(e) => {
-                warn!(job = %assignment.run.job, "no launcher, so torchrun is executed: {e}");
-                (lane, why) = (Lane::Cold, format!("its launcher on this node failed: {e}"));
+                lane = lane.without_launcher();
+                warn!(job = %assignment.run.job, "no launcher, so the lane is {}: {e}", lane.name());
+                why = format!("its launcher on this node failed: {e}");
                 None
             }
         },
@@ -137,6 +125,7 @@ pub(crate) async fn prepare(
         false => None,
     };
     let work_dir = Some(launch.dir.clone());
+    let alone = lane::brings_store(assignment, lane, &interpreter);
     let mut accepted = Accepted {
         term,
         gpus,
@@ -166,9 +155,10 @@ pub(crate) async fn prepare(
         match launcher.fork(&dir).await {
             Ok(()) => return Ok(reserved),
             Err(e) => {
-                warn!(job = %assignment.run.job, "nothing can be forked from the launcher, so torchrun is executed: {e}");
-                (accepted.lane, accepted.why) =
-                    (Lane::Cold, format!("its launcher on this node failed: {e}"));
+                accepted.lane = lane.without_launcher();
+                accepted.alone = lane::brings_store(assignment, accepted.lane, &interpreter);
+                warn!(job = %assignment.run.job, "nothing can be forked from the launcher, so the lane is {}: {e}", accepted.lane.name());
+                accepted.why = format!("its launcher on this node failed: {e}");
                 runs.note_lane(&assignment.run, &accepted)
                     .map_err(|e| trouble("note the run", &e))?;
             }

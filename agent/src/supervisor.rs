@@ -14,9 +14,7 @@ use std::{
 use muster_core::{
     id::{JobUid, NodeEpoch, Term},
     node::{
-        Effect, Found, FoundState, Input, Ledger, Node,
-        lane::Lane,
-        peers, torchrun,
+        Effect, Found, FoundState, Input, Ledger, Node, peers, torchrun,
         torchrun::{EnvIs, Site},
     },
     node_report::{NodeReport, WarmPool},
@@ -499,8 +497,9 @@ impl Supervisor {
             .accepted(run)
             .and_then(|accepted| accepted.ctype.clone());
         for (member, launch) in &mut launches {
-            if let Some(ctype) = ctype.as_ref().filter(|_| self.lane(run) == Lane::Direct) {
-                // No interpreter stands above these ranks to set LC_CTYPE for them.
+            if let Some(ctype) = ctype.as_ref().filter(|_| !self.lane(run).runs_torchrun()) {
+                // No interpreter stands above these ranks to set LC_CTYPE for them. One that forks
+                // them sets the same.
                 launch.env.insert("LC_CTYPE".into(), ctype.clone());
             }
             launch.env.extend(peers::told(member, &start.peers));
@@ -523,7 +522,8 @@ impl Supervisor {
         };
         // From now on the port is the process's own to take.
         self.reserved.remove(run);
-        let order = order_for(self.lane(run), assignment, &launch);
+        let torch = { self.accepted(run) }.map_or("", |accepted| &accepted.stack.torch);
+        let order = order_for(self.lane(run), assignment, &launch, torch);
         let spec = StartSpec {
             order,
             program: launch.program,

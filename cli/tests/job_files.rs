@@ -458,7 +458,7 @@ fn one_wrong_line() {
         (
             "  args: [train.py]",
             "  args: [train.py]\n  launch: warm",
-            "9:11: spec.launch: is \"warm\", must be one of cold, parked, fork, direct, auto",
+            "9:11: spec.launch: is \"warm\", must be one of cold, parked, fork, direct, exec, auto",
         ),
         (
             "  args: [train.py]",

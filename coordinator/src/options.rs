@@ -181,8 +181,8 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_BACKOFF_MAX", value_name = "PERIOD", default_value = "5m", value_parser = period::parse)]
     pub backoff_max: Duration,
 
-    /// How long a generation of a job that prints no step must run to count as progress. If a job
-    /// prints steps, a higher step than before counts.
+    /// How long a generation of a job that prints no step must run to count as progress, if its
+    /// ranks are not seen to meet. If a job prints steps, a higher step than before counts.
     #[arg(long, env = "MUSTER_BACKOFF_RESET", value_name = "PERIOD", default_value = "1m", value_parser = period::parse)]
     pub backoff_reset: Duration,
 

@@ -14,6 +14,7 @@
 //! | `lease` | when the coordinator was last certainly alive, for workers with a fence |
 //! | `skew` | how far the node's clock is from the coordinator's, for people |
 //! | `lane` | how workers are started here: what the job asks for, and what its interpreter allows |
+//! | `interpreter` | what an interpreter says about itself |
 //! | `proven` | the interpreters with which every lane is proven |
 //! | `trial` | when the node tries an interpreter that nobody has proven |
 //! | `group` | one worker group as its runner describes it, and the report about it |
@@ -28,6 +29,7 @@
 mod digest;
 pub mod fitness;
 mod group;
+mod interpreter;
 pub mod lane;
 pub mod launcher;
 pub mod lease;

@@ -508,8 +508,8 @@ pub struct Status {
     /// Processes that still live 60 s after they were killed. As a rule they wait in the kernel.
     #[serde(default)]
     pub stuck: Vec<i32>,
-    /// The launcher failed by itself before any rank said hello, and torchrun was executed in its
-    /// place.
+    /// The launcher failed by itself before any rank said hello, and the ranks, or torchrun, were
+    /// executed in its place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fell_back: bool,
     /// The first world that a rank has started itself.

@@ -199,8 +199,8 @@ impl Place {
             .await
             .map_err(|refusal| refused(refusal.reason))?;
         let python = torchrun::ranks(assignment).is_some();
-        match lane::choose(assignment.launch, python, &answer.interpreter) {
-            (Lane::Cold, why) => Err(Outcome::Without(why)),
+        match lane::of(assignment, assignment.is_shared(), &answer.interpreter) {
+            (lane, why) if !lane.has_launcher() => Err(Outcome::Without(why)),
             _ if !python => Err(Outcome::Without("only Python has a launcher".into())),
             (lane, _) => Ok(Checked {
                 launch,
@@ -330,7 +330,7 @@ impl Place {
                 .ok()
                 .map(|()| torchruns),
             Lane::Fork | Lane::Direct if ahead => script(assignment, &checked.launch.dir),
-            Lane::Fork | Lane::Direct | Lane::Cold => None,
+            Lane::Fork | Lane::Direct | Lane::Exec | Lane::Cold => None,
         };
         if let Some(script) = script {
             kept.launcher

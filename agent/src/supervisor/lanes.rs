@@ -225,7 +225,7 @@ impl Supervisor {
     /// need one from the job's first generation on, it is started here.
     pub(super) fn launcher_for(&mut self, assignment: &Assignment) -> Option<Found> {
         if !self.config.launchers
-            || assignment.launch == spec::Launch::Cold
+            || !assignment.launch.may_have_launcher()
             || torchrun::ranks(assignment).is_none()
         {
             return None;
@@ -320,19 +320,20 @@ impl Supervisor {
             .map_or(Lane::Cold, |accepted| accepted.lane)
     }
 
-    /// Notes that a run uses lane cold, though it was accepted in another lane.
+    /// Notes that the launcher of a run has failed, after the run was accepted.
     pub(super) fn note_fallback(&mut self, run: &RunId) {
         let Some(accepted) = self
             .accepted(run)
-            .filter(|accepted| accepted.lane != Lane::Cold)
+            .filter(|accepted| accepted.lane.has_launcher())
             .cloned()
         else {
             return;
         };
-        warn!(job = %run.job, generation = %run.generation, "its launcher has failed by itself, so torchrun was executed");
+        let lane = accepted.lane.without_launcher();
+        warn!(job = %run.job, generation = %run.generation, "its launcher has failed by itself, so the lane is {}", lane.name());
         let why = "its launcher on this node failed by itself: launcher.log says why".to_owned();
         let accepted = Accepted {
-            lane: Lane::Cold,
+            lane,
             why,
             ..accepted
         };
@@ -399,10 +400,12 @@ async fn say(done: &mpsc::Sender<Made>, job: Option<JobUid>, number: u32, outcom
 }
 
 /// The order for this lane, which replaces the execution of torchrun. None if torchrun is executed.
+/// `torch`: its whole version.
 pub(super) fn order_for(
     lane: Lane,
     assignment: &Assignment,
     launch: &torchrun::Launch,
+    torch: &str,
 ) -> Option<wire::Order> {
     let (options, argv) = torchrun::ranks(assignment).unwrap_or_default();
     let run_id = assignment.rendezvous.clone();
@@ -413,8 +416,9 @@ pub(super) fn order_for(
             torchrun::own_arguments(launch).to_vec(),
             Vec::new(),
         ),
-        Lane::Fork => (wire::Lane::Fork, argv, Vec::new()),
-        Lane::Direct => (wire::Lane::Direct, argv, torchrun::rank_command(assignment)),
+        Lane::Fork => (wire::Lane::Fork, argv, torchrun::rank_command(assignment)),
+        // A run in lane exec has no launcher, and without one both are the same to its runner.
+        Lane::Direct | Lane::Exec => (wire::Lane::Direct, argv, torchrun::rank_command(assignment)),
     };
     Some(wire::Order {
         lane,
@@ -423,5 +427,6 @@ pub(super) fn order_for(
         command,
         run_id,
         peer_lost: PEER_LOST_SIGNS.map(str::to_owned).to_vec(),
+        lacks: torchrun::lacks(torch),
     })
 }

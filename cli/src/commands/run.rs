@@ -82,8 +82,8 @@ pub(crate) struct Run {
     #[arg(long, alias = "fence_after", value_name = "PERIOD")]
     fence_after: Option<String>,
 
-    /// How ranks are started: auto, cold, parked, fork or direct [default: auto, the fastest that
-    /// is proven for the interpreter]
+    /// How ranks are started: auto, cold, parked, fork, direct or exec [default: auto, the fastest
+    /// that is proven for the interpreter]
     #[arg(long, value_name = "LANE")]
     launch: Option<String>,
 

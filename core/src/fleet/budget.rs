@@ -102,9 +102,9 @@ fn forget_old(record: &mut JobRecord, now: Timestamp) {
     }
 }
 
-/// Ends the row of failures if the current generation, which is about to be replaced, has trained.
-/// Steps tell it: a higher one than before. A script that shows none has trained if it saved a
-/// checkpoint, or, where nobody watches those, if it ran for long enough.
+/// Ends the row of failures if the current generation, which is about to be replaced, was no failed
+/// start. Steps tell it: a higher one than before. Of a script that shows none, a checkpoint that it
+/// saved tells it, or a world that formed and then lasted.
 pub(crate) fn note_progress(
     record: &mut JobRecord,
     steps: &Steps,
@@ -114,23 +114,38 @@ pub(crate) fn note_progress(
     let before = record.furthest_step.max(record.last_step);
     let trained = match (steps.last, steps.saved) {
         (Some(_), _) => steps.last > before,
-        (None, Some(saved)) => saved,
-        (None, None) => {
-            trains_since(record).is_some_and(|since| now.since(since) >= policy.backoff_reset)
+        (None, Some(true)) => true,
+        (None, saved) => {
+            has_lasted(record, policy, now)
+                // Nobody sees such a world form. Whoever watches its checkpoints has seen none.
+                .unwrap_or_else(|| saved.is_none() && has_run(record, policy, now))
         }
     };
     if trained {
         record.failures_in_row = 0;
+        record.crash_loop = None;
+        record.has_trained = true;
     }
     record.furthest_step = before.max(steps.last);
 }
 
-/// When all ranks of the current generation had found each other. If that is not seen: when the
-/// last rank was started.
-fn trains_since(record: &JobRecord) -> Option<Timestamp> {
-    let number = record.current.as_ref()?.number;
-    let receipt = record.receipt_of(number)?;
-    receipt.joined_at.or(receipt.launched_at)
+/// Whether the world of the current generation has lasted longer than its own start took, from the
+/// order to the last rank in the process group. It must also have lasted for as long as the first
+/// pause, so that no job starts more often than that pause would let it. `None`: it was not seen to
+/// form.
+fn has_lasted(record: &JobRecord, policy: &Policy, now: Timestamp) -> Option<bool> {
+    let generation = record.current.as_ref()?;
+    let joined = record.receipt_of(generation.number)?.joined_at?;
+    let took = joined.since(generation.started_at.unwrap_or(generation.opened));
+    Some(now.since(joined) >= took.max(policy.backoff_first))
+}
+
+/// Whether the ranks of the current generation have run for so long that they do more than start.
+fn has_run(record: &JobRecord, policy: &Policy, now: Timestamp) -> bool {
+    let number = record.current.as_ref().map(|generation| generation.number);
+    let receipt = number.and_then(|number| record.receipt_of(number));
+    let launched = receipt.and_then(|receipt| receipt.launched_at);
+    launched.is_some_and(|at| now.since(at) >= policy.backoff_reset)
 }
 
 /// The pause before a restart. The first failure in a row is mostly chance, so it gets none. From

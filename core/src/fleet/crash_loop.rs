@@ -37,7 +37,7 @@ impl CrashLoop {
 /// Notes a failure that is charged to the job. `symptom`: how its program ended, if a program did.
 /// `lasted`: how long that, or the whole generation, had run.
 pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, lasted: Duration) {
-    let early = record.furthest_step.is_none() && lasted < EARLY;
+    let early = record.furthest_step.is_none() && !record.has_trained && lasted < EARLY;
     let before = record.crash_loop.take();
     let Some(symptom) = symptom.filter(|_| early) else {
         return;

@@ -161,6 +161,10 @@ pub struct JobRecord {
     /// A generation of it has run for so long that it did not fail at its start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_run: bool,
+    /// A generation of it has trained, so far as can be seen from outside. Steps need not have been
+    /// seen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_trained: bool,
     /// Breaks in a row that could be charged to nobody for certain, and that brought no new step.
     #[serde(default, rename = "in_vain")]
     pub doubtful_in_row: u32,
@@ -426,6 +430,7 @@ impl JobRecord {
             crash_loop: None,
             failed_start: None,
             has_run: false,
+            has_trained: false,
             doubtful_in_row: 0,
             doubtful: Vec::new(),
             not_before: None,

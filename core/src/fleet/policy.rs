@@ -24,8 +24,8 @@ pub struct Policy {
     pub prepare_timeout: Duration,
     pub backoff_first: Duration,
     pub backoff_max: Duration,
-    /// After this long a generation counts as having trained if it shows no steps, and the back-off
-    /// starts anew.
+    /// After this long a generation counts as having trained if it shows no steps and its ranks are
+    /// not seen to meet, and the back-off starts anew.
     pub backoff_reset: Duration,
     /// This many failures that count against one node within `storm_window` make a restart storm,
     /// if they come from at least two jobs.

@@ -18,7 +18,6 @@ use crate::{
     id::NodeName,
     nccl::profile::Profile,
     run::LauncherState,
-    spec::Launch,
     time::Timestamp,
 };
 
@@ -48,7 +47,7 @@ impl JobTurn<'_> {
         let Some(current) = job
             .current
             .as_ref()
-            .filter(|_| job.spec.launch != Launch::Cold && job.spec.framework.has_launchers())
+            .filter(|_| job.spec.launch.may_have_launcher() && job.spec.framework.has_launchers())
             // Where members share nodes, most are not forked from launchers.
             .filter(|_| !job.spec.packs())
         else {

@@ -10,7 +10,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{nccl::profile::Profile, run::Assignment};
+use crate::{nccl::profile::Profile, run::Assignment, spec::Launch};
 
 /// 32 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +89,11 @@ impl Digest {
             fnv.number(text.is_some().into());
             fnv.text(text.as_deref().unwrap_or_default());
         }
-        fnv.text(launch.name());
+        // Older agents read `exec` as `direct`, and a run that one of them started goes on.
+        fnv.text(match launch {
+            Launch::Exec => Launch::Direct.name(),
+            launch => launch.name(),
+        });
         fnv.number(u64::try_from(stop_grace.as_millis()).unwrap_or(u64::MAX));
         // This field came later, so an assignment without it keeps its old digest. The hash
         // represents the whole profile.

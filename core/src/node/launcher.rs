@@ -69,7 +69,7 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     let mut here: BTreeSet<JobUid> = prewarm.union(starting).cloned().collect();
     here.extend(
         runs.iter()
-            .filter(|(run, lane)| *lane != Lane::Cold && !ended_well(newest[&run.run.job].0))
+            .filter(|(run, lane)| lane.has_launcher() && !ended_well(newest[&run.run.job].0))
             .map(|(run, _)| run.run.job.clone()),
     );
     let lacking = prewarm
@@ -97,7 +97,7 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
         let Some((run, lane)) = newest.get(job) else {
             continue;
         };
-        if *lane == Lane::Cold {
+        if !lane.has_launcher() {
             continue;
         }
         match training(now, run) {

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use super::lane::Interpreter;
+use super::interpreter::Interpreter;
 use crate::node_report::trial::Trial;
 
 /// One run of the suite a line: `TORCH PYTHON SUITE DATE VERDICT BUILD [# what differed]`.

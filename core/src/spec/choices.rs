@@ -87,15 +87,18 @@ pub enum Launch {
     Direct,
     /// The fastest lane that is proven for the node's interpreter ([`crate::node::lane`]).
     #[default]
+    /// Ranks are executed in every generation, as torchrun would execute them.
+    Exec,
     Auto,
 }
 
 impl Launch {
-    pub const ALL: [(&str, Launch); 5] = [
+    pub const ALL: [(&str, Launch); 6] = [
         ("cold", Launch::Cold),
         ("parked", Launch::Parked),
         ("fork", Launch::Fork),
         ("direct", Launch::Direct),
+        ("exec", Launch::Exec),
         ("auto", Launch::Auto),
     ];
 
@@ -106,8 +109,14 @@ impl Launch {
             Launch::Parked => "parked",
             Launch::Fork => "fork",
             Launch::Direct => "direct",
+            Launch::Exec => "exec",
             Launch::Auto => "auto",
         }
+    }
+
+    /// Whether a launcher may be kept for such a job.
+    pub fn may_have_launcher(self) -> bool {
+        !matches!(self, Launch::Cold | Launch::Exec)
     }
 }
 

@@ -15,7 +15,8 @@ pub struct Order {
     /// In the parked lane, torchrun's arguments. In fork and direct, the script and its arguments,
     /// or `-m`, the module and its arguments.
     pub argv: Vec<String>,
-    /// In the direct lane, what each rank executes if no launcher waits.
+    /// In fork and direct, what each rank executes if no launcher waits, or if it has failed. An
+    /// older agent sends none in fork.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// torchrun's `--rdzv-id`.
@@ -24,6 +25,10 @@ pub struct Order {
     /// is the cause. The rank then ends without taking its interpreter apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_lost: Vec<String>,
+    /// Variables of a rank that this torch's torchrun does not set, and a newer one does. An older agent
+    /// names none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<String>,
 }
 
 /// How a launcher starts the ranks.

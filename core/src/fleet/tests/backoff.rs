@@ -91,6 +91,92 @@ fn where_no_step_is_seen_a_healthy_minute_is_progress() {
     assert_eq!(waits, [0, 1, 2, 0, 1]);
 }
 
+/// Ranks enter the process group `took` after the generation was ordered to start.
+fn forms_after(bench: &mut Bench, took: Duration) {
+    bench.pass(took);
+    let (uid, now) = (bench.job("digits").uid.clone(), bench.now);
+    let generation = bench.job("digits").current.clone().unwrap();
+    let agent = bench.agents.get_mut(&generation.members[0].node).unwrap();
+    let run = agent.runs.get_mut(&generation.run(&uid)).unwrap();
+    run.all_joined_at = Some(now);
+    let session = agent.session.unwrap();
+    let runs = agent.runs.values().cloned().collect();
+    bench.input(Input::Runs { session, runs });
+}
+
+fn crash_loops(bench: &Bench) -> usize {
+    let told = bench.events.iter();
+    told.filter(|event| event.reason == "CrashLoop").count()
+}
+
+#[test]
+fn where_no_step_is_seen_a_world_that_lasts_longer_than_its_start_is_no_failed_start() {
+    let mut bench = bench();
+    let generations = [
+        // It dies sooner after its start than the start took.
+        (5, 4, 0),
+        (5, 4, 1),
+        (5, 4, 2),
+        // It lasts.
+        (5, 8, 0),
+        (5, 8, 0),
+        // One failure in a row is no row.
+        (5, 4, 1),
+    ];
+    for (took, lasts, wait) in generations {
+        forms_after(&mut bench, Duration::from_secs(took));
+        let waits = trains_and_fails(&mut bench, None, Duration::from_secs(lasts));
+        assert_eq!(waits.as_secs(), wait, "start {took} s, life {lasts} s");
+    }
+    // Watched checkpoints that are not saved yet prove nothing: a world may save every hour.
+    bench.watches("digits", false);
+    forms_after(&mut bench, SECOND);
+    assert_eq!(
+        trains_and_fails(&mut bench, None, 6 * SECOND),
+        Duration::ZERO
+    );
+}
+
+#[test]
+fn a_job_that_trained_silently_is_not_said_to_be_unable_to_start() {
+    for trains_first in [false, true] {
+        let mut bench = bench();
+        if trains_first {
+            forms_after(&mut bench, SECOND);
+            trains_and_fails(&mut bench, None, 10 * SECOND);
+        }
+        for _ in 0..3 {
+            trains_and_fails(&mut bench, None, SECOND);
+        }
+        assert_eq!(crash_loops(&bench), usize::from(!trains_first));
+        assert_eq!(bench.job("digits").has_trained, trains_first);
+    }
+}
+
+/// A start that takes no time is no licence to start again and again.
+#[test]
+fn a_world_that_falls_at_once_waits_and_its_budget_ends_it_whatever_it_has_lasted() {
+    let mut bench = bench();
+    let waits = [100, 100, 100].map(|millis| {
+        forms_after(&mut bench, Duration::ZERO);
+        trains_and_fails(&mut bench, None, Duration::from_millis(millis)).as_secs()
+    });
+    assert_eq!(waits, [0, 1, 2]);
+    for _ in 3..100 {
+        forms_after(&mut bench, Duration::ZERO);
+        trains_and_fails(&mut bench, None, 3 * SECOND);
+    }
+    let last = bench.job("digits").phase;
+    assert_eq!(last, Phase::Running, "the budget is not spent");
+    bench.rank_exits("digits", 0, Exit::Code(1), Some("ValueError: no"));
+    bench.pass(SECOND);
+    let job = bench.job("digits");
+    assert_eq!(
+        (job.phase, job.reason),
+        (Phase::Failed, Reason::RestartBudgetSpent)
+    );
+}
+
 #[test]
 fn where_checkpoints_are_watched_a_saved_one_is_progress_and_time_is_not() {
     let mut bench = bench();

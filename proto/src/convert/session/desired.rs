@@ -100,7 +100,11 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         working_dir: assignment.working_dir.clone(),
         gpus: assignment.gpus.clone(),
         hides_gpus: assignment.hides_gpus,
-        launch: assignment.launch.name().to_owned(),
+        launch: match assignment.launch {
+            Launch::Exec => Launch::Direct.name().to_owned(),
+            launch => launch.name().to_owned(),
+        },
+        without_launcher: assignment.launch == Launch::Exec,
         stop_grace_ms: millis(assignment.stop_grace),
         step_pattern: assignment.step_pattern.clone(),
         checkpoint_pattern: assignment.checkpoint_pattern.clone(),
@@ -378,6 +382,7 @@ fn assignment_from_wire(
         gpus: texts(&at("gpus"), wire.gpus, PROCS_MAX as usize, NAME_MAX)?,
         hides_gpus: wire.hides_gpus,
         launch: match Launch::ALL.iter().find(|(name, _)| *name == wire.launch) {
+            _ if wire.without_launcher => Launch::Exec,
             Some((_, launch)) => *launch,
             None => {
                 return Err(malformed(

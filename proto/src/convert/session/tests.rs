@@ -380,7 +380,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     working_dir: rest.0,
                     gpus: rest.1,
                     hides_gpus: rest.4 % 2 == 1,
-                    launch: Launch::Cold,
+                    launch: Launch::ALL[rest.4 as usize % Launch::ALL.len()].1,
                     stop_grace: Duration::from_millis(rest.2),
                     checkpoint_pattern: rest.3.clone(),
                     step_pattern: rest.3,

@@ -148,17 +148,22 @@ impl Runner {
     /// Starts the launcher, or gives the parked one its order.
     fn begin(&mut self, spec: &StartSpec) -> Result<(), String> {
         let Some(order) = &spec.order else {
-            let mut command = Process::new(&spec.program);
-            command
-                .args(&spec.args)
-                .env_clear()
-                .envs(&spec.env)
-                .current_dir(&spec.cwd);
             self.dismiss_launcher();
-            self.group.launcher = Some(self.spawn(command, None, None)?);
-            return Ok(());
+            return self.execute(spec);
         };
         self.begin_with_launcher(spec, order)
+    }
+
+    /// Executes the launch itself, which is torchrun.
+    pub(super) fn execute(&mut self, spec: &StartSpec) -> Result<(), String> {
+        let mut command = Process::new(&spec.program);
+        command
+            .args(&spec.args)
+            .env_clear()
+            .envs(&spec.env)
+            .current_dir(&spec.cwd);
+        self.group.launcher = Some(self.spawn(command, None, None)?);
+        Ok(())
     }
 
     /// Starts the ranks of one member without torchrun and without a launcher.
@@ -204,7 +209,7 @@ impl Runner {
                     group: member.number,
                     on_node: ranks.len() as u32,
                 };
-                let env = rank_env::of(&member.env, &self.hold, &order.run_id, &place, here);
+                let env = rank_env::of(&member.env, &self.hold, order, &place, here);
                 ranks.push(RankOrder {
                     rank: place.rank,
                     local,

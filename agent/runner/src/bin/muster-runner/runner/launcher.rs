@@ -209,12 +209,7 @@ impl Runner {
             Lane::Fork | Lane::Direct => {
                 rank_env::make_error_folders(spec.ranks)
                     .map_err(|e| format!("folders for errors: {e}"))?;
-                (0..spec.ranks)
-                    .map(|local| {
-                        let place = rank_env::Place::alone(spec, &self.hold, local);
-                        rank_env::of(&spec.env, &self.hold, &order.run_id, &place, &here)
-                    })
-                    .collect()
+                self.rank_envs(spec, order, &here)
             }
         };
         // Reaping notices a launcher that has just ended, and another one replaces it.
@@ -289,56 +284,72 @@ impl Runner {
         }
     }
 
-    /// Executes torchrun if the launcher has failed by itself, which means before any rank said
-    /// hello. This is no failure of the job. True: torchrun was executed.
+    /// Starts the ranks in another way if the launcher has failed by itself, which means before any
+    /// rank said hello. This is no failure of the job. The ranks are executed, or torchrun if the
+    /// order does not say what a rank executes. True: something was started.
     pub(super) fn fall_back(&mut self, exit: Exit, now: Duration) -> bool {
         let Some(spec) = self.group.spec.clone() else {
             return false;
         };
-        let forks = spec
-            .order
-            .as_ref()
-            .is_some_and(|order| order.lane == Lane::Fork);
-        let ended_well = exit.success();
-        if !forks
-            || ended_well
+        let Some(order) = spec.order.clone().filter(|order| order.lane == Lane::Fork) else {
+            return false;
+        };
+        if exit.success()
             || self.group.fell_back
             || !self.group.ranks.is_empty()
             || self.group.stop.is_some()
         {
             return false;
         }
+        let torchrun = order.command.is_empty();
+        let instead = if torchrun {
+            "torchrun is"
+        } else {
+            "the ranks are"
+        };
         say!(
-            "{} the launcher has failed ({exit:?}), so torchrun is executed in its place",
+            "{} the launcher has failed ({exit:?}), so {instead} executed",
             time::stamp()
         );
         self.close_launcher(now);
         self.group.parked = None;
-        let spec = match env_files::with_values(&spec) {
-            Ok(spec) => spec,
-            Err(e) => {
-                say!("{} torchrun cannot be executed: {e}", time::stamp());
-                return false;
-            }
-        };
-        let mut command = Process::new(&spec.program);
-        command
-            .args(&spec.args)
-            .env_clear()
-            .envs(&spec.env)
-            .current_dir(&spec.cwd);
-        match self.spawn(command, None, None) {
-            Ok(launcher) => {
-                self.group.launcher = Some(launcher);
+        let started = env_files::with_values(&spec)
+            .map_err(|e| e.to_string())
+            .and_then(|spec| match torchrun {
+                true => self.execute(&spec),
+                false => self.execute_ranks(&spec, &order),
+            });
+        match started {
+            Ok(()) => {
                 self.group.fell_back = true;
                 self.state.urgent = true;
                 true
             }
             Err(text) => {
-                say!("{} {text}", time::stamp());
+                say!("{} they cannot be executed: {text}", time::stamp());
                 false
             }
         }
+    }
+
+    fn execute_ranks(&mut self, spec: &StartSpec, order: &Order) -> Result<(), String> {
+        let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
+        let envs = self.rank_envs(spec, order, &here);
+        self.start_ranks(spec, order, envs, &here)
+    }
+
+    /// The complete environment of each rank.
+    fn rank_envs(
+        &self,
+        spec: &StartSpec,
+        order: &Order,
+        here: &Path,
+    ) -> Vec<BTreeMap<String, String>> {
+        let env = |local| {
+            let place = rank_env::Place::alone(spec, &self.hold, local);
+            rank_env::of(&spec.env, &self.hold, order, &place, here)
+        };
+        (0..spec.ranks).map(env).collect()
     }
 }
 

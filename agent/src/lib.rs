@@ -13,7 +13,7 @@
 //! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
 //! | `preflight`, `prepare` | the steps from an accepted run to its runner |
-//! | `prove`, `trials` | the compatibility suite's short half, run here for an interpreter that nobody has proven; its outcomes |
+//! | `prove`, `trial_process`, `trials` | the compatibility suite's short half, run here for an interpreter that nobody has proven; its outcomes |
 //! | `checkpoints` | the files that a job saves, watched |
 //! | `step_formats` | the operator's formats of steps, checked |
 //! | `hold`, `host` | a run described to its runner; where runners are started, found and swept up after |
@@ -55,4 +55,5 @@ mod state_disk;
 mod step_formats;
 mod supervisor;
 mod translate;
+mod trial_process;
 mod trials;

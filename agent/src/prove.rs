@@ -1,9 +1,9 @@
 //! `muster-agent prove`: runs the short half of the lanes' compatibility suite with one interpreter,
 //! and says whether its ranks may be forked.
 //!
-//! Two processes do that. The upper one, [`Prove`], or the agent itself, runs the lower one, [`inner`],
-//! below `muster-runner ask`: so everything ends with the trial, when its time is over, or when nobody
-//! waits for it any more. The lower one watches how much memory and how many processes there are.
+//! Two processes do that. The upper one, which is this command or the agent itself, runs the lower one
+//! ([`inner`]) as `trial_process` says. The lower one watches how much memory and how many processes
+//! there are.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use std::{
 use clap::Parser;
 use muster_core::{node::torchrun, node_report::trial::Trial};
 use muster_rpc::peer;
-use muster_runner::place::{self, Output, Program, TreeUsage};
+use muster_runner::place::{self, TreeUsage};
 use muster_runtime::{tasks::Scope, version::version};
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,7 @@ use crate::{
     config::{Config, Flags},
     host::{LocalHost, RunnerHost},
     preflight::Preflight,
+    trial_process::{Folder, MEMORY_MAX, answer, lower},
     trials::{Made, Trials},
 };
 
@@ -36,20 +37,10 @@ mod short;
 use bench::Bench;
 use short::Short;
 
-/// How long a trial may take. It needs about 75 s of processor time; on two cores that twenty others
-/// wanted, too, it took four minutes.
-const TIME_MAX: Duration = Duration::from_secs(600);
-/// What a trial may take of memory, as far as it can be seen from outside: pages that processes share
-/// count for each. At its peak, two ranks, three of their workers, a launcher and two copies of it
-/// take about 4 GiB so.
-pub(crate) const MEMORY_MAX: u64 = 8 << 30;
 /// The most processes at a time. The suite has about 20.
 const PROCESSES_MAX: u32 = 128;
 /// Time between looks at both.
 const LOOK: Duration = Duration::from_millis(500);
-/// The argument that makes this the lower process.
-const INNER: &str = "--below-a-runner";
-
 /// Run the short half of the compatibility suite with an interpreter: may its ranks be forked?
 ///
 /// Each of three scripts runs under plain torchrun and forked from a launcher, and what it sees and
@@ -122,7 +113,7 @@ impl Prove {
         let env = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        let program = lower(python, &folder.0, &runner, &torchrun::passed(&env))?;
+        let program = lower(python, folder.path(), &runner, &torchrun::passed(&env))?;
         let made = answer(&place::ask(&runner, &program)?)?;
         if let Some(state_dir) = &self.state_dir {
             let kept = Trials::of(state_dir).note(made.clone());
@@ -173,86 +164,6 @@ fn shown(trial: &Trial) -> String {
             trial.differs.join("\n")
         ),
     }
-}
-
-/// The trial of one interpreter, for the agent: dropping the future ends it with all that it has
-/// started. `env` is that of the job's launch.
-pub(crate) async fn trial(
-    host: &dyn RunnerHost,
-    python: &Path,
-    state_dir: &Path,
-    runner: &Path,
-    env: &BTreeMap<String, String>,
-) -> Result<Made, String> {
-    let folder = Folder::make(Some(state_dir))?;
-    let python = python.to_string_lossy();
-    let program = lower(&python, &folder.0, runner, &torchrun::passed(env))?;
-    answer(&host.run(&program).await?)
-}
-
-/// A folder for one trial, which goes with this value.
-struct Folder(PathBuf);
-
-impl Folder {
-    /// In the agent's state directory, or else in the one for temporary files.
-    fn make(state_dir: Option<&Path>) -> Result<Self, String> {
-        let folder = match state_dir {
-            Some(dir) => dir.join(format!("trial-{}", std::process::id())),
-            None => std::env::temp_dir().join(format!("muster-trial-{}", std::process::id())),
-        };
-        let trouble = |e: std::io::Error| format!("{}: {e}", folder.display());
-        // One that a process with the same number has left.
-        match fs::remove_dir_all(&folder) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(trouble(e)),
-            _ => {}
-        }
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&folder)
-            .map_err(trouble)?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The lower process.
-fn lower(
-    python: &str,
-    folder: &Path,
-    runner: &Path,
-    env: &BTreeMap<String, String>,
-) -> Result<Program, String> {
-    let own = std::env::current_exe().map_err(|e| format!("own program: {e}"))?;
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    let args = [
-        "prove",
-        "--python",
-        python,
-        INNER,
-        &text(folder),
-        "--runner",
-        &text(runner),
-    ];
-    Ok(Program {
-        program: own,
-        args: args.map(str::to_owned).to_vec(),
-        env: env.clone(),
-        dir: folder.to_owned(),
-        timeout_ms: u64::try_from(TIME_MAX.as_millis()).unwrap_or(u64::MAX),
-    })
-}
-
-fn answer(output: &Output) -> Result<Made, String> {
-    serde_json::from_str(&output.stdout).map_err(|_| {
-        let last = output.stderr.lines().last().unwrap_or("it said nothing");
-        let words = last.strip_prefix("muster-agent prove: ").unwrap_or(last);
-        format!("the suite could not be run: {words:.600}")
-    })
 }
 
 /// The lower process: runs the suite in this folder.
@@ -390,28 +301,5 @@ mod tests {
             too_much(&used(1, PROCESSES_MAX + 1)).unwrap(),
             "it has more than 128 processes"
         );
-    }
-
-    #[test]
-    fn what_the_lower_process_says_is_the_outcome_or_the_reason() {
-        let output = |stdout: &str, stderr: &str| Output {
-            stdout: stdout.into(),
-            stderr: stderr.into(),
-            code: Some(2),
-        };
-        let why = answer(&output(
-            "",
-            "warning\nmuster-agent prove: python9 not found in PATH",
-        ));
-        assert_eq!(
-            why.unwrap_err(),
-            "the suite could not be run: python9 not found in PATH"
-        );
-        let made = Made {
-            trial: Trial::default(),
-            files: vec![("/p".into(), Some(1))],
-        };
-        let text = serde_json::to_string(&made).unwrap();
-        assert_eq!(answer(&output(&text, "")).unwrap(), made);
     }
 }

@@ -523,7 +523,8 @@ impl Supervisor {
         };
         // From now on the port is the process's own to take.
         self.reserved.remove(run);
-        let order = order_for(self.lane(run), assignment, &launch);
+        let torch = { self.accepted(run) }.map_or("", |accepted| &accepted.stack.torch);
+        let order = order_for(self.lane(run), assignment, &launch, torch);
         let spec = StartSpec {
             order,
             program: launch.program,

@@ -197,6 +197,7 @@ impl Generation {
             command: vec![],
             run_id: "r".into(),
             peer_lost: vec![],
+            lacks: Vec::new(),
         };
         self.client.start(StartSpec {
             env_files: BTreeMap::new(),
@@ -555,6 +556,7 @@ fn where_the_launcher_fails_by_itself_the_ranks_are_executed() {
         command: ["/bin/sh", "-c", say].map(str::to_owned).into(),
         run_id: "r".into(),
         peer_lost: vec![],
+        lacks: Vec::new(),
     };
     let copy = copy_of(&generation.dir);
     let signal = |signal| {
@@ -599,6 +601,7 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
         command: vec![],
         run_id: "r".into(),
         peer_lost: vec![],
+        lacks: Vec::new(),
     };
     let copy = copy_of(&generation.dir);
     fs::remove_file(generation.dir.join("ranks.sock")).unwrap();

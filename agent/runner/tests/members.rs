@@ -19,6 +19,27 @@ fn said(rig: &Rig, rank: u32) -> String {
     text.splitn(4, ' ').nth(3).unwrap_or_default().to_owned()
 }
 
+/// The ranks of an older torch get no variable that its torchrun does not set.
+#[test]
+fn a_rank_gets_what_its_torchrun_sets_and_no_more() {
+    let signals = "TORCHELASTIC_SIGNALS_TO_HANDLE";
+    for (lacks, must) in [
+        (&[][..], "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+        (&[signals][..], "none"),
+    ] {
+        let rig = Rig::new();
+        let mut client = rig.ready();
+        let say = format!("echo ${{{signals}-none}} $TORCHELASTIC_USE_AGENT_STORE");
+        let mut spec = rig.direct(&["/bin/sh", "-c", &say]);
+        if let Some(order) = &mut spec.order {
+            order.lacks = lacks.iter().map(|name| (*name).to_owned()).collect();
+        }
+        client.start(spec);
+        client.until_dead();
+        assert_eq!(said(&rig, 0), format!("{must} True"));
+    }
+}
+
 #[test]
 fn each_member_has_its_program_its_directory_and_its_ranks() {
     let rig = Rig::new();

@@ -196,6 +196,7 @@ fn a_forked_rank_writes_down_the_exception_with_which_it_leaves_its_script() {
         command: vec![],
         run_id: "r".into(),
         peer_lost: vec![],
+        lacks: Vec::new(),
     });
     client.start(spec);
     let status = client.until_dead();

@@ -440,10 +440,12 @@ async fn say(done: &mpsc::Sender<Made>, job: Option<JobUid>, number: u32, outcom
 }
 
 /// The order for this lane, which replaces the execution of torchrun. None if torchrun is executed.
+/// `torch`: its whole version.
 pub(super) fn order_for(
     lane: Lane,
     assignment: &Assignment,
     launch: &torchrun::Launch,
+    torch: &str,
 ) -> Option<wire::Order> {
     let (options, argv) = torchrun::ranks(assignment).unwrap_or_default();
     let run_id = assignment.rendezvous.clone();
@@ -465,5 +467,6 @@ pub(super) fn order_for(
         command,
         run_id,
         peer_lost: PEER_LOST_SIGNS.map(str::to_owned).to_vec(),
+        lacks: torchrun::lacks(torch),
     })
 }

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::Supervisor;
 use crate::{
     preflight::Met,
-    probe, prove,
+    probe, trial_process,
     trials::{Files, Trials, times},
 };
 
@@ -97,7 +97,7 @@ impl Supervisor {
         let node = Node {
             idle_since: Some(idle_since),
             memory: probe::memory().map(|memory| memory.available),
-            needed: prove::MEMORY_MAX,
+            needed: trial_process::MEMORY_MAX,
         };
         match may_begin(now, node) {
             Ok(()) => self.try_interpreter(met, key),
@@ -140,7 +140,8 @@ impl Supervisor {
             } else {
                 info!(%python, "trying whether its ranks may be forked, while the node is idle");
                 let (state, runner) = (&config.state_dir, &config.runner);
-                let trial = prove::trial(host.as_ref(), &met.python, state, runner, &met.env);
+                let trial =
+                    trial_process::trial(host.as_ref(), &met.python, state, runner, &met.env);
                 let outcome = ends.run_until_cancelled(trial).await;
                 outcome.map(|outcome| match outcome {
                     Ok(made) => {

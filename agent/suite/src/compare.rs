@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::{RANKS, SCRIPTS};
 
-const ALL: &[&str] = &["cold", "parked", "fork", "direct"];
+const ALL: &[&str] = &["cold", "parked", "fork", "direct", "exec"];
 const FORK: &[&str] = &["fork"];
 
 /// What a script may see differently than under plain torchrun: the lanes, the field as `start.py`

@@ -22,22 +22,26 @@ pub struct Stack {
     /// `2.30.7`
     pub nccl: String,
     /// Which of its two implementations of the backend `nccl` torch takes, as `TORCH_DIST_USE_NCCL2` says
-    /// it: `0` the old one, `1` the new one. Empty: torch before 2.15 has one.
+    /// it: `0` the old one, `1` the new one. Empty: torch before 2.14 has one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub nccl2: String,
 }
 
-/// The variable by which torch 2.15 and later choose the implementation of their backend `nccl`. They
-/// take the new one unless it is `0` (`torch/distributed/distributed_c10d.py`).
+/// The variable by which torch chooses the implementation of its backend `nccl`. 2.14 takes the old one
+/// unless it is `1`, and 2.15 the new one unless it is `0` (`torch/distributed/distributed_c10d.py` of
+/// 2.13, 2.14.1 and 2.15.0).
 pub const USE_NCCL2: &str = "TORCH_DIST_USE_NCCL2";
-/// The first torch that has both.
-const HAS_NCCL2: (u32, u32) = (2, 15);
+/// The first torch that has both, and the first that takes the new one by itself.
+const HAS_NCCL2: (u32, u32) = (2, 14);
+const TAKES_NCCL2: (u32, u32) = (2, 15);
 
 /// [`Stack::nccl2`] of ranks with this torch and this value of the variable.
 pub fn nccl2(torch: (u32, u32), value: Option<&str>) -> &'static str {
     match value {
         _ if torch < HAS_NCCL2 => "",
+        Some("1") => "1",
         Some("0") => "0",
+        _ if torch < TAKES_NCCL2 => "0",
         _ => "1",
     }
 }
@@ -97,7 +101,7 @@ const ASPECTS: [Aspect; 4] = [
         name: USE_NCCL2,
         of: |stack| numbers(&stack.nccl2, 1),
         gpus: true,
-        consequence: "from torch 2.15 on, 0 takes the old implementation and anything else the new one; ranks of both agree on nothing by promise, and they hang or fail",
+        consequence: "0 is the old implementation and 1 the new one; ranks of both agree on nothing by promise, and they hang or fail",
     },
 ];
 
@@ -301,7 +305,9 @@ mod tests {
             one("b", "TORCH_DIST_USE_NCCL2 0, not TORCH_DIST_USE_NCCL2 1")
         );
         assert_eq!(odd(&stacks, "", false, 2), [], "nobody opens it");
-        assert_eq!(nccl2((2, 14), Some("0")), "", "an older torch has one");
+        let of_2_14 = [None, Some("0"), Some("1"), Some("yes")].map(|value| nccl2((2, 14), value));
+        assert_eq!(of_2_14, ["0", "0", "1", "0"]);
+        assert_eq!(nccl2((2, 13), Some("1")), "", "an older torch has one");
     }
 
     #[test]

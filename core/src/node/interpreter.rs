@@ -1,4 +1,6 @@
-//! What an interpreter of this node says about itself.
+//! What an interpreter of this node says about itself, and what the node has found out about it.
+
+use crate::node_report::trial::Trial;
 
 use crate::node_report::trial::Trial;
 

@@ -17,8 +17,10 @@ use crate::{
 };
 
 mod base;
+mod since;
 
 pub use base::{EnvIs, passed};
+pub use since::lacks;
 
 /// The process that starts one node's workers. Its environment is complete: nothing else reaches
 /// the workers.

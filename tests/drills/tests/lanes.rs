@@ -7,7 +7,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    env, fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -305,19 +305,15 @@ fn what_scripts_do_works_in_a_fork_and_in_a_fork_with_imports_made_ahead() {
         &env,
     );
     // This is checked now: a launcher ends soon after its job, and plain torchrun may take longer.
+    let imported = until(|| Some(cluster.preloaded()).filter(|modules| !modules.is_empty()));
+    let imported = imported.expect("the launcher imports ahead what the job has imported");
+    // With an older torch this costs time and differs in nothing, so it says nothing about a pair.
     let compiler = ["torch._dynamo.convert_frame", "torch._dynamo.eval_frame"];
-    let is_there = || {
-        compiler
-            .iter()
-            .all(|module| cluster.preloaded().contains(*module))
-            .then_some(())
-    };
-    until(is_there).unwrap_or_else(|| {
-        panic!(
-            "not imported ahead: {compiler:?}; imported: {:?}",
-            cluster.preloaded()
-        )
-    });
+    let is_there = compiler.iter().all(|module| imported.contains(*module));
+    assert!(
+        is_there || env::var_os("MUSTER_PROVES_A_PAIR").is_some(),
+        "not imported ahead: {compiler:?}; imported: {imported:?}"
+    );
     fs::write(forked.join("go"), "").unwrap();
     let status = ended(&cluster, "work");
     assert_eq!(

@@ -25,6 +25,10 @@ pub struct Order {
     /// is the cause. The rank then ends without taking its interpreter apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_lost: Vec<String>,
+    /// Variables of a rank that this torch's torchrun does not set, and a newer one does. An older agent
+    /// names none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<String>,
 }
 
 /// How a launcher starts the ranks.

@@ -204,6 +204,7 @@ impl Rig {
                 command: command.iter().map(|word| (*word).to_owned()).collect(),
                 run_id: "r".into(),
                 peer_lost: Vec::new(),
+                lacks: Vec::new(),
             }),
             ..self.program("/bin/sh", &[], 1)
         }

@@ -2,7 +2,7 @@
 //! and every lane needs the values that torchrun keeps over restarts.
 //!
 //! Names and values are those that `torch.distributed.elastic.agent.server.local_elastic_agent` of
-//! torch 2.15 sets for a static world of equal nodes. The compatibility suite
+//! torch 2.15 sets for a static world of equal nodes; an order says which of them an older one does not set. The compatibility suite
 //! (`tests/drills/tests/lanes.rs`) compares each of them with torchrun's.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 use muster_runner::Folder;
-use muster_runner::wire::{Hold, StartSpec};
+use muster_runner::wire::{Hold, Order, StartSpec};
 
 /// The variables of a launch that only torchrun and its shims use.
 pub(crate) const OURS: [&str; 4] = [
@@ -62,7 +62,7 @@ impl Place {
 pub(crate) fn of(
     given: &BTreeMap<String, String>,
     hold: &Hold,
-    run_id: &str,
+    order: &Order,
     place: &Place,
     dir: &Path,
 ) -> BTreeMap<String, String> {
@@ -89,7 +89,7 @@ pub(crate) fn of(
         .join("error.json");
     let texts = [
         ("ROLE_NAME", "default".to_owned()),
-        ("TORCHELASTIC_RUN_ID", run_id.to_owned()),
+        ("TORCHELASTIC_RUN_ID", order.run_id.clone()),
         ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
         (
             "TORCHELASTIC_SIGNALS_TO_HANDLE",
@@ -100,6 +100,8 @@ pub(crate) fn of(
             error_file.to_string_lossy().into_owned(),
         ),
     ];
+    let sets = |(name, _): &(&str, String)| !order.lacks.iter().any(|lacks| lacks == name);
+    let texts = texts.into_iter().filter(sets);
     env.extend(texts.map(|(name, text)| (name.to_owned(), text)));
     for (name, source) in OVER_RESTARTS {
         if let Some(value) = env.get(source).cloned() {

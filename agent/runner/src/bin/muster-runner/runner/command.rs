@@ -213,7 +213,7 @@ impl Runner {
                     group: member.number,
                     on_node: ranks.len() as u32,
                 };
-                let env = rank_env::of(&member.env, &self.hold, &order.run_id, &place, here);
+                let env = rank_env::of(&member.env, &self.hold, order, &place, here);
                 ranks.push(RankOrder {
                     rank: place.rank,
                     local,

@@ -363,7 +363,7 @@ impl Runner {
     ) -> Vec<BTreeMap<String, String>> {
         let env = |local| {
             let place = rank_env::Place::alone(spec, &self.hold, local);
-            rank_env::of(&spec.env, &self.hold, &order.run_id, &place, here)
+            rank_env::of(&spec.env, &self.hold, order, &place, here)
         };
         (0..spec.ranks).map(env).collect()
     }

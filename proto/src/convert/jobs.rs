@@ -27,6 +27,7 @@ use crate::{
             finding_to_wire, gpu_to_wire, hardware_to_wire, holders_to_wire, trial_to_wire,
             warm_pool_to_wire,
         },
+        session::phases::imports_to_wire,
     },
     v1,
 };
@@ -357,6 +358,7 @@ fn member(view: &MemberView) -> v1::MemberStatus {
             .map(ToString::to_string)
             .unwrap_or_default(),
         role: view.role.clone().unwrap_or_default(),
+        imports: view.imports.as_ref().map(imports_to_wire),
     }
 }
 

@@ -513,7 +513,7 @@ fn a_rank_notes_its_start_and_sees_nothing_of_that() {
     assert_eq!(slow.name, "slow", "{imports:?}");
     // Both sleeps, once each, and no more than there was time for.
     assert!(
-        slow.us >= 300_000 && imports.us <= first_step.unwrap() - script_us,
+        slow.us >= 300_000 && imports.us <= first_step.unwrap() - started,
         "{imports:?}"
     );
     assert_eq!((phases.gpu_us, phases.nccl), (None, None), "there is none");

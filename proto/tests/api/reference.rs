@@ -29,9 +29,9 @@ const ORDER: [&str; 9] = [
     "access.proto",
     "audit.proto",
     "usage.proto",
-    "phases.proto",
     "hardware.proto",
     "session.proto",
+    "phases.proto",
 ];
 
 fn files() -> Vec<File> {

@@ -218,6 +218,7 @@ mod tests {
             gpus: Vec::new(),
             hides_gpus: false,
             launch: Lane::Cold,
+            standbys: Default::default(),
             stop_grace: Duration::ZERO,
             step_pattern: None,
             checkpoint_pattern: None,

@@ -532,6 +532,8 @@ def ended(pid):
 
 def end_child(pid):
     """Kills a child. It is not waited for: the kernel takes a tenth of a second for a process with an open GPU, and a generation may be waiting."""
+    if not pid:
+        return  # it could not be forked
     try:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, os.WNOHANG)

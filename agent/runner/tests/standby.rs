@@ -205,6 +205,20 @@ impl Generation {
     }
 }
 
+/// Its runner does not end with the launcher's.
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if let Ok(muster_runner::Record {
+            runner: Some(runner),
+            ..
+        }) = muster_runner::Record::read(&self.dir)
+            && muster_runner::alive(&runner)
+        {
+            Living::of(runner.pid).kill();
+        }
+    }
+}
+
 fn environment(gpu: &Path, run_dir: &Path) -> BTreeMap<String, String> {
     let text = |path: PathBuf| path.to_str().unwrap().to_owned();
     let env = [
@@ -432,12 +446,7 @@ fn no_standby_outlives_what_it_waits_for() {
     standbys.iter().for_each(Living::gone);
     // The runner of its generation is killed before it starts.
     let standbys = node.standbys(StandbyMode::Open, &status, "open");
-    let lost = node.fork();
-    let runner = muster_runner::Record::read(&lost.dir)
-        .unwrap()
-        .runner
-        .unwrap();
-    Living::of(runner.pid).kill();
+    drop(node.fork());
     standbys.iter().for_each(Living::gone);
     // The launcher ends.
     let standbys = node.standbys(StandbyMode::Open, &status, "open");

@@ -227,7 +227,7 @@ pub const SPEC_FIELDS: &[Field] = &[
     field(
         "standbys",
         Shape::Text(Text::OneOf(|| names(&Standbys::ALL))),
-        "Whether a process waits beside each rank with its GPU open, and becomes the rank after a failure. auto if left out.",
+        "Processes that wait with their GPU open to become ranks. auto if left out.",
     ),
     field(
         "stepPattern",

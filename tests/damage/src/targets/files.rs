@@ -17,8 +17,8 @@ use muster_runner::{
     procfs::Stat,
     record::{self, Swept},
     wire::{
-        Command, Exit, ExitRecord, Hold, NestedWorld, Phase, Reply, Request, StandbyMode, StandbySpec, StartSpec, Status,
-        StoreSpec, parse_request,
+        Command, Exit, ExitRecord, Hold, NestedWorld, Phase, Reply, Request, StandbyMode,
+        StandbySpec, StartSpec, Status, StoreSpec, parse_request,
     },
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::time::Duration;
 
-use muster_runner::procfs::Stat;
+use muster_runner::procfs::{self, Stat};
 use muster_runner::record;
 use muster_runner::wire::{
     AdoptSpec, Exit, Lane, Order, ParkSpec, Refusal, RefusalKind, Reply, StandbySpec, StartSpec,
@@ -184,10 +184,9 @@ impl Runner {
             let mut entrance = cgroup.entrance()?;
             entrance.write_all(pid.to_string().as_bytes())?;
             // Its standbys were forked before. What it forks from now on is in the cgroup.
-            let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-            for child in children.split_whitespace() {
+            for child in procfs::all()?.iter().filter(|stat| stat.ppid == pid) {
                 // One that has ended since needs no cgroup.
-                let _ = entrance.write_all(child.as_bytes());
+                let _ = entrance.write_all(child.pid.to_string().as_bytes());
             }
         }
         let output = self.take_output(LAUNCHER, record::LAUNCHER_LOG, stdout, stderr)?;

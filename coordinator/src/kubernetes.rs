@@ -4,7 +4,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `follow` | listing and following all objects of one kind |
+//! | `follow` | listing and following all objects of one kind, of which each namespace has a share |
 //! | `adopt` | objects of other systems' kinds: they become `MusterJob` objects, and get a status in their words |
 //! | `jobs` | `MusterJob` objects: they become jobs, and jobs become their status |
 //! | `crd` | the definition of `MusterJob` objects |

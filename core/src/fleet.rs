@@ -91,6 +91,7 @@
 //! | `welcome` | an agent's session begins |
 //! | `ingest` | what agents say, and what their silence says |
 //! | `pod_news`, `forget` | worker pods; nodes that are gone for long |
+//! | `too_large` | a job whose record the store refuses |
 //! | `requests` | what users ask for |
 //! | `expiry` | jobs that are deleted some time after their end |
 //! | `settle` | which jobs have news, and the steps of one job |

@@ -37,7 +37,7 @@ use super::{
     events,
     object::Seen,
     status::{self, Urgency},
-    telling,
+    telling::{self, Hidden},
 };
 use crate::{
     board,
@@ -45,7 +45,7 @@ use crate::{
     kubernetes::{
         attempts::Attempts,
         desk::{Desk, Standings},
-        follow::{Crowded, News},
+        follow::News,
         pace::Pace,
         server::Server,
         turns::next,
@@ -88,8 +88,7 @@ pub(super) struct Controller {
     /// The last revision of the board that was looked at.
     revision: u64,
     objects: BTreeMap<JobName, Seen>,
-    /// Namespaces of which there may be other objects.
-    crowded: Crowded,
+    hidden: Hidden,
     /// All objects were read once. Until then a job may have one that is not known.
     listed: bool,
     /// Until then no job is ended because it has no object.
@@ -167,7 +166,7 @@ impl Controller {
             desk,
             revision: 0,
             objects: BTreeMap::new(),
-            crowded: Crowded::new(),
+            hidden: Hidden::default(),
             listed: false,
             doubt: None,
             works: BTreeMap::new(),
@@ -216,15 +215,15 @@ impl Controller {
     fn hear(&mut self, news: News<JobName, Seen>) {
         match news {
             News::Listed(all, crowded) => {
-                self.crowded = crowded;
+                self.hidden.listed(crowded);
                 let board = self.board.borrow();
                 let owned = board.after(None);
                 let owned = owned.filter(|(_, view)| view.record.is_of_object());
                 let owned: Vec<JobName> = owned.map(|(name, _)| name.clone()).collect();
                 drop(board);
-                let is_missing = |name: &&JobName| {
-                    !all.contains_key(*name) && !self.crowded.contains(&name.namespace)
-                };
+                let hidden = &self.hidden;
+                let is_missing =
+                    |name: &&JobName| !all.contains_key(*name) && !hidden.may_have(name);
                 let missing = owned.iter().filter(is_missing).count();
                 self.doubt_list(missing, owned.len(), Instant::now());
                 self.waiting.extend(owned);
@@ -245,12 +244,13 @@ impl Controller {
                 if self.objects.get(&name).is_some_and(same) {
                     self.objects.remove(&name);
                 }
+                self.hidden.gone(&name);
                 if let Some(desk) = &self.desk {
                     desk.put(&last.object.uid, None);
                 }
                 self.waiting.insert(name);
             }
-            News::Crowded(crowded) => self.crowded = crowded,
+            News::Crowded(crowded) => self.hidden.crowd(crowded),
             // The log has it. Jobs go on, and all statuses are compared when a list has come.
             News::Followed | News::Unreadable(_) => {}
         }
@@ -363,7 +363,7 @@ impl Controller {
 
     fn begin_one(&mut self, name: &JobName, now: Instant) {
         let seen = self.objects.get(name);
-        if seen.is_none() && self.crowded.contains(&name.namespace) {
+        if seen.is_none() && self.hidden.may_have(name) {
             // Its object may be there, so its job goes on.
             return;
         }

@@ -1,6 +1,6 @@
 //! What is kept of all `MusterJob` objects, and how it is handed to the controller.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use muster_core::id::JobName;
 use tokio::sync::mpsc;
@@ -10,7 +10,7 @@ use crate::{
     handle::NoAnswer,
     kubernetes::{
         access::{GROUP, JOBS},
-        follow::{About, INSTALL_OURS, News, Reader},
+        follow::{About, Crowded, INSTALL_OURS, News, Reader},
     },
 };
 
@@ -76,4 +76,58 @@ pub(super) fn with_room_of(known: &Seen, mut answered: Seen) -> Seen {
         Telling::shed(&mut answered);
     }
     answered
+}
+
+/// Objects that may be there without being known.
+#[derive(Debug, Default)]
+pub(super) struct Hidden {
+    /// Namespaces of which not all objects are known.
+    crowded: Crowded,
+    /// Objects of theirs that are gone, as the API server has said since the last list.
+    gone: BTreeSet<JobName>,
+}
+
+impl Hidden {
+    pub(super) fn listed(&mut self, crowded: Crowded) {
+        *self = Self {
+            crowded,
+            gone: BTreeSet::new(),
+        };
+    }
+
+    pub(super) fn crowd(&mut self, crowded: Crowded) {
+        self.crowded = crowded;
+    }
+
+    pub(super) fn gone(&mut self, name: &JobName) {
+        if self.crowded.contains(&name.namespace) {
+            self.gone.insert(name.clone());
+        }
+    }
+
+    /// Whether the object of this name may be there although it is not known.
+    pub(super) fn may_have(&self, name: &JobName) -> bool {
+        self.crowded.contains(&name.namespace) && !self.gone.contains(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_that_is_gone_is_not_hidden() {
+        let name = |namespace: &str| JobName {
+            namespace: namespace.into(),
+            name: "digits".into(),
+        };
+        let mut hidden = Hidden::default();
+        assert!(!hidden.may_have(&name("a")));
+        hidden.crowd(["a".to_owned()].into());
+        assert!(hidden.may_have(&name("a")) && !hidden.may_have(&name("b")));
+        hidden.gone(&name("a"));
+        assert!(!hidden.may_have(&name("a")));
+        hidden.listed(["a".to_owned()].into());
+        assert!(hidden.may_have(&name("a")), "another one may be there");
+    }
 }

@@ -167,6 +167,7 @@ pub mod receipt;
 mod registry;
 mod requests;
 mod resize;
+pub mod restarts_before;
 mod rollback;
 mod rules;
 mod scratch;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use crate::{
     fleet::{
         generation::Steps,
-        job::{JobRecord, RestartsBefore},
+        job::JobRecord,
         node_record::{Cordon, CordonedBy, NodeRecord},
         policy::Policy,
+        restarts_before::RestartsBefore,
         rules::Ruling,
     },
     period,
@@ -29,7 +30,8 @@ const RESTARTS_KEPT: usize = 1_000;
 
 /// How many failures were charged to the job within its window.
 fn charged(record: &JobRecord) -> u32 {
-    let before = record.restarts_before.map_or(0, |before| before.count);
+    let before = record.restarts_before.as_ref();
+    let before = before.map_or(0, |before| before.count);
     before.saturating_add(record.restarts.len() as u32)
 }
 
@@ -63,8 +65,8 @@ pub(crate) fn charge(
             record.restarts.push(now);
             if record.restarts.len() > RESTARTS_KEPT {
                 let last = record.restarts.remove(0);
-                let count = record.restarts_before.map_or(0, |before| before.count) + 1;
-                record.restarts_before = Some(RestartsBefore { count, last });
+                let before = record.restarts_before.take();
+                record.restarts_before = Some(RestartsBefore::with(before, last, window));
             }
         }
         Some((ruling, budget)) => {
@@ -86,9 +88,8 @@ pub(crate) fn charge(
 fn forget_old(record: &mut JobRecord, now: Timestamp) {
     let window = record.spec.restart_policy.window;
     record.restarts.retain(|at| now.since(*at) < window);
-    record.restarts_before = record
-        .restarts_before
-        .filter(|before| now.since(before.last) < window);
+    let before = record.restarts_before.take();
+    record.restarts_before = before.and_then(|before| before.within(now, window));
     for (index, spent) in &mut record.rule_restarts {
         let budget = record
             .spec
@@ -247,12 +248,26 @@ pub(super) mod tests {
         let spent = charge(&mut record, None, &policy, now);
         assert!(matches!(spent, Restart::Spent(_)), "{spent:?}");
         // Those before are forgotten with the last of them.
-        let later = record.restarts_before.unwrap().last + window;
+        let later = record.restarts_before.clone().unwrap().last + window;
         assert!(matches!(
             charge(&mut record, None, &policy, later),
             Restart::At(_)
         ));
         assert_eq!(record.restarts_before.map(|before| before.count), Some(1));
+    }
+
+    #[test]
+    fn a_steady_stream_of_failures_that_the_budget_allows_is_allowed_for_ever() {
+        let mut record = crate::fleet::job::tests::record();
+        let window = record.spec.restart_policy.window;
+        // One in two seconds is fewer than 2,000 in each hour.
+        record.spec.restart_policy.max_restarts = 2_000;
+        assert_eq!(window, Duration::from_secs(3_600));
+        for number in 0..6_000 {
+            let now = Timestamp(number * 2_000_000);
+            let restart = charge(&mut record, None, &Policy::default(), now);
+            assert!(matches!(restart, Restart::At(_)), "{number}: {restart:?}");
+        }
     }
 
     #[test]

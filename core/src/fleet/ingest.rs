@@ -35,8 +35,15 @@ impl Fleet {
     pub(crate) fn disconnected(&mut self, session: SessionId, scratch: &mut Scratch) {
         let now = scratch.now;
         let excused = self.presence.has_just_woken(now, &self.policy, &self.nodes);
-        if let Some(name) = self.nodes.disconnect(session, now, excused) {
-            self.liveness_changed(&name, scratch);
+        let speaker = self.nodes.speaker(session).cloned();
+        match self.nodes.disconnect(session, now, excused) {
+            Some(name) => self.liveness_changed(&name, scratch),
+            None => {
+                let changes = &mut scratch.changes;
+                speaker
+                    .iter()
+                    .for_each(|name| changes.node_changed(&self.nodes, &self.jobs, name));
+            }
         }
     }
 
@@ -180,7 +187,12 @@ impl Fleet {
             scratch.changes.lost = true;
         }
         let told_silent = node.told_silent;
-        node.told_silent = matches!(node.liveness, Liveness::Suspect | Liveness::Lost);
+        node.told_silent = match node.liveness {
+            Liveness::Suspect | Liveness::Lost => true,
+            Liveness::Ready => false,
+            // No event says this, so what was told stands.
+            Liveness::Unknown => told_silent,
+        };
         let silent = now.since(node.heard).as_secs_f64();
         let connected = node.session.is_some();
         match node.liveness {

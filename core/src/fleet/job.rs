@@ -20,6 +20,7 @@ use crate::{
         member_end::MemberEnd,
         members::Members,
         receipt::{Cause, Incident, Lost},
+        restarts_before::RestartsBefore,
     },
     id::{Generation, JobName, JobUid, NodeName},
     layout::Layout,
@@ -215,15 +216,6 @@ pub struct KnownStack {
     pub stack: Stack,
     /// The incarnation of the agent that reported it.
     pub incarnation: u64,
-}
-
-/// Failures charged to a job whose moments are not kept one by one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RestartsBefore {
-    pub count: u32,
-    /// When the last of them was. Until then all of them count.
-    pub last: Timestamp,
 }
 
 /// The restarts that one rule has allowed.

@@ -394,8 +394,9 @@ impl Registry {
         back
     }
 
-    /// The stream ended. The node becomes Suspect at once. `excused`: this coordinator may be the
-    /// cause, so the node must be heard anew. Returns the node if the session still spoke for one.
+    /// The stream ended. The node becomes Suspect at once, unless it is Lost already. `excused`: this
+    /// coordinator may be the cause, so the node must be heard anew. Returns the node if its liveness is
+    /// another now.
     pub(crate) fn disconnect(
         &mut self,
         session: SessionId,
@@ -407,9 +408,11 @@ impl Registry {
         let node = self.nodes.get_mut(&name)?;
         node.session = None;
         node.published = None;
-        match excused {
-            true => node.liveness = Liveness::Unknown,
-            false => node.doubt(Liveness::Suspect, now),
+        match (node.liveness, excused) {
+            // The end of the stream of a machine that is switched off comes after its silence.
+            (Liveness::Lost, _) => return None,
+            (_, true) => node.liveness = Liveness::Unknown,
+            (_, false) => node.doubt(Liveness::Suspect, now),
         }
         self.file(&name, now);
         Some(name)

@@ -490,6 +490,7 @@ impl World {
         if !self.commit(seat, changes, torn, speakers) {
             return self.coordinator_dies(seat, None);
         }
+        invariants::brake_is_let_go(self, process_id, now);
         if torn.is_some() {
             return self.coordinator_dies(seat, Some(back_in));
         }

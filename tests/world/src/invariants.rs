@@ -72,7 +72,7 @@ mod rollback;
 mod sizes;
 mod unpaid;
 
-pub(crate) use brake::Silences;
+pub(crate) use brake::{Silences, brake_is_let_go};
 pub(crate) use rollback::concerns;
 pub(crate) use sizes::records_are_small;
 

@@ -3,7 +3,6 @@
 //!
 //! A seed has a random half of the faults, not all. So faults that hide each other also occur apart
 //! (swarm testing, Groce and others, 2012).
-//! well (swarm testing, Groce and others, 2012).
 
 use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 

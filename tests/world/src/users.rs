@@ -270,6 +270,11 @@ impl World {
             && let Some(machine) = self.machine_named(node)
         {
             self.befalls(machine, Kind::StruckOff);
+            // The coordinator may never have heard this host, and only know pods on it. Whoever declares
+            // it gone deletes its Node object as well.
+            if !self.store.nodes.contains_key(node) {
+                self.pods_of_gone_host(machine);
+            }
         }
         if let (Request::Delete { .. }, Some(wish)) = (&request, wish) {
             let name = self.users.wishes[wish].name.clone();

@@ -394,3 +394,58 @@ fn a_reboot_during_a_stall_comes_after_the_generation_was_opened() {
     assert_eq!(incident.cause, Cause::NodeRebooted);
     assert!(incident.event_at >= opened, "{incident:?}");
 }
+
+/// Found by the world: what had been told of a node's silence was forgotten with its session, so nobody
+/// was told that it is back.
+#[test]
+fn a_node_that_was_told_silent_before_a_stall_is_told_to_be_back() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.pass(60 * SECOND);
+    bench.agents.get_mut(&"b".into()).unwrap().frozen = true;
+    bench.pass(4 * SECOND);
+    bench.agents.get_mut(&"b".into()).unwrap().frozen = false;
+    let told = |bench: &Bench| {
+        let of_b = bench.events.iter();
+        let of_b = of_b.filter(|event| event.node == Some("b".into()));
+        of_b.map(|event| event.reason.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&bench), ["NodeReady", "NodeSuspect"]);
+    bench.now = bench.now + 60 * SECOND;
+    for node in ["a", "b"] {
+        let agent = bench.agents.get_mut(&node.into()).unwrap();
+        let session = agent.session.take().unwrap();
+        bench.input(Input::Disconnected { session });
+    }
+    bench.pass(SECOND);
+    bench.connect("a");
+    bench.connect("b");
+    assert_eq!(told(&bench), ["NodeReady", "NodeSuspect", "NodeReady"]);
+}
+
+/// A machine that is switched off closes nothing, so its session ends after it was lost.
+#[test]
+fn the_end_of_a_lost_nodes_session_is_no_second_loss() {
+    for stall in [Duration::ZERO, 60 * SECOND] {
+        let mut bench = Bench::new(&["a", "b"]);
+        bench.pass(60 * SECOND);
+        bench.agents.get_mut(&"b".into()).unwrap().frozen = true;
+        bench.pass(6 * SECOND);
+        let lost_at = |bench: &Bench| {
+            let node = &bench.fleet.nodes[&"b".into()];
+            (node.liveness, node.lost_at)
+        };
+        let (before, told) = (lost_at(&bench), bench.events.len());
+        assert_eq!(before.0, Liveness::Lost);
+        bench.now = bench.now + stall;
+        let agent = bench.agents.get_mut(&"b".into()).unwrap();
+        let session = agent.session.take().unwrap();
+        bench.input(Input::Disconnected { session });
+        assert!(bench.stored_nodes[&"b".into()].gone);
+        bench.pass(20 * SECOND);
+        assert_eq!(lost_at(&bench), before);
+        let mut anew = bench.events[told..].iter();
+        assert!(anew.all(|event| event.node != Some("b".into())));
+        let session = bench.fleet.nodes[&"b".into()].session;
+        assert_eq!(session, None, "an operator may delete it");
+    }
+}

@@ -22,9 +22,9 @@ pub(crate) struct Silences {
     enough_back: Option<Timestamp>,
     /// The same for all nodes but one.
     all_but_one_back: Option<Timestamp>,
-    /// The last decision. If it is long ago, the coordinator may have stood still, and then those who
-    /// may still come back have more time.
-    decided: Timestamp,
+    /// The last turn. If it is long ago, the coordinator has stood still, and then those who may still
+    /// come back have more time.
+    turned: Timestamp,
 }
 
 impl Silences {
@@ -72,7 +72,7 @@ impl Silences {
 
     /// Notes whether enough nodes are back, and says whether the brake is on for too long after that.
     fn is_kept_on(&mut self, policy: &Policy, now: Timestamp) -> bool {
-        let stood = now.since(self.decided) > policy.tick * 4;
+        let stood = now.since(self.turned) > policy.tick * 4;
         let noted = |is_so: bool, before: Option<Timestamp>| {
             is_so.then(|| before.filter(|_| !stood).unwrap_or(now))
         };
@@ -80,7 +80,7 @@ impl Silences {
         let few = self.on && silent < policy.mass_loss_min as usize;
         self.enough_back = noted(few, self.enough_back);
         self.all_but_one_back = noted(self.on && silent <= 1, self.all_but_one_back);
-        self.decided = now;
+        self.turned = now;
         // It listens a little longer in a large fleet.
         let over = |since: Option<Timestamp>, time| {
             since.is_some_and(|since| now >= since + time + Duration::from_secs(1))
@@ -124,7 +124,7 @@ pub(super) fn brake(world: &mut World, judge: &Judge, changes: &[Change]) -> Bro
             _ => {}
         }
     }
-    let broken = judged(world, &mut silences, &policy, (lost, nodes), judge.now).or_else(|| {
+    let broken = judged(world, &silences, &policy, (lost, nodes), judge.now).or_else(|| {
         changes
             .iter()
             .filter(|_| silences.on)
@@ -134,10 +134,10 @@ pub(super) fn brake(world: &mut World, judge: &Judge, changes: &[Change]) -> Bro
     broken
 }
 
-/// Checks that the brake is on when it must be, and off when it must be.
+/// Checks that the brake is on when it must be.
 fn judged(
     world: &World,
-    silences: &mut Silences,
+    silences: &Silences,
     policy: &Policy,
     (lost, nodes): (bool, usize),
     now: Timestamp,
@@ -153,12 +153,18 @@ fn judged(
             ),
         ));
     }
-    let kept = silences.is_kept_on(policy, now);
-    kept.then(|| {
+    None
+}
+
+/// Called after every turn of a coordinator, also of one that decides nothing: the brake is off when it
+/// must be.
+pub(crate) fn brake_is_let_go(world: &mut World, process: u64, now: Timestamp) {
+    let silences = &mut world.truth.silences;
+    if silences.process == process && silences.is_kept_on(&Policy::default(), now) {
         let (silent, all) = (silences.silent.len(), world.store.nodes.len());
         let what = format!("the brake is still on with {silent} of {all} nodes silent");
-        ("R10", what)
-    })
+        world.fail("R10", what);
+    }
 }
 
 /// While the brake is on, no node is cordoned, and no wholly silent generation is replaced for its

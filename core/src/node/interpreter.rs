@@ -2,8 +2,6 @@
 
 use crate::node_report::trial::Trial;
 
-use crate::node_report::trial::Trial;
-
 /// What an interpreter reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreter {

@@ -194,7 +194,11 @@ fn after_a_launcher_that_failed_ranks_are_executed_without_torchrun() {
         "{second:#}"
     );
     let torchrun = |(_, line): &(u32, String)| line.contains("torch.distributed.run");
-    assert!(!muster_drills::processes_of(&cluster.dir).iter().any(torchrun));
+    assert!(
+        !muster_drills::processes_of(&cluster.dir)
+            .iter()
+            .any(torchrun)
+    );
 }
 
 #[test]

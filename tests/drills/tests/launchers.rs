@@ -127,6 +127,40 @@ fn one_launcher_per_node_serves_every_generation_whatever_dies() {
 }
 
 #[test]
+fn after_a_launcher_that_failed_ranks_are_executed_without_torchrun() {
+    let cluster = Cluster::up(1);
+    let state = cluster.path("job.step");
+    let allreduce = script("allreduce.py");
+    let args = [
+        &[allreduce.as_str(), "--state", state.to_str().unwrap()],
+        &LONG[..],
+    ]
+    .concat();
+    submit(&cluster, "job", "auto", (1, 1), &args, 10);
+    let first = cluster.trains("job", 1, 1);
+    assert_eq!(first["members"][0]["lane"], "fork", "{first:#}");
+    for launcher in cluster.launchers() {
+        kill(launcher.into(), Signal::KILL);
+    }
+    until(|| cluster.launchers().is_empty().then_some(())).expect("it is dead");
+    kill(pids(&first)[0], Signal::KILL);
+    let second = cluster.trains("job", 2, 1);
+    let member = &second["members"][0];
+    let why = member["laneReason"].as_str().unwrap();
+    assert_eq!(member["lane"], "exec", "{second:#}");
+    assert!(
+        why.starts_with("its launcher on this node failed"),
+        "{second:#}"
+    );
+    let torchrun = |(_, line): &(u32, String)| line.contains("torch.distributed.run");
+    assert!(
+        !muster_drills::processes_of(&cluster.dir)
+            .iter()
+            .any(torchrun)
+    );
+}
+
+#[test]
 fn a_node_that_joins_has_a_launcher_before_anybody_is_stopped() {
     let cluster = Cluster::up(2);
     let state = cluster.path("job.step");

@@ -23,7 +23,7 @@ use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
 /// In the lane `parked`, torchrun starts the script as in `cold`.
-const ALL_LANES: &[&str] = &["cold", "fork", "direct"];
+const ALL_LANES: &[&str] = &["cold", "exec", "fork", "direct"];
 /// The lanes of the short form: those that `launch: auto` takes. Each takes a minute and a half.
 const SHORT_LANES: &[&str] = &["fork"];
 /// Names one lane, to look only at that.
@@ -199,7 +199,7 @@ fn a_strangers_script_goes_on_in_every_lane_as_under_plain_torchrun() {
         // The first kill comes while imports are made ahead. The second comes when all of them are
         // done.
         let is_due = |number, ranks: &[Value]| {
-            lane == "cold"
+            ["cold", "exec"].contains(&lane)
                 || !cluster.preloaded().is_empty()
                 || number == 0 && is_imported_ahead(&importers, ranks)
         };

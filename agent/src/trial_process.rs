@@ -19,8 +19,7 @@ use crate::{host::RunnerHost, trials::Made};
 /// wanted, too, it took four minutes.
 const TIME_MAX: Duration = Duration::from_secs(600);
 /// What a trial may take of memory, as far as it can be seen from outside: pages that processes share
-/// count for each. At its peak, two ranks, three of their workers, a launcher and two copies of it
-/// take about 4 GiB so.
+/// count for each. 3.3 GiB were seen.
 pub(crate) const MEMORY_MAX: u64 = 8 << 30;
 /// The begin of a folder's name, before the number of the upper process.
 const NAME: &str = "trial-";

@@ -37,7 +37,7 @@ mod short;
 use bench::Bench;
 use short::Short;
 
-/// The most processes at a time. The suite has about 20.
+/// The most processes at a time. 22 were seen.
 const PROCESSES_MAX: u32 = 128;
 /// Time between looks at both.
 const LOOK: Duration = Duration::from_millis(500);
@@ -104,18 +104,21 @@ impl Prove {
     fn outer(&self, python: &str) -> Result<Made, String> {
         let flags = ["--state-dir".into(), "/".to_owned()];
         let flags = self.flags(&flags)?;
-        flags
-            .clone()
-            .check_user(peer::own_user())
-            .map_err(|e| e.to_string())?;
+        let allowed = flags.check_user(peer::own_user());
+        allowed.map_err(|e| e.to_string())?;
         let runner = flags.check().map_err(|e| e.to_string())?.runner;
-        let folder = Folder::make(self.state_dir.as_deref())?;
+        // The lower process has another working directory.
+        let state_dir = self.state_dir.as_ref().map(std::path::absolute);
+        let state_dir = state_dir
+            .transpose()
+            .map_err(|e| format!("--state-dir: {e}"))?;
+        let folder = Folder::make(state_dir.as_deref())?;
         let env = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         let program = lower(python, folder.path(), &runner, &torchrun::passed(&env))?;
         let made = answer(&place::ask(&runner, &program)?)?;
-        if let Some(state_dir) = &self.state_dir {
+        if let Some(state_dir) = &state_dir {
             let kept = Trials::of(state_dir).note(made.clone());
             kept.map_err(|e| format!("{}: {e}", state_dir.display()))?;
         }

@@ -45,15 +45,19 @@ pub(super) struct Short<'a> {
 }
 
 impl Short<'_> {
-    /// The differences, each with the script that shows it. An error: the suite could not be run.
+    /// The differences that the first script shows which shows any, each with that script's name. An
+    /// error: the suite could not be run.
     pub(super) async fn run(&mut self) -> Result<Vec<String>, String> {
-        let mut wrong = Vec::new();
-        for (script, found) in [
-            ("start.py", self.start().await?),
-            ("tongue.py", self.locale().await?),
-            ("work.py", self.work().await?),
-        ] {
-            wrong.extend(found.iter().map(|what| format!("{script}: {what}")));
+        let named = |script: &str, found: Vec<String>| {
+            let named = found.iter().map(|what| format!("{script}: {what}"));
+            named.collect::<Vec<_>>()
+        };
+        let mut wrong = named("start.py", self.start().await?);
+        if wrong.is_empty() {
+            wrong = named("tongue.py", self.locale().await?);
+        }
+        if wrong.is_empty() {
+            wrong = named("work.py", self.work().await?);
         }
         Ok(wrong)
     }

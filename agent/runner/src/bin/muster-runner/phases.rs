@@ -34,6 +34,9 @@ const TEXT_MAX: usize = 100;
 /// Descriptors of a process that are looked at. CUDA opens its devices long before a data loader opens files.
 const FILES_MAX: usize = 1_024;
 
+/// Where neither is, nobody opens a GPU.
+const DRIVERS: [&str; 2] = ["/dev/nvidiactl", "/dev/kfd"];
+
 /// One rank as the group knows it.
 pub(crate) struct Watched {
     pub(crate) rank: u32,
@@ -214,6 +217,9 @@ impl Traces for Here {
     }
 
     fn files(&self, pid: i32) -> Vec<PathBuf> {
+        if !DRIVERS.iter().any(|driver| Path::new(driver).exists()) {
+            return Vec::new();
+        }
         let Ok(listed) = fs::read_dir(format!("/proc/{pid}/fd")) else {
             return Vec::new();
         };

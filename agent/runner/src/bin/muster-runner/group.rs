@@ -22,6 +22,7 @@ use muster_runner::wire::{
 
 use crate::below::{Below, Proc};
 use crate::memory::Memory;
+use crate::mpi::unasked;
 use crate::output::Output;
 use crate::parked::Parked;
 use crate::phases::{Phases, Traces, Watched};
@@ -356,6 +357,9 @@ impl Group {
             let started = again.then(|| time::wall(Duration::from_micros(process_start)));
             let left = entry.files.read(started);
             entry.reason = entry.output.reason(exit, left);
+            if unasked::no_rank_began(self.spec.as_ref(), exit) {
+                entry.reason.no_rank_began();
+            }
             // What a killed rank has printed cannot be why.
             let by_us = self.killing.is_some();
             if let Some(why) = (!by_us).then(|| self.memory.reason(rank, exit)).flatten() {

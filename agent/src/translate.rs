@@ -11,8 +11,8 @@ use muster_core::{
     exit::{Exit, ExitClass},
     node::{GroupPhase, GroupStatus, SeenExit},
     run::{
-        Endpoint, LAST_OUTPUT, Leftover, NestedWorld, RankException, RankReport, StepPatternFault,
-        StepsShown, WorldReport,
+        Endpoint, Import, Imports, LAST_OUTPUT, Leftover, NcclPart, NcclTimes, NestedWorld,
+        PhasesReport, RankException, RankReport, StepPatternFault, StepsShown, WorldReport,
     },
     time::Timestamp,
 };
@@ -64,6 +64,34 @@ pub(crate) fn group_status(status: &wire::Status, this_boot: bool) -> GroupStatu
         }),
         leftovers: status.leftovers.iter().map(leftover).collect(),
         step_pattern_fault: status.step_pattern_fault.and_then(step_pattern_fault),
+        phases: Box::new(phases(status, &at)),
+    }
+}
+
+fn phases(status: &wire::Status, at: &impl Fn(u64) -> Timestamp) -> PhasesReport {
+    let seen = status.phases.clone().unwrap_or_default();
+    let communicator = { status.store.as_ref() }.and_then(|store| store.communicator_us);
+    let import = |import: &wire::ImportStatus| Import {
+        name: cut(&import.name),
+        time: Duration::from_micros(import.us),
+        why: cut(&import.why),
+    };
+    let part = |(name, us): &(String, u64)| NcclPart {
+        name: cut(name),
+        time: Duration::from_micros(*us),
+    };
+    PhasesReport {
+        script_at: seen.script_us.map(at),
+        gpu_at: seen.gpu_us.map(at),
+        communicator_at: communicator.map(at),
+        imports: seen.imports.map(|imports| Imports {
+            time: Duration::from_micros(imports.us),
+            by: imports.by.iter().map(import).collect(),
+        }),
+        nccl: seen.nccl.map(|nccl| NcclTimes {
+            time: Duration::from_micros(nccl.us),
+            parts: nccl.parts.iter().map(part).collect(),
+        }),
     }
 }
 
@@ -266,6 +294,7 @@ mod tests {
                 missing_ranks: vec![],
                 announced: Some(3),
                 all_joined_us: Some(30),
+                communicator_us: Some(45),
                 refused: 0,
                 refused_why: None,
             }),
@@ -281,12 +310,29 @@ mod tests {
                 world_size: 2,
             }),
             step_pattern_fault: Some(wire::StepPatternFault::TooSlow),
+            phases: Some(wire::PhasesStatus {
+                script_us: Some(12),
+                gpu_us: Some(40),
+                imports: Some(wire::ImportsStatus {
+                    us: 9,
+                    by: vec![wire::ImportStatus {
+                        name: "scipy\u{7}".into(),
+                        us: 8,
+                        why: "asks for RANK".into(),
+                    }],
+                }),
+                nccl: Some(wire::NcclStatus {
+                    us: 4,
+                    parts: vec![("topo".into(), 3)],
+                }),
+            }),
         }
     }
 
     #[test]
     fn a_reason_that_the_coordinator_knows_by_its_beginning_is_the_runners() {
         assert_eq!(wire::OUT_OF_MEMORY, muster_core::exit::OUT_OF_MEMORY);
+        assert_eq!(wire::NO_RANK_BEGAN, muster_core::exit::NO_RANK_BEGAN);
     }
 
     #[test]
@@ -317,6 +363,25 @@ mod tests {
         assert_eq!(group.all_joined_at, Some(Timestamp(30)));
         assert_eq!(group.world.announced, Some(3));
         assert_eq!(group.world.nested.unwrap().rank, 1);
+        let phases = *group.phases;
+        assert_eq!(
+            (phases.script_at, phases.gpu_at, phases.communicator_at),
+            (
+                Some(Timestamp(12)),
+                Some(Timestamp(40)),
+                Some(Timestamp(45))
+            )
+        );
+        let imports = phases.imports.unwrap();
+        assert_eq!(
+            (imports.time.as_micros(), imports.by[0].name.as_str()),
+            (9, "scipy")
+        );
+        let nccl = phases.nccl.unwrap();
+        assert_eq!(
+            (nccl.time.as_micros(), nccl.parts[0].name.as_str()),
+            (4, "topo")
+        );
     }
 
     #[test]

@@ -27,6 +27,10 @@ pub enum Exit {
 /// its memory limit. The process itself was too large, so nobody else has killed it.
 pub const OUT_OF_MEMORY: &str = "out of memory: ";
 
+/// The beginning of the reason of an `mpirun` that has ended although every host of it had answered, and
+/// before it asked any of them to start something. So neither a rank nor a host has failed.
+pub const NO_RANK_BEGAN: &str = "no rank began: ";
+
 impl Exit {
     pub fn is_success(self) -> bool {
         self == Exit::Code(0)

@@ -151,6 +151,7 @@ mod node_record;
 mod objects;
 mod open;
 mod output;
+pub mod phases;
 mod placement;
 mod places;
 mod pod_gpus;

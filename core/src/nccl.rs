@@ -15,6 +15,7 @@
 pub mod affinity;
 pub mod environment;
 pub mod lint;
+pub mod log;
 pub mod mixture;
 pub mod profile;
 pub mod stack;

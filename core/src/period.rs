@@ -100,6 +100,27 @@ pub mod optional_period {
     }
 }
 
+/// Records store periods in whole milliseconds. Sums of many would lose by that, so they use
+/// microseconds.
+pub(crate) mod micros {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(
+        time: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_micros)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

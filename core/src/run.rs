@@ -6,6 +6,7 @@
 //! never commands ("do X now"), so a repeated or lost message does no harm.
 
 mod beside;
+mod phases;
 mod rank;
 mod refusal;
 mod shown;
@@ -28,6 +29,7 @@ use crate::{
 pub use crate::exit::LAST_OUTPUT;
 pub use crate::id::RunId;
 pub use beside::{Disobedience, Leftover, NestedWorld, StepPatternFault, WorldReport};
+pub use phases::{Import, Imports, NcclPart, NcclTimes, PhasesReport};
 pub use rank::{RankException, StepsShown};
 pub use refusal::{DueTo, Refusal};
 pub use shown::LaneReport;
@@ -384,6 +386,9 @@ pub struct RunReport {
     /// Its runner did not obey, so the node kills it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disobedience: Option<Disobedience>,
+    /// What the start of the ranks was spent on.
+    #[serde(default, skip_serializing_if = "PhasesReport::is_empty")]
+    pub phases: PhasesReport,
     #[serde(default)]
     pub lane: LaneReport,
     /// Versions in the interpreter that starts the ranks. They are not known before the run is
@@ -522,6 +527,7 @@ impl RunReport {
             leftovers: Vec::new(),
             step_pattern_fault: None,
             disobedience: None,
+            phases: PhasesReport::default(),
             lane: LaneReport::default(),
             stack: Stack::default(),
         }
@@ -542,6 +548,7 @@ impl RunReport {
         run.checkpoint = None;
         // The rule that reads it looks again by itself.
         run.world.announced = None;
+        run.phases = run.phases.seen();
         for rank in &mut run.ranks {
             (rank.last_step, rank.last_step_at) = (None, None);
             rank.steps = StepsShown::default();

@@ -12,15 +12,19 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+mod end;
 mod member;
 mod mpi;
 mod order;
+mod phases;
 mod rank;
 mod store;
 
+pub use end::{DeathProof, ProofKind, StopStatus};
 pub use member::MemberSpec;
 pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
 pub use order::{AdoptSpec, Lane, Order, ParkSpec};
+pub use phases::{ImportStatus, ImportsStatus, NcclStatus, PhasesStatus};
 pub use rank::{ExitRecord, Leftover, RankException, RankStatus};
 pub use store::{PortRange, StoreSpec, StoreStatus};
 
@@ -41,6 +45,9 @@ pub const MAX_LEFTOVERS: usize = 16;
 
 /// The beginning of the reason of a rank that the kernel has killed at a memory limit.
 pub const OUT_OF_MEMORY: &str = "out of memory: ";
+
+/// The beginning of the reason of an `mpirun` that has ended before any rank began.
+pub const NO_RANK_BEGAN: &str = "no rank began: ";
 
 /// The smallest [`Hold::log_bytes`]. One write to a log is at most 64 KiB and must fit between two
 /// rotations.
@@ -518,6 +525,9 @@ pub struct Status {
     /// The job's own pattern is not searched for, for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_pattern_fault: Option<StepPatternFault>,
+    /// What the start of the ranks was spent on. None: nothing was seen of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phases: Option<PhasesStatus>,
 }
 
 /// Why a job's own pattern is not searched for.
@@ -557,35 +567,4 @@ pub struct LauncherStatus {
     pub exit: Option<Exit>,
     #[serde(default)]
     pub exited_us: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StopStatus {
-    pub reason: String,
-    pub asked_us: u64,
-    pub grace_ms: u64,
-    /// When everything that was left was killed. None if all ended by themselves.
-    #[serde(default)]
-    pub killed_us: Option<u64>,
-    /// Nobody asked for the stop: the fence was due.
-    #[serde(default)]
-    pub fenced: bool,
-}
-
-/// The proof that nothing of the group lives.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeathProof {
-    pub at_us: u64,
-    pub how: ProofKind,
-    /// Always 0. It is written so that a reader need not infer it.
-    pub survivors: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProofKind {
-    /// The group's own cgroup is empty and the runner, a subreaper, has no child left.
-    Cgroup,
-    /// The runner, a subreaper, has no child left. No cgroup could be made.
-    Reaped,
 }

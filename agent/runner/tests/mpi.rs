@@ -80,6 +80,10 @@ impl Job {
 
     /// Starts the launcher with a script that may use `DIR` of the lender.
     fn launch(&mut self, script: &str) {
+        self.launch_program(&["/bin/sh", "-c", script]);
+    }
+
+    fn launch_program(&mut self, command: &[&str]) {
         let host = HostSpec {
             name: "pi-worker-0".into(),
             at: self.at.clone(),
@@ -95,7 +99,7 @@ impl Job {
             hosts: vec![host],
             files: files.map(|(name, text)| (name.into(), text.into())).into(),
         });
-        let spec = member(&self.launcher, &["/bin/sh", "-c", script], part);
+        let spec = member(&self.launcher, command, part);
         self.launches.start(spec);
     }
 
@@ -104,6 +108,46 @@ impl Job {
         let exit = end_of(&mut self.launches);
         (exit, said(&self.launcher))
     }
+}
+
+/// A program of this name in the launcher's directory.
+fn mpirun(job: &Job, script: &str) -> Vec<String> {
+    let path = job.launcher.dir.join("mpirun");
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    vec![path.to_str().unwrap().to_owned(), "-np".into(), "2".into()]
+}
+
+/// Why the launcher's process failed, as its runner says it.
+fn why(job: &mut Job, script: &str) -> String {
+    let command = mpirun(job, script);
+    job.lend();
+    job.launch_program(&command.iter().map(String::as_str).collect::<Vec<_>>());
+    end_of(&mut job.launches);
+    let status = job.launches.status();
+    let rank = &status.ranks[0];
+    let said = rank.first_error.clone().or(rank.last_output.clone());
+    said.unwrap_or_default()
+}
+
+#[test]
+fn an_mpirun_that_refuses_its_own_words_has_started_no_rank() {
+    let mut job = Job::new();
+    let refused = why(
+        &mut job,
+        "echo 'mpirun: Error: unknown option -bind-to' >&2; exit 213",
+    );
+    assert_eq!(
+        refused,
+        "no rank began: mpirun: Error: unknown option -bind-to"
+    );
+    // It has asked a host, and the host has started nothing that became a rank.
+    let mut job = Job::new();
+    let asked = why(
+        &mut job,
+        "muster-rsh pi-worker-0 true; echo 'mpirun: Error: no daemon' >&2; exit 213",
+    );
+    assert_eq!(asked, "mpirun: Error: no daemon");
 }
 
 /// How the only process of a member ended.

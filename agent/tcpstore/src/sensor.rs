@@ -42,6 +42,7 @@ pub struct Sensor {
     announced: Vec<(ClientId, Option<IpAddr>)>,
     launchers: BTreeMap<u32, ClientId>,
     joined: BTreeSet<u32>,
+    communicator: bool,
     finished: BTreeSet<ClientId>,
     finished_nodes: BTreeSet<u32>,
     completed: BTreeSet<u32>,
@@ -66,6 +67,7 @@ impl Sensor {
             announced: Vec::new(),
             launchers: BTreeMap::new(),
             joined: BTreeSet::new(),
+            communicator: false,
             finished: BTreeSet::new(),
             finished_nodes: BTreeSet::new(),
             completed: BTreeSet::new(),
@@ -106,6 +108,12 @@ impl Sensor {
         (0..self.world_size)
             .filter(|rank| !self.joined.contains(rank))
             .collect()
+    }
+
+    /// Whether NCCL's first communicator was begun, of whichever group. As a rule that is at the first
+    /// collective.
+    pub fn communicator(&self) -> bool {
+        self.communicator
     }
 
     /// How many ranks have reached `init_process_group`. Launchers and ranks announce themselves
@@ -178,6 +186,7 @@ impl Sensor {
     }
 
     fn learn(&mut self, client: ClientId, key: &Key) {
+        self.communicator |= is_communicator(key);
         match meaning(key) {
             Some(Meaning::NodeArrived(node)) if node < self.nnodes => {
                 self.launchers.insert(node, client);
@@ -221,6 +230,17 @@ fn meaning(key: &[u8]) -> Option<Meaning> {
         NUM_MEMBERS => Some(Meaning::LauncherFinished),
         node => number(node).map(Meaning::NodeFinished),
     }
+}
+
+/// Whether a key is that of an NCCL communicator: of a group, or of two ranks.
+fn is_communicator(key: &[u8]) -> bool {
+    let last = std::str::from_utf8(key)
+        .ok()
+        .and_then(|key| key.rsplit_once("//cuda//"));
+    last.is_some_and(|(group, name)| {
+        let mut numbers = name.splitn(2, ':');
+        group.starts_with('/') && numbers.all(|part| !part.is_empty() && number(part).is_some())
+    })
 }
 
 /// A plain decimal number, as torch writes it.
@@ -316,6 +336,26 @@ mod tests {
             sensor.observe(&added(n, "init/", n as i64 + 1));
         }
         assert_eq!(sensor.entered(), 4, "a script's own stores do not count");
+    }
+
+    #[test]
+    fn the_first_communicator_of_any_group_is_seen() {
+        for key in [
+            "/default_pg/0//cuda//0",
+            "/default_pg/0//1//cuda//0",
+            "/default_pg/0//cuda//0:1",
+        ] {
+            assert!(fed(&[set(1, key)]).communicator(), "{key}");
+        }
+        let others = [
+            "/default_pg/0//cpu//0/1",
+            "/default_pg/0//cuda//0/rank_1",
+            "/default_pg/0//cuda//",
+            "/default_pg/0//cuda//x",
+            "mine//cuda//0",
+            "/mine/0",
+        ];
+        assert!(!fed(&others.map(|key| set(1, key))).communicator());
     }
 
     #[test]

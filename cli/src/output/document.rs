@@ -474,6 +474,9 @@ struct Incident {
     launch_ms: Option<f64>,
     join_ms: Option<f64>,
     first_step_ms: Option<f64>,
+    /// `join_ms` and `first_step_ms`, divided further.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<StartPhases>,
     total_ms: Option<f64>,
     steps_lost: Option<u64>,
     charged: String,
@@ -488,6 +491,74 @@ struct Incident {
     /// How many more there were.
     #[serde(skip_serializing_if = "is_zero")]
     collateral_more: u32,
+}
+
+/// The start of the ranks. What was not seen is left out.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StartPhases {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fork_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    imports_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    join_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nccl_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_step_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    imports: Vec<Import>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nccl: Vec<NcclPart>,
+}
+
+#[derive(Debug, Serialize)]
+struct Import {
+    name: String,
+    ms: Option<f64>,
+    /// Why it was not imported ahead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct NcclPart {
+    name: String,
+    ms: Option<f64>,
+}
+
+impl StartPhases {
+    /// `None`: nothing was seen.
+    fn of(start: v1::StartPhases) -> Option<Self> {
+        if start == v1::StartPhases::default() {
+            return None;
+        }
+        let import = |import: v1::Import| Import {
+            name: import.name,
+            ms: ms(Some(import.us)),
+            why: some(import.why),
+        };
+        let part = |part: v1::NcclPart| NcclPart {
+            name: part.name,
+            ms: ms(Some(part.us)),
+        };
+        Some(Self {
+            fork_ms: ms(start.fork_us),
+            imports_ms: ms(start.imports_us),
+            gpu_ms: ms(start.gpu_us),
+            join_ms: ms(start.join_us),
+            model_ms: ms(start.model_us),
+            nccl_ms: ms(start.nccl_us),
+            first_step_ms: ms(start.first_step_us),
+            imports: start.imports.into_iter().map(import).collect(),
+            nccl: start.nccl.into_iter().map(part).collect(),
+        })
+    }
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -528,6 +599,7 @@ impl From<v1::ExplainResponse> for Explanation {
                     launch_ms: ms(incident.launch_us),
                     join_ms: ms(incident.join_us),
                     first_step_ms: ms(incident.first_step_us),
+                    start: incident.start.and_then(StartPhases::of),
                     total_ms: ms(incident.total_us),
                     steps_lost: incident.steps_lost,
                     charged: incident.charged,

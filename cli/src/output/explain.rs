@@ -11,6 +11,8 @@ use super::{
     words,
 };
 
+mod phases;
+
 const NOT_MEASURED: &str = "not measured";
 
 pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
@@ -165,20 +167,7 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize, job: &Job
             format!("{} -> {}", incident.from_nodes, incident.to_nodes),
         ),
     ];
-    for (name, us, of_world) in [
-        ("detect", incident.detect_us, false),
-        ("decide", incident.decide_us, false),
-        ("stop", incident.stop_us, true),
-        ("launch", incident.launch_us, false),
-        ("join", incident.join_us, true),
-        ("first step", incident.first_step_us, true),
-        ("total", incident.total_us, false),
-    ] {
-        // The others were not stopped, and have no new first step.
-        if alone.is_empty() || !of_world {
-            rows.push((name, us.map_or_else(|| NOT_MEASURED.into(), millis)));
-        }
-    }
+    rows.extend(phases::rows(incident, job));
     if alone.is_empty() {
         rows.push((
             "steps lost",
@@ -207,10 +196,10 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize, job: &Job
     }
     for (name, text) in rows {
         // Figures are right-aligned on the decimal point, words are left-aligned.
-        let text = if text.ends_with(" ms") {
-            format!("{text:>15}")
-        } else {
-            format!("   {text}")
+        let (figure, more) = text.split_once(" ms").unwrap_or(("", &text));
+        let text = match figure.is_empty() {
+            true => format!("   {text}"),
+            false => format!("{:>15}{more}", format!("{figure} ms")),
         };
         out.push_str(&format!("{:16}{name:12}{text}\n", ""));
     }

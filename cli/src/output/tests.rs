@@ -407,6 +407,7 @@ fn story() -> ExplainResponse {
                 collateral: vec!["rank 1 on node-2".into(), "rank 2 on node-3".into()],
                 collateral_more: 4_031,
                 restarted_ranks: Vec::new(),
+                start: None,
             },
         ],
         lost: vec![

@@ -139,7 +139,8 @@ impl JobTurn<'_> {
         let primary = blame::primary(evidence)?;
         let (started, members) = (self.job.first_started.is_some(), generation.members.len());
         let now = cannot_start::failed_start(primary, evidence, members, started)?;
-        let refused = matches!(primary, Evidence::StartRefused { .. });
+        let refused = matches!(primary, Evidence::StartRefused { .. })
+            || cannot_start::no_rank_began(primary);
         let others = refused && self.others_may_start(generation);
         let (now, verdict) = cannot_start::judge(before.as_ref(), now, others);
         if others && verdict.is_none() {

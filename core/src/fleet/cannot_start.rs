@@ -6,7 +6,7 @@
 //! before: what it needs was there, and may come back.
 
 use crate::{
-    exit::Exit,
+    exit::{Exit, NO_RANK_BEGAN},
     fleet::{blame::Evidence, crash_loop, job::FailedStart},
     run::DueTo,
 };
@@ -69,14 +69,25 @@ pub(crate) fn failed_start(
         Evidence::RankExit {
             exit: exit @ Exit::Code(code),
             error,
+            node,
             ..
         } => {
+            if no_rank_began(primary) {
+                // MPI's programs say on which host they are.
+                return Some(once(words(*exit, error).replace(node.as_str(), "it")));
+            }
             let error_is = |name: &&str| error.as_ref().is_some_and(|e| e.starts_with(*name));
             let definite = NOT_A_COMMAND.contains(code) || UNREADABLE.iter().any(error_is);
             definite.then(|| once(words(*exit, error)))
         }
         _ => None,
     }
+}
+
+/// Whether an `mpirun` has ended before it asked any host to start something. It has refused its own words, or
+/// lacks something on its node.
+pub(crate) fn no_rank_began(primary: &Evidence) -> bool {
+    matches!(primary, Evidence::RankExit { exit: Exit::Code(_), error: Some(error), .. } if error.starts_with(NO_RANK_BEGAN))
 }
 
 fn once(symptom: String) -> FailedStart {
@@ -206,6 +217,47 @@ mod tests {
         };
         assert!(of(&[torchrun(false)], 1).is_some());
         assert_eq!(of(&[torchrun(true)], 1), None);
+    }
+
+    #[test]
+    fn an_mpirun_that_refuses_its_own_words_counts_on_whichever_node() {
+        let refuses = |node: &str, pid: u32| {
+            let words = format!("{NO_RANK_BEGAN}[{node}:{pid}] prterun: unknown option");
+            let Evidence::RankExit {
+                rank,
+                member,
+                exit,
+                class,
+                at,
+                ..
+            } = ended(213, None)
+            else {
+                unreachable!("it is the end of a rank");
+            };
+            Evidence::RankExit {
+                node: NodeName::from(node),
+                rank,
+                member,
+                exit,
+                class,
+                at,
+                error: Some(words),
+            }
+        };
+        let first = of(&[refuses("gpu-a", 7)], 3).unwrap();
+        let (known, verdict) = judge(None, first, true);
+        assert_eq!(verdict, None, "another node is asked first");
+        let second = of(&[refuses("cpu-b", 88)], 3).unwrap();
+        assert_eq!(
+            judge(Some(&known), second, false).1,
+            Some(CannotStart::AtEachStart(2))
+        );
+        // What a rank prints is no such word, and neither is any other end of mpirun.
+        assert_eq!(of(&[ended(213, Some("prterun: unknown option"))], 3), None);
+        assert_eq!(
+            of(&[ended(1, Some("last output: no rank began: x"))], 3),
+            None
+        );
     }
 
     #[test]

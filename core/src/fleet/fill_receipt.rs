@@ -1,11 +1,17 @@
 //! Fills in a receipt as things happen: when the previous generation had stopped, and when the new
 //! ranks were started, found each other and made a step.
 
+use std::time::Duration;
+
 use crate::{
     fleet::{gather, generation, job_turn::JobTurn, receipt::Incident},
-    run::RunReport,
+    run::{PhasesReport, RunReport},
     time::Timestamp,
 };
+
+/// How long after the first step nodes may still say what their start was spent on. Their words come with
+/// the next report, and a node that prints no steps watches its ranks for longer.
+const SAID_LATE: Duration = Duration::from_secs(2);
 
 impl JobTurn<'_> {
     /// Fills in what has happened since the last turn in the receipt of the current generation.
@@ -57,6 +63,14 @@ impl JobTurn<'_> {
                 && let Some((at, step)) = generation::steps(self.nodes, self.uid, generation).first
             {
                 (filled.first_step_at, filled.first_step_after) = (Some(at), Some(step));
+            }
+            let over = filled.first_step_at.map(|at| at + SAID_LATE);
+            if over.is_none_or(|over| self.now <= over) {
+                let reports = generation::reports(self.nodes, self.uid, generation);
+                let runs: Option<Vec<&RunReport>> = reports.map(|(_, run)| run).collect();
+                if let Some(runs) = runs {
+                    filled.seen = PhasesReport::of_all(runs.iter().map(|run| &run.phases)).brief();
+                }
             }
         }
         if filled != *incident {

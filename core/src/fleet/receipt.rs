@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{Generation, NodeName},
+    period::micros,
+    run::PhasesReport,
     time::Timestamp,
 };
 
@@ -102,6 +104,9 @@ pub struct Incident {
     pub joined_at: Option<Timestamp>,
     /// When the first line of output with a step appeared.
     pub first_step_at: Option<Timestamp>,
+    /// What the start of the new generation was spent on, so far as it was seen.
+    #[serde(default, skip_serializing_if = "PhasesReport::is_empty")]
+    pub seen: PhasesReport,
     pub last_step_before: Option<u64>,
     pub first_step_after: Option<u64>,
     /// The node that was lost or failed, if one was.
@@ -150,11 +155,11 @@ impl Incident {
     /// The time from the event to the first step of the new generation. If ranks were started again
     /// alone: to the start of the last of them, because the others have made steps all the time.
     pub fn total(&self) -> Option<Duration> {
-        let over = match self.restarted_ranks.is_empty() {
+        match self.restarted_ranks.is_empty() {
             true => self.first_step_at.or(self.joined_at),
             false => self.launched_at,
-        };
-        Some(over?.since(self.event_at))
+        }?;
+        Some(self.phases().sum())
     }
 }
 
@@ -179,6 +184,7 @@ impl Incident {
             launched_at: None,
             joined_at: None,
             first_step_at: None,
+            seen: PhasesReport::default(),
             last_step_before: None,
             first_step_after: None,
             node: None,
@@ -199,25 +205,4 @@ pub struct Lost {
     /// Not part of `time`.
     #[serde(with = "micros")]
     pub waited: Duration,
-}
-
-/// Records store periods in whole milliseconds. Sums of many would lose by that, so they use
-/// microseconds.
-pub(crate) mod micros {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(
-        time: &Duration,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Duration, D::Error> {
-        u64::deserialize(deserializer).map(Duration::from_micros)
-    }
 }

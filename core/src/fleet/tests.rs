@@ -43,6 +43,7 @@ mod node_mix;
 mod node_objects;
 mod node_views;
 mod objects;
+mod phases;
 mod pod_gpus;
 mod prewarm;
 mod refusals;

@@ -10,8 +10,8 @@ use crate::{
     exit::Exit,
     id::{Generation, Term},
     run::{
-        Disobedience, Endpoint, Leftover, RankReport, Refusal, RunId, RunPhase, RunReport,
-        StepPatternFault, WorldReport,
+        Disobedience, Endpoint, Leftover, PhasesReport, RankReport, Refusal, RunId, RunPhase,
+        RunReport, StepPatternFault, WorldReport,
     },
     time::Timestamp,
 };
@@ -44,6 +44,8 @@ pub struct GroupStatus {
     pub world: Box<WorldReport>,
     pub leftovers: Vec<Leftover>,
     pub step_pattern_fault: Option<StepPatternFault>,
+    /// In a box for the same reason.
+    pub phases: Box<PhasesReport>,
 }
 
 impl GroupStatus {
@@ -63,6 +65,7 @@ impl GroupStatus {
             world: Box::default(),
             leftovers: Vec::new(),
             step_pattern_fault: None,
+            phases: Box::default(),
         }
     }
 }
@@ -224,6 +227,7 @@ impl Run {
             report.fenced = status.fenced;
             report.ranks = status.ranks.clone();
             report.world.clone_from(&status.world);
+            report.phases.clone_from(&status.phases);
             report.leftovers = status.leftovers.clone();
             report.step_pattern_fault = status.step_pattern_fault;
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     id::NodeName,
-    nccl::environment,
+    nccl::{environment, log, profile::Profile},
     node::caches,
     node_report::NodeReport,
     run::{Assignment, Endpoint},
@@ -292,7 +292,11 @@ fn environment(
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
     );
     env.extend(caches::variables(assignment, &site.run_dir, &env));
+    let log = logs_nccl(assignment, site, &env);
     let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
+    for (name, value) in log.into_iter().flatten() {
+        ours(name, value);
+    }
     ours("MUSTER_JOB", assignment.name.name.clone());
     ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());
     if let Some(place) = assignment.layout.place(assignment.node_rank) {
@@ -325,6 +329,23 @@ fn environment(
     // Write each log line at once: the lines right before a crash are the most useful ones.
     ours("PYTHONUNBUFFERED", "1".into());
     env
+}
+
+/// The variables for NCCL's log of its initialization. None where NCCL is not used, or somebody else has
+/// said what it is to log.
+fn logs_nccl(
+    assignment: &Assignment,
+    site: &Site,
+    env: &BTreeMap<String, String>,
+) -> Option<[(&'static str, String); 3]> {
+    // A worker pod has its GPUs from the kubelet; the profile knows that there are some.
+    let uses_gpus = !assignment.gpus.is_empty() || assignment.profile != Profile::default();
+    if !uses_gpus || !assignment.framework.is_torch() {
+        return None;
+    }
+    let files = assignment.env_files.keys();
+    let given = env.keys().chain(files).chain(&site.report.host.nccl_conf);
+    log::variables(&site.run_dir, given.map(String::as_str))
 }
 
 /// The variables of NCCL, Gloo and torch's threads on this node, with their reasons.

@@ -8,7 +8,6 @@ use muster_core::{
     fleet::{
         Cordon, Event, Mark, NodeRecord,
         job::{JobRecord, Phase},
-        receipt::{Charged, Incident},
         view::{JobView, Liveness, MemberView, NodeView, RankView},
     },
     id::{JobName, label_error},
@@ -31,10 +30,12 @@ use crate::{
     v1,
 };
 
+mod receipt;
 mod roles;
 #[cfg(test)]
 mod tests;
 
+pub use receipt::{charged_name, incident};
 use roles::{
     checked_role, origin, origin_to_wire, role_document, role_to_wire, variable, variable_to_wire,
 };
@@ -537,50 +538,6 @@ pub fn event(event: &Event) -> v1::Event {
             .unwrap_or_default(),
         generation: event.generation.map_or(0, |generation| generation.0),
     }
-}
-
-/// Each phase is the time between two points, so the phases add up to the whole. A phase that was
-/// not reached is unset.
-pub fn incident(incident: &Incident) -> v1::Incident {
-    // The old generation may be down before the next one is decided, and the launch begins only
-    // after both.
-    let launch_from = incident.decided_at.max(incident.stopped_at);
-    v1::Incident {
-        at_unix_us: incident.event_at.0,
-        cause: format!("{:?}", incident.cause),
-        message: incident.message.clone(),
-        from_generation: incident.from.map_or(0, |generation| generation.0),
-        to_generation: incident.to.map_or(0, |generation| generation.0),
-        from_nodes: incident.from_nodes,
-        to_nodes: incident.to_nodes,
-        detect_us: between(Some(incident.event_at), Some(incident.detected_at)),
-        decide_us: between(Some(incident.detected_at), incident.decided_at),
-        stop_us: between(incident.decided_at, incident.stopped_at),
-        launch_us: between(launch_from, incident.launched_at),
-        join_us: between(incident.launched_at, incident.joined_at),
-        first_step_us: between(incident.joined_at, incident.first_step_at),
-        total_us: incident.total().map(|total| total.as_micros() as u64),
-        steps_lost: incident.steps_lost(),
-        charged: charged_name(incident.charged).into(),
-        culprit: incident.culprit.clone().unwrap_or_default(),
-        collateral: incident.collateral.clone(),
-        collateral_more: incident.collateral_more,
-        rule: incident.rule.clone().unwrap_or_default(),
-        restarted_ranks: incident.restarted_ranks.clone(),
-    }
-}
-
-/// The word by which receipts name the account that pays.
-pub fn charged_name(charged: Charged) -> &'static str {
-    match charged {
-        Charged::Job => "job",
-        Charged::Node => "node",
-        Charged::Nobody => "nobody",
-    }
-}
-
-fn between(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<u64> {
-    Some(to?.since(from?).as_micros() as u64)
 }
 
 fn unix_us(at: Option<Timestamp>) -> u64 {

@@ -23,6 +23,7 @@ mod desired;
 mod launchers;
 mod members;
 mod node_report;
+pub(in crate::convert) mod phases;
 mod run_report;
 #[cfg(test)]
 mod tests;

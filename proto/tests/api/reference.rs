@@ -22,7 +22,7 @@ const END: &str = "<!-- reference:end -->\n";
 const AGENTS: &str = "muster.v1.AgentService";
 const AGENTS_SECTION: &str = "Between agents and the coordinator";
 /// What a reader looks for comes first. A file that is not named here comes last.
-const ORDER: [&str; 8] = [
+const ORDER: [&str; 9] = [
     "jobs.proto",
     "nodes.proto",
     "events.proto",
@@ -31,6 +31,7 @@ const ORDER: [&str; 8] = [
     "usage.proto",
     "hardware.proto",
     "session.proto",
+    "phases.proto",
 ];
 
 fn files() -> Vec<File> {

@@ -44,6 +44,46 @@ fn from_ready_launchers(status: &Value) -> bool {
     })
 }
 
+/// The second receipt says what its start was spent on, and its phases are the whole. Nodes may say it some
+/// milliseconds after the step.
+fn receipt_adds_up(cluster: &Cluster) {
+    let seen = until(|| {
+        let explain = cluster.json(["explain", "job"]);
+        let incident = explain["incidents"][1].clone();
+        let start = &incident["start"];
+        (!start["forkMs"].is_null() && !start["importsMs"].is_null()).then_some(incident)
+    });
+    let incident = seen.unwrap_or_else(|| panic!("{}", cluster.muster(["explain", "job"])));
+    let us = |of: &Value, name: &str| (of[name].as_f64().unwrap_or(0.0) * 1e3).round() as u64;
+    let sum = |of: &Value, names: &[&str]| names.iter().map(|name| us(of, name)).sum::<u64>();
+    let start = sum(
+        &incident["start"],
+        &[
+            "forkMs",
+            "importsMs",
+            "gpuMs",
+            "joinMs",
+            "modelMs",
+            "ncclMs",
+            "firstStepMs",
+        ],
+    );
+    assert_eq!(
+        start,
+        sum(&incident, &["joinMs", "firstStepMs"]),
+        "{incident:#}"
+    );
+    let before = sum(&incident, &["detectMs", "decideMs", "stopMs", "launchMs"]);
+    assert_eq!(before + start, us(&incident, "totalMs"), "{incident:#}");
+    let shown = cluster.muster(["explain", "job"]);
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.trim_start().starts_with("fork ")),
+        "{shown}"
+    );
+}
+
 #[test]
 fn one_launcher_per_node_serves_every_generation_whatever_dies() {
     let cluster = Cluster::up(3);
@@ -87,6 +127,7 @@ fn one_launcher_per_node_serves_every_generation_whatever_dies() {
         (&"WorkerKilled".into(), &"job".into()),
         "{incident:#}"
     );
+    receipt_adds_up(&cluster);
 
     // This kill follows the last re-form at once. Nothing needs to settle first.
     kill(pids(&second)[2], Signal::KILL);

@@ -145,6 +145,36 @@ fn remote_start(status: &Value, host: &str) -> u64 {
 }
 
 #[test]
+fn an_mpirun_that_refuses_its_own_words_ends_the_job() {
+    let cluster = Cluster::up(3);
+    let mpirun = cluster.path("mpirun");
+    fs::write(
+        &mpirun,
+        "#!/bin/sh\necho 'mpirun: Error: unknown option -bind-to' >&2\nexit 213\n",
+    )
+    .unwrap();
+    fs::set_permissions(&mpirun, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let dir = cluster.path("");
+    let job = JOB.replace(
+        "args: [DIR/mpirun.py]",
+        "args: [-np, '4', -bind-to, none, hostname]",
+    );
+    let job = job
+        .replace("[python3]", "[DIR/mpirun]")
+        .replace("DIR", dir.to_str().unwrap().trim_end_matches('/'));
+    fs::write(cluster.path("job.yaml"), job).unwrap();
+    cluster.muster(["submit", "-f", cluster.path("job.yaml").to_str().unwrap()]);
+    let status = cluster.wait("pi", "failed", |status| status["phase"] == "Failed");
+    assert_eq!(status["reason"], "CannotStart", "{status:#}");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("no rank began: mpirun: Error: unknown option"),
+        "{message}"
+    );
+    assert_eq!(status["restarts"], 1, "{status:#}");
+}
+
+#[test]
 fn mpirun_reaches_its_hosts_and_is_believed_only_if_nothing_fell() {
     let cluster = Cluster::up(4);
     for (name, text) in [

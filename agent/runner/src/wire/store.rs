@@ -66,6 +66,9 @@ pub struct StoreStatus {
     pub announced: Option<u32>,
     #[serde(default)]
     pub all_joined_us: Option<u64>,
+    /// When NCCL's first communicator was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub communicator_us: Option<u64>,
     /// How many connections the TCPStore has refused, for any reason.
     #[serde(default)]
     pub refused: u64,

@@ -1,5 +1,7 @@
 //! Jobs of MPI: who is told what, and whose end counts.
 
+use std::collections::BTreeSet;
+
 use super::{agent::told, *};
 use crate::spec::RoleDocument;
 
@@ -308,4 +310,60 @@ fn a_lost_worker_proves_nothing_when_it_is_fenced_or_deleted() {
         let job = bench.job("pi");
         assert_ne!(job.phase, Phase::Succeeded, "{fence:?}: {}", job.message);
     }
+}
+
+#[test]
+fn an_mpirun_that_refuses_its_own_words_is_asked_on_another_node_and_then_final() {
+    let refuses = "no rank began: mpirun: Error: unknown option -bind-to";
+    // There are no other nodes: the second start is the second sign.
+    let mut bench = started(&["a", "b", "c"]);
+    bench.rank_exits("pi", 0, Exit::Code(213), Some(refuses));
+    bench.pass(5 * SECOND);
+    assert_eq!(
+        (bench.job("pi").phase, bench.job("pi").last_generation.0),
+        (Phase::Running, 2)
+    );
+    bench.rank_exits("pi", 0, Exit::Code(213), Some(refuses));
+    bench.pass(5 * SECOND);
+    let job = bench.job("pi");
+    assert_eq!(
+        (job.phase, job.reason),
+        (Phase::Failed, Reason::CannotStart),
+        "{}",
+        job.message
+    );
+    assert!(job.message.contains(refuses), "{}", job.message);
+
+    // Its own node may be at fault, so others come first.
+    let mut bench = started(&["a", "b", "c", "d", "e", "f"]);
+    let first: BTreeSet<String> = bench.members("pi").into_iter().map(str::to_owned).collect();
+    bench.rank_exits(
+        "pi",
+        0,
+        Exit::Code(1),
+        Some("no rank began: [a:1] /tmp is full"),
+    );
+    bench.pass(5 * SECOND);
+    assert!(
+        bench
+            .members("pi")
+            .iter()
+            .all(|node| !first.contains(*node)),
+        "{:?}",
+        bench.members("pi")
+    );
+    assert_eq!(bench.job("pi").phase, Phase::Running);
+
+    // Any other end goes by the budget.
+    let mut bench = started(&["a", "b", "c"]);
+    for _ in 0..2 {
+        bench.rank_exits(
+            "pi",
+            0,
+            Exit::Code(213),
+            Some("mpirun: Error: unknown option -bind-to"),
+        );
+        bench.pass(5 * SECOND);
+    }
+    assert_ne!(bench.job("pi").reason, Reason::CannotStart);
 }

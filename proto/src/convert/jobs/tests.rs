@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use muster_core::{
-    fleet::receipt::Cause,
+    fleet::receipt::{Cause, Charged, Incident},
     id::{Generation, JobUid, NodeName},
     spec::{
         EnvVar, Framework, GpusSaid, Launch, Lifetime, NodeMix, Origin, Placing, RestartPolicy,
@@ -310,6 +310,9 @@ proptest! {
         let phases = [shown.detect_us, shown.decide_us, shown.stop_us, shown.launch_us, shown.join_us, shown.first_step_us];
         prop_assert_eq!(phases.map(Option::unwrap).to_vec(), steps.clone());
         prop_assert_eq!(shown.total_us, Some(steps.iter().sum()));
+        let start = shown.start.unwrap_or_default();
+        prop_assert_eq!((start.join_us, start.first_step_us), (shown.join_us, shown.first_step_us));
+        prop_assert_eq!((start.fork_us, start.imports_us, start.nccl_us), (None, None, None));
     }
 }
 
@@ -334,6 +337,7 @@ fn bare_incident() -> Incident {
         launched_at: None,
         joined_at: None,
         first_step_at: None,
+        seen: Default::default(),
         last_step_before: Some(40),
         first_step_after: None,
         node: None,

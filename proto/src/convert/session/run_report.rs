@@ -19,6 +19,7 @@ use super::bounds::{
     text, texts,
 };
 use super::desired::{millis, period_from_wire};
+use super::phases;
 use crate::{
     convert::Malformed,
     v1::{self, exit::How},
@@ -103,6 +104,7 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
             late_ms: millis(why.late),
             answered: why.answered,
         }),
+        phases: phases::to_wire(&report.phases, now),
         checkpoint: report.checkpoint.map(|checkpoint| v1::CheckpointReport {
             saved_age_us: age(checkpoint.saved_at, now),
         }),
@@ -325,6 +327,11 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         ranks,
         leftovers: leftovers_from_wire(&format!("{field}.leftovers"), wire.leftovers)?,
         step_pattern_fault: fault_from_wire(wire.step_pattern_fault),
+        phases: wire
+            .phases
+            .map(|phases| phases::from_wire(&format!("{field}.phases"), phases, now))
+            .transpose()?
+            .unwrap_or_default(),
         disobedience: wire.disobedience.map(|why| Disobedience {
             grace: Duration::from_millis(why.grace_ms),
             late: Duration::from_millis(why.late_ms),

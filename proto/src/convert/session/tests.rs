@@ -16,10 +16,10 @@ use muster_core::{
     },
     protocol,
     run::{
-        Assignment, CheckpointReport, Desired, DesiredRun, Disobedience, DueTo, Endpoint, Key,
-        LaneReport, LauncherReport, LauncherState, Leftover, NestedWorld, Program, RankException,
-        RankReport, RunId, RunPhase, RunReport, Seated, Start, StepPatternFault, StepsShown,
-        Target, WorldReport,
+        Assignment, CheckpointReport, Desired, DesiredRun, Disobedience, DueTo, Endpoint, Import,
+        Imports, Key, LaneReport, LauncherReport, LauncherState, Leftover, NcclPart, NcclTimes,
+        NestedWorld, PhasesReport, Program, RankException, RankReport, RunId, RunPhase, RunReport,
+        Seated, Start, StepPatternFault, StepsShown, Target, WorldReport,
     },
     spec::{Framework, Launch},
 };
@@ -160,6 +160,26 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                         late: Duration::from_secs(20),
                         answered: term % 2 == 0,
                     }),
+                    phases: PhasesReport {
+                        script_at: all_joined_at,
+                        gpu_at: launched_at,
+                        communicator_at: dead_at,
+                        imports: (term % 2 == 0).then(|| Imports {
+                            time: Duration::from_micros(term),
+                            by: vec![Import {
+                                name: "scipy".into(),
+                                time: Duration::from_micros(term / 2),
+                                why: "asks for RANK".into(),
+                            }],
+                        }),
+                        nccl: (term % 3 == 0).then(|| NcclTimes {
+                            time: Duration::from_micros(term),
+                            parts: vec![NcclPart {
+                                name: "topo".into(),
+                                time: Duration::from_micros(term / 3),
+                            }],
+                        }),
+                    },
                     leftovers: (1..)
                         .take(term as usize % 4)
                         .map(|pid| Leftover {

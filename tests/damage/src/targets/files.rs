@@ -192,6 +192,7 @@ fn a_status() -> Status {
             world_size: 2,
         }),
         step_pattern_fault: Some(muster_runner::wire::StepPatternFault::TooSlow),
+        phases: None,
     }
 }
 

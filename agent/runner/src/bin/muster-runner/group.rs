@@ -22,8 +22,10 @@ use muster_runner::wire::{
 
 use crate::below::{Below, Proc};
 use crate::memory::Memory;
+use crate::mpi::unasked;
 use crate::output::Output;
 use crate::parked::Parked;
+use crate::phases::{Phases, Traces, Watched};
 use crate::time::{self, micros};
 use crate::why::{Files, Reason};
 
@@ -71,6 +73,8 @@ pub(crate) struct Group {
     pub(crate) dead: Option<DeathProof>,
     /// Looks for ranks below the ranks.
     pub(crate) below: Below,
+    /// Watches what the start of the ranks is spent on.
+    phases: Phases,
     /// Knows what the kernel has killed.
     pub(crate) memory: Memory,
 }
@@ -353,6 +357,9 @@ impl Group {
             let started = again.then(|| time::wall(Duration::from_micros(process_start)));
             let left = entry.files.read(started);
             entry.reason = entry.output.reason(exit, left);
+            if unasked::no_rank_began(self.spec.as_ref(), exit) {
+                entry.reason.no_rank_began();
+            }
             // What a killed rank has printed cannot be why.
             let by_us = self.killing.is_some();
             if let Some(why) = (!by_us).then(|| self.memory.reason(rank, exit)).flatten() {
@@ -388,6 +395,27 @@ impl Group {
         });
         let live: Vec<(u32, i32)> = live.collect();
         self.below.look(all, &live, port.as_deref(), &Proc)
+    }
+
+    /// Watches what the start of the ranks is spent on. What it returns is as [`Phases::mind`] says it.
+    pub(crate) fn mind_phases(
+        &mut self,
+        now: Duration,
+        at_once: bool,
+        traces: &impl Traces,
+    ) -> (bool, Option<Duration>) {
+        let watched = self.ranks.iter().filter_map(|(rank, entry)| {
+            let process = entry.process.as_ref()?;
+            Some(Watched {
+                rank: *rank,
+                local: entry.local_rank,
+                pid: process.pid,
+                started_us: process.started_us,
+                over: process.end.is_some() || entry.output.steps.first.is_some(),
+            })
+        });
+        let watched: Vec<Watched> = watched.collect();
+        self.phases.mind(now, &watched, at_once, traces)
     }
 
     /// Pid and start time of every known process that has not ended.
@@ -458,6 +486,7 @@ impl Group {
             fell_back: self.fell_back,
             nested: self.below.found.clone(),
             step_pattern_fault: None,
+            phases: self.phases.status(),
         }
     }
 }

@@ -32,6 +32,7 @@ mod mouth;
 mod mpi;
 mod output;
 mod parked;
+mod phases;
 mod pod;
 mod poll;
 mod rank_env;

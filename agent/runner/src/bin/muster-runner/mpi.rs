@@ -21,6 +21,7 @@ pub(crate) mod launch;
 pub(crate) mod lend;
 mod ranks;
 pub(crate) mod rsh;
+pub(crate) mod unasked;
 
 /// The part of this member, in the run's directory.
 const PART: &str = "mpi.json";

@@ -9,6 +9,7 @@ mod command;
 mod ending;
 mod launcher;
 mod leaving;
+mod phases;
 mod restart;
 mod signal;
 
@@ -147,12 +148,13 @@ impl Runner {
             let advance = self.advance(now);
             self.poll.ring_at(advance)?;
             let look = self.mind_register(now);
+            let phases = self.mind_phases(now, false);
             self.write_exits(now);
             self.tell(now);
             match self.rest(now) {
                 Rest::Go => return Ok(()),
                 Rest::Until(at) => {
-                    let next = [advance, at, lines, look, self.state.next_exits]
+                    let next = [advance, at, lines, look, phases, self.state.next_exits]
                         .into_iter()
                         .flatten()
                         .min();
@@ -382,7 +384,8 @@ impl Runner {
             now,
             &time::stamp(),
         );
-        self.state.urgent |= id != LAUNCHER && !stepped && output.steps.first.is_some();
+        let first_step = id != LAUNCHER && !stepped && output.steps.first.is_some();
+        self.state.urgent |= first_step;
         self.state.show_lines = [self.state.show_lines, output.due()]
             .into_iter()
             .flatten()
@@ -391,6 +394,9 @@ impl Runner {
             Read::Some => self.state.changed |= id != LAUNCHER,
             Read::Nothing => {}
             Read::End(fd) => self.poll.remove(fd),
+        }
+        if first_step {
+            self.mind_phases(now, true);
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) struct Served {
     run_id: String,
     joined: usize,
     all_joined: Option<Duration>,
+    communicator: Option<Duration>,
     refused: u64,
     refused_why: Option<String>,
 }
@@ -45,6 +46,7 @@ impl Served {
             run_id: spec.run_id.clone(),
             joined: 0,
             all_joined: None,
+            communicator: None,
             refused: 0,
             refused_why: None,
         })
@@ -84,9 +86,13 @@ impl Served {
         if complete {
             self.all_joined = Some(now);
         }
+        let first = self.communicator.is_none() && self.sensor.communicator();
+        if first {
+            self.communicator = Some(now);
+        }
         let news = match () {
             () if complete || joined != self.joined => News::Joined,
-            () if (self.store.clients(), self.refused) != before => News::Clients,
+            () if first || (self.store.clients(), self.refused) != before => News::Clients,
             () => News::None,
         };
         self.joined = joined;
@@ -139,6 +145,7 @@ impl Served {
             missing_ranks: self.sensor.missing_ranks(),
             announced: Some(self.sensor.announced()),
             all_joined_us: self.all_joined.map(micros),
+            communicator_us: self.communicator.map(micros),
             refused: self.refused,
             refused_why: self.refused_why.clone(),
         }

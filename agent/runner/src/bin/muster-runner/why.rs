@@ -30,7 +30,7 @@ mod words;
 
 use std::time::Duration;
 
-use muster_runner::wire::{Exit, RankException};
+use muster_runner::wire::{Exit, NO_RANK_BEGAN, RankException};
 use shape::{clean, join};
 use traceback::{Line, Parser, Raised};
 use words::Word;
@@ -62,6 +62,13 @@ impl Reason {
     /// The kernel says why. The last line stays what it was.
     pub(crate) fn killed(&mut self, why: String) {
         (self.first_error, self.exception) = (Some(why), None);
+    }
+
+    /// What an `mpirun` has said before it started anything.
+    pub(crate) fn no_rank_began(&mut self) {
+        let said = self.first_error.take().or_else(|| self.last_output.take());
+        let said = said.unwrap_or_else(|| "it said nothing".into());
+        self.first_error = Some(format!("{NO_RANK_BEGAN}{said}"));
     }
 }
 

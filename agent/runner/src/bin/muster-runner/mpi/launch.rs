@@ -69,6 +69,7 @@ fn begin(launcher: &LauncherSpec, command: &[OsString], dir: &Path) -> String {
     let (name, address) = (&launcher.own_name, &launcher.own_address);
     super::take_name(NAME, name.as_deref(), address.as_deref(), dir);
     launcher.hosts.iter().for_each(wait_for);
+    super::unasked::begins(dir);
     let error = Command::new(program).args(args).exec();
     format!("{}: {error}", program.display())
 }

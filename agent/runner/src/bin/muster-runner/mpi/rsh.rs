@@ -68,6 +68,7 @@ fn attempt(name: &str, args: Vec<OsString>) -> Result<u8, String> {
         (dir, MpiSpec::Launcher(launcher)) => (dir, launcher),
         _ => return Err("only the launcher of the job starts programs on other hosts".into()),
     };
+    super::unasked::asks(&dir);
     let asked = read(&args)?;
     let Some(host) = find(&launcher, &asked.host) else {
         if name != NAME {

@@ -8,6 +8,7 @@ pub(crate) mod environment;
 pub(crate) mod explain;
 pub(crate) mod hardware;
 pub(crate) mod holders;
+mod imports;
 pub(crate) mod listing;
 mod raised;
 mod roles;

@@ -14,7 +14,7 @@ use muster_proto::{convert::jobs, v1};
 
 use super::{
     document::severity,
-    hardware, holders, raised, roles, steps,
+    hardware, holders, imports, raised, roles, steps,
     table::{Table, plain},
     usage, words,
 };
@@ -104,6 +104,9 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         .collect();
     for (lane, reason) in lanes {
         page.field("Lane", format!("{lane}: {reason}"));
+    }
+    if let Some(words) = imports::of(&status.members) {
+        page.field("Imports", words);
     }
     software(&mut page, &status.members);
     let with_roles = status.members.iter().any(|member| !member.role.is_empty());

@@ -526,6 +526,16 @@ struct Import {
     why: Option<String>,
 }
 
+impl From<v1::Import> for Import {
+    fn from(import: v1::Import) -> Self {
+        Import {
+            name: import.name,
+            ms: ms(Some(import.us)),
+            why: some(import.why),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct NcclPart {
     name: String,
@@ -538,11 +548,6 @@ impl StartPhases {
         if start == v1::StartPhases::default() {
             return None;
         }
-        let import = |import: v1::Import| Import {
-            name: import.name,
-            ms: ms(Some(import.us)),
-            why: some(import.why),
-        };
         let part = |part: v1::NcclPart| NcclPart {
             name: part.name,
             ms: ms(Some(part.us)),
@@ -555,7 +560,7 @@ impl StartPhases {
             model_ms: ms(start.model_us),
             nccl_ms: ms(start.nccl_us),
             first_step_ms: ms(start.first_step_us),
-            imports: start.imports.into_iter().map(import).collect(),
+            imports: start.imports.into_iter().map(Import::from).collect(),
             nccl: start.nccl.into_iter().map(part).collect(),
         })
     }

@@ -11,7 +11,7 @@ use super::{
     words,
 };
 
-mod phases;
+pub(super) mod phases;
 
 const NOT_MEASURED: &str = "not measured";
 
@@ -242,7 +242,7 @@ fn seconds(us: u64) -> String {
     format!("{}.{:03}s", us / 1_000_000, us / 1_000 % 1_000)
 }
 
-fn millis(us: u64) -> String {
+pub(super) fn millis(us: u64) -> String {
     format!("{}.{:03} ms", us / 1_000, us % 1_000)
 }
 

@@ -24,7 +24,7 @@ use crate::{
     nccl::stack::Stack,
     node_object::{Marking, NodeObject},
     node_report::{Gpu, NodeReport},
-    run::{Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, StepsShown},
+    run::{Endpoint, Imports, LaneReport, RankReport, RunId, RunPhase, RunReport, StepsShown},
     time::Timestamp,
 };
 
@@ -70,6 +70,8 @@ pub struct MemberView {
     pub phase: Option<RunPhase>,
     pub lane: LaneReport,
     pub stack: Stack,
+    /// What its ranks imported themselves at their start, if that was seen.
+    pub imports: Option<Imports>,
     /// The node on which it is, if it is a worker pod and its node is known.
     pub host: Option<NodeName>,
     /// The GPUs that it holds as a worker pod, by UUID.
@@ -199,6 +201,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
             phase: phase.clone(),
             lane: lane.clone(),
             stack: stack.clone(),
+            imports: report.and_then(|run| run.phases.imports.clone()),
             host: host.clone(),
             pod_gpus: pod_gpus.clone(),
         }));

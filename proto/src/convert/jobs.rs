@@ -26,6 +26,7 @@ use crate::{
         hardware::{
             finding_to_wire, gpu_to_wire, hardware_to_wire, holders_to_wire, warm_pool_to_wire,
         },
+        session::phases::imports_to_wire,
     },
     v1,
 };
@@ -353,6 +354,7 @@ fn member(view: &MemberView) -> v1::MemberStatus {
             .map(ToString::to_string)
             .unwrap_or_default(),
         role: view.role.clone().unwrap_or_default(),
+        imports: view.imports.as_ref().map(imports_to_wire),
     }
 }
 

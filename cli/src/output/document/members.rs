@@ -3,7 +3,7 @@
 use muster_proto::v1;
 use serde::Serialize;
 
-use super::{some, time};
+use super::{Import, ms, some, time};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -33,6 +33,16 @@ pub(super) struct Member {
     host: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gpus: Vec<String>,
+    /// What its ranks imported themselves at their start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    imports: Option<Imports>,
+}
+
+#[derive(Debug, Serialize)]
+struct Imports {
+    ms: Option<f64>,
+    /// The packages that cost most.
+    by: Vec<Import>,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,6 +82,10 @@ impl From<v1::MemberStatus> for Member {
             nccl: some(member.nccl),
             host: some(member.host),
             gpus: member.gpus,
+            imports: member.imports.map(|imports| Imports {
+                ms: ms(Some(imports.us)),
+                by: imports.by.into_iter().map(Import::from).collect(),
+            }),
         }
     }
 }

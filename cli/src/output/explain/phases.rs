@@ -70,7 +70,7 @@ fn of_start(start: &StartPhases, job: &Job) -> Vec<(&'static str, String)> {
 }
 
 /// The packages that cost most, behind the time of all imports.
-fn imports(imports: &[Import]) -> String {
+pub(in crate::output) fn imports(imports: &[Import]) -> String {
     let one = |import: &Import| {
         let why = match import.why.is_empty() {
             true => String::new(),

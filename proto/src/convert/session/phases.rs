@@ -20,15 +20,19 @@ pub(super) fn to_wire(phases: &PhasesReport, now: Timestamp) -> Option<v1::Phase
         script_age_us: age(phases.script_at, now),
         gpu_age_us: age(phases.gpu_at, now),
         communicator_age_us: age(phases.communicator_at, now),
-        imports: phases.imports.as_ref().map(|imports| v1::Imports {
-            us: us(imports.time),
-            by: imports.by.iter().map(import_to_wire).collect(),
-        }),
+        imports: phases.imports.as_ref().map(imports_to_wire),
         nccl: phases.nccl.as_ref().map(|nccl| v1::NcclTimes {
             us: us(nccl.time),
             parts: nccl.parts.iter().map(part_to_wire).collect(),
         }),
     })
+}
+
+pub(in crate::convert) fn imports_to_wire(imports: &Imports) -> v1::Imports {
+    v1::Imports {
+        us: us(imports.time),
+        by: imports.by.iter().map(import_to_wire).collect(),
+    }
 }
 
 pub(in crate::convert) fn import_to_wire(import: &Import) -> v1::Import {

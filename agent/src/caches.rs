@@ -54,3 +54,44 @@ pub(crate) fn remove(dir: PathBuf) {
         warn!(dir = %dir.display(), "compile caches cannot be removed: {e}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn a_jobs_folder_is_closed_found_again_after_a_restart_and_removed_with_what_ranks_put_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = dir.path().join("outside");
+        fs::write(&outside, "not theirs").unwrap();
+        let runs = Runs::new(dir.path());
+        let job = JobUid::from("a");
+        runs.make_cache(&job).unwrap();
+        let folder = runs.cache_dir(&job);
+        let mode = fs::metadata(&folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        fs::create_dir_all(folder.join("inductor/ab")).unwrap();
+        std::os::unix::fs::symlink(&outside, folder.join("inductor/ab/link")).unwrap();
+        runs.make_cache(&job).unwrap();
+        assert!(
+            folder.join("inductor/ab").exists(),
+            "the next generation finds it"
+        );
+        assert_eq!(runs.open().unwrap(), [], "it is no run");
+
+        let (here, none) = (BTreeSet::from([job.clone()]), BTreeSet::new());
+        // An agent that has just started.
+        let mut caches = Caches::default();
+        let now = Timestamp(1_000_000);
+        assert_eq!(caches.tend(now, &runs, here.clone(), &none), (vec![], None));
+        let (gone, again) = caches.tend(now, &runs, BTreeSet::new(), &none);
+        assert_eq!((gone, again), (vec![], Some(now + caches::LINGER)));
+        let (gone, _) = caches.tend(now, &runs, BTreeSet::new(), &here);
+        assert_eq!(gone, [folder.clone()]);
+        gone.into_iter().for_each(remove);
+        assert!(!folder.exists() && outside.exists());
+        assert_eq!(runs.cached_jobs().unwrap(), []);
+    }
+}

@@ -117,6 +117,73 @@ class Stage:
         self.modules, self.assumed = {}, {}
 
 
+class Shelf:
+    """Modules that were imported ahead and have read variables that the script sets, with those that came after them. A rank's `sys.modules` does not
+    have them until the script imports one. Then its environment must have the values that were assumed; otherwise this rank starts a new
+    interpreter, and no later one assumes anything of that variable."""
+
+    def __init__(self, launcher, command):
+        self.folder, self.command, self.environment, self.pid = launcher.folder, command, dict(os.environ), os.getpid()
+        self.execve = os.execve
+        stages = launcher.stages
+        first = next((at for at, stage in enumerate(stages) if stage.assumed), len(stages))
+        self.levels = stages[first:]
+        self.level_of = {name: level for level, stage in enumerate(self.levels) for name in stage.modules}
+        self.children = []  # attributes of packages that are not on the shelf
+        for name, module in [(name, module) for stage in self.levels for name, module in stage.modules.items()]:
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+            parent, _, child = name.rpartition(".")
+            if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
+                delattr(sys.modules[parent], child)
+                self.children.append((name, sys.modules[parent], child))
+
+    def take(self, name):
+        """A spec for an import of this module that gives back all modules up to its level. None if it is not here."""
+        level = self.level_of.get(name)
+        if level is None or name in sys.modules:
+            return None
+        for stage in self.levels[: level + 1]:
+            for variable, value in stage.assumed.items():
+                if os.environ._data.get(os.fsencode(variable)) != (None if value is None else os.fsencode(value)):
+                    self.start_again(variable)
+        for stage in self.levels[: level + 1]:
+            for one, module in stage.modules.items():
+                sys.modules.setdefault(one, module)
+                self.level_of.pop(one, None)
+        for one, parent, child in self.children:
+            if one in sys.modules and child not in vars(parent):
+                setattr(parent, child, sys.modules[one])
+        return importlib.machinery.ModuleSpec(name, GivenBack(sys.modules.pop(name)))
+
+    def start_again(self, variable):
+        print(f"muster: {variable} has another value than in the run before, so this rank starts a new interpreter", file=sys.stderr)
+        try:
+            fd = os.open(f"{self.folder}/modules.txt", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            os.write(fd, f"~{variable}\n".encode())
+        except OSError:
+            pass  # the next generation finds it out again
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.execve(sys.executable, self.command, self.environment)
+
+
+class GivenBack:
+    """The loader of a module that has been executed already. The import machinery gives the module another spec; this gives it its own again."""
+
+    def __init__(self, module):
+        self.module, self.spec = module, getattr(module, "__spec__", None)
+
+    def create_module(self, _):
+        return self.module
+
+    def exec_module(self, module):
+        try:
+            module.__spec__ = self.spec
+        except AttributeError:
+            pass  # it took none before either
+
+
 class Identifier:
     """A random identifier that a module has made of `uuid.uuid4` during its import, as many libraries do for their session."""
 

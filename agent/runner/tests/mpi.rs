@@ -34,7 +34,6 @@ fn member(rig: &Rig, command: &[&str], part: MpiSpec) -> StartSpec {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             run_id: "r".into(),
             peer_lost: Vec::new(),
-            lacks: Vec::new(),
         }),
         mpi: Some(part),
         ..spec
@@ -126,7 +125,9 @@ fn why(job: &mut Job, script: &str) -> String {
     job.launch_program(&command.iter().map(String::as_str).collect::<Vec<_>>());
     end_of(&mut job.launches);
     let status = job.launches.status();
-    status.ranks[0].first_error.clone().unwrap_or_default()
+    let rank = &status.ranks[0];
+    let said = rank.first_error.clone().or(rank.last_output.clone());
+    said.unwrap_or_default()
 }
 
 #[test]

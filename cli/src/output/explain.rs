@@ -196,10 +196,12 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize, job: &Job
     }
     for (name, text) in rows {
         // Figures are right-aligned on the decimal point, words are left-aligned.
-        let (figure, more) = text.split_once(" ms").unwrap_or(("", &text));
-        let text = match figure.is_empty() {
-            true => format!("   {text}"),
-            false => format!("{:>15}{more}", format!("{figure} ms")),
+        let is_figure = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        let text = match text.split_once(" ms") {
+            Some((figure, more)) if is_figure(figure) => {
+                format!("{:>15}{more}", format!("{figure} ms"))
+            }
+            _ => format!("   {text}"),
         };
         out.push_str(&format!("{:16}{name:12}{text}\n", ""));
     }

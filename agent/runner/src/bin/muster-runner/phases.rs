@@ -153,7 +153,10 @@ impl Seen {
         if let Some(marks) = traces.marks(rank.local) {
             self.take(&marks, rank, micros(now));
         }
-        if self.gpu_us.is_none() && !rank.over && traces.files(rank.pid).iter().any(is_gpu) {
+        if self.gpu_us.is_none()
+            && !rank.over
+            && traces.files(rank.pid).iter().any(|path| is_gpu(path))
+        {
             self.gpu_us = Some(micros(now));
         }
         if let Some(log) = traces.nccl(rank.pid) {
@@ -200,7 +203,7 @@ fn text(text: &str) -> String {
 
 /// Whether a path is that of a GPU. The driver's control device is no sign: whoever counts GPUs by NVML
 /// opens it.
-fn is_gpu(path: &PathBuf) -> bool {
+fn is_gpu(path: &Path) -> bool {
     let Some(path) = path.to_str() else {
         return false;
     };
@@ -379,7 +382,7 @@ mod tests {
 
     #[test]
     fn only_a_device_that_a_kernel_runs_on_is_a_gpu() {
-        let gpu = |path: &str| is_gpu(&PathBuf::from(path));
+        let gpu = |path: &str| is_gpu(Path::new(path));
         assert!(
             [
                 "/dev/nvidia0",

@@ -41,8 +41,11 @@ pub(super) fn timings(log: &[u8]) -> Option<NcclStatus> {
     Some(slowest)
 }
 
+/// The parts of a line, in microseconds.
+type Parts<'a> = Vec<(&'a str, u64)>;
+
 /// The rank, the total and the parts of a line, in microseconds.
-fn line(line: &str) -> Option<(&str, u64, Vec<(&str, u64)>)> {
+fn line(line: &str) -> Option<(&str, u64, Parts<'_>)> {
     let (_, line) = line.split_once(LINE)?;
     let (_, line) = line.split_once("rank ")?;
     let rank = line.split(' ').next()?;

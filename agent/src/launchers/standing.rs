@@ -179,7 +179,7 @@ mod tests {
         let (launcher, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (launcher, run) = (launcher.path(), run.path());
         let mut standing = Standing::default();
-        let mut look = |standing: &mut Standing, generation| {
+        let look = |standing: &mut Standing, generation| {
             standing.look(Generation(generation), launcher, run);
             standing.decide(match standing.failed() {
                 Some(why) => Err(No::Failed(why)),

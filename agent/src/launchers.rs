@@ -273,7 +273,7 @@ impl Launchers {
         };
         let dir = kept.launcher.dir().to_owned();
         kept.standing.look(generation, &dir, run_dir);
-        Some(&kept.standing)
+        Some(&*kept.standing)
     }
 
     /// Notes what was decided about the job's standbys. Returns what to ask of which launcher.

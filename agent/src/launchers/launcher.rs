@@ -81,7 +81,7 @@ pub(crate) struct Kept {
     pub(super) record: Option<Record>,
     /// The modules that a copy of it was told to import.
     pub(super) told: BTreeSet<String>,
-    pub(super) standing: Standing,
+    pub(super) standing: Box<Standing>,
     /// The GPUs that its ranks see.
     pub(super) gpus: Vec<String>,
     /// The files of its interpreter and packages, with their modification times at its start.
@@ -309,7 +309,7 @@ impl Place {
             bytes: 0,
             record: None,
             told: BTreeSet::new(),
-            standing: Standing::default(),
+            standing: Box::default(),
             gpus: assignment.gpus.clone(),
             files,
         };
@@ -550,7 +550,7 @@ pub(crate) async fn clear(host: Arc<dyn RunnerHost>, dir: PathBuf) {
                 bytes: 0,
                 record: None,
                 told: BTreeSet::new(),
-                standing: Standing::default(),
+                standing: Box::default(),
                 gpus: Vec::new(),
                 files: Vec::new(),
             }

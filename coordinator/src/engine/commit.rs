@@ -20,13 +20,12 @@ use tracing::warn;
 use super::Engine;
 use crate::{failpoint::failpoint, store::StoreError};
 
+/// What was written, the effects, and when the next tick is due.
+type Committed = (Vec<Write>, Vec<Effect>, Option<Timestamp>);
+
 impl Engine {
-    /// Makes the changes durable. Nothing is told to anybody before. Returns what was written, the effects, and
-    /// when the next tick is due.
-    pub(super) fn commit(
-        &mut self,
-        turn: TurnOutput,
-    ) -> Result<(Vec<Write>, Vec<Effect>, Option<Timestamp>), StoreError> {
+    /// Makes the changes durable. Nothing is told to anybody before.
+    pub(super) fn commit(&mut self, turn: TurnOutput) -> Result<Committed, StoreError> {
         self.ensure_leader()?;
         let TurnOutput {
             changes,

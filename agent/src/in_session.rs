@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::Parser;
@@ -14,6 +15,10 @@ use tracing::warn;
 
 /// In the state directory.
 const FILE: &str = "in-session";
+
+/// When the file is written again after a failure, as on a disk that was full. Probes look every few
+/// seconds.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// `muster-agent ready`: succeeds while the agent of this machine has a session with its coordinator.
 #[derive(Debug, Parser)]
@@ -41,17 +46,34 @@ impl Ready {
     }
 }
 
-/// Keeps the file as `in_session` says, until its sender is gone. At most one write is under way, and it
-/// may hang with its disk.
-pub(crate) async fn follow(state_dir: PathBuf, mut in_session: watch::Receiver<bool>) {
+/// Keeps the file as `in_session` says, until its sender is gone.
+pub(crate) async fn follow(state_dir: PathBuf, in_session: watch::Receiver<bool>) {
+    let file = state_dir.join(FILE);
+    keep_up(in_session, move |is_there| keep(&file, is_there)).await;
+}
+
+/// At most one write is under way, and it may hang with its disk. One that failed is made again.
+async fn keep_up<Keep>(mut in_session: watch::Receiver<bool>, keep: Keep)
+where
+    Keep: Fn(bool) -> io::Result<()> + Clone + Send + 'static,
+{
+    let mut told = false;
     loop {
-        let is_there = *in_session.borrow_and_update();
-        let file = state_dir.join(FILE);
-        let kept = tokio::task::spawn_blocking(move || keep(&file, is_there)).await;
-        if let Ok(Err(why)) = kept {
+        let (is_there, keep) = (*in_session.borrow_and_update(), keep.clone());
+        let kept = tokio::task::spawn_blocking(move || keep(is_there)).await;
+        let failed = match kept {
+            Ok(Err(why)) => Some(why),
+            _ => None,
+        };
+        if let Some(why) = failed.as_ref().filter(|_| !told) {
             warn!("whether there is a session cannot be noted for probes: {why}");
         }
-        if in_session.changed().await.is_err() {
+        told = failed.is_some();
+        let changed = match told {
+            true => tokio::time::timeout(AGAIN, in_session.changed()).await,
+            false => Ok(in_session.changed().await),
+        };
+        if let Ok(Err(_)) = changed {
             return;
         }
     }
@@ -75,6 +97,11 @@ fn keep(file: &Path, is_there: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "this is a test")]
+
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
 
     use super::*;
 
@@ -103,5 +130,26 @@ mod tests {
             drop(session);
         };
         tokio::join!(followed, look);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_could_not_be_written_is_written_again() {
+        let (session, in_session) = watch::channel(true);
+        let (tries, mut tried) = tokio::sync::mpsc::unbounded_channel();
+        let is_first = Arc::new(AtomicBool::new(true));
+        let keep = move |is_there| {
+            tries.send(is_there).unwrap();
+            match is_first.swap(false, Ordering::Relaxed) {
+                true => Err(io::Error::other("no space is left")),
+                false => Ok(()),
+            }
+        };
+        let look = async {
+            assert_eq!(tried.recv().await, Some(true));
+            assert_eq!(tried.recv().await, Some(true));
+            drop(session);
+        };
+        tokio::join!(keep_up(in_session, keep), look);
+        assert_eq!(tried.recv().await, None, "it was written");
     }
 }

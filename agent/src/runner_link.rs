@@ -192,7 +192,7 @@ impl Link {
                         return Ok(());
                     }
                     for reply in take_lines(&mut buffer)? {
-                        watch.heard(reply.status.as_deref());
+                        watch.heard(&reply);
                         self.hear(reply, &mut sent).await?;
                     }
                 }

@@ -58,7 +58,7 @@ use issued::{Change, Issued};
 pub use authorities::Authorities;
 pub use authority::{Authority, LEAF_LIFE};
 pub use files::{TrustError, now_us};
-pub use folder::{Contents, contents, note_shared, replace, until_shared};
+pub use folder::{Contents, Waiting, contents, note_shared, replace, until_shared};
 pub use grants::{Grant, Grants, Role};
 pub use live::Trust;
 pub(crate) use own::{Certified, Joined};

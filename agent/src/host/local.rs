@@ -9,7 +9,7 @@ use std::{
 };
 
 use muster_runner::{
-    RunnerIdentity, alive, connect, held, open_files,
+    RunnerIdentity, alive, connect, held,
     place::{self, Left, OUTPUT_MAX, Output, Program, Remains, SAID_MAX, Wanted},
 };
 use tokio::{
@@ -85,16 +85,9 @@ impl RunnerHost for LocalHost {
 /// for it any more, because its input ends then.
 async fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
     let trouble = |e: io::Error| format!("{}: {e}", program.program.display());
-    let mut child = Command::new(runner)
-        .arg(place::ASK)
-        .env_clear()
-        .envs(open_files::told())
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+    let mut child = Command::from(Program::asker(runner))
         .spawn()
-        .map_err(|e| format!("{} cannot be started: {e}", runner.display()))?;
+        .map_err(|e| Program::not_asked(runner, &e))?;
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         unreachable!("both streams are pipes")
     };

@@ -135,37 +135,46 @@ pub(super) fn fit(assignment: &Assignment, launch: &Launch) -> Option<Fit> {
 impl Place {
     /// Starts a launcher for a job, if the job can be started here at all. `ahead` means that the
     /// job has not run here yet, so the launcher imports what its script certainly imports.
-    /// `pooled` is a launcher of the warm pool, which is used if it still fits.
+    /// `pooled` is a launcher of the warm pool, which is used if it still fits. Whoever waits for the
+    /// outcome is told it before the launchers in `unneeded` are ended, which may take
+    /// [`END_TIMEOUT`] and [`GONE_TIMEOUT`].
     pub(crate) async fn start(
         self,
         assignment: &Assignment,
         preflight: &Preflight,
         ahead: bool,
         pooled: Option<Kept>,
+        unneeded: &mut Vec<Kept>,
     ) -> Outcome {
-        let (pooled, unused, started) = match self.check(assignment, preflight).await {
-            Ok(checked) => {
-                let (pooled, unused) = self.adopt(assignment, &checked, pooled).await;
-                (pooled, unused, Ok(checked))
+        let checked = match self.check(assignment, preflight).await {
+            Ok(checked) => checked,
+            Err(outcome) => {
+                unneeded.extend(pooled);
+                return outcome;
             }
-            Err(outcome) => (None, pooled, Err(outcome)),
         };
-        let outcome = match (started, pooled) {
-            (Err(outcome), _) => outcome,
-            (Ok(checked), Some(kept)) => self.import_ahead(assignment, &checked, ahead, kept).await,
-            (Ok(checked), None) => match self.bring_up(assignment, &checked, IMPORT_MAX).await {
-                Ok(kept) => self.import_ahead(assignment, &checked, ahead, kept).await,
-                Err(why) => Outcome::Without(why),
-            },
+        let (pooled, unused) = self.adopt(assignment, &checked, pooled).await;
+        unneeded.extend(unused);
+        let kept = match pooled {
+            Some(kept) => Ok(kept),
+            None => {
+                self.bring_up(assignment, &checked, IMPORT_MAX, unneeded)
+                    .await
+            }
         };
-        if let Some(unused) = unused {
-            unused.end().await;
+        match kept {
+            Ok(kept) => self.import_ahead(assignment, &checked, ahead, kept).await,
+            Err(why) => Outcome::Without(why),
         }
-        outcome
     }
 
     /// Starts a launcher that belongs to no job.
-    pub(crate) async fn start_for_pool(self, bare: &Assignment, preflight: &Preflight) -> Outcome {
+    pub(crate) async fn start_for_pool(
+        self,
+        bare: &Assignment,
+        preflight: &Preflight,
+        unneeded: &mut Vec<Kept>,
+    ) -> Outcome {
         let mut checked = match self.check(bare, preflight).await {
             Ok(checked) => checked,
             Err(outcome) => return outcome,
@@ -179,7 +188,8 @@ impl Place {
             .launch
             .env
             .insert(torchrun::RUN_DIR.to_owned(), shown);
-        match self.bring_up(bare, &checked, POOL_IMPORT_MAX).await {
+        let kept = self.bring_up(bare, &checked, POOL_IMPORT_MAX, unneeded);
+        match kept.await {
             Ok(kept) => Outcome::Ready(kept),
             Err(why) => Outcome::Without(why),
         }
@@ -256,6 +266,7 @@ impl Place {
         assignment: &Assignment,
         checked: &Checked,
         patience: Duration,
+        unneeded: &mut Vec<Kept>,
     ) -> Result<Kept, String> {
         let Place {
             dir,
@@ -315,7 +326,7 @@ impl Place {
         };
         if let Err(why) = ask(&mut kept.stream, Command::Park(park), patience).await {
             let why = kept.launcher.why(&why);
-            kept.end().await;
+            unneeded.push(kept);
             return Err(why);
         }
         Ok(kept)

@@ -11,7 +11,7 @@ use muster_runner::record;
 use super::*;
 use crate::host::tests::Elsewhere;
 
-fn a_link() -> (Link, mpsc::Receiver<(RunId, LinkEvent)>) {
+pub(super) fn a_link() -> (Link, mpsc::Receiver<(RunId, LinkEvent)>) {
     // Has room for a link that repeats its events.
     let (events, told) = mpsc::channel(1_000);
     let run = RunId {

@@ -224,8 +224,10 @@ impl Supervisor {
         let place = self.place(self.runs.pool_dir(number), number, &bare, true);
         let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
         self.scope.spawn_on_thread("launcher", async move {
-            let outcome = place.start_for_pool(&bare, &preflight).await;
-            say(&done, None, number, outcome).await;
+            let mut unneeded = Vec::new();
+            let started = place.start_for_pool(&bare, &preflight, &mut unneeded);
+            say(&done, None, number, started.await).await;
+            end_all(unneeded).await;
         });
     }
 
@@ -301,8 +303,10 @@ impl Supervisor {
         );
         let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
         self.scope.spawn_on_thread("launcher", async move {
-            let outcome = place.start(&assignment, &preflight, ahead, pooled).await;
-            say(&done, Some(job), number, outcome).await;
+            let mut unneeded = Vec::new();
+            let started = place.start(&assignment, &preflight, ahead, pooled, &mut unneeded);
+            say(&done, Some(job), number, started.await).await;
+            end_all(unneeded).await;
         });
     }
 
@@ -410,6 +414,12 @@ impl Supervisor {
                 }
             }
         }
+    }
+}
+
+async fn end_all(unneeded: Vec<Kept>) {
+    for kept in unneeded {
+        kept.end().await;
     }
 }
 

@@ -6,9 +6,12 @@ use std::{fs, path::PathBuf};
 use muster_core::run::RunPhase;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::rig::{
-    Coordinator, Node, Session,
-    node::{run, running},
+use crate::{
+    rig::{
+        Coordinator, Node, Session,
+        node::{run, running},
+    },
+    slow_disk::SlowDisk,
 };
 
 /// With a heartbeat every 50 ms, an agent that waits for its disk cannot send this many.
@@ -54,43 +57,6 @@ impl Drop for FullDisk {
     }
 }
 
-/// Makes the next write of the ledger wait until this is dropped: the thread that writes it is stopped,
-/// as it is while a disk does not answer. Only the thread that has made this may drop it.
-struct SlowDisk(libc::pid_t);
-
-impl SlowDisk {
-    fn new(node: &Node) -> Self {
-        let threads = fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap();
-        let writes = |thread: &fs::DirEntry| {
-            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "ledger")
-        };
-        let thread = { threads.flatten() }.find(writes).unwrap();
-        let thread = thread.file_name().to_string_lossy().parse().unwrap();
-        trace(libc::PTRACE_SEIZE, thread);
-        trace(libc::PTRACE_INTERRUPT, thread);
-        let mut status = 0;
-        // SAFETY: `status` outlives the call.
-        #[allow(unsafe_code)]
-        let stopped = unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
-        assert_eq!(stopped, thread);
-        Self(thread)
-    }
-}
-
-impl Drop for SlowDisk {
-    fn drop(&mut self) {
-        trace(libc::PTRACE_DETACH, self.0);
-    }
-}
-
-/// Stops or releases one thread.
-fn trace(request: libc::c_uint, thread: libc::pid_t) {
-    // SAFETY: these requests use neither address nor data.
-    #[allow(unsafe_code)]
-    let done = unsafe { libc::ptrace(request, thread, 0, 0) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-}
-
 fn has_finding(session: &Session, check: &str) -> bool {
     session
         .findings
@@ -110,7 +76,7 @@ async fn beats_on(session: &mut Session) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_disk_holds_up_what_follows_from_it_and_nothing_else() {
     let (_coordinator, node, mut session, pid) = node_at_work().await;
-    let slow = SlowDisk::new(&node);
+    let slow = SlowDisk::of(node.pid());
     session
         .desire(vec![node.running("job-a", 1), node.running("job-b", 1)])
         .await;

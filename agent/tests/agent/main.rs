@@ -13,6 +13,7 @@ mod logs;
 mod obedience;
 mod refusals;
 mod rig;
+mod slow_disk;
 mod strays;
 mod tokens;
 mod torchrun;

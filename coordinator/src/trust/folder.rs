@@ -4,12 +4,13 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
 use ring::digest::{SHA256, digest};
+use uuid::Uuid;
 
 use super::{
     ENDPOINT,
@@ -19,6 +20,10 @@ use super::{
 /// The file that says which contents of the folder are kept elsewhere too, by their hash. Where there is
 /// none, nothing is kept elsewhere.
 const SHARED: &str = "shared";
+
+/// A command that waits until its change is kept elsewhere leaves an empty file of this name. Coordinators
+/// leave out whatever ends like a lock, those of before this was so as well.
+const WAITS: (&str, &str) = ("wait-", ".lock");
 
 /// How long a command waits until its change is kept elsewhere. The coordinator looks every second.
 const SHARED_WAIT: Duration = Duration::from_secs(10);
@@ -60,15 +65,68 @@ pub fn note_shared(state_dir: &Path, contents: &Contents) -> Result<(), TrustErr
     write(&super::folder(state_dir).join(SHARED), &hash(contents))
 }
 
+/// Commands that wait until what the folder holds is kept elsewhere.
+#[derive(Debug)]
+pub struct Waiting(Vec<PathBuf>);
+
+impl Waiting {
+    /// Those that wait now. Whatever they have changed is in the contents that are read after this.
+    pub fn in_folder(state_dir: &Path) -> Result<Self, TrustError> {
+        let folder = super::folder(state_dir);
+        let failed = |why| TrustError::File {
+            path: folder.clone(),
+            why,
+        };
+        let mut waiting = Vec::new();
+        let entries = match fs::read_dir(&folder) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self(waiting)),
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            let (first, last) = WAITS;
+            if name
+                .to_str()
+                .is_some_and(|name| name.starts_with(first) && name.ends_with(last))
+            {
+                waiting.push(folder.join(name));
+            }
+        }
+        Ok(Self(waiting))
+    }
+
+    /// Contents that were read after they had begun to wait are kept elsewhere.
+    pub fn tell(self) -> Result<(), TrustError> {
+        self.0.iter().try_for_each(|path| remove(path))
+    }
+}
+
 /// Waits until what the folder holds is kept elsewhere, if it is at all: a coordinator that takes over
-/// must know of every change that somebody was told of.
+/// must know of every change that somebody was told of. What others change meanwhile is not waited for.
 pub fn until_shared(state_dir: &Path) -> Result<(), TrustError> {
-    let path = super::folder(state_dir).join(SHARED);
+    let folder = super::folder(state_dir);
+    let path = folder.join(SHARED);
+    if read(&path)?.is_none() {
+        return Ok(());
+    }
+    let (first, last) = WAITS;
+    let waits = folder.join(format!("{first}{}{last}", Uuid::now_v7()));
+    write(&waits, "")?;
+    let shared = until_told(state_dir, &path, &waits);
+    remove(&waits)?;
+    shared
+}
+
+fn until_told(state_dir: &Path, path: &Path, waits: &Path) -> Result<(), TrustError> {
     let end = Instant::now() + SHARED_WAIT;
     loop {
-        let Some(shared) = read(&path)? else {
+        if read(waits)?.is_none() {
+            return Ok(());
+        }
+        let Some(shared) = read(path)? else {
             return Ok(());
         };
+        // A coordinator of before commands left a file tells only this.
         if shared == hash(&contents(state_dir)?) {
             return Ok(());
         }
@@ -134,5 +192,38 @@ mod tests {
         assert_eq!(contents(there.path()).unwrap(), all);
         let (same, is_new) = trust::init(there.path(), None, &names).unwrap();
         assert!(!is_new && same.pin() == made.pin());
+    }
+
+    /// As while an authority is replaced, or many machines join: whenever the folder is kept, it has
+    /// changed again.
+    #[test]
+    fn a_command_waits_for_its_own_change_and_not_for_those_of_others() {
+        let state = tempfile::tempdir().unwrap();
+        let path = state.path();
+        trust::init(path, None, &["muster.example.org".to_owned()]).unwrap();
+        note_shared(path, &contents(path).unwrap()).unwrap();
+        let changed = |number: u32| {
+            let other = super::super::folder(path).join("other");
+            write(&other, &number.to_string()).unwrap();
+        };
+        changed(1);
+        thread::scope(|scope| {
+            let command = scope.spawn(|| until_shared(path));
+            let waiting = loop {
+                let waiting = Waiting::in_folder(path).unwrap();
+                if !waiting.0.is_empty() {
+                    break waiting;
+                }
+                thread::yield_now();
+            };
+            let kept = contents(path).unwrap();
+            assert_eq!(kept.get("other").map(String::as_str), Some("1"));
+            changed(2);
+            note_shared(path, &kept).unwrap();
+            assert!(!command.is_finished(), "nobody has told it yet");
+            waiting.tell().unwrap();
+            command.join().unwrap().unwrap();
+        });
+        assert!(Waiting::in_folder(path).unwrap().0.is_empty());
     }
 }

@@ -1,13 +1,16 @@
 //! How many GPUs a job takes that does not say it: one for each process, if as many nodes have them
 //! as the job needs at least, else none.
 //!
-//! What nodes have counts, not what is free: a job waits for GPUs that others hold. Until the first start
-//! the question is asked again with each look at the job.
+//! What nodes have counts, not what is free: a job waits for GPUs that others hold. It also waits for those
+//! of a node that was lost, until the silence is as long as no passing disturbance is
+//! ([`Policy::mass_loss_hold`]). Until the first start the question is asked again with each look at the
+//! job, also when a generation of it was placed and never started.
 
 use crate::{
-    fleet::{job_turn::JobTurn, registry::Node, worker_pod::is_pod},
+    fleet::{job_turn::JobTurn, policy::Policy, registry::Node, worker_pod::is_pod},
     node_report::{Gpu, NodeReport},
     spec::{GpusSaid, JobSpec},
+    time::Timestamp,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,13 +26,21 @@ pub(crate) enum DefaultGpus {
     },
 }
 
-/// `nodes`: how many GPUs each node has that the job might get.
-pub(crate) fn decide(spec: &JobSpec, nodes: impl Iterator<Item = u32>) -> DefaultGpus {
+/// The GPUs of a node that the job might get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Has {
+    pub gpus: u32,
+    /// Nobody waits for the node any more.
+    pub given_up: bool,
+}
+
+pub(crate) fn decide(spec: &JobSpec, nodes: impl Iterator<Item = Has>) -> DefaultGpus {
     let of_roles = spec.roles.iter().map(|role| role.proc_per_node).max();
     let each = of_roles.unwrap_or(spec.proc_per_node).max(1);
     let (mut any, mut have) = (false, 0_u32);
-    for gpus in nodes {
+    for Has { gpus, given_up } in nodes {
         any |= gpus > 0;
+        let gpus = if given_up { 0 } else { gpus };
         have = have.saturating_add(match spec.packs() {
             true => gpus / each,
             false => u32::from(gpus >= each),
@@ -52,18 +63,52 @@ fn gpus_of(report: &NodeReport) -> u32 {
     report.gpus.iter().map(parts).sum()
 }
 
+/// When nobody waits any more for a node that is lost. `None`: it is not lost.
+fn given_up_at(node: &Node, policy: &Policy) -> Option<Timestamp> {
+    let since = node.record.gone_since.unwrap_or(Timestamp(0));
+    node.record.gone.then(|| since + policy.mass_loss_hold)
+}
+
 impl JobTurn<'_> {
-    fn default_gpus(&self) -> DefaultGpus {
+    /// The nodes that take work, of hosts.
+    fn gpu_nodes(&self) -> impl Iterator<Item = &Node> {
         let takes_work = |node: &&Node| !node.report.senses_only && !is_pod(&node.record.name);
-        let nodes = self.nodes.iter().filter(takes_work);
-        decide(&self.job.spec, nodes.map(|node| gpus_of(&node.report)))
+        self.nodes.iter().filter(takes_work)
     }
 
-    /// Before a job is placed for the first time: the number that it would take now.
+    fn default_gpus(&self) -> DefaultGpus {
+        let has = |node: &Node| Has {
+            gpus: gpus_of(&node.report),
+            given_up: given_up_at(node, self.policy).is_some_and(|at| at <= self.now),
+        };
+        decide(&self.job.spec, self.gpu_nodes().map(has))
+    }
+
+    /// Before a job is placed that has not been started yet: the number that it would take now.
     pub(crate) fn propose_gpus(&mut self) {
-        if self.job.spec.gpus_are_open() {
-            let one_each = self.default_gpus() == DefaultGpus::OneEach;
-            self.job.spec.take_gpus(one_each);
+        let spec = &self.job.spec;
+        let kept = spec.gpus == Some(GpusSaid::ByFleet) && self.job.first_started.is_none();
+        if !spec.gpus_are_open() && !kept {
+            return;
+        }
+        let one_each = self.default_gpus() == DefaultGpus::OneEach;
+        let spec = &mut self.job.spec;
+        if kept && one_each == (spec.gpus_max() > 0) {
+            return;
+        }
+        spec.gpus = Some(GpusSaid::Open);
+        spec.take_gpus(one_each);
+    }
+
+    /// Looks again when the next node with GPUs is given up.
+    pub(crate) fn wake_without_gpus(&mut self) {
+        if !self.job.spec.gpus_are_open() {
+            return;
+        }
+        let with_gpus = self.gpu_nodes().filter(|node| gpus_of(&node.report) > 0);
+        let given_up = with_gpus.filter_map(|node| given_up_at(node, self.policy));
+        if let Some(at) = given_up.filter(|at| *at > self.now).min() {
+            self.wake(at);
         }
     }
 

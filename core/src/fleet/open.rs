@@ -121,6 +121,7 @@ impl JobTurn<'_> {
         self.job.say(Phase::Pending, Reason::BelowMinimum, message);
         account::waits(self.job, self.now);
         self.wake_when_unavoided();
+        self.wake_without_gpus();
         if let Some(at) = self.job.asks_again_at() {
             self.wake(at);
         }

@@ -6,6 +6,10 @@
 //! are killed by the agent, and their group is proven dead without them. A runner that kills and
 //! answers obeys, however long its processes take to die.
 //!
+//! A stop counts from when the runner first says that it has it, since its own grace begins then: a
+//! connection that broke, or a runner that was stopped for a while, hears of it late. A runner that never
+//! says so has the time from when the agent wanted the stop.
+//!
 //! Times are offsets on a monotonic clock that stops while the machine is suspended, so a runner that
 //! slept as long as its agent is not late.
 
@@ -43,6 +47,15 @@ impl Ordered {
             grace,
             due: now.saturating_add(grace),
         }
+    }
+
+    /// The runner says at `now` that its group has so much time left. `None`: it goes by an order with more
+    /// time, and has not heard of this one.
+    pub fn taken(self, now: Duration, left: Duration) -> Option<Self> {
+        (left <= self.grace).then(|| Self {
+            due: self.due.max(now.saturating_add(left)),
+            ..self
+        })
     }
 
     /// The stricter one of two orders that both stand: a release follows a stop, and of two stops
@@ -174,6 +187,22 @@ mod tests {
     #[test]
     fn a_question_from_before_the_end_of_the_grace_does_not_count() {
         assert_eq!(at(150, Said::Goes, Some(139), Some(139)), Verdict::Ask);
+    }
+
+    #[test]
+    fn a_stop_that_came_late_to_the_runner_counts_from_there() {
+        let wanted = Ordered::new(Order::Stop, 30 * S, 100 * S);
+        assert_eq!(wanted.taken(101 * S, 300 * S), None, "it goes by another");
+        assert_eq!(wanted.taken(101 * S, 5 * S), Some(wanted));
+        let ordered = wanted.taken(125 * S, 30 * S).unwrap();
+        assert_eq!(ordered, Ordered::new(Order::Stop, 30 * S, 125 * S));
+        let heard = Heard {
+            said: Said::Goes,
+            asked: None,
+            answered: Some(125 * S),
+        };
+        assert_eq!(judge(164 * S, ordered, heard), Verdict::Wait(165 * S));
+        assert_eq!(judge(165 * S, ordered, heard), Verdict::Ask);
     }
 
     #[test]

@@ -8,7 +8,10 @@
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -37,6 +40,7 @@ struct Valve {
     changed: Condvar,
     streams: Mutex<Vec<TcpStream>>,
     upstream: Mutex<SocketAddr>,
+    dialled: AtomicU64,
 }
 
 pub struct Relay {
@@ -60,6 +64,7 @@ impl Relay {
             changed: Condvar::new(),
             streams: Mutex::default(),
             upstream: Mutex::new(upstream),
+            dialled: AtomicU64::new(0),
         });
         let address = listener.local_addr().expect("a listener has an address");
         let (own, shared) = (
@@ -89,6 +94,12 @@ impl Relay {
     pub fn heal(&self) {
         self.valve
             .change(|state| (state.up, state.down, state.refusing) = (Way::Open, Way::Open, false));
+    }
+
+    /// How many connections callers have begun so far. A caller that begins another one has given up the one
+    /// before.
+    pub fn dialled(&self) -> u64 {
+        self.valve.dialled.load(Ordering::Relaxed)
     }
 
     pub fn lead_to(&self, upstream: SocketAddr) {
@@ -139,6 +150,7 @@ impl Valve {
             if over {
                 return;
             }
+            self.dialled.fetch_add(1, Ordering::Relaxed);
             let upstream = *self.upstream.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(far) = (!refusing)
                 .then(|| TcpStream::connect(upstream).ok())

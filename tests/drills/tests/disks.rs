@@ -6,6 +6,10 @@ use std::fs;
 
 use muster_drills::{Cluster, last_step, nodes, pids};
 use serde_json::Value;
+use slow_disk::SlowDisk;
+
+#[path = "../../../agent/tests/agent/slow_disk.rs"]
+mod slow_disk;
 
 const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
 
@@ -13,45 +17,12 @@ const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
 /// lost.
 const BEYOND_LOST_MS: u64 = 8_000;
 
-/// As long as this lives, the agent's next write of its ledger waits: the thread that writes it is
-/// stopped, as it is while a disk does not answer. Only the thread that has made this may drop it.
-struct SlowDisk(libc::pid_t);
-
-impl SlowDisk {
-    fn of(cluster: &Cluster, node: &str) -> Self {
-        // The lock tells the agent's process.
-        let lock = cluster.dir.join(format!("nodes/{node}/state/lock"));
-        let lock = fs::read_to_string(lock).unwrap();
-        let agent = lock.trim().rsplit(' ').next().unwrap();
-        let threads = fs::read_dir(format!("/proc/{agent}/task")).unwrap();
-        let writes = |thread: &fs::DirEntry| {
-            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "ledger")
-        };
-        let thread = { threads.flatten() }.find(writes).unwrap();
-        let thread = thread.file_name().to_string_lossy().parse().unwrap();
-        trace(libc::PTRACE_SEIZE, thread);
-        trace(libc::PTRACE_INTERRUPT, thread);
-        let mut status = 0;
-        // SAFETY: `status` outlives the call.
-        #[allow(unsafe_code)]
-        let stopped = unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
-        assert_eq!(stopped, thread);
-        Self(thread)
-    }
-}
-
-impl Drop for SlowDisk {
-    fn drop(&mut self) {
-        trace(libc::PTRACE_DETACH, self.0);
-    }
-}
-
-/// Stops or releases one thread.
-fn trace(request: libc::c_uint, thread: libc::pid_t) {
-    // SAFETY: these requests use neither address nor data.
-    #[allow(unsafe_code)]
-    let done = unsafe { libc::ptrace(request, thread, 0, 0) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+/// The agent's process. Its lock tells it.
+fn agent_of(cluster: &Cluster, node: &str) -> u32 {
+    let lock = cluster.dir.join(format!("nodes/{node}/state/lock"));
+    let lock = fs::read_to_string(lock).unwrap();
+    let agent = lock.trim().rsplit(' ').next().unwrap();
+    agent.parse().unwrap()
 }
 
 /// For how many milliseconds the ledger has been written, as the node's own finding says.
@@ -73,7 +44,7 @@ fn a_slow_disk_is_a_finding_and_training_goes_on() {
     cluster.train("job", "2", &LONG);
     let before = cluster.trains("job", 1, 2);
     let slow = cluster.node_of(&before, 1);
-    let disk = SlowDisk::of(&cluster, &slow);
+    let disk = SlowDisk::of(agent_of(&cluster, &slow));
     // A node writes a new job into its ledger first.
     cluster.train("second", "2", &LONG);
     let shown = muster_drills::until(|| {

@@ -122,6 +122,25 @@ impl Program {
         line
     }
 
+    /// `muster-runner ask` with pipes for the question and the answer. The end of the first ends all.
+    pub fn asker(runner: &Path) -> Command {
+        let mut command = Command::new(runner);
+        command
+            .arg(ASK)
+            .env_clear()
+            .envs(open_files::told())
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// The error of an asker that could not be started.
+    pub fn not_asked(runner: &Path, e: &io::Error) -> String {
+        format!("{} cannot be started: {e}", runner.display())
+    }
+
     /// How long `muster-runner ask` may take in all.
     pub fn patience(&self) -> Duration {
         self.timeout() + DIE_TIMEOUT + SAID_MARGIN
@@ -147,16 +166,9 @@ fn told() -> BTreeMap<String, String> {
 /// Runs a user's program below `muster-runner ask`. When this returns, nothing of it lives, or the
 /// error says what does.
 pub fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
-    let mut child = Command::new(runner)
-        .arg(ASK)
-        .env_clear()
-        .envs(open_files::told())
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+    let mut child = Program::asker(runner)
         .spawn()
-        .map_err(|e| format!("{} cannot be started: {e}", runner.display()))?;
+        .map_err(|e| Program::not_asked(runner, &e))?;
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         unreachable!("both streams are pipes")
     };

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::object::{packed, unpacked};
 use crate::{
     kubernetes::{KubernetesError, Server, Unanswered},
-    trust::{self, Contents, TrustError},
+    trust::{self, Contents, TrustError, Waiting},
 };
 
 const NAME: &str = "muster-coordinator-trust";
@@ -124,8 +124,14 @@ impl SharedTrust {
         Keeper(self.asks.clone())
     }
 
-    /// Writes the folder to the Secret if it has changed.
+    /// Writes the folder to the Secret if it has changed, and tells the commands that wait for that.
     pub async fn keep(&mut self) -> Result<(), SharedError> {
+        let waiting = Waiting::in_folder(&self.state_dir)?;
+        self.write().await?;
+        Ok(waiting.tell()?)
+    }
+
+    async fn write(&mut self) -> Result<(), SharedError> {
         let contents = trust::contents(&self.state_dir)?;
         let before = match &self.known {
             Some((_, known)) if *known == contents => return Ok(()),

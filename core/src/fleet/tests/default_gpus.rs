@@ -140,3 +140,38 @@ fn the_job_of_an_older_coordinator_stays_without() {
     let stored = serde_json::to_value(&old).unwrap();
     assert_eq!(stored["spec"].get("gpus"), None);
 }
+
+#[test]
+fn a_job_that_was_placed_and_never_started_is_asked_anew() {
+    let mut bench = fleet(&[("a", 0)]);
+    bench.agents.get_mut(&"a".into()).unwrap().frozen = true;
+    bench.submit("digits", spec(1, 2, None));
+    assert_eq!(gpus_given(&bench, "digits"), [0]);
+    assert_eq!(bench.job("digits").first_started, None);
+    bench.connect("b");
+    reports(&mut bench, "b", 2);
+    bench.cut("a");
+    bench.pass(60 * SECOND);
+    let job = bench.job("digits");
+    assert_eq!(job.phase, Phase::Running, "{}", job.message);
+    assert_eq!(bench.members("digits"), ["b"]);
+    assert_eq!(gpus_given(&bench, "digits"), [2]);
+    assert_eq!(told(&bench).len(), 1, "{:?}", told(&bench));
+}
+
+#[test]
+fn a_job_does_not_wait_for_the_gpus_of_a_node_that_is_gone_for_long() {
+    let mut bench = fleet(&[("a", 0), ("b", 2)]);
+    bench.cut("b");
+    bench.pass(300 * SECOND);
+    bench.submit("digits", spec(1, 2, None));
+    assert_eq!(bench.job("digits").reason, Reason::BelowMinimum);
+    bench.pass(290 * SECOND);
+    assert_eq!(bench.job("digits").reason, Reason::BelowMinimum);
+    bench.pass(20 * SECOND);
+    let job = bench.job("digits");
+    assert_eq!(job.phase, Phase::Running, "{}", job.message);
+    assert_eq!(gpus_given(&bench, "digits"), [0]);
+    let why = "and the fleet has 0 of at least 1 nodes with 2 GPUs,";
+    assert!(told(&bench)[0].contains(why), "{:?}", told(&bench));
+}

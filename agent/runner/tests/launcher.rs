@@ -1,6 +1,4 @@
-//! A launcher that stays: one interpreter from which the runners of all generations are forked.
-//!
-//! `make test` names the interpreter in MUSTER_TEST_PYTHON.
+//! A launcher that stays: one interpreter from which the runners of all generations are forked. `make test` names the interpreter in MUSTER_TEST_PYTHON.
 #![allow(clippy::unwrap_used)]
 
 #[path = "launcher/marks.rs"]

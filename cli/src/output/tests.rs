@@ -403,8 +403,7 @@ fn story() -> ExplainResponse {
                 rule: "rule 1 (signal SIGKILL: restart, at most 2)".into(),
                 collateral: vec!["rank 1 on node-2".into(), "rank 2 on node-3".into()],
                 collateral_more: 4_031,
-                restarted_ranks: Vec::new(),
-                start: None,
+                ..Incident::default()
             },
         ],
         lost: vec![

@@ -89,7 +89,7 @@ mod tests {
         let (gone, again) = caches.tend(now, &runs, BTreeSet::new(), &none);
         assert_eq!((gone, again), (vec![], Some(now + caches::LINGER)));
         let (gone, _) = caches.tend(now, &runs, BTreeSet::new(), &here);
-        assert_eq!(gone, [folder.clone()]);
+        assert_eq!(gone, std::slice::from_ref(&folder));
         gone.into_iter().for_each(remove);
         assert!(!folder.exists() && outside.exists());
         assert_eq!(runs.cached_jobs().unwrap(), []);

@@ -135,10 +135,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_could_not_be_written_is_written_again() {
         let (session, in_session) = watch::channel(true);
-        let (tries, mut tried) = tokio::sync::mpsc::unbounded_channel();
+        let (tries, mut tried) = tokio::sync::mpsc::channel(2);
         let is_first = Arc::new(AtomicBool::new(true));
         let keep = move |is_there| {
-            tries.send(is_there).unwrap();
+            tries.try_send(is_there).unwrap();
             match is_first.swap(false, Ordering::Relaxed) {
                 true => Err(io::Error::other("no space is left")),
                 false => Ok(()),

@@ -34,6 +34,7 @@ fn member(rig: &Rig, command: &[&str], part: MpiSpec) -> StartSpec {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             run_id: "r".into(),
             peer_lost: Vec::new(),
+            lacks: Vec::new(),
         }),
         mpi: Some(part),
         ..spec

@@ -336,7 +336,10 @@ pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
             ));
         }
     };
-    local::around(cx, nodes, async |cx| run_there(cx, args).await).await
+    Box::pin(local::around(cx, nodes, async |cx| {
+        run_there(cx, args).await
+    }))
+    .await
 }
 
 async fn run_there(cx: &Context, mut args: Run) -> Result<(), Failure> {

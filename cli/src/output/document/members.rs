@@ -3,7 +3,7 @@
 use muster_proto::v1;
 use serde::Serialize;
 
-use super::{Import, ms, some, time};
+use super::{ms, some, start::Import, time};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -124,7 +124,9 @@ fn never_with_less_than_twice_its_need_free_whatever_was_asked() {
         assert!(at(FREE_MIN).is_ok());
         let (gpu, free) = ("GPU-1".to_owned(), FREE_MIN - 1);
         assert_eq!(at(free), Err(No::Memory { gpu, free }));
-        let unknown = node(asked).with(|n| drop(n.memory.remove("GPU-0")));
+        let unknown = node(asked).with(|n| {
+            n.memory.remove("GPU-0");
+        });
         assert!(matches!(unknown, Err(No::MemoryUnknown { .. })));
     }
     // What an open one holds itself is not counted against it. A parked one holds nothing.

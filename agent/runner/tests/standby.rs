@@ -139,6 +139,7 @@ impl Node {
                 command: vec![],
                 run_id: "r".into(),
                 peer_lost: vec![],
+                lacks: Vec::new(),
             }),
             mpi: None,
             members: Vec::new(),

@@ -100,6 +100,7 @@ mod tests {
                 command: command.iter().map(|word| (*word).to_owned()).collect(),
                 run_id: "r".into(),
                 peer_lost: Vec::new(),
+                lacks: Vec::new(),
             }),
             mpi: Some(MpiSpec::Launcher(LauncherSpec {
                 own_name: None,

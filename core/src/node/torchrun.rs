@@ -464,7 +464,9 @@ mod tests {
             ("PYTHONUNBUFFERED", "1"),
             ("PYTHON_EXEC", "/runs/a-g1/muster-shim"),
             ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCHINDUCTOR_CACHE_DIR", "/runs/a-cache/inductor"),
             ("TORCH_ELASTIC_WORKER_IDENTICAL", "1"),
+            ("TRITON_CACHE_DIR", "/runs/a-cache/triton"),
         ];
         assert_eq!(
             launch.env,

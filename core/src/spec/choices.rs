@@ -85,10 +85,10 @@ pub enum Launch {
     /// Ranks are started without torchrun. They are forked if an interpreter that has imported
     /// torch waits, and executed otherwise.
     Direct,
-    /// The fastest lane that is proven for the node's interpreter ([`crate::node::lane`]).
-    #[default]
     /// Ranks are executed in every generation, as torchrun would execute them.
     Exec,
+    /// The fastest lane that is proven for the node's interpreter ([`crate::node::lane`]).
+    #[default]
     Auto,
 }
 

@@ -218,14 +218,10 @@ pub struct Flags {
     pub warm_pool: u32,
     /// The most that standbys may hold on this node. A standby waits beside each rank of a job with
     /// GPUs, with its GPU open, and becomes the rank after a failure. An open one holds 400 MiB of its
-    /// GPU while it waits, a parked one none. off: there are none
-    #[arg(
-        long,
-        env = "MUSTER_STANDBYS",
-        value_name = "off|parked|open",
-        default_value = "open"
-    )]
-    pub standbys: String,
+    /// GPU while it waits, a parked one none. off: there are none [default: as each job asks, and none
+    /// for one that says auto]
+    #[arg(long, env = "MUSTER_STANDBYS", value_name = "off|parked|open")]
+    pub standbys: Option<String>,
     /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found
     /// again
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
@@ -281,6 +277,8 @@ pub struct Config {
     pub warm_pool: u32,
     /// The most that standbys may hold of a GPU while they wait.
     pub standbys: Most,
+    /// Jobs that ask for nothing get standbys, too.
+    pub standbys_by_default: bool,
     pub ready_file: Option<PathBuf>,
     /// The operator's formats of steps, as text that was checked.
     pub step_formats: Option<String>,
@@ -413,7 +411,11 @@ impl Flags {
                 .map(|mib| mib.saturating_mul(1 << 20)),
             proves: !self.no_prove && !self.no_launchers && !self.senses_only && pod.is_none(),
             warm_pool: self.warm_pool,
-            standbys: most_standbys(&self.standbys)?,
+            standbys_by_default: self.standbys.is_some(),
+            standbys: self
+                .standbys
+                .as_deref()
+                .map_or(Ok(Most::default()), most_standbys)?,
             ready_file: self.ready_file,
             step_formats: step_formats::given(self.step_formats.as_deref())
                 .map_err(|e| wrong("step-formats", e))?,

@@ -27,11 +27,13 @@ use tracing::warn;
 use crate::caches::Caches;
 
 mod launcher;
+mod list;
 mod pool;
 mod standing;
 
 use launcher::fit;
-pub(crate) use launcher::{Kept, Launcher, Place, clear, imported, imported_bytes};
+pub(crate) use launcher::{Kept, Launcher, Place, clear};
+pub(crate) use list::{imported, imported_bytes};
 pub(crate) use pool::Pool;
 use standing::Standing;
 

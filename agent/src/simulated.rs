@@ -79,6 +79,7 @@ impl SimulatedAgent {
             proves: false,
             warm_pool: 0,
             standbys: Default::default(),
+            standbys_by_default: false,
             ready_file: None,
             step_formats: None,
             port_range: None,

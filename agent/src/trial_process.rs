@@ -12,6 +12,10 @@ use std::{
 
 use muster_core::node::torchrun;
 use muster_runner::place::{Output, Program};
+use rustix::{
+    io::Errno,
+    process::{Pid, test_kill_process},
+};
 
 use crate::{host::RunnerHost, trials::Made};
 
@@ -80,7 +84,8 @@ fn clear(state_dir: &Path) {
         let owner = name
             .to_str()
             .and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
-        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        let pid = owner.and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        if pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -32,8 +32,12 @@ pub(crate) fn in_our_words(given: Vec<OsString>) -> (Vec<OsString>, Vec<String>)
     let mut notes = Vec::new();
     let run = match read(&words).map(|cli| cli.command) {
         Ok(Command::Run(run)) => run,
-        // What is wrong about it is told later.
-        _ => return (given, Vec::new()),
+        // What is wrong about the rest is told later.
+        _ if left_out.is_empty() => return (given, Vec::new()),
+        _ => {
+            let words = words.into_iter().map(OsString::from).collect();
+            return (words, vec![torchrun::told(&left_out)]);
+        }
     };
     if let Some(Rewritten {
         words: new,

@@ -138,7 +138,13 @@ impl Coordinator {
         let marking = marking.transpose()?;
         let is_read = |asked: &kubernetes::Settings| asked.nodes || marking.is_some();
         let nodes = asked.clone().filter(is_read);
-        let nodes = nodes.map(|asked| kubernetes::Nodes::of(asked.configuration, asked.kept_max));
+        let nodes = nodes.map(|asked| {
+            // Node objects are no namespace's, and the flag is not about them.
+            kubernetes::Nodes::of(
+                asked.configuration,
+                asked.kept_max.max(kubernetes::KEPT_MAX),
+            )
+        });
         let nodes = nodes.transpose()?;
         let desk = asked.as_ref().filter(|asked| asked.kueue);
         let desk = desk.map(|_| Arc::new(kubernetes::Desk::new()));

@@ -14,6 +14,8 @@
 //! | `actor` | who asks |
 //! | `policy` | all timings and bounds |
 //! | `receipt` | what an incident cost, phase by phase |
+//! | `phases` | the phases of a start, from moments that were seen |
+//! | `restarts_before` | how many restarts were charged in the parts of a window |
 //! | `members`, `member_end` | a sealed membership; how its members ended |
 //! | `job` | a job's durable record, its generations and phases |
 //! | `node_record` | a node's durable record |

@@ -125,6 +125,7 @@ class Shelf:
     def __init__(self, launcher, command):
         self.folder, self.command, self.environment, self.pid = launcher.folder, command, dict(os.environ), os.getpid()
         self.execve = os.execve
+        self.environ = os.environ  # a script may put another object in its place
         stages = launcher.stages
         first = next((at for at, stage in enumerate(stages) if stage.assumed), len(stages))
         self.levels = stages[first:]
@@ -145,7 +146,10 @@ class Shelf:
             return None
         for stage in self.levels[: level + 1]:
             for variable, value in stage.assumed.items():
-                if os.environ._data.get(os.fsencode(variable)) != (None if value is None else os.fsencode(value)):
+                if self.environ._data.get(os.fsencode(variable)) != (None if value is None else os.fsencode(value)):
+                    self.assume_no_more(variable)
+                    if in_a_world():
+                        return None  # its peers would wait for ever: the interpreter imports the module anew instead
                     self.start_again(variable)
         for stage in self.levels[: level + 1]:
             for one, module in stage.modules.items():
@@ -156,13 +160,15 @@ class Shelf:
                 setattr(parent, child, sys.modules[one])
         return importlib.machinery.ModuleSpec(name, GivenBack(sys.modules.pop(name)))
 
-    def start_again(self, variable):
-        print(f"muster: {variable} has another value than in the run before, so this rank starts a new interpreter", file=sys.stderr)
+    def assume_no_more(self, variable):
         try:
             fd = os.open(f"{self.folder}/modules.txt", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
             os.write(fd, f"~{variable}\n".encode())
         except OSError:
             pass  # the next generation finds it out again
+
+    def start_again(self, variable):
+        print(f"muster: {variable} has another value than in the run before, so this rank starts a new interpreter", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         self.execve(sys.executable, self.command, self.environment)

@@ -280,6 +280,7 @@ class Journal:
         self.marks = marks
         self.shelf = shelf
         self.pid = os.getpid()
+        self.environ = os.environ  # a script may put another object in its place
         self.left = 0
         if fd is not None:
             self.left = MODULES_MAX
@@ -290,7 +291,7 @@ class Journal:
 
     def note_environment(self):
         """What imports change in the environment is no change of the script: an import ahead does the same."""
-        self.environment = dict(os.environ._data)
+        self.environment = dict(self.environ._data)
 
     def find_spec(self, name, path=None, target=None):
         if os.getpid() != self.pid or self not in sys.meta_path:
@@ -313,7 +314,7 @@ class Journal:
     def changes(self):
         """Variables that the script has set, changed or removed since the last call. No value is written down that may be a secret, or that is set
         when the rank is in a world already: from then on no rank can start again without harm."""
-        new, old = dict(os.environ._data), self.environment
+        new, old = dict(self.environ._data), self.environment
         self.environment = new
         if new == old:
             return []

@@ -100,7 +100,7 @@ impl Ahead {
                 command: vec![],
                 run_id: "r".into(),
                 peer_lost: vec![],
-            lacks: Vec::new(),
+                lacks: Vec::new(),
             }),
             mpi: None,
             members: Vec::new(),

@@ -10,7 +10,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use muster_fake_cuda as driver;
 use muster_runner::record::STANDBYS;
 use muster_runner::wire::{
     Command, Exit, Hold, Lane, Order, ParkSpec, StandbyMode, StandbySpec, StandbysShown, StartSpec,
@@ -67,8 +66,9 @@ impl Node {
         let mut rig = Rig::new();
         rig.hold.launcher = true;
         let gpu = rig.dir.join("gpu");
-        let built = std::env::current_exe().unwrap();
-        let built = built.with_file_name("libmuster_fake_cuda.so");
+        // `make test` names the folder of programs, where this library is beside them.
+        let programs = std::env::var_os("MUSTER_BIN_DIR").expect("MUSTER_BIN_DIR is set");
+        let built = Path::new(&programs).join("libmuster_fake_cuda.so");
         fs::create_dir_all(gpu.join("state")).unwrap();
         fs::copy(built, gpu.join("libcuda.so.1")).unwrap();
         let mut client = rig.ready();
@@ -228,7 +228,7 @@ fn environment(gpu: &Path, run_dir: &Path) -> BTreeMap<String, String> {
         ("OMP_NUM_THREADS", "1".into()),
         ("GLOO_SOCKET_IFNAME", "lo".into()),
         ("LD_LIBRARY_PATH", text(gpu.to_owned())),
-        (driver::STATE, text(gpu.join("state"))),
+        ("MUSTER_FAKE_CUDA", text(gpu.join("state"))),
         ("CUDA_VISIBLE_DEVICES", "0,1".into()),
     ];
     env.map(|(name, value)| (name.to_owned(), value)).into()

@@ -56,8 +56,6 @@ const IMPORT_MAX: Duration = Duration::from_secs(60);
 /// The limit for an import that nobody waits for. It has the lowest priority: beside jobs that used
 /// all processors, 3 s of processor time took more than a minute.
 const POOL_IMPORT_MAX: Duration = Duration::from_secs(600);
-/// The longest list of modules that is passed on: 10,000 names and files of 400 bytes.
-const MODULES_BYTES: u64 = 4 << 20;
 /// The longest answer of a runner: a sentence. Jobs can answer in its place.
 const REPLY_MAX: usize = 1 << 20;
 /// The room for a run's directory name: the job's uid has at most 256 bytes, and a generation 20
@@ -452,23 +450,6 @@ impl Launcher {
 /// Writes a file into the launcher's directory.
 fn put(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     Folder::of_run(dir)?.replace_unsynced(name, text.as_bytes())
-}
-
-/// The length of that list, which grows while ranks import. 0 if there is none.
-pub(crate) fn imported_bytes(run_dir: &Path) -> u64 {
-    Folder::of_run(run_dir)
-        .and_then(|folder| folder.open(record::MODULES)?.metadata())
-        .map_or(0, |metadata| metadata.len())
-}
-
-/// The list of modules that earlier ranks of this run have imported.
-pub(crate) fn imported(run_dir: &Path) -> String {
-    use io::Read;
-    let mut bytes = Vec::new();
-    let _ = Folder::of_run(run_dir)
-        .and_then(|folder| folder.open(record::MODULES))
-        .map(|file| file.take(MODULES_BYTES).read_to_end(&mut bytes));
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl Kept {

@@ -76,7 +76,7 @@ impl Short<'_> {
         }
         let wanted = self.wanted("start", 1, args(&own), &[]);
         let ended = beside(self.bench.run(wanted), release(&own, &there)).await?;
-        let mut wrong = as_it_should(&ended, [Exit::Code(5), Exit::Code(1)]);
+        let mut wrong = as_it_should(&ended, [Exit::Code(5), Exit::Code(1)])?;
         if wrong.is_empty() {
             wrong = starts(LANE, &plain, &own)?;
             wrong.extend(muster_suite::chances_met(&[&plain, &own])?);
@@ -92,7 +92,7 @@ impl Short<'_> {
         ended_well(&self.plain("locale", &args(&plain), &unset).await?)?;
         let wanted = self.wanted("locale", 1, args(&own), &unset);
         let ended = self.bench.run(wanted).await?;
-        let mut wrong = as_it_should(&ended, [Exit::Code(0), Exit::Code(0)]);
+        let mut wrong = as_it_should(&ended, [Exit::Code(0), Exit::Code(0)])?;
         if wrong.is_empty() {
             let name = |rank: &str| format!("{rank}.json");
             wrong = same_files(LANE, (&plain, &name), (&own, &name))?;
@@ -120,13 +120,13 @@ impl Short<'_> {
             let _ = fs::write(own.join("go"), "");
         };
         let ended = beside(self.bench.run(first), release).await?;
-        let mut wrong = as_it_should(&ended, [Exit::Code(1), Exit::Code(1)]);
+        let mut wrong = as_it_should(&ended, [Exit::Code(1), Exit::Code(1)])?;
         if !wrong.is_empty() {
             return Ok(wrong);
         }
         let second = self.wanted("work", 2, args(&own), &[]);
         let ended = self.bench.run(second).await?;
-        wrong = as_it_should(&ended, [Exit::Code(0), Exit::Code(0)]);
+        wrong = as_it_should(&ended, [Exit::Code(0), Exit::Code(0)])?;
         for start in ["0", "1"] {
             if wrong.is_empty() {
                 wrong = same_files(
@@ -240,19 +240,24 @@ fn ended_well(verdict: &serde_json::Value) -> Result<(), String> {
 }
 
 /// What differs if a generation was started in another lane, or ended otherwise than under torchrun.
-fn as_it_should(ended: &Ended, exits: [Exit; 2]) -> Vec<String> {
+/// An error: the suite could not be run, as on a machine that is too slow.
+fn as_it_should(ended: &Ended, exits: [Exit; 2]) -> Result<Vec<String>, String> {
     if ended.lane != LANE {
-        return vec![format!("lane {}: {}", ended.lane, ended.reason)];
+        return Err(format!("lane {}: {}", ended.lane, ended.reason));
+    }
+    let was_killed = |exit: &Option<Exit>| matches!(exit, Some(Exit::Signal(9)));
+    if ended.exits.iter().any(was_killed) && !exits.contains(&Exit::Signal(9)) {
+        return Err(format!("a rank was killed: {}", ended.error));
     }
     let expected = exits.map(Some);
     if ended.exits != expected {
         let seen = &ended.exits;
-        return vec![format!(
+        return Ok(vec![format!(
             "ranks ended with {seen:?} instead of {expected:?}: {}",
             ended.error
-        )];
+        )]);
     }
-    Vec::new()
+    Ok(Vec::new())
 }
 
 /// Waits for the first, and does the second meanwhile, which may never end.

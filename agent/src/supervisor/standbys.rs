@@ -7,6 +7,7 @@ use muster_core::{
     id::JobUid,
     node::{standby, torchrun},
     run::{Assignment, Endpoint, RunId, RunReport},
+    spec::Standbys,
     time::Timestamp,
 };
 use muster_runner::wire::{StandbyMode, StandbySpec};
@@ -25,7 +26,9 @@ impl Supervisor {
             let Some(assignment) = self.wanted.get(&run.run.job) else {
                 continue;
             };
-            if assignment.run != run.run || assignment.gpus.is_empty() {
+            let may = assignment.standbys != Standbys::Off
+                && (assignment.standbys != Standbys::Auto || self.config.standbys_by_default);
+            if assignment.run != run.run || assignment.gpus.is_empty() || !may {
                 continue;
             }
             let Some(due) = standby::due(now, run) else {
@@ -63,6 +66,7 @@ impl Supervisor {
             assignment,
             lane: self.lane(&run.run),
             most: self.config.standbys,
+            by_default: self.config.standbys_by_default,
             driver: report.driver.as_ref(),
             gpus: &report.gpus,
             memory: &self.facts.gpu_memory(),

@@ -41,7 +41,7 @@ pub(crate) struct Cancel {
 
 pub(crate) async fn cancel(cx: &Context, args: Cancel) -> Result<(), Failure> {
     let client = cx.connect().await?;
-    let mut cancelled = Vec::new();
+    let (mut cancelled, mut names) = (Vec::new(), Vec::new());
     let asked = several::each(cx, &args.jobs, async |job| {
         let request = client.ask(CancelRequest {
             r#ref: Some(job_ref(cx.namespace(), job)),
@@ -52,6 +52,7 @@ pub(crate) async fn cancel(cx: &Context, args: Cancel) -> Result<(), Failure> {
             let name = job_ref(cx.namespace(), job).name;
             cx.print(&format!("job/{name} cancelled\n"))?;
         }
+        names.push(job.to_owned());
         cancelled.push(answer.into_inner().job.unwrap_or_default());
         Ok(())
     })
@@ -65,12 +66,11 @@ pub(crate) async fn cancel(cx: &Context, args: Cancel) -> Result<(), Failure> {
         }
         _ => get::print_list(cx, cancelled, false, "")?,
     }
-    asked?;
     if !args.wait {
-        return Ok(());
+        return asked;
     }
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
-    for job in &args.jobs {
+    for job in &names {
         let named = job_ref(cx.namespace(), job);
         // Any end is accepted: the job may have ended before the request.
         if follow::until(cx, &client, &named, deadline, follow::is_over)
@@ -84,5 +84,5 @@ pub(crate) async fn cancel(cx: &Context, args: Cancel) -> Result<(), Failure> {
             )));
         }
     }
-    Ok(())
+    asked
 }

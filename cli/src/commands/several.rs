@@ -2,8 +2,9 @@
 
 use crate::{context::Context, fail::Failure};
 
-/// Asks for each name, in order. A failure is told at once. The last one is the outcome; if only one was asked, it
-/// is told by whoever called. Where the coordinator cannot be reached, or whoever reads has gone, no other is asked.
+/// Asks for each name, in order. Each failure is printed at once, and the command then fails with one sentence. If
+/// only one name was given, the caller prints its failure. Where the coordinator cannot be reached, or whoever reads
+/// has gone, no other is asked.
 pub(crate) async fn each(
     cx: &Context,
     names: &[String],

@@ -76,11 +76,25 @@ pub(crate) fn read_or_job(words: &[String]) -> Result<Target, Failure> {
     }
 }
 
+/// Words for our kinds, and kinds of Kubernetes that are none of ours.
+const KINDS: [&str; 6] = ["job", "jobs", "node", "nodes", "event", "events"];
+const OTHER_KINDS: [&str; 6] = ["pod", "pods", "po", "deployment", "service", "queue"];
+
 /// Several objects of one kind: `job a b`, `job/a job/b`, or names of jobs. Never none.
 pub(crate) fn read_several(words: &[String]) -> Result<(Kind, Vec<String>), Failure> {
     let (first, rest) = words
         .split_first()
         .ok_or_else(|| Failure::usage("which one? KIND NAME, as in: job digits"))?;
+    if rest.iter().any(|word| !word.contains('/')) && !first.contains('/') && kind(first).is_none()
+    {
+        // A word that is nearly a kind is a slip, and its neighbours would be deleted.
+        let near = muster_foreign::spelling::nearest(&first.to_ascii_lowercase(), &KINDS);
+        if let Some(meant) = near.or(OTHER_KINDS.contains(&first.as_str()).then_some("job")) {
+            return Err(Failure::usage(format!(
+                "{first:?} is no kind here: did you mean {meant}? A job of this name is job/{first}"
+            )));
+        }
+    }
     let is_kind = kind(first).is_some() || shown_kinds().any(|known| known.is_called(first));
     let targets: Vec<Target> = match is_kind {
         true if rest.is_empty() => {
@@ -164,7 +178,14 @@ mod tests {
             let (is, found) = read_several(&words(text)).unwrap();
             assert_eq!((is, found.join(" ").as_str()), (kind, names), "{text}");
         }
-        for bad in ["job", "nodes", "job/a node/b", "pod/a"] {
+        for bad in [
+            "job",
+            "nodes",
+            "job/a node/b",
+            "pod/a",
+            "pod digits",
+            "nod digits",
+        ] {
             assert_eq!(read_several(&words(bad)).unwrap_err().code(), 2, "{bad}");
         }
     }

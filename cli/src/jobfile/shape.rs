@@ -135,7 +135,6 @@ fn placeholder(shape: &Shape) -> Json {
     }
 }
 
-/// Whether only the `spec` of a Kubernetes object has this field.
 /// Whether a variable's value is to come from an object of a cluster, as in the container of a pod.
 fn is_of_cluster(path: &str, name: &str) -> bool {
     let places = [
@@ -150,6 +149,7 @@ fn is_of_cluster(path: &str, name: &str) -> bool {
 const OF_CLUSTER: &str = "Muster reads no objects of a cluster for a job: name a file of the nodes (valueFrom.file), or give the job a template \
      whose container has the variable";
 
+/// Whether only the `spec` of a Kubernetes object has this field.
 fn is_of_objects(path: &str, name: &str) -> bool {
     path == "spec" && OBJECT_FIELDS.iter().any(|field| field.name == name)
 }

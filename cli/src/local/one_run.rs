@@ -43,8 +43,10 @@ pub(crate) async fn around(
             timeout: START,
         },
     };
+    let mut is_up = false;
     let work = async {
         start::bring_up(&own, &dir, &up).await?;
+        is_up = true;
         body(&own).await
     };
     let outcome = tokio::select! {
@@ -52,10 +54,16 @@ pub(crate) async fn around(
         () = stops.next() => Err(Failure::Interrupted("interrupted: the workers are stopped".into())),
     };
     let end = Down {
-        keep: false,
+        // The logs of a cluster that did not start say why.
+        keep: !is_up,
         grace: GRACE,
     };
-    down::take_down(&own, &dir, &end).await?;
+    if let Err(left) = down::take_down(&own, &dir, &end).await {
+        cx.warn(format!(
+            "the cluster of this run in {}: {left}",
+            dir.display()
+        ));
+    }
     outcome
 }
 

@@ -153,6 +153,8 @@ pub(super) struct Follower<R: Reader> {
     version: Option<String>,
     /// When all objects were listed last.
     listed: Option<Instant>,
+    /// How long that list took.
+    took: Duration,
     /// An object has gone since then.
     has_room: bool,
     /// Failures in a row.
@@ -172,6 +174,7 @@ impl<R: Reader> Follower<R> {
             shares: Shares::new(most),
             version: None,
             listed: None,
+            took: Duration::ZERO,
             has_room: false,
             failures: 0,
             told: None,
@@ -237,11 +240,14 @@ impl<R: Reader> Follower<R> {
     /// When all objects are listed anew, because there may be room for those that are not kept.
     fn list_again(&self) -> Option<Instant> {
         let waits = self.has_room && !self.shares.crowded.is_empty();
-        self.listed.filter(|_| waits).map(|at| at + LOOK_FOR_ROOM)
+        // A list that takes long is made less often: nothing is followed meanwhile.
+        let pause = LOOK_FOR_ROOM.max(self.took * 10);
+        self.listed.filter(|_| waits).map(|at| at + pause)
     }
 
     /// Reads all objects, and returns the version to watch from.
     async fn list(&mut self) -> Result<String, Trouble> {
+        let begun = Instant::now();
         let (mut all, mut unnamed) = (BTreeMap::new(), 0_usize);
         let mut shares = self.shares.emptied();
         let mut parameters = ListParams::default().limit(R::PAGE);
@@ -272,7 +278,7 @@ impl<R: Reader> Follower<R> {
                     );
                     let crowded = shares.crowded.clone();
                     (self.shares, self.has_room) = (shares, false);
-                    self.listed = Some(Instant::now());
+                    (self.listed, self.took) = (Some(Instant::now()), begun.elapsed());
                     self.reader.tell(News::Listed(all, crowded)).await?;
                     return Ok(page.metadata.resource_version.unwrap_or_default());
                 }
@@ -291,8 +297,9 @@ impl<R: Reader> Follower<R> {
             WatchEvent::Deleted(object) => {
                 self.version = object.meta().resource_version.clone();
                 if let Some((key, kept)) = R::keep(object) {
+                    let is_crowded = self.shares.crowded.contains(R::namespace(&key, &kept));
                     self.shares.remove(&key);
-                    self.has_room = true;
+                    self.has_room |= is_crowded || self.shares.has_room();
                     self.reader.tell(News::Deleted(key, kept)).await?;
                 }
             }

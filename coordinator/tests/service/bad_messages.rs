@@ -145,7 +145,7 @@ async fn a_wrong_submission_names_every_wrong_field() {
         ),
         (
             with!(|s| s.launch = Some("warp".into())),
-            "spec.launch: is \"warp\", must be one of cold, parked, fork, direct, auto",
+            "spec.launch: is \"warp\", must be one of cold, parked, fork, direct, exec, auto",
         ),
         (
             |r| r.request_id = "a b".into(),

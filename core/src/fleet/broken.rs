@@ -132,7 +132,8 @@ impl JobTurn<'_> {
     ) -> Option<CannotStart> {
         let before = self.job.failed_start.take();
         self.job.has_run |= lasted >= crash_loop::EARLY;
-        let has_trained = self.job.furthest_step.max(self.job.last_step).is_some();
+        let has_stepped = self.job.furthest_step.max(self.job.last_step).is_some();
+        let has_trained = has_stepped || self.job.has_trained;
         if has_trained || self.job.has_run {
             return None;
         }

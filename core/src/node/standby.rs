@@ -94,6 +94,8 @@ pub struct Facts<'a> {
     pub assignment: &'a Assignment,
     pub lane: Lane,
     pub most: Most,
+    /// Whether a job that says `auto` may have standbys: the operator has named the most that there may be.
+    pub by_default: bool,
     pub driver: Option<&'a Driver>,
     /// The GPUs that can be given to jobs.
     pub gpus: &'a [Gpu],
@@ -113,6 +115,8 @@ pub enum No {
     /// The job has no GPU. A standby would be worth nothing.
     NoGpu,
     NotWanted,
+    /// Neither the job nor the operator has asked for standbys.
+    NotAsked,
     Operator(Most),
     Lane(Lane),
     /// The ranks do not have one GPU each.
@@ -152,6 +156,9 @@ impl fmt::Display for No {
         match self {
             No::NoGpu => f.write_str("the job has no GPU"),
             No::NotWanted => f.write_str("the job says standbys: off"),
+            No::NotAsked => f.write_str(
+                "nobody has asked for them (standbys: parked, or muster-agent --standbys)",
+            ),
             No::Operator(Most::Parked) => {
                 f.write_str("the operator allows parked ones only (muster-agent --standbys)")
             }
@@ -209,8 +216,10 @@ pub fn decide(facts: &Facts<'_>) -> Result<Mode, No> {
     if assignment.gpus.is_empty() {
         return Err(No::NoGpu);
     }
-    if assignment.standbys == Standbys::Off {
-        return Err(No::NotWanted);
+    match assignment.standbys {
+        Standbys::Off => return Err(No::NotWanted),
+        Standbys::Auto if !facts.by_default => return Err(No::NotAsked),
+        _ => {}
     }
     if facts.most == Most::Off {
         return Err(No::Operator(Most::Off));

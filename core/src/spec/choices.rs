@@ -124,7 +124,8 @@ impl Launch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Standbys {
-    /// Parked where the driver can, or open where memory is ample.
+    /// None, unless the operator has asked for them on the node: then parked where the driver can, or open
+    /// where memory is ample.
     #[default]
     Auto,
     /// It keeps its GPU's memory while it waits.

@@ -40,7 +40,19 @@ const CALLS: [&str; 31] = [
 ];
 
 /// Where such calls are right, and why. A folder stands for all files in it.
-const ELSEWHERE: [(&str, &str); 32] = [
+const ELSEWHERE: [(&str, &str); 35] = [
+    (
+        "agent/runner/src/bin/muster-runner/phases.rs",
+        "the kernel's lists of open files",
+    ),
+    (
+        "agent/src/prove",
+        "a trial's own folder in the state directory, where only the suite's scripts run",
+    ),
+    (
+        "agent/src/trial_process.rs",
+        "the folders of trials, by name",
+    ),
     (
         "agent/src/in_session.rs",
         "the agent's own state directory, which no worker has",

@@ -26,6 +26,8 @@ pub(crate) fn needless(flag: &str) -> Option<&'static str> {
         None => flag.split('=').next()?.to_owned(),
     };
     Some(match name.as_str() {
+        // On all machines but the first the same command line would submit the job again.
+        "node-rank" if flag.split_once('=').is_none_or(|(_, rank)| rank != "0") => return None,
         "standalone" | "node-rank" | "local-addr" => RENDEZVOUS,
         _ if name.starts_with("rdzv") || name.starts_with("master-") => RENDEZVOUS,
         "log-dir" | "redirects" | "-r" | "tee" | "-t" | "logs-specs" => LOGS,

@@ -8,10 +8,10 @@ use crate::fail::Failure;
 const OF_THE_SHELL: [&str; 9] = [
     "_", "PWD", "OLDPWD", "SHLVL", "SHELL", "PS1", "PS2", "IFS", "PPID",
 ];
-/// Beginnings of variables of the login, the terminal and the desktop: on another machine, or after the logout, they are
-/// wrong.
-const OF_THE_SESSION: [&str; 22] = [
-    "BASH_FUNC",
+/// Variables of the login, the terminal and the desktop, and of the rank of a scheduler that the shell itself may be: on another machine, or after the
+/// logout, they are wrong. One that ends with `_` stands for all that begin so.
+const OF_THE_SESSION: [&str; 32] = [
+    "BASH_FUNC_",
     "COLORTERM",
     "COLUMNS",
     "DBUS_",
@@ -29,10 +29,20 @@ const OF_THE_SESSION: [&str; 22] = [
     "SUDO_",
     "SYSTEMD_",
     "TERM",
+    "TERM_",
+    "TERMCAP",
     "TMUX",
+    "TMUX_",
     "VTE_",
     "WAYLAND_",
     "XDG_",
+    "FLUX_",
+    "MPI_",
+    "OMPI_",
+    "PMI_",
+    "PMIX_",
+    "PRTE_",
+    "SLURM_",
 ];
 
 /// The variables of this shell that a job gets, in the order of their names, but those that it has been given by name.
@@ -41,7 +51,7 @@ pub(super) fn all(shell: impl Iterator<Item = (String, String)>, given: &[EnvVar
         let of_the_shell = OF_THE_SHELL.contains(&name)
             || OF_THE_SESSION
                 .iter()
-                .any(|beginning| name.starts_with(beginning));
+                .any(|known| *known == name || known.ends_with('_') && name.starts_with(known));
         let is_a_name = !name.starts_with(|c: char| c.is_ascii_digit())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         !of_the_shell
@@ -141,6 +151,8 @@ mod tests {
             ("RANK", "3"),
             ("CUDA_VISIBLE_DEVICES", "0"),
             ("MUSTER_SERVER", "http://x"),
+            ("SLURM_PROCID", "3"),
+            ("TERMINATE_AFTER", "3"),
             ("LR", "0.1"),
         ];
         let shell = shell.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -158,6 +170,7 @@ mod tests {
                 "LD_LIBRARY_PATH",
                 "LOADEDMODULES",
                 "PATH",
+                "TERMINATE_AFTER",
                 "WANDB_MODE"
             ]
         );

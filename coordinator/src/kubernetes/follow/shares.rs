@@ -65,6 +65,12 @@ pub(super) enum Heard {
 }
 
 impl<R: Reader> Shares<R> {
+    /// Whether an eighth of the room is free.
+    pub(super) fn has_room(&self) -> bool {
+        let is_free = |held: usize, bound: usize| held / EIGHTHS <= bound / (EIGHTHS + 1);
+        is_free(self.total.count, self.bounds.count) && is_free(self.total.bytes, self.bounds.bytes)
+    }
+
     pub(super) fn new(most: usize) -> Self {
         Self {
             bounds: Takes {

@@ -12,6 +12,7 @@ struct Node {
     job: Assignment,
     lane: Lane,
     most: Most,
+    by_default: bool,
     driver: Option<Driver>,
     gpus: Vec<Gpu>,
     memory: BTreeMap<String, Space>,
@@ -40,6 +41,7 @@ fn node(standbys: Standbys) -> Node {
         },
         lane: Lane::Fork,
         most: Most::Open,
+        by_default: true,
         driver: Some(driver("580.159.04")),
         gpus: gpus.collect(),
         memory: uuids.map(|uuid| (uuid, space)).into(),
@@ -62,6 +64,7 @@ impl Node {
             assignment: &self.job,
             lane: self.lane,
             most: self.most,
+            by_default: self.by_default,
             driver: self.driver.as_ref(),
             gpus: &self.gpus,
             memory: &self.memory,
@@ -115,6 +118,14 @@ fn auto_parks_where_the_driver_can_and_else_needs_ample_memory() {
     let unknown = node(Standbys::Parked).with(|n| n.driver = None);
     assert!(matches!(unknown, Err(No::CannotPark { .. })));
     assert_eq!(node(Standbys::Open).decide(), Ok(Mode::Open));
+}
+
+#[test]
+fn none_unless_the_job_or_the_operator_asks() {
+    let quiet = |asked| node(asked).with(|n| n.by_default = false);
+    assert_eq!(quiet(Standbys::Auto), Err(No::NotAsked));
+    assert_eq!(quiet(Standbys::Parked), Ok(Mode::Parked));
+    assert_eq!(quiet(Standbys::Open), Ok(Mode::Open));
 }
 
 #[test]

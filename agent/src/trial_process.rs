@@ -84,8 +84,8 @@ fn clear(state_dir: &Path) {
         let owner = name
             .to_str()
             .and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
-        let pid = owner.and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        if pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)) {
+        let is_gone = |pid| test_kill_process(pid) == Err(Errno::SRCH);
+        if owner.is_some_and(|pid| Pid::from_raw(pid.cast_signed()).is_none_or(is_gone)) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

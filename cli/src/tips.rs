@@ -3,6 +3,8 @@
 use clap::Command;
 use muster_foreign::spelling::nearest;
 
+use crate::commands::run::torchrun;
+
 /// Flags of other launchers and of schedulers, and the flag of ours that means the same.
 const HABITS: [(&str, &str); 10] = [
     ("nodes", "nnodes"),
@@ -21,6 +23,11 @@ const HABITS: [(&str, &str); 10] = [
 /// program's own name.
 pub(crate) fn tip(root: &Command, words: &[String], flag: &str) -> Option<String> {
     let command = named(root, words);
+    if command.get_name() == "run"
+        && let Some(answer) = torchrun::once_only(flag)
+    {
+        return Some(answer.to_owned());
+    }
     let written = flag
         .strip_prefix("--")?
         .split('=')
@@ -82,6 +89,15 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn one_machine_gives_the_command_for_all() {
+        assert!(
+            told("run --node-rank 1 t.py")
+                .unwrap()
+                .contains("give the command once")
+        );
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Source: torch/distributed/run.py of torch 2.4 to 2.15.
 
 const RENDEZVOUS: &str = "Muster does the rendezvous itself";
+/// torchrun is started on each machine, with another number.
+const NODE_RANK: &str = "node-rank";
 const LOGS: &str = "Muster keeps the output of every rank (`muster logs`)";
 
 /// Flags of torchrun without a value. All others have one.
@@ -26,8 +28,6 @@ pub(crate) fn needless(flag: &str) -> Option<&'static str> {
         None => flag.split('=').next()?.to_owned(),
     };
     Some(match name.as_str() {
-        // On all machines but the first the same command line would submit the job again.
-        "node-rank" if flag.split_once('=').is_none_or(|(_, rank)| rank != "0") => return None,
         "standalone" | "node-rank" | "local-addr" => RENDEZVOUS,
         _ if name.starts_with("rdzv") || name.starts_with("master-") => RENDEZVOUS,
         "log-dir" | "redirects" | "-r" | "tee" | "-t" | "logs-specs" => LOGS,
@@ -56,8 +56,21 @@ pub(crate) fn without(words: &[String], flag: &str) -> Option<(Vec<String>, Stri
         is_short || word.split('=').next() == Some(flag)
     })?;
     let end = words.len().min(at + 1 + usize::from(has_value(&words[at])));
+    let value = words[at]
+        .split_once('=')
+        .map_or(words[end - 1].as_str(), |(_, value)| value);
+    if flag_name(flag) == NODE_RANK && value != "0" {
+        return None; // on each machine but the first the same line would submit the job again
+    }
     let rest = [&words[..at], &words[end..]].concat();
     Some((rest, words[at..end].join(" ")))
+}
+
+/// What to tell of a flag that would make one job of each machine's command line.
+pub(crate) fn once_only(flag: &str) -> Option<&'static str> {
+    (flag_name(flag) == NODE_RANK).then_some(
+        "Muster starts the ranks of all nodes: give the command once, on one machine, with --nnodes and without --node-rank",
+    )
 }
 
 /// The flag's name in our spelling, without dashes before it and a value after it.
@@ -183,6 +196,12 @@ mod tests {
                 "--rdzv_id 1",
             ),
             ("run --tee", "--tee", "run", "--tee"),
+            (
+                "run --node-rank 0 t.py",
+                "--node-rank",
+                "run t.py",
+                "--node-rank 0",
+            ),
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let (left, taken) = without(&words, flag).unwrap();
@@ -191,6 +210,12 @@ mod tests {
                 (rest, out),
                 "{line}"
             );
+        }
+        for other in ["run --node_rank 1 t.py", "run --node-rank=3 t.py"] {
+            let words: Vec<String> = other.split(' ').map(str::to_owned).collect();
+            let flag = words[1].split('=').next().unwrap();
+            assert_eq!(without(&words, flag), None, "{other}");
+            assert!(once_only(flag).is_some());
         }
     }
 }

@@ -204,8 +204,6 @@ class Script:
         command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
         if afresh:
             os.execve(sys.executable, command, os.environ)
-        self.shelf = Shelf(launcher, command)
-        os.environ.update(launcher.set_at_import)
         set_command_line(command)
         sys.orig_argv = command
         folder = script_folder(order)
@@ -218,6 +216,9 @@ class Script:
             sys.modules[name] = self.main
         vars(self.main).update(__builtins__=__builtins__, __annotations__={})
         reseed(launcher.seed, launcher.unseeded, launcher.identifiers)
+        # Only now: what goes on the shelf must have been seeded, and have the rank's own main module.
+        self.shelf = Shelf(launcher, command)
+        os.environ.update(launcher.set_at_import)
         for finalizer in launcher.folders:
             finalizer.detach()
         # At the end everything is collected, as after a plain start. Some libraries complain about objects that are left.

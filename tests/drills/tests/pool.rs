@@ -10,13 +10,15 @@ use std::{
 use muster_drills::{Cluster, processes_of, python, scripts, until};
 use serde_json::{Value, json};
 
-/// Variables that are new in each job: the place of the TCPStore, the run's folder, and names.
-const OF_A_JOB: [&str; 5] = [
+/// Variables that are new in each job: the place of the TCPStore, the run's and the job's folders, and names.
+const OF_A_JOB: [&str; 7] = [
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_ERROR_FILE",
     "MUSTER_",
     "PYTHON_EXEC",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
 ];
 
 struct Job {

@@ -96,10 +96,8 @@ pub(crate) fn read_several(words: &[String]) -> Result<(Kind, Vec<String>), Fail
         }
     }
     let is_kind = kind(first).is_some() || shown_kinds().any(|known| known.is_called(first));
-    let targets: Vec<Target> = match is_kind {
-        true if rest.is_empty() => {
-            return Err(Failure::usage(format!("which {first}? give its name")));
-        }
+    // One word alone is a name, also if it is that of a kind.
+    let targets: Vec<Target> = match is_kind && !rest.is_empty() {
         true => rest
             .iter()
             .map(|word| match word.contains('/') {
@@ -170,6 +168,7 @@ mod tests {
         for (text, kind, names) in [
             ("digits", Kind::Job, "digits"),
             ("a b", Kind::Job, "a b"),
+            ("job", Kind::Job, "job"),
             ("job a b", Kind::Job, "a b"),
             ("job/a b", Kind::Job, "a b"),
             ("nodes n1 node/n2", Kind::Node, "n1 n2"),

@@ -291,8 +291,10 @@ fn agent(
         ("--runner", runner.into()),
         ("--ready-file", daemon::ready_file(&home).into()),
     ]);
-    // Several agents share this machine, and none knows whether the others are idle.
-    args.push("--no-prove".into());
+    // Several agents share this machine, and none knows whether the others are idle. One that has all of it does.
+    if node.gpus.as_deref() != Some("1/1") {
+        args.push("--no-prove".into());
+    }
     if node.warm_pool > 0 {
         args.extend(flat([("--warm-pool", node.warm_pool.to_string().into())]));
     }

@@ -23,6 +23,8 @@ SHARE = {
     "parked": (3, ("worker", "node", "join")),
     # What is not proven takes it, so it must not be slower than torchrun.
     "exec": (3, ()),
+    # It is `fork` or `exec`, by what is proven for the interpreter.
+    "auto": (3, ("worker", "node", "resize")),
     "cold": (3, ()),
     # Most of its events are a minute of "never".
     "stock": (2, ()),

@@ -24,6 +24,7 @@ import report
 import scale
 import senses
 import sizing
+import stacks
 import watch
 
 
@@ -305,6 +306,7 @@ class Plan(unittest.TestCase):
         self.assertFalse(plan.takes_part("etcd", "frozen", 0, options, []))
         self.assertFalse(plan.takes_part("etcd", "worker", 2, options, []))
         self.assertFalse(plan.takes_part("static", "worker", 0, options, []), "floors are timed apart")
+        self.assertEqual(set(plan.SHARE), set(stacks.COMPETITORS) - set(stacks.FLOORS), "nobody is left out without a word")
 
 
     def test_who_cannot_take_part_is_told_and_the_others_race(self):

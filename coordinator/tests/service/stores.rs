@@ -161,6 +161,27 @@ async fn one_decides_at_a_time() {
     assert_eq!(holder(&cluster), "third");
 }
 
+/// A renewal that is still on its way as the holder ends makes the conflict.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_given_back_although_the_first_try_fails() {
+    let cluster = Cluster::start().await;
+    let configuration = cluster.configuration();
+    let asked = |state: &State| state.asked["leases"];
+    for fault in [Fault::Overtaken, Fault::Away, Fault::Busy, Fault::Cut] {
+        let store = store_for(&configuration, "first", LONG).await;
+        let before = cluster.change(|state| {
+            state.faults.insert("leases", fault);
+            asked(state)
+        });
+        let ending = tokio::spawn(blocking(move || drop(store)));
+        // A renewal, two requests of the first try and one of the second.
+        cluster.until(|state| asked(state) >= before + 5).await;
+        cluster.change(|state| state.faults.remove("leases"));
+        within(ending).await.unwrap();
+        assert_eq!(holder(&cluster), "", "{fault:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_was_deleted_deposes_its_holder_and_is_not_taken_at_once() {
     let cluster = Cluster::start().await;

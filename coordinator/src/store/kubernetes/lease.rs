@@ -23,6 +23,9 @@ use super::object::{self, About};
 use crate::kubernetes::{Server, Unanswered};
 
 const API_VERSION: &str = "coordination.k8s.io/v1";
+/// A holder that ends tries for this part of the Lease's time to give it back. A process that is told
+/// to end has not long.
+const GIVEN_BACK_WITHIN: u32 = 3;
 
 /// The times of a Lease. If its holder dies, a candidate waits until it has seen no renewal for
 /// `lasts`.
@@ -289,28 +292,39 @@ impl Elector {
     }
 
     /// Gives the Lease back, so that another coordinator need not wait.
+    ///
+    /// The last renewal may still be on its way to the API server and arrive between the two requests
+    /// here. So a conflict is asked again, like an answer that did not come.
     pub(super) async fn release(&self) {
         if !self.sure.is_sure() {
             return;
         }
         self.sure.lost();
-        let release = async {
-            let lease: Lease = self.server.get(&self.path()).await?;
-            if lease.spec.holder_identity.as_deref() != Some(&self.identity) {
-                return Ok(());
+        let mut left = self.times.lasts / GIVEN_BACK_WITHIN;
+        while let Err(why) = self.try_release().await {
+            let again = why.is_conflict() || why.may_be_done() || why.is_busy();
+            if !again || left.is_zero() {
+                return warn!("the Lease {} is not given back: {why}", self.name);
             }
-            let mut free = self.lease(
-                lease.metadata.resource_version,
-                lease.spec.lease_transitions,
-            );
-            free.spec.holder_identity = None;
-            free.spec.lease_duration_seconds = Some(1);
-            self.server.replace::<Lease>(&self.path(), &free).await?;
-            Ok::<_, Unanswered>(())
-        };
-        if let Err(why) = release.await {
-            warn!("the Lease {} is not given back: {why}", self.name);
+            let pause = self.times.looked_at_every.min(left);
+            sleep(pause).await;
+            left -= pause;
         }
+    }
+
+    async fn try_release(&self) -> Result<(), Unanswered> {
+        let lease: Lease = self.server.get(&self.path()).await?;
+        if lease.spec.holder_identity.as_deref() != Some(&self.identity) {
+            return Ok(());
+        }
+        let mut free = self.lease(
+            lease.metadata.resource_version,
+            lease.spec.lease_transitions,
+        );
+        free.spec.holder_identity = None;
+        free.spec.lease_duration_seconds = Some(1);
+        self.server.replace::<Lease>(&self.path(), &free).await?;
+        Ok(())
     }
 
     fn lease(&self, resource_version: String, transitions: u64) -> Lease {

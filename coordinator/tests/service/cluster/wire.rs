@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     Hangs,
     /// The connection ends within the answer.
     Cut,
+    /// 409 to each change: somebody was faster.
+    Overtaken,
     /// The answer is not what it should be, and repeats what was asked.
     Nonsense,
 }
@@ -102,6 +104,9 @@ pub(super) async fn serve(
         let answer = match fault {
             Some(Fault::Busy) => failure(429, "TooManyRequests", "too many requests"),
             Some(Fault::Away) => failure(503, "ServiceUnavailable", "away"),
+            Some(Fault::Overtaken) if asked.method != "GET" => {
+                failure(409, "Conflict", "the object has been modified")
+            }
             _ => state.answer(what, &asked),
         };
         (answer, fault)

@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_core::period;
 
-use crate::{commands, kubectl, local};
+use crate::{commands, kubectl, local, slurm};
 
 /// Run elastic, fault-tolerant distributed training.
 ///
@@ -126,6 +126,7 @@ pub(crate) enum Command {
     Convert(commands::convert::Convert),
     Replay(commands::replay::Replay),
     Local(local::Local),
+    Slurm(slurm::Slurm),
     Completion(commands::completion::Completion),
     Version(commands::version::Version),
     /// Not for people: leaves the terminal's session and executes the given program

@@ -16,6 +16,7 @@ use crate::{
     fail::Failure,
     local,
     shown::Shown,
+    slurm,
 };
 
 pub(crate) struct Context {
@@ -116,8 +117,8 @@ impl Context {
             .unwrap_or_else(|| muster_core::spec::DEFAULT_NAMESPACE.into())
     }
 
-    /// The coordinator to talk to: that of `--server` or `--context`, else that of the current
-    /// context, else the local cluster if one is up, else the default port.
+    /// The coordinator to talk to: that of `--server` or `--context`, else that of the allocation of
+    /// Slurm in which the command runs, else that of the current context, else the local cluster if one is up, else the default port.
     fn target(&self) -> Result<&Target, Failure> {
         if let Some(target) = self.target.get() {
             return Ok(target);
@@ -143,7 +144,17 @@ impl Context {
                 .of_server(server)
                 .map_or_else(|| plain(server.clone()), of));
         }
-        match self.globals.context.as_deref().or(contexts.current()) {
+        let here = slurm::context_here();
+        let chosen = self.globals.context.as_deref().or(here.as_deref());
+        let chosen = chosen.or(contexts.current());
+        if let Some(found) = chosen.and_then(slurm::endpoint_of) {
+            let (server, credentials) = found?;
+            return Ok(Target {
+                shown: Some(Shown::Credentials(credentials)),
+                ..plain(server)
+            });
+        }
+        match chosen {
             Some(name) if name != contexts::LOCAL => contexts.get(name).map(of),
             _ => Ok(match local::endpoint_of(&self.local_dir()) {
                 None => plain(DEFAULT_SERVER.into()),
@@ -155,8 +166,16 @@ impl Context {
         }
     }
 
-    /// Whether the coordinator, and with it the nodes, are those of `muster local` on this machine.
+    /// Whether the nodes see the files that this command sees: those of `muster local` are this machine,
+    /// and an allocation of Slurm shares its users' directories.
     pub(crate) fn is_local(&self) -> bool {
+        let named = self.globals.context.as_deref();
+        if self.globals.server.is_none()
+            && (named.is_some_and(slurm::is_context)
+                || named.is_none() && slurm::context_here().is_some())
+        {
+            return true;
+        }
         let local = local::endpoint_of(&self.local_dir());
         let target = self.target().ok();
         local.is_some_and(|(server, _)| target.is_some_and(|target| target.server == server))

@@ -18,7 +18,7 @@ use crate::{
     },
     context::Context,
     fail::Failure,
-    kubectl, local, tips, verbs,
+    kubectl, local, slurm, tips, verbs,
 };
 
 /// The command line as `muster run` reads it: without a launcher in front of the script, and without flags
@@ -143,6 +143,7 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Convert(args) => convert::convert(cx, &args),
         Command::Replay(args) => replay::replay(cx, args),
         Command::Local(args) => local::run(cx, args).await,
+        Command::Slurm(args) => slurm::run(cx, args).await,
         Command::Completion(args) => completion::completion(cx, args),
         Command::Man(args) => completion::man(args),
         Command::Version(args) => version::version(cx, args).await,

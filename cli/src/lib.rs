@@ -24,6 +24,7 @@ mod local;
 mod names;
 mod output;
 mod shown;
+mod slurm;
 mod tips;
 mod verbs;
 

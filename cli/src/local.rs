@@ -18,18 +18,19 @@ use muster_core::period;
 use crate::{context::Context, fail::Failure};
 
 mod cluster;
-mod daemon;
-mod down;
+pub(crate) mod daemon;
+pub(crate) mod down;
 mod hardware;
-mod nodes;
+pub(crate) mod nodes;
 mod one_run;
-mod process;
-mod secure;
+pub(crate) mod process;
+pub(crate) mod secure;
 mod start;
 mod status;
 
+pub(crate) use cluster::make_private;
 pub(crate) use daemon::{DETACH, Detach, detach};
-pub(crate) use one_run::around;
+pub(crate) use one_run::{Stops, around};
 
 /// Run a whole cluster on this machine.
 ///

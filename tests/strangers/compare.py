@@ -26,7 +26,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MUSTER = ROOT / "target" / "muster" / "bin" / "muster"
 PROGRAMS = sorted(path.stem for path in (HERE / "programs").glob("*.py") if path.stem != "left")
-LANES = ("cold", "parked", "fork", "direct")
+LANES = ("cold", "parked", "fork", "direct", "exec")
 PLAIN = "plain torchrun"
 # The steps at which the world is held, and what happens there. The first is early: preparations beside training are not done yet.
 KILLS = {3: "kill rank 1", 6: "kill rank 0"}

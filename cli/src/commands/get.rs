@@ -266,7 +266,7 @@ impl Source for WatchedNodes<'_> {
 }
 
 /// The jobs of one namespace, or of all if it is empty. Those that are over come last.
-async fn all_jobs(client: &Client, namespace: &str) -> Result<Vec<Job>, Failure> {
+pub(crate) async fn all_jobs(client: &Client, namespace: &str) -> Result<Vec<Job>, Failure> {
     let mut listed = all_pages(client, |page_token| {
         let request = client.ask(ListJobsRequest {
             namespace: namespace.to_owned(),

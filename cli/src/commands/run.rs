@@ -17,7 +17,7 @@ use super::{
     logs,
     submit::{self, DryRun, Ending},
 };
-use crate::{context::Context, fail::Failure, jobfile::absolute, local};
+use crate::{context::Context, fail::Failure, jobfile::absolute, local, slurm};
 
 mod behind;
 mod name;
@@ -49,9 +49,10 @@ EXAMPLES:
   # Show the job file this would submit
   muster run --nnodes 2:4 --dry-run=client -o yaml train.py")]
 pub(crate) struct Run {
-    /// Nodes wanted: N, or MIN:MAX to start with MIN and grow up to MAX
-    #[arg(long, default_value = "1", value_name = "N|MIN:MAX", value_parser = read_nodes)]
-    nnodes: Nodes,
+    /// Nodes wanted: N, or MIN:MAX to start with MIN and grow up to MAX [default: 1; with --slurm, all
+    /// of the allocation, and as few as 1 when nodes fail]
+    #[arg(long, value_name = "N|MIN:MAX", value_parser = read_nodes)]
+    nnodes: Option<Nodes>,
 
     /// Processes on each node: a number, or gpu for one per GPU [default: one per GPU, or 1]
     #[arg(long, alias = "nproc_per_node", value_name = "N|gpu|auto", value_parser = read_procs)]
@@ -192,6 +193,11 @@ pub(crate) struct Run {
     #[arg(long = "local", conflicts_with_all = ["detach", "dry_run"])]
     on_own_cluster: bool,
 
+    /// Within an allocation of Slurm: start a cluster on its nodes for this run, print what the ranks
+    /// write, and end the cluster with the job (`muster slurm --help`)
+    #[arg(long, conflicts_with_all = ["detach", "dry_run", "on_own_cluster"])]
+    slurm: bool,
+
     #[command(flatten)]
     end: Ending,
 
@@ -319,16 +325,28 @@ async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure
 impl Run {
     /// Whether the command ends what it has started when it is interrupted.
     pub(crate) fn ends_its_cluster(&self) -> bool {
-        self.on_own_cluster
+        self.on_own_cluster || self.slurm
+    }
+
+    fn nodes(&self) -> Nodes {
+        self.nnodes.unwrap_or(Nodes { min: 1, max: 1 })
     }
 }
 
 pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
+    if args.slurm {
+        args.follow = true;
+        if args.nnodes.is_none() {
+            let max = slurm::nodes_here()?;
+            args.nnodes = Some(Nodes { min: 1, max });
+        }
+        return Box::pin(slurm::around(cx, async |cx| run_there(cx, args).await)).await;
+    }
     if !args.on_own_cluster {
         return run_there(cx, args).await;
     }
     args.follow = true;
-    let nodes = match u32::try_from(args.nnodes.max) {
+    let nodes = match u32::try_from(args.nodes().max) {
         Ok(nodes @ 1..=64) => nodes,
         _ => {
             return Err(Failure::usage(
@@ -472,9 +490,9 @@ fn document(
             namespace,
         },
         spec: SpecDocument {
-            replicas: Some(args.nnodes.max),
-            min_replicas: Some(args.nnodes.min),
-            max_replicas: Some(args.nnodes.max),
+            replicas: Some(args.nodes().max),
+            min_replicas: Some(args.nodes().min),
+            max_replicas: Some(args.nodes().max),
             proc_per_node,
             gpus_per_node: args.gpus_per_node,
             command,

@@ -239,7 +239,7 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Failure> {
 
 /// Makes a directory, and those above it, that only its user can read, because logs and state
 /// contain what jobs were given. An existing directory stays as it is.
-pub(super) fn make_private(dir: &Path) -> io::Result<()> {
+pub(crate) fn make_private(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

@@ -44,7 +44,7 @@ pub(crate) fn detach(args: &Detach) -> Result<(), Failure> {
 }
 
 /// The path of one of our programs: in `bin_dir`, else beside this one.
-pub(super) fn binary(bin_dir: Option<&Path>, name: &str) -> Result<PathBuf, Failure> {
+pub(crate) fn binary(bin_dir: Option<&Path>, name: &str) -> Result<PathBuf, Failure> {
     let dir = match bin_dir {
         Some(dir) => dir.to_owned(),
         None => {
@@ -66,19 +66,21 @@ pub(super) fn binary(bin_dir: Option<&Path>, name: &str) -> Result<PathBuf, Fail
 }
 
 /// A daemon that was started and has not served yet.
-pub(super) struct Starting {
+pub(crate) struct Starting {
     name: String,
     dir: PathBuf,
     child: Child,
-    pub(super) identity: Identity,
+    pub(crate) identity: Identity,
 }
 
-/// Starts a daemon with its working directory, log and ready file in `dir`.
-pub(super) fn spawn(
+/// Starts a daemon with its working directory, log and ready file in `dir`. `without`: variables that it
+/// does not get.
+pub(crate) fn spawn(
     name: &str,
     dir: &Path,
     program: &Path,
     args: &[OsString],
+    without: &[OsString],
 ) -> Result<Starting, Failure> {
     let failed =
         |what: &str, error: std::io::Error| Failure::request(format!("{name}: {what}: {error}"));
@@ -101,7 +103,11 @@ pub(super) fn spawn(
             .open(dir.join("log"))
     };
     let own = env::current_exe().map_err(|error| failed("own path", error))?;
-    let child = Command::new(own)
+    let mut command = Command::new(own);
+    for name in without {
+        command.env_remove(name);
+    }
+    let child = command
         .arg(DETACH)
         .arg(program)
         .args(args)
@@ -123,16 +129,16 @@ pub(super) fn spawn(
     })
 }
 
-pub(super) fn ready_file(dir: &Path) -> PathBuf {
+pub(crate) fn ready_file(dir: &Path) -> PathBuf {
     dir.join("ready.json")
 }
 
 /// The file that a daemon writes once it serves.
 #[derive(Debug, Deserialize)]
-pub(super) struct Ready {
+pub(crate) struct Ready {
     /// The coordinator's address. Empty: the daemon is an agent.
     #[serde(default)]
-    pub(super) endpoint: String,
+    pub(crate) endpoint: String,
     pid: i32,
 }
 
@@ -143,7 +149,7 @@ const LAST_WORDS: usize = 15;
 
 impl Starting {
     /// Waits until the daemon serves, has ended, or the time is over.
-    pub(super) async fn ready(mut self, until: Instant) -> Result<Ready, Failure> {
+    pub(crate) async fn ready(mut self, until: Instant) -> Result<Ready, Failure> {
         loop {
             // A rename puts the file there, so a readable file is complete.
             if let Ok(text) = fs::read(ready_file(&self.dir))

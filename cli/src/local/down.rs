@@ -96,7 +96,7 @@ pub(super) async fn take_down(cx: &Context, dir: &Path, args: &Down) -> Result<(
 
 /// Tells every runner to stop its group. Waits until only the runners are left, or the grace period
 /// is over.
-async fn stop_workers(cx: &Context, runners: &[(PathBuf, Identity)], grace: Duration) {
+pub(crate) async fn stop_workers(cx: &Context, runners: &[(PathBuf, Identity)], grace: Duration) {
     if runners.is_empty() {
         return;
     }

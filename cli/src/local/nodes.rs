@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{context::Context, fail::Failure, output::words};
 
-pub(super) async fn kill_node(cx: &Context, dir: &Path, name: &str) -> Result<(), Failure> {
+pub(crate) async fn kill_node(cx: &Context, dir: &Path, name: &str) -> Result<(), Failure> {
     let (_lock, cluster) = cluster::open(dir).await?;
     let agent = cluster.node(name)?.agent.clone();
     let home = cluster::node_dir(dir, name);
@@ -38,7 +38,7 @@ pub(super) async fn kill_node(cx: &Context, dir: &Path, name: &str) -> Result<()
 }
 
 /// The runners of a node that may still live, each with its directory.
-pub(super) fn runners(home: &Path) -> Vec<(PathBuf, Identity)> {
+pub(crate) fn runners(home: &Path) -> Vec<(PathBuf, Identity)> {
     let Ok(runs) = fs::read_dir(home.join("state/runs")) else {
         return Vec::new();
     };
@@ -56,13 +56,13 @@ pub(super) fn runners(home: &Path) -> Vec<(PathBuf, Identity)> {
         .collect()
 }
 
-pub(super) async fn kill_agent(cx: &Context, dir: &Path, name: &str) -> Result<(), Failure> {
+pub(crate) async fn kill_agent(cx: &Context, dir: &Path, name: &str) -> Result<(), Failure> {
     let (_lock, cluster) = cluster::open(dir).await?;
     let agent = cluster.node(name)?.agent.clone();
     kill_one(cx, &format!("agent of {name}"), agent).await
 }
 
-pub(super) async fn kill_coordinator(cx: &Context, dir: &Path) -> Result<(), Failure> {
+pub(crate) async fn kill_coordinator(cx: &Context, dir: &Path) -> Result<(), Failure> {
     let (_lock, cluster) = cluster::open(dir).await?;
     kill_one(cx, "coordinator", cluster.coordinator).await
 }

@@ -68,10 +68,10 @@ pub(crate) async fn around(
 }
 
 /// The signals that ask this command to end.
-struct Stops([Signal; 3]);
+pub(crate) struct Stops([Signal; 3]);
 
 impl Stops {
-    fn listen() -> Result<Stops, Failure> {
+    pub(crate) fn listen() -> Result<Stops, Failure> {
         let one = |kind| signal(kind).map_err(|e| Failure::request(format!("signals: {e}")));
         let kinds = [
             SignalKind::interrupt(),
@@ -82,7 +82,7 @@ impl Stops {
         Ok(Stops([interrupt?, terminate?, hangup?]))
     }
 
-    async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         let Stops([interrupt, terminate, hangup]) = self;
         tokio::select! {
             _ = interrupt.recv() => {}

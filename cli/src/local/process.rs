@@ -20,17 +20,17 @@ use tokio::time::{Instant, sleep};
 /// Identifies one process for ever: a pid is used again, but (boot, pid, start time) is not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Identity {
-    pub(super) pid: i32,
+pub(crate) struct Identity {
+    pub(crate) pid: i32,
     /// Clock ticks since boot.
     #[serde(alias = "start_time")]
-    pub(super) start_time: u64,
+    pub(crate) start_time: u64,
     #[serde(alias = "boot_id")]
-    pub(super) boot_id: String,
+    pub(crate) boot_id: String,
 }
 
 impl Identity {
-    pub(super) fn of(pid: i32) -> io::Result<Identity> {
+    pub(crate) fn of(pid: i32) -> io::Result<Identity> {
         Ok(Identity {
             pid,
             start_time: Stat::of(pid)?.start_time,
@@ -39,14 +39,14 @@ impl Identity {
     }
 
     /// Whether exactly this process lives. A zombie does not live: it only waits for its parent.
-    pub(super) fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         boot_id().is_ok_and(|boot| boot == self.boot_id)
             && Stat::of(self.pid)
                 .is_ok_and(|stat| stat.start_time == self.start_time && stat.is_alive())
     }
 
     /// Sends a signal if exactly this process lives.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else {
             return;
         };
@@ -107,7 +107,7 @@ impl Stat {
 }
 
 /// The variable that names a daemon's directory in its environment. Daemons do not pass it on.
-pub(super) const MARK: &str = "MUSTER_LOCAL_PART";
+pub(crate) const MARK: &str = "MUSTER_LOCAL_PART";
 /// Variables that name the runner's directory in the environment of the programs that it starts. A
 /// rank has none of them: it is found as a descendant.
 const RUN_MARKS: [&str; 2] = ["MUSTER_SHIM_DIR", "PYTHON_EXEC"];
@@ -116,7 +116,7 @@ const RUNNER: &str = "muster-runner";
 
 /// All living processes that carry the mark of a directory at or below `dir`, the known ones, and
 /// all their descendants.
-pub(super) fn tree(dir: &Path, known: &[Identity]) -> BTreeSet<Identity> {
+pub(crate) fn tree(dir: &Path, known: &[Identity]) -> BTreeSet<Identity> {
     let Ok(boot) = boot_id() else {
         return BTreeSet::new();
     };
@@ -136,7 +136,7 @@ pub(super) fn tree(dir: &Path, known: &[Identity]) -> BTreeSet<Identity> {
 }
 
 /// All living descendants of these processes, without the processes themselves.
-pub(super) fn descendants(known: &[Identity]) -> BTreeSet<Identity> {
+pub(crate) fn descendants(known: &[Identity]) -> BTreeSet<Identity> {
     let Ok(boot) = boot_id() else {
         return BTreeSet::new();
     };
@@ -220,14 +220,14 @@ fn is_marked(pid: i32, dir: &Path) -> bool {
 }
 
 /// How long SIGKILL may take. A process that waits in the kernel for a disk ends late, but it ends.
-pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two looks at processes that are about to end or stop, which takes microseconds
 /// to milliseconds.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Kills whole trees at one moment. It freezes the processes that `find` returns, and asks `find`
 /// again until there are no new ones. Returns how many were killed, or those that are left.
-pub(super) async fn cut(
+pub(crate) async fn cut(
     find: impl Fn() -> BTreeSet<Identity>,
 ) -> Result<usize, BTreeSet<Identity>> {
     let mut frozen: BTreeSet<Identity> = BTreeSet::new();
@@ -266,7 +266,7 @@ fn is_on_its_feet(process: &Identity) -> bool {
 }
 
 /// Waits until all of these are gone. Returns those that were not gone in time.
-pub(super) async fn wait_gone(
+pub(crate) async fn wait_gone(
     mut processes: BTreeSet<Identity>,
     timeout: Duration,
 ) -> BTreeSet<Identity> {
@@ -281,7 +281,7 @@ pub(super) async fn wait_gone(
 }
 
 /// `4711 (python3), 4712 (sh)`
-pub(super) fn named(processes: &BTreeSet<Identity>) -> String {
+pub(crate) fn named(processes: &BTreeSet<Identity>) -> String {
     let one = |process: &Identity| {
         let name = fs::read_to_string(format!("/proc/{}/comm", process.pid)).unwrap_or_default();
         format!("{} ({})", process.pid, name.trim())

@@ -96,7 +96,7 @@ fn coordinator(dir: &Path, bin_dir: Option<&Path>, args: &[&str]) -> Result<Stri
 }
 
 /// Runs a command, and returns what it prints.
-fn said(mut command: Command, name: &str) -> Result<String, Failure> {
+pub(crate) fn said(mut command: Command, name: &str) -> Result<String, Failure> {
     let output = command
         .stdin(Stdio::null())
         .output()

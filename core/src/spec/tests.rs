@@ -43,6 +43,7 @@ fn defaults_are_filled_in() {
     assert_eq!((spec.proc_per_node, spec.gpus_per_node), (1, 0));
     assert_eq!(spec.command, ["python3"]);
     assert_eq!(spec.stop_grace_period, STOP_GRACE);
+    assert_eq!(spec.launch, Launch::Auto);
 }
 
 #[test]

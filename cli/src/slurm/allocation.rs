@@ -1,0 +1,182 @@
+//! What Slurm says of the allocation in which a command runs: its variables, read and judged. Nothing is
+//! asked or started here.
+
+use std::env;
+
+use crate::fail::Failure;
+
+/// An allocation, as a command within it sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Allocation {
+    pub(super) job: String,
+    pub(super) nodes: u32,
+}
+
+impl Allocation {
+    pub(super) fn here() -> Result<Self, Failure> {
+        Self::of(|name| env::var(name).ok()).map_err(Failure::usage)
+    }
+
+    fn of(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let job = job_of(&get).ok_or(
+            "this is no allocation of Slurm: SLURM_JOB_ID is not set; use it in an sbatch script or within salloc",
+        )?;
+        let nodes = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
+        let nodes = nodes.into_iter().find_map(&get);
+        let nodes = nodes.ok_or(
+            "SLURM_JOB_NUM_NODES is not set, so how many nodes the allocation has is not known",
+        )?;
+        match nodes.parse() {
+            Ok(nodes) if nodes > 0 => Ok(Self { job, nodes }),
+            _ => Err(format!(
+                "SLURM_JOB_NUM_NODES is not a number of nodes: {nodes:?}"
+            )),
+        }
+    }
+}
+
+fn job_of(get: impl Fn(&str) -> Option<String>) -> Option<String> {
+    get("SLURM_JOB_ID").filter(|job| is_number(job))
+}
+
+/// Slurm's numbers of jobs. They become names of directories.
+pub(super) fn is_number(text: &str) -> bool {
+    (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The number of the allocation in which this command runs.
+pub(super) fn job_here() -> Option<String> {
+    job_of(|name| env::var(name).ok())
+}
+
+/// How many nodes the allocation has in which this command runs.
+pub(crate) fn nodes_here() -> Result<i64, Failure> {
+    Allocation::here().map(|it| i64::from(it.nodes))
+}
+
+/// The agent's --gpus, from the variables of a step. Where Slurm lets a step see its own GPUs only, their
+/// indices count those, as NVML's do.
+pub(super) fn gpus(get: impl Fn(&str) -> Option<String>) -> String {
+    let given = ["CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
+    let given = given.into_iter().find_map(get).unwrap_or_default();
+    match given.as_str() {
+        "" | "NoDevFiles" | "-1" => "none".into(),
+        _ => given,
+    }
+}
+
+/// Variables of a step that say which task of how many a process is. Trainers that read them would take
+/// each rank for a task of Slurm.
+pub(super) fn is_about_the_task(name: &str) -> bool {
+    const NAMES: [&str; 14] = [
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_GTIDS",
+        "SLURM_NTASKS",
+        "SLURM_NPROCS",
+        "SLURM_NTASKS_PER_NODE",
+        "SLURM_TASKS_PER_NODE",
+        "SLURM_TASK_PID",
+        "SLURM_CPUS_PER_TASK",
+        "SLURM_DISTRIBUTION",
+        // Each rank gets its own.
+        "CUDA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+    ];
+    const BEGINNINGS: [&str; 6] = [
+        "SLURM_STEP_",
+        "SLURM_SRUN_",
+        "SLURM_CPU_BIND",
+        "SLURM_LAUNCH_",
+        "PMI",
+        "SRUN_",
+    ];
+    NAMES.contains(&name) || BEGINNINGS.iter().any(|start| name.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with<'a>(all: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        |name| {
+            let found = all.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        }
+    }
+
+    #[test]
+    fn an_allocation_is_read_from_slurms_variables() {
+        let read = |all: &[(&str, &str)]| Allocation::of(with(all));
+        let expected = Allocation {
+            job: "4711".into(),
+            nodes: 3,
+        };
+        let modern = [("SLURM_JOB_ID", "4711"), ("SLURM_JOB_NUM_NODES", "3")];
+        assert_eq!(read(&modern).unwrap(), expected);
+        let old = [("SLURM_JOB_ID", "4711"), ("SLURM_NNODES", "3")];
+        assert_eq!(read(&old).unwrap(), expected);
+        for (wrong, why) in [
+            (&[][..], "no allocation"),
+            (
+                &[("SLURM_JOB_ID", "../x"), ("SLURM_NNODES", "3")],
+                "no allocation",
+            ),
+            (&[("SLURM_JOB_ID", "1")], "not set"),
+            (
+                &[("SLURM_JOB_ID", "1"), ("SLURM_NNODES", "0")],
+                "not a number",
+            ),
+            (
+                &[("SLURM_JOB_ID", "1"), ("SLURM_NNODES", "n")],
+                "not a number",
+            ),
+        ] {
+            let told = read(wrong).unwrap_err();
+            assert!(told.contains(why), "{wrong:?}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_node_has_the_gpus_that_slurm_gave_and_no_others() {
+        for (all, expected) in [
+            (
+                &[("CUDA_VISIBLE_DEVICES", "0,1"), ("SLURM_JOB_GPUS", "4,5")][..],
+                "0,1",
+            ),
+            (
+                &[("CUDA_VISIBLE_DEVICES", "GPU-aa,GPU-bb")],
+                "GPU-aa,GPU-bb",
+            ),
+            (&[("SLURM_JOB_GPUS", "4,5")], "4,5"),
+            (&[("CUDA_VISIBLE_DEVICES", "NoDevFiles")], "none"),
+            (&[("CUDA_VISIBLE_DEVICES", "")], "none"),
+            (&[], "none"),
+        ] {
+            assert_eq!(gpus(with(all)), expected, "{all:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_does_not_take_itself_for_a_task() {
+        let gone = [
+            "SLURM_PROCID",
+            "SLURM_STEP_NODELIST",
+            "SLURM_STEP_GPUS",
+            "SLURM_NTASKS",
+            "PMI_RANK",
+            "PMIX_RANK",
+        ];
+        assert!(gone.into_iter().all(is_about_the_task));
+        let kept = [
+            "SLURM_JOB_ID",
+            "SLURM_JOB_NODELIST",
+            "SLURMD_NODENAME",
+            "SLURM_TMPDIR",
+            "PATH",
+        ];
+        assert!(!kept.into_iter().any(is_about_the_task));
+    }
+}

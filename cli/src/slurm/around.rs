@@ -1,0 +1,58 @@
+//! A cluster for one command in an allocation: it is started before the command and ended after it, whatever
+//! came of it.
+
+use std::time::Duration;
+
+use super::{NodeFlags, Up, allocation::Allocation, dir, end, start, start::Started};
+use crate::{args::Globals, context::Context, fail::Failure, local::Stops};
+
+const START: Duration = Duration::from_secs(120);
+/// The time for jobs to end if the command is interrupted. Their own grace periods are within it.
+const GRACE: Duration = Duration::from_secs(300);
+
+/// Runs `body` with a cluster of all nodes of this allocation. An interrupt and a termination, by which
+/// Slurm tells that the time is nearly up, end the job as planned: its workers can save.
+pub(crate) async fn around(
+    cx: &Context,
+    body: impl AsyncFnOnce(&Context) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    // From here on nothing ends this process before the cluster is down.
+    let mut stops = Stops::listen()?;
+    let allocation = Allocation::here()?;
+    let own = Context::new(Globals {
+        server: None,
+        context: Some(format!("{}{}", super::CONTEXT, allocation.job)),
+        ..cx.globals.clone()
+    });
+    let up = Up {
+        node: NodeFlags {
+            slots: 1,
+            gpus: None,
+        },
+        timeout: START,
+    };
+    let mut is_up = false;
+    let work = async {
+        start::bring_up(&own, &allocation, &up).await?;
+        is_up = true;
+        body(&own).await.map_err(Started::Failed)
+    };
+    let outcome = tokio::select! {
+        outcome = work => outcome,
+        () = stops.next() => Err(Started::Failed(Failure::Interrupted("interrupted: the workers are stopped".into()))),
+    };
+    let outcome = match outcome {
+        Err(Started::Already(failure)) => return Err(failure),
+        Err(Started::Failed(failure)) => Err(failure),
+        Ok(()) => Ok(()),
+    };
+    let dir = dir(&allocation.job);
+    // The logs of a cluster that did not start say why.
+    if let Err(left) = end::take_down(&own, &dir, GRACE, !is_up).await {
+        cx.warn(format!(
+            "the cluster of this run in {}: {left}",
+            dir.display()
+        ));
+    }
+    outcome
+}

@@ -1,0 +1,126 @@
+//! Ends the cluster of an allocation: its jobs as planned, then its steps.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use muster_proto::v1::{CancelRequest, Job};
+use rustix::process::Signal;
+use tokio::time::Instant;
+
+use super::{allocation::Allocation, dir, record::Record};
+use crate::{
+    commands::{follow, get},
+    context::Context,
+    fail::Failure,
+    local::process::{self, Identity},
+    output::words,
+};
+
+/// How long the steps may take to end once no job runs: each waits for what is left of workers.
+const STEPS: Duration = Duration::from_secs(60);
+
+pub(super) async fn down(cx: &Context, grace: Duration) -> Result<(), Failure> {
+    let allocation = Allocation::here()?;
+    let dir = dir(&allocation.job);
+    if Record::load(&dir)?.is_none() {
+        cx.say(format!("no cluster is up in allocation {}", allocation.job));
+        return Ok(());
+    }
+    take_down(cx, &dir, grace, false).await?;
+    cx.print(&format!("cluster of allocation {} down\n", allocation.job))
+}
+
+/// Ends the cluster, if there is one. `keep`: its logs stay.
+pub(super) async fn take_down(
+    cx: &Context,
+    dir: &Path,
+    grace: Duration,
+    keep: bool,
+) -> Result<(), Failure> {
+    let Some(record) = Record::load(dir)? else {
+        return Ok(());
+    };
+    if !record.server.is_empty()
+        && let Err(failure) = end_jobs(cx, grace).await
+    {
+        cx.warn(format!("the jobs are ended with the steps: {failure}"));
+    }
+    let living: BTreeSet<Identity> = record
+        .sruns
+        .iter()
+        .filter(|srun| srun.is_alive())
+        .cloned()
+        .collect();
+    // The coordinator's step is the last: the agents tell it what they end.
+    for step in record.steps.iter().rev() {
+        // A step that has ended already is no failure.
+        let _ = Command::new("scancel")
+            .arg("--signal=TERM")
+            .arg(format!("{}.{step}", record.job))
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+    // Without a step that is known there is nothing to end in order.
+    let wait = match record.steps.is_empty() {
+        true => Duration::ZERO,
+        false => STEPS,
+    };
+    let late = process::wait_gone(living, wait).await;
+    // An srun that is told to end kills its step.
+    late.iter().for_each(|srun| srun.signal(Signal::TERM));
+    let left = process::wait_gone(late, STEPS).await;
+    if !left.is_empty() {
+        return Err(Failure::request(format!(
+            "srun does not end: {}",
+            process::named(&left)
+        )));
+    }
+    match keep {
+        true => fs::remove_file(dir.join("cluster.json")),
+        false => fs::remove_dir_all(dir),
+    }
+    .or_else(|e| match e.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(Failure::request(format!("{}: {e}", dir.display()))),
+    })
+}
+
+/// Cancels what runs, and waits until no worker of it is left.
+async fn end_jobs(cx: &Context, grace: Duration) -> Result<(), Failure> {
+    let client = cx.connect().await?;
+    let jobs = get::all_jobs(&client, "").await?;
+    let is_open = |job: &Job| !job.status.as_ref().is_some_and(follow::is_over);
+    let open = jobs.into_iter().filter(is_open);
+    let open: Vec<_> = open.filter_map(|job| job.r#ref).collect();
+    if open.is_empty() {
+        return Ok(());
+    }
+    cx.say(format!(
+        "stopping {}: workers have their grace period to save",
+        words::count(open.len() as u64, "job")
+    ));
+    for job in &open {
+        let request = client.ask(CancelRequest {
+            r#ref: Some(job.clone()),
+        });
+        let answer = client.jobs().cancel(request).await;
+        answer.map_err(|status| client.failure(status))?;
+    }
+    let deadline = Some(Instant::now() + grace);
+    for job in &open {
+        let over = follow::until(cx, &client, job, deadline, follow::is_over).await?;
+        if over.is_none() {
+            return Err(Failure::Timeout(format!(
+                "job/{} is still stopping after {grace:?}",
+                job.name
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! What an allocation's directory says of its cluster, and its two lists of secrets: the coordinator's
+//! tokens, which its step writes, and what the steps of the agents read.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{fail::Failure, local::process::Identity};
+
+const RECORD: &str = "cluster.json";
+
+/// A cluster that was started in an allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Record {
+    /// The allocation's number.
+    pub(super) job: String,
+    /// Endpoint of the coordinator. Empty until it has served.
+    pub(super) server: String,
+    /// Slurm's numbers of the steps that are known to run.
+    pub(super) steps: Vec<String>,
+    /// The processes of srun, on the machine where the cluster was started.
+    pub(super) sruns: Vec<Identity>,
+}
+
+/// What the coordinator's step prints once it serves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Serves {
+    pub(super) server: String,
+    pub(super) pin: String,
+    /// The join token of the agents, for as many as there are nodes.
+    pub(super) host_token: String,
+    /// The join token of the allocation's user.
+    pub(super) user_token: String,
+    pub(super) step: String,
+}
+
+/// What the agents' steps read. It lies in a file that only the user can read, and comes to each step on its
+/// standard input, so the nodes need no directory in common for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Joins {
+    pub(super) server: String,
+    pub(super) pin: String,
+    pub(super) token: String,
+    /// Tells this cluster from an earlier one of the same allocation.
+    pub(super) id: String,
+    pub(super) slots: u32,
+    pub(super) gpus: Option<String>,
+}
+
+/// What an agent's step prints once it serves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Joined {
+    pub(super) node: String,
+    pub(super) step: String,
+}
+
+/// What the user shows to the coordinator.
+pub(super) fn credentials(dir: &Path) -> PathBuf {
+    dir.join("credentials.json")
+}
+
+impl Record {
+    /// `None`: no cluster was started there.
+    pub(super) fn load(dir: &Path) -> Result<Option<Self>, Failure> {
+        let path = dir.join(RECORD);
+        let failed = |why: String| Failure::request(format!("{}: {why}", path.display()));
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|e| failed(format!("is damaged: {e}; `scancel` ends its steps, and the directory can be removed then"))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(failed(e.to_string())),
+        }
+    }
+
+    /// Replaces the record. Whoever reads meanwhile has the old or the new one.
+    pub(super) fn save(&self, dir: &Path) -> Result<(), Failure> {
+        write(&dir.join(RECORD), self)
+    }
+}
+
+/// Writes a file that only the user can read, whole or not at all.
+pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), Failure> {
+    let new = path.with_extension("new");
+    let attempt = || -> io::Result<()> {
+        let mut file = File::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&new)?;
+        let mut text = serde_json::to_vec(content)?;
+        text.push(b'\n');
+        file.write_all(&text)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    attempt().map_err(|e| Failure::request(format!("{}: {e}", path.display())))
+}
+
+/// The lines of this kind that a step has printed. Others, such as those of a site's prolog, are left out.
+pub(super) fn printed<T: DeserializeOwned>(path: &Path) -> Vec<T> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    // The last line may not be whole yet.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let lines = whole.lines();
+    lines
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_written_and_damage_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Record::load(dir.path()).unwrap(), None);
+        let record = Record {
+            job: "4711".into(),
+            server: "https://10.0.0.1:7070".into(),
+            steps: vec!["0".into()],
+            sruns: Vec::new(),
+        };
+        record.save(dir.path()).unwrap();
+        assert_eq!(Record::load(dir.path()).unwrap(), Some(record));
+        fs::write(dir.path().join(RECORD), "{").unwrap();
+        let told = Record::load(dir.path()).unwrap_err().to_string();
+        assert!(
+            told.contains("is damaged") && told.contains("scancel"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn what_a_step_prints_is_found_among_other_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agents.out");
+        assert!(printed::<Joined>(&path).is_empty());
+        fs::write(
+            &path,
+            "Welcome to the cluster\n{\"node\":\"n1\",\"step\":\"1\"}\n{\"node\":\"n2\",\"st",
+        )
+        .unwrap();
+        let nodes: Vec<_> = printed::<Joined>(&path)
+            .into_iter()
+            .map(|it| it.node)
+            .collect();
+        assert_eq!(nodes, ["n1"]);
+    }
+}

@@ -1,0 +1,333 @@
+//! Starts the cluster of an allocation: the coordinator's step, then those of the agents.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    ffi::OsString,
+    fs::{self, File},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use muster_proto::v1::NodeState;
+use muster_rpc::{
+    Address, enroll,
+    tls::{Pin, Trust},
+};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Up,
+    allocation::Allocation,
+    dir, end,
+    record::{self, Joined, Joins, Record, Serves},
+};
+use crate::{
+    commands::get,
+    context::Context,
+    fail::Failure,
+    local::{DETACH, make_private, process::Identity},
+    output::words,
+};
+
+/// The pause between two looks at what a step has printed.
+const LOOK: Duration = Duration::from_millis(50);
+/// How many lines of a step's log are shown if it fails.
+const LAST_WORDS: usize = 15;
+/// The step has all of the allocation's processors and memory on its nodes beside other steps, and a node
+/// or a task that fails ends nothing else. Variables of the batch script would say otherwise.
+const STEP: [&str; 11] = [
+    "--no-kill",
+    "--kill-on-bad-exit=0",
+    "--wait=0",
+    "--overlap",
+    "--ntasks-per-node=1",
+    "--cpu-bind=none",
+    "--mem=0",
+    "--mpi=none",
+    "--export=ALL",
+    "--unbuffered",
+    "--quit-on-interrupt",
+];
+
+pub(super) async fn up(cx: &Context, args: &Up) -> Result<(), Failure> {
+    let allocation = Allocation::here()?;
+    let dir = dir(&allocation.job);
+    let begun = Instant::now();
+    let own = Context::new(crate::args::Globals {
+        server: None,
+        context: Some(format!("{}{}", super::CONTEXT, allocation.job)),
+        ..cx.globals.clone()
+    });
+    match bring_up(&own, &allocation, args).await {
+        Ok(ready) => {
+            cx.say(format!(
+                "cluster of allocation {} up in {:.1}s; its logs are in {}",
+                allocation.job,
+                begun.elapsed().as_secs_f64(),
+                dir.display()
+            ));
+            cx.print(&format!(
+                "{} ready\n",
+                words::count(u64::from(ready), "node")
+            ))
+        }
+        Err(Started::Already(failure)) => Err(failure),
+        Err(Started::Failed(failure)) => {
+            if let Err(left) = end::take_down(&own, &dir, Duration::ZERO, true).await {
+                cx.warn(left);
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Why a cluster was not started.
+pub(super) enum Started {
+    /// Another one is up, which is left alone.
+    Already(Failure),
+    /// What was begun must be ended.
+    Failed(Failure),
+}
+
+impl From<Failure> for Started {
+    fn from(failure: Failure) -> Self {
+        Started::Failed(failure)
+    }
+}
+
+/// Starts the cluster in the allocation's directory. Returns how many nodes are ready.
+pub(super) async fn bring_up(
+    cx: &Context,
+    allocation: &Allocation,
+    args: &Up,
+) -> Result<u32, Started> {
+    let dir = dir(&allocation.job);
+    let already = |why: String| Started::Already(Failure::request(why));
+    if Record::load(&dir).map_err(Started::Already)?.is_some() {
+        return Err(already(format!(
+            "a cluster is up already in allocation {} ({}); `muster slurm down` stops it",
+            allocation.job,
+            dir.display()
+        )));
+    }
+    make_private(&dir).map_err(|e| already(format!("{}: {e}", dir.display())))?;
+    let until = Instant::now() + args.timeout;
+    let id = format!("{}-{}", allocation.job, unique());
+    let mut record = Record {
+        job: allocation.job.clone(),
+        ..Record::default()
+    };
+    record.save(&dir)?;
+    let nodes = allocation.nodes.to_string();
+    let coordinator = Step {
+        dir: &dir,
+        name: "coordinator",
+        input: None,
+        flags: vec![
+            "--nodes=1".into(),
+            "--ntasks=1".into(),
+            "--gres=none".into(),
+        ],
+        words: ["coordinator", "--id", &id, "--nodes", &nodes]
+            .map(String::from)
+            .into(),
+    };
+    let srun = coordinator.start(&mut record)?;
+    let serves: Serves = loop {
+        if let Some(serves) = record::printed(&coordinator.output()).pop() {
+            break serves;
+        }
+        coordinator.still(&srun, until)?;
+        sleep(LOOK).await;
+    };
+    record.server.clone_from(&serves.server);
+    record.steps.push(serves.step.clone());
+    login(&dir, &serves).await?;
+    record.save(&dir)?;
+    cx.say(format!("coordinator serves at {}", serves.server));
+
+    let joins = Joins {
+        server: serves.server,
+        pin: serves.pin,
+        token: serves.host_token,
+        id,
+        slots: args.node.slots,
+        gpus: args.node.gpus.clone(),
+    };
+    let input = dir.join("join.json");
+    record::write(&input, &joins)?;
+    let agents = Step {
+        dir: &dir,
+        name: "agents",
+        input: Some(&input),
+        flags: vec![format!("--nodes={nodes}"), format!("--ntasks={nodes}")],
+        words: vec!["agent".into()],
+    };
+    let srun = agents.start(&mut record)?;
+    let ready = nodes_ready(cx, allocation, &agents, &srun, &mut record, until).await?;
+    Ok(ready)
+}
+
+/// Gets the user's certificate, as admin of this cluster.
+async fn login(dir: &Path, serves: &Serves) -> Result<(), Failure> {
+    let address: Address = serves.server.parse().map_err(Failure::request)?;
+    let pin: Pin = serves.pin.parse().map_err(Failure::request)?;
+    let got = enroll::join(&address, &Trust::Pinned(pin), &serves.user_token, "").await;
+    let got = got.map_err(Failure::request)?;
+    got.write(&record::credentials(dir))
+        .map_err(Failure::request)
+}
+
+/// Waits until every node is ready. When the time is over, those that are ready will do: a node may have
+/// failed since Slurm gave it.
+async fn nodes_ready(
+    cx: &Context,
+    allocation: &Allocation,
+    agents: &Step<'_>,
+    srun: &Identity,
+    record: &mut Record,
+    until: Instant,
+) -> Result<u32, Failure> {
+    let client = cx.connect().await?;
+    let mut told = BTreeSet::new();
+    loop {
+        if record.steps.len() == 1
+            && let Some(joined) = record::printed::<Joined>(&agents.output()).pop()
+        {
+            record.steps.push(joined.step);
+            record.save(agents.dir)?;
+        }
+        let nodes = get::all_nodes(&client).await?;
+        let ready = nodes
+            .into_iter()
+            .filter(|node| node.state() == NodeState::Ready);
+        for node in ready {
+            if told.insert(node.name.clone()) {
+                cx.say(format!("{} is ready", node.name));
+            }
+        }
+        let count = told.len() as u32;
+        if count >= allocation.nodes && record.steps.len() > 1 {
+            return Ok(count);
+        }
+        match agents.still(srun, until) {
+            Err(Failure::Timeout(why)) if count > 0 => {
+                cx.warn(format!(
+                    "{count} of {} nodes are ready; the others take part if they come: {why}",
+                    allocation.nodes
+                ));
+                return Ok(count);
+            }
+            still => still?,
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// What makes a cluster another one: the end of a version 7 UUID is random.
+fn unique() -> String {
+    let unique = uuid::Uuid::now_v7().simple().to_string();
+    unique[unique.len() - 8..].to_owned()
+}
+
+/// A step of this program.
+struct Step<'a> {
+    /// The allocation's directory.
+    dir: &'a Path,
+    name: &'a str,
+    /// The file that every task gets as its standard input.
+    input: Option<&'a Path>,
+    /// More flags of srun.
+    flags: Vec<String>,
+    /// The hidden command of `muster slurm` that runs there, and its arguments.
+    words: Vec<String>,
+}
+
+impl Step<'_> {
+    fn output(&self) -> PathBuf {
+        self.dir.join(format!("{}.out", self.name))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join(format!("{}.log", self.name))
+    }
+
+    /// Starts srun so that it outlives this command and its terminal, and records it.
+    fn start(&self, record: &mut Record) -> Result<Identity, Failure> {
+        let failed = |what: &str, e: std::io::Error| Failure::request(format!("{what}: {e}"));
+        let open = |path: PathBuf| {
+            File::options()
+                .create(true)
+                .truncate(true)
+                .write(true)
+                .mode(0o600)
+                .open(&path)
+                .map_err(|e| failed(&path.display().to_string(), e))
+        };
+        let own = env::current_exe().map_err(|e| failed("own path", e))?;
+        let input = match self.input {
+            None => Stdio::null(),
+            Some(path) => File::open(path)
+                .map_err(|e| failed(&path.display().to_string(), e))?
+                .into(),
+        };
+        let taken = match self.input {
+            None => "--input=none",
+            Some(_) => "--input=all",
+        };
+        let mut words: Vec<OsString> = vec![own.clone().into(), "slurm".into()];
+        words.extend(self.words.iter().map(OsString::from));
+        if let Some(programs) = env::var_os("MUSTER_BIN_DIR") {
+            words.extend(["--bin-dir".into(), programs]);
+        }
+        let child = Command::new(own)
+            .args([DETACH, "srun"])
+            .args(STEP)
+            .arg(taken)
+            .arg(format!("--job-name=muster-{}", self.name))
+            .args(&self.flags)
+            .args(words)
+            .stdin(input)
+            .stdout(open(self.output())?)
+            .stderr(open(self.log())?)
+            .spawn()
+            .map_err(|e| failed("start srun", e))?;
+        // Our own child stays in /proc until we have waited for it.
+        let srun = Identity::of(child.id().cast_signed()).map_err(|e| failed("srun", e))?;
+        record.sruns.push(srun.clone());
+        record.save(self.dir)?;
+        Ok(srun)
+    }
+
+    /// An error if the step has ended, or the time is over.
+    fn still(&self, srun: &Identity, until: Instant) -> Result<(), Failure> {
+        let log = self.log();
+        let text = fs::read(&log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let last: String = lines[lines.len().saturating_sub(LAST_WORDS)..]
+            .iter()
+            .map(|line| format!("\n  {line}"))
+            .collect();
+        let said = match last.is_empty() {
+            true => format!("its log {} is empty", log.display()),
+            false => format!("the end of {}:{last}", log.display()),
+        };
+        if !srun.is_alive() {
+            return Err(Failure::request(format!(
+                "the step of the {} has ended; {said}",
+                self.name
+            )));
+        }
+        if Instant::now() >= until {
+            return Err(Failure::Timeout(format!(
+                "the step of the {} is not ready; {said}",
+                self.name
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+//! What runs within a step of an allocation: a daemon, which is started again if it ends by itself. When the
+//! step is told to end, the node's workers are stopped, and nothing of Muster is left on the node.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    env,
+    ffi::OsString,
+    io,
+    net::{IpAddr, UdpSocket},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use clap::Args;
+use muster_rpc::peer;
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    allocation::{gpus, is_about_the_task},
+    folder,
+    record::{Joined, Joins, Serves},
+};
+use crate::{
+    context::Context,
+    fail::Failure,
+    local::{
+        Stops, daemon,
+        down::stop_workers,
+        nodes::runners,
+        process::{self, Identity},
+        secure::said,
+    },
+};
+
+/// How long a daemon may take until it serves.
+const START: Duration = Duration::from_secs(60);
+/// The pause between two looks at the daemon, and before it is started again.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a daemon may take to end.
+const DAEMON_GRACE: Duration = Duration::from_secs(2);
+/// How long workers may take to save. Slurm kills what it has told to end after KillWait, which is 30 s
+/// unless the site says otherwise.
+const GRACE: Duration = Duration::from_secs(25);
+/// How long the nodes may take to join.
+const TOKEN_TTL: &str = "1h";
+
+#[derive(Debug, Args)]
+pub(super) struct CoordinatorStep {
+    #[arg(long)]
+    id: String,
+    #[arg(long)]
+    nodes: u32,
+    #[arg(long)]
+    bin_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AgentStep {
+    #[arg(long)]
+    bin_dir: Option<PathBuf>,
+}
+
+pub(super) async fn coordinator(cx: &Context, args: &CoordinatorStep) -> Result<(), Failure> {
+    let stops = Stops::listen()?;
+    let home = folder::make(&args.id, "coordinator")?;
+    let part = Part {
+        home: &home,
+        name: "coordinator",
+        program: daemon::binary(args.bin_dir.as_deref(), "muster-coordinator")?,
+        current: RefCell::default(),
+    };
+    let outcome = part
+        .until_stopped(stops, serve_coordinator(cx, args, &part))
+        .await;
+    part.end(cx, outcome).await
+}
+
+async fn serve_coordinator(
+    cx: &Context,
+    args: &CoordinatorStep,
+    part: &Part<'_>,
+) -> Result<(), Failure> {
+    let state = part.home.join("state");
+    let ask = |words: &[&str]| {
+        let mut command = Command::new(&part.program);
+        command.args(words).arg("--state-dir").arg(&state);
+        said(command, "muster-coordinator")
+    };
+    let address = own_address().to_string();
+    let mut init = vec!["init", "--name", &address];
+    let node = env::var("SLURMD_NODENAME").unwrap_or_default();
+    if !node.is_empty() {
+        init.extend(["--name", &node]);
+    }
+    ask(&init)?;
+    let mut listen = "0.0.0.0:0".to_owned();
+    let mut is_first = true;
+    loop {
+        let flags = [
+            OsString::from("--listen"),
+            listen.clone().into(),
+            "--state-dir".into(),
+            state.clone().into(),
+            "--ready-file".into(),
+            daemon::ready_file(part.home).into(),
+        ];
+        let endpoint = part.start(&flags).await?;
+        if is_first {
+            let port = endpoint.rsplit(':').next().unwrap_or_default().to_owned();
+            let nodes = args.nodes.to_string();
+            let user = [
+                "token",
+                "create",
+                "--user",
+                "slurm",
+                "--role",
+                "admin",
+                "--all-namespaces",
+                "--ttl",
+                TOKEN_TTL,
+            ];
+            let serves = Serves {
+                server: format!("https://{}:{port}", bracketed(&address)),
+                pin: ask(&["pin"])?,
+                host_token: ask(&[
+                    "token", "create", "--host", "--uses", &nodes, "--ttl", TOKEN_TTL,
+                ])?,
+                user_token: ask(&user)?,
+                step: own_step(),
+            };
+            print(cx, &serves)?;
+            listen = format!("0.0.0.0:{port}");
+        }
+        is_first = false;
+        part.ended().await;
+        cx.warn("the coordinator has ended; it is started again");
+    }
+}
+
+pub(super) async fn agent(cx: &Context, args: &AgentStep) -> Result<(), Failure> {
+    let stops = Stops::listen()?;
+    let mut line = String::new();
+    io::stdin()
+        .read_line(&mut line)
+        .map_err(|e| Failure::request(format!("standard input: {e}")))?;
+    let joins: Joins = serde_json::from_str(&line)
+        .map_err(|e| Failure::request(format!("what to join is not on the standard input: {e}")))?;
+    let node = env::var("SLURMD_NODENAME")
+        .map_err(|_| Failure::usage("SLURMD_NODENAME is not set: this is no step of Slurm"))?;
+    let home = folder::make(&joins.id, &node)?;
+    let part = Part {
+        home: &home,
+        name: &node,
+        program: daemon::binary(args.bin_dir.as_deref(), "muster-agent")?,
+        current: RefCell::default(),
+    };
+    let work = serve_agent(cx, args, &part, &joins);
+    let outcome = part.until_stopped(stops, work).await;
+    part.end(cx, outcome).await
+}
+
+async fn serve_agent(
+    cx: &Context,
+    args: &AgentStep,
+    part: &Part<'_>,
+    joins: &Joins,
+) -> Result<(), Failure> {
+    let state = part.home.join("state");
+    let mut join = Command::new(&part.program);
+    join.args([
+        "join",
+        &joins.server,
+        "--ca-pin",
+        &joins.pin,
+        "--node-name",
+        part.name,
+    ])
+    .arg("--state-dir")
+    .arg(&state)
+    .env("MUSTER_TOKEN", &joins.token);
+    said(join, "muster-agent join")?;
+    let gpus = joins.gpus.clone();
+    let gpus = gpus.unwrap_or_else(|| gpus_given());
+    let runner = daemon::binary(args.bin_dir.as_deref(), "muster-runner")?;
+    let mut flags: Vec<OsString> = vec![
+        "--node-name".into(),
+        part.name.into(),
+        "--state-dir".into(),
+        state.into(),
+        "--slots".into(),
+        joins.slots.to_string().into(),
+        "--gpus".into(),
+        gpus.into(),
+        "--runner".into(),
+        runner.into(),
+        "--ready-file".into(),
+        daemon::ready_file(part.home).into(),
+    ];
+    if peer::own_user() == 0 {
+        flags.push("--allow-root-workers".into());
+    }
+    let mut is_first = true;
+    loop {
+        part.start(&flags).await?;
+        if is_first {
+            let joined = Joined {
+                node: part.name.to_owned(),
+                step: own_step(),
+            };
+            print(cx, &joined)?;
+        }
+        is_first = false;
+        part.ended().await;
+        cx.warn(format!(
+            "{}: the agent has ended; it is started again",
+            part.name
+        ));
+    }
+}
+
+fn gpus_given() -> String {
+    gpus(|name| env::var(name).ok())
+}
+
+fn print(cx: &Context, what: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(what).map_err(Failure::request)?;
+    cx.print(&format!("{text}\n"))
+}
+
+fn own_step() -> String {
+    env::var("SLURM_STEP_ID").unwrap_or_default()
+}
+
+/// The address from which this node reaches the one where srun was called. Other nodes of the cluster reach
+/// it there, too, and no name need be known to them.
+fn own_address() -> IpAddr {
+    let towards = |other: &str| -> io::Result<IpAddr> {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        // This sends nothing.
+        socket.connect((other, 9))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let other = env::var("SLURM_LAUNCH_NODE_IPADDR").unwrap_or_default();
+    towards(&other).unwrap_or(IpAddr::from([127, 0, 0, 1]))
+}
+
+fn bracketed(address: &str) -> String {
+    match address.contains(':') {
+        true => format!("[{address}]"),
+        false => address.to_owned(),
+    }
+}
+
+/// A daemon and its directory on this node.
+struct Part<'a> {
+    home: &'a Path,
+    name: &'a str,
+    program: PathBuf,
+    current: RefCell<Option<Identity>>,
+}
+
+impl Part<'_> {
+    /// Starts the daemon, and waits until it serves. Returns its endpoint, if it has one.
+    async fn start(&self, flags: &[OsString]) -> Result<String, Failure> {
+        let without: Vec<OsString> = env::vars_os()
+            .map(|(name, _)| name)
+            .filter(|name| name.to_str().is_some_and(is_about_the_task))
+            .collect();
+        let starting = daemon::spawn(self.name, self.home, &self.program, flags, &without)?;
+        *self.current.borrow_mut() = Some(starting.identity.clone());
+        let ready = starting.ready(Instant::now() + START).await?;
+        Ok(ready.endpoint)
+    }
+
+    /// Waits until the daemon has ended.
+    async fn ended(&self) {
+        while self.is_alive() {
+            sleep(LOOK).await;
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.current
+            .borrow()
+            .as_ref()
+            .is_some_and(Identity::is_alive)
+    }
+
+    async fn until_stopped(
+        &self,
+        mut stops: Stops,
+        work: impl Future<Output = Result<(), Failure>>,
+    ) -> Result<(), Failure> {
+        tokio::select! {
+            outcome = work => outcome,
+            () = stops.next() => Ok(()),
+        }
+    }
+
+    /// Ends the daemon, then the workers, and removes the directory.
+    async fn end(&self, cx: &Context, outcome: Result<(), Failure>) -> Result<(), Failure> {
+        // Slurm may have told the daemon, too.
+        let daemon: BTreeSet<Identity> = self.current.borrow().iter().cloned().collect();
+        daemon.iter().for_each(|daemon| daemon.signal(Signal::TERM));
+        process::wait_gone(daemon.clone(), DAEMON_GRACE).await;
+        let mut held = runners(self.home);
+        held.retain(|(_, runner)| runner.is_alive());
+        stop_workers(cx, &held, GRACE).await;
+        let known: Vec<Identity> = daemon
+            .into_iter()
+            .chain(held.into_iter().map(|(_, runner)| runner))
+            .collect();
+        let cut = process::cut(|| process::tree(self.home, &known)).await;
+        cut.map_err(|left| {
+            Failure::request(format!(
+                "{}: could not kill {}",
+                self.name,
+                process::named(&left)
+            ))
+        })?;
+        // What a daemon that did not start has said stands in the step's log by now.
+        folder::remove(self.home)
+            .map_err(|e| Failure::request(format!("{}: {e}", self.home.display())))?;
+        outcome
+    }
+}

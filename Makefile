@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world drill planted strangers frameworks adoption upgrade lanes e2e bench build release dist sbom lint env completions clean-env
+.PHONY: help demo test world drill planted strangers frameworks adoption slurm upgrade lanes e2e bench build release dist sbom lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ drill: ## the long drills: 100,000 damages, a minute of fuzzing per decoder, 1,0
 planted: ## put 92 mistakes into the rules, one by one, see the world find each, and write tests/world/REPORT.md
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --hunt --threads $$(nproc)
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --report
+
+slurm: ## clusters inside allocations of Slurm itself: munged, slurmctld and three slurmd on this machine (Debian: slurm-wlm; as root)
+	@exec tools/slurm
 
 upgrade: ## build an earlier commit (FROM=COMMIT), and replace each of its daemons by this build under a job that trains
 	@exec tools/upgrade "$(FROM)"

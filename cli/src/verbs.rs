@@ -31,7 +31,7 @@ const VERBS: [(&[&str], &str); 21] = [
             "python",
             "python3",
         ],
-        "a script is started by `muster run SCRIPT`, with torchrun's flags",
+        "a script is started by `muster run SCRIPT`, with torchrun's flags (--slurm in an allocation of Slurm)",
     ),
     (
         &["sinfo", "pbsnodes", "bhosts", "hosts", "node"],

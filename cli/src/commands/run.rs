@@ -194,7 +194,7 @@ pub(crate) struct Run {
     on_own_cluster: bool,
 
     /// Within an allocation of Slurm: start a cluster on its nodes for this run, print what the ranks
-    /// write, and end the cluster with the job (`muster slurm --help`)
+    /// write, and end the cluster with the job (`muster slurm --help`). Takes all variables, as --env-all
     #[arg(long, conflicts_with_all = ["detach", "dry_run", "on_own_cluster"])]
     slurm: bool,
 
@@ -336,6 +336,9 @@ impl Run {
 pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
     if args.slurm {
         args.follow = true;
+        // As srun does by default. Those that say which task of Slurm a process is would make each rank one.
+        args.env_all = true;
+        args.env.push("SLURM_JOB_ID".into());
         if args.nnodes.is_none() {
             let max = slurm::nodes_here()?;
             args.nnodes = Some(Nodes { min: 1, max });

@@ -73,14 +73,12 @@ pub(crate) struct Starting {
     pub(crate) identity: Identity,
 }
 
-/// Starts a daemon with its working directory, log and ready file in `dir`. `without`: variables that it
-/// does not get.
+/// Starts a daemon with its working directory, log and ready file in `dir`.
 pub(crate) fn spawn(
     name: &str,
     dir: &Path,
     program: &Path,
     args: &[OsString],
-    without: &[OsString],
 ) -> Result<Starting, Failure> {
     let failed =
         |what: &str, error: std::io::Error| Failure::request(format!("{name}: {what}: {error}"));
@@ -103,11 +101,7 @@ pub(crate) fn spawn(
             .open(dir.join("log"))
     };
     let own = env::current_exe().map_err(|error| failed("own path", error))?;
-    let mut command = Command::new(own);
-    for name in without {
-        command.env_remove(name);
-    }
-    let child = command
+    let child = Command::new(own)
         .arg(DETACH)
         .arg(program)
         .args(args)

@@ -261,7 +261,7 @@ async fn coordinator(
         ("--state-dir", home.join("state").into()),
         ("--ready-file", daemon::ready_file(&home).into()),
     ];
-    let starting = daemon::spawn("coordinator", &home, &program, &flat(args), &[])?;
+    let starting = daemon::spawn("coordinator", &home, &program, &flat(args))?;
     cluster.coordinator = Some(starting.identity.clone());
     cluster.save(dir)?;
     cluster.server = starting.ready(until).await?.endpoint;
@@ -319,7 +319,7 @@ fn agent(
             scenario,
         )?);
     }
-    let starting = daemon::spawn(name, &home, &program, &args, &[])?;
+    let starting = daemon::spawn(name, &home, &program, &args)?;
     cluster.nodes.insert(
         name.to_owned(),
         Node {

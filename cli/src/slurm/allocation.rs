@@ -65,37 +65,6 @@ pub(super) fn gpus(get: impl Fn(&str) -> Option<String>) -> String {
     }
 }
 
-/// Variables of a step that say which task of how many a process is. Trainers that read them would take
-/// each rank for a task of Slurm.
-pub(super) fn is_about_the_task(name: &str) -> bool {
-    const NAMES: [&str; 14] = [
-        "SLURM_PROCID",
-        "SLURM_LOCALID",
-        "SLURM_NODEID",
-        "SLURM_GTIDS",
-        "SLURM_NTASKS",
-        "SLURM_NPROCS",
-        "SLURM_NTASKS_PER_NODE",
-        "SLURM_TASKS_PER_NODE",
-        "SLURM_TASK_PID",
-        "SLURM_CPUS_PER_TASK",
-        "SLURM_DISTRIBUTION",
-        // Each rank gets its own.
-        "CUDA_VISIBLE_DEVICES",
-        "ROCR_VISIBLE_DEVICES",
-        "GPU_DEVICE_ORDINAL",
-    ];
-    const BEGINNINGS: [&str; 6] = [
-        "SLURM_STEP_",
-        "SLURM_SRUN_",
-        "SLURM_CPU_BIND",
-        "SLURM_LAUNCH_",
-        "PMI",
-        "SRUN_",
-    ];
-    NAMES.contains(&name) || BEGINNINGS.iter().any(|start| name.starts_with(start))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,26 +126,5 @@ mod tests {
         ] {
             assert_eq!(gpus(with(all)), expected, "{all:?}");
         }
-    }
-
-    #[test]
-    fn a_rank_does_not_take_itself_for_a_task() {
-        let gone = [
-            "SLURM_PROCID",
-            "SLURM_STEP_NODELIST",
-            "SLURM_STEP_GPUS",
-            "SLURM_NTASKS",
-            "PMI_RANK",
-            "PMIX_RANK",
-        ];
-        assert!(gone.into_iter().all(is_about_the_task));
-        let kept = [
-            "SLURM_JOB_ID",
-            "SLURM_JOB_NODELIST",
-            "SLURMD_NODENAME",
-            "SLURM_TMPDIR",
-            "PATH",
-        ];
-        assert!(!kept.into_iter().any(is_about_the_task));
     }
 }

@@ -1,7 +1,9 @@
 //! A cluster for one command in an allocation: it is started before the command and ended after it, whatever
 //! came of it.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
+
+use tokio::time::timeout;
 
 use super::{NodeFlags, Up, allocation::Allocation, dir, end, start, start::Started};
 use crate::{args::Globals, context::Context, fail::Failure, local::Stops};
@@ -31,16 +33,27 @@ pub(crate) async fn around(
         },
         timeout: START,
     };
-    let mut is_up = false;
-    let work = async {
+    let is_up = Cell::new(false);
+    let mut work = Box::pin(async {
         start::bring_up(&own, &allocation, &up).await?;
-        is_up = true;
+        is_up.set(true);
         body(&own).await.map_err(Started::Failed)
-    };
+    });
     let outcome = tokio::select! {
-        outcome = work => outcome,
-        () = stops.next() => Err(Started::Failed(Failure::Interrupted("interrupted: the workers are stopped".into()))),
+        outcome = &mut work => outcome,
+        () = stops.next() => {
+            if is_up.get() {
+                // What workers print while they save is shown, too.
+                let ending = async { tokio::join!(end::end_jobs(&own, GRACE), &mut work) };
+                tokio::select! {
+                    _ = timeout(GRACE, ending) => {}
+                    () = stops.next() => {}
+                }
+            }
+            Err(Started::Failed(Failure::Interrupted("interrupted: the workers are stopped".into())))
+        }
     };
+    drop(work);
     let outcome = match outcome {
         Err(Started::Already(failure)) => return Err(failure),
         Err(Started::Failed(failure)) => Err(failure),
@@ -48,7 +61,7 @@ pub(crate) async fn around(
     };
     let dir = dir(&allocation.job);
     // The logs of a cluster that did not start say why.
-    if let Err(left) = end::take_down(&own, &dir, GRACE, !is_up).await {
+    if let Err(left) = end::take_down(&own, &dir, GRACE, !is_up.get()).await {
         cx.warn(format!(
             "the cluster of this run in {}: {left}",
             dir.display()

@@ -92,7 +92,7 @@ pub(super) async fn take_down(
 }
 
 /// Cancels what runs, and waits until no worker of it is left.
-async fn end_jobs(cx: &Context, grace: Duration) -> Result<(), Failure> {
+pub(super) async fn end_jobs(cx: &Context, grace: Duration) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let jobs = get::all_jobs(&client, "").await?;
     let is_open = |job: &Job| !job.status.as_ref().is_some_and(follow::is_over);

@@ -19,7 +19,7 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    allocation::{gpus, is_about_the_task},
+    allocation::gpus,
     folder,
     record::{Joined, Joins, Serves},
 };
@@ -265,11 +265,7 @@ struct Part<'a> {
 impl Part<'_> {
     /// Starts the daemon, and waits until it serves. Returns its endpoint, if it has one.
     async fn start(&self, flags: &[OsString]) -> Result<String, Failure> {
-        let without: Vec<OsString> = env::vars_os()
-            .map(|(name, _)| name)
-            .filter(|name| name.to_str().is_some_and(is_about_the_task))
-            .collect();
-        let starting = daemon::spawn(self.name, self.home, &self.program, flags, &without)?;
+        let starting = daemon::spawn(self.name, self.home, &self.program, flags)?;
         *self.current.borrow_mut() = Some(starting.identity.clone());
         let ready = starting.ready(Instant::now() + START).await?;
         Ok(ready.endpoint)

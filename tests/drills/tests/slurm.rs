@@ -1,0 +1,254 @@
+//! Clusters inside an allocation of Slurm: `muster run --slurm` and `muster slurm up`. Three nodes, all on this machine. Slurm is a stand-in
+//! that starts tasks and signals them, and with `make slurm` Slurm itself.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Lines, Read, Write},
+    process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio},
+};
+
+use muster_drills::{kill, lives, processes_of, program, until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+#[path = "slurm/site.rs"]
+mod site;
+
+use site::Site;
+
+const SCRIPT: &str = "\
+import os, signal, sys
+def saved(*_):
+    print('saved by rank', os.environ['RANK'], flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, saved)
+told = sorted(name for name in os.environ if name.startswith(('SLURM', 'PMI', 'OF_THE_BATCH')))
+print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'sees', *told, flush=True)
+if sys.argv[1:] == ['stay']:
+    signal.pause()
+sys.exit(7 if sys.argv[1:] == ['fail'] else 0)
+";
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs the script in an allocation, on all its nodes unless the arguments say otherwise.
+fn run(site: &Site, arguments: &[&str]) -> Command {
+    let mut words = vec!["run", "--slurm", "--python", site.python()];
+    words.extend(arguments);
+    site.muster(&words)
+}
+
+fn output_of(site: &Site, arguments: &[&str]) -> (Output, String) {
+    let output = run(site, arguments).output().unwrap();
+    let said = text(&output.stdout) + &text(&output.stderr);
+    (output, said)
+}
+
+fn a_job_runs_and_nothing_is_left(site: &Site) {
+    let (output, said) = output_of(site, &["train.py"]);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for rank in 0..3 {
+        // No rank takes itself for a task of Slurm.
+        let line = format!("[rank {rank}] rank {rank} of 3 sees OF_THE_BATCH_SCRIPT SLURM_JOB_ID");
+        assert!(said.lines().any(|it| it == line), "{said}");
+    }
+    site.expect_nothing_left();
+
+    let (failed, said) = output_of(
+        site,
+        &["--nnodes", "2", "--max-restarts", "0", "train.py", "fail"],
+    );
+    assert_eq!(failed.status.code(), Some(3), "{said}");
+    site.expect_nothing_left();
+}
+
+fn a_stop_before_the_time_is_up_lets_workers_save(site: &Site) {
+    let mut child = run(site, &["train.py", "stay"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let started = lines.by_ref().map(Result::unwrap);
+    let started = started.filter(|line| line.contains(" of 3 sees "));
+    assert_eq!(started.take(3).count(), 3);
+    // By `--signal=B:TERM@120` it comes to the batch script, which is the command itself after `exec`.
+    kill(site.command_of(&child), Signal::TERM);
+    let saved = lines
+        .map(Result::unwrap)
+        .filter(|line| line.contains("saved by rank"))
+        .count();
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(
+        (saved, child.wait().unwrap().code()),
+        (3, Some(130)),
+        "{said}"
+    );
+    site.expect_nothing_left();
+}
+
+/// A shell in an allocation.
+struct Shell {
+    child: Child,
+    input: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Shell {
+    fn open(site: &Site) -> Shell {
+        let mut child = site
+            .command("bash", &[])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Shell {
+            child,
+            input,
+            lines,
+        }
+    }
+
+    /// Gives a command of ours. Returns its exit code, and what it printed there.
+    fn muster(&mut self, words: &str) -> (i32, String) {
+        let muster = program("muster");
+        writeln!(
+            self.input,
+            "{} {words} 2>&1; echo \"code $?\"",
+            muster.display()
+        )
+        .unwrap();
+        let mut said = String::new();
+        for line in &mut self.lines {
+            let line = line.unwrap();
+            if let Some(code) = line.strip_prefix("code ") {
+                return (code.parse().unwrap(), said);
+            }
+            said += &(line + "\n");
+        }
+        panic!("the shell has ended: {said}");
+    }
+
+    fn json(&mut self, words: &str) -> Value {
+        let (code, said) = self.muster(&format!("{words} -o json"));
+        assert_eq!(code, 0, "{said}");
+        serde_json::from_str(&said).unwrap()
+    }
+
+    fn close(self) {
+        let Shell {
+            mut child, input, ..
+        } = self;
+        drop(input);
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+/// The agent's process of a node.
+fn agent_of(site: &Site, node: &str) -> Option<u32> {
+    let name = format!("--node-name {node} ");
+    let found = processes_of(site.folder()).into_iter();
+    found
+        .filter(|(_, words)| words.contains("muster-agent --node-name") && words.contains(&name))
+        .map(|(pid, _)| pid)
+        .find(|pid| lives(u64::from(*pid)))
+}
+
+fn an_agent_comes_back_and_a_lost_node_costs_itself_alone(site: &Site) {
+    let mut shell = Shell::open(site);
+    let (code, said) = shell.muster("slurm up");
+    assert!(code == 0 && said.contains("3 nodes ready"), "{said}");
+    let (code, said) = shell.muster("slurm up");
+    assert!(code == 1 && said.contains("is up already"), "{said}");
+
+    let job = format!(
+        "run --nnodes 2:3 --name digits --python {} train.py stay",
+        site.python()
+    );
+    let (code, said) = shell.muster(&job);
+    assert_eq!(code, 0, "{said}");
+    let runs_on = |shell: &mut Shell, nodes: u64| {
+        until(|| {
+            let job = shell.json("get job digits");
+            let status = &job["status"];
+            (status["phase"] == "Running" && status["nodesRunning"] == nodes).then_some(())
+        })
+        .unwrap_or_else(|| panic!("{}", shell.muster("describe job digits").1));
+    };
+    runs_on(&mut shell, 3);
+
+    let first = agent_of(site, "n2").unwrap();
+    kill(u64::from(first), Signal::KILL);
+    let next = until(|| agent_of(site, "n2").filter(|pid| *pid != first));
+    assert!(next.is_some(), "the agent is started again");
+
+    // The node falls with all that it has.
+    site.cut("n3");
+    runs_on(&mut shell, 2);
+    let (code, said) = shell.muster("slurm down");
+    assert!(code == 0 && said.contains("stopping 1 job"), "{said}");
+    let (code, said) = shell.muster("slurm down");
+    assert!(code == 0 && said.contains("no cluster is up"), "{said}");
+    shell.close();
+    site.expect_nothing_left();
+}
+
+#[test]
+fn a_job_runs_in_an_allocation() {
+    a_job_runs_and_nothing_is_left(&Site::stand_in(SCRIPT));
+}
+
+#[test]
+fn a_stop_in_an_allocation_is_planned() {
+    a_stop_before_the_time_is_up_lets_workers_save(&Site::stand_in(SCRIPT));
+}
+
+#[test]
+fn an_allocation_goes_on_without_a_node() {
+    an_agent_comes_back_and_a_lost_node_costs_itself_alone(&Site::stand_in(SCRIPT));
+}
+
+#[test]
+fn where_no_cluster_can_be_it_says_why() {
+    let site = Site::stand_in(SCRIPT);
+    let outside = site
+        .muster(&["slurm", "up"])
+        .env_remove("SLURM_JOB_ID")
+        .output()
+        .unwrap();
+    let said = text(&outside.stderr);
+    assert!(
+        outside.status.code() == Some(2) && said.contains("sbatch script or within salloc"),
+        "{said}"
+    );
+    // Slurm itself is not there, or refuses.
+    fs::write(
+        site.folder().join("bin/srun"),
+        "#!/bin/sh\necho no nodes are there >&2\nexit 1\n",
+    )
+    .unwrap();
+    let (output, said) = output_of(&site, &["train.py"]);
+    assert!(
+        output.status.code() == Some(1)
+            && said.contains("the step of the coordinator has ended")
+            && said.contains("no nodes are there"),
+        "{said}"
+    );
+    assert!(processes_of(site.folder()).is_empty());
+}
+
+#[test]
+#[ignore = "needs slurmctld, slurmd and munged, and to be root: make slurm"]
+fn slurm_itself() {
+    let site = Site::real(SCRIPT);
+    a_job_runs_and_nothing_is_left(&site);
+    a_stop_before_the_time_is_up_lets_workers_save(&site);
+    an_agent_comes_back_and_a_lost_node_costs_itself_alone(&site);
+}

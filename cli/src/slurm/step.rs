@@ -183,7 +183,7 @@ async fn serve_agent(
     .env("MUSTER_TOKEN", &joins.token);
     said(join, "muster-agent join")?;
     let gpus = joins.gpus.clone();
-    let gpus = gpus.unwrap_or_else(|| gpus_given());
+    let gpus = gpus.unwrap_or_else(gpus_given);
     let runner = daemon::binary(args.bin_dir.as_deref(), "muster-runner")?;
     let mut flags: Vec<OsString> = vec![
         "--node-name".into(),

@@ -107,7 +107,7 @@ mod tests {
             "run --learning-rate 1",
             "run -z",
             "logs x --tee 3",
-            "get jobs --selector a=b",
+            "get jobs --chunk-size 9",
         ] {
             assert_eq!(told(line), None, "{line}");
         }

@@ -24,8 +24,11 @@ use crate::{
 };
 
 mod foreign;
+mod order;
+mod selector;
 mod watch;
 
+use selector::Selector;
 use watch::{Change, Printer, Source};
 
 /// Show jobs, nodes or events.
@@ -47,6 +50,9 @@ EXAMPLES:
   # One job, as the file it came from plus its status
   muster get job digits -o yaml
 
+  # Those that restarted most, last
+  muster get jobs --sort-by restarts
+
   # Stay and print every change
   muster get jobs -w
 
@@ -66,6 +72,9 @@ pub(crate) struct Get {
 
     #[command(flatten)]
     list: ListFlags,
+
+    #[command(flatten)]
+    choice: Choice,
 }
 
 /// Show the nodes.
@@ -83,6 +92,9 @@ EXAMPLES:
   # One node as JSON
   muster nodes node-1 -o json
 
+  # Those of a rack, the busiest first
+  muster nodes -l rack=r7 --sort-by slots
+
   # Stay and print every change
   muster nodes -w")]
 pub(crate) struct Nodes {
@@ -92,6 +104,22 @@ pub(crate) struct Nodes {
     /// Stay and print every change
     #[arg(short, long)]
     watch: bool,
+
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// Which of a list, and in which order.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Choice {
+    /// Only nodes with these labels: rack=r7, zone!=b, spot, !spot, rack in (r6,r7); with commas between
+    /// several
+    #[arg(short = 'l', long, value_name = "LABELS", value_parser = Selector::read, conflicts_with = "watch")]
+    selector: Option<Selector>,
+
+    /// Order of the list: a column of the table, such as name, age, state or restarts
+    #[arg(long, value_name = "COLUMN", conflicts_with = "watch")]
+    sort_by: Option<String>,
 }
 
 /// Show what happened, in the order in which it was decided.
@@ -141,17 +169,30 @@ pub(crate) struct ListFlags {
 
 pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
     let target = target::read(&args.what)?;
+    let Choice { selector, sort_by } = &args.choice;
+    let is_node = target.kind == Kind::Node;
+    if selector.is_some() && !is_node {
+        return Err(Failure::usage(
+            "--selector: only nodes have labels; jobs are found by namespace (-n) and name",
+        ));
+    }
+    if sort_by.is_some() && !is_node && (target.kind != Kind::Job || target.origin.is_some()) {
+        return Err(Failure::usage(
+            "--sort-by: `get jobs` and `get nodes` can be sorted; events are in the order in which things happened",
+        ));
+    }
     if let Some(kind) = target.origin {
         return foreign::get(cx, kind, target.name.as_deref(), &args.list).await;
     }
     match target.kind {
-        Kind::Job => jobs(cx, target.name, &args.list).await,
+        Kind::Job => jobs(cx, target.name, &args.list, sort_by.as_deref()).await,
         Kind::Node => {
             nodes(
                 cx,
                 Nodes {
                     name: target.name,
                     watch: args.list.watch,
+                    choice: args.choice,
                 },
             )
             .await
@@ -171,7 +212,12 @@ pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
     }
 }
 
-async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(), Failure> {
+async fn jobs(
+    cx: &Context,
+    name: Option<String>,
+    flags: &ListFlags,
+    sort_by: Option<&str>,
+) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let namespaced = flags.all_namespaces && name.is_none();
     let namespace = if namespaced {
@@ -198,7 +244,10 @@ async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(
             .map_err(|status| client.failure(status))?;
         return print_one(cx, cx.format(), answer.into_inner().job.unwrap_or_default());
     }
-    let listed = all_jobs(&client, &namespace).await?;
+    let mut listed = all_jobs(&client, &namespace).await?;
+    if let Some(column) = sort_by {
+        order::jobs(&mut listed, column)?;
+    }
     let place = if namespaced {
         String::new()
     } else {
@@ -313,7 +362,14 @@ pub(crate) async fn nodes(cx: &Context, args: Nodes) -> Result<(), Failure> {
             answer.into_inner().node.unwrap_or_default(),
         );
     }
-    print_list(cx, all_nodes(&client).await?, false, "No nodes found.")
+    let mut listed = all_nodes(&client).await?;
+    if let Some(selector) = &args.choice.selector {
+        listed.retain(|node| selector.takes(&node.labels));
+    }
+    if let Some(column) = &args.choice.sort_by {
+        order::nodes(&mut listed, column)?;
+    }
+    print_list(cx, listed, false, "No nodes found.")
 }
 
 pub(crate) async fn all_nodes(client: &Client) -> Result<Vec<Node>, Failure> {

@@ -1,0 +1,130 @@
+//! `-l`: which labels a node must have, in kubectl's words.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All of these must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Selector(Vec<Requirement>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Requirement {
+    key: String,
+    /// `None`: whatever its value is.
+    values: Option<BTreeSet<String>>,
+    /// Whether the label must be missing, or have another value.
+    is_not: bool,
+}
+
+impl Selector {
+    /// Reads `a=b,c!=d,e,!f,g in (h,i),j notin (k)`.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let mut requirements = Vec::new();
+        for part in split(text) {
+            requirements.push(requirement(part.trim()).ok_or_else(|| {
+                format!("{part:?} is none of KEY=VALUE, KEY!=VALUE, KEY, !KEY, KEY in (A,B), KEY notin (A,B)")
+            })?);
+        }
+        Ok(Self(requirements))
+    }
+
+    pub(crate) fn takes(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|needed| {
+            let value = labels.get(&needed.key);
+            let holds = match &needed.values {
+                None => value.is_some(),
+                Some(values) => value.is_some_and(|value| values.contains(value)),
+            };
+            holds != needed.is_not
+        })
+    }
+}
+
+/// The parts between commas, but for those in brackets.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut begin, mut depth) = (Vec::new(), 0, 0_i32);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
+}
+
+fn requirement(part: &str) -> Option<Requirement> {
+    let of = |key: &str, values: Option<BTreeSet<String>>, is_not| {
+        let key = key.trim();
+        let is_key = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
+        let is_one = !key.is_empty() && key.chars().all(is_key);
+        is_one.then(|| Requirement {
+            key: key.to_owned(),
+            values,
+            is_not,
+        })
+    };
+    let one = |value: &str| Some(BTreeSet::from([value.trim().to_owned()]));
+    if let Some(list) = part.strip_suffix(')') {
+        let (head, list) = list.split_once('(')?;
+        let values = list.split(',').map(|value| value.trim().to_owned());
+        let values = Some(values.collect());
+        let head = head.trim_end();
+        return match head.strip_suffix(" notin") {
+            Some(key) => of(key, values, true),
+            None => of(head.strip_suffix(" in")?, values, false),
+        };
+    }
+    if let Some((key, value)) = part.split_once("!=") {
+        return of(key, one(value), true);
+    }
+    if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        return of(key, one(value), false);
+    }
+    match part.strip_prefix('!') {
+        Some(key) => of(key, None, true),
+        None => of(part, None, false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_selected_in_kubectls_words() {
+        let labels: BTreeMap<String, String> = [("rack", "r7"), ("gpu.model", "h100")]
+            .map(|(key, value)| (key.into(), value.into()))
+            .into();
+        for (text, expected) in [
+            ("rack=r7", true),
+            ("rack==r7", true),
+            ("rack=r8", false),
+            ("rack!=r8", true),
+            ("zone!=a", true),
+            ("rack", true),
+            ("zone", false),
+            ("!zone", true),
+            ("!rack", false),
+            ("rack=r7,gpu.model=h100", true),
+            ("rack=r7,gpu.model=a100", false),
+            ("rack in (r6, r7),gpu.model", true),
+            ("rack in (r6)", false),
+            ("rack notin (r6,r8)", true),
+            ("zone notin (a)", true),
+        ] {
+            assert_eq!(
+                Selector::read(text).unwrap().takes(&labels),
+                expected,
+                "{text}"
+            );
+        }
+        for wrong in ["", "a b", "=x", "rack in r7", "a,,b", "rack on (r7)"] {
+            assert!(Selector::read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world drill planted strangers frameworks adoption slurm upgrade lanes e2e bench build release dist sbom lint env completions clean-env
+.PHONY: help demo test world drill planted strangers frameworks adoption slurm upgrade lanes e2e bench build release dist release-check sbom lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ release: ## what is shipped, and nothing else, in target/muster/release; TARGET=
 
 dist: ## what users install, in target/muster/dist: a wheel (pip install), a tarball, checksums; linked with an old glibc by zig (from the index, 400 MB)
 	@exec tools/dist target/muster/dist $(if $(TARGET),--target $(TARGET))
+
+release-check: ## what a release must pass, in one command (CHECK="--without slurm,cluster"; about three hours)
+	@exec tools/release-check $(CHECK)
 
 sbom: ## what the shipped programs are made of, as CycloneDX, in target/muster/sbom (needs cargo-cyclonedx)
 	@exec tools/sbom

@@ -3,7 +3,7 @@
 .PHONY: help demo test world drill planted strangers frameworks adoption slurm upgrade lanes e2e bench build release dist release-check sbom lint env completions clean-env
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## set up, build, and run the whole story on this machine: train, break things, recover, explain
 	@python="$$(tools/python-env)" && tools/build && exec "$$python" examples/demo.py

@@ -59,6 +59,13 @@ pub(crate) async fn around(
         Err(Started::Failed(failure)) => Err(failure),
         Ok(()) => Ok(()),
     };
+    if is_up.get()
+        && let Some(exclude) = end::to_exclude(&own).await
+    {
+        cx.warn(format!(
+            "some nodes failed here; to get others next time: sbatch --exclude={exclude}"
+        ));
+    }
     let dir = dir(&allocation.job);
     // The logs of a cluster that did not start say why.
     if let Err(left) = end::take_down(&own, &dir, GRACE, !is_up.get()).await {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::v1::{CancelRequest, Job};
+use muster_proto::v1::{CancelRequest, Job, Node, NodeState};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
@@ -91,6 +91,22 @@ pub(super) async fn take_down(
     })
 }
 
+/// The nodes that a next allocation had better not have, as --exclude takes them.
+pub(super) async fn to_exclude(cx: &Context) -> Option<String> {
+    let client = cx.connect().await.ok()?;
+    let nodes = get::all_nodes(&client).await.ok()?;
+    failed(&nodes)
+}
+
+/// Those that were lost, and those that Muster has cordoned because they broke jobs.
+fn failed(nodes: &[Node]) -> Option<String> {
+    let failed = nodes
+        .iter()
+        .filter(|node| node.cordon.is_some() || node.state() == NodeState::Lost);
+    let names: Vec<&str> = failed.map(|node| node.name.as_str()).collect();
+    (!names.is_empty()).then(|| names.join(","))
+}
+
 /// Cancels what runs, and waits until no worker of it is left.
 pub(super) async fn end_jobs(cx: &Context, grace: Duration) -> Result<(), Failure> {
     let client = cx.connect().await?;
@@ -123,4 +139,26 @@ pub(super) async fn end_jobs(cx: &Context, grace: Duration) -> Result<(), Failur
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::Cordon;
+
+    use super::*;
+
+    #[test]
+    fn lost_and_cordoned_nodes_are_left_out_next_time() {
+        let node = |name: &str, state: NodeState, cordon: Option<Cordon>| Node {
+            name: name.into(),
+            state: state.into(),
+            cordon,
+            ..Node::default()
+        };
+        let good = node("n1", NodeState::Ready, None);
+        assert_eq!(failed(std::slice::from_ref(&good)), None);
+        let lost = node("n2", NodeState::Lost, None);
+        let cordoned = node("n3", NodeState::Ready, Some(Cordon::default()));
+        assert_eq!(failed(&[good, lost, cordoned]).as_deref(), Some("n2,n3"));
+    }
 }

@@ -75,6 +75,11 @@ fn a_stop_before_the_time_is_up_lets_workers_save(site: &Site) {
     let started = lines.by_ref().map(Result::unwrap);
     let started = started.filter(|line| line.contains(" of 3 sees "));
     assert_eq!(started.take(3).count(), 3);
+    // It goes on without a node, as few as one will do.
+    site.cut("n3");
+    let again = lines.by_ref().map(Result::unwrap);
+    let again = again.filter(|line| line.contains(" of 2 sees "));
+    assert_eq!(again.take(2).count(), 2);
     // By `--signal=B:TERM@120` it comes to the batch script, which is the command itself after `exec`.
     kill(site.command_of(&child), Signal::TERM);
     let saved = lines
@@ -86,9 +91,10 @@ fn a_stop_before_the_time_is_up_lets_workers_save(site: &Site) {
     stderr.read_to_string(&mut said).unwrap();
     assert_eq!(
         (saved, child.wait().unwrap().code()),
-        (3, Some(130)),
+        (2, Some(130)),
         "{said}"
     );
+    assert!(said.contains("sbatch --exclude=n3\n"), "{said}");
     site.expect_nothing_left();
 }
 

@@ -97,7 +97,11 @@ pub(crate) fn run(cli: Cli, notes: &[String]) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(&cx, Failure::request(format!("start: {error}"))),
     };
-    let ends_its_cluster = matches!(&cli.command, Command::Run(run) if run.ends_its_cluster());
+    let ends_its_cluster = match &cli.command {
+        Command::Run(run) => run.ends_its_cluster(),
+        Command::Slurm(_) => true,
+        _ => false,
+    };
     let outcome = runtime.block_on(async {
         if ends_its_cluster {
             return Box::pin(dispatch(&cx, cli.command)).await;

@@ -3,7 +3,8 @@
 //! Two steps of the allocation make it: one with the coordinator, on one node, and one with an agent on
 //! each node. The steps are Slurm's, so whatever ends the allocation ends everything here, and no process is
 //! left on a node. This command starts the steps, and ends them. What they are and where the coordinator is
-//! stands in a directory of the user, one for each allocation, which all machines that share it can use.
+//! is recorded in a directory of the user, one for each allocation. Every machine that sees it can use the
+//! cluster.
 
 use std::{
     env,
@@ -14,7 +15,7 @@ use std::{
 use clap::{Args, Subcommand};
 use muster_core::period;
 
-use crate::{context::Context, fail::Failure, local};
+use crate::{args::Globals, context::Context, fail::Failure, local};
 
 mod allocation;
 mod around;
@@ -65,7 +66,8 @@ enum SlurmCommand {
 
 /// Start a coordinator and an agent on each node of the allocation.
 ///
-/// Returns when all nodes are Ready, or those that could be started. A node has the GPUs that Slurm gave.
+/// Returns when all nodes are ready. After --timeout it goes on with those that are. A node has the GPUs that
+/// Slurm gave.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -84,12 +86,17 @@ struct Up {
 
 #[derive(Clone, Debug, Default, Args)]
 struct NodeFlags {
-    /// Members of jobs, without GPUs, that a node takes at a time
+    /// How many job members without GPUs a node runs at once
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     slots: u32,
 
     /// GPUs of each node: all, none, or UUIDs and indices [default: those that Slurm gave]
-    #[arg(long, value_name = "WHICH")]
+    #[arg(
+        long,
+        env = "MUSTER_GPUS",
+        value_name = "WHICH",
+        hide_env_values = true
+    )]
     gpus: Option<String>,
 }
 
@@ -122,8 +129,18 @@ const CONTEXT: &str = "slurm-";
 /// The context of the allocation in which this command runs, if a cluster is up there.
 pub(crate) fn context_here() -> Option<String> {
     let job = allocation::job_here()?;
-    record::Record::load(&dir(&job)).ok()??;
-    Some(format!("{CONTEXT}{job}"))
+    let record = record::Record::load(&dir(&job)).ok()??;
+    record.is_of_this_start().then(|| format!("{CONTEXT}{job}"))
+}
+
+/// What the commands of `muster slurm` ask: the coordinator of this allocation, whatever else the user has
+/// named.
+fn own(cx: &Context, job: &str) -> Context {
+    Context::new(Globals {
+        server: None,
+        context: Some(format!("{CONTEXT}{job}")),
+        ..cx.globals.clone()
+    })
 }
 
 /// The number of the allocation that a context means.

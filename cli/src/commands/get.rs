@@ -112,8 +112,8 @@ pub(crate) struct Nodes {
 /// Which of a list, and in which order.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Choice {
-    /// Only nodes with these labels: rack=r7, zone!=b, spot, !spot, rack in (r6,r7); with commas between
-    /// several
+    /// Only nodes with these labels: rack=r7, zone!=b, spot, !spot, rack in (r6,r7); separate several with
+    /// commas. != and notin also take nodes without the label
     #[arg(short = 'l', long, value_name = "LABELS", value_parser = Selector::read, conflicts_with = "watch")]
     selector: Option<Selector>,
 
@@ -156,6 +156,17 @@ pub(crate) struct Events {
     list: ListFlags,
 }
 
+impl Choice {
+    fn is_of_a_list(&self, name: Option<&str>) -> Result<(), Failure> {
+        match (name, self.selector.is_some() || self.sort_by.is_some()) {
+            (Some(name), true) => Err(Failure::usage(format!(
+                "--selector and --sort-by are for lists, and {name} is one object"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ListFlags {
     /// Show jobs and events of all namespaces
@@ -169,6 +180,7 @@ pub(crate) struct ListFlags {
 
 pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
     let target = target::read(&args.what)?;
+    args.choice.is_of_a_list(target.name.as_deref())?;
     let Choice { selector, sort_by } = &args.choice;
     let is_node = target.kind == Kind::Node;
     if selector.is_some() && !is_node {
@@ -337,6 +349,7 @@ pub(crate) async fn all_jobs(client: &Client, namespace: &str) -> Result<Vec<Job
 }
 
 pub(crate) async fn nodes(cx: &Context, args: Nodes) -> Result<(), Failure> {
+    args.choice.is_of_a_list(args.name.as_deref())?;
     let client = cx.connect().await?;
     let name = args.name.map(|name| {
         name.strip_prefix("node/")

@@ -195,7 +195,8 @@ pub(crate) struct Run {
     on_own_cluster: bool,
 
     /// Within an allocation of Slurm: start a cluster on its nodes for this run, print what the ranks
-    /// write, and end the cluster with the job (`muster slurm --help`). Takes all variables, as --env-all
+    /// write, and end the cluster with the job (`muster slurm --help`). Ranks get all variables of this
+    /// shell, as with --env-all
     #[arg(long, conflicts_with_all = ["detach", "dry_run", "on_own_cluster"])]
     slurm: bool,
 
@@ -273,9 +274,8 @@ impl Run {
 pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
     if args.slurm {
         args.follow = true;
-        // As srun does by default. Those that say which task of Slurm a process is would make each rank one.
+        // As srun does by default, but for Slurm's own: trainers that find those take each rank for a task.
         args.env_all = true;
-        args.env.push("SLURM_JOB_ID".into());
         if args.nnodes.is_none() {
             let max = slurm::nodes_here()?;
             args.nnodes = Some(Nodes { min: 1, max });

@@ -38,6 +38,11 @@ impl Identity {
         })
     }
 
+    /// Whether it was a process of this machine, since it was started.
+    pub(crate) fn is_of_this_boot(&self) -> bool {
+        boot_id().is_ok_and(|boot| boot == self.boot_id)
+    }
+
     /// Whether exactly this process lives. A zombie does not live: it only waits for its parent.
     pub(crate) fn is_alive(&self) -> bool {
         boot_id().is_ok_and(|boot| boot == self.boot_id)

@@ -19,8 +19,15 @@ impl Allocation {
 
     fn of(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let job = job_of(&get).ok_or(
-            "this is no allocation of Slurm: SLURM_JOB_ID is not set; use it in an sbatch script or within salloc",
+            "not in an allocation of Slurm (SLURM_JOB_ID is not set); run this in an sbatch script or within salloc",
         )?;
+        let tasks = get("SLURM_STEP_NUM_TASKS").and_then(|tasks| tasks.parse().ok());
+        if tasks.unwrap_or(1) > 1 {
+            return Err(
+                "this command runs once for the whole allocation: leave out the srun in front of it"
+                    .into(),
+            );
+        }
         let nodes = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
         let nodes = nodes.into_iter().find_map(&get);
         let nodes = nodes.ok_or(
@@ -47,6 +54,26 @@ pub(super) fn is_number(text: &str) -> bool {
 /// The number of the allocation in which this command runs.
 pub(super) fn job_here() -> Option<String> {
     job_of(|name| env::var(name).ok())
+}
+
+/// Whether srun may have a variable. Those of the batch script that are defaults of its flags must not change
+/// what our steps are: with SLURM_LABELIO they would print other lines, with SRUN_CPUS_PER_TASK have one
+/// processor.
+pub(super) fn srun_may_see(name: &str) -> bool {
+    const KEPT: [&str; 10] = [
+        "SLURM_CONF",
+        "SLURM_JWT",
+        "SLURM_CLUSTER_NAME",
+        "SLURM_NODELIST",
+        "SLURM_NNODES",
+        "SLURM_TASKS_PER_NODE",
+        "SLURM_SUBMIT_DIR",
+        "SLURM_SUBMIT_HOST",
+        "SLURM_RESTART_COUNT",
+        "SLURM_TMPDIR",
+    ];
+    let is_of_slurm = name.starts_with("SLURM_") || name.starts_with("SRUN_");
+    !is_of_slurm || name.starts_with("SLURM_JOB_") || KEPT.contains(&name)
 }
 
 /// How many nodes the allocation has in which this command runs.
@@ -88,10 +115,10 @@ mod tests {
         let old = [("SLURM_JOB_ID", "4711"), ("SLURM_NNODES", "3")];
         assert_eq!(read(&old).unwrap(), expected);
         for (wrong, why) in [
-            (&[][..], "no allocation"),
+            (&[][..], "not in an allocation"),
             (
                 &[("SLURM_JOB_ID", "../x"), ("SLURM_NNODES", "3")],
-                "no allocation",
+                "not in an allocation",
             ),
             (&[("SLURM_JOB_ID", "1")], "not set"),
             (
@@ -126,5 +153,27 @@ mod tests {
         ] {
             assert_eq!(gpus(with(all)), expected, "{all:?}");
         }
+    }
+
+    #[test]
+    fn one_command_serves_all_tasks_and_its_steps_are_as_we_say() {
+        let task = [
+            ("SLURM_JOB_ID", "1"),
+            ("SLURM_NNODES", "2"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+        ];
+        let told = Allocation::of(with(&task)).unwrap_err();
+        assert!(told.contains("leave out the srun"), "{told}");
+        let gone = [
+            "SLURM_LABELIO",
+            "SRUN_CPUS_PER_TASK",
+            "SLURM_GPUS_PER_TASK",
+            "SLURM_GPUS",
+            "SLURM_NTASKS_PER_NODE",
+            "SLURM_DISTRIBUTION",
+        ];
+        assert!(!gone.into_iter().any(srun_may_see));
+        let kept = ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_CONF", "PATH"];
+        assert!(kept.into_iter().all(srun_may_see));
     }
 }

@@ -5,12 +5,13 @@ use std::{cell::Cell, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{NodeFlags, Up, allocation::Allocation, dir, end, start, start::Started};
-use crate::{args::Globals, context::Context, fail::Failure, local::Stops};
+use super::{NodeFlags, Up, allocation::Allocation, dir, end, start};
+use crate::{context::Context, fail::Failure, local::Stops};
 
 const START: Duration = Duration::from_secs(120);
-/// The time for jobs to end if the command is interrupted. Their own grace periods are within it.
-const GRACE: Duration = Duration::from_secs(300);
+/// The time for jobs to end if the command is interrupted. Their own grace periods are within it, and it is
+/// within what batch scripts leave between the signal and the end of their time.
+const GRACE: Duration = Duration::from_secs(90);
 
 /// Runs `body` with a cluster of all nodes of this allocation. An interrupt and a termination, by which
 /// Slurm tells that the time is nearly up, end the job as planned: its workers can save.
@@ -21,11 +22,8 @@ pub(crate) async fn around(
     // From here on nothing ends this process before the cluster is down.
     let mut stops = Stops::listen()?;
     let allocation = Allocation::here()?;
-    let own = Context::new(Globals {
-        server: None,
-        context: Some(format!("{}{}", super::CONTEXT, allocation.job)),
-        ..cx.globals.clone()
-    });
+    let own = super::own(cx, &allocation.job);
+    let record = start::claim(cx, &allocation)?;
     let up = Up {
         node: NodeFlags {
             slots: 1,
@@ -35,30 +33,39 @@ pub(crate) async fn around(
     };
     let is_up = Cell::new(false);
     let mut work = Box::pin(async {
-        start::bring_up(&own, &allocation, &up).await?;
+        start::bring_up(&own, record, &allocation, &up).await?;
         is_up.set(true);
-        body(&own).await.map_err(Started::Failed)
+        body(&own).await
     });
+    let mut jobs = Some(GRACE);
     let outcome = tokio::select! {
         outcome = &mut work => outcome,
         () = stops.next() => {
+            let mut outcome = Err(Failure::Interrupted("interrupted: the workers are stopped".into()));
             if is_up.get() {
+                // Once is enough: there is not much time.
+                jobs = None;
+                let ending = async {
+                    if let Err(failure) = end::end_jobs(&own, GRACE).await {
+                        cx.warn(format!("the jobs are ended with the steps: {failure}"));
+                    }
+                };
                 // What workers print while they save is shown, too.
-                let ending = async { tokio::join!(end::end_jobs(&own, GRACE), &mut work) };
+                let showing = async {
+                    if work.as_mut().await.is_ok() {
+                        outcome = Ok(());
+                    }
+                };
+                let both = async { tokio::join!(ending, timeout(GRACE, showing)) };
                 tokio::select! {
-                    _ = timeout(GRACE, ending) => {}
+                    _ = both => {}
                     () = stops.next() => {}
                 }
             }
-            Err(Started::Failed(Failure::Interrupted("interrupted: the workers are stopped".into())))
+            outcome
         }
     };
     drop(work);
-    let outcome = match outcome {
-        Err(Started::Already(failure)) => return Err(failure),
-        Err(Started::Failed(failure)) => Err(failure),
-        Ok(()) => Ok(()),
-    };
     if is_up.get()
         && let Some(exclude) = end::to_exclude(&own).await
     {
@@ -68,7 +75,7 @@ pub(crate) async fn around(
     }
     let dir = dir(&allocation.job);
     // The logs of a cluster that did not start say why.
-    if let Err(left) = end::take_down(&own, &dir, GRACE, !is_up.get()).await {
+    if let Err(left) = end::take_down(&own, &dir, jobs, !is_up.get()).await {
         cx.warn(format!(
             "the cluster of this run in {}: {left}",
             dir.display()

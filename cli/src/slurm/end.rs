@@ -10,9 +10,13 @@ use std::{
 
 use muster_proto::v1::{CancelRequest, Job, Node, NodeState};
 use rustix::process::Signal;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use super::{allocation::Allocation, dir, record::Record};
+use super::{
+    allocation::Allocation,
+    dir,
+    record::{Record, StepRecord},
+};
 use crate::{
     commands::{follow, get},
     context::Context,
@@ -21,8 +25,8 @@ use crate::{
     output::words,
 };
 
-/// How long the steps may take to end once no job runs: each waits for what is left of workers.
-const STEPS: Duration = Duration::from_secs(60);
+/// How long a step may take to end once no job runs: it waits for what is left of workers.
+const STEP: Duration = Duration::from_secs(60);
 
 pub(super) async fn down(cx: &Context, grace: Duration) -> Result<(), Failure> {
     let allocation = Allocation::here()?;
@@ -31,55 +35,28 @@ pub(super) async fn down(cx: &Context, grace: Duration) -> Result<(), Failure> {
         cx.say(format!("no cluster is up in allocation {}", allocation.job));
         return Ok(());
     }
-    take_down(cx, &dir, grace, false).await?;
+    take_down(&super::own(cx, &allocation.job), &dir, Some(grace), false).await?;
     cx.print(&format!("cluster of allocation {} down\n", allocation.job))
 }
 
-/// Ends the cluster, if there is one. `keep`: its logs stay.
+/// Ends the cluster, if there is one. `jobs`: how long its jobs may take to end before. `keep`: its logs stay.
 pub(super) async fn take_down(
     cx: &Context,
     dir: &Path,
-    grace: Duration,
+    jobs: Option<Duration>,
     keep: bool,
 ) -> Result<(), Failure> {
     let Some(record) = Record::load(dir)? else {
         return Ok(());
     };
-    if !record.server.is_empty()
+    if let Some(grace) = jobs.filter(|_| !record.server.is_empty())
         && let Err(failure) = end_jobs(cx, grace).await
     {
         cx.warn(format!("the jobs are ended with the steps: {failure}"));
     }
-    let living: BTreeSet<Identity> = record
-        .sruns
-        .iter()
-        .filter(|srun| srun.is_alive())
-        .cloned()
-        .collect();
-    // The coordinator's step is the last: the agents tell it what they end.
+    // The agents first: they tell the coordinator what they end.
     for step in record.steps.iter().rev() {
-        // A step that has ended already is no failure.
-        let _ = Command::new("scancel")
-            .arg("--signal=TERM")
-            .arg(format!("{}.{step}", record.job))
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-    }
-    // Without a step that is known there is nothing to end in order.
-    let wait = match record.steps.is_empty() {
-        true => Duration::ZERO,
-        false => STEPS,
-    };
-    let late = process::wait_gone(living, wait).await;
-    // An srun that is told to end kills its step.
-    late.iter().for_each(|srun| srun.signal(Signal::TERM));
-    let left = process::wait_gone(late, STEPS).await;
-    if !left.is_empty() {
-        return Err(Failure::request(format!(
-            "srun does not end: {}",
-            process::named(&left)
-        )));
+        end_step(&record.job, step).await?;
     }
     match keep {
         true => fs::remove_file(dir.join("cluster.json")),
@@ -91,6 +68,59 @@ pub(super) async fn take_down(
     })
 }
 
+async fn end_step(job: &str, step: &StepRecord) -> Result<(), Failure> {
+    let name = format!("{job}.{}", step.number);
+    let mut living = BTreeSet::from([step.srun.clone()]);
+    living.retain(Identity::is_alive);
+    if !step.number.is_empty() {
+        let told = Command::new("scancel")
+            .args(["--signal=TERM", &name])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| Failure::request(format!("scancel: {e}")))?;
+        if !step.srun.is_of_this_boot() {
+            // srun runs on another machine, so Slurm is asked.
+            return step_is_gone(&name).await;
+        }
+        // A step that has ended already is no failure.
+        if !told.status.success() && !living.is_empty() {
+            let why = String::from_utf8_lossy(&told.stderr);
+            return Err(Failure::request(format!("scancel {name}: {}", why.trim())));
+        }
+        living = process::wait_gone(living, STEP).await;
+    }
+    // An srun that is told to end kills its step.
+    living.iter().for_each(|srun| srun.signal(Signal::TERM));
+    let left = process::wait_gone(living, STEP).await;
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::request(format!(
+            "srun does not end: {}",
+            process::named(&left)
+        ))),
+    }
+}
+
+async fn step_is_gone(name: &str) -> Result<(), Failure> {
+    let until = Instant::now() + STEP;
+    loop {
+        let listed = Command::new("squeue")
+            .args(["--noheader", "--steps", name])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| Failure::request(format!("squeue: {e}")))?;
+        if listed.stdout.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Failure::Timeout(format!(
+                "step {name} does not end; `scancel {name}` kills it"
+            )));
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
 /// The nodes that a next allocation had better not have, as --exclude takes them.
 pub(super) async fn to_exclude(cx: &Context) -> Option<String> {
     let client = cx.connect().await.ok()?;
@@ -98,7 +128,7 @@ pub(super) async fn to_exclude(cx: &Context) -> Option<String> {
     failed(&nodes)
 }
 
-/// Those that were lost, and those that Muster has cordoned because they broke jobs.
+/// Those that were lost, and those that are cordoned.
 fn failed(nodes: &[Node]) -> Option<String> {
     let failed = nodes
         .iter()

@@ -9,7 +9,7 @@ use std::{
 
 use crate::fail::Failure;
 
-/// Makes it. Who else can write where it lies cannot have prepared it: it must be new.
+/// Makes it. It must be new, so that nobody else who can write there has prepared it.
 pub(super) fn make(id: &str, what: &str) -> Result<PathBuf, Failure> {
     let bases = ["SLURM_TMPDIR", "TMPDIR"].map(|name| env::var_os(name).map(PathBuf::from));
     let base = bases.into_iter().flatten().find(|base| base.is_dir());

@@ -2,6 +2,7 @@
 //! tokens, which its step writes, and what the steps of the agents read.
 
 use std::{
+    env,
     fs::{self, File},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -22,10 +23,23 @@ pub(super) struct Record {
     pub(super) job: String,
     /// Endpoint of the coordinator. Empty until it has served.
     pub(super) server: String,
-    /// Slurm's numbers of the steps that are known to run.
-    pub(super) steps: Vec<String>,
-    /// The processes of srun, on the machine where the cluster was started.
-    pub(super) sruns: Vec<Identity>,
+    /// The name of Slurm's cluster: several can share the directories of their users.
+    #[serde(default)]
+    pub(super) slurm: String,
+    /// How often Slurm had started the job again: a job that is requeued keeps its number.
+    #[serde(default)]
+    pub(super) restarts: String,
+    /// The coordinator's step, then that of the agents.
+    pub(super) steps: Vec<StepRecord>,
+}
+
+/// A step that was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StepRecord {
+    /// Slurm's number of it. Empty: not known yet.
+    pub(super) number: String,
+    /// The process of srun, on the machine where the cluster was started.
+    pub(super) srun: Identity,
 }
 
 /// What the coordinator's step prints once it serves.
@@ -67,7 +81,46 @@ pub(super) fn credentials(dir: &Path) -> PathBuf {
     dir.join("credentials.json")
 }
 
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_default()
+}
+
 impl Record {
+    /// Of a cluster that is started here and now.
+    pub(super) fn new(job: &str) -> Self {
+        Self {
+            job: job.to_owned(),
+            slurm: variable("SLURM_CLUSTER_NAME"),
+            restarts: variable("SLURM_RESTART_COUNT"),
+            ..Self::default()
+        }
+    }
+
+    /// Whether it is of the same start of the same job as this command.
+    pub(super) fn is_of_this_start(&self) -> bool {
+        let now = Self::new(&self.job);
+        (&self.slurm, &self.restarts) == (&now.slurm, &now.restarts)
+    }
+
+    /// Whether its steps have ended, as far as this machine can tell.
+    pub(super) fn is_over(&self) -> bool {
+        let here = self.steps.iter().filter(|step| step.srun.is_of_this_boot());
+        let here: Vec<_> = here.collect();
+        !here.is_empty()
+            && here.len() == self.steps.len()
+            && here.iter().all(|step| !step.srun.is_alive())
+    }
+
+    /// Makes the record, if there is none.
+    pub(super) fn claim(&self, dir: &Path) -> io::Result<()> {
+        let new = dir.join(format!("claim-{}", std::process::id()));
+        fs::write(&new, serde_json::to_vec(self)?)?;
+        // A link is made whole, and never in place of a file.
+        let made = fs::hard_link(&new, dir.join(RECORD));
+        fs::remove_file(&new)?;
+        made
+    }
+
     /// `None`: no cluster was started there.
     pub(super) fn load(dir: &Path) -> Result<Option<Self>, Failure> {
         let path = dir.join(RECORD);
@@ -128,9 +181,10 @@ mod tests {
         let record = Record {
             job: "4711".into(),
             server: "https://10.0.0.1:7070".into(),
-            steps: vec!["0".into()],
-            sruns: Vec::new(),
+            ..Record::new("4711")
         };
+        record.claim(dir.path()).unwrap();
+        assert!(record.claim(dir.path()).is_err(), "only one is first");
         record.save(dir.path()).unwrap();
         assert_eq!(Record::load(dir.path()).unwrap(), Some(record));
         fs::write(dir.path().join(RECORD), "{").unwrap();

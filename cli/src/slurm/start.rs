@@ -5,7 +5,8 @@ use std::{
     env,
     ffi::OsString,
     fs::{self, File},
-    os::unix::fs::OpenOptionsExt,
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -13,22 +14,23 @@ use std::{
 
 use muster_proto::v1::NodeState;
 use muster_rpc::{
-    Address, enroll,
+    Address, enroll, peer,
     tls::{Pin, Trust},
 };
+use rustix::fs::OFlags;
 use tokio::time::{Instant, sleep};
 
 use super::{
     Up,
-    allocation::Allocation,
+    allocation::{Allocation, srun_may_see},
     dir, end,
-    record::{self, Joined, Joins, Record, Serves},
+    record::{self, Joined, Joins, Record, Serves, StepRecord},
 };
 use crate::{
     commands::get,
     context::Context,
     fail::Failure,
-    local::{DETACH, make_private, process::Identity},
+    local::{DETACH, Stops, make_private, process::Identity},
     output::words,
 };
 
@@ -37,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How many lines of a step's log are shown if it fails.
 const LAST_WORDS: usize = 15;
 /// The step has all of the allocation's processors and memory on its nodes beside other steps, and a node
-/// or a task that fails ends nothing else. Variables of the batch script would say otherwise.
+/// or a task that fails ends nothing else.
 const STEP: [&str; 11] = [
     "--no-kill",
     "--kill-on-bad-exit=0",
@@ -56,12 +58,15 @@ pub(super) async fn up(cx: &Context, args: &Up) -> Result<(), Failure> {
     let allocation = Allocation::here()?;
     let dir = dir(&allocation.job);
     let begun = Instant::now();
-    let own = Context::new(crate::args::Globals {
-        server: None,
-        context: Some(format!("{}{}", super::CONTEXT, allocation.job)),
-        ..cx.globals.clone()
-    });
-    match bring_up(&own, &allocation, args).await {
+    let own = super::own(cx, &allocation.job);
+    // From here on nothing ends this process before what it has begun is ended.
+    let mut stops = Stops::listen()?;
+    let record = claim(cx, &allocation)?;
+    let started = tokio::select! {
+        started = bring_up(&own, record, &allocation, args) => started,
+        () = stops.next() => Err(Failure::Interrupted("interrupted: what was started is ended".into())),
+    };
+    match started {
         Ok(ready) => {
             cx.say(format!(
                 "cluster of allocation {} up in {:.1}s; its logs are in {}",
@@ -74,9 +79,8 @@ pub(super) async fn up(cx: &Context, args: &Up) -> Result<(), Failure> {
                 words::count(u64::from(ready), "node")
             ))
         }
-        Err(Started::Already(failure)) => Err(failure),
-        Err(Started::Failed(failure)) => {
-            if let Err(left) = end::take_down(&own, &dir, Duration::ZERO, true).await {
+        Err(failure) => {
+            if let Err(left) = end::take_down(&own, &dir, None, true).await {
                 cx.warn(left);
             }
             Err(failure)
@@ -84,43 +88,55 @@ pub(super) async fn up(cx: &Context, args: &Up) -> Result<(), Failure> {
     }
 }
 
-/// Why a cluster was not started.
-pub(super) enum Started {
-    /// Another one is up, which is left alone.
-    Already(Failure),
-    /// What was begun must be ended.
-    Failed(Failure),
-}
-
-impl From<Failure> for Started {
-    fn from(failure: Failure) -> Self {
-        Started::Failed(failure)
-    }
-}
-
-/// Starts the cluster in the allocation's directory. Returns how many nodes are ready.
-pub(super) async fn bring_up(
-    cx: &Context,
-    allocation: &Allocation,
-    args: &Up,
-) -> Result<u32, Started> {
+/// Makes the record of a new cluster, so that no other command starts one in this allocation. One that a
+/// requeued job has left, or whose steps have ended, is no hindrance.
+pub(super) fn claim(cx: &Context, allocation: &Allocation) -> Result<Record, Failure> {
     let dir = dir(&allocation.job);
-    let already = |why: String| Started::Already(Failure::request(why));
-    if Record::load(&dir).map_err(Started::Already)?.is_some() {
-        return Err(already(format!(
-            "a cluster is up already in allocation {} ({}); `muster slurm down` stops it",
-            allocation.job,
+    let failed = |e: io::Error| Failure::request(format!("{}: {e}", dir.display()));
+    if !dir.is_absolute() {
+        return Err(Failure::usage(format!(
+            "MUSTER_SLURM_DIR: {} is not an absolute path",
             dir.display()
         )));
     }
-    make_private(&dir).map_err(|e| already(format!("{}: {e}", dir.display())))?;
+    make_private(&dir).map_err(failed)?;
+    let about = fs::symlink_metadata(&dir).map_err(failed)?;
+    // Who can write there would decide which programs run as this user.
+    if !about.is_dir() || about.uid() != peer::own_user() || about.mode() & 0o077 != 0 {
+        return Err(Failure::request(format!(
+            "{} is not a directory that only you can read and write; remove it, or name another place in MUSTER_SLURM_DIR",
+            dir.display()
+        )));
+    }
+    if let Some(old) = Record::load(&dir)?
+        && (!old.is_of_this_start() || old.is_over())
+    {
+        cx.say("an earlier cluster of this allocation has ended without `muster slurm down`; its record is removed");
+        fs::remove_dir_all(&dir).map_err(failed)?;
+        make_private(&dir).map_err(failed)?;
+    }
+    let record = Record::new(&allocation.job);
+    record.claim(&dir).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => Failure::request(format!(
+            "a cluster is up already in allocation {} ({}); `muster slurm down` stops it",
+            allocation.job,
+            dir.display()
+        )),
+        _ => failed(e),
+    })?;
+    Ok(record)
+}
+
+/// Starts the cluster of this record. Returns how many nodes are ready.
+pub(super) async fn bring_up(
+    cx: &Context,
+    mut record: Record,
+    allocation: &Allocation,
+    args: &Up,
+) -> Result<u32, Failure> {
+    let dir = dir(&allocation.job);
     let until = Instant::now() + args.timeout;
     let id = format!("{}-{}", allocation.job, unique());
-    let mut record = Record {
-        job: allocation.job.clone(),
-        ..Record::default()
-    };
-    record.save(&dir)?;
     let nodes = allocation.nodes.to_string();
     let coordinator = Step {
         dir: &dir,
@@ -144,7 +160,7 @@ pub(super) async fn bring_up(
         sleep(LOOK).await;
     };
     record.server.clone_from(&serves.server);
-    record.steps.push(serves.step.clone());
+    record.steps[0].number.clone_from(&serves.step);
     login(&dir, &serves).await?;
     record.save(&dir)?;
     cx.say(format!("coordinator serves at {}", serves.server));
@@ -194,10 +210,10 @@ async fn nodes_ready(
     let client = cx.connect().await?;
     let mut told = BTreeSet::new();
     loop {
-        if record.steps.len() == 1
+        if record.steps[1].number.is_empty()
             && let Some(joined) = record::printed::<Joined>(&agents.output()).pop()
         {
-            record.steps.push(joined.step);
+            record.steps[1].number = joined.step;
             record.save(agents.dir)?;
         }
         let nodes = get::all_nodes(&client).await?;
@@ -210,7 +226,7 @@ async fn nodes_ready(
             }
         }
         let count = told.len() as u32;
-        if count >= allocation.nodes && record.steps.len() > 1 {
+        if count >= allocation.nodes && !record.steps[1].number.is_empty() {
             return Ok(count);
         }
         match agents.still(srun, until) {
@@ -264,6 +280,7 @@ impl Step<'_> {
                 .truncate(true)
                 .write(true)
                 .mode(0o600)
+                .custom_flags(OFlags::NOFOLLOW.bits() as i32)
                 .open(&path)
                 .map_err(|e| failed(&path.display().to_string(), e))
         };
@@ -283,7 +300,13 @@ impl Step<'_> {
         if let Some(programs) = env::var_os("MUSTER_BIN_DIR") {
             words.extend(["--bin-dir".into(), programs]);
         }
-        let child = Command::new(own)
+        let mut command = Command::new(own);
+        for (name, _) in env::vars_os() {
+            if !name.to_str().is_none_or(srun_may_see) {
+                command.env_remove(name);
+            }
+        }
+        let child = command
             .args([DETACH, "srun"])
             .args(STEP)
             .arg(taken)
@@ -297,7 +320,10 @@ impl Step<'_> {
             .map_err(|e| failed("start srun", e))?;
         // Our own child stays in /proc until we have waited for it.
         let srun = Identity::of(child.id().cast_signed()).map_err(|e| failed("srun", e))?;
-        record.sruns.push(srun.clone());
+        record.steps.push(StepRecord {
+            number: String::new(),
+            srun: srun.clone(),
+        });
         record.save(self.dir)?;
         Ok(srun)
     }

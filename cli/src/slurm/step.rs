@@ -7,7 +7,7 @@ use std::{
     env,
     ffi::OsString,
     io,
-    net::{IpAddr, UdpSocket},
+    net::{IpAddr, ToSocketAddrs, UdpSocket},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -39,6 +39,8 @@ use crate::{
 const START: Duration = Duration::from_secs(60);
 /// The pause between two looks at the daemon, and before it is started again.
 const LOOK: Duration = Duration::from_secs(1);
+/// The longest pause between two starts that fail.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// How long a daemon may take to end.
 const DAEMON_GRACE: Duration = Duration::from_secs(2);
 /// How long workers may take to save. Slurm kills what it has told to end after KillWait, which is 30 s
@@ -89,14 +91,19 @@ async fn serve_coordinator(
         command.args(words).arg("--state-dir").arg(&state);
         said(command, "muster-coordinator")
     };
-    let address = own_address().to_string();
+    let address = own_address(args.nodes);
+    let any = match address {
+        IpAddr::V4(_) => "0.0.0.0",
+        IpAddr::V6(_) => "[::]",
+    };
+    let address = address.to_string();
     let mut init = vec!["init", "--name", &address];
     let node = env::var("SLURMD_NODENAME").unwrap_or_default();
     if !node.is_empty() {
         init.extend(["--name", &node]);
     }
     ask(&init)?;
-    let mut listen = "0.0.0.0:0".to_owned();
+    let mut listen = format!("{any}:0");
     let mut is_first = true;
     loop {
         let flags = [
@@ -107,7 +114,7 @@ async fn serve_coordinator(
             "--ready-file".into(),
             daemon::ready_file(part.home).into(),
         ];
-        let endpoint = part.start(&flags).await?;
+        let endpoint = part.start(cx, &flags, is_first).await?;
         if is_first {
             let port = endpoint.rsplit(':').next().unwrap_or_default().to_owned();
             let nodes = args.nodes.to_string();
@@ -132,7 +139,7 @@ async fn serve_coordinator(
                 step: own_step(),
             };
             print(cx, &serves)?;
-            listen = format!("0.0.0.0:{port}");
+            listen = format!("{any}:{port}");
         }
         is_first = false;
         part.ended().await;
@@ -146,8 +153,11 @@ pub(super) async fn agent(cx: &Context, args: &AgentStep) -> Result<(), Failure>
     io::stdin()
         .read_line(&mut line)
         .map_err(|e| Failure::request(format!("standard input: {e}")))?;
-    let joins: Joins = serde_json::from_str(&line)
-        .map_err(|e| Failure::request(format!("what to join is not on the standard input: {e}")))?;
+    let joins: Joins = serde_json::from_str(&line).map_err(|e| {
+        Failure::request(format!(
+            "the standard input does not say which cluster to join: {e}"
+        ))
+    })?;
     let node = env::var("SLURMD_NODENAME")
         .map_err(|_| Failure::usage("SLURMD_NODENAME is not set: this is no step of Slurm"))?;
     let home = folder::make(&joins.id, &node)?;
@@ -204,7 +214,7 @@ async fn serve_agent(
     }
     let mut is_first = true;
     loop {
-        part.start(&flags).await?;
+        part.start(cx, &flags, is_first).await?;
         if is_first {
             let joined = Joined {
                 node: part.name.to_owned(),
@@ -235,16 +245,31 @@ fn own_step() -> String {
 }
 
 /// The address from which this node reaches the one where srun was called. Other nodes of the cluster reach
-/// it there, too, and no name need be known to them.
-fn own_address() -> IpAddr {
-    let towards = |other: &str| -> io::Result<IpAddr> {
-        let socket = UdpSocket::bind("0.0.0.0:0")?;
+/// it there, too, and no name need be known to them. On the node of srun itself this can be a loopback
+/// address, as some systems write their own name into /etc/hosts: then it is what the name of the node means
+/// to others.
+fn own_address(nodes: u32) -> IpAddr {
+    let towards = |other: &str| -> Option<IpAddr> {
+        let other: IpAddr = other.parse().ok()?;
+        let any = match other {
+            IpAddr::V4(_) => "0.0.0.0:0",
+            IpAddr::V6(_) => "[::]:0",
+        };
+        let socket = UdpSocket::bind(any).ok()?;
         // This sends nothing.
-        socket.connect((other, 9))?;
-        Ok(socket.local_addr()?.ip())
+        socket.connect((other, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
     };
     let other = env::var("SLURM_LAUNCH_NODE_IPADDR").unwrap_or_default();
-    towards(&other).unwrap_or(IpAddr::from([127, 0, 0, 1]))
+    let found = towards(&other).filter(|address| nodes == 1 || !address.is_loopback());
+    let node = env::var("SLURMD_NODENAME").unwrap_or_default();
+    let named = || {
+        let all = (node.as_str(), 0_u16).to_socket_addrs().ok()?;
+        let mut all = all.map(|address| address.ip());
+        all.find(|address| !address.is_loopback())
+    };
+    let loopback = IpAddr::from([127, 0, 0, 1]);
+    found.or_else(named).unwrap_or(loopback)
 }
 
 fn bracketed(address: &str) -> String {
@@ -263,8 +288,26 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Starts the daemon, and waits until it serves. Returns its endpoint, if it has one.
-    async fn start(&self, flags: &[OsString]) -> Result<String, Failure> {
+    /// Starts the daemon, and waits until it serves. Returns its endpoint, if it has one. One that has served
+    /// before is tried again until it does.
+    async fn start(
+        &self,
+        cx: &Context,
+        flags: &[OsString],
+        is_first: bool,
+    ) -> Result<String, Failure> {
+        let mut pause = LOOK;
+        loop {
+            match self.try_start(flags).await {
+                Err(failure) if !is_first => cx.warn(failure),
+                started => return started,
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    async fn try_start(&self, flags: &[OsString]) -> Result<String, Failure> {
         let starting = daemon::spawn(self.name, self.home, &self.program, flags)?;
         *self.current.borrow_mut() = Some(starting.identity.clone());
         let ready = starting.ready(Instant::now() + START).await?;

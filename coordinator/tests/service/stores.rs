@@ -174,7 +174,7 @@ async fn a_lease_is_given_back_although_the_first_try_fails() {
             asked(state)
         });
         let ending = tokio::spawn(blocking(move || drop(store)));
-        // A renewal, two requests of the first try and one of the second.
+        // More than the requests of a renewal and of one try.
         cluster.until(|state| asked(state) >= before + 5).await;
         cluster.change(|state| state.faults.remove("leases"));
         within(ending).await.unwrap();

@@ -5,6 +5,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Lines, Read, Write},
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio},
 };
 
@@ -52,7 +53,7 @@ fn a_job_runs_and_nothing_is_left(site: &Site) {
     assert_eq!(output.status.code(), Some(0), "{said}");
     for rank in 0..3 {
         // No rank takes itself for a task of Slurm.
-        let line = format!("[rank {rank}] rank {rank} of 3 sees OF_THE_BATCH_SCRIPT SLURM_JOB_ID");
+        let line = format!("[rank {rank}] rank {rank} of 3 sees OF_THE_BATCH_SCRIPT");
         assert!(said.lines().any(|it| it == line), "{said}");
     }
     site.expect_nothing_left();
@@ -198,6 +199,8 @@ fn an_agent_comes_back_and_a_lost_node_costs_itself_alone(site: &Site) {
     // The node falls with all that it has.
     site.cut("n3");
     runs_on(&mut shell, 2);
+    // Whatever other coordinator the user has named, this is about the one of the allocation.
+    writeln!(shell.input, "export MUSTER_SERVER=http://127.0.0.1:9").unwrap();
     let (code, said) = shell.muster("slurm down");
     assert!(code == 0 && said.contains("stopping 1 job"), "{said}");
     let (code, said) = shell.muster("slurm down");
@@ -248,6 +251,52 @@ fn where_no_cluster_can_be_it_says_why() {
         "{said}"
     );
     assert!(processes_of(site.folder()).is_empty());
+}
+
+/// A job that is requeued keeps its number, and nobody has ended its cluster.
+#[test]
+fn a_requeued_job_starts_anew() {
+    let site = Site::stand_in(SCRIPT);
+    let old = site.folder().join("clusters/4711");
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&old)
+        .unwrap();
+    let record =
+        r#"{"job":"4711","server":"https://127.0.0.1:9","slurm":"","restarts":"1","steps":[]}"#;
+    fs::write(old.join("cluster.json"), record).unwrap();
+    let again = |count: &str| {
+        let mut command = run(&site, &["train.py"]);
+        let output = command.env("SLURM_RESTART_COUNT", count).output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = again("1");
+    assert!(code == Some(1) && said.contains("is up already"), "{said}");
+    let (code, said) = again("2");
+    assert_eq!(code, Some(0), "{said}");
+    site.expect_nothing_left();
+}
+
+#[test]
+fn one_command_serves_the_whole_allocation() {
+    let site = Site::stand_in(SCRIPT);
+    let mut command = run(&site, &["train.py"]);
+    let output = command.env("SLURM_STEP_NUM_TASKS", "3").output().unwrap();
+    let said = text(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && said.contains("leave out the srun"),
+        "{said}"
+    );
+    // A directory that others can write decides nothing.
+    let dir = site.folder().join("clusters/4711");
+    fs::create_dir_all(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let (output, said) = output_of(&site, &["train.py"]);
+    assert!(
+        output.status.code() == Some(1) && said.contains("only you can read and write"),
+        "{said}"
+    );
 }
 
 #[test]

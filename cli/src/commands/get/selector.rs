@@ -60,9 +60,12 @@ fn split(text: &str) -> Vec<&str> {
 fn requirement(part: &str) -> Option<Requirement> {
     let of = |key: &str, values: Option<BTreeSet<String>>, is_not| {
         let key = key.trim();
-        let is_key = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
-        let is_one = !key.is_empty() && key.chars().all(is_key);
-        is_one.then(|| Requirement {
+        let is_word = |word: &str| {
+            word.chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || "-_./:".contains(letter))
+        };
+        let are_words = values.iter().flatten().all(|value| is_word(value));
+        (!key.is_empty() && is_word(key) && are_words).then(|| Requirement {
             key: key.to_owned(),
             values,
             is_not,
@@ -123,7 +126,17 @@ mod tests {
                 "{text}"
             );
         }
-        for wrong in ["", "a b", "=x", "rack in r7", "a,,b", "rack on (r7)"] {
+        for wrong in [
+            "",
+            "a b",
+            "=x",
+            "rack in r7",
+            "a,,b",
+            "rack on (r7)",
+            "rack=(r7,zone",
+            "a=b=c",
+            "a=b c",
+        ] {
             assert!(Selector::read(wrong).is_err(), "{wrong}");
         }
     }

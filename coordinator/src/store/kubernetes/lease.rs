@@ -16,7 +16,10 @@ use std::{
 use jiff::Timestamp as WallTime;
 use muster_runtime::clock::Clock;
 use serde::{Deserialize, Serialize};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tracing::{info, warn};
 
 use super::object::{self, About};
@@ -24,7 +27,7 @@ use crate::kubernetes::{Server, Unanswered};
 
 const API_VERSION: &str = "coordination.k8s.io/v1";
 /// A holder that ends tries for this part of the Lease's time to give it back. A process that is told
-/// to end has not long.
+/// to end has little time.
 const GIVEN_BACK_WITHIN: u32 = 3;
 
 /// The times of a Lease. If its holder dies, a candidate waits until it has seen no renewal for
@@ -294,21 +297,19 @@ impl Elector {
     /// Gives the Lease back, so that another coordinator need not wait.
     ///
     /// The last renewal may still be on its way to the API server and arrive between the two requests
-    /// here. So a conflict is asked again, like an answer that did not come.
+    /// here. So a conflict is retried, like a lost answer.
     pub(super) async fn release(&self) {
         if !self.sure.is_sure() {
             return;
         }
         self.sure.lost();
-        let mut left = self.times.lasts / GIVEN_BACK_WITHIN;
+        let until = Instant::now() + self.times.lasts / GIVEN_BACK_WITHIN;
         while let Err(why) = self.try_release().await {
             let again = why.is_conflict() || why.may_be_done() || why.is_busy();
-            if !again || left.is_zero() {
+            if !again || Instant::now() >= until {
                 return warn!("the Lease {} is not given back: {why}", self.name);
             }
-            let pause = self.times.looked_at_every.min(left);
-            sleep(pause).await;
-            left -= pause;
+            sleep(self.times.looked_at_every).await;
         }
     }
 

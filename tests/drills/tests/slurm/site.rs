@@ -81,6 +81,9 @@ impl Site {
             .env("MUSTER_SLURM_DIR", self.folder().join("clusters"))
             .env("MUSTER_CONFIG", self.folder().join("config.yaml"))
             .env("OF_THE_BATCH_SCRIPT", "1")
+            // Defaults of srun's flags, by which it would label lines and bind a task to one processor.
+            .env("SLURM_LABELIO", "1")
+            .env("SRUN_CPUS_PER_TASK", "1")
             .env_remove("MUSTER_SERVER")
             .env_remove("MUSTER_CONTEXT");
         if self.is_real {

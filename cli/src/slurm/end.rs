@@ -73,7 +73,7 @@ async fn end_step(job: &str, step: &StepRecord) -> Result<(), Failure> {
     let mut living = BTreeSet::from([step.srun.clone()]);
     living.retain(Identity::is_alive);
     if !step.number.is_empty() {
-        let told = Command::new("scancel")
+        Command::new("scancel")
             .args(["--signal=TERM", &name])
             .stdin(Stdio::null())
             .output()
@@ -82,11 +82,8 @@ async fn end_step(job: &str, step: &StepRecord) -> Result<(), Failure> {
             // srun runs on another machine, so Slurm is asked.
             return step_is_gone(&name).await;
         }
-        // A step that has ended already is no failure.
-        if !told.status.success() && !living.is_empty() {
-            let why = String::from_utf8_lossy(&told.stderr);
-            return Err(Failure::request(format!("scancel {name}: {}", why.trim())));
-        }
+        // Whether it was heard is seen by its end: scancel of Slurm 22.05 reports an invalid number for a
+        // step 0 that it has signalled.
         living = process::wait_gone(living, STEP).await;
     }
     // An srun that is told to end kills its step.

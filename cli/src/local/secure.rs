@@ -67,10 +67,7 @@ pub(super) async fn login(dir: &Path, bin_dir: Option<&Path>, server: &str) -> R
     if path.exists() {
         return Ok(());
     }
-    let address: Address = server.parse().map_err(Failure::request)?;
-    let pin: Pin = coordinator(dir, bin_dir, &["pin"])?
-        .parse()
-        .map_err(Failure::request)?;
+    let pin = coordinator(dir, bin_dir, &["pin"])?;
     let create = [
         "token",
         "create",
@@ -81,9 +78,21 @@ pub(super) async fn login(dir: &Path, bin_dir: Option<&Path>, server: &str) -> R
         "--all-namespaces",
     ];
     let token = coordinator(dir, bin_dir, &create)?;
-    let got = enroll::join(&address, &Trust::Pinned(pin), &token, "").await;
+    enroll(server, &pin, &token, &path).await
+}
+
+/// Gets a user's certificate for a join token, and writes it into a file.
+pub(crate) async fn enroll(
+    server: &str,
+    pin: &str,
+    token: &str,
+    path: &Path,
+) -> Result<(), Failure> {
+    let address: Address = server.parse().map_err(Failure::request)?;
+    let pin: Pin = pin.parse().map_err(Failure::request)?;
+    let got = enroll::join(&address, &Trust::Pinned(pin), token, "").await;
     let got = got.map_err(Failure::request)?;
-    got.write(&path).map_err(Failure::request)
+    got.write(path).map_err(Failure::request)
 }
 
 fn coordinator(dir: &Path, bin_dir: Option<&Path>, args: &[&str]) -> Result<String, Failure> {

@@ -1,7 +1,7 @@
 //! A cluster for one command in an allocation: it is started before the command and ended after it, whatever
 //! came of it.
 
-use std::{cell::Cell, time::Duration};
+use std::{cell::Cell, env, time::Duration};
 
 use tokio::time::timeout;
 
@@ -27,7 +27,7 @@ pub(crate) async fn around(
     let up = Up {
         node: NodeFlags {
             slots: 1,
-            gpus: None,
+            gpus: env::var("MUSTER_GPUS").ok(),
         },
         timeout: START,
     };

@@ -13,10 +13,7 @@ use std::{
 };
 
 use muster_proto::v1::NodeState;
-use muster_rpc::{
-    Address, enroll, peer,
-    tls::{Pin, Trust},
-};
+use muster_rpc::peer;
 use rustix::fs::OFlags;
 use tokio::time::{Instant, sleep};
 
@@ -30,7 +27,7 @@ use crate::{
     commands::get,
     context::Context,
     fail::Failure,
-    local::{DETACH, Stops, make_private, process::Identity},
+    local::{DETACH, Stops, make_private, process::Identity, secure::enroll},
     output::words,
 };
 
@@ -101,7 +98,7 @@ pub(super) fn claim(cx: &Context, allocation: &Allocation) -> Result<Record, Fai
     }
     make_private(&dir).map_err(failed)?;
     let about = fs::symlink_metadata(&dir).map_err(failed)?;
-    // Who can write there would decide which programs run as this user.
+    // Whoever can write there decides which programs run as this user.
     if !about.is_dir() || about.uid() != peer::own_user() || about.mode() & 0o077 != 0 {
         return Err(Failure::request(format!(
             "{} is not a directory that only you can read and write; remove it, or name another place in MUSTER_SLURM_DIR",
@@ -161,7 +158,8 @@ pub(super) async fn bring_up(
     };
     record.server.clone_from(&serves.server);
     record.steps[0].number.clone_from(&serves.step);
-    login(&dir, &serves).await?;
+    let path = record::credentials(&dir);
+    enroll(&serves.server, &serves.pin, &serves.user_token, &path).await?;
     record.save(&dir)?;
     cx.say(format!("coordinator serves at {}", serves.server));
 
@@ -185,16 +183,6 @@ pub(super) async fn bring_up(
     let srun = agents.start(&mut record)?;
     let ready = nodes_ready(cx, allocation, &agents, &srun, &mut record, until).await?;
     Ok(ready)
-}
-
-/// Gets the user's certificate, as admin of this cluster.
-async fn login(dir: &Path, serves: &Serves) -> Result<(), Failure> {
-    let address: Address = serves.server.parse().map_err(Failure::request)?;
-    let pin: Pin = serves.pin.parse().map_err(Failure::request)?;
-    let got = enroll::join(&address, &Trust::Pinned(pin), &serves.user_token, "").await;
-    let got = got.map_err(Failure::request)?;
-    got.write(&record::credentials(dir))
-        .map_err(Failure::request)
 }
 
 /// Waits until every node is ready. When the time is over, those that are ready will do: a node may have

@@ -360,7 +360,7 @@ impl Part<'_> {
                 process::named(&left)
             ))
         })?;
-        // What a daemon that did not start has said stands in the step's log by now.
+        // The step's log has the last words of a daemon that did not start.
         folder::remove(self.home)
             .map_err(|e| Failure::request(format!("{}: {e}", self.home.display())))?;
         outcome

@@ -36,7 +36,7 @@ pub(super) fn jobs(jobs: &mut [Job], by: &str) -> Result<(), Failure> {
         "nodes" => jobs.sort_by_key(count(|status| status.nodes_running.into())),
         "restarts" => jobs.sort_by_key(count(|status| status.restarts.into())),
         "step" => jobs.sort_by_key(count(|status| status.last_step.unwrap_or_default())),
-        // What goes first is first.
+        // The job with the highest priority comes first.
         "priority" => {
             jobs.sort_by_key(|job| {
                 Reverse(

@@ -2,7 +2,7 @@
 
     python bench/api_load.py               builds, and needs kube-apiserver and etcd: $KUBEBUILDER_ASSETS, --programs DIR, or PATH
     python bench/api_load.py --quick       1,000 Node objects and 100 pods
-    python bench/api_load.py --write       writes the table of docs/measured.md
+    python bench/api_load.py --write       writes the table of bench/results/README.md
     python bench/api_load.py --no-build    takes the coordinator that `make build` has left; then its processor time is not that of a release
 
 A real API server and a real etcd run on this machine, and one coordinator with its records in a file. There is no kubelet and no scheduler: Node
@@ -334,7 +334,7 @@ def arguments():
     parser.add_argument("--rest", type=float, default=20, help="seconds of one rest")
     parser.add_argument("--rounds", type=int, default=3, help="how often what can be repeated is")
     parser.add_argument("--quick", action="store_true", help="1,000 Node objects and 100 pods")
-    parser.add_argument("--write", action="store_true", help="write the table of docs/measured.md")
+    parser.add_argument("--write", action="store_true", help="write the table of bench/results/README.md")
     options = parser.parse_args()
     if options.quick:
         options.nodes, options.pods = 1_000, 100

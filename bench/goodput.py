@@ -121,12 +121,10 @@ def main():
         found = measure_all(options)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "goodput.json").write_text(written(found))
-    page = f"# Goodput, as measured\n\nWritten by `bench/goodput.py`; do not edit.\n\n{block(found)}"
-    (options.out / "goodput.md").write_text(page)
     print("\n" + block(found))
     if options.write:
         report.rewrite_block(BEGIN, END, block(found))
-        print("docs/measured.md has the new table")
+        print("bench/results/README.md has the new table")
 
 
 def measure_all(options):
@@ -313,7 +311,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of goodput.json [bench/results]")
     parser.add_argument("--keep", type=pathlib.Path, help="copy the logs of every run into this folder")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this goodput.json")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
+    parser.add_argument("--write", action="store_true", help="write the table into bench/results/README.md")
     options = parser.parse_args()
     if options.quick:
         options.failures, options.periods = ["worker"], [10]

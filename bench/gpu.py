@@ -1,7 +1,7 @@
 """A killed worker on a machine with a GPU: every lane of Muster, and torchrun with its best tuning, in the same run.
 
     python bench/gpu.py                     print the table
-    python bench/gpu.py --write            and write it into docs/measured.md
+    python bench/gpu.py --write            and write it into bench/results/README.md
     python bench/gpu.py --lanes fork --kills 1
     python bench/gpu.py --scripts small,gpt,compile,trainer --lanes fork,direct,cold --standbys off,parked,open --kills 3
 
@@ -258,7 +258,7 @@ def arguments():
     parser.add_argument("--kills", type=int, default=5, help="of the worker, one after another [5]")
     parser.add_argument("--idle", type=int, default=30, help="seconds for which an idle agent is watched [30]")
     parser.add_argument("--programs", default=str(stacks.PROGRAMS), help="folder of Muster's programs [target/muster/bin]")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
+    parser.add_argument("--write", action="store_true", help="write the table into bench/results/README.md")
     return parser.parse_args()
 
 

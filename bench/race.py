@@ -1,6 +1,6 @@
 """The re-form race: Muster beside stock torchrun in one run, same script, same machine, interleaved rounds.
 
-    make bench                                  the race and bench/scale.py; writes bench/results/ and the tables of docs/measured.md
+    make bench                                  the race and bench/scale.py; writes bench/results/
     python bench/race.py --quick                two events, few rounds, about ten minutes
     python bench/race.py --rounds 1 --events worker,join --competitors fork,tuned
     python bench/race.py --from bench/results/race.json --write       only write tables and plot again
@@ -110,14 +110,14 @@ def main():
         race = run(options)
     if options.block == report.MAIN:
         (options.out / "race.svg").write_text(report.plot(race))
-        page = f"# The race, as measured\n\nWritten by `bench/race.py`; do not edit.\n\n{report.block(race)}\n{report.phase_table(race)}"
-        (options.out / "race.md").write_text(page.replace("(bench/results/race.svg)", "(race.svg)"))
+        page = f"# The phases of the race\n\nWritten by `bench/race.py`; do not edit.\n\n{report.phase_table(race)}"
+        (options.out / "race.md").write_text(page)
     print("\n" + report.table(race))
     print(report.phase_table(race))
     print(report.memory_table(race))
     if options.write:
         report.publish(race, options.block)
-        print("docs/measured.md has the new table")
+        print("bench/results/README.md has the new table")
 
 
 def run(options):
@@ -188,7 +188,7 @@ def least_disturbed(race, setting, folder, key, event, number, options):
 
 
 def save(race, options):
-    """One measurement a line, so that a diff shows figures instead of brackets. Each block of docs/measured.md has a file of its own."""
+    """One measurement a line, so that a diff shows figures instead of brackets. Each block of bench/results/README.md has a file of its own."""
     parts = [f'"meta": {json.dumps(race["meta"], indent=1)}']
     for name in ("runs", "memory"):
         parts.append(f'"{name}": [\n' + ",\n".join(json.dumps(entry) for entry in race[name]) + "\n]")
@@ -364,8 +364,8 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of the results [bench/results]")
     parser.add_argument("--keep", type=pathlib.Path, help="copy the logs of every start into this folder")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this file")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
-    blocks = "the block of docs/measured.md that --write fills, whose name the results get, too [bench, which is race.json and fills README.md's, too]"
+    parser.add_argument("--write", action="store_true", help="write the table into bench/results/README.md")
+    blocks = "the block of bench/results/README.md that --write fills, whose name the results get, too [bench, which is race.json and fills the project's README.md, too]"
     parser.add_argument("--block", default=report.MAIN, help=blocks)
     options = parser.parse_args()
     if options.quick and options.events == events:

@@ -7,10 +7,12 @@ import statistics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-MEASURED = ROOT / "docs" / "measured.md"
+MEASURED = ROOT / "bench" / "results" / "README.md"
+# The page that quotes rows of these tables, each below a line with the name of the table.
+QUOTING = ROOT / "docs" / "measured.md"
 MAIN = "bench"
 BEGIN, END = f"<!-- {MAIN}:begin -->", f"<!-- {MAIN}:end -->"
-PLOT_LINE = "\n![The same as bars, with the phases of each](../bench/results/race.svg)\n"
+PLOT_LINE = "\n![The same as bars, with the phases of each](race.svg)\n"
 # Muster's lanes, the fastest first. The ratios refer to the first one that took part.
 OURS = ("fork", "auto", "pods", "tls", "pool", "direct", "parked", "exec", "cold")
 # The event of a bare start. The floors have no other event.
@@ -223,19 +225,8 @@ def block(race):
     words = (
         f"Measured by `{meta['command']}` on {meta['date']}, {meta.get('muster', 'without Muster')}: {meta['machine']}; torch {meta['torch']}, "
         f"Python {meta['python']}, gloo.\n"
-        f"{meta['nodes']} nodes of one process each on this one machine, at most {meta['rounds']} interleaved rounds (who had fewer, and "
-        "why, stands in `bench/plan.py`). Time from the event "
-        "until the last member of the new world has\n"
-        "completed its first all-reduce, finding out included; a first start begins with the command, Muster's daemons stand by then. "
-        "Stock torchrun has its\n"
-        "rendezvous store in a process of its own, which nothing touches, and restarts without end. The floor is a bare static launch "
-        "of as many nodes,\n"
-        "with nothing to find out or to stop; the lowest floor forks them from an interpreter that has torch. "
-        "Events come two seconds after the\nworld trains, or as `--settle` says. A planned resize is `muster scale`; for torchrun, which has no such "
-        "request, SIGTERM to one launcher. All else imports torch\n"
-        f"on the same {meta['machine'].split()[0]} cores, so orders of magnitude carry over and seconds do not. Other\n"
-        f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "
-        "most).\n"
+        f"{meta['nodes']} nodes of one process each, at most {meta['rounds']} interleaved rounds. Other programs took "
+        f"{statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at most).\n"
     )
     return f"{table(race)}\n{words}{idle}{absent}{pods(race)}{pauses(race)}{memory_table(race)}{PLOT_LINE}"
 
@@ -269,14 +260,31 @@ def publish(race, name):
     rewrite_block(begin, end, text)
 
 
-def rewrite_block(begin, end, text, page=MEASURED):
-    """Writes the text between the two lines of the page that mark its place."""
+def rewrite_block(begin, end, text, page=MEASURED, quoting=QUOTING):
+    """Writes the text between the two lines of the page that mark its place, and the rows of it that are quoted."""
     whole = page.read_text()
     if whole.count(begin) != 1 or whole.count(end) != 1:
         raise SystemExit(f"{page.relative_to(ROOT)} must have the lines {begin} and {end} once each")
     before, rest = whole.split(begin)
     after = rest.split(end)[1]
     page.write_text(f"{before}{begin}\n{text}{end}{after}")
+    if page == MEASURED:
+        quoting.write_text(requoted(quoting.read_text(), begin.split()[1].removesuffix(":begin"), text))
+
+
+def requoted(page, name, text):
+    """The quoting page, with this table's rows as they are now. A row is known by its first cell."""
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    first = lambda line: line.split("|")[1].strip()  # noqa: E731
+    rows = {first(line): line for line in table[2:]}
+    pieces = page.split(f"<!-- quoted {name} -->\n")
+    for at, piece in enumerate(pieces[1:], 1):
+        quoted, after = piece.split("<!-- end -->", 1)
+        wanted = [first(line) for line in quoted.splitlines()[2:]]
+        if gone := [cell for cell in wanted if cell not in rows]:
+            raise SystemExit(f"docs/measured.md quotes rows that the table {name} does not have: {', '.join(gone)}")
+        pieces[at] = "\n".join([*table[:2], *(rows[cell] for cell in wanted)]) + f"\n<!-- end -->{after}"
+    return f"<!-- quoted {name} -->\n".join(pieces)
 
 
 # Darkest and lightest shade of each competitor's bar.

@@ -1,7 +1,7 @@
 """How Muster scales, measured beside its peers in one run, and how much its daemons use.
 
-    make bench                             the race, then this; writes bench/results/scale.json, scale.md and its table in docs/measured.md
-    python bench/scale.py --only tls       what TLS costs; --only flood: 20,000 connections of strangers
+    make bench                             the race, then this; writes bench/results/scale.json and its table in bench/results/README.md
+    python bench/scale.py --only tls       what TLS costs; --only flood: 20,000 connections of strangers; --only scrape: /metrics
     python bench/scale.py --quick          fewer repetitions; --from bench/results/scale.json --write   only write the pages again
 
 - the coordinator with 1,000 and 10,000 agents: real sessions over loopback from one process (bench/fleet), one real coordinator;
@@ -51,7 +51,6 @@ def main():
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     page = block(found)
-    (options.out / f"{name}.md").write_text(f"# Scale, as measured\n\nWritten by `bench/scale.py`; do not edit.\n\n{page}")
     print("\n" + page)
     if options.write:
         report.rewrite_block(f"<!-- {name}:begin -->", f"<!-- {name}:end -->", page)
@@ -67,11 +66,13 @@ def measure(options):
     with tempfile.TemporaryDirectory(prefix="muster-scale-") as folder:
         runs = [(10_000, None, False)] if options.quick else [(1_000, None, False), (10_000, None, False), (10_000, 1, False)]
         if options.only:
-            runs = {"tls": [(10_000, None, False), (10_000, None, True)], "flood": []}[options.only]
+            runs = {"tls": [(10_000, None, False), (10_000, None, True)], "flood": [], "scrape": []}[options.only]
         for agents, code, tls in runs:
             found["fleet"].append(fleet(pathlib.Path(folder, f"fleet-{len(found['fleet'])}"), agents, code, tls, exits, rest))
         if options.only == "flood":
             found["flood"] = flood(pathlib.Path(folder, "flood"))
+        if options.only == "scrape":
+            found["scrape"] = scrape(pathlib.Path(folder, "scrape"), 20 if options.quick else 100)
         if options.only:
             return timed(found, began)
         for kind, members, rounds in [("c10d", 128, 1 if options.quick else 3), ("torchft", 1_000, 3)]:
@@ -120,6 +121,18 @@ def flood(folder):
     say(f"flood: {strangers} connections beside 1,000 agents")
     command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder, "--tls", "--agents=1000"]
     command += ["--members=100", "--exits=5", "--rest=20", "--progress=0", "--restarts=0", f"--strangers={strangers}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    print(done.stderr, file=sys.stderr)
+    if done.returncode:
+        return {"failed": next((line for line in done.stderr.splitlines() if "Error" in line), "?")}
+    return json.loads(done.stdout)
+
+
+def scrape(folder, scrapes):
+    """10,000 agents, a job of 1,000 nodes and 1,000 of one, all training, and so many scrapes of /metrics."""
+    say(f"scrape: {scrapes} scrapes of 1,001 jobs on 10,000 agents")
+    command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder, "--agents=10000"]
+    command += ["--members=1000", "--jobs=1000", f"--scrapes={scrapes}", "--exits=0", "--rest=5", "--progress=0", "--restarts=0"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     print(done.stderr, file=sys.stderr)
     if done.returncode:
@@ -228,15 +241,11 @@ def block(found):
     rows = [("what", "measured", "target"), ("---", "---", "---")]
     for one in found["fleet"]:
         rows += fleet_rows(one, plain(found["fleet"], one["agents"]))
-    rows += flood_rows(found.get("flood")) + peer_rows(found["peers"]) + store_rows(found["store"])
+    rows += flood_rows(found.get("flood")) + scrape_rows(found.get("scrape")) + peer_rows(found["peers"]) + store_rows(found["store"])
     meta = found["meta"]
     words = (
         f"\nMeasured by `{meta['command']}` on {meta['date']}, commit {meta['commit']}: {meta['machine']}; load before it "
-        f"{meta['load']}. The agents are real sessions\nover loopback in one process and share the processors with the coordinator; "
-        "they report eight GPUs each, obey at once and run no workers, so every member\nof a job answers at the same time. Decide: from the moment the dying "
-        "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nA worker that "
-        "was killed is nobody's victim, so it is replaced at once. A worker that ended by itself may be another's victim, so its figure\n"
-        "includes the coalesce window of 50 ms, in which other evidence of the same burst is gathered.\n"
+        f"{meta['load']}.\n"
     )
     if found["peers"]:
         words += "The peers answer another question than Muster's whole decision, and a smaller one: who is in the round.\n"
@@ -330,6 +339,18 @@ def flood_rows(one):
     ]
 
 
+def scrape_rows(one):
+    if not one:
+        return []
+    if "failed" in one:
+        return [("a scrape of /metrics", f"failed: {one['failed']}", "")]
+    scraped = one["scraped"]
+    what = f"{one['agents']:,} agents, {scraped['jobs']:,} jobs that train: a scrape of /metrics"
+    size = f"{scraped['series']:,} series, {scraped['bytes'] / 2**20:.1f} MiB"
+    spread = "p50 {p50:.0f}, p90 {p90:.0f}, p99 {p99:.0f}, max {max:.0f} ms ({samples} times)".format(**scraped["ms"])
+    return [(what, f"{spread}; {size}", "100 ms")]
+
+
 def peer_rows(peers):
     names = {"c10d": "torch c10d dynamic rendezvous, one round of {}", "torchft": "torchft 0.2.0 lighthouse, one quorum of {}"}
     rows = []
@@ -380,11 +401,11 @@ def say(what):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="10,000 agents only, and fewer repetitions")
-    parser.add_argument("--only", choices=["tls", "flood"], help="only what TLS costs with 10,000 agents, or a flood of connections; a table of its own for each")
+    parser.add_argument("--only", choices=["tls", "flood", "scrape"], help="only what TLS costs with 10,000 agents, a flood of connections, or scrapes of /metrics; a table of its own for each")
     parser.add_argument("--no-build", dest="build", action="store_false", help="the programs in target/release are built already")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of scale.json and scale.md [bench/results]")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of scale.json [bench/results]")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this scale.json")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
+    parser.add_argument("--write", action="store_true", help="write the table into bench/results/README.md")
     return parser.parse_args()
 
 

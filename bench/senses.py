@@ -1,7 +1,7 @@
 """How soon a fault on a node is visible to a user who watches the coordinator, and what the probes cost.
 
-    python bench/senses.py                    about ten minutes; writes bench/results/senses.json and senses.md
-    python bench/senses.py --write           and its table in docs/measured.md; --from bench/results/senses.json --write   only write the pages again
+    python bench/senses.py                    about ten minutes; writes bench/results/senses.json
+    python bench/senses.py --write           and its table in bench/results/README.md; --from bench/results/senses.json --write   only write the pages again
     python bench/senses.py --kinds link,nic -n 5
 
 Each kind of fault has a local cluster of its own whose nodes look like GPU machines (`muster local up --hardware`). `muster local inject`
@@ -242,7 +242,6 @@ def main():
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "senses.json").write_text(json.dumps(found, indent=1) + "\n")
     page = block(found)
-    (options.out / "senses.md").write_text(f"# The senses, as measured\n\nWritten by `bench/senses.py`; do not edit.\n\n{page}")
     print("\n" + page)
     if options.write:
         report.rewrite_block(BEGIN, END, page)
@@ -260,8 +259,8 @@ def arguments():
     parser.add_argument("--no-cost", dest="cost", action="store_false", help="leave processor time and memory out")
     parser.add_argument("--quick", action="store_true", help="five of each kind")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="write the pages from these figures")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder for senses.json and senses.md")
-    parser.add_argument("--write", action="store_true", help="write the block into docs/measured.md")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder for senses.json")
+    parser.add_argument("--write", action="store_true", help="write the block into bench/results/README.md")
     options = parser.parse_args()
     if unknown := set(options.kinds) - set(known):
         parser.error(f"no such kind: {', '.join(sorted(unknown))}")

@@ -1,7 +1,7 @@
 """What it costs to look for steps in logs, in MB/s, beside cutting the same bytes into lines.
 
-    python bench/steps.py             half a minute; writes bench/results/steps.json and steps.md
-    python bench/steps.py --write     and its table in docs/measured.md
+    python bench/steps.py             half a minute; writes bench/results/steps.json
+    python bench/steps.py --write     and its table in bench/results/README.md
 
 The measuring program is steps/examples/cost.rs. It reads in one thread, as a runner does. The inputs are the excerpts of
 steps/tests/corpus, repeated, and lines that are made to cost much.
@@ -24,7 +24,7 @@ BEGIN, END = "<!-- steps:begin -->", "<!-- steps:end -->"
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the same; it is quick")
-    parser.add_argument("--write", action="store_true", help="write the block into docs/measured.md")
+    parser.add_argument("--write", action="store_true", help="write the block into bench/results/README.md")
     options = parser.parse_args()
     command = ["cargo", "run", "--locked", "--quiet", "--release", "-p", "muster-steps", "--example", "cost"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -35,7 +35,6 @@ def main():
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "steps.json").write_text(json.dumps(found, indent=1) + "\n")
     page = block(found)
-    (RESULTS / "steps.md").write_text(f"# Looking for steps, as measured\n\nWritten by `bench/steps.py`; do not edit.\n\n{page}")
     print(page)
     if options.write:
         report.rewrite_block(BEGIN, END, page)

@@ -1,7 +1,7 @@
 """What a commit costs with the records in a file (redb) and with the records in a Kubernetes API server, beside each other in one run.
 
     python bench/store.py               builds, and needs kube-apiserver and etcd: $KUBEBUILDER_ASSETS, --programs DIR, or PATH
-    python bench/store.py --write       writes the table of docs/measured.md
+    python bench/store.py --write       writes the table of bench/results/README.md
     python bench/store.py --no-build    takes programs that cargo has built without optimisation
 
 For each store one coordinator process gets a fleet of real sessions (bench/fleet) and one job. Its workers die again and again, and each death is
@@ -127,7 +127,7 @@ def arguments():
     parser.add_argument("--members", type=int, default=100)
     parser.add_argument("--exits", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="write the table of docs/measured.md")
+    parser.add_argument("--write", action="store_true", help="write the table of bench/results/README.md")
     return parser.parse_args()
 
 

@@ -447,6 +447,20 @@ class Meters(unittest.TestCase):
             self.assertAlmostEqual(meter.others(), 0.5, msg="40 were stolen, and all the rest was seen")
 
 
+class TestQuotes(unittest.TestCase):
+    PAGE = "text\n<!-- quoted race -->\n| what | s |\n| --- | --- |\n| killed | 0.5 |\n<!-- end -->\nmore\n<!-- quoted tls -->\n| killed | 1 |\n<!-- end -->\n"
+
+    def test_a_quoted_row_follows_its_table(self):
+        table = "| what | seconds |\n| --- | --- |\n| first start | 6 |\n| killed | 0.28 |\n\nMeasured on 2 cores.\n"
+        wanted = self.PAGE.replace("| what | s |", "| what | seconds |").replace("| killed | 0.5 |", "| killed | 0.28 |")
+        self.assertEqual(report.requoted(self.PAGE, "race", table), wanted)
+        self.assertEqual(report.requoted(self.PAGE, "store", table), self.PAGE)
+
+    def test_a_row_that_is_gone_is_named(self):
+        with self.assertRaisesRegex(SystemExit, "race does not have: killed"):
+            report.requoted(self.PAGE, "race", "| what |\n| --- |\n| cut | 1 |\n")
+
+
 class Senses(unittest.TestCase):
     def test_nine_in_ten_do_not_exceed_the_ninth(self):
         self.assertEqual([senses.ninth(range(1, count + 1)) for count in (1, 9, 10, 11, 20)], [1, 9, 9, 10, 18])

@@ -1,6 +1,9 @@
 """Proves that the example scripts run unchanged under plain torchrun, and that they survive a kill and a stop.
 
-Part of the test suite. By hand: python examples/check.py. Exits non-zero at the first check that fails.
+    python examples/check.py              those that need what the tests need
+    python examples/check.py trainer      or these
+
+Part of the test suite. Exits non-zero if a check fails.
 """
 
 import concurrent.futures
@@ -14,9 +17,11 @@ import tempfile
 import threading
 import time
 
+import survive
+
 EXAMPLES = pathlib.Path(__file__).resolve().parent
 # A start takes 5 to 10 s on two quiet cores, nearly all of it imports. Other tests may run beside this one.
-START_TIMEOUT = 120
+START_TIMEOUT = 600
 
 
 class Failure(Exception):
@@ -26,7 +31,7 @@ class Failure(Exception):
 class Torchrun:
     """One torchrun on this host, on a free port that it chooses. Its output is read as it comes."""
 
-    def __init__(self, ranks, script, *arguments):
+    def __init__(self, ranks, script, *arguments, folder=None):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self.name = f"{script} with {ranks} ranks"
@@ -37,7 +42,9 @@ class Torchrun:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             env=environment,
+            cwd=folder,
         )
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -179,14 +186,55 @@ def fsdp2(folder):
     return f"killed at step {last}, resumed at {resumed} with another world size, loss {losses[0]} to {losses[2]}"
 
 
-EXAMPLE = {"digits": digits, "sigterm": sigterm, "fsdp2": fsdp2}
+def resumes(name, sign):
+    """Killed with two ranks after a save, the job goes on from there with one, to its last step. The sign is in the output of a run that goes on; its number, if
+    it has one, is the step."""
+
+    def run(folder):
+        folder.mkdir()
+        saved, last = survive.EXAMPLE[name]
+        first = Torchrun(2, f"{name}/train.py", folder=folder)
+        try:
+            deadline = time.monotonic() + START_TIMEOUT
+            while not (step := saved(folder)):
+                check(first.process.poll() is None and time.monotonic() < deadline, "nothing was saved", first)
+                time.sleep(0.1)
+        finally:
+            first.kill()
+        second = Torchrun(1, f"{name}/train.py", folder=folder)
+        try:
+            code = second.wait()
+        finally:
+            second.kill()
+        check(code == 0, f"exit code {code}", second)
+        at = [int(number) for number in second.wait_for_line(sign).groups()]
+        check(all(number > step for number in at), f"went on at step {at}, though step {step} was saved", second)
+        check(saved(folder) == last, f"ended with step {saved(folder)} saved, not {last}", second)
+        return f"killed after step {step} was saved, went on with another world size, ended at {last}"
+
+    return run
+
+
+EXAMPLE = {
+    "digits": digits,
+    "sigterm": sigterm,
+    "fsdp2": fsdp2,
+    "titan": resumes("titan", r"^step: (\d+) "),
+    "trainer": resumes("trainer", r"([1-9]\d*)/200 \["),
+    "lightning": resumes("lightning", r"Restored all states from the checkpoint"),
+}
+# These need packages that the tests' interpreter has not: make examples.
+FRAMEWORKS = ("trainer", "lightning")
 
 
 def main():
+    names = sys.argv[1:] or [name for name in EXAMPLE if name not in FRAMEWORKS]
+    if unknown := [name for name in names if name not in EXAMPLE]:
+        sys.exit(f"check: unknown: {', '.join(unknown)}; there are: {', '.join(EXAMPLE)}")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="muster-examples-") as folder, concurrent.futures.ThreadPoolExecutor() as pool:
         # They run side by side, because most of a start is waiting for files and sockets.
-        running = {name: pool.submit(run, pathlib.Path(folder, name)) for name, run in EXAMPLE.items()}
+        running = {name: pool.submit(EXAMPLE[name], pathlib.Path(folder, name)) for name in names}
         failed = False
         for name, future in running.items():
             try:

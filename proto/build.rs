@@ -5,7 +5,20 @@ use std::{env, error::Error, path::PathBuf};
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let files = [
-        "hardware", "usage", "phases", "jobs", "nodes", "events", "session", "access", "audit",
+        "hardware",
+        "usage",
+        "phases",
+        "time",
+        "stacks",
+        "stall",
+        "jobs",
+        "nodes",
+        "events",
+        "session",
+        "access",
+        "audit",
+        "history",
+        "notifications",
     ]
     .map(|name| root.join(format!("muster/v1/{name}.proto")));
     for file in &files {

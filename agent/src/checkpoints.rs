@@ -46,7 +46,7 @@ impl Checkpoints {
     pub(crate) fn follow<S>(
         &mut self,
         reports: &[RunReport],
-        host: &Arc<dyn RunnerHost>,
+        host: impl Fn(&RunId) -> Arc<dyn RunnerHost>,
         files: impl Fn(&RunId) -> Option<(PathBuf, String)>,
         say: S,
     ) where
@@ -66,7 +66,7 @@ impl Checkpoints {
                 continue;
             };
             let (stop, stopped) = mpsc::channel();
-            let (name, say, host) = (run.clone(), say.clone(), host.clone());
+            let (name, say, host) = (run.clone(), say.clone(), host(run));
             let look = move || host.saved(&dir, &pattern);
             let work = move || watch(look, &stopped, |at| say(name.clone(), at));
             let thread = thread::Builder::new().name("checkpoints".into());

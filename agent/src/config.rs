@@ -10,7 +10,12 @@ use std::{
 };
 
 use clap::Parser;
-use muster_core::{id::NodeName, node::standby::Most, node_report::labels::LABELS_MAX, period};
+use muster_core::{
+    id::NodeName,
+    node::standby::Most,
+    node_report::labels::{LABELS_MAX, label_key_error, label_value_error},
+    period,
+};
 use muster_rpc::Address;
 use muster_runner::{pod::LEAVING, wire::PortRange};
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
@@ -26,6 +31,7 @@ mod awaited;
 mod kubelet;
 mod place;
 mod proof;
+mod users;
 
 use awaited::{interfaces, peers};
 use kubelet::kubelet;
@@ -33,6 +39,8 @@ pub use place::credentials_path;
 pub(crate) use place::host_name;
 use place::{address, coordinator, joined, node_name};
 pub use proof::Shown;
+pub use users::Users;
+use users::users;
 
 /// The daemon of one node: reports the node to the coordinator and runs its share of every job.
 ///
@@ -185,6 +193,9 @@ pub struct Flags {
     /// Print this node's report as JSON and exit
     #[arg(long)]
     pub print_report: bool,
+    /// Check all flags and exit, with status 0 if the agent would start with them
+    #[arg(long = "check")]
+    pub only_check: bool,
     /// Keep no launchers: jobs with a fast launch lane import torch at every start
     #[arg(long, alias = "no-spares", env = "MUSTER_NO_LAUNCHERS")]
     pub no_launchers: bool,
@@ -192,10 +203,23 @@ pub struct Flags {
     /// Its jobs then take a slower lane, unless they ask for another or `muster-agent prove` was run
     #[arg(long, env = "MUSTER_NO_PROVE")]
     pub no_prove: bool,
+    /// Ranks open no worker server, whatever their job says: `muster stacks` shows only what the kernel
+    /// knows of them
+    #[arg(long, env = "MUSTER_NO_INSPECT")]
+    pub no_inspect: bool,
     /// Let workers run as root if the agent does: every program that a job names then owns this
     /// machine
     #[arg(long, env = "MUSTER_ALLOW_ROOT_WORKERS")]
     pub allow_root_workers: bool,
+    /// Start each job as its owner: its runner and its ranks, and the look for what it names. The owner's
+    /// name in the cluster must be the name of an account of this machine, neither root nor one of the
+    /// system. The agent itself runs as root
+    #[arg(long, env = "MUSTER_RUN_AS_OWNER")]
+    pub run_as_owner: bool,
+    /// Which owner is which account, in place of the names, one a line: OWNER ACCOUNT, where ACCOUNT is a
+    /// name, or UID:GID[:GROUP,...[:HOME[:SHELL]]]. Owners who are not in it run nothing here
+    #[arg(long, env = "MUSTER_USER_MAP", value_name = "FILE")]
+    pub user_map: Option<PathBuf>,
     /// Also talk to a coordinator if the kernel cannot tell which user runs it, as in another
     /// network namespace. Insecure: anybody can arrange that
     #[arg(long, env = "MUSTER_ACCEPT_UNKNOWN_PEERS", hide = true)]
@@ -256,6 +280,8 @@ pub struct Config {
     pub pod: Option<PathBuf>,
     /// The agent starts no worker.
     pub senses_only: bool,
+    /// As whom jobs run.
+    pub users: Users,
     pub address: IpAddr,
     /// The address is the one from which this machine reaches the coordinator, and follows it if
     /// that becomes another one.
@@ -273,6 +299,8 @@ pub struct Config {
     pub launcher_memory_max: Option<u64>,
     /// Prove interpreters that nobody has proven, while the node is idle.
     pub proves: bool,
+    /// Ranks may open torch's worker server.
+    pub inspects: bool,
     /// How many launchers that belong to no job are kept ready.
     pub warm_pool: u32,
     /// The most that standbys may hold of a GPU while they wait.
@@ -326,11 +354,20 @@ impl Config {
 impl Flags {
     /// Checks that workers may run as `user`, the number of the agent's own user.
     pub fn check_user(&self, user: u32) -> Result<(), WrongFlag> {
+        if self.run_as_owner {
+            return match user {
+                0 => Ok(()),
+                _ => Err(wrong(
+                    "run-as-owner",
+                    "only root can start a job as another user; start the agent as root",
+                )),
+            };
+        }
         if user != 0 || self.allow_root_workers || self.senses_only {
             return Ok(());
         }
-        let message = "this agent runs as root, and every program that a job names would too; start it as a user of its own, or give \
-                       this flag if root is meant, as in a container of its own";
+        let message = "this agent runs as root, and every program that a job names would too; start it as a user of its own, start \
+                       each job as its owner (--run-as-owner), or give this flag if root is meant, as in a container of its own";
         Err(wrong("allow-root-workers", message))
     }
 
@@ -371,6 +408,24 @@ impl Flags {
                 "takes no work, and --pod and --warm-pool are for work",
             ));
         }
+        if self.run_as_owner && (self.pod.is_some() || self.senses_only || self.allow_root_workers)
+        {
+            return Err(wrong(
+                "run-as-owner",
+                "cannot be with --pod, --senses-only or --allow-root-workers: in a pod its container says as whom workers run",
+            ));
+        }
+        let users = users(self.run_as_owner, self.user_map.as_deref())?;
+        if let Some(dir) = users::closed(&state_dir).filter(|_| self.run_as_owner) {
+            return Err(wrong(
+                "state-dir",
+                format!(
+                    "{} is below {}, which other users cannot enter, and jobs run as their owners: chmod o+x it, or take another directory",
+                    state_dir.display(),
+                    dir.display()
+                ),
+            ));
+        }
         let kubelet = kubelet(self.pod_resources, self.own_pod)?;
         let pod = self.pod.map(std::path::absolute).transpose();
         let pod = pod.map_err(|e| wrong("pod", e.to_string()))?;
@@ -392,6 +447,7 @@ impl Flags {
             node: NodeName::from(node),
             state_dir,
             pod: pod.clone(),
+            users,
             senses_only: self.senses_only,
             labels: labels(&self.labels, self.label_file.as_deref())?,
             slots: match self.senses_only {
@@ -410,6 +466,7 @@ impl Flags {
                 .launcher_memory_max
                 .map(|mib| mib.saturating_mul(1 << 20)),
             proves: !self.no_prove && !self.no_launchers && !self.senses_only && pod.is_none(),
+            inspects: !self.no_inspect,
             warm_pool: self.warm_pool,
             standbys_by_default: self.standbys.is_some(),
             standbys: self
@@ -470,21 +527,9 @@ fn labels(given: &[String], file: Option<&Path>) -> Result<BTreeMap<String, Stri
         let Some((key, value)) = label.split_once('=') else {
             return Err(wrong("label", format!("{label:?} is not KEY=VALUE")));
         };
-        let plain = |text: &str, also: &str| {
-            text.chars()
-                .all(|c| c.is_ascii_alphanumeric() || also.contains(c))
-        };
-        if key.is_empty() || key.len() > 253 || !plain(key, "-_./") {
-            return Err(wrong(
-                "label",
-                format!("{label:?}: a key has 1 to 253 letters, digits, '-', '_', '.' and '/'"),
-            ));
-        }
-        if value.len() > 63 || !plain(value, "-_.") {
-            return Err(wrong(
-                "label",
-                format!("{label:?}: a value has at most 63 letters, digits, '-', '_' and '.'"),
-            ));
+        // A job could not name another one, so nobody could choose the node by it.
+        if let Some(why) = label_key_error(key).or_else(|| label_value_error(value)) {
+            return Err(wrong("label", format!("{label:?} is no label: {why}")));
         }
         if labels.insert(key.to_owned(), value.to_owned()).is_some() {
             return Err(wrong("label", format!("{key:?} is given twice")));

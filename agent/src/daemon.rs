@@ -2,6 +2,8 @@
 //! end.
 
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -9,6 +11,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use muster_core::node_report::NodeReport;
+use muster_runner::{Folder, pod::RUNS};
 use muster_runtime::{
     service,
     shutdown::Signals,
@@ -23,7 +26,7 @@ use crate::{
     atomic_file,
     boot::Boot,
     config::Config,
-    host::{LocalHost, NoHost, PodHost, RunnerHost},
+    host::{LocalHost, NoHost, OwnedHost, PodHost, RunnerHost},
     in_session, ledger_file, lock,
     logs::Logs,
     probe::Facts,
@@ -32,10 +35,13 @@ use crate::{
     run_dir::Runs,
     session::{Asks, Session},
     signals::RankSignals,
+    stacks::Stacks,
     state_disk::StateDisk,
     supervisor::{Handle, Order, Supervisor},
 };
 
+/// The folder of the agent's notes about runs, below its state directory, where jobs run as their owners.
+const NOTES: &str = "notes";
 /// How long tasks may take to end. Workers do not depend on them.
 const DRAIN: Duration = Duration::from_secs(3);
 
@@ -44,7 +50,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let signals = Signals::catch().context("catch signals")?;
     let _lock = lock::take(&config.state_dir, config.node.as_str())?;
     let runs = Runs::new(config.holds_runs())
-        .noting(&config.state_dir)
+        .noting(&notes(&config).context("the directory of all runs")?)
         .keeping(config.logs_max);
     let open = runs.open().context("list the runs on disk")?;
     if config.senses_only && !open.is_empty() {
@@ -64,6 +70,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         .context("start a thread for the state directory")?;
     let (host, boot): (Arc<dyn RunnerHost>, Boot) = match &config.pod {
         None if config.senses_only => (Arc::new(NoHost), Boot::of_machine()?),
+        None if config.users.are_owners() => {
+            let host = OwnedHost::new(config.runner.clone());
+            (Arc::new(host), Boot::of_machine()?)
+        }
         None => (
             Arc::new(LocalHost::new(config.runner.clone())),
             Boot::of_machine()?,
@@ -84,7 +94,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     let asks = Asks {
         logs: Logs::new(runs.clone(), handle.reports.clone(), shutdown.clone()),
-        signals: RankSignals::new(host, runs, shutdown.clone()),
+        signals: RankSignals::new(host.clone(), runs.clone(), shutdown.clone()),
+        stacks: Stacks::new(host, runs, shutdown.clone()),
     };
     let authorities = watch::Sender::new(None);
     let heard = authorities.subscribe();
@@ -132,9 +143,30 @@ pub fn facts(config: &Config) -> Facts {
         labels: config.labels.clone(),
         slots: config.slots,
         senses_only: config.senses_only,
+        run_as_owner: config.users.are_owners(),
         ..NodeReport::default()
     };
     Facts::gather(fixed, &config.probes, &config.state_dir)
+}
+
+/// Where the agent's notes about runs lie: in a place that no job can write. Where jobs run as their owners,
+/// these must also be able to pass through the agent's folder to their own, whose names they know, and to
+/// nothing else.
+fn notes(config: &Config) -> std::io::Result<PathBuf> {
+    let notes = config.state_dir.join(NOTES);
+    if config.users.are_owners() {
+        Folder::trusted(&config.state_dir)?.make(RUNS)?;
+        for dir in [config.state_dir.clone(), config.state_dir.join(RUNS)] {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o711))?;
+        }
+        Folder::trusted(&config.state_dir)?.make(NOTES)?;
+        return Ok(notes);
+    }
+    // Jobs ran as their owners here before, and some runs may still go on.
+    Ok(match notes.is_dir() {
+        true => notes,
+        false => config.state_dir.clone(),
+    })
 }
 
 /// Returns when the supervisor has answered.

@@ -13,6 +13,7 @@ use std::{
     time::SystemTime,
 };
 
+use muster_core::node::account::Account;
 use muster_runner::{
     RunnerIdentity,
     place::{Left, Output, Program, Remains, Wanted},
@@ -21,17 +22,20 @@ use tokio::net::UnixStream;
 
 mod local;
 mod none;
+mod owned;
 mod pod;
 
 pub(crate) use local::LocalHost;
 pub(crate) use none::NoHost;
+pub(crate) use owned::OwnedHost;
 pub(crate) use pod::PodHost;
 
 /// An answer that may take long.
 pub(crate) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The place where this node's runners live. [`LocalHost`] is the machine that the agent itself is
-/// on, [`PodHost`] another container of its pod. With [`NoHost`] there are none. Methods that return no future may block on a disk.
+/// on, [`OwnedHost`] the same for jobs that run as their owners, [`PodHost`] another container of its pod.
+/// With [`NoHost`] there are none. Methods that return no future may block on a disk.
 /// Call them on a separate thread.
 pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// Starts a runner for `dir`, which holds its `hold.json`, and returns once it can be reached.
@@ -72,6 +76,18 @@ pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {
     /// The files of a pattern, each with a number that changes when it is written. None: nothing is
     /// known.
     fn saved(&self, dir: &Path, pattern: &str) -> Option<BTreeMap<PathBuf, u64>>;
+
+    /// Makes a directory that the agent has just made, and the files in it, those of whom runners here run
+    /// as. Where that is the agent's user, nothing is to be done.
+    fn give(&self, dir: &Path) -> io::Result<()> {
+        let _ = dir;
+        Ok(())
+    }
+
+    /// As whom runners here run. None: as the agent's user, or as that of the workers' container.
+    fn account(&self) -> Option<&Account> {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -83,8 +99,12 @@ pub(crate) mod tests {
     /// This machine, with a runner that is built if needed: for a test, cargo builds only the
     /// libraries of other packages.
     pub(crate) fn here() -> LocalHost {
+        LocalHost::new(runner().to_owned())
+    }
+
+    pub(crate) fn runner() -> &'static Path {
         static RUNNER: OnceLock<PathBuf> = OnceLock::new();
-        let runner = RUNNER.get_or_init(|| {
+        RUNNER.get_or_init(|| {
             let package = [
                 "build",
                 "--quiet",
@@ -100,8 +120,7 @@ pub(crate) mod tests {
             // This test is in the folder `deps` below that of the programs.
             let own = std::env::current_exe().unwrap();
             own.parent().unwrap().with_file_name("muster-runner")
-        });
-        LocalHost::new(runner.clone())
+        })
     }
 
     type Lives = Box<dyn Fn(&Path) -> bool + Send + Sync>;

@@ -1,4 +1,7 @@
-//! `muster-agent join`: gets this node's certificate for a token, once, and ends.
+//! `muster-agent join`: gets this node's certificate for a token, once, and ends. With `--service` it also
+//! makes the agent a service.
+
+mod service;
 
 use std::{env, fs, io::Read, path::PathBuf, process::ExitCode};
 
@@ -11,6 +14,7 @@ use muster_rpc::{
     tls::{Pin, Trust},
 };
 use muster_runtime::{chain::chain, version::version};
+use muster_service::ServiceFlags;
 use tonic::Code;
 
 use crate::config::{credentials_path, host_name};
@@ -25,14 +29,17 @@ The token is read from $MUSTER_TOKEN, or from --token-file.
 
 Example:
   MUSTER_TOKEN=... muster-agent join https://train.example.org:7070 --ca-pin sha256:... --state-dir /var/lib/muster/agent
-  muster-agent --state-dir /var/lib/muster/agent")]
+  muster-agent --state-dir /var/lib/muster/agent
+
+  # The same as a service of systemd, with a label, as root; give it again to change something
+  MUSTER_TOKEN=... muster-agent join https://train.example.org:7070 --ca-pin sha256:... --service -- --label rack=r7")]
 pub struct Join {
     // The word `join` itself.
     #[arg(hide = true, value_name = "join")]
     word: String,
     /// The coordinator's address
-    #[arg(value_name = "URL")]
-    coordinator: String,
+    #[arg(value_name = "URL", required_unless_present = "root")]
+    coordinator: Option<String>,
     /// The pin of its certificate authority, as `muster-coordinator pin` prints it
     #[arg(long, env = "MUSTER_CA_PIN", value_name = "PIN")]
     ca_pin: Option<Pin>,
@@ -41,7 +48,7 @@ pub struct Join {
         long,
         value_name = "FILE",
         conflicts_with = "ca_pin",
-        required_unless_present = "ca_pin"
+        required_unless_present_any = ["ca_pin", "root"]
     )]
     ca_file: Option<PathBuf>,
     /// The token, in a file; - is the standard input
@@ -50,14 +57,28 @@ pub struct Join {
     /// This node's name, unique in the fleet; the token's, or else the host name, if not given
     #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
-    /// The agent's state directory
-    #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
-    state_dir: PathBuf,
+    /// The agent's state directory; that of a service is /var/lib/muster-agent
+    #[arg(
+        long,
+        env = "MUSTER_STATE_DIR",
+        value_name = "DIR",
+        required_unless_present = "service"
+    )]
+    state_dir: Option<PathBuf>,
+    /// The user that the service and all jobs of this node run as, if not `muster`; it must be there already
+    #[arg(long, value_name = "USER", requires = "service")]
+    run_as: Option<String>,
+    #[command(flatten)]
+    service: ServiceFlags,
 }
 
 impl Join {
     pub fn run(self) -> ExitCode {
-        match self.join() {
+        let done = match self.service.service {
+            true => self.install(),
+            false => self.join(),
+        };
+        match done {
             Ok(said) => {
                 println!("{said}");
                 ExitCode::SUCCESS
@@ -69,16 +90,24 @@ impl Join {
         }
     }
 
-    fn join(self) -> Result<String, String> {
-        let address: Address = self
-            .coordinator
-            .parse()
-            .map_err(|e| format!("{:?}: {e}", self.coordinator))?;
+    /// `None`: none is given, as for an image.
+    fn address(&self) -> Result<Option<Address>, String> {
+        let Some(text) = &self.coordinator else {
+            return Ok(None);
+        };
+        let address: Address = text.parse().map_err(|e| format!("{text:?}: {e}"))?;
         if !address.is_tls() || address.port().is_none() {
             return Err(format!(
                 "{address} is not a URL like https://train.example.org:7070"
             ));
         }
+        Ok(Some(address))
+    }
+
+    fn join(self) -> Result<String, String> {
+        let (Some(address), Some(state_dir)) = (self.address()?, &self.state_dir) else {
+            return Err("the coordinator's URL and --state-dir are needed".into());
+        };
         let given = self.node_name.clone().unwrap_or_default();
         if let Some(why) = node_name_error(&given).filter(|_| !given.is_empty()) {
             return Err(format!("--node-name: {why}"));
@@ -91,13 +120,13 @@ impl Join {
             (None, None) => return Err("--ca-pin is needed".into()),
         };
         let token = token(self.token_file)?;
-        let path = credentials_path(&self.state_dir);
+        let path = credentials_path(state_dir);
         let others = |principal: &str| {
             let there = Credentials::read(&path).ok()?;
             (there.principal != principal).then(|| {
                 format!(
                     "{} is the state directory of {}; use another one for {principal}",
-                    self.state_dir.display(),
+                    state_dir.display(),
                     there.principal
                 )
             })
@@ -135,7 +164,7 @@ impl Join {
             "{} has joined {address}; its certificate is in {}\nNow start the agent: muster-agent --state-dir {}",
             got.principal,
             path.display(),
-            self.state_dir.display()
+            state_dir.display()
         ))
     }
 }

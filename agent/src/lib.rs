@@ -9,6 +9,7 @@
 //! | `probe` | the node's facts |
 //! | `proof` | what the node shows to a coordinator that speaks TLS |
 //! | `join`, `renewal` | getting this node's certificate, and renewing it |
+//! | `leave` | taking the agent's service away |
 //! | `session` | the one connection to the coordinator |
 //! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
@@ -23,6 +24,7 @@
 //! | `simulated` | a session without a node behind it, for benchmarks |
 #![deny(unsafe_code)]
 
+mod accounts;
 mod atomic_file;
 mod boot;
 mod caches;
@@ -36,6 +38,7 @@ pub mod join;
 mod keep;
 mod last_words;
 mod launchers;
+pub mod leave;
 mod ledger_file;
 mod lock;
 mod logs;
@@ -51,6 +54,7 @@ mod runner_link;
 mod session;
 mod signals;
 pub mod simulated;
+mod stacks;
 mod state_disk;
 mod step_formats;
 mod supervisor;

@@ -8,6 +8,7 @@ use muster_agent::{
     daemon,
     in_session::Ready,
     join::Join,
+    leave::Leave,
     prove::Prove,
 };
 use muster_rpc::peer;
@@ -18,6 +19,9 @@ use tracing::error;
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("join") {
         return Join::parse().run();
+    }
+    if std::env::args().nth(1).as_deref() == Some("leave") {
+        return Leave::parse().run();
     }
     if std::env::args().nth(1).as_deref() == Some("ready") {
         return Ready::parse().run();
@@ -30,7 +34,7 @@ fn main() -> ExitCode {
         eprintln!("muster-agent: --log-filter: {e}");
         return ExitCode::from(2);
     }
-    let print_report = flags.print_report;
+    let (print_report, only_check) = (flags.print_report, flags.only_check);
     let allowed = if print_report {
         Ok(())
     } else {
@@ -43,6 +47,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if only_check {
+        return ExitCode::SUCCESS;
+    }
     open_files::raise();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()

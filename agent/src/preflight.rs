@@ -6,12 +6,10 @@ use std::{collections::BTreeMap, fs, path::Path};
 use muster_core::{
     nccl::stack::{Stack, USE_NCCL2, nccl2},
     node::{
-        fitness,
-        lane::{self, brings_store},
+        fitness, launch,
         torchrun::{self, FORGIVES_BIND, Launch, Site},
     },
     run::{Assignment, CONTAINER_GOES, DueTo, Refusal},
-    spec::entry::Entry,
 };
 use muster_runner::place::Wanted;
 
@@ -51,7 +49,7 @@ impl Preflight {
         dir: &Path,
     ) -> Result<Answer, Refusal> {
         let mut answer = self.interpreters.ask(host, python, env, dir).await?;
-        answer.interpreter.trial = self.trials.find(answer.read_from());
+        answer.interpreter.trial = self.trials.find(answer.read_from(), uid(host));
         let use_nccl2 = env.get(USE_NCCL2).map(String::as_str);
         answer.stack.nccl2 = nccl2(answer.interpreter.torch, use_nccl2).to_owned();
         Ok(answer)
@@ -85,50 +83,27 @@ impl Preflight {
             let why = why.join("; ");
             return Err(due_to.because(format!("{node} is not fit for it: {why}")));
         }
-        let entry = torchrun::entry(assignment)?;
-        let (script, ranks) = match &entry {
-            Entry::Script { script, .. } => (Some(script.into()), None),
-            Entry::Program { program, .. } => (None, Some(program.clone())),
-            Entry::Module { .. } => (None, None),
-        };
-        let is_program = matches!(entry, Entry::Program { .. });
-        let without_torch = !assignment.framework.is_torch() || shared && is_program;
+        let programs = launch::programs(assignment, shared, launch)?;
         let wanted = Wanted {
             dir: (&launch.dir).into(),
             env_files: assignment.env_files.clone(),
             path: launch.env.get("PATH").cloned(),
-            // Without torchrun a rank is the first program.
-            program: match torchrun::rank_command(assignment).into_iter().next() {
-                Some(program) if without_torch => program,
-                _ => launch.program.clone(),
-            },
-            script,
-            ranks,
+            program: programs.first,
+            script: programs.script.map(Into::into),
+            ranks: programs.ranks,
         };
         let python = host
             .find(&wanted)
             .map_err(|why| missing(&why).because(format!("{why} on {node}")))?;
-        if without_torch {
+        if !programs.asks_torch {
             return Ok(Answer::unasked());
         }
         let mut answer = self
             .ask(host, &python, &launch.env, Path::new(&launch.dir))
             .await
             .map_err(|why| why.due_to.because(format!("{} on {node}", why.reason)))?;
-        let torch = answer.interpreter.torch;
-        let store_is_here = assignment.hosts_store
-            || site
-                .report
-                .address
-                .parse()
-                .is_ok_and(|a: std::net::IpAddr| a.is_loopback());
-        let (lane, _) = lane::of(assignment, shared, &answer.interpreter);
-        if assignment.node_rank == 0
-            && store_is_here
-            && torch < FORGIVES_BIND
-            && lane.runs_torchrun()
-            && !brings_store(assignment, lane, &answer.interpreter)
-        {
+        if launch::meets_its_own_store(assignment, shared, &answer.interpreter, site) {
+            let torch = answer.interpreter.torch;
             return Err(format!(
                 "torch {}.{} of {} on {node} cannot be node rank 0 of several nodes on one host; torch {}.{} or later can, and any can with launch: exec",
                 torch.0,
@@ -140,11 +115,16 @@ impl Preflight {
             .into());
         }
         // torchrun's interpreter does not know what a program of another kind runs.
-        if matches!(entry, Entry::Program { .. }) {
+        if programs.is_program {
             answer.stack = Stack::default();
         }
         Ok(answer)
     }
+}
+
+/// As whom interpreters are asked here. What the processes of one user say is believed of his jobs alone.
+fn uid(host: &dyn RunnerHost) -> Option<u32> {
+    host.account().map(|account| account.uid)
 }
 
 /// Whose doing it is that something was not found: a container that does not answer has not looked.
@@ -219,6 +199,7 @@ mod tests {
             hides_gpus: false,
             launch: Lane::Cold,
             standbys: Default::default(),
+            inspect: Default::default(),
             stop_grace: Duration::ZERO,
             step_pattern: None,
             checkpoint_pattern: None,
@@ -230,6 +211,7 @@ mod tests {
             layout: Default::default(),
             members: Vec::new(),
             programs: Vec::new(),
+            owner: None,
         }
     }
 
@@ -279,6 +261,7 @@ mod tests {
             run_dir: "/r".into(),
             env,
             env_is: EnvIs::Agents,
+            account: None,
         };
         let launch = launch(
             &assignment,

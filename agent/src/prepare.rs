@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use muster_core::{
     id::Term,
     node::{
-        caches,
-        lane::{self, Lane},
-        torchrun::{Meeting, launch},
+        launch::{self, Plan, Serving},
+        torchrun::{Launch, Site},
     },
-    run::{Assignment, DueTo, Endpoint, Key, Refusal},
+    run::{Assignment, DueTo, Key, Refusal, RunId},
     spec,
 };
 use muster_runner::{record, wire};
@@ -18,7 +17,7 @@ use tracing::{info, warn};
 use crate::{
     hold::{Here, hold},
     host::RunnerHost,
-    launchers::Found,
+    launchers::{Found, Launcher},
     preflight::{Answer, Preflight},
     reserve::{Reserved, reserve},
     run_dir::{Accepted, Runs},
@@ -45,30 +44,16 @@ pub(crate) async fn prepare(
     launcher: Option<Found>,
 ) -> Result<Vec<Reserved>, Refusal> {
     let site = &here.site;
-    // The TCPStore's port is not known yet. No check depends on it.
-    let anywhere = Endpoint {
-        host: site.report.address.clone(),
-        port: 1,
-    };
-    let each = assignment.each();
-    let mut checked = None;
-    for member in &each {
-        let launch = launch(member, Meeting::Served(&anywhere), site)?;
-        let shared = assignment.is_shared();
-        let answer = preflight.check(host, member, shared, &launch, site).await?;
-        // The first member stands for all.
-        checked.get_or_insert((launch, answer));
-    }
-    let (launch, answer) = checked.ok_or("the coordinator did not tell what its members run")?;
+    let (launch, answer) = ask_interpreters(assignment, host, preflight, site).await?;
     let Answer {
         interpreter,
         stack,
         ctype,
         ..
     } = answer;
-    let (mut lane, mut why) = lane::of(assignment, assignment.is_shared(), &interpreter);
+    let mut plan = Plan::of(assignment, &launch, &interpreter);
     if assignment.launch != spec::Launch::Cold {
-        info!(run = %assignment.run.job, generation = %assignment.run.generation, ?lane, "lane: {why}");
+        info!(run = %assignment.run.job, generation = %assignment.run.generation, lane = ?plan.lane, "lane: {}", plan.why);
     }
     let trouble = |what: &str, e: &dyn std::fmt::Display| {
         DueTo::Node.because(format!("the agent of {} cannot {what}: {e}", site.node))
@@ -90,55 +75,29 @@ pub(crate) async fn prepare(
         .map_err(|e| trouble("describe the run to its runner", &e))?;
     let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());
     let job = assignment.name.to_string();
-    // Lane direct does not wait for a launcher, but uses one that is ready.
-    let launcher = launcher.filter(|found| {
-        lane.has_launcher() && (lane != Lane::Direct || matches!(found, Found::Ready(_)))
-    });
-    let was_ready = matches!(launcher, Some(Found::Ready(_)));
     let launcher = match launcher {
-        Some(found) => match found.ready().await {
-            Ok(launcher) => {
-                why += match (was_ready, launcher.pooled) {
-                    (true, _) => "; its launcher was ready",
-                    (false, true) => "; its launcher came from the warm pool",
-                    (false, false) => "; its launcher imported torch first",
-                };
-                Some(launcher)
-            }
-            Err(e) => {
-                lane = lane.without_launcher();
-                warn!(job = %assignment.run.job, "no launcher, so the lane is {}: {e}", lane.name());
-                why = format!("its launcher on this node failed: {e}");
-                None
-            }
-        },
+        Some(found) => await_launcher(found, &mut plan, &assignment.run).await,
         None => None,
     };
-    let reserved: Vec<Reserved> = match assignment.framework.tells_peers() {
-        true => {
-            let port = |_| reserve(address, here.ports, &assignment.run);
-            each.iter().map(port).collect::<Result<_, _>>()?
-        }
-        false => Vec::new(),
-    };
-    let key = match assignment.lends() {
+    let ports = (0..plan.needs.ports).map(|_| reserve(address, here.ports, &assignment.run));
+    let reserved: Vec<Reserved> = ports.collect::<Result<_, _>>()?;
+    let key = match plan.needs.key {
         true => Some(key().map_err(|e| trouble("make a key", &e))?),
         false => None,
     };
-    let work_dir = Some(launch.dir.clone());
-    let alone = lane::brings_store(assignment, lane, &interpreter);
     let mut accepted = Accepted {
         term,
         gpus,
         job,
-        lane,
-        why,
-        alone,
+        lane: plan.lane,
+        why: plan.why.clone(),
+        alone: plan.alone,
         stack,
         ctype,
         fenced,
-        work_dir,
+        work_dir: Some(plan.dir.clone()),
         checkpoint_pattern: assignment.checkpoint_pattern.clone(),
+        account: site.account.clone(),
         port: reserved.first().map(|reserved| reserved.port),
         ports: match assignment.is_shared() {
             true => reserved.iter().map(|reserved| reserved.port).collect(),
@@ -147,11 +106,12 @@ pub(crate) async fn prepare(
         key,
         was: None,
     };
-    let dir = runs
-        .make(&assignment.run, &accepted)
-        .map_err(|e| trouble("make the run's directory", &e))?;
-    if launch.env.keys().any(|name| caches::is_variable(name))
-        && let Err(e) = runs.make_cache(&assignment.run.job)
+    let made = runs.make(&assignment.run, &accepted);
+    let dir = made.map_err(|e| trouble("make the run's directory", &e))?;
+    if plan.caches
+        && let Err(e) = runs
+            .make_cache(&assignment.run.job)
+            .and_then(|()| host.give(&runs.cache_dir(&assignment.run.job)))
     {
         // torch makes the folder itself, where it can.
         warn!(run = %assignment.run, "no folder for compile caches: {e}");
@@ -162,17 +122,55 @@ pub(crate) async fn prepare(
         match launcher.fork(&dir).await {
             Ok(()) => return Ok(reserved),
             Err(e) => {
-                accepted.lane = lane.without_launcher();
-                accepted.alone = lane::brings_store(assignment, accepted.lane, &interpreter);
+                plan.fall_back(&e);
+                (accepted.lane, accepted.why) = (plan.lane, plan.why);
                 warn!(job = %assignment.run.job, "nothing can be forked from the launcher, so the lane is {}: {e}", accepted.lane.name());
-                accepted.why = format!("its launcher on this node failed: {e}");
                 runs.note_lane(&assignment.run, &accepted)
                     .map_err(|e| trouble("note the run", &e))?;
             }
         }
     }
-    host.start(&dir)
-        .await
-        .map_err(|e| trouble("start the runner", &e))?;
+    let started = host.start(&dir).await;
+    started.map_err(|e| trouble("start the runner", &e))?;
     Ok(reserved)
+}
+
+/// What the interpreters say with which the members are to be started. The first member stands for all.
+async fn ask_interpreters(
+    assignment: &Assignment,
+    host: &dyn RunnerHost,
+    preflight: &Preflight,
+    site: &Site,
+) -> Result<(Launch, Answer), Refusal> {
+    let mut first = None;
+    for member in &assignment.each() {
+        let launch = launch::ahead(member, site)?;
+        let shared = assignment.is_shared();
+        let answer = preflight.check(host, member, shared, &launch, site).await?;
+        first.get_or_insert((launch, answer));
+    }
+    Ok(first.ok_or("the coordinator did not tell what its members run")?)
+}
+
+/// The launcher from which the run is forked, as the plan has it. Without one the plan falls back.
+async fn await_launcher(found: Found, plan: &mut Plan, run: &RunId) -> Option<Launcher> {
+    let was_ready = matches!(found, Found::Ready(_));
+    if !plan.takes_launcher(was_ready) {
+        return None;
+    }
+    match found.ready().await {
+        Ok(launcher) => {
+            plan.served(match (was_ready, launcher.pooled) {
+                (true, _) => Serving::Ready,
+                (false, true) => Serving::Pooled,
+                (false, false) => Serving::Awaited,
+            });
+            Some(launcher)
+        }
+        Err(e) => {
+            plan.fall_back(&e);
+            warn!(job = %run.job, "no launcher, so the lane is {}: {e}", plan.lane.name());
+            None
+        }
+    }
 }

@@ -34,7 +34,7 @@ use std::{
 use muster_core::{
     health::{Reading, Subject, Value},
     node_report::NodeReport,
-    usage::{Space, Usage},
+    usage::{GpuUsage, Space, Usage},
 };
 use muster_runtime::clock::Clock;
 use tokio::sync::watch;
@@ -91,7 +91,7 @@ pub struct Facts {
     /// Where the runs that this node holds are told to the senses.
     runs: watch::Sender<Vec<HeldRun>>,
     base_env: watch::Receiver<BaseEnv>,
-    gpu_memory: watch::Receiver<BTreeMap<String, Space>>,
+    gpus_used: watch::Receiver<Vec<GpuUsage>>,
 }
 
 impl Facts {
@@ -111,7 +111,7 @@ impl Facts {
                 None
             }
         };
-        let (memory, gpu_memory) = watch::channel(BTreeMap::new());
+        let (gpu_usage, gpus_used) = watch::channel(Vec::new());
         let (reports, senses) = watch(
             probes,
             container,
@@ -119,7 +119,7 @@ impl Facts {
             fixed.clone(),
             runs.subscribe(),
             usage,
-            memory,
+            gpu_usage,
         );
         Self {
             fixed,
@@ -129,7 +129,7 @@ impl Facts {
             senses: Some(senses),
             runs,
             base_env,
-            gpu_memory,
+            gpus_used,
         }
     }
 
@@ -144,7 +144,7 @@ impl Facts {
             senses: None,
             runs: watch::Sender::default(),
             base_env: watch::channel(container::own_environment()).1,
-            gpu_memory: watch::channel(BTreeMap::new()).1,
+            gpus_used: watch::channel(Vec::new()).1,
         }
     }
 
@@ -222,7 +222,9 @@ impl Facts {
 
     /// The memory of each GPU at the last look, by UUID. A GPU that is cut into instances is left out.
     pub(crate) fn gpu_memory(&self) -> BTreeMap<String, Space> {
-        self.gpu_memory.borrow().clone()
+        let used = self.gpus_used.borrow();
+        let memory = |gpu: &GpuUsage| Some((gpu.uuid.clone(), gpu.memory?));
+        used.iter().filter_map(memory).collect()
     }
 
     /// Each look at how much of the machine is in use. It stays empty if nothing looks.
@@ -255,7 +257,7 @@ fn watch(
     fixed: NodeReport,
     runs: watch::Receiver<Vec<HeldRun>>,
     used: watch::Sender<Option<Arc<Usage>>>,
-    memory: watch::Sender<BTreeMap<String, Space>>,
+    gpu_usage: watch::Sender<Vec<GpuUsage>>,
 ) -> (watch::Receiver<Option<NodeReport>>, mpsc::SyncSender<Sense>) {
     let (publish, reports) = watch::channel(None);
     let (out, inbox) = mpsc::sync_channel(SENSES_MAX);
@@ -280,11 +282,12 @@ fn watch(
         over: over.clone(),
         wall: Clock::unix(0),
     });
+    let gpus = gpu_usage.subscribe();
     nvml::start(nvml::Watch {
         library: probes.nvml.clone(),
         pace: probes.pace,
         out: out.clone(),
-        memory,
+        usage: gpu_usage,
         poked,
         over: over.clone(),
     });
@@ -296,6 +299,7 @@ fn watch(
             every: probes.pace.usage,
             count_kills: !told,
             runs,
+            gpus,
             out: out.clone(),
             publish: used,
             over: over.clone(),

@@ -263,6 +263,7 @@ async fn suite(python: &str, dir: &Path, runner: Option<&Path>) -> Result<Made, 
     Ok(Made {
         trial: trial.bounded(),
         files: crate::trials::times(answer.read_from()),
+        uid: None,
     })
 }
 

@@ -18,7 +18,7 @@ use std::{
 use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
-    node::{caches, lane::Lane, pool},
+    node::{account::Account, caches, lane::Lane, launch::Noted, pool},
     run::{Key, RunId},
 };
 use muster_runner::{Folder, RunnerIdentity, pod::RUNS, record, wire::Status};
@@ -106,6 +106,9 @@ pub(crate) struct Accepted {
     /// The files whose changes are reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint_pattern: Option<String>,
+    /// As whom it runs. None: as the agent's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) account: Option<Account>,
     /// The port that was chosen for its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) port: Option<u16>,
@@ -118,6 +121,19 @@ pub(crate) struct Accepted {
     /// The directory that its processes also name, if an older agent has started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<PathBuf>,
+}
+
+impl Accepted {
+    /// What its start needs of it.
+    pub(crate) fn noted(&self) -> Noted<'_> {
+        Noted {
+            lane: self.lane,
+            alone: self.alone,
+            ctype: self.ctype.as_deref(),
+            torch: &self.stack.torch,
+            key: self.key.as_ref(),
+        }
+    }
 }
 
 /// When a lost run was found dead, on the clock of one boot.

@@ -56,6 +56,7 @@ use crate::{
     proof::{Proof, ProofError},
     renewal::{AuthorityNews, known_authorities},
     signals::RankSignals,
+    stacks::Stacks,
     supervisor::{Handle, Order},
 };
 
@@ -85,6 +86,7 @@ const HELLO: u64 = 0;
 pub(crate) struct Asks {
     pub(crate) logs: Logs,
     pub(crate) signals: RankSignals,
+    pub(crate) stacks: Stacks,
 }
 
 pub(crate) struct Session {
@@ -93,6 +95,7 @@ pub(crate) struct Session {
     facts: Facts,
     logs: Logs,
     signals: RankSignals,
+    stacks: Stacks,
     boot: Boot,
     shutdown: CancellationToken,
     /// Identifies this process among all agents that this node ever had.
@@ -162,6 +165,7 @@ impl Session {
             facts,
             logs: asks.logs,
             signals: asks.signals,
+            stacks: asks.stacks,
             boot,
             shutdown,
             incarnation: entropy(),
@@ -413,6 +417,7 @@ impl Session {
             Some(Down::LogCredit(credit)) => self.logs.credit(credit.id, credit.chunks),
             Some(Down::LogCancel(cancel)) => self.logs.cancel(cancel.id),
             Some(Down::SignalRanks(order)) => self.signals.send(order, wire.control.downgrade()),
+            Some(Down::LocateRanks(asked)) => self.stacks.locate(asked, wire.control.downgrade()),
             Some(Down::Welcome(_)) => return Err(End::Unwelcome),
             Some(Down::Heartbeat(reply)) => self.heard(reply.sequence, reply.unix_us, wire).await,
             Some(Down::Authorities(authorities)) => {

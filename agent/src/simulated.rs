@@ -26,6 +26,7 @@ use crate::{
     run_dir::Runs,
     session::{Asks, Session},
     signals::RankSignals,
+    stacks::Stacks,
     supervisor::{Handle, ORDERS_MAX, Order, Reports},
 };
 
@@ -66,6 +67,7 @@ impl SimulatedAgent {
             state_dir: PathBuf::new(),
             pod: None,
             senses_only: false,
+            users: crate::config::Users::Agents,
             address: [127, 0, 0, 1].into(),
             follows_address: false,
             labels: [("rack", "r1"), ("zone", "a")]
@@ -80,6 +82,7 @@ impl SimulatedAgent {
             warm_pool: 0,
             standbys: Default::default(),
             standbys_by_default: false,
+            inspects: true,
             ready_file: None,
             step_formats: None,
             port_range: None,
@@ -107,7 +110,8 @@ impl SimulatedAgent {
         let runs = Runs::new(&config.state_dir);
         let asks = Asks {
             logs: Logs::new(runs.clone(), reports.subscribe(), shutdown.clone()),
-            signals: RankSignals::new(Arc::new(NoHost), runs, shutdown.clone()),
+            signals: RankSignals::new(Arc::new(NoHost), runs.clone(), shutdown.clone()),
+            stacks: Stacks::new(Arc::new(NoHost), runs, shutdown.clone()),
         };
         let fixed = NodeReport {
             address: config.address.to_string(),

@@ -6,22 +6,18 @@
 //! never waits for a disk.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use muster_core::{
     id::{JobUid, NodeEpoch, Term},
-    node::{
-        Effect, Found, FoundState, Input, Ledger, Node, peers, torchrun,
-        torchrun::{EnvIs, Site},
-    },
-    node_report::{NodeReport, WarmPool},
+    node::{Effect, Found, FoundState, Input, Ledger, Node, launch},
+    node_report::WarmPool,
     run::{Assignment, Desired, LauncherReport, Obeyed, Refusal, RunId, RunReport, Start},
     time::Timestamp,
 };
-use muster_runner::wire::{MemberSpec, StartSpec};
 use muster_runtime::{clock::Clock, tasks::Scope};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -44,13 +40,16 @@ use crate::{
 };
 
 mod fences;
+mod held_run;
 mod lanes;
-mod mpi;
+mod owners;
 mod reports;
 mod standbys;
+mod start_spec;
 mod trials;
 
-use lanes::order_for;
+use held_run::HeldRun;
+use owners::Owners;
 use trials::Trying;
 
 /// A message of the session to the supervisor.
@@ -110,9 +109,8 @@ pub(crate) struct Supervisor {
     runs: Runs,
     disk: StateDisk,
     preflight: Arc<Preflight>,
-    links: BTreeMap<RunId, watch::Sender<RunnerOrders>>,
-    /// Runs with a fence. `heard` is when the coordinator was last heard.
-    fenced: BTreeSet<RunId>,
+    held: BTreeMap<RunId, HeldRun>,
+    /// When the coordinator was last heard.
     heard: Option<Timestamp>,
     scope: Scope,
     orders: mpsc::Receiver<Order>,
@@ -125,18 +123,9 @@ pub(crate) struct Supervisor {
     wanted: BTreeMap<JobUid, Assignment>,
     /// Jobs that are about to come and need a ready launcher.
     prewarm: BTreeMap<JobUid, Assignment>,
-    /// What was noted about runs when they were accepted. A run's messages do not repeat it.
-    accepted: BTreeMap<RunId, Accepted>,
-    /// Ports that are kept for processes that have not started yet.
-    reserved: BTreeMap<RunId, Vec<Reserved>>,
-    /// Processes that survive SIGKILL, by run, as far as they can be named.
-    unkillable: BTreeMap<RunId, Vec<i32>>,
-    /// Runs whose runner is gone and whose death cannot be proven, with the reason.
-    unproven: BTreeMap<RunId, String>,
-    /// What the TCPStores that run here have refused.
-    store_refused: BTreeMap<RunId, String>,
     checkpoints: Checkpoints,
     trying: Trying,
+    owners: Owners,
     /// When to check again what a job needs of its launcher.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
@@ -184,8 +173,7 @@ impl Supervisor {
             runs,
             disk,
             preflight,
-            links: BTreeMap::new(),
-            fenced: BTreeSet::new(),
+            held: BTreeMap::new(),
             heard: None,
             scope: Scope::new(shutdown),
             orders,
@@ -196,13 +184,9 @@ impl Supervisor {
             made: mpsc::channel(LINK_EVENTS_MAX),
             wanted: BTreeMap::new(),
             prewarm: BTreeMap::new(),
-            accepted: BTreeMap::new(),
-            reserved: BTreeMap::new(),
-            unkillable: BTreeMap::new(),
-            unproven: BTreeMap::new(),
-            store_refused: BTreeMap::new(),
             checkpoints: Checkpoints::default(),
             trying: Trying::default(),
+            owners: Owners::default(),
             look_again: None,
             reports,
             pulse,
@@ -238,8 +222,9 @@ impl Supervisor {
                 },
                 Some(prepared) = self.prepared.1.recv() => match prepared.outcome {
                     Ok(reserved) => {
-                        self.reserved.insert(prepared.run.clone(), reserved);
-                        self.accepted.extend(prepared.accepted.map(|accepted| (prepared.run.clone(), accepted)));
+                        let held = self.held_mut(&prepared.run);
+                        held.reserved = reserved;
+                        held.accepted = prepared.accepted.or(held.accepted.take());
                         self.attend(prepared.run);
                         continue;
                     }
@@ -260,6 +245,13 @@ impl Supervisor {
                     Input::Saved
                 }
                 () = self.trying.ended() => continue,
+                found = self.owners.found() => match self.go_on_as(found) {
+                    Some(input) => input,
+                    None => {
+                        self.publish();
+                        continue;
+                    }
+                },
                 () = until(self.look_again) => continue,
                 Some(order) = self.orders.recv() => match order {
                     Order::Welcome { term, epoch } => Input::Welcome { term, epoch },
@@ -307,11 +299,7 @@ impl Supervisor {
         for run in open {
             // Without this file no runner was ever ready, so nothing was ever started.
             if self.runs.had_runner(&run) {
-                self.accepted.extend(
-                    self.runs
-                        .accepted(&run)
-                        .map(|accepted| (run.clone(), accepted)),
-                );
+                self.held_mut(&run).accepted = self.runs.accepted(&run);
                 self.attend(run.clone());
                 states.insert(run, FoundState::Silent);
             }
@@ -369,7 +357,12 @@ impl Supervisor {
             events: self.tell.clone(),
         };
         self.scope.spawn("runner link", link.attend(heard));
-        self.links.insert(run, orders);
+        self.held_mut(&run).orders = Some(orders);
+    }
+
+    /// What is held about a run. One that the brain does not report is forgotten with the next publication.
+    fn held_mut(&mut self, run: &RunId) -> &mut HeldRun {
+        self.held.entry(run.clone()).or_default()
     }
 
     /// Handles one input and everything that follows from it at once.
@@ -388,7 +381,7 @@ impl Supervisor {
     fn execute(&mut self, effect: Effect) -> Option<Input> {
         match effect {
             Effect::SaveLedger(ledger) => self.disk.save(ledger),
-            Effect::Hold { assignment, term } => self.hold(*assignment, term),
+            Effect::Hold { assignment, term } => self.hold_as_owner(*assignment, term),
             Effect::Start { assignment, start } => return self.start(&assignment, &start),
             Effect::Restart { run, rank, attempt } => {
                 self.order(&run, |orders| {
@@ -399,14 +392,15 @@ impl Supervisor {
             }
             Effect::Stop { run, grace, reason } => {
                 info!(run = %run, ?grace, "stopping: {reason}");
-                self.reserved.remove(&run);
+                if let Some(held) = self.held.get_mut(&run) {
+                    held.reserved.clear();
+                }
                 self.order(&run, |orders| orders.stop = Some((grace, reason)));
             }
             Effect::Release { run } => {
-                self.order(&run, |orders| orders.release = true);
-                self.reserved.remove(&run);
-                self.links.remove(&run);
-                self.fenced.remove(&run);
+                if let Some(held) = self.held.get_mut(&run) {
+                    held.release();
+                }
                 self.disk.run(Errand::Release(run));
             }
             Effect::Purge { run } => self.disk.run(Errand::Purge(run)),
@@ -446,8 +440,8 @@ impl Supervisor {
             // The standard output of the first process that the workers see.
             echo: self.config.pod.as_ref().map(|_| "/proc/1/fd/1".into()),
         };
-        let (runs, host, preflight) =
-            (self.runs.clone(), self.host.clone(), self.preflight.clone());
+        let host = self.host_of(&assignment.run);
+        let (runs, preflight) = (self.runs.clone(), self.preflight.clone());
         let done = self.prepared.0.clone();
         self.scope.spawn_on_thread("prepare", async move {
             let outcome = prepare::prepare(
@@ -474,46 +468,12 @@ impl Supervisor {
 
     fn start(&mut self, assignment: &Assignment, start: &Start) -> Option<Input> {
         let run = &assignment.run;
-        let alone = self.accepted(run).is_some_and(|accepted| accepted.alone);
-        let meeting = if alone {
-            torchrun::Meeting::Own
-        } else {
-            torchrun::Meeting::Served(&start.store)
-        };
         let site = self.site(run);
-        let mut launches = Vec::new();
-        for member in assignment.each() {
-            match torchrun::launch(&member, meeting, &site) {
-                Ok(launch) => launches.push((member, launch)),
-                Err(reason) => {
-                    return Some(Input::Refused {
-                        run: run.clone(),
-                        refusal: reason.into(),
-                    });
-                }
-            }
-        }
-        info!(run = %run, rank = assignment.node_rank, nodes = assignment.node_count, "starting");
-        let ctype = self
-            .accepted(run)
-            .and_then(|accepted| accepted.ctype.clone());
-        for (member, launch) in &mut launches {
-            if let Some(ctype) = ctype.as_ref().filter(|_| !self.lane(run).runs_torchrun()) {
-                // No interpreter stands above these ranks to set LC_CTYPE for them. One that forks
-                // them sets the same.
-                launch.env.insert("LC_CTYPE".into(), ctype.clone());
-            }
-            launch.env.extend(peers::told(member, &start.peers));
-        }
-        let members = match assignment.is_shared() {
-            true => launches.iter().map(member_spec).collect(),
-            false => Vec::new(),
-        };
-        // The other fields describe the only member, or the first.
-        let mut launch = launches.swap_remove(0).1;
-        let key = self.accepted(run).and_then(|accepted| accepted.key.clone());
-        let mpi = match mpi::part(assignment, start, key, &site, &mut launch.env) {
-            Ok(mpi) => mpi,
+        let accepted = self.accepted(run);
+        let noted = accepted.map(Accepted::noted).unwrap_or_default();
+        let started = launch::start(assignment, start, &noted, &site, self.config.inspects);
+        let started = match started {
+            Ok(started) => started,
             Err(reason) => {
                 return Some(Input::Refused {
                     run: run.clone(),
@@ -521,68 +481,20 @@ impl Supervisor {
                 });
             }
         };
+        info!(run = %run, rank = assignment.node_rank, nodes = assignment.node_count, "starting");
         // From now on the port is the process's own to take.
-        self.reserved.remove(run);
-        let torch = { self.accepted(run) }.map_or("", |accepted| &accepted.stack.torch);
-        let order = order_for(self.lane(run), assignment, &launch, torch);
-        let spec = StartSpec {
-            order,
-            program: launch.program,
-            args: launch.args,
-            env: launch.env,
-            env_files: assignment.env_files.clone(),
-            cwd: launch.dir.into(),
-            ranks: assignment.proc_per_node,
-            first_rank: assignment.first_rank,
-            mpi,
-            members,
-            restartable: !assignment.is_shared() && assignment.restarts_alone(assignment.node_rank),
-        };
-        self.order(run, |orders| orders.start = Some(Arc::new(spec)));
+        if let Some(held) = self.held.get_mut(run) {
+            held.reserved.clear();
+        }
+        let spec = Arc::new(start_spec::of(started));
+        self.order(run, |orders| orders.start = Some(spec));
         None
     }
 
     fn order(&self, run: &RunId, change: impl FnOnce(&mut RunnerOrders)) {
-        // A run without a link never had a runner, or its runner is gone. Nothing can take the
-        // order.
-        if let Some(orders) = self.links.get(run) {
-            orders.send_modify(change);
+        if let Some(held) = self.held.get(run) {
+            held.order(change);
         }
-    }
-
-    fn site(&mut self, run: &RunId) -> Site {
-        Site {
-            node: self.config.node.clone(),
-            report: NodeReport {
-                object_labels: self.node.object_labels(),
-                ..self.facts.report()
-            },
-            run_dir: self
-                .runs
-                .dir(run)
-                .to_str()
-                .expect("the state directory was checked to be UTF-8")
-                .to_owned(),
-            env: self.facts.base_env(),
-            env_is: match self.config.pod {
-                None => EnvIs::Agents,
-                Some(_) => EnvIs::Images,
-            },
-        }
-    }
-}
-
-/// One of several members on this node, described to its runner.
-fn member_spec((member, launch): &(Assignment, torchrun::Launch)) -> MemberSpec {
-    MemberSpec {
-        number: member.node_rank,
-        first_rank: member.first_rank,
-        ranks: member.proc_per_node,
-        command: torchrun::rank_command(member),
-        env: launch.env.clone(),
-        env_files: member.env_files.clone(),
-        cwd: launch.dir.clone().into(),
-        restartable: member.restarts_alone(member.node_rank),
     }
 }
 

@@ -14,6 +14,7 @@ use muster_core::{
         Endpoint, Import, Imports, LAST_OUTPUT, Leftover, NcclPart, NcclTimes, NestedWorld,
         PhasesReport, RankException, RankReport, StepPatternFault, StepsShown, WorldReport,
     },
+    stall::Still,
     time::Timestamp,
 };
 use muster_runner::wire;
@@ -184,6 +185,10 @@ fn rank_report(
             format: rank.step_format.clone(),
             stepless_lines: rank.last_step.is_none().then(|| about(rank.stepless_lines)),
         },
+        still: rank.still.as_ref().map(|still| Still {
+            since: at(still.since_us),
+            idle_since: still.idle_since_us.map(at),
+        }),
     }
 }
 
@@ -275,6 +280,7 @@ mod tests {
             exception: None,
             last_output: None,
             log_bytes: 0,
+            still: None,
         }
     }
 

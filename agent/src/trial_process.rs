@@ -40,9 +40,14 @@ pub(crate) async fn trial(
     env: &BTreeMap<String, String>,
 ) -> Result<Made, String> {
     let folder = Folder::make(Some(state_dir))?;
+    host.give(folder.path())
+        .map_err(|e| format!("{}: {e}", folder.path().display()))?;
     let python = python.to_string_lossy();
     let program = lower(&python, folder.path(), runner, &torchrun::passed(env))?;
-    answer(&host.run(&program).await?)
+    let made = answer(&host.run(&program).await?)?;
+    // Whatever the user's process says of that.
+    let uid = host.account().map(|account| account.uid);
+    Ok(Made { uid, ..made })
 }
 
 /// A folder for one trial, which goes with this value.
@@ -172,6 +177,7 @@ mod tests {
         let made = Made {
             trial: Trial::default(),
             files: vec![("/p".into(), Some(1))],
+            uid: None,
         };
         let text = serde_json::to_string(&made).unwrap();
         assert_eq!(answer(&output(&text, "")).unwrap(), made);

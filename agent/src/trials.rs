@@ -25,6 +25,10 @@ pub(crate) type Files = Vec<(PathBuf, Option<u64>)>;
 pub(crate) struct Made {
     pub(crate) trial: Trial,
     pub(crate) files: Files,
+    /// The user whose processes have said so, where jobs run as their owners. It holds for his jobs alone.
+    /// None: the operator, or the agent's own user. It holds for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) uid: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -40,10 +44,17 @@ impl Trials {
         }
     }
 
-    /// The trial of the interpreter with these files. It blocks for a look at the disk.
-    pub(crate) fn find(&self, files: &[(PathBuf, Option<SystemTime>)]) -> Option<Trial> {
+    /// The trial of the interpreter with these files, for jobs of this user. It blocks for a look at the disk.
+    pub(crate) fn find(
+        &self,
+        files: &[(PathBuf, Option<SystemTime>)],
+        uid: Option<u32>,
+    ) -> Option<Trial> {
         let (files, suite) = (times(files), muster_suite::version());
-        let holds = |made: &Made| made.files == files && made.trial.suite == suite;
+        let holds = |made: &Made| {
+            let is_believed = made.uid.is_none_or(|said| uid == Some(said));
+            made.files == files && is_believed && made.trial.suite == suite
+        };
         let found = self.read().ok()?.into_iter().rev().find(holds);
         found.map(|made| made.trial)
     }
@@ -66,7 +77,11 @@ impl Trials {
             );
             Vec::new()
         });
-        all.retain(|old| old.files != made.files && old.trial.program != made.trial.program);
+        let is_replaced = |old: &Made| {
+            let same = old.files == made.files || old.trial.program == made.trial.program;
+            same && old.uid == made.uid
+        };
+        all.retain(|old| !is_replaced(old));
         all.push(made);
         let over = all.len().saturating_sub(TRIALS_MAX);
         atomic_file::write_atomic(file, serde_json::to_vec(&all[over..])?)
@@ -111,6 +126,7 @@ mod tests {
                 ..Trial::default()
             },
             files: times(files),
+            uid: None,
         }
     }
 
@@ -120,10 +136,14 @@ mod tests {
         let trials = Trials::of(dir.path());
         let at = |s| Some(UNIX_EPOCH + Duration::from_secs(s));
         let files = |s| vec![(PathBuf::from("/p/torch"), at(s)), ("/p/gone".into(), None)];
-        assert_eq!(trials.find(&files(1)), None, "nothing was tried yet");
+        assert_eq!(trials.find(&files(1), None), None, "nothing was tried yet");
         trials.note(made("/p/python", &files(1))).unwrap();
-        assert!(trials.find(&files(1)).is_some_and(|trial| trial.passed()));
-        assert_eq!(trials.find(&files(2)), None, "torch was replaced");
+        assert!(
+            trials
+                .find(&files(1), None)
+                .is_some_and(|trial| trial.passed())
+        );
+        assert_eq!(trials.find(&files(2), None), None, "torch was replaced");
         trials.note(made("/p/python", &files(2))).unwrap();
         assert_eq!(trials.all().len(), 1, "the newer one of a program counts");
         let other_suite = Trial {
@@ -135,7 +155,11 @@ mod tests {
             ..made("/p/python", &files(3))
         };
         trials.note(older).unwrap();
-        assert_eq!(trials.find(&files(3)), None, "an earlier agent's suite");
+        assert_eq!(
+            trials.find(&files(3), None),
+            None,
+            "an earlier agent's suite"
+        );
         for number in 0..40 {
             let program = format!("/p{number}/python");
             trials
@@ -144,6 +168,18 @@ mod tests {
         }
         assert_eq!(trials.all().len(), TRIALS_MAX);
         assert_eq!(trials.all().last().unwrap().program, "/p39/python");
+        let of_ann = Made {
+            uid: Some(1007),
+            ..made("/p/python", &files(4))
+        };
+        trials.note(of_ann).unwrap();
+        assert!(trials.find(&files(4), Some(1007)).is_some());
+        assert_eq!(
+            trials.find(&files(4), Some(1008)),
+            None,
+            "another user's word"
+        );
+        assert_eq!(trials.find(&files(4), None), None);
         std::fs::write(dir.path().join(FILE), "{").unwrap();
         assert_eq!(trials.all(), [], "what cannot be read is made again");
         trials.note(made("/p/python", &files(1))).unwrap();

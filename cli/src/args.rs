@@ -42,6 +42,7 @@ EXIT CODES:
   4    time ran out
   5    the coordinator cannot be reached, or does not know us
   6    the job that was waited for was cancelled
+  7    a job that was planned would wait
   130  interrupted";
 
 const GLOBAL: &str = "Global options";
@@ -104,8 +105,10 @@ pub(crate) enum Command {
     Get(commands::get::Get),
     Describe(commands::describe::Describe),
     Explain(commands::explain::Explain),
+    Report(commands::report::Report),
     Logs(commands::logs::Logs),
     Signal(commands::signal::Signal),
+    Stacks(commands::stacks::Stacks),
     Scale(commands::scale::Scale),
     Suspend(commands::suspend::Suspend),
     Resume(commands::suspend::Resume),
@@ -115,6 +118,7 @@ pub(crate) enum Command {
     Nodes(commands::get::Nodes),
     Cordon(commands::cordon::Cordon),
     Uncordon(commands::cordon::Uncordon),
+    Top(commands::top::Top),
     Topology(commands::topology::Topology),
     Login(commands::login::Login),
     #[command(name = "whoami")]
@@ -122,6 +126,11 @@ pub(crate) enum Command {
     Auth(commands::access::Auth),
     Config(commands::config::Config),
     Events(commands::get::Events),
+    Web(commands::web::Web),
+    History(commands::history::History),
+    Notify(commands::notify::Notify),
+    Plan(commands::plan::PlanArgs),
+    Queue(commands::queue::Queue),
     Validate(commands::validate::Validate),
     Convert(commands::convert::Convert),
     Replay(commands::replay::Replay),

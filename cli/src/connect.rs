@@ -4,8 +4,9 @@ use std::{error::Error as _, future::Future, path::Path, sync::Arc, time::Durati
 
 use muster_proto::v1::{
     JobRef, access_service_client::AccessServiceClient, audit_service_client::AuditServiceClient,
-    event_service_client::EventServiceClient, job_service_client::JobServiceClient,
-    node_service_client::NodeServiceClient,
+    event_service_client::EventServiceClient, history_service_client::HistoryServiceClient,
+    job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
+    notification_service_client::NotificationServiceClient,
 };
 use muster_rpc::{
     Address, Channel, Clients,
@@ -113,6 +114,10 @@ impl Client {
         })
     }
 
+    pub(crate) fn server(&self) -> &Address {
+        &self.server
+    }
+
     pub(crate) fn access(&self) -> AccessServiceClient<Channel> {
         self.clients.access()
     }
@@ -131,6 +136,14 @@ impl Client {
 
     pub(crate) fn events(&self) -> EventServiceClient<Channel> {
         self.clients.events()
+    }
+
+    pub(crate) fn history(&self) -> HistoryServiceClient<Channel> {
+        self.clients.history()
+    }
+
+    pub(crate) fn notifications(&self) -> NotificationServiceClient<Channel> {
+        self.clients.notifications()
     }
 
     /// A request with the deadline that the user set.
@@ -154,7 +167,7 @@ impl Client {
                 unreachable(&self.server, &status.source().map_or(message, innermost))
             }
             Code::Unauthenticated | Code::PermissionDenied => {
-                Failure::Unreachable(format!("{} refuses: {message}", self.server))
+                Failure::Refused(format!("{} refuses: {message}", self.server))
             }
             Code::DeadlineExceeded => {
                 Failure::Timeout(format!("{} did not answer in time: {message}", self.server))

@@ -7,14 +7,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{
     args::{Cli, Command},
     commands::{
-        access, cancel, completion, config, convert, cordon, delete, describe, explain, get, login,
-        logs, replay,
+        access, cancel, completion, config, convert, cordon, delete, describe, explain, get,
+        history, login, logs, notify, plan, queue, replay, report,
         run::{
             self,
             prefix::{self, Rewritten},
             torchrun,
         },
-        scale, signal, submit, suspend, topology, validate, version, wait,
+        scale, signal, stacks, submit, suspend, top, topology, validate, version, wait, web,
     },
     context::Context,
     fail::Failure,
@@ -97,13 +97,13 @@ pub(crate) fn run(cli: Cli, notes: &[String]) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(&cx, Failure::request(format!("start: {error}"))),
     };
-    let ends_its_cluster = match &cli.command {
+    let takes_interrupts = match &cli.command {
         Command::Run(run) => run.ends_its_cluster(),
-        Command::Slurm(_) => true,
+        Command::Slurm(_) | Command::Web(_) => true,
         _ => false,
     };
     let outcome = runtime.block_on(async {
-        if ends_its_cluster {
+        if takes_interrupts {
             return Box::pin(dispatch(&cx, cli.command)).await;
         }
         tokio::select! {
@@ -126,8 +126,10 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Get(args) => get::get(cx, args).await,
         Command::Describe(args) => describe::describe(cx, args).await,
         Command::Explain(args) => explain::explain(cx, args).await,
+        Command::Report(args) => report::report(cx, args).await,
         Command::Logs(args) => logs::logs(cx, args).await,
         Command::Signal(args) => signal::signal(cx, args).await,
+        Command::Stacks(args) => stacks::stacks(cx, args).await,
         Command::Scale(args) => scale::scale(cx, args).await,
         Command::Suspend(args) => suspend::suspend(cx, args).await,
         Command::Resume(args) => suspend::resume(cx, args).await,
@@ -141,8 +143,14 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::WhoAmI(args) => access::whoami(cx, args).await,
         Command::Auth(args) => access::auth(cx, args).await,
         Command::Config(args) => config::config(cx, args),
+        Command::Top(args) => top::top(cx, args).await,
         Command::Topology(args) => topology::topology(cx, args).await,
         Command::Events(args) => get::events(cx, args).await,
+        Command::Web(args) => web::web(cx, args).await,
+        Command::History(args) => history::history(cx, args).await,
+        Command::Notify(args) => notify::notify(cx, args).await,
+        Command::Plan(args) => plan::plan(cx, args).await,
+        Command::Queue(args) => queue::queue(cx, args).await,
         Command::Validate(args) => validate::validate(cx, args),
         Command::Convert(args) => convert::convert(cx, &args),
         Command::Replay(args) => replay::replay(cx, args),

@@ -20,12 +20,18 @@ pub enum Failure {
     /// The state that the command waited for did not come in time.
     #[error("{0}")]
     Timeout(String),
-    /// The coordinator cannot be reached, or does not know us.
+    /// The coordinator cannot be reached.
     #[error("{0}")]
     Unreachable(String),
+    /// The coordinator does not know us, or we have no right to this.
+    #[error("{0}")]
+    Refused(String),
     /// The job that was waited for was cancelled.
     #[error("{0}")]
     Cancelled(String),
+    /// A job that was only planned would have to wait.
+    #[error("{0}")]
+    WouldWait(String),
     #[error("{0}")]
     Interrupted(String),
     /// The exit code of the failing rank, if `--mirror-exit-code` asked for it.
@@ -44,8 +50,9 @@ impl Failure {
             Failure::Usage(_) | Failure::BadJob(_) => 2,
             Failure::JobFailed(_) => 3,
             Failure::Timeout(_) => 4,
-            Failure::Unreachable(_) => 5,
+            Failure::Unreachable(_) | Failure::Refused(_) => 5,
             Failure::Cancelled(_) => 6,
+            Failure::WouldWait(_) => 7,
             // 128 + SIGINT, as a shell reports it.
             Failure::Interrupted(_) => 130,
             Failure::Mirrored { code, .. } => *code,

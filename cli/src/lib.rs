@@ -23,10 +23,12 @@ mod kubectl;
 mod local;
 mod names;
 mod output;
+mod selector;
 mod shown;
 mod slurm;
 mod tips;
 mod verbs;
+mod web;
 
 pub use fail::Failure;
 

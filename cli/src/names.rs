@@ -1,5 +1,7 @@
 //! Names of several nodes in one word, as Slurm writes them: `n[01-10,17]`.
 
+use std::collections::BTreeSet;
+
 /// The most names that one word may stand for: more than a fleet has nodes.
 const NAMES_MAX: usize = 20_000;
 
@@ -33,10 +35,10 @@ pub(crate) fn expand(word: &str) -> Result<Vec<String>, String> {
 pub(crate) fn expand_all<'w>(
     words: impl IntoIterator<Item = &'w str>,
 ) -> Result<Vec<String>, String> {
-    let mut names = Vec::new();
+    let (mut names, mut seen) = (Vec::new(), BTreeSet::new());
     for word in words {
         for name in expand(word)? {
-            if !names.contains(&name) {
+            if seen.insert(name.clone()) {
                 names.push(name);
             }
         }

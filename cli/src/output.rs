@@ -2,18 +2,28 @@
 //! function of the arguments.
 
 pub(crate) mod audit;
+mod chosen;
 pub(crate) mod describe;
 pub(crate) mod document;
 pub(crate) mod environment;
 pub(crate) mod explain;
+mod gpu_use;
 pub(crate) mod hardware;
+pub(crate) mod history;
 pub(crate) mod holders;
 mod imports;
 pub(crate) mod listing;
+pub(crate) mod plan;
+pub(crate) mod queue;
 mod raised;
+mod receivers;
 mod roles;
+pub(crate) mod stacks;
+mod stall;
 pub(crate) mod steps;
 pub(crate) mod table;
+mod time_account;
+pub(crate) mod top;
 pub(crate) mod usage;
 pub(crate) mod words;
 

@@ -1,12 +1,16 @@
 //! Words that other systems have for what Muster does: which command of ours a user of kubectl, Slurm, PBS or docker means.
 
 /// The words, and what to type instead.
-const VERBS: [(&[&str], &str); 21] = [
+const VERBS: [(&[&str], &str); 24] = [
     (
         &[
-            "ps", "ls", "list", "jobs", "squeue", "qstat", "bjobs", "status", "sacct", "queue",
+            "ps", "ls", "list", "jobs", "squeue", "qstat", "bjobs", "status",
         ],
         "jobs are listed by `muster get jobs` (-w stays and shows changes)",
+    ),
+    (
+        &["sacct", "sreport", "bhist", "qacct", "accounting"],
+        "jobs that are over, and what they have cost, are shown by `muster history` (--by owner sums them up)",
     ),
     (
         &["kill", "scancel", "qdel", "bkill", "terminate", "abort"],
@@ -58,8 +62,31 @@ const VERBS: [(&[&str], &str); 21] = [
         "Muster opens no shell in a rank: `muster logs JOB --rank N` shows its output, `muster describe JOB` its node",
     ),
     (
-        &["top", "stats", "usage"],
-        "what nodes have and use is shown by `muster describe node NODE`, what a job costs by `muster explain JOB`",
+        &[
+            "alert",
+            "alerts",
+            "mail",
+            "notification",
+            "notifications",
+            "webhook",
+        ],
+        "who is told of what happens is shown by `muster notify list`, and tried out by `muster notify test RECEIVER`",
+    ),
+    (
+        &["stats", "usage"],
+        "what nodes, jobs and ranks use is shown by `muster top nodes`, `muster top jobs` and `muster top ranks JOB`",
+    ),
+    (
+        &[
+            "hang",
+            "hangs",
+            "stuck",
+            "pystack",
+            "py-spy",
+            "pstack",
+            "backtrace",
+        ],
+        "where each rank of a job is, is shown by `muster stacks JOB`",
     ),
     (
         &["tail", "log", "output"],

@@ -382,8 +382,8 @@ fn one_wrong_line() {
             "  args: [train.py]",
             "  args: [train.py]\n  image: x",
             "9:3: spec.image: unknown field; the fields here are replicas, minReplicas, \
-             maxReplicas, procPerNode, gpusPerNode, command, args, env, workingDir, priority, restartPolicy, stopGracePeriod, \
-             scaleUpCooldown, fenceAfter, progress, launch, standbys, stepPattern, checkpointPattern, nodeMix, placement, rules, suspend, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished, framework, roles, origin",
+             maxReplicas, procPerNode, gpusPerNode, command, args, env, workingDir, priority, preemption, restartPolicy, stopGracePeriod, \
+             scaleUpCooldown, fenceAfter, progress, launch, standbys, inspect, onStall, stallAfter, stepPattern, checkpointPattern, nodeMix, placement, nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology, rules, suspend, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished, framework, roles, origin",
         ),
         (
             "  args: [train.py]",

@@ -86,10 +86,9 @@ fn submit(cardboard: Cardboard, args: &[&str]) -> (i32, String, String, Vec<Stri
 }
 
 fn accepted(existed: bool) -> Result<SubmitResponse, Status> {
-    Ok(SubmitResponse {
-        job: Some(job(JobPhase::Pending, "Submitted")),
-        existed,
-    })
+    let mut accepted = SubmitResponse::default();
+    (accepted.job, accepted.existed) = (Some(job(JobPhase::Pending, "Submitted")), existed);
+    Ok(accepted)
 }
 
 #[test]

@@ -3,11 +3,12 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `jobs`, `nodes`, `events` | what users call |
+//! | `jobs`, `nodes`, `events`, `history`, `notifications` | what users call |
 //! | `context` | what every service needs |
-//! | `job` | one job in requests and answers |
-//! | `wait`, `explain`, `logs`, `signal` | the larger calls of the job service |
-//! | `agents`, `connections` | the agents' sessions, and log reads and signals through them |
+//! | `job`, `ranks` | one job, and ranks of it, in requests and answers |
+//! | `wait`, `explain`, `logs`, `signal`, `stacks` | the larger calls of the job service |
+//! | `agents`, `connections` | the agents' sessions, and log reads, signals and questions through them |
+//! | `looks` | the questions that the fleet has about ranks |
 //! | `usages` | the last usage of each node |
 //! | `feed`, `watch` | streams to clients: bounded, latest state, ended with a reason |
 //! | `authorize` | what each method asks of its caller |
@@ -18,23 +19,27 @@
 
 use std::sync::Arc;
 
+use muster_handle::{handle::Handle, inbox::LookOrder};
 use muster_proto::{
     limits::MESSAGE_MAX,
     v1::{
         access_service_server::AccessServiceServer, agent_service_server::AgentServiceServer,
         audit_service_server::AuditServiceServer, event_service_server::EventServiceServer,
-        job_service_server::JobServiceServer, node_service_server::NodeServiceServer,
+        history_service_server::HistoryServiceServer, job_service_server::JobServiceServer,
+        node_service_server::NodeServiceServer,
+        notification_service_server::NotificationServiceServer,
     },
 };
 use muster_runtime::tasks::Scope;
+use tokio::sync::mpsc;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     api::{authorize::Guard, context::Context},
     audit::{Files, Trail},
-    handle::Handle,
     kubernetes::{Access, Reviews},
+    notify::Desk,
     store::kubernetes::Keeper,
     trust::Trust,
 };
@@ -49,13 +54,18 @@ mod environment;
 mod events;
 mod explain;
 mod feed;
+mod history;
 mod job;
 mod jobs;
 mod logs;
+mod looks;
 mod nodes;
+mod notifications;
 mod page;
+mod ranks;
 mod reflection;
 mod signal;
+mod stacks;
 mod status;
 mod usages;
 mod wait;
@@ -72,6 +82,8 @@ pub(crate) struct Door {
     /// `Some`: the trust folder is kept elsewhere too.
     pub(crate) keeper: Option<Keeper>,
     pub(crate) trail: Trail,
+    /// `None`: nobody is told of anything.
+    pub(crate) desk: Option<Arc<Desk>>,
 }
 
 /// All services, what decides who may call them, and the reporter that takes them out of service.
@@ -80,6 +92,7 @@ pub(crate) async fn routes(
     scope: Scope,
     door: Door,
     entries: Files,
+    looks: mpsc::Receiver<LookOrder>,
 ) -> (Routes, Guard, Health) {
     let Door {
         trust,
@@ -87,6 +100,7 @@ pub(crate) async fn routes(
         access,
         keeper,
         trail,
+        desk,
     } = door;
     let guard = Guard {
         trust: trust.clone(),
@@ -102,6 +116,7 @@ pub(crate) async fn routes(
         connections: Arc::default(),
         usages: Arc::default(),
     };
+    looks::answer(&context, looks);
     let (reporter, health) = tonic_health::server::health_reporter();
     let health_handle = Health(reporter);
     health_handle.set(ServingStatus::Serving).await;
@@ -119,6 +134,12 @@ pub(crate) async fn routes(
     add!(JobServiceServer, jobs::Jobs(context.clone()));
     add!(NodeServiceServer, nodes::Nodes(context.clone()));
     add!(EventServiceServer, events::Events(context.clone()));
+    add!(HistoryServiceServer, history::History(context.clone()));
+    let notifications = notifications::Notifications {
+        context: context.clone(),
+        desk,
+    };
+    add!(NotificationServiceServer, notifications);
     let audit = audit::Audit::new(context.clone(), entries);
     add!(AuditServiceServer, audit);
     add!(AgentServiceServer, agents::Agents(context));
@@ -147,6 +168,8 @@ impl Health {
             "muster.v1.AgentService",
             "muster.v1.AccessService",
             "muster.v1.AuditService",
+            "muster.v1.HistoryService",
+            "muster.v1.NotificationService",
         ] {
             self.0.set_service_status(service, status).await;
         }

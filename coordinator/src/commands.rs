@@ -1,10 +1,11 @@
 //! The commands beside the daemon: `init`, `authority`, `token`, `user`, `deny`, `allow`, `pin`. They
 //! work on the state directory, whether or not the coordinator runs. What they change goes into its
-//! audit trail. `crd` prints, and needs none of that.
+//! audit trail. `crd` prints, and needs none of that. `remove` takes a service away.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `init` | making the certificate authority, and its pin |
+//! | `init` | making the certificate authority, and its pin; the coordinator as a service |
+//! | `remove` | taking that service away |
 //! | `authority` | changing the authority |
 //! | `token` | join tokens |
 //! | `user` | roles of users |
@@ -16,6 +17,7 @@ mod authority;
 mod crd;
 mod deny;
 mod init;
+mod remove;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -38,8 +40,9 @@ use crate::{
 };
 
 /// The commands, as `muster-coordinator COMMAND`.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "init",
+    "remove",
     "authority",
     "token",
     "user",
@@ -64,6 +67,7 @@ pub struct Command {
 #[derive(Debug, Subcommand)]
 enum Commands {
     Init(init::Init),
+    Remove(remove::Remove),
     Authority(authority::AuthorityCommand),
     Token(token::TokenCommand),
     User(user::User),
@@ -99,14 +103,14 @@ impl Command {
     /// `None`: the command needs none.
     fn state_dir(&self) -> Option<&Path> {
         let state = match &self.command {
-            Commands::Init(args) => &args.state,
+            Commands::Init(args) => return args.state_dir(),
             Commands::Authority(args) => args.state(),
             Commands::Token(args) => args.state(),
             Commands::User(args) => args.state(),
             Commands::Deny(args) => &args.state,
             Commands::Allow(args) => &args.state,
             Commands::Pin(args) => &args.state,
-            Commands::Crd(_) => return None,
+            Commands::Remove(_) | Commands::Crd(_) => return None,
         };
         Some(&state.state_dir)
     }
@@ -119,7 +123,7 @@ impl Command {
             Commands::User(args) => args.change().into_iter().collect(),
             Commands::Deny(args) => vec![args.change()],
             Commands::Allow(args) => vec![args.change()],
-            Commands::Pin(_) | Commands::Crd(_) => Vec::new(),
+            Commands::Remove(_) | Commands::Pin(_) | Commands::Crd(_) => Vec::new(),
         }
     }
 
@@ -135,6 +139,7 @@ impl Command {
         let changes = self.changes();
         let done = match self.command {
             Commands::Init(args) => args.run(),
+            Commands::Remove(args) => args.run(),
             Commands::Authority(args) => args.run(),
             Commands::Token(args) => args.run(),
             Commands::User(args) => args.run(),

@@ -17,9 +17,14 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{Answer, Effect, Fleet, Input, Policy, RequestId, commit::Versions},
+    fleet::{Answer, Effect, Fleet, Input, Policy, RequestId, commit::Versions, notify::Outbox},
     id::{JobName, JobUid, NodeName, SessionId, Term},
     time::Timestamp,
+};
+use muster_handle::{
+    board::{Events, History, Jobs, Nodes},
+    handle::{Boards, Handle},
+    inbox::{LookOrder, Message, SessionOrders},
 };
 use muster_proto::convert::session::Welcome;
 use muster_runtime::clock::Clock;
@@ -28,10 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::{
-    board::{Events, Jobs, Nodes},
     failpoint::failpoint,
-    handle::Handle,
-    inbox::{Message, SessionOrders},
     store::{Loaded, Store, StoreError},
     turn_stats::{self, TurnStats},
 };
@@ -44,7 +46,7 @@ mod reports;
 mod tests;
 
 use interner::Interner;
-use publish::publish_events;
+use publish::{publish_events, publish_history, publish_outbox};
 use reports::Reports;
 
 /// Inputs that wait, and the most that one turn takes. All members of a job of 1,000 nodes answer
@@ -61,6 +63,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// After a turn that took less time than this, the engine does not wait. A turn for a job of some ten
 /// nodes takes less.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
+
+/// Looks at ranks that wait to be taken. One that finds no room is not taken, and the fleet asks again.
+const LOOKS: usize = 64;
 
 /// A turn that takes longer than this, without its commit, is logged.
 const SLOW_TURN: Duration = Duration::from_millis(100);
@@ -80,6 +85,8 @@ pub struct Started {
     pub term: Term,
     /// Figures of each turn that was not idle. A caller that does not need them drops the receiver.
     pub turns: broadcast::Receiver<TurnStats>,
+    /// The ranks that are to be looked at.
+    pub looks: mpsc::Receiver<LookOrder>,
     /// Ends with the engine: after a shutdown, or with the error of a commit that failed.
     pub thread: JoinHandle<Result<(), StoreError>>,
     /// Resolves when the thread is about to end, for whatever reason.
@@ -110,7 +117,9 @@ pub fn start(
     failpoint!("after the term is stored");
     info!(%term, jobs = stored.jobs.len(), nodes = stored.nodes.len(), "record loaded");
 
+    let history = History::loaded(&stored.history);
     let (inbox, messages) = mpsc::channel(INBOX);
+    let (look_orders, looks) = mpsc::channel(LOOKS);
     let mut engine = Engine {
         tick: policy.tick,
         fleet: Fleet::new(policy, term, stored, Timestamp(clock.now_us())),
@@ -127,18 +136,26 @@ pub fn start(
         jobs: watch::Sender::default(),
         nodes: watch::Sender::default(),
         events: watch::Sender::default(),
+        history: watch::Sender::new(history),
+        outbox: watch::Sender::default(),
         turns: broadcast::Sender::new(turn_stats::WAITING_MAX),
         rounds: watch::Sender::default(),
+        looks: look_orders,
         wake_at: Timestamp(clock.now_us()),
         pause_until: Timestamp(0),
     };
+    engine.outbox.send_replace(engine.fleet.outbox().clone());
     engine.publish_all(events);
     let handle = Handle::new(
         inbox,
         clock,
-        engine.jobs.subscribe(),
-        engine.nodes.subscribe(),
-        engine.events.subscribe(),
+        Boards {
+            jobs: engine.jobs.subscribe(),
+            nodes: engine.nodes.subscribe(),
+            events: engine.events.subscribe(),
+            history: engine.history.subscribe(),
+            outbox: engine.outbox.subscribe(),
+        },
         engine.rounds.subscribe(),
         engine.store.lead(),
     );
@@ -156,6 +173,7 @@ pub fn start(
         handle,
         term,
         turns,
+        looks,
         thread,
         ended,
     })
@@ -184,9 +202,12 @@ struct Engine {
     jobs: watch::Sender<Jobs>,
     nodes: watch::Sender<Nodes>,
     events: watch::Sender<Events>,
+    history: watch::Sender<History>,
+    outbox: watch::Sender<Arc<Outbox>>,
     turns: broadcast::Sender<TurnStats>,
     /// Changes each time the engine waits for work again.
     rounds: watch::Sender<u64>,
+    looks: mpsc::Sender<LookOrder>,
     /// When the fleet wants its next tick.
     wake_at: Timestamp,
     /// The end of the pause after a long turn, in which inputs are gathered.
@@ -317,6 +338,8 @@ impl Engine {
             .filter(|stats| !stats.is_idle());
         let (writes, effects, wake_at) = self.commit(turn)?;
         let stored = Timestamp(self.clock.now_us());
+        publish_history(&self.history, &writes);
+        publish_outbox(&self.outbox, &writes);
         publish_events(&self.events, writes);
         self.act(effects);
         let done = Timestamp(self.clock.now_us());
@@ -413,6 +436,22 @@ impl Engine {
                     // A caller that went away does not need the answer. The decision stands.
                     let _ = answered.send(answer);
                     failpoint!("after the answer");
+                }
+            }
+            Effect::LookAtRanks {
+                job,
+                generation,
+                number,
+                ranks,
+            } => {
+                let order = LookOrder {
+                    job,
+                    generation,
+                    number,
+                    ranks,
+                };
+                if self.looks.try_send(order).is_err() {
+                    debug!("no room for another look at ranks");
                 }
             }
             Effect::JobChanged(uid) => self.show_job(uid),

@@ -41,15 +41,18 @@ fn run() -> anyhow::Result<()> {
     }
     let Options {
         listen: address,
+        metrics_listen,
         server_names,
         accept_unknown_peers,
         state_dir,
         ready_file,
         turn_stats,
+        notify,
         certificate_life,
         min_term,
         site,
         kubernetes,
+        only_check,
         log_format,
         log_filter,
         policy,
@@ -65,6 +68,12 @@ fn run() -> anyhow::Result<()> {
     let site = site
         .files(kubernetes.has_agents())
         .unwrap_or_else(|message| wrong(message));
+    let notify = notify.map(|path| {
+        muster_coordinator::notify::read(&path).unwrap_or_else(|message| wrong(message))
+    });
+    if only_check {
+        return Ok(());
+    }
     telemetry::start(log_format, &log_filter)?;
     info!(version = version(), state_dir = %state_dir.display(), "starting");
     if let Some(path) = &ready_file
@@ -118,8 +127,10 @@ fn run() -> anyhow::Result<()> {
             },
             audit: audit::Options::of(&state_dir),
             listen: address,
+            metrics: metrics_listen,
             accept_unknown: accept_unknown_peers,
             policy,
+            notify,
             min_term,
             kubernetes,
             ready_file,

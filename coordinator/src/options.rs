@@ -6,7 +6,12 @@ mod site;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, ValueEnum};
-use muster_core::{fleet::Policy, id::Term, period};
+use muster_core::{
+    fleet::{GpusMax, Policy},
+    id::{self, Term},
+    period,
+    spec::Preemption,
+};
 use muster_rpc::listen;
 use muster_runtime::{
     telemetry::{DEFAULT_FILTER, LogFormat},
@@ -26,7 +31,8 @@ use crate::trust;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-coordinator", version = version(), max_term_width = 120, after_help = "\
 Commands, each with its own --help:
-  init       make the certificate authority, so that other machines can be served
+  init       make the certificate authority, so that other machines can be served; with --service also a service of systemd
+  remove     take that service away
   authority  change the authority while everything runs
   token      create join tokens for nodes and users, list and delete them
   user       give users roles, list them, take them away
@@ -39,6 +45,12 @@ pub struct Options {
     /// loopback addresses are allowed, and only this coordinator's own user and root are served.
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = listen::parse_address)]
     pub listen: SocketAddr,
+
+    /// Address and port at which a Prometheus finds /metrics; port 0 takes a free one. Without it there is
+    /// none. It is plain HTTP, and everybody who reaches it may read it: names of jobs, namespaces and
+    /// nodes with their figures, and nothing of what jobs run or print. Example: 127.0.0.1:7071.
+    #[arg(long, env = "MUSTER_METRICS_LISTEN", value_name = "ADDR", value_parser = listen::parse_address)]
+    pub metrics_listen: Option<SocketAddr>,
 
     /// Names and IP addresses at which agents and users call this coordinator. Makes the certificate
     /// authority if there is none, as `muster-coordinator init` does, or adds the names.
@@ -77,9 +89,14 @@ pub struct Options {
     pub lease: Duration,
 
     /// File to write, whole or not at all, once the coordinator serves:
-    /// {"endpoint":"http://ADDR","pid":N}. Removed at the end.
+    /// {"endpoint":"http://ADDR","pid":N}, and with --metrics-listen also "metrics":"URL". Removed at the end.
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
+
+    /// File with rules that say which receivers (webhooks, chats, an Alertmanager) are told of what: jobs that failed or
+    /// stand still, nodes that were cordoned. docs/notifications.md describes it. Read at the start.
+    #[arg(long, env = "MUSTER_NOTIFY", value_name = "FILE")]
+    pub notify: Option<PathBuf>,
 
     /// File to append the statistics of every turn to, one JSON object in a line. For benchmarks.
     #[arg(long, env = "MUSTER_TURN_STATS", value_name = "FILE", hide = true)]
@@ -93,6 +110,10 @@ pub struct Options {
     /// agents' errors then ask for it.
     #[arg(long, env = "MUSTER_MIN_TERM", value_name = "N", default_value = "0", hide_default_value = true, value_parser = parse_term)]
     pub min_term: Term,
+
+    /// Check all flags and exit, with status 0 if they are right.
+    #[arg(long = "check")]
+    pub only_check: bool,
 
     /// How logs are written to standard error.
     #[arg(
@@ -246,6 +267,55 @@ pub struct PolicyOptions {
     )]
     pub namespace_jobs_max: usize,
 
+    /// How many GPUs the jobs of a namespace may hold together. "*" stands for every other namespace. A job
+    /// that would hold more waits. Jobs with a pod template are not counted: a ResourceQuota is for them.
+    #[arg(
+        long,
+        env = "MUSTER_GPUS_MAX",
+        value_name = "NAMESPACE=N,...",
+        value_delimiter = ',',
+        value_parser = parse_gpus_max
+    )]
+    pub gpus_max: Vec<(String, u32)>,
+
+    /// What may be done to jobs at most, so that one of higher priority can start: never, shrink (elastic jobs
+    /// give up members, down to their minimum) or evict (they may also lose all nodes, and wait again). A
+    /// job may allow less.
+    #[arg(long, env = "MUSTER_PREEMPTION", value_name = "WORD", default_value = "shrink", value_parser = parse_preemption)]
+    pub preemption: Preemption,
+
+    /// Jobs also give up nodes for jobs of other namespaces. Without it nobody takes from another
+    /// namespace: whoever submits a job chooses its priority.
+    #[arg(long, env = "MUSTER_PREEMPT_OTHER_NAMESPACES")]
+    pub preempt_other_namespaces: bool,
+
+    /// How long a job trains at least before it is evicted.
+    #[arg(long, env = "MUSTER_EVICT_AFTER", value_name = "PERIOD", default_value = "5m", value_parser = period::parse)]
+    pub evict_after: Duration,
+
+    /// How long a job waits for room before it keeps it from jobs of its priority that came later. From
+    /// lower priorities it keeps it at once.
+    #[arg(long, env = "MUSTER_RESERVE_AFTER", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
+    pub reserve_after: Duration,
+
+    /// How many jobs that are over leave a record in the history; 0: none. The oldest make room.
+    #[arg(
+        long,
+        env = "MUSTER_HISTORY_RECORDS",
+        value_name = "N",
+        default_value = "10000"
+    )]
+    pub history_records: usize,
+
+    /// For how many days a record stays in the history.
+    #[arg(
+        long,
+        env = "MUSTER_HISTORY_DAYS",
+        value_name = "N",
+        default_value = "365"
+    )]
+    pub history_days: u32,
+
     /// How many jobs one namespace may submit in a second, once it has used up --submits-burst.
     #[arg(
         long,
@@ -318,6 +388,11 @@ impl PolicyOptions {
                 return Err(format!("{flag}: must be at least 1"));
             }
         }
+        if self.history_days == 0 {
+            return Err(
+                "--history-days: must be at least 1; --history-records 0 keeps no history".into(),
+            );
+        }
         if self.nodes_max == 0 {
             return Err("--nodes-max: must be at least 1".into());
         }
@@ -341,6 +416,13 @@ impl PolicyOptions {
             mass_loss_hold: self.mass_loss_hold,
             jobs_max: self.jobs_max,
             namespace_jobs_max: self.namespace_jobs_max,
+            gpus_max: self.gpus_max()?,
+            reserve_after: self.reserve_after,
+            preemption: self.preemption,
+            preempt_other_namespaces: self.preempt_other_namespaces,
+            evict_after: self.evict_after,
+            history_max: self.history_records,
+            history_for: Duration::from_secs(24 * 3600) * self.history_days,
             submits_per_second: self.submits_per_second,
             submits_burst: self.submits_burst,
             nodes_max: self.nodes_max,
@@ -349,6 +431,39 @@ impl PolicyOptions {
             ..Policy::default()
         })
     }
+}
+
+impl PolicyOptions {
+    fn gpus_max(&self) -> Result<GpusMax, String> {
+        let mut limits = GpusMax::default();
+        for (namespace, most) in &self.gpus_max {
+            let again = match namespace.as_str() {
+                "*" => limits.others.replace(*most).is_some(),
+                _ => limits.namespaces.insert(namespace.clone(), *most).is_some(),
+            };
+            if again {
+                return Err(format!("--gpus-max: {namespace} is there twice"));
+            }
+        }
+        Ok(limits)
+    }
+}
+
+fn parse_preemption(text: &str) -> Result<Preemption, String> {
+    let found = Preemption::ALL.iter().find(|(name, _)| *name == text);
+    let found = found.map(|(_, preemption)| *preemption);
+    found.ok_or_else(|| "must be never, shrink or evict".into())
+}
+
+/// `team-a=64`, or `*=8`.
+fn parse_gpus_max(text: &str) -> Result<(String, u32), String> {
+    let wrong = || "write it as NAMESPACE=N, with a whole number of GPUs; * stands for every other namespace";
+    let (namespace, most) = text.split_once('=').ok_or_else(wrong)?;
+    let most = most.parse().map_err(|_| wrong())?;
+    if let Some(why) = id::label_error(namespace).filter(|_| namespace != "*") {
+        return Err(format!("the namespace {why}"));
+    }
+    Ok((namespace.to_owned(), most))
 }
 
 fn parse_server_name(text: &str) -> Result<String, String> {
@@ -403,8 +518,39 @@ mod tests {
             "--jobs-max: must be at least 1"
         );
         assert_eq!(
+            refused(&["--history-days", "0"]),
+            "--history-days: must be at least 1; --history-records 0 keeps no history"
+        );
+        assert_eq!(
+            refused(&["--gpus-max", "a=1,b=2,a=3"]),
+            "--gpus-max: a is there twice"
+        );
+        assert_eq!(
             refused(&["--submits-burst", "0"]),
             "--submits-burst: must be at least 1"
         );
+    }
+
+    #[test]
+    fn limits_of_namespaces_are_read() {
+        let policy = options(&["--gpus-max", "team-a=64,*=8"])
+            .policy
+            .policy()
+            .unwrap();
+        assert_eq!(
+            policy.gpus_max.namespaces,
+            [("team-a".to_owned(), 64)].into()
+        );
+        assert_eq!(policy.gpus_max.others, Some(8));
+        for wrong in ["team-a", "team-a=", "team-a=-1", "Team=1", "=1"] {
+            let flags = [
+                "muster-coordinator",
+                "--state-dir",
+                "/s",
+                "--gpus-max",
+                wrong,
+            ];
+            assert!(Options::try_parse_from(flags).is_err(), "{wrong}");
+        }
     }
 }

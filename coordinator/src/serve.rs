@@ -17,8 +17,10 @@ use muster_core::{
     fleet::{CordonMode, Policy},
     id::Term,
 };
+use muster_handle::handle::Handle;
 use muster_rpc::{
     guests::Guests,
+    http_port::HttpPortError,
     listen::{self, ListenError, Listener},
 };
 use muster_runtime::{
@@ -34,8 +36,9 @@ use crate::{
     api,
     audit::{self, Writer},
     engine::{self, StartError},
-    handle::Handle,
     kubernetes::{self, KubernetesError},
+    metrics,
+    notify::{self, Desk, Notify},
     store::{Store, StoreError, kubernetes::SharedTrust},
     trust::{Trust, TrustError},
     turn_stats::Recording,
@@ -56,9 +59,13 @@ pub enum ServeError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(transparent)]
+    Metrics(#[from] HttpPortError),
+    #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
     Kubernetes(#[from] KubernetesError),
+    #[error(transparent)]
+    NoServer(#[from] muster_operator::NoServer),
     #[error("catch signals")]
     Signals(#[source] io::Error),
     #[error("write ready file {path}")]
@@ -89,12 +96,16 @@ pub enum ServeError {
 #[derive(Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
+    /// Where metrics are served, to everybody. `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// Serve also callers whose user the kernel cannot tell.
     pub accept_unknown: bool,
     /// The certificate authority. `None`: serve this machine only, without TLS.
     pub trust: Option<Trust>,
     pub policy: Policy,
     pub min_term: Term,
+    /// Who is told of what. `None`: nobody.
+    pub notify: Option<Notify>,
     /// What is asked of a Kubernetes API server, if there is one.
     pub kubernetes: Option<kubernetes::Settings>,
     /// Where the trust folder is kept for the coordinators that stand by.
@@ -112,6 +123,8 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Coordinator {
     pub address: SocketAddr,
+    /// Where its metrics are.
+    pub metrics: Option<SocketAddr>,
     pub handle: Handle,
     pub term: Term,
     tasks: Tasks,
@@ -131,28 +144,29 @@ impl Coordinator {
         let trust = settings.trust.map(Arc::new);
         let listener = Listener::open(settings.listen, trust.is_some())?;
         let address = listener.address();
+        let metrics = settings.metrics.map(metrics::open).transpose()?;
         let asked = settings.kubernetes;
         let cordon = asked.as_ref().map_or(CordonMode::Off, |asked| asked.cordon);
         let marking = asked.as_ref().filter(|_| cordon != CordonMode::Off);
-        let marking = marking.map(|asked| kubernetes::Marking::of(&asked.configuration));
+        let marking = marking.map(|asked| muster_operator::Marking::of(&asked.configuration));
         let marking = marking.transpose()?;
         let is_read = |asked: &kubernetes::Settings| asked.nodes || marking.is_some();
         let nodes = asked.clone().filter(is_read);
         let nodes = nodes.map(|asked| {
             // Node objects are no namespace's, and the flag is not about them.
-            kubernetes::Nodes::of(
+            muster_operator::Nodes::of(
                 asked.configuration,
-                asked.kept_max.max(kubernetes::KEPT_MAX),
+                asked.kept_max.max(muster_operator::KEPT_MAX),
             )
         });
         let nodes = nodes.transpose()?;
         let desk = asked.as_ref().filter(|asked| asked.kueue);
-        let desk = desk.map(|_| Arc::new(kubernetes::Desk::new()));
+        let desk = desk.map(|_| Arc::new(muster_operator::Desk::new()));
         let pods = asked.as_ref().and_then(|asked| {
             let model = asked.pods.clone()?;
             let audience = asked.tokens.as_ref()?.audience.clone();
             let (configuration, desk) = (&asked.configuration, desk.clone());
-            Some(kubernetes::Pods::of(
+            Some(muster_operator::Pods::of(
                 configuration,
                 model,
                 audience,
@@ -165,7 +179,7 @@ impl Coordinator {
         let makes_pods = pods.is_some();
         let jobs = jobs.map(|asked| {
             let (configuration, desk) = (&asked.configuration, desk.clone());
-            kubernetes::Jobs::of(
+            muster_operator::Jobs::of(
                 configuration,
                 makes_pods,
                 asked.pod_groups,
@@ -178,7 +192,7 @@ impl Coordinator {
         let adopt = adopt
             .map(|asked| {
                 let kinds = asked.adopt.clone();
-                kubernetes::Adopt::of(&asked.configuration, kinds, asked.kept_max)
+                muster_operator::Adopt::of(&asked.configuration, kinds, asked.kept_max)
             })
             .transpose()?;
         let reviews = asked.as_ref().map(kubernetes::Reviews::of).transpose()?;
@@ -188,12 +202,16 @@ impl Coordinator {
         }
         let access = asked.as_ref().map(kubernetes::Access::of).transpose()?;
         let bundle = asked.filter(|asked| asked.tokens.is_some());
-        let bundle = bundle.map(|asked| kubernetes::Bundle::of(&asked.configuration));
+        let bundle = bundle.map(|asked| muster_operator::Bundle::of(&asked.configuration));
         let bundle = bundle.transpose()?;
+        let rules = settings.notify.as_ref().map(|notify| notify.rules.clone());
+        let rules = rules.unwrap_or_default();
+        let desk = settings.notify.map(|notify| Arc::new(Desk::new(notify)));
         let policy = Policy {
             reads_objects: nodes.is_some(),
             follows_jobs: jobs.is_some(),
             kubernetes_cordon: cordon,
+            notify: rules,
             ..settings.policy
         };
         let store = store().map_err(StartError::Store)?;
@@ -201,6 +219,7 @@ impl Coordinator {
             handle,
             term,
             turns,
+            looks,
             thread,
             ended,
         } = engine::start(store, policy, settings.min_term, shutdown.clone())?;
@@ -231,6 +250,21 @@ impl Coordinator {
                 marking.clone().follow(handle.clone(), shutdown.clone())
             });
         }
+        if let Some(desk) = &desk {
+            for receiver in desk.receivers() {
+                let name = receiver.name.clone();
+                let sends = notify::send(desk.clone(), name, handle.clone());
+                let shutdown = shutdown.clone();
+                tasks.spawn(Ordinary, "notifications", async move {
+                    shutdown.run_until_cancelled(sends).await;
+                });
+            }
+        }
+        let metrics = metrics.map(|port| {
+            let (address, turns) = (port.address(), turns.resubscribe());
+            metrics::serve(&mut tasks, port, handle.clone(), desk.clone(), term, turns);
+            address
+        });
         if let Some(path) = settings.turn_stats {
             let recording = Recording::open(&path, turns)
                 .map_err(|source| ServeError::TurnStats { path, source })?;
@@ -255,9 +289,10 @@ impl Coordinator {
             access: access.flatten(),
             keeper: settings.shared.as_ref().map(SharedTrust::keeper),
             trail,
+            desk,
         };
         let (routes, guard, health) =
-            api::routes(handle.clone(), scope.clone(), door, entries).await;
+            api::routes(handle.clone(), scope.clone(), door, entries, looks).await;
         let guests = Guests::default();
         let options = listen::Options {
             accept_unknown: settings.accept_unknown,
@@ -271,7 +306,8 @@ impl Coordinator {
         if let Some(trust) = trust {
             if let Some(bundle) = bundle {
                 let trust = trust.clone();
-                let publish = bundle.follow(move || trust.bundle(), shutdown.clone());
+                let publish =
+                    bundle.follow(handle.lead(), move || trust.bundle(), shutdown.clone());
                 tasks.spawn(Ordinary, "authorities", publish);
             }
             if let Some(pods) = pods {
@@ -314,6 +350,7 @@ impl Coordinator {
         });
         let coordinator = Self {
             address,
+            metrics,
             handle,
             term,
             tasks,
@@ -322,8 +359,11 @@ impl Coordinator {
             ready_file: settings.ready_file,
         };
         if let Some(path) = &coordinator.ready_file {
+            let metrics = metrics.map_or_else(String::new, |address| {
+                format!(",\"metrics\":\"http://{address}/metrics\"")
+            });
             let content = format!(
-                "{{\"endpoint\":\"{endpoint}\",\"pid\":{}}}\n",
+                "{{\"endpoint\":\"{endpoint}\",\"pid\":{}{metrics}}}\n",
                 process::id()
             );
             write_whole(path, &content).map_err(|source| ServeError::ReadyFile {

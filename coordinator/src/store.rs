@@ -20,7 +20,7 @@ use muster_core::{
     node_report::NodeReport,
 };
 
-pub use crate::lead::Lead;
+pub use muster_handle::lead::Lead;
 
 pub mod kubernetes;
 pub mod memory;

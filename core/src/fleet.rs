@@ -12,18 +12,22 @@
 //! |---|---|
 //! | **Values** | |
 //! | `actor` | who asks |
-//! | `policy` | all timings and bounds |
 //! | `receipt` | what an incident cost, phase by phase |
+//! | `time_account` | where the time of a job's life has gone |
 //! | `phases` | the phases of a start, from moments that were seen |
 //! | `restarts_before` | how many restarts were charged in the parts of a window |
 //! | `members`, `member_end` | a sealed membership; how its members ended |
 //! | `job` | a job's durable record, its generations and phases |
+//! | `notify` | who is told of what, and what waits to be sent |
+//! | `policy` | all timings and bounds |
 //! | `node_record` | a node's durable record |
 //! | `worker_pod` | a pod that holds one job's place |
+//! | `history` | what is left of jobs that are over |
 //! | `event` | something that happened, told to people |
 //! | `tombstone` | what is remembered of a deleted job |
 //! | `shortage` | what a job with too few nodes lacks, as one word |
 //! | `live` | what is known of a job and not stored |
+//! | `yields` | what a job gives up for one of higher priority |
 //! | `input` | what a turn takes in |
 //! | **Questions** | what records and reports say. None of them changes a job |
 //! | `registry` | nodes: sessions, silence, Suspect, Lost |
@@ -41,7 +45,10 @@
 //! | `cannot_start` | a job that can never start |
 //! | `fault_ledger` | failures by job and node: which of the two is at fault |
 //! | `account` | what incidents have cost, by cause |
+//! | `news` | the notices that two states of a record make |
+//! | `selected` | nodes that a job's own words select |
 //! | `placement` | which nodes, in which rank order, or why none |
+//! | `plan` | what would become of a job, as a value |
 //! | `agreement` | what all members agree on |
 //! | `brake` | many nodes silent at once: no cordons, no replacement of jobs whose nodes are all silent, no pods for silent ones |
 //! | `presence` | whether this process has just started or was stalled, and whether it listens |
@@ -49,15 +56,13 @@
 //! | `last_words` | what the pods of a job leave behind when it is over |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
-//! | `dependents` | what a `MusterJob` object owns besides pods: a NetworkPolicy, a PodDisruptionBudget |
-//! | `queue` | a job in a queue of Kueue: whether it may have nodes |
-//! | `adoption` | an object of another system's kind, and the `MusterJob` object that runs it |
-//! | `job_object`, `job_status` | what a `MusterJob` object asks for, and what its status says |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
 //! | `pod_work` | the work for them: what is under way, and what is not known |
 //! | `worker_pods` | all worker pods, and why a job has too few |
 //! | `marking` | what Kubernetes Node objects should carry |
+//! | `capacity` | what all nodes have left, and who holds the rest |
 //! | `settle_order` | which jobs may take room, and in which order |
+//! | `reservations` | room that jobs which wait keep from those behind them |
 //! | `shares` | what one namespace may ask of the coordinator |
 //! | **What a turn decides** | |
 //! | `output` | changes to store, effects, answers |
@@ -68,45 +73,58 @@
 //! | `health_events` | tells what keeps work away from a node |
 //! | `cordon` | keeps new work away from a node |
 //! | `objects` | what Kubernetes Node objects say |
+//! | `audit` | whether what is reserved is what the records say |
 //! | **One job's turn** | rules that change one job's record |
 //! | `job_turn` | one job while it is settled, and what its rules may read |
-//! | `capacity` | what nodes have left for it |
+//! | `candidates` | the nodes as placement sees them for it, and the gang that it gets |
+//! | `preempt` | which jobs give up what for one that waits |
 //! | `node_mix` | members whose software does not go together |
+//! | `stalled` | does its generation stand still |
 //! | `judge` | is its generation done, or broken |
 //! | `member_restart` | processes that are started again while the others go on |
-//! | `broken`, `ending` | what a break costs; how a job ends |
 //! | `marks` | what its failures say about nodes |
+//! | `ending`, `broken` | how a job ends; what a break costs |
+//! | `apply` | acts on what was judged |
 //! | `prewarm` | nodes that are to join get a launcher ready first |
 //! | `resize` | does its generation give way to another |
 //! | `lifetime` | its deadlines |
+//! | `give_up` | a job gives room to one of higher priority |
 //! | `suspend` | a suspended job holds no nodes |
 //! | `default_gpus` | how many GPUs it takes if it does not say |
 //! | `open`, `start` | its next generation: opened, started |
 //! | `fence`, `ends`, `fill_receipt` | what is recorded about its members |
+//! | `keep_time` | in which state the account of its time is |
 //! | `worlds` | ranks that do not form the world that the job asked for |
 //! | `forced_ends` | tells what had to be killed |
 //! | `step_pattern` | tells that a `stepPattern` is not searched for |
 //! | `describe` | its phase, reason and sentence |
+//! | `long_wait` | tells that it waits too long |
 //! | **The turn** | |
-//! | `turn` | the one door |
+//! | `state` | all that one coordinator knows |
+//! | `shown` | what users see of it |
+//! | `leave_record` | a job that is over leaves a record |
 //! | `rollback`, `namesake` | nodes that know more than the store; two machines of one name |
-//! | `welcome` | an agent's session begins |
-//! | `ingest` | what agents say, and what their silence says |
 //! | `pod_news`, `forget` | worker pods; nodes that are gone for long |
+//! | `ingest` | what agents say, and what their silence says |
+//! | `welcome` | an agent's session begins |
 //! | `too_large` | a job whose record the store refuses |
+//! | `what_if` | what would become of a job if it were submitted now |
 //! | `requests` | what users ask for |
 //! | `expiry` | jobs that are deleted some time after their end |
 //! | `settle` | which jobs have news, and the steps of one job |
 //! | `finish` | what was touched becomes changes and effects |
+//! | `turn` | the one door |
 
 pub mod account;
 mod actor;
-pub mod adoption;
 mod agreement;
+mod apply;
+mod audit;
 mod blame;
 mod brake;
 mod broken;
 mod budget;
+mod candidates;
 mod cannot_start;
 mod capacity;
 mod changes;
@@ -114,7 +132,6 @@ pub mod commit;
 mod cordon;
 pub mod crash_loop;
 mod default_gpus;
-pub mod dependents;
 mod describe;
 mod desired;
 mod ending;
@@ -130,77 +147,91 @@ mod forced_ends;
 mod forget;
 mod gather;
 mod generation;
+mod give_up;
 mod health_events;
+pub mod history;
 mod ingest;
 mod input;
 pub mod job;
-pub mod job_object;
-pub mod job_status;
 mod job_turn;
 mod judge;
+mod keep_time;
 mod last_words;
+mod leave_record;
 mod lenders;
 mod lifetime;
 mod live;
+mod long_wait;
 mod marking;
 mod marks;
 pub mod member_end;
 mod member_restart;
 pub mod members;
 mod namesake;
+mod news;
 mod node_mix;
 
 mod node_record;
+pub mod notify;
 mod objects;
 mod open;
 mod output;
 pub mod phases;
 mod placement;
 mod places;
+pub mod plan;
 mod pod_gpus;
 mod pod_news;
 pub mod pod_plan;
 pub mod pod_work;
 mod policy;
+mod preempt;
 mod presence;
 mod prewarm;
-pub mod queue;
 pub mod receipt;
 mod registry;
 mod requests;
+mod reservations;
 mod resize;
 pub mod restarts_before;
 mod rollback;
 mod rules;
 mod scratch;
+mod selected;
 mod settle;
 mod settle_order;
 mod shares;
 pub mod shortage;
+mod shown;
+mod stalled;
 mod start;
+mod state;
 mod step_pattern;
 pub mod store_clients;
 mod suspend;
 #[cfg(test)]
 mod tests;
+pub mod time_account;
 mod tombstone;
 mod too_large;
 mod turn;
 mod unhealthy;
 pub mod view;
 mod welcome;
+mod what_if;
 mod word;
 pub mod worker_pod;
 mod worker_pods;
 mod worlds;
 mod write_order;
+mod yields;
 
 pub use actor::Actor;
 pub use event::Event;
 pub use input::{Input, ObjectNews, PodNews, Request, RequestId, Stored};
 pub use node_record::{Cordon, CordonedBy, Halt, HoldOff, Mark, NodeRecord, Standing};
 pub use output::{Answer, Change, Effect, Refusal, TurnOutput};
-pub use policy::{CordonMode, Policy};
+pub use policy::{CordonMode, GpusMax, Policy, Rate};
 pub use shares::fair_share;
+pub use state::Fleet;
 pub use tombstone::Tombstone;
-pub use turn::Fleet;

@@ -142,7 +142,7 @@ pub fn label_error(text: &str) -> Option<String> {
 }
 
 /// Characters of the longest host name (RFC 1123, 2.1; 255 octets on the wire are 253 characters).
-const SUBDOMAIN_MAX: usize = 253;
+pub const SUBDOMAIN_MAX: usize = 253;
 
 /// Why a text cannot be a node's name. `None`: it can. The names of Kubernetes Node objects
 /// (`ip-10-0-0-7.ec2.internal`) can, and so can most host names: lower-case labels with dots

@@ -14,6 +14,7 @@
 //! | `lease` | when the coordinator was last certainly alive, for workers with a fence |
 //! | `skew` | how far the node's clock is from the coordinator's, for people |
 //! | `lane` | how workers are started here: what the job asks for, and what its interpreter allows |
+//! | `launch` | all that a start is: lane, command, environment, what is to be had before, fall-back |
 //! | `interpreter` | what an interpreter says about itself |
 //! | `proven` | the interpreters with which every lane is proven |
 //! | `trial` | when the node tries an interpreter that nobody has proven |
@@ -26,12 +27,14 @@
 //! | `peers` | what processes of a framework other than torch are told about each other |
 //! | `torchrun` | the process that starts an assignment's workers |
 
+pub mod account;
 pub mod caches;
 mod digest;
 pub mod fitness;
 mod group;
 mod interpreter;
 pub mod lane;
+pub mod launch;
 pub mod launcher;
 pub mod lease;
 mod ledger;

@@ -193,15 +193,13 @@ impl NodeObject {
 
     /// Why the node gets no new work, by the word of others. `overruled`: see
     /// [`Marking::overruled`].
-    pub fn excluded(&self, overruled: Option<Timestamp>) -> Option<String> {
+    pub fn excluded(&self, overruled: Option<Timestamp>) -> Option<&str> {
         let note = self.marking.cordon.as_ref();
         let by_us = note.is_some_and(|note| note.is_alone(overruled));
         if self.unschedulable && !by_us {
-            return Some(
-                "unschedulable in Kubernetes, set by somebody else than Muster".to_owned(),
-            );
+            return Some("unschedulable in Kubernetes, set by somebody else than Muster");
         }
-        self.excluded.clone()
+        self.excluded.as_deref()
     }
 }
 

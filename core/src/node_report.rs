@@ -4,7 +4,7 @@
 //! and counters stay on the node, where they are judged ([`crate::health`]). If they were in the
 //! report, it would be sent and stored with every reading.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,7 @@ pub mod holders;
 pub mod host;
 pub mod labels;
 pub mod network;
+mod own_facts;
 pub mod topology;
 pub mod trial;
 
@@ -78,6 +79,9 @@ pub struct NodeReport {
     /// The agent only looks at the node, and starts no worker.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub senses_only: bool,
+    /// The agent starts each job as its owner.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub run_as_owner: bool,
 }
 
 /// The launchers that a node keeps ready for jobs that have not come yet.
@@ -102,9 +106,22 @@ impl NodeReport {
         })
     }
 
-    /// All labels by key. The node's own labels replace those of its Node object.
+    /// The value of this label, of the agent, of the Node object, or of the node itself ([`own_facts`]).
+    pub fn label_or_fact(&self, key: &str) -> Option<Cow<'_, str>> {
+        let given = self.labels.get(key).or_else(|| self.object_labels.get(key));
+        given.map(|value| Cow::from(value.as_str())).or_else(|| {
+            let value = own_facts::value(self, key)?;
+            Some(Cow::from(value))
+        })
+    }
+
+    /// All labels by key. The node's own labels replace those of its Node object, and these what the node says of itself.
     pub fn all_labels(&self) -> BTreeMap<String, String> {
-        let mut all = BTreeMap::clone(&self.object_labels);
+        let facts = own_facts::KEYS
+            .into_iter()
+            .filter_map(|key| Some((key.to_owned(), own_facts::value(self, key)?)));
+        let mut all: BTreeMap<String, String> = facts.collect();
+        all.extend(BTreeMap::clone(&self.object_labels));
         all.extend(
             self.labels
                 .iter()
@@ -207,6 +224,7 @@ mod tests {
         );
         assert_eq!(report.label(&["region"]), None);
         let all = [
+            "kubernetes.io/os=linux",
             "pool=gpu",
             "rack=r7",
             "topology.kubernetes.io/zone=a",

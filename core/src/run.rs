@@ -6,6 +6,7 @@
 //! never commands ("do X now"), so a repeated or lost message does no harm.
 
 mod beside;
+mod owner;
 mod phases;
 mod rank;
 mod refusal;
@@ -22,13 +23,15 @@ use crate::{
     nccl::{profile::Profile, stack::Stack},
     node_report::labels::Labels,
     period::{optional_period, serde_period},
-    spec::{Framework, Launch, Standbys},
+    spec::{Framework, Inspect, Launch, Standbys},
+    stall::Still,
     time::Timestamp,
 };
 
 pub use crate::exit::LAST_OUTPUT;
 pub use crate::id::RunId;
 pub use beside::{Disobedience, Leftover, NestedWorld, StepPatternFault, WorldReport};
+pub use owner::Owner;
 pub use phases::{Import, Imports, NcclPart, NcclTimes, PhasesReport};
 pub use rank::{RankException, StepsShown};
 pub use refusal::{DueTo, Refusal};
@@ -211,6 +214,8 @@ pub struct Assignment {
     pub launch: Launch,
     #[serde(default, skip_serializing_if = "Standbys::is_auto")]
     pub standbys: Standbys,
+    #[serde(default, skip_serializing_if = "Inspect::is_default")]
+    pub inspect: Inspect,
     #[serde(with = "serde_period")]
     pub stop_grace: Duration,
     pub step_pattern: Option<String>,
@@ -245,6 +250,9 @@ pub struct Assignment {
     /// The programs of those members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<Program>,
+    /// Whose job it is. `None`: nobody whose name is proven, or the coordinator is older than the question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
 }
 
 /// One of several members on a node.
@@ -470,6 +478,9 @@ pub struct RankReport {
     pub last_step_at: Option<Timestamp>,
     #[serde(default)]
     pub steps: StepsShown,
+    /// It does not move. `None`: it does, it has ended, or its node cannot tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub still: Option<Still>,
 }
 
 fn first_attempt() -> u32 {
@@ -478,30 +489,6 @@ fn first_attempt() -> u32 {
 
 fn is_first_attempt(attempt: &u32) -> bool {
     *attempt == first_attempt()
-}
-
-impl RankReport {
-    /// A rank that has shown nothing yet.
-    pub fn bare(rank: u32, local_rank: u32) -> Self {
-        Self {
-            rank,
-            local_rank,
-            attempt: first_attempt(),
-            pid: 0,
-            started_at: None,
-            exit: None,
-            exited_at: None,
-            killed_after: None,
-            first_error: None,
-            exception: None,
-            tail: Vec::new(),
-            first_step: None,
-            first_step_at: None,
-            last_step: None,
-            last_step_at: None,
-            steps: StepsShown::default(),
-        }
-    }
 }
 
 impl RunReport {
@@ -554,6 +541,7 @@ impl RunReport {
         for rank in &mut run.ranks {
             (rank.last_step, rank.last_step_at) = (None, None);
             rank.steps = StepsShown::default();
+            rank.still = None;
             for at in [
                 &mut rank.started_at,
                 &mut rank.exited_at,

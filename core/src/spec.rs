@@ -1,11 +1,9 @@
 //! What a user asks for: the `MusterJob` document, and the checked [`JobSpec`] made from it.
 //!
-//! [`JobDocument`] is the form that people write (YAML, JSON, the Kubernetes object, the gRPC
-//! message); nearly every field may be left out. [`JobDocument::check`] is the only way to a
-//! [`JobSpec`]. It finds all mistakes at once, each with the field's path. The command line and the
-//! coordinator use it, and later the Kubernetes controller will.
+//! [`JobDocument`] is the form that people write (YAML, JSON, the Kubernetes object, the gRPC message); nearly every field may
+//! be left out. [`JobDocument::check`] is the only way to a [`JobSpec`]. It finds all mistakes at once, each with its path.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +24,7 @@ mod origin;
 mod placing;
 mod roles;
 pub mod rules;
+pub mod selection;
 pub mod shape;
 mod step_pattern;
 
@@ -37,7 +36,10 @@ pub mod wrappers;
 
 use errors::Errors;
 
-pub use choices::{GangScheduler, Launch, NodeMix, Placing, Progress, RestartScope, Standbys};
+pub use choices::{
+    GangScheduler, Inspect, Launch, NodeMix, OnStall, Placing, Preemption, Progress, RestartScope,
+    Standbys,
+};
 pub use errors::FieldError;
 pub use framework::{
     Framework, LAUNCHER, PADDLE_VARIABLES, PEERS_MAX, TRAINING_JOB_VARIABLES, WORKER,
@@ -48,6 +50,7 @@ pub use limits::*;
 pub use origin::{GROUPS_MAX, ORIGIN_VERSION_MAX, Origin};
 pub use roles::{ROLES_MAX, Role, RoleDocument, Runs};
 pub use rules::{Rule, RuleDocument};
+pub use selection::{Affinity, Selection};
 pub use step_pattern::{STEP_PATTERN_COMPILED_MAX, StepPatternError};
 pub use variables::{EnvVar, ValueFrom, is_of_a_launch};
 
@@ -104,6 +107,8 @@ pub struct SpecDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemption: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_policy: Option<RestartPolicyDocument>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_period: Option<String>,
@@ -118,6 +123,12 @@ pub struct SpecDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standbys: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inspect: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_stall: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall_after: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_pattern: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_pattern: Option<String>,
@@ -125,6 +136,18 @@ pub struct SpecDocument {
     pub node_mix: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_list: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude_nodes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required_topology: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preferred_topology: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleDocument>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,6 +195,9 @@ pub struct JobSpec {
     pub env: Vec<EnvVar>,
     pub working_dir: Option<String>,
     pub priority: i32,
+    /// What may be done to the job so that one of higher priority can start.
+    #[serde(default, skip_serializing_if = "Preemption::is_default")]
+    pub preemption: Preemption,
     pub restart_policy: RestartPolicy,
     #[serde(with = "serde_period")]
     pub stop_grace_period: Duration,
@@ -190,11 +216,21 @@ pub struct JobSpec {
     pub launch: Launch,
     #[serde(default, skip_serializing_if = "Standbys::is_auto")]
     pub standbys: Standbys,
+    #[serde(default, skip_serializing_if = "Inspect::is_default")]
+    pub inspect: Inspect,
+    #[serde(default, skip_serializing_if = "OnStall::is_default")]
+    pub on_stall: OnStall,
+    /// How long nothing of the job may move. `None`: Muster goes by how the job has moved so far.
+    #[serde(
+        default,
+        with = "optional_period",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub stall_after: Option<Duration>,
     /// A regular expression whose first group is the optimizer step in a line of output. `None`: the
     /// runner goes by its table of formats.
     pub step_pattern: Option<String>,
-    /// The files that the script saves, such as `out/*.pt`. A change of one is progress for a script
-    /// that shows no steps.
+    /// The files that the script saves, such as `out/*.pt`. A change of one is progress for a script that shows no steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_pattern: Option<String>,
     #[serde(default)]
@@ -203,6 +239,9 @@ pub struct JobSpec {
     /// ([`JobSpec::packs`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placing>,
+    /// Which nodes the job may have.
+    #[serde(default, skip_serializing_if = "Selection::is_empty")]
+    pub selection: Selection,
     /// What ends of ranks and losses of nodes mean for the job. The first that matches decides; what
     /// none matches goes the usual way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -237,7 +276,7 @@ pub struct RestartPolicy {
 }
 
 impl JobDocument {
-    /// The job that this document asks for, or everything that is wrong with it.
+    /// The job that this document asks for, or all that is wrong with it.
     pub fn check(&self) -> Result<(JobName, JobSpec), Vec<FieldError>> {
         let mut errors = Errors::default();
         let (name, spec) = self.read(&mut errors);
@@ -299,6 +338,7 @@ impl JobSpec {
     pub fn differences(&self, other: &JobSpec) -> Vec<&'static str> {
         let (was_open, other) = (self.gpus_are_open(), &other.with_gpus_of(self));
         let (own, theirs) = (&self.lifetime, &other.lifetime);
+        let nodes = &self.selection;
         let fields = [
             ("spec.replicas", self.replicas != other.replicas),
             ("spec.minReplicas", self.min_replicas != other.min_replicas),
@@ -316,6 +356,7 @@ impl JobSpec {
             ("spec.env", self.env != other.env),
             ("spec.workingDir", self.working_dir != other.working_dir),
             ("spec.priority", self.priority != other.priority),
+            ("spec.preemption", self.preemption != other.preemption),
             (
                 "spec.restartPolicy",
                 self.restart_policy != other.restart_policy,
@@ -332,6 +373,9 @@ impl JobSpec {
             ("spec.progress", self.progress != other.progress),
             ("spec.launch", self.launch != other.launch),
             ("spec.standbys", self.standbys != other.standbys),
+            ("spec.inspect", self.inspect != other.inspect),
+            ("spec.onStall", self.on_stall != other.on_stall),
+            ("spec.stallAfter", self.stall_after != other.stall_after),
             ("spec.stepPattern", self.step_pattern != other.step_pattern),
             (
                 "spec.checkpointPattern",
@@ -339,6 +383,27 @@ impl JobSpec {
             ),
             ("spec.nodeMix", self.node_mix != other.node_mix),
             ("spec.placement", self.packs() != other.packs()),
+            (
+                "spec.nodeSelector",
+                nodes.node_selector != other.selection.node_selector,
+            ),
+            ("spec.affinity", nodes.affinity != other.selection.affinity),
+            (
+                "spec.nodeList",
+                nodes.node_list != other.selection.node_list,
+            ),
+            (
+                "spec.excludeNodes",
+                nodes.exclude_nodes != other.selection.exclude_nodes,
+            ),
+            (
+                "spec.requiredTopology",
+                nodes.required_topology != other.selection.required_topology,
+            ),
+            (
+                "spec.preferredTopology",
+                nodes.preferred_topology != other.selection.preferred_topology,
+            ),
             ("spec.rules", self.rules != other.rules),
             ("spec.suspend", self.suspend != other.suspend),
             (
@@ -369,57 +434,25 @@ impl JobSpec {
 impl SpecDocument {
     fn check(&self, errors: &mut Errors) -> JobSpec {
         let framework = errors.one_of("spec.framework", self.framework.as_deref(), &Framework::ALL);
-        let (replicas, min_replicas, max_replicas) = match self.roles.is_empty() {
-            true => errors.sizes(
-                "spec",
-                [self.replicas, self.min_replicas, self.max_replicas],
-                1,
-            ),
-            // The roles say it; see below.
-            false => (1, 1, 1),
-        };
+        let (replicas, min_replicas, max_replicas) = self.check_sizes(errors);
         let gpus_per_node = errors.number(
             "spec.gpusPerNode",
             self.gpus_per_node.unwrap_or(0),
             0,
             PROCS_MAX,
         ) as u32;
-        // Other frameworks use all GPUs of a node in one process.
-        let procs_default = match framework.tells_peers() {
-            true => 1,
-            false => i64::from(gpus_per_node.max(1)),
-        };
-        let proc_per_node = errors.number(
-            "spec.procPerNode",
-            self.proc_per_node.unwrap_or(procs_default),
-            1,
-            PROCS_MAX,
-        ) as u32;
+        let proc_per_node = self.check_procs(framework, gpus_per_node, errors);
+        let (priority, most) = (self.priority.unwrap_or(0), PRIORITY_MAX);
+        let priority = errors.number("spec.priority", priority, -most, most) as i32;
+        let said = self.preemption.as_deref();
+        let preemption = errors.one_of("spec.preemption", said, &Preemption::ALL);
         // Roles have the commands, with what they take from here.
         if self.roles.is_empty() {
             errors.command("spec", &self.command, &self.args, framework);
         }
         errors.env("spec", &self.env);
         errors.directory("spec", self.working_dir.as_deref());
-        if let Some(pattern) = &self.step_pattern
-            && let Err(why) = step_pattern::check(pattern)
-        {
-            errors.add("spec.stepPattern", why.to_string());
-        }
-        if let Some(pattern) = &self.checkpoint_pattern
-            && (pattern.is_empty()
-                || pattern.len() > CHECKPOINT_PATTERN_MAX
-                || pattern.contains("**")
-                || pattern.contains(char::is_control))
-        {
-            errors.add(
-                "spec.checkpointPattern",
-                format!(
-                    "must be a path, with * for any part of a name and at most {CHECKPOINT_PATTERN_MAX} bytes; ** is not possible"
-                ),
-            );
-        }
-        let policy = self.restart_policy.clone().unwrap_or_default();
+        self.check_patterns(errors);
         let mut spec = JobSpec {
             replicas,
             min_replicas,
@@ -427,35 +460,16 @@ impl SpecDocument {
             proc_per_node,
             gpus_per_node,
             gpus: gpus::said(self, framework),
-            command: if self.command.is_empty() {
-                vec!["python3".into()]
-            } else {
-                self.command.clone()
+            command: match &self.command[..] {
+                [] => vec!["python3".into()],
+                command => command.to_vec(),
             },
             args: self.args.clone(),
             env: self.env.clone(),
             working_dir: self.working_dir.clone(),
-            priority: errors.number(
-                "spec.priority",
-                self.priority.unwrap_or(0),
-                -PRIORITY_MAX,
-                PRIORITY_MAX,
-            ) as i32,
-            restart_policy: RestartPolicy {
-                max_restarts: errors.number(
-                    "spec.restartPolicy.maxRestarts",
-                    policy.max_restarts.unwrap_or(3),
-                    0,
-                    RESTARTS_MAX,
-                ) as u32,
-                window: errors.period(
-                    "spec.restartPolicy.window",
-                    policy.window.as_deref(),
-                    RESTART_WINDOW,
-                    Duration::from_secs(1),
-                    period::LONGEST,
-                ),
-            },
+            priority,
+            preemption,
+            restart_policy: self.check_restart_policy(errors),
             stop_grace_period: errors.period(
                 "spec.stopGracePeriod",
                 self.stop_grace_period.as_deref(),
@@ -482,10 +496,22 @@ impl SpecDocument {
             progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
             launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),
             standbys: errors.one_of("spec.standbys", self.standbys.as_deref(), &Standbys::ALL),
+            inspect: errors.one_of("spec.inspect", self.inspect.as_deref(), &Inspect::ALL),
+            on_stall: errors.one_of("spec.onStall", self.on_stall.as_deref(), &OnStall::ALL),
+            stall_after: self.stall_after.as_deref().map(|text| {
+                errors.period(
+                    "spec.stallAfter",
+                    Some(text),
+                    STALL_MIN,
+                    STALL_MIN,
+                    STALL_MAX,
+                )
+            }),
             step_pattern: self.step_pattern.clone(),
             checkpoint_pattern: self.checkpoint_pattern.clone(),
             node_mix: errors.one_of("spec.nodeMix", self.node_mix.as_deref(), &NodeMix::ALL),
             placement: None,
+            selection: selection::check(self, errors),
             rules: Vec::new(),
             suspend: self.suspend.unwrap_or(false),
             lifetime: self.check_lifetime(errors),
@@ -505,5 +531,65 @@ impl SpecDocument {
                 roles::totals(self, &spec.roles, errors);
         }
         spec
+    }
+
+    /// Replicas, the fewest and the most.
+    fn check_sizes(&self, errors: &mut Errors) -> (u32, u32, u32) {
+        if !self.roles.is_empty() {
+            // The roles say it.
+            return (1, 1, 1);
+        }
+        let sizes = [self.replicas, self.min_replicas, self.max_replicas];
+        errors.sizes("spec", sizes, 1)
+    }
+
+    fn check_procs(&self, framework: Framework, gpus_per_node: u32, errors: &mut Errors) -> u32 {
+        // Other frameworks use all GPUs of a node in one process.
+        let default = match framework.tells_peers() {
+            true => 1,
+            false => i64::from(gpus_per_node.max(1)),
+        };
+        let procs = self.proc_per_node.unwrap_or(default);
+        errors.number("spec.procPerNode", procs, 1, PROCS_MAX) as u32
+    }
+
+    fn check_patterns(&self, errors: &mut Errors) {
+        if let Some(pattern) = &self.step_pattern
+            && let Err(why) = step_pattern::check(pattern)
+        {
+            errors.add("spec.stepPattern", why.to_string());
+        }
+        if let Some(pattern) = &self.checkpoint_pattern
+            && (pattern.is_empty()
+                || pattern.len() > CHECKPOINT_PATTERN_MAX
+                || pattern.contains("**")
+                || pattern.contains(char::is_control))
+        {
+            errors.add(
+                "spec.checkpointPattern",
+                format!(
+                    "must be a path, with * for any part of a name and at most {CHECKPOINT_PATTERN_MAX} bytes; ** is not possible"
+                ),
+            );
+        }
+    }
+
+    fn check_restart_policy(&self, errors: &mut Errors) -> RestartPolicy {
+        let policy = self.restart_policy.clone().unwrap_or_default();
+        RestartPolicy {
+            max_restarts: errors.number(
+                "spec.restartPolicy.maxRestarts",
+                policy.max_restarts.unwrap_or(3),
+                0,
+                RESTARTS_MAX,
+            ) as u32,
+            window: errors.period(
+                "spec.restartPolicy.window",
+                policy.window.as_deref(),
+                RESTART_WINDOW,
+                Duration::from_secs(1),
+                period::LONGEST,
+            ),
+        }
     }
 }

@@ -23,6 +23,8 @@ pub struct Usage {
     /// the runs that the node holds.
     pub disks: Vec<Disk>,
     pub network: Option<Traffic>,
+    /// Each GPU of which anything could be read. One that is cut into MIG instances says neither.
+    pub gpus: Vec<GpuUsage>,
     /// Every living rank of every run that the node holds.
     pub ranks: Vec<RankUsage>,
 }
@@ -79,6 +81,15 @@ pub enum DiskRole {
 pub struct Traffic {
     pub received: u64,
     pub sent: u64,
+}
+
+/// How much of a GPU is in use, by whomever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuUsage {
+    pub uuid: String,
+    pub memory: Option<Space>,
+    /// The part of the last sample period, at most a second, in which a kernel ran.
+    pub busy_percent: Option<u32>,
 }
 
 /// A rank's process and all its descendants, such as its data loaders.

@@ -2,7 +2,7 @@
 //! such object as a job with pods of its own.
 //!
 //! The object is read by the same tables as a file. What a file's user would see on the command line is
-//! in the verdicts here. Whether an object is for Muster is decided in `core::fleet::adoption`.
+//! in the verdicts here. Whether an object is for Muster the operator decides.
 
 use muster_core::spec::JobDocument;
 

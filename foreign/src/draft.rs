@@ -314,7 +314,7 @@ impl Draft<'_, '_> {
         let packs = self.packs();
         let grace = grace(pod, launch);
         let priority = pod.priority.as_ref().or(self.run.priority.as_ref());
-        let document = JobDocument {
+        let mut document = JobDocument {
             api_version: API_VERSION.into(),
             kind: KIND.into(),
             metadata: Metadata {
@@ -345,6 +345,7 @@ impl Draft<'_, '_> {
                 ..SpecDocument::default()
             },
         };
+        pod.nodes.write(&mut document.spec);
         let mut checked = document.clone();
         // The caller makes a relative directory absolute.
         checked.spec.working_dir = None;
@@ -373,6 +374,9 @@ impl Draft<'_, '_> {
                     self.max.as_ref().map_or(&container, |(_, at)| at)
                 }
                 "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => &self.replicas.1,
+                _ if is("spec.nodeSelector") || is("spec.affinity") => {
+                    pod.nodes.at().unwrap_or(&container)
+                }
                 "spec.priority" => priority.map_or(&container, |(_, at)| at),
                 "spec.stopGracePeriod" => grace.as_ref().map_or(&container, |(_, at)| at),
                 "spec.activeDeadlineSeconds" => {

@@ -12,6 +12,7 @@ use muster_core::{
 use crate::{
     draft::{self, Converted, Meta, ObjectOnly, may_stay, variables, working_dir},
     launch,
+    pod::Chosen,
     roles::{Ends, Role},
     run_policy::RunPolicy,
     tree::Field,
@@ -96,6 +97,7 @@ impl<'t> FrameworkDraft<'_, 't> {
             ..SpecDocument::default()
         };
         let keeps_names = self.framework.tells_role_names();
+        Chosen::of(pods().map(|pod| &pod.nodes), log).write(&mut spec);
         match <[RoleDocument; 1]>::try_from(roles) {
             Ok([only]) if !keeps_names => {
                 spec = SpecDocument {

@@ -40,6 +40,7 @@ mod words;
 pub use documents::{Reading, is_ours, read};
 pub use draft::{Converted, NameAt, ObjectOnly};
 pub use options::Options;
+pub use run_policy::MANAGER;
 pub use shell::words as split_words;
 pub use site::Site;
 pub use verdict::{Remark, Verdict};

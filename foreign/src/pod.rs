@@ -23,6 +23,8 @@ mod resources;
 mod volumes;
 mod waits;
 
+pub(crate) use nodes::Chosen;
+
 /// Which container of a pod its operator looks at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Main {
@@ -49,6 +51,8 @@ pub(crate) struct Pod<'t> {
     pub(crate) python: Option<String>,
     pub(crate) grace: Option<(String, Field<'t>)>,
     pub(crate) priority: Option<(i64, Field<'t>)>,
+    /// What it asks of its nodes.
+    pub(crate) nodes: Chosen<'t>,
     /// The template without what the job says itself, if it is kept.
     pub(crate) template: Option<Node>,
 }
@@ -243,7 +247,7 @@ impl<'t> Pod<'t> {
         let pod = Object::walk(spec, POD, log);
         let containers = pod.get("containers").map(|field| field.items(log));
         let all = containers.as_deref().unwrap_or_default();
-        nodes::placing(&pod, cluster, log);
+        let nodes = nodes::placing(&pod, cluster, log);
         let grace = pod.whole("terminationGracePeriodSeconds", log);
         let grace = grace.map(|(field, seconds)| {
             match seconds > GRACE_MAX {
@@ -267,6 +271,7 @@ impl<'t> Pod<'t> {
         Some(Pod {
             grace: grace.or_else(|| Some((format!("{GRACE_DEFAULT}s"), spec.clone()))),
             priority,
+            nodes,
             ..Pod::container(container, &walked, told, cluster, log)
         })
     }
@@ -284,6 +289,7 @@ impl<'t> Pod<'t> {
             python: None,
             grace: None,
             priority: None,
+            nodes: Chosen::default(),
             template: None,
         }
     }
@@ -351,6 +357,7 @@ impl<'t> Pod<'t> {
             python: known.and_then(|image| image.python.clone()),
             grace: None,
             priority: None,
+            nodes: Chosen::default(),
             template: None,
         }
     }

@@ -1,14 +1,15 @@
 //! What is to happen to a job as a whole: its end, its limits, whether it may start. Kubeflow's kinds
 //! have it in `spec.runPolicy`, older ones directly in `spec`.
 
-use muster_core::fleet::adoption::MANAGER;
-
 use crate::{
     fields::{Object, Rule, Rules},
     options::Cluster,
     tree::{Field, Value},
     verdict::Verdicts,
 };
+
+/// The value of `managedBy` that names us.
+pub const MANAGER: &str = "muster.dev/coordinator";
 
 /// The names in `spec.runPolicy`. Kinds of the old shape have them in their own table, too.
 const RUN_POLICY: Rules = &[

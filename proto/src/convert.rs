@@ -4,8 +4,10 @@
 //! which message is wrong; it guesses nothing.
 
 mod hardware;
+pub mod history;
 pub mod jobs;
 pub mod session;
+pub mod stacks;
 pub mod usage;
 
 /// A message that is not well-formed: the path of the wrong field, and what is wrong with it.

@@ -19,7 +19,9 @@ use muster_proto::{
     v1::{
         access_service_client::AccessServiceClient, agent_service_client::AgentServiceClient,
         audit_service_client::AuditServiceClient, event_service_client::EventServiceClient,
-        job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
+        history_service_client::HistoryServiceClient, job_service_client::JobServiceClient,
+        node_service_client::NodeServiceClient,
+        notification_service_client::NotificationServiceClient,
     },
 };
 use rustls::pki_types::ServerName;
@@ -194,6 +196,18 @@ impl Clients {
 
     pub fn events(&self) -> EventServiceClient<Channel> {
         EventServiceClient::new(self.channel())
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
+    }
+
+    pub fn history(&self) -> HistoryServiceClient<Channel> {
+        HistoryServiceClient::new(self.channel())
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
+    }
+
+    pub fn notifications(&self) -> NotificationServiceClient<Channel> {
+        NotificationServiceClient::new(self.channel())
             .max_decoding_message_size(MESSAGE_MAX)
             .max_encoding_message_size(MESSAGE_MAX)
     }

@@ -10,6 +10,7 @@
 //! | `dial` | calling it: timeouts, keep-alive, the clients of its services |
 //! | `unix` | calling another server on this machine by its Unix socket |
 //! | `listen` | its port: which addresses, how many connections, who is served |
+//! | `http_port` | a port for plain HTTP, whose callers only read |
 //! | `lead_on` | a port whose callers are led on to another process |
 //! | `handshake` | TLS handshakes of callers, so many at a time |
 //! | `connection` | one accepted connection |
@@ -37,6 +38,7 @@ pub mod enroll;
 pub mod gate;
 pub mod guests;
 mod handshake;
+pub mod http_port;
 pub mod identity;
 pub mod lead_on;
 pub mod listen;

@@ -26,7 +26,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MUSTER = ROOT / "target" / "muster" / "bin" / "muster"
 FILES = sorted(path.stem for path in (HERE / "cases").glob("*.py"))
-PAGE = ROOT / "docs" / "frameworks.md"
+PAGE = ROOT / "tests" / "frameworks" / "RESULTS.md"
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 HEAD = ["framework", "version", "what was done", "re-form, s", "steps repeated", "culprit right", "end"]
 # Only a failure waits this long. TensorFlow needs 10 s to start on two busy cores, and notices a silent peer after 9 s.
@@ -278,7 +278,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=some_of, default=FILES, help=",".join(FILES) + " [all]")
     parser.add_argument("--named", default="", metavar="TEXT", help="only cases whose name contains this")
-    parser.add_argument("--write", action="store_true", help="put the rows into docs/frameworks.md, if all was right")
+    parser.add_argument("--write", action="store_true", help="put the rows into tests/frameworks/RESULTS.md, if all was right")
     options = parser.parse_args()
     if not MUSTER.exists():
         parser.error(f"{MUSTER} is not there: run make build first")

@@ -1,4 +1,4 @@
-"""Packs programs into a wheel and a tarball. Nothing but the standard library; the same input gives the same bytes.
+"""Packs programs into a wheel, a tarball, a .deb and an .rpm (system.py). The same input gives the same bytes.
 
     tools/packaging/package.py --programs FOLDER --target x86_64-unknown-linux-gnu --out FOLDER
 
@@ -22,7 +22,10 @@ import time
 import tomllib
 import zipfile
 
+import crates
 import notices
+import sbom
+import system
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAME = "muster-train"
@@ -31,7 +34,16 @@ PROGRAMS = ("muster", "muster-agent", "muster-coordinator", "muster-runner")
 LEVEL = 6
 # The oldest glibc that pip has a name for (PEP 600).
 OLDEST_NAMED = (2, 17)
-SUMMARY = "Elastic, fault-tolerant distributed training for GPU clusters: torchrun jobs that go on when workers, nodes or daemons die"
+SUMMARY = "Elastic, fault-tolerant distributed training for GPU clusters"
+DESCRIPTION = (
+    "torchrun jobs go on when workers, nodes or daemons die.",
+    "An agent on every node starts and watches its torchrun workers, a coordinator",
+    "decides who trains with whom, and `muster` is the command line. This package",
+    "holds all of them. It starts no daemon: `muster-coordinator init` and",
+    "`muster-agent join` say how.",
+)
+SBOM = "share/doc/muster/sbom.cdx.json"
+FORMATS = ("wheel", "tarball", "deb", "rpm")
 COMPLETIONS = {
     "bash": "share/bash-completion/completions/muster",
     "zsh": "share/zsh/site-functions/_muster",
@@ -48,11 +60,12 @@ def main():
     options.add_argument("--programs", type=pathlib.Path, required=True, help="folder with the four programs")
     options.add_argument("--target", required=True, help="the Rust target that they were built for")
     options.add_argument("--speaker", type=pathlib.Path, help="a muster of the same commit that runs here [default: the packed one]")
+    options.add_argument("--formats", type=formats, help=f"some of {','.join(FORMATS)} [default: those whose tools are here]")
     options.add_argument("--out", type=pathlib.Path, required=True, help="folder for the packages")
     asked = options.parse_args()
     try:
-        packages = pack(asked.programs, asked.speaker or asked.programs / "muster", asked.target, moment())
-    except (Wrong, notices.Wrong) as error:
+        packages = pack(asked.programs, asked.speaker or asked.programs / "muster", asked.target, asked.formats or available(), moment())
+    except (Wrong, crates.Wrong, system.Wrong) as error:
         sys.exit(f"package: {error}")
     asked.out.mkdir(parents=True, exist_ok=True)
     sums = ""
@@ -63,6 +76,21 @@ def main():
     (asked.out / "SHA256SUMS").write_text(sums)
 
 
+def formats(text):
+    unknown = [word for word in text.split(",") if word not in FORMATS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are: {', '.join(FORMATS)}")
+    return text.split(",")
+
+
+def available():
+    """The formats that can be made here. It says what the others need."""
+    lacks = {kind: why for kind in system.TOOLS if (why := system.missing(kind))}
+    for kind, why in lacks.items():
+        print(f"no {kind}: {why}", file=sys.stderr)
+    return [kind for kind in FORMATS if kind not in lacks]
+
+
 def moment():
     """Seconds since 1970 that every file of a package bears. A zip file cannot bear a time before 1980."""
     try:
@@ -71,18 +99,28 @@ def moment():
         raise Wrong("SOURCE_DATE_EPOCH must be set to a number of seconds: the moment that every file of the packages bears") from None
 
 
-def pack(folder, speaker, target, when):
+def pack(folder, speaker, target, kinds, when):
     """The packages by file name. `speaker`: a `muster` of the same commit that runs on this machine."""
     version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     machine = target.partition("-")[0]
     programs = {name: (folder / name).read_bytes() for name in PROGRAMS}
     glibc = max((least_glibc(folder / name, machine) for name in PROGRAMS), default=OLDEST_NAMED)
-    shared = texts(speaker, target)
-    wheel = f"{NAME.replace('-', '_')}-{version}-py3-none-manylinux_{glibc[0]}_{glibc[1]}_{machine}"
-    return {
-        f"{wheel}.whl": wheel_of(version, wheel.split("-", 2)[2], programs, shared, when),
-        f"muster-{version}-linux-{machine}.tar.gz": tarball_of(f"muster-{version}", programs, shared, when),
-    }
+    shared = texts(speaker, target, version, when)
+    of_system = system.Package(NAME, version, machine, (SUMMARY, DESCRIPTION), glibc, when)
+    made = []
+    for kind in kinds:
+        if kind in system.TOOLS and (why := system.missing(kind)):
+            raise Wrong(f"no {kind}: {why}")
+        if kind == "wheel":
+            wheel = f"{NAME.replace('-', '_')}-{version}-py3-none-manylinux_{glibc[0]}_{glibc[1]}_{machine}"
+            made.append((f"{wheel}.whl", wheel_of(version, wheel.split("-", 2)[2], programs, shared, when)))
+        elif kind == "tarball":
+            made.append((f"muster-{version}-linux-{machine}.tar.gz", tarball_of(f"muster-{version}", programs, shared, when)))
+        elif kind == "deb":
+            made.append(of_system.deb(programs, shared))
+        else:
+            made.append(of_system.rpm(programs, shared))
+    return dict(made)
 
 
 def least_glibc(program, machine):
@@ -93,11 +131,14 @@ def least_glibc(program, machine):
     return max([OLDEST_NAMED, *((int(a), int(b)) for a, b in re.findall(r"Name: GLIBC_(\d+)\.(\d+)", read))])
 
 
-def texts(speaker, target):
+def texts(speaker, target, version, when):
     """What belongs to the programs and is text, by its path below the installation's root."""
+    linked = crates.linked(ROOT, target)
     found = {
         "share/doc/muster/LICENSE": (ROOT / "LICENSE").read_bytes(),
-        "share/doc/muster/NOTICES": notices.text(ROOT, target).encode(),
+        "share/doc/muster/CHANGELOG.md": (ROOT / "CHANGELOG.md").read_bytes(),
+        "share/doc/muster/NOTICES": notices.text(linked).encode(),
+        SBOM: sbom.text(ROOT, linked, NAME, version, when).encode(),
     }
     for shell, path in COMPLETIONS.items():
         found[path] = run(str(speaker), "completion", shell).encode()
@@ -105,8 +146,9 @@ def texts(speaker, target):
         run(str(speaker), "man", pages)
         for page in sorted(pathlib.Path(pages).iterdir()):
             found[f"share/man/man1/{page.name}"] = page.read_bytes()
-    for unit in sorted((ROOT / "manifests/systemd").iterdir()):
-        found[f"share/muster/systemd/{unit.name}"] = unit.read_bytes()
+    for kind in ("systemd", "sysusers"):
+        for file in sorted((ROOT / "manifests" / kind).iterdir()):
+            found[f"share/muster/{kind}/{file.name}"] = file.read_bytes()
     return found
 
 
@@ -134,6 +176,8 @@ def wheel_of(version, tag, programs, shared, when):
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: muster tools/dist\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     for name in ("LICENSE", "NOTICES"):
         files[f"{info}/licenses/{name}"] = shared[f"share/doc/muster/{name}"]
+    # Where PEP 770 wants it.
+    files[f"{info}/sboms/muster.cdx.json"] = shared[SBOM]
     record = "".join(f"{path},sha256={digest(content)},{len(content)}\n" for path, content in files.items())
     files[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
     packed = io.BytesIO()

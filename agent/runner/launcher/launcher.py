@@ -1,8 +1,8 @@
 """Muster's launcher: an interpreter that has imported torch, and from which ranks are forked.
 
-The runner's binary joins seven files into one program: this one (messages), `chain.py` (keeper, runner and copy of a generation), `standby.py`
+The runner's binary joins eight files into one program: this one (messages), `chain.py` (keeper, runner and copy of a generation), `standby.py`
 (ranks that have their GPU open before they are needed), `preload.py` (imports before they are needed), `guard.py` (which of them would change what a
-rank sees), `marks.py` (what a rank notes of its start) and `rank.py` (what a forked rank becomes). The program uses only the standard library and torch.
+rank sees), `marks.py` (what a rank notes of its start), `worker_server.py` (how a rank says where it is) and `rank.py` (what a forked rank becomes). The program uses only the standard library and torch.
 
     python [options] -u launcher.py DIR CONTROL [stay] [background]
 
@@ -39,7 +39,9 @@ STARTUP = frozenset(sys.modules)  # what every interpreter has loaded before a s
 import ast  # noqa: E402
 import atexit  # noqa: E402
 import builtins  # noqa: E402
+import contextlib  # noqa: E402
 import ctypes  # noqa: E402
+import faulthandler  # noqa: E402
 import fcntl  # noqa: E402
 import gc  # noqa: E402
 import importlib  # noqa: E402
@@ -47,6 +49,7 @@ import importlib.machinery  # noqa: E402
 import io  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
+import resource  # noqa: E402
 import runpy  # noqa: E402
 import select  # noqa: E402
 import signal  # noqa: E402

@@ -10,6 +10,16 @@ RANKS_OWN = frozenset(
 # Prefixes of variables that C libraries read when they are loaded, unseen by Python code: OpenMP, MKL, OpenBLAS, torch's own.
 READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ATEN_")
 
+# The module that a job has imported if it compiles with inductor, and functions that return a digest of installed files. In some versions of torch
+# and Triton a function is elsewhere, or the second calls the third.
+COMPILES = "torch._inductor.compile_fx"
+DIGESTS = (
+    ("torch._inductor.codecache", "torch_key"),
+    ("torch._inductor.codecache", "triton_key"),
+    ("triton.runtime.cache", "triton_key"),
+    ("triton.compiler.compiler", "triton_key"),
+)
+
 
 class Recorded:
     """`preload.txt`, as `Journal` wrote it in an earlier generation of this job, in the order in which things happened.
@@ -92,6 +102,7 @@ def preload(recorded, without):
                 guard.change(*entry)
             else:
                 import_ahead(entry, guard, set_here)
+        read_digests(guard)
         sys.meta_path.remove(guard)
     for identifier in guard.identifiers:
         name = identifier.locate()
@@ -128,6 +139,29 @@ def import_ahead(name, guard, set_here):
         guard.blame(None, "removes variables of the environment")
     guard.entry = None
     guard.stages[-1].modules.update((name, module) for name, module in list(sys.modules.items()) if name not in modules)
+
+
+def read_digests(guard):
+    """Has torch and Triton read their own files, if the job compiles. Both put a digest of them into the key of all that they look up in a cache,
+    and it is the same for each rank. The functions keep what they have found. Nothing else of a compilation is done. Timing
+    makes a random identifier, which forked ranks would share, so it is off meanwhile."""
+    if COMPILES not in guard.recorded.modules or not {COMPILES, "torch._inductor.codecache"} <= sys.modules.keys():
+        return
+    codecache = vars(sys.modules["torch._inductor.codecache"])
+    timed = codecache.get("dynamo_timed")
+    if timed:
+        codecache["dynamo_timed"] = lambda *_, **__: contextlib.nullcontext()
+    try:
+        for module, name in DIGESTS:
+            function = getattr(sys.modules.get(module), name, None)
+            if function:
+                function()
+    except BaseException as error:  # the rank will find the same
+        print(f"not read ahead: {module}.{name}: {type(error).__name__}: {error}", file=sys.stderr)
+    finally:
+        if timed:
+            codecache["dynamo_timed"] = timed
+    guard.check()
 
 
 def reason(name, blamed, why):

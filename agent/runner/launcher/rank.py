@@ -199,6 +199,9 @@ class Script:
         self.argv = order["argv"]
         self.peer_lost = order["peer_lost"]
         self.note = Note(launcher.folder, local)
+        self.inspected_as = order["first_rank"] + local if order.get("inspect") else None
+        self.collectives = order.get("collectives", False)
+        self.folder = launcher.folder
         self.marks = Marks(launcher.folder, local, launcher.left_out)
         replace_environment(order["envs"][local])
         command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
@@ -227,6 +230,8 @@ class Script:
             sys.meta_path.insert(0, Journal(journal if local == 0 else None, self.marks, self.shelf))
 
     def go(self):
+        if self.inspected_as is not None:
+            open_to_questions(self.folder, self.inspected_as, self.collectives)
         self.marks.script_begins()
         main = vars(self.__dict__.pop("main"))  # only sys.modules keeps the module, so the interpreter frees it at its end
         if self.argv[0] == "-m":

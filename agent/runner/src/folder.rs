@@ -7,7 +7,9 @@
 //!
 //! A path that the operator gives is followed wherever it leads; that is where a folder begins
 //! ([`Folder::trusted`]). Hard links need no check: they do not cross mounts, so whoever can make one in
-//! this folder has the file in a place that is his already.
+//! this folder has the file in a place that is his already. That is not so for root in a folder that it has
+//! given to a user ([`Folder::give`]): there it opens only what is that user's, and what it writes becomes
+//! his.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
@@ -18,7 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
@@ -30,10 +32,15 @@ use chance::chance;
 /// Nobody can take this many names by chance or by guessing: each has 64 random bits.
 const NAMES_TRIED: usize = 4;
 
+/// How many files a folder has that is given away: those that its agent has just written.
+const GIVEN_MAX: usize = 64;
+
 /// A folder that is held open. It stays the same folder wherever its path leads meanwhile.
 #[derive(Debug)]
 pub struct Folder {
     fd: OwnedFd,
+    /// This process is root, and the folder is this user's.
+    theirs: Option<(Uid, Gid)>,
 }
 
 impl Folder {
@@ -45,7 +52,7 @@ impl Folder {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-        Ok(Self { fd })
+        Ok(Self { fd, theirs: None })
     }
 
     /// The directory of a run, `ROOT/runs/NAME`. `ROOT` is the operator's. Workers can replace the two
@@ -89,7 +96,7 @@ impl Folder {
     /// `InvalidData`: a link, or something else that is no folder, is in the place of one.
     pub fn below(&self, path: impl AsRef<Path>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut fd = self.fd.try_clone()?;
+        let (mut fd, mut theirs) = (self.fd.try_clone()?, self.theirs);
         for part in path.as_ref().components() {
             let Component::Normal(name) = part else {
                 return Err(io::ErrorKind::InvalidInput.into());
@@ -103,20 +110,56 @@ impl Folder {
                 }
                 folder => folder?,
             };
+            theirs = foreign(&fd)?;
         }
-        Ok(Self { fd })
+        Ok(Self { fd, theirs })
     }
 
     /// A folder below this one, made if it is not there, for this user alone.
     pub fn make(&self, path: impl AsRef<Path>) -> io::Result<Self> {
         let mut folder = self.below("")?;
         for part in path.as_ref().components() {
-            match rustix::fs::mkdirat(&folder.fd, part.as_os_str(), Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => folder = folder.below(part.as_os_str())?,
+            let made = match rustix::fs::mkdirat(&folder.fd, part.as_os_str(), Mode::RWXU) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
                 Err(e) => return Err(e.into()),
+            };
+            let above = folder.theirs;
+            folder = folder.below(part.as_os_str())?;
+            if let Some(user) = above.filter(|_| made && folder.theirs.is_none()) {
+                own(&folder.fd, user)?;
+                folder.theirs = Some(user);
             }
         }
         Ok(folder)
+    }
+
+    /// Gives the directory of a run, or another that this process has made, with the files in it to a user.
+    /// Only root can. It is no error if it is that user's already.
+    ///
+    /// # Errors
+    /// `InvalidData`: it is somebody else's, or not as this process has made it.
+    pub fn give(dir: &Path, uid: u32, gid: u32) -> io::Result<()> {
+        let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let folder = Self::trusted(parent)?.below(name)?;
+        let user = (Uid::from_raw(uid), Gid::from_raw(gid));
+        match folder.theirs {
+            Some((owner, _)) if owner == user.0 => return Ok(()),
+            Some(_) => return Err(stranger("it belongs to another user")),
+            None => {}
+        }
+        for name in folder.names(GIVEN_MAX)? {
+            own(&folder.open(name)?, user)?;
+        }
+        // The folder comes last: until now nobody else could put anything into it.
+        own(&folder.fd, user)
+    }
+
+    /// Whose it is, if this process is root and the folder is another user's: the numbers of user and group.
+    pub fn owner(&self) -> Option<(u32, u32)> {
+        self.theirs.map(|(uid, gid)| (uid.as_raw(), gid.as_raw()))
     }
 
     /// Opens a regular file for reading. It never waits.
@@ -142,11 +185,26 @@ impl Folder {
         let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         match rustix::fs::openat(&self.fd, one(name)?, flags | careful, mode) {
-            Ok(fd) => regular(File::from(fd)),
+            Ok(fd) => {
+                self.is_theirs(&fd)?;
+                regular(File::from(fd))
+            }
             // In this order: a link, a FIFO that nobody reads or a socket, a folder.
             Err(Errno::LOOP) => Err(stranger("it is a link")),
             Err(Errno::NXIO | Errno::ISDIR) => Err(stranger(NO_FILE)),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// In a folder that root has given to a user, only what is his is opened. He may have linked to what only
+    /// root can read.
+    fn is_theirs(&self, fd: impl AsFd) -> io::Result<()> {
+        let Some((uid, _)) = self.theirs else {
+            return Ok(());
+        };
+        match rustix::fs::fstat(fd)?.st_uid == uid.as_raw() {
+            true => Ok(()),
+            false => Err(stranger("it belongs to another user")),
         }
     }
 
@@ -202,7 +260,12 @@ impl Folder {
             temporary.push(name);
             temporary.push(format!(".{:016x}.tmp", chance()));
             match rustix::fs::openat(&self.fd, &temporary, flags | careful, mode) {
-                Ok(fd) => return Ok((temporary, File::from(fd))),
+                Ok(fd) => {
+                    if let Some(user) = self.theirs {
+                        own(&fd, user)?;
+                    }
+                    return Ok((temporary, File::from(fd)));
+                }
                 Err(Errno::EXIST) => taken = Errno::EXIST,
                 Err(e) => return Err(e.into()),
             }
@@ -249,23 +312,33 @@ impl Folder {
 
     /// Connects to a socket. A listener that has no room for one more connection gets this long.
     pub fn connect(&self, name: impl AsRef<OsStr>, patience: Duration) -> io::Result<UnixStream> {
+        let ours = stream(SocketFlags::CLOEXEC)?;
+        sockopt::set_socket_timeout(&ours, sockopt::Timeout::Send, Some(patience))?;
+        self.connect_as(&ours, name.as_ref())?;
+        sockopt::set_socket_timeout(&ours, sockopt::Timeout::Send, None)?;
+        Ok(UnixStream::from(ours))
+    }
+
+    /// Connects to a socket without waiting, now or later.
+    ///
+    /// # Errors
+    /// `WouldBlock`: the listener has no room for one more connection.
+    pub fn connect_at_once(&self, name: impl AsRef<OsStr>) -> io::Result<UnixStream> {
+        let ours = stream(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        self.connect_as(&ours, name.as_ref())?;
+        Ok(UnixStream::from(ours))
+    }
+
+    fn connect_as(&self, ours: &OwnedFd, name: &OsStr) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let there = rustix::fs::openat(&self.fd, one(name.as_ref())?, flags, Mode::empty())?;
+        let there = rustix::fs::openat(&self.fd, one(name)?, flags, Mode::empty())?;
+        self.is_theirs(&there)?;
         if kind(&there)? != FileType::Socket {
             return Err(stranger("it is no socket"));
         }
-        let ours = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        sockopt::set_socket_timeout(&ours, sockopt::Timeout::Send, Some(patience))?;
         // A path of any length would not fit into an address, and could lead elsewhere by now.
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", there.as_raw_fd()))?;
-        rustix::net::connect(&ours, &address)?;
-        sockopt::set_socket_timeout(&ours, sockopt::Timeout::Send, None)?;
-        Ok(UnixStream::from(ours))
+        Ok(rustix::net::connect(ours, &address)?)
     }
 
     /// A path to this very folder, for calls that take no descriptor. It is valid as long as this value.
@@ -276,7 +349,7 @@ impl Folder {
 
 impl From<OwnedFd> for Folder {
     fn from(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self { fd, theirs: None }
     }
 }
 
@@ -302,6 +375,11 @@ pub fn open_named(path: &Path) -> io::Result<File> {
     }
 }
 
+fn stream(flags: SocketFlags) -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    Ok(rustix::net::socket_with(family, kind, flags, None)?)
+}
+
 /// The part of a run's directory that the operator has chosen, and the two names below it.
 fn of_operator(dir: &Path) -> Option<(&Path, &Path)> {
     let root = dir.ancestors().nth(2)?;
@@ -320,6 +398,22 @@ fn regular(file: File) -> io::Result<File> {
         FileType::RegularFile => Ok(file),
         _ => Err(stranger(NO_FILE)),
     }
+}
+
+/// The owner of what root has open, if that is not root.
+fn foreign(fd: &OwnedFd) -> io::Result<Option<(Uid, Gid)>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let about = rustix::fs::fstat(fd)?;
+    let owner = (Uid::from_raw(about.st_uid), Gid::from_raw(about.st_gid));
+    Ok((!owner.0.is_root()).then_some(owner))
+}
+
+fn own(fd: impl AsFd, (uid, gid): (Uid, Gid)) -> io::Result<()> {
+    // Also of a descriptor that only names what it stands for.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+    Ok(rustix::fs::chownat(fd, "", Some(uid), Some(gid), flags)?)
 }
 
 fn kind(fd: impl AsFd) -> io::Result<FileType> {

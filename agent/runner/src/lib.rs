@@ -9,6 +9,7 @@
 //! Everything here is synchronous and small, without an async runtime, so that the same code
 //! can be linked into a static PID 1.
 
+pub mod as_user;
 pub mod chain;
 pub mod cri;
 pub mod descendants;

@@ -11,9 +11,11 @@ mod program;
 mod saved;
 mod sweep;
 mod usage;
+mod user;
 
 pub use files::{Wanted, find, modified};
 pub use memory::memory;
+pub(crate) use program::read_to_end;
 pub use program::{
     ASK, DIE_TIMEOUT, OUTPUT_MAX, Output, PRINTED_MAX, Program, READY_TIMEOUT, SAID_MAX, Said,
     TAKEN, ask, start, started,
@@ -21,3 +23,4 @@ pub use program::{
 pub use saved::saved;
 pub use sweep::{Left, RUN_DIR, Remains};
 pub use usage::{TreeUsage, usage};
+pub use user::{AS, Become, CGROUP};

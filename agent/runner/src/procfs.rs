@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -126,6 +127,86 @@ pub fn all() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
+/// The processor time that all threads of a process have used. `None`: it has ended.
+pub fn cpu_time(pid: i32) -> Option<Duration> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    Some(of_ticks(cpu_ticks(&text, 2)?))
+}
+
+fn of_ticks(ticks: u64) -> Duration {
+    let a_second = rustix::param::clock_ticks_per_second();
+    Duration::from_micros(ticks.saturating_mul(1_000_000) / a_second.max(1))
+}
+
+/// The sum of the first so many of: utime, stime, and both of the children that it has reaped. proc(5): they are
+/// fields 14 to 17; the first field behind the name is 3.
+fn cpu_ticks(text: &[u8], fields: usize) -> Option<u64> {
+    let close = text.iter().rposition(|b| *b == b')')?;
+    let text = std::str::from_utf8(&text[close + 1..]).ok()?;
+    let all = text.split_ascii_whitespace().skip(14 - 3).take(fields);
+    let ticks: Vec<u64> = all.map(|field| field.parse().ok()).collect::<Option<_>>()?;
+    (ticks.len() == fields).then(|| {
+        ticks
+            .iter()
+            .fold(0_u64, |sum, ticks| sum.saturating_add(*ticks))
+    })
+}
+
+/// What a process has used so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Processor time, with that of the children that it has reaped.
+    pub cpu: Duration,
+    /// Bytes that it has written, to files or anything else by write(2). It counts a page of a file when the
+    /// page is changed, so one long call is seen while it lasts.
+    pub written: u64,
+    /// The same of reading.
+    pub read: u64,
+}
+
+impl Counters {
+    /// `None`: it has ended, or belongs to another user.
+    pub fn of(pid: i32) -> Option<Counters> {
+        let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+        let field = |name: &str| {
+            let mut lines = io.lines();
+            let line = lines.find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse::<u64>().ok()
+        };
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let ticks = cpu_ticks(&stat, 4)?;
+        Some(Counters {
+            cpu: of_ticks(ticks),
+            written: field("wchar:")?.saturating_add(field("write_bytes:")?),
+            read: field("rchar:")?.saturating_add(field("read_bytes:")?),
+        })
+    }
+}
+
+/// The kernel's function in which the first thread of a process waits. Empty: it waits in none, or this
+/// user may not know.
+pub fn wchan(pid: i32) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    let name = text.trim();
+    if name == "0" {
+        String::new()
+    } else {
+        name.chars().take(64).collect()
+    }
+}
+
+/// How many children the first thread of a process has.
+pub fn children(pid: i32) -> usize {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    text.unwrap_or_default().split_whitespace().count()
+}
+
+/// Whether this descriptor of a process is an open file of this name.
+pub fn has_open(pid: i32, fd: u32, name: &str) -> bool {
+    let file = fs::read_link(format!("/proc/{pid}/fd/{fd}"));
+    file.is_ok_and(|file| file.file_name().is_some_and(|own| own == name))
+}
+
 /// Whether reading a process's file failed because the process has ended, before or after the file
 /// was opened.
 pub fn is_gone(error: &io::Error) -> bool {
@@ -211,6 +292,10 @@ mod tests {
             })
         );
         assert_eq!(Stat::parse(b"42 (short) S"), None);
+        assert_eq!(
+            (cpu_ticks(text, 2), cpu_ticks(b"42 (short) S", 2)),
+            (Some(3), None)
+        );
     }
 
     #[test]
@@ -236,6 +321,20 @@ mod tests {
         assert!(found.catches(Signal::TERM) && !found.ignores(Signal::TERM));
         assert_eq!(Dispositions::parse("Name:\tsh\n"), None);
         assert!(Dispositions::of(std::process::id() as i32).is_some());
+    }
+
+    #[test]
+    fn what_a_process_writes_is_counted() {
+        let me = std::process::id() as i32;
+        let before = Counters::of(me).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &vec![1; 300_000]).unwrap();
+        let after = Counters::of(me).unwrap();
+        assert!(
+            after.written >= before.written + 300_000,
+            "{before:?} {after:?}"
+        );
+        assert!(after.cpu >= before.cpu && Counters::of(i32::MAX).is_none());
     }
 
     #[test]

@@ -13,21 +13,25 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 mod end;
+mod inspect;
 mod member;
 mod mpi;
 mod order;
 mod phases;
 mod rank;
+mod reply;
 mod store;
 
 pub use end::{DeathProof, ProofKind, StopStatus};
+pub use inspect::{Frame, Position, ProcessLook, RankStacks, Thread, stacks_file, worker_server};
 pub use member::MemberSpec;
 pub use mpi::{HostSpec, LauncherSpec, LenderSpec, MpiSpec};
 pub use order::{
     AdoptSpec, Lane, Order, ParkSpec, StandbyMode, StandbyShown, StandbySpec, StandbysShown,
 };
 pub use phases::{ImportStatus, ImportsStatus, NcclStatus, PhasesStatus};
-pub use rank::{ExitRecord, Leftover, RankException, RankStatus};
+pub use rank::{ExitRecord, Leftover, RankException, RankStatus, StillStatus};
+pub use reply::{Refusal, RefusalKind, Refused, Reply};
 pub use store::{PortRange, StoreSpec, StoreStatus};
 
 /// Version of this protocol, in every message and file.
@@ -216,6 +220,10 @@ pub enum Command {
         /// Its number.
         signal: i32,
     },
+    /// Asks where these ranks are. The answer comes in a few seconds at most, whatever they do.
+    Stacks {
+        ranks: Vec<u32>,
+    },
     /// Says when the coordinator was heard, for a job with `fence_after_ms`.
     Renew {
         heard_us: u64,
@@ -308,98 +316,6 @@ impl std::fmt::Debug for StartSpec {
     }
 }
 
-/// One line from the runner. Exactly one of `ok`, `status`, `error` is set. A push has no `id`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reply {
-    pub v: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub id: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ok: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<Box<Status>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<Refusal>,
-}
-
-impl Reply {
-    pub fn ok(id: u64) -> Self {
-        Self {
-            v: VERSION,
-            id: Some(id),
-            ok: Some(true),
-            status: None,
-            error: None,
-        }
-    }
-
-    pub fn status(id: Option<u64>, status: Status) -> Self {
-        Self {
-            v: VERSION,
-            id,
-            ok: None,
-            status: Some(Box::new(status)),
-            error: None,
-        }
-    }
-
-    pub fn refused(id: Option<u64>, error: Refusal) -> Self {
-        Self {
-            v: VERSION,
-            id,
-            ok: None,
-            status: None,
-            error: Some(error),
-        }
-    }
-}
-
-/// A "no" with its reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
-    pub kind: RefusalKind,
-    pub text: String,
-}
-
-impl Refusal {
-    pub fn new(kind: RefusalKind, text: impl Into<String>) -> Self {
-        Self {
-            kind,
-            text: text.into(),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RefusalKind {
-    /// Not a request. The connection is closed.
-    Malformed,
-    /// Another protocol version. The connection is closed.
-    Version,
-    /// A command this runner does not know.
-    UnknownCommand,
-    /// The content is invalid.
-    Invalid,
-    /// It was started before, with other content, or has not come to where this can be done.
-    Conflict,
-    /// It was stopped and never starts again.
-    Stopped,
-    /// The program could not be started; nothing runs.
-    Spawn,
-    /// This runner serves no TCPStore.
-    NoStore,
-    /// The TCPStore refused.
-    Store,
-    /// Released while a process still lives.
-    NotDead,
-    /// No room for another connection. It is closed.
-    Busy,
-    /// A kind that only a newer runner knows.
-    #[serde(other)]
-    Other,
-}
-
 /// Parses one request line, or says what is wrong with it and whether the connection can go on.
 pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     let malformed = |text: String| Refused {
@@ -432,7 +348,7 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 15] = [
+    const KNOWN: [&str; 16] = [
         "park",
         "adopt",
         "fork",
@@ -441,6 +357,7 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
         "start",
         "restart",
         "signal",
+        "stacks",
         "stop",
         "renew",
         "status",
@@ -461,14 +378,6 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
         });
     }
     serde_json::from_value(value).map_err(|e| malformed(format!("{command}: {e}")))
-}
-
-/// A line that was not a valid request.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Refused {
-    pub id: Option<u64>,
-    pub close: bool,
-    pub error: Refusal,
 }
 
 /// How a process ended.

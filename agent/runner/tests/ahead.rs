@@ -35,6 +35,23 @@ print('step 1', found, steady.homed.HOME, steady.wants.ranked.RANK, os.environ['
 time.sleep(1000)
 ";
 
+/// It compiles nothing: the modules say that its job does. It prints which of the two digests are
+/// there already, and whether what a compilation notes of itself is untouched.
+const COMPILES: &str = "\
+import torch._dynamo, torch._inductor.compile_fx, torch._inductor.codecache as codecache, sys, time
+def is_there(function):
+    if hasattr(function, 'cache_info'):
+        return function.cache_info().currsize > 0
+    kept = dict(zip(function.__code__.co_freevars, function.__closure__))['_cache'].cell_contents
+    return isinstance(kept, (bytes, str))
+torchs = codecache.torch_key
+tritons = getattr(codecache, 'triton_key', None) or sys.modules['triton.compiler.compiler'].triton_key
+utils = torch._dynamo.utils
+plain = codecache.dynamo_timed is utils.dynamo_timed and not utils.compilation_time_metrics and not utils.chromium_event_log_active()
+print('step 1', is_there(torchs), is_there(tritons), plain, flush=True)
+time.sleep(1000)
+";
+
 struct Ahead {
     rig: Rig,
     client: Client,
@@ -43,11 +60,16 @@ struct Ahead {
 }
 
 impl Ahead {
-    fn new() -> Ahead {
-        let mut rig = Rig::new();
-        rig.hold.launcher = true;
+    /// With this file's packages.
+    fn new(script: &str) -> Ahead {
+        let rig = Rig::new();
         let python = environment_with_packages(&rig.dir.join("env"));
-        fs::write(rig.dir.join("train.py"), SCRIPT).unwrap();
+        Ahead::with(rig, python, script)
+    }
+
+    fn with(mut rig: Rig, python: PathBuf, script: &str) -> Ahead {
+        rig.hold.launcher = true;
+        fs::write(rig.dir.join("train.py"), script).unwrap();
         let mut client = rig.ready();
         client.ok(Command::Park(ParkSpec {
             program: python.to_str().unwrap().into(),
@@ -101,6 +123,8 @@ impl Ahead {
                 run_id: "r".into(),
                 peer_lost: vec![],
                 lacks: Vec::new(),
+                inspect: false,
+                collectives: false,
             }),
             mpi: None,
             members: Vec::new(),
@@ -144,11 +168,16 @@ impl Drop for Ahead {
     }
 }
 
+fn tests_python() -> PathBuf {
+    std::env::var("MUSTER_TEST_PYTHON")
+        .expect("MUSTER_TEST_PYTHON names a Python with torch; `make test` sets it")
+        .into()
+}
+
 /// Makes an environment that has the tests' packages, and those of this file. Returns its
 /// interpreter.
 fn environment_with_packages(dir: &Path) -> PathBuf {
-    let base = std::env::var("MUSTER_TEST_PYTHON")
-        .expect("MUSTER_TEST_PYTHON names a Python with torch; `make test` sets it");
+    let base = tests_python();
     let printed = |program: &Path, words: &[&str]| {
         let output = std::process::Command::new(program)
             .args(words)
@@ -158,9 +187,9 @@ fn environment_with_packages(dir: &Path) -> PathBuf {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     let places = ["-c", "import site; print(site.getsitepackages()[0])"];
-    let theirs = printed(Path::new(&base), &places);
+    let theirs = printed(&base, &places);
     let venv = ["-m", "venv", "--without-pip", dir.to_str().unwrap()];
-    printed(Path::new(&base), &venv);
+    printed(&base, &venv);
     let python = dir.join("bin/python");
     let own = PathBuf::from(printed(&python, &places));
     fs::write(own.join("base.pth"), theirs).unwrap();
@@ -200,7 +229,7 @@ fn printed(generation: &Path, rank: u32) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn one_module_that_is_unfit_costs_those_that_import_it_and_not_its_package() {
-    let mut ahead = Ahead::new();
+    let mut ahead = Ahead::new(SCRIPT);
     ahead.set_home("/first");
     let first = ahead.run();
     let imported = ahead.import(&first);
@@ -242,7 +271,7 @@ fn one_module_that_is_unfit_costs_those_that_import_it_and_not_its_package() {
 
 #[test]
 fn a_value_that_has_changed_is_noticed_before_a_module_that_read_the_old_one_is_used() {
-    let mut ahead = Ahead::new();
+    let mut ahead = Ahead::new(SCRIPT);
     ahead.set_home("/first");
     let first = ahead.run();
     assert!(ahead.import(&first).contains(&"steady.homed".to_owned()));
@@ -268,4 +297,17 @@ fn a_value_that_has_changed_is_noticed_before_a_module_that_read_the_old_one_is_
             && !executed.contains(&"steady.plain".to_owned()),
         "{executed:?}"
     );
+}
+
+#[test]
+fn the_files_of_torch_and_triton_are_read_ahead_for_a_job_that_compiles() {
+    // torch must be installed with the interpreter itself.
+    let mut ahead = Ahead::with(Rig::new(), tests_python(), COMPILES);
+    let first = ahead.run();
+    assert_eq!(printed(&first, 0).1, ["False", "False", "True"]);
+    ahead.import(&first);
+    let second = ahead.run();
+    for rank in [0, 1] {
+        assert_eq!(printed(&second, rank).1, ["True", "True", "True"]);
+    }
 }

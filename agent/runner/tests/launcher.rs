@@ -200,6 +200,8 @@ impl Generation {
             run_id: "r".into(),
             peer_lost: vec![],
             lacks: Vec::new(),
+            inspect: false,
+            collectives: false,
         };
         self.client.start(StartSpec {
             env_files: BTreeMap::new(),

@@ -35,6 +35,8 @@ fn member(rig: &Rig, command: &[&str], part: MpiSpec) -> StartSpec {
             run_id: "r".into(),
             peer_lost: Vec::new(),
             lacks: Vec::new(),
+            inspect: false,
+            collectives: false,
         }),
         mpi: Some(part),
         ..spec

@@ -197,6 +197,8 @@ fn a_forked_rank_writes_down_the_exception_with_which_it_leaves_its_script() {
         run_id: "r".into(),
         peer_lost: vec![],
         lacks: Vec::new(),
+        inspect: false,
+        collectives: false,
     });
     client.start(spec);
     let status = client.until_dead();

@@ -140,6 +140,8 @@ impl Node {
                 run_id: "r".into(),
                 peer_lost: vec![],
                 lacks: Vec::new(),
+                inspect: false,
+                collectives: false,
             }),
             mpi: None,
             members: Vec::new(),

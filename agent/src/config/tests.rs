@@ -43,6 +43,58 @@ fn workers_run_as_root_only_where_the_operator_says_so() {
 }
 
 #[test]
+fn jobs_run_as_their_owners_only_below_an_agent_of_root() {
+    let flags = |more: &[&str]| {
+        Flags::try_parse_from(["muster-agent", "--state-dir", "s"].iter().chain(more)).unwrap()
+    };
+    assert_eq!(flags(&["--run-as-owner"]).check_user(0), Ok(()));
+    let refused = flags(&["--run-as-owner"]).check_user(1000).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .starts_with("--run-as-owner: only root can"),
+        "{refused}"
+    );
+    let plain = flags(&[]).check_user(0).unwrap_err().to_string();
+    assert!(
+        plain.contains("--run-as-owner"),
+        "it says what else there is: {plain}"
+    );
+
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let state = state.to_str().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let closed = check(&["--run-as-owner", "--state-dir", state]).unwrap_err();
+    assert_eq!(closed.flag, "state-dir");
+    assert!(
+        closed.message.contains("which other users cannot enter"),
+        "{closed}"
+    );
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let config = check(&["--run-as-owner", "--state-dir", state]).unwrap();
+    assert_eq!(config.users, Users::Owners(None));
+    for other in ["--senses-only", "--allow-root-workers", "--pod=/p"] {
+        let refused = check(&["--run-as-owner", "--state-dir", state, other]).unwrap_err();
+        assert_eq!(refused.flag, "run-as-owner", "{other}");
+    }
+
+    let map = dir.path().join("users");
+    let map = map.to_str().unwrap();
+    fs::write(map, "ann 0:0\n").unwrap();
+    let with = |more: &[&str]| check(&[&["--state-dir", state, "--user-map", map], more].concat());
+    let unused = with(&[]).unwrap_err().to_string();
+    assert_eq!(unused, "--user-map: is only of use with --run-as-owner");
+    let root = with(&["--run-as-owner"]).unwrap_err().to_string();
+    assert_eq!(
+        root,
+        format!("--user-map: {map}: line 1: no job runs as root (uid 0)")
+    );
+    fs::write(map, "ann 1007:1007\n").unwrap();
+    assert!(with(&["--run-as-owner"]).unwrap().users.are_owners());
+}
+
+#[test]
 fn good_flags_make_a_configuration() {
     let config = check(&["--label", "rack=r7", "--label", "x/y=", "--slots", "2"]).unwrap();
     assert_eq!(config.node, NodeName::from("n1"));
@@ -59,7 +111,7 @@ fn an_agent_that_only_looks_has_no_slots_and_needs_no_runner() {
 
 #[test]
 fn every_wrong_flag_is_named() {
-    let cases: [(&[&str], &str); 25] = [
+    let cases: [(&[&str], &str); 26] = [
         (
             &["--probe-every", "1h"],
             "--probe-every: 1h is not between 100ms and 5m",
@@ -109,11 +161,15 @@ fn every_wrong_flag_is_named() {
         (&["--label", "rack"], "--label: \"rack\" is not KEY=VALUE"),
         (
             &["--label", "=x"],
-            "--label: \"=x\": a key has 1 to 253 letters, digits, '-', '_', '.' and '/'",
+            "--label: \"=x\" is no label: it has no name",
+        ),
+        (
+            &["--label", "rack-=r7"],
+            "--label: \"rack-=r7\" is no label: \"rack-\" may have only letters, digits, '-', '_' and '.', a letter or digit first and last",
         ),
         (
             &["--label", "a=b c"],
-            "--label: \"a=b c\": a value has at most 63 letters, digits, '-', '_' and '.'",
+            "--label: \"a=b c\" is no label: \"b c\" may have only letters, digits, '-', '_' and '.', a letter or digit first and last",
         ),
         (
             &["--label", "a=1", "--label", "a=2"],

@@ -10,7 +10,7 @@ use std::{
 
 use muster_runner::{
     RunnerIdentity, alive, connect, held,
-    place::{self, Left, OUTPUT_MAX, Output, Program, Remains, SAID_MAX, Wanted},
+    place::{self, Become, Left, OUTPUT_MAX, Output, Program, Remains, SAID_MAX, Wanted},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
@@ -69,7 +69,7 @@ impl RunnerHost for LocalHost {
     }
 
     fn run<'a>(&'a self, program: &'a Program) -> Asked<'a, Result<Output, String>> {
-        Box::pin(ask(&self.runner, program))
+        Box::pin(ask(&self.runner, program, None))
     }
 
     fn modified(&self, files: &[PathBuf]) -> Vec<Option<SystemTime>> {
@@ -82,10 +82,14 @@ impl RunnerHost for LocalHost {
 }
 
 /// Runs a user's program as [`place::ask`] does. It ends with all that it has started when nobody waits
-/// for it any more, because its input ends then.
-async fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
+/// for it any more, because its input ends then. `user`: as whom.
+pub(super) async fn ask(
+    runner: &Path,
+    program: &Program,
+    user: Option<&Become>,
+) -> Result<Output, String> {
     let trouble = |e: io::Error| format!("{}: {e}", program.program.display());
-    let mut child = Command::from(Program::asker(runner))
+    let mut child = Command::from(Program::asker(runner, user))
         .spawn()
         .map_err(|e| Program::not_asked(runner, &e))?;
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
@@ -105,7 +109,7 @@ async fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
 }
 
 /// Runs a program of ours, and ends it when nobody waits for it any more.
-async fn run(program: &Program) -> Result<Output, String> {
+pub(super) async fn run(program: &Program) -> Result<Output, String> {
     let trouble = |e: io::Error| format!("{}: {e}", program.program.display());
     let mut child = Command::from(program.command())
         .stdout(Stdio::piped())

@@ -12,11 +12,13 @@ use std::{
 
 use muster_core::{
     node::{
-        lane::{self, Lane},
+        account::Account,
+        lane::Lane,
+        launch,
         launcher::Record,
         torchrun::{self, Launch, Site},
     },
-    run::{Assignment, Endpoint},
+    run::Assignment,
 };
 use muster_runner::{
     Folder, RunnerIdentity,
@@ -106,6 +108,7 @@ pub(super) struct Fit {
     env: BTreeMap<String, String>,
     cwd: String,
     ranks: u32,
+    account: Option<Account>,
 }
 
 /// Where a launcher is to be started, and with what.
@@ -127,6 +130,7 @@ pub(super) fn fit(assignment: &Assignment, launch: &Launch) -> Option<Fit> {
         env: torchrun::lasting(launch),
         cwd,
         ranks: assignment.proc_per_node,
+        account: launch.account.clone(),
     })
 }
 
@@ -198,27 +202,18 @@ impl Place {
         assignment: &Assignment,
         preflight: &Preflight,
     ) -> Result<Checked, Outcome> {
-        let anywhere = Endpoint {
-            host: self.site.report.address.clone(),
-            port: 1,
-        };
         let refused = Outcome::Refused;
-        let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site)
-            .map_err(refused)?;
+        let launch = launch::ahead(assignment, &self.site).map_err(refused)?;
         let answer = preflight
             .check(self.host.as_ref(), assignment, false, &launch, &self.site)
             .await
             .map_err(|refusal| refused(refusal.reason))?;
-        let python = torchrun::ranks(assignment).is_some();
-        match lane::of(assignment, assignment.is_shared(), &answer.interpreter) {
-            (lane, why) if !lane.has_launcher() => Err(Outcome::Without(why)),
-            _ if !python => Err(Outcome::Without("only Python has a launcher".into())),
-            (lane, _) => Ok(Checked {
-                launch,
-                answer,
-                lane,
-            }),
-        }
+        let lane = launch::launcher_lane(assignment, &answer.interpreter);
+        Ok(Checked {
+            lane: lane.map_err(Outcome::Without)?,
+            launch,
+            answer,
+        })
     }
 
     /// Gives a launcher of the pool to the job. If it no longer fits, it is returned as the second
@@ -374,6 +369,9 @@ impl Launcher {
     /// Forks a runner for the directory of a generation, which holds its `hold.json`. Returns once
     /// that runner can be talked to.
     pub(crate) async fn fork(&self, dir: &Path) -> Result<(), String> {
+        self.host
+            .give(dir)
+            .map_err(|e| format!("give the directory to its user: {e}"))?;
         let mut stream = self
             .host
             .reach(&self.dir)
@@ -526,6 +524,7 @@ pub(crate) async fn clear(host: Arc<dyn RunnerHost>, dir: PathBuf) {
         env: BTreeMap::new(),
         cwd: String::new(),
         ranks: 0,
+        account: None,
     };
     match host.reach(&dir) {
         Ok(stream) => {

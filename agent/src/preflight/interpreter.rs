@@ -10,7 +10,7 @@ use std::{
 
 use muster_core::{
     nccl::stack::Stack,
-    node::lane::Interpreter,
+    node::{account::Account, lane::Interpreter},
     run::{DueTo, Refusal},
 };
 use muster_runner::place::{Output, Program};
@@ -36,7 +36,7 @@ pub(super) struct Interpreters {
     /// A leaf cache. The lock is held only for a look, never across an await.
     said: Mutex<BTreeMap<Asked, (Instant, Answer)>>,
     /// The interpreters that were asked, with the environment of the last question.
-    met: Mutex<BTreeMap<PathBuf, Met>>,
+    met: Mutex<BTreeMap<(PathBuf, Option<Account>), Met>>,
 }
 
 /// An interpreter of this node's runs.
@@ -46,11 +46,18 @@ pub(crate) struct Met {
     /// The environment in which it was asked last.
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) answer: Answer,
+    /// As whom. None: as the agent's user.
+    pub(crate) account: Option<Account>,
 }
 
 /// What determines the answer, besides the files themselves: the interpreter, its modification
-/// time, and the variables that [`DECIDING`] names.
-type Asked = (PathBuf, Option<SystemTime>, [Option<String>; 5]);
+/// time, the variables that [`DECIDING`] names, and as whom it was asked.
+type Asked = (
+    PathBuf,
+    Option<SystemTime>,
+    [Option<String>; 5],
+    Option<Account>,
+);
 
 /// Variables that determine where torch is looked for and which locale the interpreter takes.
 const DECIDING: [&str; 5] = [
@@ -130,6 +137,7 @@ impl Interpreters {
             python.to_owned(),
             modified(host, python),
             DECIDING.map(|name| env.get(name).cloned()),
+            host.account().cloned(),
         );
         let known = self
             .said
@@ -155,12 +163,13 @@ impl Interpreters {
             python: python.to_owned(),
             env: env.clone(),
             answer: answer.clone(),
+            account: host.account().cloned(),
         };
         let mut all = self.met.lock().expect("nothing panics while it is held");
         if all.len() >= ANSWERS_MAX {
             all.clear();
         }
-        all.insert(python.to_owned(), met);
+        all.insert((met.python.clone(), met.account.clone()), met);
         Ok(answer)
     }
 
@@ -308,6 +317,7 @@ mod tests {
             .map(|(name, value)| ((*name).into(), (*value).into()))
             .collect();
         Launch {
+            account: None,
             program: "python3".into(),
             args: Vec::new(),
             env,

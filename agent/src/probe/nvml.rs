@@ -20,7 +20,7 @@ use std::{
 use muster_core::{
     health::{Reading, Source},
     node_report::gpu::{Driver, Gpu},
-    usage::Space,
+    usage::{GpuUsage, Space},
 };
 use muster_runtime::chain::chain;
 use tokio::sync::watch;
@@ -50,8 +50,8 @@ pub(super) struct Watch {
     pub(super) library: Option<PathBuf>,
     pub(super) pace: Pace,
     pub(super) out: SyncSender<Sense>,
-    /// Where the memory of each GPU is told, by UUID.
-    pub(super) memory: watch::Sender<BTreeMap<String, Space>>,
+    /// Where the use of each GPU is told, after each look.
+    pub(super) usage: watch::Sender<Vec<GpuUsage>>,
     /// Asks for a look at once.
     pub(super) poked: Receiver<()>,
     /// Set once nobody listens any more.
@@ -97,7 +97,7 @@ fn look_for_ever(watch: &Watch) {
     let (mut eyes, mut glances) = (Eyes::default(), Glances::new(watch.pace.glance));
     while !watch.over.load(Ordering::Relaxed) {
         let look = eyes.look(watch);
-        watch.memory.send_replace(eyes.memory());
+        watch.usage.send_replace(eyes.usage());
         let absent = look.absent;
         if watch.out.send(Sense::Gpus(Box::new(look))).is_err() || absent {
             return;
@@ -176,17 +176,27 @@ impl Eyes {
         look
     }
 
-    /// The memory of each GPU that is not cut into instances.
-    fn memory(&self) -> BTreeMap<String, Space> {
+    /// How much of each GPU is in use. Of one that is cut into instances, nothing is known as a whole.
+    fn usage(&self) -> Vec<GpuUsage> {
         let Some(library) = &self.library else {
-            return BTreeMap::new();
+            return Vec::new();
         };
         let whole = |known: &&Known| !known.gpu.mig.as_ref().is_some_and(|mig| mig.enabled);
         let of = |known: &Known| {
-            let used = library.memory_used(known.handle?).ok()?;
+            let handle = known.handle?;
             let total = known.gpu.memory_bytes;
-            let available = total.saturating_sub(used);
-            Some((known.gpu.uuid.clone(), Space { available, total }))
+            let used = library.memory_used(handle).ok();
+            let memory = used.map(|used| Space {
+                available: total.saturating_sub(used),
+                total,
+            });
+            let busy_percent = library.utilization(handle).ok();
+            let is_known = memory.is_some() || busy_percent.is_some();
+            is_known.then(|| GpuUsage {
+                uuid: known.gpu.uuid.clone(),
+                memory,
+                busy_percent,
+            })
         };
         self.known.values().filter(whole).filter_map(of).collect()
     }

@@ -30,7 +30,7 @@ use std::{
 
 use muster_core::{
     health::{self, Reading},
-    usage::{CpuUsage, Disk, DiskRole, Space, Traffic, Usage},
+    usage::{CpuUsage, Disk, DiskRole, GpuUsage, Space, Traffic, Usage},
 };
 use rustix::fs::statvfs;
 use sysinfo::{MemoryRefreshKind, Networks, System};
@@ -63,6 +63,8 @@ pub(super) struct Watch {
     /// The kernel log is not read, so kills for a cgroup's limit are counted here.
     pub(super) count_kills: bool,
     pub(super) runs: watch::Receiver<Vec<HeldRun>>,
+    /// What the thread that asks NVML has seen last.
+    pub(super) gpus: watch::Receiver<Vec<GpuUsage>>,
     pub(super) out: SyncSender<Sense>,
     pub(super) publish: watch::Sender<Option<Arc<Usage>>>,
     /// Set once nobody listens any more.
@@ -88,7 +90,10 @@ fn look_for_ever(watch: &Watch) {
     let mut pause = SECOND.min(watch.every);
     while !watch.over.load(Ordering::Relaxed) {
         let runs = watch.runs.borrow().clone();
-        let usage = eyes.look(&runs);
+        let usage = Usage {
+            gpus: watch.gpus.borrow().clone(),
+            ..eyes.look(&runs)
+        };
         let mut readings = health::usage::readings(&usage, runs.iter().any(|run| run.training));
         if watch.count_kills {
             readings.extend(cgroup::kills());

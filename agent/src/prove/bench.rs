@@ -208,6 +208,8 @@ impl Bench {
             hides_gpus: false,
             launch: wanted.lane,
             standbys: muster_core::spec::Standbys::Off,
+            // What is proven is what jobs get.
+            inspect: muster_core::spec::Inspect::Stacks,
             // A script that is told to stop does so at once.
             stop_grace: std::time::Duration::from_secs(30),
             step_pattern: None,
@@ -220,6 +222,7 @@ impl Bench {
             layout: Default::default(),
             members: Vec::new(),
             programs: Vec::new(),
+            owner: None,
         }
     }
 }

@@ -3,22 +3,16 @@
 use std::path::PathBuf;
 
 use muster_core::{
-    exit::PEER_LOST_SIGNS,
     id::JobUid,
-    node::{lane::Lane, launcher, pool, torchrun, torchrun::Site},
-    run::{
-        Assignment, Desired, Endpoint, LauncherReport, LauncherState, RunId, RunPhase, RunReport,
-        Target,
-    },
-    spec,
+    node::{lane::Lane, launch, launcher, pool, torchrun, torchrun::Site},
+    run::{Assignment, Desired, LauncherReport, LauncherState, RunId, RunPhase, RunReport, Target},
     time::Timestamp,
 };
-use muster_runner::wire;
 use muster_runtime::clock::Clock;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use super::Supervisor;
+use super::{Supervisor, held_run::HeldRun};
 use crate::{
     caches,
     launchers::{Found, Kept, Launcher, Made, OfRun, Outcome, Place},
@@ -83,6 +77,7 @@ impl Supervisor {
     /// not needed any more.
     pub(super) fn tend_launchers(&mut self) {
         self.look_again = None;
+        self.forget_owners();
         let reports = self
             .reports
             .borrow()
@@ -218,10 +213,14 @@ impl Supervisor {
     fn start_for_pool(&mut self, key: pool::Key, now: Timestamp) {
         self.launchers.next += 1;
         let number = self.launchers.next;
+        let account = key.account().cloned();
         let Some(bare) = self.launchers.pool.begin(number, key, now) else {
             return;
         };
-        let place = self.place(self.runs.pool_dir(number), number, &bare, true);
+        let mut place = self.place(self.runs.pool_dir(number), number, &bare, true);
+        // It belongs to no job, and still to somebody where jobs run as their owners.
+        place.host = self.host_as(account.clone());
+        place.site.account = account;
         let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
         self.scope.spawn_on_thread("launcher", async move {
             let mut unneeded = Vec::new();
@@ -237,14 +236,8 @@ impl Supervisor {
         if self.launchers.pool.is_off() {
             return None;
         }
-        let anywhere = Endpoint {
-            host: self.facts.report().address,
-            port: 1,
-        };
         let site = self.site(&assignment.run);
-        let launch = |assignment: &Assignment| {
-            torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &site).ok()
-        };
+        let launch = |assignment: &Assignment| launch::ahead(assignment, &site).ok();
         let launched = launch(assignment)?;
         let bare = pool::without_job(assignment, &launched.program);
         match pool::key(assignment, &launched, &launch(&bare)?) {
@@ -263,35 +256,26 @@ impl Supervisor {
     /// The launcher from which this generation's runner is forked, if there is one. If the lane may
     /// need one from the job's first generation on, it is started here.
     pub(super) fn launcher_for(&mut self, assignment: &Assignment) -> Option<Found> {
-        if !self.config.launchers
-            || !assignment.launch.may_have_launcher()
-            || torchrun::ranks(assignment).is_none()
-        {
+        if !self.config.launchers || !launch::may_be_forked(assignment) {
             return None;
         }
         let job = &assignment.run.job;
-        let anywhere = Endpoint {
-            host: self.facts.report().address,
-            port: 1,
-        };
         // A job that cannot be launched at all is refused later, in `prepare`.
-        let launch = torchrun::launch(
-            assignment,
-            torchrun::Meeting::Served(&anywhere),
-            &self.site(&assignment.run),
-        )
-        .ok()?;
+        let launch = launch::ahead(assignment, &self.site(&assignment.run)).ok()?;
         if self.launchers.is_unfit(job, assignment, &launch) {
             info!(%job, "its launcher does not fit this generation: another is started");
             self.end_launcher(job);
         }
-        if !self.launchers.is_known(job) && assignment.launch != spec::Launch::Direct {
+        if !self.launchers.is_known(job) && launch::waits_for_launcher(assignment) {
             self.start_launcher(assignment.clone(), false, false);
         }
         self.launchers.find(job)
     }
 
     fn start_launcher(&mut self, assignment: Assignment, background: bool, ahead: bool) {
+        if !self.may_start_launcher(&assignment) {
+            return;
+        }
         let job = assignment.run.job.clone();
         let number = self.launchers.begin(&job);
         let pooled = self.take_from_pool(&assignment);
@@ -328,7 +312,7 @@ impl Supervisor {
         Place {
             dir,
             number,
-            host: self.host.clone(),
+            host: self.host_as(site.account.clone()),
             site,
             background,
         }
@@ -357,28 +341,21 @@ impl Supervisor {
     }
 
     pub(super) fn lane(&self, run: &RunId) -> Lane {
-        self.accepted(run)
-            .map_or(Lane::Cold, |accepted| accepted.lane)
+        self.held.get(run).map_or(Lane::Cold, HeldRun::lane)
     }
 
     /// Notes that the launcher of a run has failed, after the run was accepted.
     pub(super) fn note_fallback(&mut self, run: &RunId) {
-        let Some(accepted) = self
-            .accepted(run)
-            .filter(|accepted| accepted.lane.has_launcher())
-            .cloned()
-        else {
+        let held = self.held.get_mut(run);
+        let Some(accepted) = held.and_then(|held| held.accepted.as_mut()) else {
             return;
         };
-        let lane = accepted.lane.without_launcher();
-        warn!(job = %run.job, generation = %run.generation, "its launcher has failed by itself, so the lane is {}", lane.name());
-        let why = "its launcher on this node failed by itself: launcher.log says why".to_owned();
-        let accepted = Accepted {
-            lane,
-            why,
-            ..accepted
+        let Some((lane, why)) = launch::fallen_back(accepted.lane) else {
+            return;
         };
-        self.accepted.insert(run.clone(), accepted.clone());
+        warn!(job = %run.job, generation = %run.generation, "its launcher has failed by itself, so the lane is {}", lane.name());
+        (accepted.lane, accepted.why) = (lane, why);
+        let accepted = accepted.clone();
         let (runs, run) = (self.runs.clone(), run.clone());
         self.scope.spawn_on_thread("lane", async move {
             if let Err(e) = runs.note_lane(&run, &accepted) {
@@ -389,7 +366,7 @@ impl Supervisor {
 
     /// What was noted about a run when it was accepted. None before that.
     pub(super) fn accepted(&self, run: &RunId) -> Option<&Accepted> {
-        self.accepted.get(run)
+        self.held.get(run)?.accepted.as_ref()
     }
 
     /// Adds to each report how the run is started and with which software. The newest report of a
@@ -447,36 +424,4 @@ async fn say(done: &mpsc::Sender<Made>, job: Option<JobUid>, number: u32, outcom
             })
             .await;
     }
-}
-
-/// The order for this lane, which replaces the execution of torchrun. None if torchrun is executed.
-/// `torch`: its whole version.
-pub(super) fn order_for(
-    lane: Lane,
-    assignment: &Assignment,
-    launch: &torchrun::Launch,
-    torch: &str,
-) -> Option<wire::Order> {
-    let (options, argv) = torchrun::ranks(assignment).unwrap_or_default();
-    let run_id = assignment.rendezvous.clone();
-    let (lane, argv, command) = match lane {
-        Lane::Cold => return None,
-        Lane::Parked => (
-            wire::Lane::Parked,
-            torchrun::own_arguments(launch).to_vec(),
-            Vec::new(),
-        ),
-        Lane::Fork => (wire::Lane::Fork, argv, torchrun::rank_command(assignment)),
-        // A run in lane exec has no launcher, and without one both are the same to its runner.
-        Lane::Direct | Lane::Exec => (wire::Lane::Direct, argv, torchrun::rank_command(assignment)),
-    };
-    Some(wire::Order {
-        lane,
-        options,
-        argv,
-        command,
-        run_id,
-        peer_lost: PEER_LOST_SIGNS.map(str::to_owned).to_vec(),
-        lacks: torchrun::lacks(torch),
-    })
 }

@@ -12,7 +12,7 @@ use tracing::error;
 
 use super::{Reports, Supervisor};
 use crate::{
-    probe::{HeldRank, HeldRun},
+    probe::{self, HeldRank},
     runner_link::LinkEvent,
 };
 
@@ -22,10 +22,8 @@ impl Supervisor {
     pub(super) fn hear(&mut self, run: RunId, event: LinkEvent) -> Option<Input> {
         let input = match event {
             LinkEvent::Status(status, unkillable) => {
-                match unkillable.is_empty() {
-                    true => self.unkillable.remove(&run),
-                    false => self.unkillable.insert(run.clone(), unkillable),
-                };
+                let found = (!unkillable.is_empty()).then_some(unkillable);
+                self.held_mut(&run).unkillable = found;
                 Input::Runner { run, status }
             }
             LinkEvent::FellBack => {
@@ -33,22 +31,22 @@ impl Supervisor {
                 return None;
             }
             LinkEvent::Unkillable(processes) => {
-                self.unkillable.insert(run, processes);
+                self.held_mut(&run).unkillable = Some(processes);
                 return None;
             }
             LinkEvent::Unproven(why) => {
-                self.unkillable.remove(&run);
-                self.unproven.insert(run, why);
+                let held = self.held_mut(&run);
+                (held.unkillable, held.unproven) = (None, Some(why));
                 return None;
             }
             LinkEvent::Lost { exits, at } => {
-                self.unkillable.remove(&run);
-                self.unproven.remove(&run);
+                let held = self.held_mut(&run);
+                (held.unkillable, held.unproven) = (None, None);
                 Input::RunnerLost { run, exits, at }
             }
             LinkEvent::Disobeyed(disobedience) => Input::Disobeyed { run, disobedience },
             LinkEvent::StoreRefused(refused) => {
-                self.store_refused.insert(run, refused);
+                self.held_mut(&run).store_refused = Some(refused);
                 return None;
             }
             LinkEvent::Saved(at) => {
@@ -69,10 +67,11 @@ impl Supervisor {
     }
 
     pub(super) fn publish(&mut self) {
-        let held = self.node.reports();
-        self.accepted
-            .retain(|run, _| held.iter().any(|report| report.run == *run));
-        let mut runs = fitting(held);
+        let reports = self.node.reports();
+        self.held.retain(|run, held| {
+            held.orders.is_some() || reports.iter().any(|report| report.run == *run)
+        });
+        let mut runs = fitting(reports);
         self.tell_lanes(&mut runs);
         self.tell_checkpoints(&mut runs);
         self.tell_senses(&runs);
@@ -116,34 +115,29 @@ impl Supervisor {
     }
 
     fn tell_checkpoints(&mut self, reports: &mut [RunReport]) {
-        let (accepted, tell) = (&self.accepted, self.tell.clone());
+        let mut checkpoints = std::mem::take(&mut self.checkpoints);
+        let (held, tell) = (&self.held, self.tell.clone());
         let files = |run: &RunId| {
-            let accepted = accepted.get(run)?;
+            let accepted = held.get(run)?.accepted.as_ref()?;
             let dir = accepted.work_dir.as_ref()?;
             Some((dir.into(), accepted.checkpoint_pattern.clone()?))
         };
         let tell = move |run, at| tell.blocking_send((run, LinkEvent::Saved(at))).is_ok();
-        self.checkpoints.follow(reports, &self.host, files, tell);
-        self.checkpoints.tell(reports);
+        checkpoints.follow(reports, |run| self.host_of(run), files, tell);
+        checkpoints.tell(reports);
+        self.checkpoints = checkpoints;
     }
 
     /// Tells the senses which runs are held. Ended runs come first, so that the run that works on a
     /// GPU now is the last on it.
     fn tell_senses(&mut self, reports: &[RunReport]) {
-        self.unkillable
-            .retain(|run, _| reports.iter().any(|report| report.run == *run));
-        for known in [&mut self.unproven, &mut self.store_refused] {
-            known.retain(|run, _| reports.iter().any(|report| report.run == *run));
-        }
         let begun = reports
             .iter()
             .filter(|report| report.phase != RunPhase::Preparing);
         let (over, living): (Vec<_>, Vec<_>) = begun.partition(|report| report.phase.is_over());
         let held = over.into_iter().chain(living).filter_map(|report| {
-            let unkillable = self.unkillable.get(&report.run).cloned();
-            let unproven = self.unproven.get(&report.run).cloned();
-            let store_refused = self.store_refused.get(&report.run).cloned();
-            let accepted = self.accepted(&report.run)?;
+            let held = self.held.get(&report.run)?;
+            let accepted = held.accepted.as_ref()?;
             let elsewhere = self.config.pod.is_some();
             let ranks = report.ranks.iter().filter(|rank| rank.pid != 0);
             let ranks = ranks.map(|rank| HeldRank {
@@ -151,15 +145,15 @@ impl Supervisor {
                 pid: rank.pid,
                 alive: rank.exit.is_none(),
             });
-            Some(HeldRun {
+            Some(probe::HeldRun {
                 name: report.run.to_string(),
                 uid: report.run.job.to_string(),
                 generation: report.run.generation.0,
                 job: accepted.job.clone(),
                 gpus: accepted.gpus.clone(),
-                unkillable,
-                unproven,
-                store_refused,
+                unkillable: held.unkillable.clone(),
+                unproven: held.unproven.clone(),
+                store_refused: held.store_refused.clone(),
                 training: report.phase == RunPhase::Running,
                 ranks: ranks.collect(),
                 elsewhere,

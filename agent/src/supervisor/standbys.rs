@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
     id::JobUid,
-    node::{standby, torchrun},
-    run::{Assignment, Endpoint, RunId, RunReport},
+    node::{launch, standby},
+    run::{Assignment, RunId, RunReport},
     spec::Standbys,
     time::Timestamp,
 };
@@ -130,12 +130,7 @@ impl Supervisor {
     /// What the ranks of this generation have as environment. The next generation's have the same, as
     /// far as it is read when a GPU is opened.
     fn environment_of(&mut self, assignment: &Assignment) -> BTreeMap<String, String> {
-        let anywhere = Endpoint {
-            host: self.facts.report().address,
-            port: 1,
-        };
-        let site = self.site(&assignment.run);
-        let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &site);
+        let launch = launch::ahead(assignment, &self.site(&assignment.run));
         launch.map(|launch| launch.env).unwrap_or_default()
     }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use muster_core::{
     node::{
+        account::Account,
         proven::{Standing, standing},
         trial::{Node, NotNow, may_begin},
     },
@@ -22,8 +23,8 @@ use crate::{
     trials::{Files, Trials, times},
 };
 
-/// What an interpreter was when it was tried: its program, and the files that it consists of.
-type Key = (PathBuf, Files);
+/// What an interpreter was when it was tried: its program, the files that it consists of, and as whom.
+type Key = (PathBuf, Files, Option<Account>);
 
 #[derive(Debug)]
 pub(super) struct Trying {
@@ -118,7 +119,8 @@ impl Supervisor {
     fn next_trial(&self) -> Option<(Met, Key)> {
         let unknown = |met: &Met| standing(&met.answer.interpreter) == Standing::Unknown;
         let keyed = |met: Met| {
-            let key = (met.python.clone(), times(met.answer.read_from()));
+            let files = times(met.answer.read_from());
+            let key = (met.python.clone(), files, met.account.clone());
             (met, key)
         };
         let met = self.preflight.met().into_iter().filter(unknown).map(keyed);
@@ -128,12 +130,15 @@ impl Supervisor {
     fn try_interpreter(&mut self, met: Met, key: Key) {
         let ends = CancellationToken::new();
         self.trying.current = Some((key, ends.clone()));
-        let (config, host) = (self.config.clone(), self.host.clone());
+        let host = self.host_as(met.account.clone());
+        let config = self.config.clone();
         let done = self.trying.done.0.clone();
         self.scope.spawn_on_thread("trial", async move {
             let trials = Trials::of(&config.state_dir);
             // An earlier agent, or a person, may have tried it.
-            let known = trials.find(met.answer.read_from()).is_some();
+            let known = trials
+                .find(met.answer.read_from(), met.account.as_ref().map(|a| a.uid))
+                .is_some();
             let python = met.python.display();
             let ended = if known {
                 Some(())

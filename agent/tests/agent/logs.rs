@@ -2,7 +2,7 @@
 
 use muster_core::run::RunPhase;
 use muster_proto::v1::{
-    LogCancel, LogCredit, LogRead, SignalRanks, coordinator_message::Message as Down,
+    LocateRanks, LogCancel, LogCredit, LogRead, SignalRanks, coordinator_message::Message as Down,
 };
 
 use crate::rig::{
@@ -281,6 +281,37 @@ async fn a_log_is_sent_byte_for_byte_and_a_signal_once() {
             rank.is_some_and(|rank| rank.last_step == Some(7))
         })
         .await;
+    let locate = |id, job_uid: &str| {
+        Down::LocateRanks(LocateRanks {
+            id,
+            job_uid: job_uid.into(),
+            generation: 1,
+            ranks: vec![0, 4],
+        })
+    };
+    for (id, job) in [(1, "job-b"), (2, "job-a")] {
+        session.say(locate(id, job)).await;
+        session
+            .until("an answer", |s| {
+                s.located.iter().any(|answer| answer.id == id)
+            })
+            .await;
+    }
+    let [nowhere, located] = &session.located[..] else {
+        panic!("{:?}", session.located)
+    };
+    assert_eq!(nowhere.error, "it does not run on this node now");
+    let errors: Vec<&str> = { located.ranks.iter() }
+        .map(|rank| rank.error.split(" (").next().unwrap())
+        .collect();
+    assert_eq!(
+        errors,
+        [
+            "only ranks that Muster forks can be asked",
+            "it has not started yet"
+        ]
+    );
+    assert!(located.ranks[0].process.as_ref().unwrap().pid > 0);
     let signal = |id, job_uid: &str, ranks: &[u32]| {
         Down::SignalRanks(SignalRanks {
             id,

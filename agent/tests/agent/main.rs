@@ -11,6 +11,7 @@ mod fences;
 mod lifecycle;
 mod logs;
 mod obedience;
+mod owners;
 mod refusals;
 mod rig;
 mod slow_disk;

@@ -24,6 +24,8 @@ pub(crate) struct Coordinator {
     child: Option<Child>,
     /// `127.0.0.1:PORT`. It stays the same after a restart.
     pub(crate) address: String,
+    /// Where it serves `/metrics`, if it does.
+    metrics: Option<SocketAddr>,
     tls: bool,
 }
 
@@ -44,6 +46,7 @@ impl Coordinator {
             flags: flags.to_owned(),
             child: None,
             address: "127.0.0.1:0".into(),
+            metrics: None,
             tls,
         };
         if tls {
@@ -95,11 +98,20 @@ impl Coordinator {
             .context("the ready file names no endpoint")?;
         let address = endpoint.rsplit('/').next();
         self.address = address.context("an endpoint is a URL")?.to_owned();
+        let url = said["metrics"].as_str();
+        let url = url.and_then(|url| url.strip_prefix("http://"));
+        let metrics = url.and_then(|url| url.split('/').next()?.parse().ok());
+        self.metrics = metrics;
         Ok(())
     }
 
     pub(crate) fn socket(&self) -> Result<SocketAddr> {
         Ok(self.address.parse()?)
+    }
+
+    pub(crate) fn metrics(&self) -> Result<SocketAddr> {
+        self.metrics
+            .context("the ready file names no address of /metrics")
     }
 
     pub(crate) fn url(&self) -> Result<Address> {

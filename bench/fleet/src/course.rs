@@ -16,6 +16,7 @@ use crate::{
     flood::Flood,
     identities,
     node::{Do, What},
+    scrape::scrapes,
     turns::{Turn, Turns},
 };
 
@@ -39,8 +40,13 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
     let flags: Vec<String> = FLAGS
         .iter()
         .map(|flag| (*flag).to_owned())
+        .chain((options.scrapes > 0).then(|| "--metrics-listen=127.0.0.1:0".to_owned()))
         .chain(options.flags.iter().cloned())
         .collect();
+    ensure!(
+        options.scrapes == 0 || options.members + options.jobs <= options.agents,
+        "--jobs: more than there are --agents beside the --members"
+    );
     let mut coordinator =
         Coordinator::start(&options.coordinator, &options.dir, &flags, options.tls)?;
     let mut turns = Turns::new(coordinator.turns());
@@ -106,6 +112,11 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
     if options.progress > 0 {
         found.progress = Some(progress(&coordinator, &fleet, &members, options.progress).await?);
         say(&format!("progress: {:?}", found.progress));
+    }
+    if options.scrapes > 0 {
+        let scraped = scrapes(&coordinator, user.clone(), options.jobs, options.scrapes).await?;
+        say(&format!("scraped: {scraped:?}"));
+        found.scraped = Some(scraped);
     }
     if options.strangers > 0 {
         let flooded = flood(&coordinator, &mut fleet, &mut turns, user, options).await?;

@@ -70,6 +70,8 @@ pub(crate) struct Document {
     /// The load while every member reports a step five times a second.
     pub(crate) progress: Option<Rest>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scraped: Option<Scraped>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) flooded: Option<Flooded>,
     /// Milliseconds since a member's exit report was handed to its session, for each thing reached.
     pub(crate) exit: BTreeMap<&'static str, Spread>,
@@ -78,6 +80,21 @@ pub(crate) struct Document {
     pub(crate) rss_after_exits_mib: f64,
     pub(crate) store_mib: f64,
     pub(crate) restarts: Vec<Restart>,
+}
+
+/// Scrapes of `/metrics`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Scraped {
+    /// Jobs that trained, with the large one.
+    pub(crate) jobs: usize,
+    /// The last page.
+    pub(crate) bytes: usize,
+    pub(crate) series: usize,
+    /// Milliseconds of one scrape, with its connection.
+    pub(crate) ms: Option<Spread>,
+    /// Processor seconds of the coordinator per second meanwhile, heartbeats included.
+    pub(crate) cores: f64,
+    pub(crate) rss_mib: f64,
 }
 
 /// While strangers hold connections open.

@@ -13,6 +13,7 @@
 //! | `fleet` | all of them, and waiting for what they see |
 //! | `identities` | a certificate for every node, for a coordinator that speaks TLS |
 //! | `flood` | strangers who open connections and say nothing |
+//! | `scrape` | what a scrape of `/metrics` costs |
 //! | `course` | what is measured, in order |
 //! | `turns` | what the coordinator counts of its turns |
 //! | `figures` | medians, percentiles, the document |
@@ -32,6 +33,7 @@ mod fleet;
 mod flood;
 mod identities;
 mod node;
+mod scrape;
 mod turns;
 
 /// Measure a coordinator with many agents.
@@ -75,6 +77,12 @@ struct Options {
     /// Connections that strangers keep open beside the agents, each without a word
     #[arg(long, value_name = "N", default_value_t = 0)]
     strangers: usize,
+    /// Scrapes of /metrics, after --jobs small jobs have started
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    scrapes: usize,
+    /// Jobs of one node each, beside the large one, for the scrapes
+    #[arg(long, value_name = "N", default_value_t = 1_000, requires = "scrapes")]
+    jobs: usize,
     /// More flags for the coordinator, as --flag=--coalesce=0ms
     #[arg(long = "flag", value_name = "FLAG", allow_hyphen_values = true)]
     flags: Vec<String>,

@@ -1,20 +1,31 @@
 //! `muster describe`
 
 use clap::Args;
-use muster_proto::v1::{GetJobRequest, GetNodeRequest, ListEventsRequest};
+use muster_proto::v1::{
+    GetJobRequest, GetNodeRequest, HistoryRecord, JobRef, ListEventsRequest, ListHistoryRequest,
+};
 use muster_rpc::credentials::now_us;
 
 use super::{
     get,
     target::{self, Kind},
 };
-use crate::{args::Format, connect::job_ref, context::Context, fail::Failure, output::describe};
+use tonic::Code;
+
+use crate::{
+    args::Format,
+    connect::{Client, job_ref},
+    context::Context,
+    fail::Failure,
+    output::{self, describe},
+};
 
 /// Show everything about one job or node.
 ///
 /// For a job: its specification, the members of its world, every rank with its process and last
 /// step, and its latest events. For a node: its facts, GPUs, runs and latest events. The values of
-/// environment variables are shown with --show-env.
+/// environment variables are shown with --show-env. Of a job that is deleted it shows what is left of it in the
+/// history.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -44,14 +55,20 @@ pub(crate) async fn describe(cx: &Context, args: Describe) -> Result<(), Failure
             let request = client.ask(GetJobRequest {
                 r#ref: Some(named.clone()),
             });
-            let job = client
-                .jobs()
-                .get(request)
-                .await
-                .map_err(|status| client.failure(status))?
-                .into_inner()
-                .job
-                .unwrap_or_default();
+            let job = match client.jobs().get(request).await {
+                Ok(answer) => answer.into_inner().job.unwrap_or_default(),
+                Err(status) if status.code() == Code::NotFound => {
+                    let Some(left) = left_of(&client, &named).await else {
+                        return Err(client.failure(status));
+                    };
+                    cx.say("This job is deleted. What is left of it:");
+                    return match text {
+                        true => cx.print(&output::history::describe(&left)),
+                        false => get::print_one(cx, cx.format(), left),
+                    };
+                }
+                Err(status) => return Err(client.failure(status)),
+            };
             if !text {
                 return get::print_one(cx, cx.format(), job);
             }
@@ -90,4 +107,16 @@ pub(crate) async fn describe(cx: &Context, args: Describe) -> Result<(), Failure
             "events have no description; see: muster events -o yaml",
         )),
     }
+}
+
+/// The newest record of a job of this name. `None`: there is none, or this coordinator keeps no history.
+async fn left_of(client: &Client, named: &JobRef) -> Option<HistoryRecord> {
+    let request = ListHistoryRequest {
+        namespace: named.namespace.clone(),
+        name: named.name.clone(),
+        page_size: 1,
+        ..ListHistoryRequest::default()
+    };
+    let answer = client.history().list(client.ask(request)).await.ok()?;
+    answer.into_inner().records.into_iter().next()
 }

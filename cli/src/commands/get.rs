@@ -21,14 +21,13 @@ use crate::{
     context::Context,
     fail::Failure,
     output::{self, List, listing::Listed, table::Table},
+    selector::Selector,
 };
 
 mod foreign;
 mod order;
-mod selector;
 mod watch;
 
-use selector::Selector;
 use watch::{Change, Printer, Source};
 
 /// Show jobs, nodes or events.
@@ -72,6 +71,10 @@ pub(crate) struct Get {
 
     #[command(flatten)]
     list: ListFlags,
+
+    /// With jobs: also those that are deleted, as the history has them (muster history says more)
+    #[arg(long, conflicts_with = "watch")]
+    all: bool,
 
     #[command(flatten)]
     choice: Choice,
@@ -193,11 +196,16 @@ pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
             "--sort-by: `get jobs` and `get nodes` can be sorted; events are in the order in which things happened",
         ));
     }
+    if args.all && !target.is_all_jobs() {
+        return Err(Failure::usage(
+            "--all is for `muster get jobs`; one job that is deleted is shown by muster describe job NAME",
+        ));
+    }
     if let Some(kind) = target.origin {
         return foreign::get(cx, kind, target.name.as_deref(), &args.list).await;
     }
     match target.kind {
-        Kind::Job => jobs(cx, target.name, &args.list, sort_by.as_deref()).await,
+        Kind::Job => jobs(cx, target.name, &args.list, args.all, sort_by.as_deref()).await,
         Kind::Node => {
             nodes(
                 cx,
@@ -228,6 +236,7 @@ async fn jobs(
     cx: &Context,
     name: Option<String>,
     flags: &ListFlags,
+    deleted: bool,
     sort_by: Option<&str>,
 ) -> Result<(), Failure> {
     let client = cx.connect().await?;
@@ -257,6 +266,9 @@ async fn jobs(
         return print_one(cx, cx.format(), answer.into_inner().job.unwrap_or_default());
     }
     let mut listed = all_jobs(&client, &namespace).await?;
+    if deleted {
+        super::history::add_deleted(cx, &client, &namespace, &mut listed).await?;
+    }
     if let Some(column) = sort_by {
         order::jobs(&mut listed, column)?;
     }
@@ -505,7 +517,20 @@ pub(crate) async fn list_events(
 /// events.
 const LIST_MAX: usize = 120_000;
 
-async fn all_pages<T, F, Fut>(client: &Client, mut page: F) -> Result<Vec<T>, Failure>
+async fn all_pages<T, F, Fut>(client: &Client, page: F) -> Result<Vec<T>, Failure>
+where
+    F: FnMut(String) -> Fut,
+    Fut: Future<Output = Result<(Vec<T>, String), Status>>,
+{
+    pages(client, LIST_MAX, page).await
+}
+
+/// The first pages of a list, with at least so many objects if there are so many.
+pub(crate) async fn pages<T, F, Fut>(
+    client: &Client,
+    most: usize,
+    mut page: F,
+) -> Result<Vec<T>, Failure>
 where
     F: FnMut(String) -> Fut,
     Fut: Future<Output = Result<(Vec<T>, String), Status>>,
@@ -514,7 +539,7 @@ where
     loop {
         let (items, next) = page(token).await.map_err(|status| client.failure(status))?;
         all.extend(items);
-        if next.is_empty() || all.len() >= LIST_MAX {
+        if next.is_empty() || all.len() >= most.min(LIST_MAX) {
             return Ok(all);
         }
         token = next;

@@ -3,11 +3,13 @@
 use std::{
     io::{self, IsTerminal},
     path::PathBuf,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
+use muster_core::period;
 use muster_proto::v1::{GetJobRequest, JobRef, LogsRequest, LogsResponse};
+use muster_rpc::credentials::now_us;
 use tokio::time::timeout_at;
 
 use super::follow::Away;
@@ -21,9 +23,11 @@ mod member;
 mod merge;
 mod screen;
 mod steps;
+mod wanted;
 
 use merge::{Merge, Source, Style};
 use steps::Steps;
+use wanted::Wanted;
 
 /// Print what the ranks of a job wrote.
 ///
@@ -49,6 +53,9 @@ EXAMPLES:
 
   # Follow rank 0 from its last 20 lines
   muster logs digits --rank 0 --tail 20 -f
+
+  # Errors of all ranks in the last ten minutes
+  muster logs digits --since 10m --grep '(?i)error|nan' --prefix
 
   # What the world before the last incident said
   muster logs digits --previous
@@ -100,6 +107,14 @@ pub(crate) struct Logs {
     /// Only the last N lines of each rank
     #[arg(long, value_name = "N")]
     tail: Option<u32>,
+
+    /// Only lines that match this pattern; (?i) at its beginning ignores case
+    #[arg(long, value_name = "REGEX", conflicts_with_all = ["raw", "steps"])]
+    grep: Option<String>,
+
+    /// Only lines that were written within this period, as 10m, by the clocks of their nodes
+    #[arg(long, value_name = "PERIOD", value_parser = period::parse, conflicts_with = "raw")]
+    since: Option<Duration>,
 
     /// Put the time of writing before each line
     #[arg(long)]
@@ -155,6 +170,8 @@ pub(crate) async fn follow_all(
         previous: false,
         generation: None,
         tail: None,
+        grep: None,
+        since: None,
         timestamps: false,
         prefix: true,
         raw: false,
@@ -191,6 +208,8 @@ async fn print(
     };
     let mut merge = Merge::new(style, Instant::now());
     merge.steps = steps(client, named, args).await?;
+    merge.wanted =
+        Wanted::new(now_us(), args.since, args.grep.as_deref()).map_err(Failure::usage)?;
     if args.raw && !args.follow {
         // Every line is printed whole, whatever other ranks write meanwhile.
         merge.hold();

@@ -22,6 +22,7 @@ use crate::{context::Context, fail::Failure, jobfile::absolute, local, slurm};
 mod behind;
 mod home;
 mod name;
+mod nodes;
 pub(crate) mod prefix;
 mod python;
 pub(crate) mod torchrun;
@@ -104,6 +105,20 @@ pub(crate) struct Run {
     #[arg(long, value_name = "WORD")]
     standbys: Option<String>,
 
+    /// What muster stacks can ask forked ranks for: stacks, collectives (also the collective of each; some
+    /// threads in each rank) or off [default: stacks]
+    #[arg(long, value_name = "WORD")]
+    inspect: Option<String>,
+
+    /// What is done if nothing of the job moves any more: restart (after twice the limit) or report
+    /// [default: restart]
+    #[arg(long, alias = "on_stall", value_name = "WORD")]
+    on_stall: Option<String>,
+
+    /// How long nothing of the job may move, from 5s to 24h [default: by how it has moved so far]
+    #[arg(long, alias = "stall_after", value_name = "PERIOD")]
+    stall_after: Option<String>,
+
     /// Regular expression whose first group is the step in a line of output [default: as the usual
     /// trainers print it]
     #[arg(long, alias = "step_pattern", value_name = "REGEX")]
@@ -151,9 +166,17 @@ pub(crate) struct Run {
     #[arg(long, value_name = "pack|spread")]
     placement: Option<String>,
 
+    #[command(flatten)]
+    nodes: nodes::ChosenNodes,
+
     /// Priority among jobs that wait; the higher number goes first
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i64>,
+
+    /// What may be done to the job for one of higher priority: evict, shrink or never [default: evict, as
+    /// far as the coordinator allows]
+    #[arg(long, value_name = "WORD")]
+    preemption: Option<String>,
 
     /// Begin suspended: the job holds no nodes until `muster resume`
     #[arg(long)]
@@ -266,7 +289,7 @@ impl Run {
         self.on_own_cluster || self.slurm
     }
 
-    fn nodes(&self) -> Nodes {
+    fn sizes(&self) -> Nodes {
         self.nnodes.unwrap_or(Nodes { min: 1, max: 1 })
     }
 }
@@ -286,7 +309,7 @@ pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
         return run_there(cx, args).await;
     }
     args.follow = true;
-    let nodes = match u32::try_from(args.nodes().max) {
+    let nodes = match u32::try_from(args.sizes().max) {
         Ok(nodes @ 1..=64) => nodes,
         _ => {
             return Err(Failure::usage(
@@ -326,14 +349,14 @@ async fn run_there(cx: &Context, mut args: Run) -> Result<(), Failure> {
         name: document.metadata.name.clone(),
     };
     if !args.follow || args.dry_run.is_some() {
-        return submit::send(cx, document, args.dry_run, &args.end).await;
+        return Box::pin(submit::send(cx, document, args.dry_run, &args.end)).await;
     }
     let accepted = Ending {
         wait: false,
         mirror_exit_code: false,
         timeout: None,
     };
-    submit::send(cx, document, None, &accepted).await?;
+    Box::pin(submit::send(cx, document, None, &accepted)).await?;
     let client = cx.connect().await?;
     let told = async {
         logs::follow_all(cx, &client, &named).await?;
@@ -419,7 +442,7 @@ fn document(
         }
         (Some(Procs::PerGpu | Procs::Auto) | None, _) => None,
     };
-    let document = JobDocument {
+    let mut document = JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),
         metadata: Metadata {
@@ -430,9 +453,9 @@ fn document(
             namespace,
         },
         spec: SpecDocument {
-            replicas: Some(args.nodes().max),
-            min_replicas: Some(args.nodes().min),
-            max_replicas: Some(args.nodes().max),
+            replicas: Some(args.sizes().max),
+            min_replicas: Some(args.sizes().min),
+            max_replicas: Some(args.sizes().max),
             proc_per_node,
             gpus_per_node: args.gpus_per_node,
             command,
@@ -443,6 +466,7 @@ fn document(
                 here.as_ref(),
             )),
             priority: args.priority,
+            preemption: args.preemption.clone(),
             node_mix: args.node_mix.clone(),
             placement: args.placement.clone(),
             restart_policy: args.max_restarts.map(|max| RestartPolicyDocument {
@@ -452,6 +476,9 @@ fn document(
             fence_after: args.fence_after.clone(),
             launch: args.launch.clone(),
             standbys: args.standbys.clone(),
+            inspect: args.inspect.clone(),
+            on_stall: args.on_stall.clone(),
+            stall_after: args.stall_after.clone(),
             step_pattern: args.step_pattern.clone(),
             checkpoint_pattern: args.checkpoint_pattern.clone(),
             stop_grace_period: args.stop_grace_period.clone(),
@@ -464,6 +491,8 @@ fn document(
             ..SpecDocument::default()
         },
     };
+    let chosen = args.nodes.write(&mut document.spec);
+    chosen.map_err(Failure::Usage)?;
     checked(&document)?;
     Ok(document)
 }
@@ -491,11 +520,21 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.gpusPerNode" => "--gpus-per-node",
         "spec.workingDir" => "--workdir",
         "spec.priority" => "--priority",
+        "spec.preemption" => "--preemption",
         "spec.nodeMix" => "--node-mix",
         "spec.placement" => "--placement",
+        "spec.requiredTopology" => "--required-topology",
+        "spec.preferredTopology" => "--preferred-topology",
+        path if path.starts_with("spec.nodeSelector") => "--node-selector",
+        path if path.starts_with("spec.affinity") => "--node-selector",
+        path if path.starts_with("spec.nodeList") => "--nodelist",
+        path if path.starts_with("spec.excludeNodes") => "--exclude",
         "spec.fenceAfter" => "--fence-after",
         "spec.launch" => "--launch",
         "spec.standbys" => "--standbys",
+        "spec.inspect" => "--inspect",
+        "spec.onStall" => "--on-stall",
+        "spec.stallAfter" => "--stall-after",
         "spec.stepPattern" => "--step-pattern",
         "spec.checkpointPattern" => "--checkpoint-pattern",
         "spec.stopGracePeriod" => "--stop-grace-period",

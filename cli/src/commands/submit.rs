@@ -3,7 +3,11 @@
 use std::{fs, io::Read, time::Duration};
 
 use clap::{Args, ValueEnum};
-use muster_core::{nccl::lint, period, spec::JobDocument};
+use muster_core::{
+    nccl::lint,
+    period,
+    spec::{Affinity, JobDocument, SpecDocument},
+};
 use muster_foreign::{Options, Remark, Site, Verdict, split_words, tree::parse_all};
 use muster_proto::{
     convert::jobs,
@@ -17,7 +21,7 @@ use crate::{
     context::Context,
     fail::Failure,
     jobfile::{self, FILE_MAX, Jobs, Reader},
-    output::listing::HIDDEN,
+    output::{listing::HIDDEN, plan},
 };
 
 /// Submit the jobs of a file.
@@ -105,19 +109,19 @@ pub(crate) async fn submit(cx: &Context, args: Submit) -> Result<(), Failure> {
     warn_of_fields(cx, &args.file, &jobs, Verdict::Warning);
     let mut documents = jobs.documents;
     if documents.len() == 1 {
-        return send(cx, documents.remove(0), args.dry_run, &args.end).await;
+        return Box::pin(send(cx, documents.remove(0), args.dry_run, &args.end)).await;
     }
     if args.dry_run.is_none() {
         // All or none: what the coordinator would refuse is refused before the first is submitted.
         let client = cx.connect().await?;
         for document in &documents {
-            ask(cx, &client, document.clone(), true).await?;
+            Box::pin(ask(cx, &client, document.clone(), true)).await?;
         }
     }
     let mut named = Vec::new();
     for document in documents {
         named.push(reference(cx, &document));
-        send(cx, document, args.dry_run, &Ending::default()).await?;
+        Box::pin(send(cx, document, args.dry_run, &Ending::default())).await?;
     }
     if args.dry_run.is_none() && args.end.wait {
         let client = cx.connect().await?;
@@ -278,11 +282,18 @@ pub(crate) async fn send(
     let validate_only = dry_run == Some(DryRun::Server);
     let named = reference(cx, &document);
     let client = cx.connect().await?;
-    let answer = ask(cx, &client, document, validate_only).await?;
-    let outcome = match (validate_only, answer.existed) {
-        (true, _) => "is valid (checked by the coordinator, not submitted)",
-        (false, true) => "exists already with the same content",
-        (false, false) => "submitted",
+    if !validate_only && chooses_nodes(&document) {
+        Box::pin(ask(cx, &client, document.clone(), true)).await?;
+    }
+    let answer = Box::pin(ask(cx, &client, document, validate_only)).await?;
+    let outcome = match (validate_only, answer.existed, &answer.plan) {
+        (true, _, Some(plan)) => &format!(
+            "is valid and {} (checked by the coordinator, not submitted; muster plan says more)",
+            plan::sentence(plan)
+        ),
+        (true, ..) => "is valid (checked by the coordinator, not submitted)",
+        (false, true, _) => "exists already with the same content",
+        (false, false, _) => "submitted",
     };
     let job = answer.job.unwrap_or_else(|| v1::Job {
         r#ref: Some(named.clone()),
@@ -299,7 +310,7 @@ pub(crate) async fn send(
 }
 
 /// The name under which the coordinator knows a job.
-fn reference(cx: &Context, document: &JobDocument) -> JobRef {
+pub(crate) fn reference(cx: &Context, document: &JobDocument) -> JobRef {
     let metadata = document.metadata.clone();
     JobRef {
         namespace: metadata.namespace.unwrap_or_else(|| cx.namespace()),
@@ -307,12 +318,13 @@ fn reference(cx: &Context, document: &JobDocument) -> JobRef {
     }
 }
 
-async fn ask(
+pub(crate) async fn ask(
     cx: &Context,
     client: &Client,
     document: JobDocument,
     validate_only: bool,
 ) -> Result<v1::SubmitResponse, Failure> {
+    let chooses = chooses_nodes(&document);
     let request = SubmitRequest {
         r#ref: Some(reference(cx, &document)),
         spec: Some(jobs::spec_to_wire(document.spec)),
@@ -320,10 +332,33 @@ async fn ask(
         request_id: uuid::Uuid::now_v7().to_string(),
         validate_only,
     };
-    client
+    let answer = client
         .twice(|| {
             let (mut jobs, request) = (client.jobs(), client.ask(request.clone()));
             async move { jobs.submit(request).await }
         })
-        .await
+        .await?;
+    let spec = answer.job.as_ref().and_then(|job| job.spec.clone());
+    let heard = spec.map(jobs::spec_document).unwrap_or_default();
+    match chooses && !chooses_spec(&heard) {
+        // Its messages have no such fields, so the job would get any nodes.
+        true => Err(Failure::Request(
+            "this coordinator is older than the fields that choose nodes (nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology): upgrade it, or leave them out".into(),
+        )),
+        false => Ok(answer),
+    }
+}
+
+fn chooses_nodes(document: &JobDocument) -> bool {
+    chooses_spec(&document.spec)
+}
+
+fn chooses_spec(spec: &SpecDocument) -> bool {
+    let affinity = spec.affinity.as_ref();
+    !spec.node_selector.is_empty()
+        || affinity.is_some_and(|all| *all != Affinity::default())
+        || !spec.node_list.is_empty()
+        || !spec.exclude_nodes.is_empty()
+        || spec.required_topology.is_some()
+        || !spec.preferred_topology.is_empty()
 }

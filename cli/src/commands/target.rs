@@ -20,6 +20,13 @@ pub(crate) struct Target {
     pub(crate) origin: Option<&'static Shown>,
 }
 
+impl Target {
+    /// Whether it is the list of all jobs.
+    pub(crate) fn is_all_jobs(&self) -> bool {
+        self.kind == Kind::Job && self.name.is_none() && self.origin.is_none()
+    }
+}
+
 fn kind(word: &str) -> Option<Kind> {
     Some(match word.to_ascii_lowercase().as_str() {
         "job" | "jobs" | "mj" | "musterjob" | "musterjobs" => Kind::Job,

@@ -6,7 +6,7 @@
 use muster_core::spec::shape::{Field, OBJECT_FIELDS, Shape};
 use muster_foreign::{
     spelling::{misspelt, nearest},
-    tree::{Node, Value},
+    tree::{Entry, Node, Value},
 };
 use serde_json::{Map, Value as Json};
 
@@ -30,6 +30,15 @@ pub(super) fn read(
         }
         (Shape::Object(fields), Value::Object(_)) => {
             Some(read_object(node, fields, path, findings))
+        }
+        (Shape::Map(item, _), Value::Object(entries)) => {
+            // A label may have an empty value.
+            let mut read = |entry: &Entry| {
+                let path = format!("{path}[{:?}]", entry.key);
+                let value = read(&entry.node, item, &path, findings);
+                (entry.key.clone(), value.unwrap_or_else(|| Json::from("")))
+            };
+            Some(Json::Object(entries.iter().map(&mut read).collect()))
         }
         (shape, _) => {
             findings.add(node.place, path, mismatch(shape, node));
@@ -171,7 +180,7 @@ fn mismatch(shape: &Shape, node: &Node) -> String {
         Shape::Whole(..) => node.must_be_whole(),
         Shape::Choice => format!("{}, must be true or false", node.is()),
         Shape::List(..) | Shape::Ordered(..) => format!("{}, must be a list", node.is()),
-        Shape::Object(_) | Shape::Foreign => {
+        Shape::Object(_) | Shape::Map(..) | Shape::Foreign => {
             format!("{}, must be a mapping of fields", node.is())
         }
     }

@@ -13,10 +13,11 @@ use muster_core::{
 use muster_proto::{convert::jobs, v1};
 
 use super::{
+    chosen,
     document::severity,
-    hardware, holders, imports, raised, roles, steps,
+    gpu_use, hardware, holders, imports, raised, roles, stall, steps,
     table::{Table, plain},
-    usage, words,
+    time_account, usage, words,
 };
 
 /// How many of the newest events are shown. `muster events` shows the others.
@@ -81,6 +82,10 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     page.field("Step", steps::step(&named.name, &status));
     if spec.checkpoint_pattern.is_some() {
         page.field("Saved", steps::saved(&status, now_us));
+    }
+    if let Some(stall) = &status.stall {
+        page.field("Stalled", stall::sentence(stall, now_us));
+        stall::places(stall).for_each(|place| page.field("  at", place));
     }
     if !status.store_node.is_empty() {
         page.field(
@@ -166,6 +171,12 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     if let Some((name, frames)) = raised::table(&status.ranks) {
         page.table(&name, vec![raised::HEAD], &frames);
     }
+    if let Some(account) = &status.time {
+        page.field("Goodput", time_account::goodput(account));
+        page.field("Time", time_account::since(account, job.created_unix_us));
+        let rows = time_account::rows(account);
+        page.table("Time spent", time_account::HEADS.into(), &rows);
+    }
     events_of(&mut page, events, now_us);
     page.0
 }
@@ -248,6 +259,9 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
         spec.env.iter().map(shown).collect::<Vec<_>>().join(", "),
     );
     page.field("Priority", number(spec.priority));
+    if let Some(word) = &spec.preemption {
+        page.field("Preemption", word);
+    }
     if let Some(policy) = &spec.restart_policy {
         let window = policy.window.as_deref().unwrap_or("its window");
         page.field(
@@ -270,8 +284,18 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     page.field("Progress", spec.progress.as_deref().unwrap_or_default());
     page.field("Launch", spec.launch.as_deref().unwrap_or_default());
     page.field("Standbys", spec.standbys.as_deref().unwrap_or_default());
+    page.field("Inspect", spec.inspect.as_deref().unwrap_or_default());
+    if let Some(word) = &spec.on_stall {
+        page.field("On stall", word);
+    }
+    if let Some(after) = &spec.stall_after {
+        page.field("Stall after", after);
+    }
     page.field("Node mix", spec.node_mix.as_deref().unwrap_or_default());
     page.field("Placement", spec.placement.as_deref().unwrap_or_default());
+    for (name, text) in chosen::rows(spec) {
+        page.field(name, text);
+    }
     page.field(
         "Step pattern",
         spec.step_pattern.as_deref().unwrap_or_default(),
@@ -426,6 +450,9 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
         "Slots",
         format!("{} free of {}", node.slots_free, node.slots),
     );
+    if node.run_as_owner {
+        page.field("Jobs run as", "their owners");
+    }
     if let Some(pool) = &node.warm_pool {
         let bytes = if pool.bytes > 0 {
             format!(", {}", words::bytes(pool.bytes))
@@ -466,7 +493,8 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
         );
     }
     let gpus = hardware::gpu_rows(node);
-    let (heads, gpus) = holders::with_column(node, hardware::GPU_HEADS.to_vec(), gpus);
+    let (heads, gpus) = gpu_use::with_columns(node, hardware::GPU_HEADS.to_vec(), gpus);
+    let (heads, gpus) = holders::with_column(node, heads, gpus);
     page.table("GPUs", heads, &gpus);
     if let Some(used) = &node.usage {
         page.field(

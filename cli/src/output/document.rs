@@ -17,12 +17,17 @@ use super::{
     words,
 };
 
+mod incident;
 mod members;
+mod stall;
 mod start;
+mod time;
 mod usage;
 
+use incident::Incident;
 use members::{Member, Rank};
-use start::StartPhases;
+use stall::Stall;
+use time::TimeAccount;
 use usage::Usage;
 
 #[derive(Debug, Serialize)]
@@ -85,6 +90,9 @@ struct Status {
     /// When a file of `checkpointPattern` was last seen to change.
     #[serde(skip_serializing_if = "Option::is_none")]
     saved_at: Option<String>,
+    /// Nothing of it moves any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stall: Option<Stall>,
     /// It is held back until somebody resumes it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     suspended: bool,
@@ -95,6 +103,9 @@ struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     store_open: Option<String>,
     finished_at: Option<String>,
+    /// Where its time has gone. Only `describe` and `explain` have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<TimeAccount>,
     members: Vec<Member>,
     ranks: Vec<Rank>,
 }
@@ -142,11 +153,13 @@ impl From<v1::Job> for Job {
                 step_format: some(status.step_format),
                 stepless_lines: status.stepless_lines,
                 saved_at: time(status.saved_unix_us),
+                stall: status.stall.map(Stall::from),
                 suspended: status.suspended,
                 deadline: time(status.deadline_unix_us),
                 store_node: some(status.store_node),
                 store_open: some(status.store_open),
                 finished_at: time(status.finished_unix_us),
+                time: status.time.map(TimeAccount::from),
                 members: status.members.into_iter().map(Member::from).collect(),
                 ranks: status.ranks.into_iter().map(Rank::from).collect(),
             },
@@ -203,6 +216,8 @@ struct NodeStatus {
     host: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     senses_only: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    run_as_owner: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     warm_pool: Option<WarmPool>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -306,6 +321,8 @@ struct Run {
     job_uid: String,
     generation: u64,
     phase: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gpus: Vec<String>,
 }
 
 impl From<v1::Node> for Node {
@@ -355,6 +372,7 @@ impl From<v1::Node> for Node {
                 gpu_holders: holders::listed(node.gpu_holders),
                 host: some(node.host),
                 senses_only: node.senses_only,
+                run_as_owner: node.run_as_owner,
                 warm_pool: node.warm_pool.map(
                     |v1::WarmPool {
                          limit,
@@ -383,6 +401,7 @@ impl From<v1::Node> for Node {
                         job_uid: run.job_uid,
                         generation: run.generation,
                         phase: run.phase,
+                        gpus: run.gpus,
                     })
                     .collect(),
                 last_heard_at: time(node.last_heard_unix_us),
@@ -491,45 +510,6 @@ pub(crate) struct Explanation {
 }
 
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Incident {
-    at: String,
-    cause: String,
-    message: String,
-    from_generation: u64,
-    to_generation: u64,
-    from_nodes: u32,
-    to_nodes: u32,
-    detect_ms: Option<f64>,
-    decide_ms: Option<f64>,
-    stop_ms: Option<f64>,
-    launch_ms: Option<f64>,
-    join_ms: Option<f64>,
-    first_step_ms: Option<f64>,
-    /// `join_ms` and `first_step_ms`, divided further.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    start: Option<StartPhases>,
-    total_ms: Option<f64>,
-    steps_lost: Option<u64>,
-    charged: String,
-    culprit: Option<String>,
-    /// The rule of the job that decided what followed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<String>,
-    /// The ranks that were started again alone.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    restarted_ranks: Vec<u32>,
-    collateral: Vec<String>,
-    /// How many more there were.
-    #[serde(skip_serializing_if = "is_zero")]
-    collateral_more: u32,
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-#[derive(Debug, Serialize)]
 struct Lost {
     cause: String,
     seconds: f64,
@@ -546,34 +526,7 @@ impl From<v1::ExplainResponse> for Explanation {
         Explanation {
             job: answer.job.unwrap_or_default().into(),
             timeline: answer.timeline.into_iter().map(Event::from).collect(),
-            incidents: answer
-                .incidents
-                .into_iter()
-                .map(|incident| Incident {
-                    at: words::utc(incident.at_unix_us),
-                    cause: incident.cause,
-                    message: incident.message,
-                    from_generation: incident.from_generation,
-                    to_generation: incident.to_generation,
-                    from_nodes: incident.from_nodes,
-                    to_nodes: incident.to_nodes,
-                    detect_ms: ms(incident.detect_us),
-                    decide_ms: ms(incident.decide_us),
-                    stop_ms: ms(incident.stop_us),
-                    launch_ms: ms(incident.launch_us),
-                    join_ms: ms(incident.join_us),
-                    first_step_ms: ms(incident.first_step_us),
-                    start: incident.start.and_then(StartPhases::of),
-                    total_ms: ms(incident.total_us),
-                    steps_lost: incident.steps_lost,
-                    charged: incident.charged,
-                    culprit: some(incident.culprit),
-                    rule: some(incident.rule),
-                    restarted_ranks: incident.restarted_ranks,
-                    collateral: incident.collateral,
-                    collateral_more: incident.collateral_more,
-                })
-                .collect(),
+            incidents: answer.incidents.into_iter().map(Incident::from).collect(),
             lost: answer
                 .lost
                 .into_iter()

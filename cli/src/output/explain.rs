@@ -7,6 +7,7 @@ use muster_proto::v1::{Event, ExplainResponse, Incident, Job};
 
 use super::{
     document::severity,
+    stall,
     table::{Table, plain},
     words,
 };
@@ -186,6 +187,7 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize, job: &Job
             rows.push((name, plain(text)));
         }
     }
+    rows.extend(incident.stall.iter().flat_map(stall::rows));
     if !incident.collateral.is_empty() {
         let more = match incident.collateral_more {
             0 => String::new(),

@@ -6,7 +6,8 @@ use muster_proto::{convert::jobs, v1};
 
 use super::{
     document::{self, severity},
-    hardware, usage, words,
+    hardware, usage,
+    words::{self, or_dash},
 };
 
 /// Replaces the value of a job's environment variable, which may be a secret.
@@ -32,10 +33,6 @@ pub(crate) trait Listed: Clone {
     fn name(&self) -> String;
     /// The key that tells objects of a watch apart.
     fn key(&self) -> String;
-}
-
-fn or_dash<T: ToString>(value: Option<T>) -> String {
-    value.map_or_else(|| "-".into(), |value| value.to_string())
 }
 
 impl Listed for v1::Job {

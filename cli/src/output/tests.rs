@@ -64,14 +64,13 @@ fn job() -> Job {
             }),
             stop_grace_period: Some("10s".into()),
             scale_up_cooldown: Some("30s".into()),
-            fence_after: None,
             progress: Some("synchronous".into()),
             launch: Some("cold".into()),
-            standbys: None,
-            step_pattern: None,
-            checkpoint_pattern: None,
             node_mix: Some("warn".into()),
             placement: Some("spread".into()),
+            node_selector: [("pool".to_owned(), "h100".to_owned())].into(),
+            exclude_nodes: vec!["node-9".into()],
+            preferred_topology: vec!["rack".into()],
             rules: vec![Rule {
                 when: "signal".into(),
                 signals: vec!["SIGKILL".into()],
@@ -79,13 +78,10 @@ fn job() -> Job {
                 limit: Some(2),
                 ..Rule::default()
             }],
-            suspend: None,
             active_deadline_seconds: Some(14_400),
-            start_deadline_seconds: None,
             ttl_seconds_after_finished: Some(3_600),
             framework: Some("torch".into()),
-            roles: Vec::new(),
-            origin: None,
+            ..JobSpec::default()
         }),
         status: Some(JobStatus {
             phase: JobPhase::Running.into(),
@@ -103,6 +99,7 @@ fn job() -> Job {
             ],
             last_step: Some(121),
             finished_unix_us: 0,
+            waits_for_room: None,
             replicas: 3,
             store_node: "node-3".into(),
             store_address: "127.0.0.1:4242".into(),
@@ -114,12 +111,14 @@ fn job() -> Job {
             step_format: "step".into(),
             stepless_lines: None,
             saved_unix_us: 0,
+            stall: None,
             suspended: false,
             deadline_unix_us: START + 14_400_000_000,
             rules: vec![RuleStatus {
                 text: "rule 1 (signal SIGKILL: restart, at most 2)".into(),
                 restarts: 1,
             }],
+            time: Some(super::time_account::tests::account(START)),
         }),
         created_unix_us: START,
     }
@@ -228,6 +227,7 @@ fn node() -> Node {
         job: "digits".into(),
         generation,
         phase: phase.into(),
+        gpus: super::gpu_use::tests::held(phase),
     };
     Node {
         name: "node-2".into(),
@@ -316,6 +316,7 @@ fn usage() -> Usage {
             sent_bytes: 5 << 30,
         }),
         runs: Vec::new(),
+        gpus: super::gpu_use::tests::used(),
     }
 }
 

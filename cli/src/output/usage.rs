@@ -2,7 +2,7 @@
 
 use muster_proto::v1::{self, DiskRole};
 
-use super::words;
+use super::words::{self, cpus, or_dash};
 
 /// Columns of a wide list: busy CPUs, available memory, the load of the last minute, and free space
 /// for the agent's state.
@@ -42,11 +42,15 @@ pub(crate) fn lines(usage: &v1::Usage) -> Vec<(&'static str, String)> {
     if let Some(cpu) = usage.cpu {
         let others = cpu
             .others_milli
-            .map(|milli| format!(", {} of them not by Muster", tenths(milli)))
+            .map(|milli| format!(", {} of them not by Muster", cpus(milli.into())))
             .unwrap_or_default();
         lines.push((
             "CPU use",
-            format!("{} of {} CPUs{others}", tenths(cpu.all_milli), cpu.cpus),
+            format!(
+                "{} of {} CPUs{others}",
+                cpus(cpu.all_milli.into()),
+                cpu.cpus
+            ),
         ));
     }
     if let Some(load) = usage.load {
@@ -66,7 +70,7 @@ pub(crate) fn lines(usage: &v1::Usage) -> Vec<(&'static str, String)> {
         ));
     }
     if let Some(swap) = usage.swap {
-        let used = swap.total.saturating_sub(swap.available);
+        let used = words::in_use(&swap);
         let text = if swap.total == 0 {
             "none".into()
         } else {
@@ -94,9 +98,7 @@ pub(crate) const DISK_HEADS: [&str; 5] = ["PATH", "HOLDS", "FREE", "SIZE", "USED
 
 pub(crate) fn disk_rows(usage: &v1::Usage) -> Vec<Vec<String>> {
     let row = |disk: &v1::DiskUsage| {
-        let used = |space: v1::Space| {
-            percent(space.total.saturating_sub(space.available), space.total) + " %"
-        };
+        let used = |space: v1::Space| percent(words::in_use(&space), space.total) + " %";
         vec![
             disk.path.clone(),
             holds(disk.role()).into(),
@@ -121,7 +123,7 @@ pub(crate) fn holds(role: DiskRole) -> &'static str {
 pub(crate) fn rank_cells(rank: &v1::RankStatus) -> [String; 2] {
     [
         or_dash(rank.memory_bytes.map(words::bytes)),
-        or_dash(rank.cpu_milli.map(tenths)),
+        or_dash(rank.cpu_milli.map(|milli| cpus(milli.into()))),
     ]
 }
 
@@ -137,16 +139,8 @@ pub(crate) fn age_of_ranks(ranks: &[v1::RankStatus], now_us: u64) -> String {
         .unwrap_or_default()
 }
 
-fn or_dash(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "-".into())
-}
-
 fn percent(part: u64, of: u64) -> String {
     (u128::from(part) * 100 / u128::from(of.max(1))).to_string()
-}
-
-fn tenths(milli: u32) -> String {
-    format!("{:.1}", f64::from(milli) / 1_000.0)
 }
 
 fn hundredths(milli: u32) -> String {

@@ -8,7 +8,9 @@ use std::{
 };
 
 use futures::stream::{self, BoxStream, StreamExt};
-use muster_proto::v1::{job_service_server::*, *};
+use muster_proto::v1::{
+    history_service_server::*, job_service_server::*, notification_service_server::*, *,
+};
 use muster_rpc::{
     gate::Open,
     listen::{Listener, Options},
@@ -32,6 +34,10 @@ pub(crate) struct Cardboard {
     pub(crate) cancel: Answers<CancelResponse>,
     pub(crate) scale: Answers<ScaleResponse>,
     pub(crate) signal: Answers<SignalResponse>,
+    pub(crate) stacks: Answers<StacksResponse>,
+    pub(crate) history: Answers<ListHistoryResponse>,
+    pub(crate) receivers: Answers<ListReceiversResponse>,
+    pub(crate) tried: Answers<TestReceiverResponse>,
     pub(crate) heard: Mutex<Vec<String>>,
 }
 
@@ -110,6 +116,12 @@ impl JobService for Cardboard {
         self.next(heard, &self.signal)
     }
 
+    async fn stacks(&self, request: Request<StacksRequest>) -> Answer<StacksResponse> {
+        let request = request.into_inner();
+        let heard = format!("stacks rank {:?} node {:?}", request.rank, request.node);
+        self.next(heard, &self.stacks)
+    }
+
     async fn suspend(&self, _: Request<SuspendRequest>) -> Answer<SuspendResponse> {
         Err(Status::failed_precondition(
             "job default/digits is Succeeded and cannot be suspended or resumed",
@@ -158,6 +170,43 @@ impl JobService for Cardboard {
     }
 }
 
+#[tonic::async_trait]
+impl HistoryService for Cardboard {
+    async fn list(&self, request: Request<ListHistoryRequest>) -> Answer<ListHistoryResponse> {
+        let ListHistoryRequest {
+            namespace,
+            name,
+            node,
+            phases,
+            include_live,
+            page_token,
+            ..
+        } = request.into_inner();
+        let heard = format!(
+            "history {namespace:?} {name:?} {node:?} {phases:?} live {include_live} from {page_token:?}"
+        );
+        self.next(heard, &self.history)
+    }
+}
+
+#[tonic::async_trait]
+impl NotificationService for Cardboard {
+    async fn list_receivers(
+        &self,
+        _: Request<ListReceiversRequest>,
+    ) -> Answer<ListReceiversResponse> {
+        self.next("receivers".into(), &self.receivers)
+    }
+
+    async fn test_receiver(
+        &self,
+        request: Request<TestReceiverRequest>,
+    ) -> Answer<TestReceiverResponse> {
+        let heard = format!("test {}", request.into_inner().name);
+        self.next(heard, &self.tried)
+    }
+}
+
 /// Serves until the returned runtime is dropped.
 pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardboard>, SocketAddr) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -171,7 +220,9 @@ pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardb
         Listener::open(SocketAddr::from(([127, 0, 0, 1], 0)), false).unwrap()
     };
     let address = listener.address();
-    let services = Routes::new(JobServiceServer::from_arc(cardboard.clone()));
+    let services = Routes::new(JobServiceServer::from_arc(cardboard.clone()))
+        .add_service(HistoryServiceServer::from_arc(cardboard.clone()))
+        .add_service(NotificationServiceServer::from_arc(cardboard.clone()));
     let (accepting, serving) =
         listener.serve(Options::default(), Open, services, std::future::pending());
     runtime.spawn(accepting);

@@ -17,6 +17,7 @@ use muster_core::{
     protocol::Speaks,
     run::Desired,
 };
+use muster_handle::inbox::SessionOrders;
 use muster_proto::{
     convert::{session as wire, usage::usage_from_wire},
     v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
@@ -36,10 +37,7 @@ use super::{
     feed::{Feed, Out, feed, shutting_down},
     status,
 };
-use crate::{
-    inbox::SessionOrders,
-    trust::{self, Rights},
-};
+use crate::trust::{self, Rights};
 
 /// An agent has its hello ready when it connects; the rest is two trips over the network.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
@@ -59,6 +57,10 @@ const READS_MAX: usize = 2_048;
 
 /// Signals of one session that wait for their answer. A script may send one to each rank of a node.
 const SIGNALS_MAX: usize = 256;
+
+/// Questions of one session where ranks are that wait for their answer. Each answer has 2 MiB at most, and
+/// the agent answers four at a time.
+const LOCATES_MAX: usize = 16;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Agents(pub Context);
@@ -115,6 +117,7 @@ async fn serve(
         out,
         reads: BTreeMap::new(),
         signals: BTreeMap::new(),
+        locates: BTreeMap::new(),
         published: None,
         trust_told: 0,
     };
@@ -195,6 +198,8 @@ struct Session<'a> {
     reads: BTreeMap<u64, mpsc::Sender<v1::LogChunk>>,
     /// Who waits for the answer about a signal, by its id.
     signals: BTreeMap<u64, oneshot::Sender<v1::RanksSignalled>>,
+    /// Who waits for the answer where ranks are, by its id.
+    locates: BTreeMap<u64, oneshot::Sender<v1::RanksLocated>>,
     /// The desired state sent last.
     published: Option<Arc<Desired>>,
     /// Which change of the authorities the agent was told last.
@@ -268,7 +273,7 @@ impl Session<'_> {
             Some(FromAgent::Heartbeat(v1::Heartbeat { sequence })) => {
                 self.tell(Input::Heartbeat { session }).await?;
                 // Workers of jobs with `fenceAfter` live on this answer, and another coordinator may
-                // count the node as silent by now (decision 19). The engine cannot be asked: it may
+                // count the node as silent by now (decision 84). The engine cannot be asked: it may
                 // be waiting for its store.
                 if !self.context.handle.still_leads() {
                     return Err(Status::unavailable(
@@ -285,6 +290,13 @@ impl Session<'_> {
             Some(FromAgent::Log(chunk)) => return self.chunk(chunk).await,
             Some(FromAgent::Signalled(answer)) => {
                 if let Some(waits) = self.signals.remove(&answer.id) {
+                    // Whoever has given up needs no answer.
+                    let _ = waits.send(answer);
+                }
+                return Ok(());
+            }
+            Some(FromAgent::Located(answer)) => {
+                if let Some(waits) = self.locates.remove(&answer.id) {
                     // Whoever has given up needs no answer.
                     let _ = waits.send(answer);
                 }
@@ -387,6 +399,16 @@ impl Session<'_> {
                 if self.signals.len() < SIGNALS_MAX {
                     self.signals.insert(signal.id, answer);
                     self.send(ToAgent::SignalRanks(signal)).await?;
+                }
+                Ok(())
+            }
+            LogCommand::Locate(asked) => {
+                let (asked, answer) = *asked;
+                self.locates.retain(|_, waits| !waits.is_closed());
+                // The end of the channel tells the caller that nobody answers.
+                if self.locates.len() < LOCATES_MAX {
+                    self.locates.insert(asked.id, answer);
+                    self.send(ToAgent::LocateRanks(asked)).await?;
                 }
                 Ok(())
             }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use muster_operator::JOBS;
 use muster_rpc::{
     Identity,
     gate::{Admitted, Asked, Gate, Refused},
@@ -15,7 +16,7 @@ use tonic::{Request, Status};
 
 use crate::{
     audit::{Call, Trail},
-    kubernetes::{Access, Deed, JOBS, Reviews},
+    kubernetes::{Access, Deed, Reviews},
     trust::{self, Asking, Rights, Role, Trust},
 };
 
@@ -72,7 +73,7 @@ const fn once(verb: &'static str, resource: &'static str, subresource: &'static 
 /// The rule of each method, what it asks of a user of Kubernetes, and what calling it means in the
 /// words of the command line.
 #[rustfmt::skip]
-const METHODS: [Row; 33] = [
+const METHODS: [Row; 37] = [
     ("grpc.health.v1.Health/Check", Anyone, Unasked, "health check"),
     ("grpc.health.v1.Health/List", Anyone, Unasked, "health check"),
     ("grpc.health.v1.Health/Watch", Anyone, Unasked, "health check"),
@@ -86,6 +87,7 @@ const METHODS: [Row; 33] = [
     ("muster.v1.AuditService/List", Least(Role::Operator), once("list", "musteraudits", ""), "events --audit"),
     ("muster.v1.EventService/List", Least(Role::Viewer), jobs("list", "events"), "events"),
     ("muster.v1.EventService/Watch", Least(Role::Viewer), jobs("watch", "events"), "events -w"),
+    ("muster.v1.HistoryService/List", Least(Role::Viewer), jobs("list", ""), "history"),
     ("muster.v1.JobService/Cancel", Least(Role::Submitter), jobs("update", "cancel"), "cancel"),
     ("muster.v1.JobService/Delete", Least(Role::Submitter), jobs("delete", ""), "delete job"),
     ("muster.v1.JobService/Environment", Least(Role::Submitter), jobs("get", "environment"), "explain --env"),
@@ -96,6 +98,7 @@ const METHODS: [Row; 33] = [
     ("muster.v1.JobService/Resume", Least(Role::Submitter), jobs("update", "suspend"), "resume"),
     ("muster.v1.JobService/Scale", Least(Role::Submitter), jobs("update", "scale"), "scale"),
     ("muster.v1.JobService/Signal", Least(Role::Submitter), jobs("update", "signal"), "signal"),
+    ("muster.v1.JobService/Stacks", Least(Role::Submitter), jobs("get", "stacks"), "stacks"),
     ("muster.v1.JobService/Submit", Least(Role::Submitter), jobs("create", ""), "submit"),
     ("muster.v1.JobService/Suspend", Least(Role::Submitter), jobs("update", "suspend"), "suspend"),
     ("muster.v1.JobService/Wait", Least(Role::Viewer), jobs("get", ""), "wait"),
@@ -106,6 +109,8 @@ const METHODS: [Row; 33] = [
     ("muster.v1.NodeService/List", Least(Role::Viewer), nodes("list", ""), "get nodes"),
     ("muster.v1.NodeService/Uncordon", Least(Role::Operator), nodes("update", "cordon"), "uncordon"),
     ("muster.v1.NodeService/Watch", Least(Role::Viewer), nodes("watch", ""), "get nodes -w"),
+    ("muster.v1.NotificationService/ListReceivers", Least(Role::Operator), once("list", "musternotifications", ""), "notify list"),
+    ("muster.v1.NotificationService/TestReceiver", Least(Role::Operator), once("get", "musternotifications", "test"), "notify test"),
 ];
 
 type Row = (&'static str, Rule, Kubernetes, &'static str);

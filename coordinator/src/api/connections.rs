@@ -1,5 +1,5 @@
-//! The agents that are connected, and what is asked of them beside their desired state: log reads and
-//! signals, through their sessions.
+//! The agents that are connected, and what is asked of them beside their desired state: log reads,
+//! signals and where ranks are, through their sessions.
 //!
 //! A reader has credit: the agent may send that many chunks, and then waits until the reader has
 //! taken some. So a slow reader slows only its own read. The session that carries it, with its
@@ -34,6 +34,8 @@ pub(crate) enum LogCommand {
     },
     /// Boxed as above.
     Signal(Box<(v1::SignalRanks, oneshot::Sender<v1::RanksSignalled>)>),
+    /// Boxed as above.
+    Locate(Box<(v1::LocateRanks, oneshot::Sender<v1::RanksLocated>)>),
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +56,7 @@ pub(crate) struct Connections {
     by_node: watch::Sender<BTreeMap<NodeName, Connection>>,
     last_read: AtomicU64,
     last_signal: AtomicU64,
+    last_locate: AtomicU64,
 }
 
 impl Connections {
@@ -124,6 +127,25 @@ impl Connections {
         connection
             .commands
             .send(LogCommand::Signal(Box::new((signal, answer))))
+            .await
+            .ok()?;
+        answered.await.ok()
+    }
+}
+
+impl Connections {
+    /// Has an agent find out where ranks are. `None`: the session ended before it answered.
+    pub(crate) async fn locate(
+        &self,
+        connection: &Connection,
+        asked: v1::LocateRanks,
+    ) -> Option<v1::RanksLocated> {
+        let id = self.last_locate.fetch_add(1, Ordering::Relaxed) + 1;
+        let (answer, answered) = oneshot::channel();
+        let asked = v1::LocateRanks { id, ..asked };
+        connection
+            .commands
+            .send(LogCommand::Locate(Box::new((asked, answer))))
             .await
             .ok()?;
         answered.await.ok()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use muster_handle::handle::Handle;
 use muster_runtime::tasks::Scope;
 use tonic::Status;
 
@@ -12,7 +13,6 @@ use super::{
 };
 use crate::{
     audit::Trail,
-    handle::Handle,
     trust::{Rights, Trust},
 };
 

@@ -6,6 +6,7 @@ use muster_core::{
     fleet::Event,
     id::{JobName, NodeName, label_error},
 };
+use muster_handle::board;
 use muster_proto::{convert::jobs as wire, limits::PAGE_MAX, v1};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -17,10 +18,7 @@ use super::{
     nodes::node_name,
     page, status,
 };
-use crate::{
-    board,
-    trust::{Rights, Scope},
-};
+use crate::trust::{Rights, Scope};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Events(pub Context);

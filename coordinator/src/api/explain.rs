@@ -11,11 +11,12 @@ use muster_core::{
     },
     time::Timestamp,
 };
+use muster_handle::board::Events;
 use muster_proto::{convert::jobs as wire, limits::MESSAGE_MAX, v1};
 use prost::Message;
 
-use super::job::shown;
-use crate::{board::Events, trust::Rights};
+use super::job::shown_with_time;
+use crate::trust::Rights;
 
 /// Bytes of events in an explanation: half a message. The job takes at most a quarter, and 100
 /// receipts of 1 KiB far less.
@@ -29,7 +30,7 @@ pub(crate) fn explain(
 ) -> v1::ExplainResponse {
     let record = &view.record;
     v1::ExplainResponse {
-        job: Some(shown(rights, view)),
+        job: Some(shown_with_time(rights, view, now)),
         timeline: timeline(record, events),
         incidents: record.incidents.iter().map(wire::incident).collect(),
         lost: lost(account::lost(record, now)),

@@ -4,6 +4,7 @@
 use muster_core::{
     fleet::{Refusal, view::JobView},
     id::JobName,
+    time::Timestamp,
 };
 use muster_proto::{convert::jobs as wire, limits::MESSAGE_MAX, v1};
 use prost::Message;
@@ -40,6 +41,15 @@ pub(crate) fn shown(rights: &Rights, view: &JobView) -> v1::Job {
         && let Some(status) = &mut job.status
     {
         status.members.clear();
+    }
+    job
+}
+
+/// The same job, and where its time has gone until now.
+pub(crate) fn shown_with_time(rights: &Rights, view: &JobView, now: Timestamp) -> v1::Job {
+    let mut job = shown(rights, view);
+    if let Some(status) = &mut job.status {
+        status.time = wire::time(view, now);
     }
     job
 }

@@ -13,8 +13,8 @@ use super::{
     context::Context,
     environment, explain,
     feed::Feed,
-    job::{job_name, no_such, shown},
-    logs, page, signal, status, wait,
+    job::{job_name, no_such, shown, shown_with_time},
+    logs, page, signal, stacks, status, wait,
     watch::{Kind, follow},
 };
 use crate::trust::Rights;
@@ -53,21 +53,19 @@ impl v1::job_service_server::JobService for Jobs {
             rights.note.set_what("submit --dry-run=server");
         }
         let uid = JobUid::from(Uuid::now_v7().to_string());
-        let (view, existed) = self
-            .ask(
-                rights.actor(""),
-                FleetRequest::Submit {
-                    name,
-                    spec,
-                    uid,
-                    request_id,
-                    validate_only,
-                },
-            )
-            .await?;
+        let request = FleetRequest::Submit {
+            name,
+            spec,
+            uid,
+            request_id,
+            validate_only,
+        };
+        let answer = self.0.handle.request(rights.actor(""), request).await;
+        let told = status::submitted(answer.map_err(status::no_answer)?)?;
         Ok(Response::new(v1::SubmitResponse {
-            job: Some(shown(&rights, &view)),
-            existed,
+            job: Some(shown(&rights, &told.job)),
+            existed: told.existed,
+            plan: told.plan.as_deref().map(wire::plan_to_wire),
         }))
     }
 
@@ -78,8 +76,9 @@ impl v1::job_service_server::JobService for Jobs {
         let mut rights = rights(&request)?;
         let name = job_name(&mut rights, request.into_inner().r#ref).await?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
+        let job = shown_with_time(&rights, &view, self.0.handle.now());
         Ok(Response::new(v1::GetJobResponse {
-            job: Some(self.0.usages.of_job(shown(&rights, &view))),
+            job: Some(self.0.usages.of_job(job)),
         }))
     }
 
@@ -94,6 +93,7 @@ impl v1::job_service_server::JobService for Jobs {
             "" => None,
             token => Some(read_token(token).ok_or_else(page::bad_token)?),
         };
+        let now = self.0.handle.now();
         let jobs = self.0.handle.jobs();
         let jobs = jobs.borrow();
         let items = jobs
@@ -104,7 +104,10 @@ impl v1::job_service_server::JobService for Jobs {
                         .as_ref()
                         .is_none_or(|namespace| name.namespace == *namespace)
             })
-            .map(|(name, view)| (name, self.0.usages.of_job(shown(&rights, view))));
+            .map(|(name, view)| {
+                let job = shown_with_time(&rights, view, now);
+                (name, self.0.usages.of_job(job))
+            });
         let (jobs, next) = page::fill(page::size(request.page_size), items);
         Ok(Response::new(v1::ListJobsResponse {
             jobs,
@@ -267,6 +270,15 @@ impl v1::job_service_server::JobService for Jobs {
         let mut rights = rights(&request)?;
         let sent = signal::signal(&self.0, &mut rights, request.into_inner()).await?;
         Ok(Response::new(sent))
+    }
+
+    async fn stacks(
+        &self,
+        request: Request<v1::StacksRequest>,
+    ) -> Result<Response<v1::StacksResponse>, Status> {
+        let mut rights = rights(&request)?;
+        let found = stacks::stacks(&self.0, &mut rights, request.into_inner()).await?;
+        Ok(Response::new(found))
     }
 
     async fn explain(

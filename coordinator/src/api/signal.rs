@@ -5,11 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use muster_core::{
-    fleet::{Request, job::GenerationRecord},
-    id::NodeName,
-    signal,
-};
+use muster_core::{fleet::Request, id::NodeName, signal};
 use muster_proto::v1;
 use tokio::{task::JoinSet, time::timeout};
 use tonic::Status;
@@ -17,7 +13,7 @@ use tonic::Status;
 use super::{
     context::Context,
     job::{job_name, no_such},
-    status,
+    ranks, status,
 };
 use crate::trust::Rights;
 
@@ -34,17 +30,8 @@ pub(super) async fn signal(
         signal::read(&request.signal).map_err(|message| status::invalid("signal", message))?;
     let view = context.handle.job(&name).ok_or_else(|| no_such(&name))?;
     let record = &view.record;
-    let running = record
-        .latest()
-        .filter(|generation| generation.started && !generation.all_dead());
-    let Some(generation) = running.filter(|_| !record.phase.is_over()) else {
-        return Err(Status::failed_precondition(format!(
-            "job {name} is {:?}: no rank of it runs",
-            record.phase
-        )));
-    };
-    let on = (!request.node.is_empty()).then(|| NodeName::from(request.node.as_str()));
-    let ranks = wanted(generation, request.rank, on.as_ref())?;
+    let generation = ranks::running(record)?;
+    let ranks = ranks::wanted(generation, request.rank, &request.node)?;
     let mut by_node: BTreeMap<&NodeName, Vec<u32>> = BTreeMap::new();
     for (rank, node) in &ranks {
         by_node.entry(node).or_default().push(*rank);
@@ -98,34 +85,6 @@ pub(super) async fn signal(
         generation: generation.number.0,
         ranks: told,
     })
-}
-
-/// The ranks that are asked for, with their nodes.
-fn wanted(
-    generation: &GenerationRecord,
-    rank: Option<u32>,
-    node: Option<&NodeName>,
-) -> Result<Vec<(u32, NodeName)>, Status> {
-    let number = generation.number;
-    if let Some(node) = node.filter(|node| !generation.has(node)) {
-        let message = format!("is {node}, which has no rank of generation {number}");
-        return Err(status::invalid("node", message));
-    }
-    let world = generation.world_size();
-    if let Some(rank) = rank.filter(|rank| *rank >= world) {
-        let last = world.saturating_sub(1);
-        let message = format!("is {rank}, generation {number} has ranks 0 to {last}");
-        return Err(status::invalid("rank", message));
-    }
-    let ranks: Vec<(u32, NodeName)> = (0..world)
-        .filter(|other| rank.is_none_or(|rank| rank == *other))
-        .filter_map(|rank| Some((rank, generation.node_of(rank)?.clone())))
-        .filter(|(_, on)| node.is_none_or(|node| node == on))
-        .collect();
-    match ranks.is_empty() {
-        true => Err(status::invalid("node", "does not have that rank")),
-        false => Ok(ranks),
-    }
 }
 
 /// The ranks of one node that have not got the signal, or may not have got it, with the reason. An

@@ -4,14 +4,14 @@
 use muster_core::{
     fleet::{
         Answer, Refusal,
+        plan::Plan,
         view::{JobView, NodeView},
     },
     spec::FieldError,
 };
+use muster_handle::handle::NoAnswer;
 use muster_proto::convert::Malformed;
 use tonic::{Code, Status};
-
-use crate::handle::NoAnswer;
 
 pub(crate) fn refused(refusal: &Refusal) -> Status {
     let code = match refusal {
@@ -19,9 +19,10 @@ pub(crate) fn refused(refusal: &Refusal) -> Status {
         Refusal::JobExists { .. } => Code::AlreadyExists,
         Refusal::Invalid { .. } => Code::InvalidArgument,
         Refusal::Precondition(_) => Code::FailedPrecondition,
-        Refusal::TooMany { .. } | Refusal::NamespaceFull { .. } | Refusal::TooOften { .. } => {
-            Code::ResourceExhausted
-        }
+        Refusal::TooMany { .. }
+        | Refusal::NamespaceFull { .. }
+        | Refusal::TooOften { .. }
+        | Refusal::PlansTooOften { .. } => Code::ResourceExhausted,
     };
     Status::new(code, refusal.to_string())
 }
@@ -53,15 +54,39 @@ pub(crate) fn job(answer: Answer) -> Result<(Box<JobView>, bool), Status> {
     match answer {
         Answer::Job { job, existed } => Ok((job, existed)),
         Answer::Refused(refusal) => Err(refused(&refusal)),
-        Answer::Node(_) | Answer::Done => Err(unexpected()),
+        Answer::Planned { .. } | Answer::Node(_) | Answer::Done => Err(unexpected()),
     }
+}
+
+/// The same of a submission, which may have been only checked.
+pub(crate) fn submitted(answer: Answer) -> Result<Submitted, Status> {
+    match answer {
+        Answer::Planned { job, plan } => Ok(Submitted {
+            job,
+            existed: false,
+            plan: Some(plan),
+        }),
+        other => job(other).map(|(job, existed)| Submitted {
+            job,
+            existed,
+            plan: None,
+        }),
+    }
+}
+
+/// What a submission is answered with.
+pub(crate) struct Submitted {
+    pub job: Box<JobView>,
+    pub existed: bool,
+    /// Of one that was only checked.
+    pub plan: Option<Box<Plan>>,
 }
 
 pub(crate) fn node(answer: Answer) -> Result<Box<NodeView>, Status> {
     match answer {
         Answer::Node(node) => Ok(node),
         Answer::Refused(refusal) => Err(refused(&refusal)),
-        Answer::Job { .. } | Answer::Done => Err(unexpected()),
+        Answer::Job { .. } | Answer::Planned { .. } | Answer::Done => Err(unexpected()),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use muster_handle::board::Collection;
 use tokio::sync::watch;
 
-use crate::{api::feed::Out, board::Collection};
+use crate::api::feed::Out;
 
 /// How the items of one collection are followed.
 pub(crate) struct Kind<K, V, T> {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 
-use crate::{kubernetes, store};
+use crate::store;
 
 /// Print the CustomResourceDefinitions of MusterJob and MusterRecord objects
 ///
@@ -21,7 +21,7 @@ pub(super) struct Crd {}
 impl Crd {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let records = store::kubernetes::definition_yaml();
-        let text = format!("{}---\n{records}", kubernetes::definition_yaml());
+        let text = format!("{}---\n{records}", muster_operator::definition_yaml());
         match io::stdout().write_all(text.as_bytes()) {
             // Whoever reads it may stop early, as `head` does.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,18 +1,18 @@
-//! Publishes jobs, nodes and events on the boards that the API reads. It never decides, and it shows
+//! Publishes jobs, nodes, events and history on the boards that the API reads. It never decides, and it shows
 //! nothing before that is stored.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_core::{
-    fleet::{Change, Event, commit::Write},
+    fleet::{Change, Event, commit::Write, notify::Outbox},
     id::{JobUid, NodeName, SessionId},
     time::Timestamp,
 };
+use muster_handle::board::{Events, History};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{Engine, reports::Reports};
-use crate::board::Events;
 
 impl Engine {
     pub(super) fn show_job(&mut self, uid: JobUid) {
@@ -72,6 +72,35 @@ impl Engine {
                 nodes.put(view.record.name.clone(), view);
             }
         });
+    }
+}
+
+/// Shows what a commit has left of jobs that are over, and drops what it has dropped.
+pub(super) fn publish_history(board: &watch::Sender<History>, writes: &[Write]) {
+    let is_history =
+        |write: &&Write| matches!(write.change, Change::PutHistory(_) | Change::DropHistory(_));
+    if !writes.iter().any(|write| is_history(&write)) {
+        return;
+    }
+    board.send_modify(|history| {
+        for write in writes.iter().filter(is_history) {
+            match &write.change {
+                Change::PutHistory(record) => history.put(record.clone()),
+                Change::DropHistory(number) => history.drop_to(*number),
+                _ => {}
+            }
+        }
+    });
+}
+
+/// Shows what waits to be sent to people, once it is stored.
+pub(super) fn publish_outbox(board: &watch::Sender<Arc<Outbox>>, writes: &[Write]) {
+    let outbox = writes.iter().rev().find_map(|write| match &write.change {
+        Change::PutOutbox(outbox) => Some(outbox.clone()),
+        _ => None,
+    });
+    if let Some(outbox) = outbox {
+        board.send_replace(outbox);
     }
 }
 

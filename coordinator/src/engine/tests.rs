@@ -16,12 +16,10 @@ use muster_core::{
     node_report::NodeReport,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
 };
+use muster_handle::handle::NoAnswer;
 
 use super::*;
-use crate::{
-    handle::NoAnswer,
-    store::{Lead, Leadership, memory::MemoryStore},
-};
+use crate::store::{Lead, Leadership, memory::MemoryStore};
 
 /// Reports every commit and waits for permission to go on. Fails the commits that are refused.
 struct GuardedStore {
@@ -290,13 +288,13 @@ async fn a_commit_that_fails_ends_the_engine_and_is_answered_to_nobody() {
     .unwrap();
     guard.leave.send(false).unwrap();
     let answer = started.handle.request(ROOT, submit("one")).await;
-    assert_eq!(answer, Err(crate::handle::NoAnswer::Ended));
+    assert_eq!(answer, Err(muster_handle::handle::NoAnswer::Ended));
     let error = started.thread.join().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "write to store file /state/muster.redb");
     assert_eq!(started.handle.jobs().borrow().after(None).count(), 0);
     assert_eq!(
         started.handle.request(ROOT, submit("two")).await,
-        Err(crate::handle::NoAnswer::Ended)
+        Err(muster_handle::handle::NoAnswer::Ended)
     );
 }
 
@@ -375,7 +373,8 @@ async fn every_turn_that_did_something_is_counted() {
 
 #[test]
 fn a_deleted_job_gives_its_events_up_though_nothing_is_told_of_it() {
-    use crate::{kept::FLEET_MAX, store::tests as stores};
+    use crate::store::tests as stores;
+    use muster_handle::kept::FLEET_MAX;
     let job = stores::job(1);
     let event = |sequence, job| {
         let event = muster_core::fleet::Event {
@@ -470,7 +469,7 @@ async fn a_job_whose_record_is_too_large_ends_and_nobody_else() {
             );
         }
         let mut jobs = started.handle.jobs();
-        let is_over = |jobs: &crate::board::Jobs| {
+        let is_over = |jobs: &muster_handle::board::Jobs| {
             let mut all = jobs.after(None);
             all.any(|(name, view)| name.name == "large" && view.record.phase.is_over())
         };

@@ -143,6 +143,8 @@ fn child_that_serves_until_it_is_killed() {
         audit: audit::Options::of(&directory),
         ready_file: Some(directory.join("ready.json")),
         turn_stats: None,
+        notify: None,
+        metrics: None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

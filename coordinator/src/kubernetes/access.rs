@@ -10,6 +10,7 @@ use std::{
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
+use muster_operator::{GROUP, JOBS, Server, Unanswered, cut};
 use muster_rpc::{credentials::now_us, identity::KubernetesUser};
 use ring::digest::{SHA256, digest};
 use tokio::{
@@ -19,9 +20,8 @@ use tokio::{
 use tonic::{Code, Status};
 
 use super::{
-    KubernetesError, Server, Settings,
+    KubernetesError, Settings,
     answers::{Answers, Known, Lives},
-    server::{Unanswered, cut},
 };
 
 /// Questions at a time, as with the reviews of tokens.
@@ -39,9 +39,6 @@ const ANSWERS_MAX: usize = 20_000;
 const UNKNOWN_MAX: Duration = Duration::from_secs(60);
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-/// The group of our kinds.
-pub(super) const GROUP: &str = "muster.dev";
-
 /// What is done to which kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deed {
@@ -222,9 +219,6 @@ fn refusal(user: &KubernetesUser, question: &Question, why: &str) -> String {
         deed.verb
     )
 }
-
-/// The resource of jobs.
-pub(crate) const JOBS: &str = "musterjobs";
 
 fn spec(user: &KubernetesUser, question: &Question) -> SubjectAccessReviewSpec {
     let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());

@@ -4,16 +4,14 @@
 use std::{net::IpAddr, time::Duration};
 
 use kube::Config;
+use muster_operator::{Server, Unanswered};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{
-    KubernetesError,
-    server::{Server, Unanswered},
-};
+use super::KubernetesError;
 
 /// As a label, and as it stands in a query.
 const LABEL: &str = "muster.dev/leader";

@@ -16,6 +16,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use muster_core::{fleet::worker_pod, id::JobName, spec::API_VERSION};
+use muster_operator::{JOBS, Owner, Server, Unanswered};
 use muster_rpc::{
     Bearer,
     bearer::Claims,
@@ -31,11 +32,8 @@ use tonic::Status;
 use tracing::{info, warn};
 
 use super::{
-    KubernetesError, Server, Settings, Tokens,
-    access::JOBS,
+    KubernetesError, Settings, Tokens,
     answers::{Answers, Known, Lives},
-    owner::Owner,
-    server::Unanswered,
     verdict::{Proof, Refused, of_node},
 };
 

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
 use muster_core::{fleet::worker_pod, id::node_name_error};
+use muster_operator::cut;
 use muster_rpc::identity::{BadIdentity, Kind, KubernetesUser, Principal, Reviewed};
 use tonic::Status;
 
-use super::{Tokens, server::cut};
+use super::Tokens;
 
 /// What an API server knows of the pod and the node that a token is bound to (node claims are in
 /// every token since Kubernetes 1.32).

@@ -3,8 +3,9 @@
 use clap::{Args, ValueEnum};
 use muster_core::fleet::CordonMode;
 use muster_foreign::adopt::{Adoptable, adoptable};
+use muster_operator::{Account, KEPT_MAX};
 
-use crate::kubernetes::{self, AGAIN_AFTER, Account, KEPT_MAX, KubernetesError, Settings, Tokens};
+use crate::kubernetes::{self, AGAIN_AFTER, KubernetesError, Settings, Tokens};
 
 /// The cluster is that of $KUBECONFIG or ~/.kube/config, else the one this runs in.
 #[derive(Clone, Debug, Args)]

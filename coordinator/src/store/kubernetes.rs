@@ -16,6 +16,7 @@
 //! | `client` | the requests: reads, and writes that name a version |
 //! | `parts` | records that are larger than an object may be |
 //! | `story` | events, many in one object |
+//! | `past` | what is left of jobs that are over, many in one object |
 //! | `reports` | nodes' reports, written between commits |
 //! | `shared` | the trust folder, in a Secret |
 
@@ -23,6 +24,7 @@ mod client;
 mod lease;
 pub(crate) mod object;
 mod parts;
+mod past;
 mod records;
 mod reports;
 mod shared;
@@ -40,12 +42,13 @@ use muster_core::{
     id::{NodeName, Term},
     node_report::NodeReport,
 };
+use muster_operator::Server;
 use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use self::{client::Client, lease::Sure, parts::Parts, records::Records, reports::Reports};
 use super::{Lead, Leadership, Loaded, Store, StoreError};
-use crate::kubernetes::{KubernetesError, Server};
+use crate::kubernetes::KubernetesError;
 
 pub use lease::LeaseTimes;
 pub use object::yaml as definition_yaml;

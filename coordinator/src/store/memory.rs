@@ -6,14 +6,16 @@ use muster_core::{
     fleet::{
         Change, Event, NodeRecord, Stored, Tombstone,
         commit::{RecordKey, Version, Write},
+        history::HistoryRecord,
         job::JobRecord,
+        notify::Outbox,
     },
     id::{JobUid, NodeName, Term},
     node_report::NodeReport,
 };
+use muster_handle::kept::Kept;
 
 use super::{Lead, Leadership, Loaded, Store, StoreError, compare, deleted};
-use crate::kept::Kept;
 
 #[derive(Debug, Default)]
 pub struct MemoryStore {
@@ -22,6 +24,8 @@ pub struct MemoryStore {
     nodes: BTreeMap<NodeName, NodeRecord>,
     reports: BTreeMap<NodeName, Arc<NodeReport>>,
     tombstones: BTreeMap<JobUid, Tombstone>,
+    history: BTreeMap<u64, Arc<HistoryRecord>>,
+    outbox: Arc<Outbox>,
     events: BTreeMap<u64, Event>,
     versions: BTreeMap<RecordKey, Version>,
     kept: Kept,
@@ -44,6 +48,8 @@ impl Store for MemoryStore {
                 .map(|(name, report)| (name.clone(), (**report).clone()))
                 .collect(),
             tombstones: self.tombstones.values().cloned().collect(),
+            history: self.history.values().cloned().collect(),
+            outbox: (*self.outbox).clone(),
             last_event: self
                 .events
                 .last_key_value()
@@ -69,11 +75,15 @@ impl Store for MemoryStore {
                     .events
                     .contains_key(&event.sequence)
                     .then(Version::default),
+                Change::PutHistory(record) => self
+                    .history
+                    .contains_key(&record.number)
+                    .then(Version::default),
                 _ => self.versions.get(&key).copied(),
             };
             compare(write, found)?;
             match &write.change {
-                Change::Event(_) => {}
+                change if !change.has_version() => {}
                 change if change.deletes() => drop(self.versions.remove(&key)),
                 _ => drop(self.versions.insert(key, write.becomes)),
             }
@@ -92,6 +102,11 @@ impl Store for MemoryStore {
                     self.tombstones.insert(job, (**tombstone).clone());
                 }
                 Change::DeleteTombstone(uid) => drop(self.tombstones.remove(uid)),
+                Change::PutHistory(record) => {
+                    drop(self.history.insert(record.number, record.clone()))
+                }
+                Change::DropHistory(number) => self.history.retain(|known, _| known > number),
+                Change::PutOutbox(outbox) => self.outbox = outbox.clone(),
                 Change::Event(event) => {
                     self.kept.add(event);
                     self.events.insert(event.sequence, (**event).clone());

@@ -1,7 +1,7 @@
 //! The embedded store: `STATE/muster.redb`, one crash-safe file of the [`redb`] crate.
 //!
-//! It has one table each for `meta`, `jobs`, `nodes`, `reports`, `tombstones`, `events`, and the
-//! `versions` of all but reports and events. Records are JSON, so that a person can read a copy of the file with any redb tool. All
+//! It has one table each for `meta`, `jobs`, `nodes`, `reports`, `tombstones`, `history`,
+//! `events`, and the `versions` of all but reports, history and events. Records are JSON, so that a person can read a copy of the file with any redb tool. All
 //! writes of a commit are one transaction. A new file is made under another
 //! name and renamed when it is complete. So `muster.redb` is never half-made, and one that cannot
 //! be read is damaged and is refused. `STATE/lock` keeps out a second coordinator as long as the
@@ -23,14 +23,17 @@ use muster_core::{
     fleet::{
         Change, Event, NodeRecord, Stored, Tombstone,
         commit::{RecordKey, Version, Write},
+        history::HistoryRecord,
         job::JobRecord,
+        notify::Outbox,
     },
     id::{JobUid, NodeName, Term},
     node_report::NodeReport,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{failpoint::failpoint, kept::Kept};
+use crate::failpoint::failpoint;
+use muster_handle::kept::Kept;
 
 use super::{
     Conflict, Lead, Leadership, Loaded, Store, StoreError, compare, deleted,
@@ -45,8 +48,8 @@ pub use error::FileError;
 use error::{damaged, reading, unwritten};
 use open::{FILE_NAME, LOCK_NAME, commits, create, lock, open_existing};
 use tables::{
-    EVENTS, JOBS, META, META_COMMITS, META_LAST_EVENT, META_TERM, NODES, REPORTS, TOMBSTONES,
-    VERSIONS,
+    EVENTS, HISTORY, JOBS, META, META_COMMITS, META_LAST_EVENT, META_TERM, NODES, OUTBOX, REPORTS,
+    TOMBSTONES, VERSIONS,
 };
 
 /// The open store of a state directory.
@@ -181,6 +184,11 @@ impl Store for RedbStore {
                     .push(version(RecordKey::Tombstone(uid.as_str().into())));
                 loaded.fleet.tombstones.push(tombstone);
             }
+            loaded.fleet.history = history(&read, path)?;
+            if let Some(outbox) = outbox(&read, path)? {
+                loaded.versions.push(version(RecordKey::Outbox));
+                loaded.fleet.outbox = outbox;
+            }
             for entry in read
                 .open_table(REPORTS)
                 .map_err(|e| damaged(path, e))?
@@ -274,6 +282,8 @@ impl RedbStore {
         let mut reports = transaction.open_table(REPORTS)?;
         let mut events = transaction.open_table(EVENTS)?;
         let mut tombstones = transaction.open_table(TOMBSTONES)?;
+        let mut history = transaction.open_table(HISTORY)?;
+        let mut outbox = transaction.open_table(OUTBOX)?;
         let mut versions = transaction.open_table(VERSIONS)?;
         for write in writes {
             let key = write.key().to_string();
@@ -286,6 +296,9 @@ impl RedbStore {
                     tombstones.get(tombstone.run.job.as_str())?.is_some()
                 }
                 Change::DeleteTombstone(uid) => tombstones.get(uid.as_str())?.is_some(),
+                Change::PutHistory(record) => history.get(record.number)?.is_some(),
+                Change::DropHistory(_) => false,
+                Change::PutOutbox(_) => outbox.get(())?.is_some(),
                 Change::Event(event) => events.get(event.sequence)?.is_some(),
             };
             let known = versions.get(key.as_str())?.map(|value| value.value());
@@ -310,6 +323,11 @@ impl RedbStore {
                     drop(tombstones.insert(uid, json(&**tombstone).as_slice())?)
                 }
                 Change::DeleteTombstone(uid) => drop(tombstones.remove(uid.as_str())?),
+                Change::PutHistory(record) => {
+                    drop(history.insert(record.number, json(&**record).as_slice())?)
+                }
+                Change::DropHistory(number) => history.retain_in(..=*number, |_, _| false)?,
+                Change::PutOutbox(record) => drop(outbox.insert((), json(&**record).as_slice())?),
                 Change::Event(event) => {
                     kept.add(event);
                     events.insert(event.sequence, json(&**event).as_slice())?;
@@ -321,7 +339,7 @@ impl RedbStore {
                 write: number,
             } = write.becomes;
             match &write.change {
-                Change::Event(_) => {}
+                change if !change.has_version() => {}
                 change if change.deletes() => drop(versions.remove(key.as_str())?),
                 _ => drop(versions.insert(key.as_str(), (term.0, number))?),
             }
@@ -376,6 +394,34 @@ fn tombstones(read: &ReadTransaction, path: &Path) -> Result<Vec<(String, Tombst
             Ok((uid.value().to_owned(), tombstone))
         })
         .collect()
+}
+
+/// What is left of jobs that are over, in the order of numbers.
+fn history(read: &ReadTransaction, path: &Path) -> Result<Vec<Arc<HistoryRecord>>, StoreError> {
+    let table = match read.open_table(HISTORY) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        table => table.map_err(|e| damaged(path, e))?,
+    };
+    table
+        .iter()
+        .map_err(|e| damaged(path, e))?
+        .map(|entry| {
+            let (number, value) = entry.map_err(|e| damaged(path, e))?;
+            let what = || format!("history record {}", number.value());
+            Ok(Arc::new(parse::<HistoryRecord>(path, value.value(), what)?))
+        })
+        .collect()
+}
+
+/// What waits to be sent to people.
+fn outbox(read: &ReadTransaction, path: &Path) -> Result<Option<Outbox>, StoreError> {
+    let table = match read.open_table(OUTBOX) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        table => table.map_err(|e| damaged(path, e))?,
+    };
+    let row = table.get(()).map_err(|e| damaged(path, e))?;
+    row.map(|value| parse(path, value.value(), || "outbox".to_owned()))
+        .transpose()
 }
 
 /// The version of each record, by its kind and name.

@@ -26,7 +26,7 @@ use super::{
     memory::MemoryStore,
     redb::{FileError, RedbStore},
 };
-use crate::kept::FLEET_MAX;
+use muster_handle::kept::FLEET_MAX;
 
 mod damage;
 mod suite;

@@ -7,6 +7,7 @@ use muster_core::{
     fleet::Actor,
     id::{JobName, NodeName},
 };
+use muster_operator::JOBS;
 use muster_rpc::{
     Identity,
     identity::{Kind, KubernetesUser, Principal, Reviewed},
@@ -16,7 +17,7 @@ use tonic::Status;
 use super::grants::{Grants, Role};
 use crate::{
     audit::Note,
-    kubernetes::{Access, Deed, JOBS, Question},
+    kubernetes::{Access, Deed, Question},
 };
 
 /// The namespaces whose jobs a caller may touch.

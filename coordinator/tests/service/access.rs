@@ -3,12 +3,11 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use muster_coordinator::{
-    audit,
     serve::{Coordinator, ServeError, Settings},
     store::{Store, redb::RedbStore},
     trust::{self, Grant, Role, Token, Trust},
 };
-use muster_core::{fleet::Policy, id::Term};
+use muster_core::fleet::Policy;
 use muster_proto::v1::{self, agent_message::Message as FromAgent};
 use muster_rpc::{
     Address, Bearer, Channel, Clients,
@@ -29,7 +28,7 @@ use tonic_prost::ProstCodec;
 
 use crate::{
     agent::{hello, say},
-    server::within,
+    server::{Server, within},
 };
 
 /// A coordinator with a certificate authority, and the admin's ways on its machine.
@@ -51,17 +50,8 @@ impl Stopped {
     pub(crate) async fn start_with(self, change: impl FnOnce(&mut Settings)) -> Secure {
         let Self { state, pin } = self;
         let mut settings = Settings {
-            shared: None,
-            leader: None,
-            listen: "127.0.0.1:0".parse().unwrap(),
-            accept_unknown: false,
             trust: Trust::open(state.path()).unwrap(),
-            policy: Policy::default(),
-            min_term: Term(0),
-            kubernetes: None,
-            audit: audit::Options::of(state.path()),
-            ready_file: None,
-            turn_stats: None,
+            ..Server::settings(&state, Policy::default())
         };
         change(&mut settings);
         let path = state.path().to_owned();
@@ -259,7 +249,7 @@ pub(crate) enum May {
 
 /// Every method, of our package if no other is named, and the least that its caller must be
 /// allowed. `None`: only hosts. Written down apart from the table that it checks.
-pub(crate) const METHODS: [(&str, Option<May>); 31] = [
+pub(crate) const METHODS: [(&str, Option<May>); 35] = [
     ("AccessService/CanI", Some(May::Ask)),
     ("AccessService/Join", Some(May::Ask)),
     ("AccessService/WhoAmI", Some(May::Ask)),
@@ -267,6 +257,7 @@ pub(crate) const METHODS: [(&str, Option<May>); 31] = [
     ("AgentService/Session", None),
     ("EventService/List", Some(May::View)),
     ("EventService/Watch", Some(May::View)),
+    ("HistoryService/List", Some(May::View)),
     ("JobService/Explain", Some(May::View)),
     ("JobService/Get", Some(May::View)),
     ("JobService/List", Some(May::View)),
@@ -281,11 +272,14 @@ pub(crate) const METHODS: [(&str, Option<May>); 31] = [
     ("JobService/Logs", Some(May::Submit)),
     ("JobService/Scale", Some(May::Submit)),
     ("JobService/Signal", Some(May::Submit)),
+    ("JobService/Stacks", Some(May::Submit)),
     ("JobService/Submit", Some(May::Submit)),
     ("AuditService/List", Some(May::Operate)),
     ("NodeService/Cordon", Some(May::Operate)),
     ("NodeService/Delete", Some(May::Operate)),
     ("NodeService/Uncordon", Some(May::Operate)),
+    ("NotificationService/ListReceivers", Some(May::Operate)),
+    ("NotificationService/TestReceiver", Some(May::Operate)),
     ("JobService/Nothing", None),
     ("grpc.health.v1.Health/Check", Some(May::Ask)),
     (

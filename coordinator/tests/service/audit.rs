@@ -278,7 +278,7 @@ async fn a_trail_that_cannot_be_written_stops_nobody_and_says_later_what_is_miss
     })
     .await;
     for name in ["one", "two", "three"] {
-        within(server.submit(name, spec(1))).await;
+        Box::pin(within(server.submit(name, spec(1)))).await;
     }
     within(server.job("three")).await;
     fs::remove_file(path).unwrap();
@@ -300,7 +300,7 @@ async fn a_trail_that_cannot_be_written_stops_nobody_and_says_later_what_is_miss
 #[tokio::test]
 async fn without_tls_it_says_which_user_of_this_machine_it_was() {
     let server = Server::start().await;
-    within(server.submit("job", spec(1))).await;
+    Box::pin(within(server.submit("job", spec(1)))).await;
     let found = until(&server.clients, |found| !found.is_empty()).await;
     let own = match muster_rpc::peer::own_user() {
         0 => "root".to_owned(),

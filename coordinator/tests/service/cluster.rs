@@ -26,8 +26,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use muster_coordinator::kubernetes::{AGAIN_AFTER, KEPT_MAX, Settings, Tokens};
+use muster_coordinator::kubernetes::{AGAIN_AFTER, Settings, Tokens};
 use muster_core::fleet::CordonMode;
+use muster_operator::KEPT_MAX;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 

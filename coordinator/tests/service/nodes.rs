@@ -1,13 +1,14 @@
 //! Nodes as users see and cordon them.
 
+use muster_core::exit::Exit;
 use muster_proto::v1::{
     self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent,
 };
 use tonic::Code;
 
 use crate::{
-    agent::{FakeAgent, RawSession, hello, say},
-    server::{Server, within},
+    agent::{FakeAgent, Order, RawSession, hello, say},
+    server::{Server, phase, spec, within},
 };
 
 /// This process's user, as the coordinator names it.
@@ -257,6 +258,8 @@ async fn every_service_is_healthy() {
         "muster.v1.AgentService",
         "muster.v1.AccessService",
         "muster.v1.AuditService",
+        "muster.v1.HistoryService",
+        "muster.v1.NotificationService",
     ] {
         let request = tonic_health::pb::HealthCheckRequest {
             service: service.into(),
@@ -275,4 +278,30 @@ async fn every_service_is_healthy() {
         health.check(unknown).await.unwrap_err().code(),
         Code::NotFound
     );
+}
+
+#[tokio::test]
+async fn which_job_holds_which_gpu_is_told() {
+    let server = Server::start().await;
+    let agent = FakeAgent::with_gpu(&server, "node-a", "13.0").await;
+    let wanted = v1::JobSpec {
+        gpus_per_node: Some(1),
+        ..spec(1)
+    };
+    server.submit("digits", wanted).await;
+    let running = |job: &v1::Job| phase(job) == v1::JobPhase::Running;
+    let job = server.until_job("digits", running).await;
+    assert_eq!(job.status.unwrap().members[0].gpus, ["GPU-of-node-a"]);
+    let node = server
+        .until_node("node-a", |node| !node.runs.is_empty())
+        .await;
+    let run = &node.runs[0];
+    assert_eq!(
+        (run.job.as_str(), &*run.gpus),
+        ("digits", &["GPU-of-node-a".to_owned()][..])
+    );
+
+    agent.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
+    let holds = |node: &v1::Node| node.runs.iter().any(|run| !run.gpus.is_empty());
+    server.until_node("node-a", |node| !holds(node)).await;
 }

@@ -84,8 +84,10 @@ async fn a_program_without_proto_files_learns_the_api() {
                 "muster.v1.AgentService",
                 "muster.v1.AuditService",
                 "muster.v1.EventService",
+                "muster.v1.HistoryService",
                 "muster.v1.JobService",
                 "muster.v1.NodeService",
+                "muster.v1.NotificationService",
             ]
         );
         let names: Vec<&str> = files.iter().map(FileDescriptorProto::name).collect();

@@ -125,7 +125,7 @@ impl World {
             kueue: false,
             pod_groups: false,
             adopt: Vec::new(),
-            kept_max: muster_coordinator::kubernetes::KEPT_MAX,
+            kept_max: muster_operator::KEPT_MAX,
             configuration,
             nodes: false,
             jobs: true,

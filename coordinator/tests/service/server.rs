@@ -1,6 +1,6 @@
 //! The coordinator under test, and clients of it.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, net::SocketAddr, time::Duration};
 
 use muster_coordinator::{
     audit, kubernetes,
@@ -23,6 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct Server {
     pub clients: Clients,
     pub endpoint: String,
+    pub metrics: Option<SocketAddr>,
     pub shutdown: CancellationToken,
     running: JoinHandle<Result<(), ServeError>>,
     state: Option<TempDir>,
@@ -39,6 +40,20 @@ impl Server {
 
     pub(crate) async fn start_in(state: TempDir, policy: Policy) -> Self {
         Self::start_beside(state, policy, None).await
+    }
+
+    /// Also says where its metrics are.
+    pub(crate) async fn start_with_metrics(policy: Policy) -> (Self, SocketAddr) {
+        let state = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            metrics: Some("127.0.0.1:0".parse().unwrap()),
+            ..Self::settings(&state, policy)
+        };
+        let path = state.path().to_owned();
+        let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
+        let server = Box::pin(Self::start_on(state, settings, open)).await;
+        let metrics = server.metrics.unwrap();
+        (server, metrics)
     }
 
     /// Reads the labels of its nodes from this API server.
@@ -75,9 +90,11 @@ impl Server {
             shared: None,
             leader: None,
             listen: "127.0.0.1:0".parse().unwrap(),
+            metrics: None,
             accept_unknown: false,
             trust: None,
             policy,
+            notify: None,
             min_term: Term(0),
             kubernetes: None,
             audit: audit::Options::of(state.path()),
@@ -94,12 +111,13 @@ impl Server {
     ) -> Self {
         let coordinator = Box::pin(Coordinator::start(settings, open)).await.unwrap();
         let endpoint = format!("http://{}", coordinator.address);
-        let shutdown = coordinator.shutdown();
+        let (shutdown, metrics) = (coordinator.shutdown(), coordinator.metrics);
         let running = tokio::spawn(coordinator.run());
         let clients = clients(&endpoint).await;
         Self {
             clients,
             endpoint,
+            metrics,
             shutdown,
             running,
             state: Some(state),
@@ -112,6 +130,7 @@ impl Server {
         Self {
             clients,
             endpoint: endpoint.to_owned(),
+            metrics: None,
             shutdown: CancellationToken::new(),
             running: tokio::spawn(async { Ok(()) }),
             state: None,

@@ -2,12 +2,9 @@
 
 use std::{fs, time::Duration};
 
-use muster_coordinator::{
-    kept::FLEET_MAX,
-    store::{
-        Leadership, Loaded, Store, StoreError,
-        kubernetes::{Candidate, KubernetesStore, LeaseTimes},
-    },
+use muster_coordinator::store::{
+    Leadership, Loaded, Store, StoreError,
+    kubernetes::{Candidate, KubernetesStore, LeaseTimes},
 };
 use muster_core::{
     fleet::{
@@ -16,6 +13,7 @@ use muster_core::{
     },
     id::NodeEpoch,
 };
+use muster_handle::kept::FLEET_MAX;
 use serde_json::json;
 
 use muster_proto::v1;
@@ -30,7 +28,7 @@ use crate::{
 #[path = "../../src/store/tests/suite.rs"]
 pub(crate) mod suite;
 
-use suite::{Writer, job, node, put};
+use suite::{Writer, job, leave, node, put};
 
 /// A test has no time to wait for a Lease of the usual length.
 const TIMES: LeaseTimes = LeaseTimes {
@@ -269,6 +267,40 @@ async fn ten_thousand_nodes_that_come_back_are_few_writes() {
     let (_store, loaded) = load(writer.store).await;
     let nodes = loaded.unwrap().fleet.nodes;
     assert!(nodes.len() == 1_000 && nodes.iter().all(|node| node.epoch == NodeEpoch(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_of_many_jobs_is_few_objects() {
+    let cluster = Cluster::start().await;
+    let writer = with_a_job(store_for(&cluster.configuration(), "first", LONG).await).await;
+    let objects = |state: &State| state.kept_names("musterrecords", "history-");
+    let asked = |cluster: &Cluster| cluster.change(|state| state.asked["musterrecords"]);
+    let before = asked(&cluster);
+    let (writer, done) = commit(writer, leave(1..=500)).await;
+    done.unwrap();
+    let many = cluster.change(|state| objects(state).len());
+    assert_eq!(
+        (many, asked(&cluster) - before),
+        (8, 8),
+        "64 in each, and one write for each"
+    );
+    let (writer, done) = commit(writer, leave(501..=501)).await;
+    done.unwrap();
+    assert_eq!(
+        cluster.change(|state| objects(state).len()),
+        8,
+        "the newest had room"
+    );
+    // The next coordinator goes on in the newest, and drops what is old.
+    let (store, loaded) = load(writer.store).await;
+    assert_eq!(loaded.unwrap().fleet.history.len(), 501);
+    let writer = blocking(move || Writer::new(store)).await;
+    let (writer, done) = commit(writer, leave(502..=502)).await;
+    done.unwrap();
+    let (_writer, done) = commit(writer, vec![Change::DropHistory(130)]).await;
+    done.unwrap();
+    let left = cluster.change(|state| objects(state));
+    assert_eq!(left.len(), 6, "{left:?}");
 }
 
 /// A job of the largest size, on nodes of eight GPUs, whose generation is replaced.

@@ -63,10 +63,11 @@ fn submit(namespace: &str) -> v1::SubmitRequest {
 }
 
 /// The right that each method asks for. Written down apart from the table that it checks.
-const RIGHTS: [(&str, &str, &str); 25] = [
+const RIGHTS: [(&str, &str, &str); 29] = [
     ("AuditService/List", "list", "musteraudits"),
     ("EventService/List", "list", "musterjobs/events"),
     ("EventService/Watch", "watch", "musterjobs/events"),
+    ("HistoryService/List", "list", "musterjobs"),
     ("JobService/Cancel", "update", "musterjobs/cancel"),
     ("JobService/Delete", "delete", "musterjobs"),
     ("JobService/Environment", "get", "musterjobs/environment"),
@@ -77,6 +78,7 @@ const RIGHTS: [(&str, &str, &str); 25] = [
     ("JobService/Resume", "update", "musterjobs/suspend"),
     ("JobService/Scale", "update", "musterjobs/scale"),
     ("JobService/Signal", "update", "musterjobs/signal"),
+    ("JobService/Stacks", "get", "musterjobs/stacks"),
     ("JobService/Submit", "create", "musterjobs"),
     ("JobService/Suspend", "update", "musterjobs/suspend"),
     ("JobService/Wait", "get", "musterjobs"),
@@ -87,6 +89,16 @@ const RIGHTS: [(&str, &str, &str); 25] = [
     ("NodeService/List", "list", "musternodes"),
     ("NodeService/Uncordon", "update", "musternodes/cordon"),
     ("NodeService/Watch", "watch", "musternodes"),
+    (
+        "NotificationService/ListReceivers",
+        "list",
+        "musternotifications",
+    ),
+    (
+        "NotificationService/TestReceiver",
+        "get",
+        "musternotifications/test",
+    ),
     (
         "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         "get",

@@ -18,10 +18,19 @@ use crate::{
     time::Timestamp,
 };
 
+/// Of so many stalls the stacks and places are kept. Each takes some 10 KiB.
+const STALLS_WHOLE: usize = 3;
+
 impl JobRecord {
     /// Adds the newest incident. If there are too many, the oldest is dropped, and its cost stays
     /// in the sums.
     pub(crate) fn open_incident(&mut self, incident: Incident) {
+        if incident.stall.is_some() {
+            let newest_first = self.incidents.iter_mut().rev();
+            let stalls = newest_first.filter_map(|one| one.stall.as_mut());
+            let old = stalls.skip(STALLS_WHOLE - 1);
+            old.for_each(|stall| stall.forget_details());
+        }
         self.incidents.push(incident);
         if self.incidents.len() > INCIDENTS_MAX {
             close_oldest(self);
@@ -115,7 +124,7 @@ fn add(
 /// A generation that is replaced on purpose trains on until the change is decided.
 fn stopped_training(incident: &Incident) -> Timestamp {
     match incident.cause {
-        Cause::NodeJoined | Cause::NodeLeaving | Cause::Scaled => {
+        Cause::NodeJoined | Cause::NodeLeaving | Cause::Scaled | Cause::Preempted => {
             incident.decided_at.unwrap_or(incident.detected_at)
         }
         _ => incident.event_at,

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::Owner;
+
 /// Who made a request, as far as the coordinator could find out. Events and cordons name it. A job
 /// that belongs to an object is changed by that object only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +22,19 @@ pub enum Actor {
     /// Nobody can tell who it is. The name is what the client says, and proves nothing; it may be
     /// empty.
     Unknown { claimed: String },
+}
+
+impl Actor {
+    /// Who that is to a node that starts jobs as their owners. `None`: nobody whose name is proven there.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        match self {
+            Actor::Local { uid } => Some(Owner::Local(*uid)),
+            Actor::User { name } => Some(Owner::User(name.clone())),
+            // The API server knows who it was, and no node runs jobs as users of Kubernetes.
+            Actor::Object => None,
+            Actor::Host { .. } | Actor::Unknown { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for Actor {

@@ -67,6 +67,7 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
     let named = match primary {
         Evidence::Fenced { .. } => false,
         Evidence::Awaited { ranks, .. } => ranks.len() == 1,
+        Evidence::Stalled { named, .. } => named.is_some(),
         other => !other.is_victim(),
     };
     // A fence is never collateral. Nor is a node that was left out for its software.
@@ -86,12 +87,16 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
         exit: exit_of(primary),
         rank: primary_exit(primary).map(|(rank, _)| rank),
         charged,
-        // A node with a stranger's process on it is avoided, and no culprit.
-        culprit: (named && !primary.is_strangers()).then(|| primary.name()),
+        // Such a node is avoided, and no culprit.
+        culprit: (named && !primary.is_nobodys()).then(|| primary.name()),
         node: named.then(|| primary.node().clone()),
         collateral,
         event_at: primary.happened(),
-        doubtful: primary.is_victim() || matches!(primary, Evidence::Vanished { .. }),
+        doubtful: primary.is_victim()
+            || matches!(
+                primary,
+                Evidence::Vanished { .. } | Evidence::Stalled { all_wait: true, .. }
+            ),
     })
 }
 

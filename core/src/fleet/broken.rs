@@ -11,12 +11,12 @@ use crate::{
         blame::{self, Blame, Evidence},
         budget::{self, DOUBTFUL_MAX, Restart},
         cannot_start::{self, CannotStart},
-        capacity, crash_loop,
+        capacity, crash_loop, ending,
         generation::{self, Steps},
         job::{CrashLoop, Ending, GenerationRecord, Phase, Reason, Stopping},
-        job_turn::JobTurn,
+        job_turn::{Facts, JobTurn},
         live::{AVOID, Avoided},
-        member_restart,
+        marks, member_restart,
         receipt::{Charged, Incident},
         registry::Node,
         rules::{self, Ruling},
@@ -47,7 +47,7 @@ impl JobTurn<'_> {
         let generation = self.job.current.clone();
         let generation = generation.expect("only a current generation is judged");
         let steps = generation::steps(self.nodes, self.uid, &generation);
-        let doubtful_in_row = self.doubtful_in_row(&steps);
+        let doubtful_in_row = doubtful_in_row(self.facts(), &steps);
         let members = generation.members.len();
         let pays = doubtful_in_row >= DOUBTFUL_MAX || budget::doubt_is_spent(self.job, self.now);
         let Some(mut blame) = blame::blame(evidence, members, pays) else {
@@ -77,7 +77,10 @@ impl JobTurn<'_> {
         }
         match &alone {
             // The others train on, so their steps say nothing about this rank.
-            Some(_) => self.note_lasted(generation.began(blame.rank), blame.event_at),
+            Some(_) => {
+                let began = generation.began(blame.rank);
+                member_restart::note_lasted(self.job, self.policy, began, blame.event_at);
+            }
             None => budget::note_progress(self.job, &steps, self.policy, self.now),
         }
         self.note_break(&blame, ruling.as_ref(), &generation, &steps, doubted);
@@ -110,7 +113,14 @@ impl JobTurn<'_> {
                 (Restart::At(at), Some(ranks)) => {
                     let follows = member_restart::sentence(&ranks, *at, self.now);
                     blame.message.push_str(&follows);
-                    self.restart_members(ranks, *at, &blame.message);
+                    let restarts = (ranks, *at);
+                    member_restart::restart_members(
+                        self.nodes,
+                        self.job,
+                        self.now,
+                        restarts,
+                        &blame.message,
+                    );
                 }
                 _ => self.retire_broken(&blame),
             }
@@ -142,7 +152,7 @@ impl JobTurn<'_> {
         let now = cannot_start::failed_start(primary, evidence, members, started)?;
         let refused = matches!(primary, Evidence::StartRefused { .. })
             || cannot_start::no_rank_began(primary);
-        let others = refused && self.others_may_start(generation);
+        let others = refused && others_may_start(self.facts(), generation);
         let (now, verdict) = cannot_start::judge(before.as_ref(), now, others);
         if others && verdict.is_none() {
             let until = self.now + AVOID;
@@ -157,46 +167,17 @@ impl JobTurn<'_> {
         verdict
     }
 
-    /// Whether as many other nodes as this generation has take work of this job.
-    fn others_may_start(&self, generation: &GenerationRecord) -> bool {
-        let may = |node: &&Node| {
-            let name = &node.record.name;
-            node.is_ready()
-                && !generation.has(name)
-                && !self
-                    .live
-                    .avoided
-                    .iter()
-                    .any(|avoided| avoided.node == *name)
-                && !self.nodes.is_cordoned(node)
-                && capacity::no_new_work(self.nodes, node).is_none()
-                && !node.report.senses_only
-                && !is_pod(name)
-        };
-        self.nodes.iter().filter(may).count() >= generation.members.len()
-    }
-
     fn end_for_good(&mut self, blame: &Blame, why: &CannotStart) {
         self.job.not_before = None;
-        self.end(Ending {
-            phase: Phase::Failed,
-            reason: Reason::CannotStart,
-            message: format!("{}; {}", blame.message, why.sentence()),
-        });
-    }
-
-    /// How many doubtful breaks in a row came before this one. Zero if this generation has brought
-    /// the job further: by a new step, or by a checkpoint if it shows no steps.
-    fn doubtful_in_row(&self, steps: &Steps) -> u32 {
-        let advanced = match steps.last {
-            Some(_) => steps.last > self.job.furthest_step.max(self.job.last_step),
-            None => steps.saved == Some(true),
-        };
-        if advanced {
-            0
-        } else {
-            self.job.doubtful_in_row
-        }
+        ending::end(
+            self.nodes,
+            self.job,
+            Ending {
+                phase: Phase::Failed,
+                reason: Reason::CannotStart,
+                message: format!("{}; {}", blame.message, why.sentence()),
+            },
+        );
     }
 
     fn note_break(
@@ -219,6 +200,7 @@ impl JobTurn<'_> {
             last_step_before: steps.last,
             node: blame.node.clone(),
             rule: ruling.map(Ruling::name),
+            stall: generation.stall.clone(),
             ..Incident::at(blame.event_at.min(doubted))
         };
         incident.add_collateral(blame.collateral.iter().cloned());
@@ -256,7 +238,6 @@ impl JobTurn<'_> {
             reason: blame.message.clone(),
             grace,
         });
-        job.phase = Phase::Recovering;
     }
 
     fn tell_break(&mut self, blame: &Blame, number: Generation) {
@@ -286,11 +267,15 @@ impl JobTurn<'_> {
             Then::Succeed => (Phase::Succeeded, Reason::Completed),
             _ => (Phase::Failed, Reason::FailedByRule),
         };
-        self.end(Ending {
-            phase,
-            reason,
-            message,
-        });
+        ending::end(
+            self.nodes,
+            self.job,
+            Ending {
+                phase,
+                reason,
+                message,
+            },
+        );
     }
 
     /// The job may start again at some time, or has failed for good.
@@ -300,7 +285,7 @@ impl JobTurn<'_> {
             Restart::At(at) => self.job.not_before = Some(at).filter(|at| *at > self.now),
             Restart::Spent(sentence) => {
                 self.job.not_before = None;
-                let nodes = self.failed_on().len();
+                let nodes = marks::failed_on(self.facts()).len();
                 let everywhere = if nodes > 1 {
                     format!("; its failures began on {nodes} different nodes")
                 } else {
@@ -308,12 +293,49 @@ impl JobTurn<'_> {
                 };
                 let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
                 let message = format!("{}; {sentence}{everywhere}{hint}", blame.message);
-                self.end(Ending {
-                    phase: Phase::Failed,
-                    reason: Reason::RestartBudgetSpent,
-                    message,
-                });
+                ending::end(
+                    self.nodes,
+                    self.job,
+                    Ending {
+                        phase: Phase::Failed,
+                        reason: Reason::RestartBudgetSpent,
+                        message,
+                    },
+                );
             }
         }
+    }
+}
+
+/// Whether as many other nodes as this generation has take work of this job.
+fn others_may_start(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
+    let may = |node: &&Node| {
+        let name = &node.record.name;
+        node.is_ready()
+            && !generation.has(name)
+            && !facts
+                .live
+                .avoided
+                .iter()
+                .any(|avoided| avoided.node == *name)
+            && !facts.nodes.is_cordoned(node)
+            && capacity::no_new_work(facts.nodes, node).is_none()
+            && !node.report.senses_only
+            && !is_pod(name)
+    };
+    facts.nodes.iter().filter(may).count() >= generation.members.len()
+}
+
+/// How many doubtful breaks in a row came before this one. Zero if this generation has brought
+/// the job further: by a new step, or by a checkpoint if it shows no steps.
+fn doubtful_in_row(facts: Facts<'_>, steps: &Steps) -> u32 {
+    let advanced = match steps.last {
+        Some(_) => steps.last > facts.job.furthest_step.max(facts.job.last_step),
+        None => steps.saved == Some(true),
+    };
+    if advanced {
+        0
+    } else {
+        facts.job.doubtful_in_row
     }
 }

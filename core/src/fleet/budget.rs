@@ -29,7 +29,7 @@ pub(crate) enum Restart {
 const RESTARTS_KEPT: usize = 1_000;
 
 /// How many failures were charged to the job within its window.
-fn charged(record: &JobRecord) -> u32 {
+pub(crate) fn charged(record: &JobRecord) -> u32 {
     let before = record.restarts_before.as_ref();
     let before = before.map_or(0, |before| before.count);
     before.saturating_add(record.restarts.len() as u32)

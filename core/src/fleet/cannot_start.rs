@@ -112,7 +112,7 @@ fn refused_by_all(evidence: &[Evidence], members: usize) -> Option<FailedStart> 
         Evidence::StartRefused {
             node,
             reason,
-            due_to: DueTo::Job,
+            due_to: DueTo::Job | DueTo::Account,
         } => Some(reason.replace(node.as_str(), "it")),
         _ => None,
     });

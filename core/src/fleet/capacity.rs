@@ -1,27 +1,377 @@
-//! What each node has left for a job: the facts placement chooses from.
+//! What every node has left, for all jobs, and who holds the rest. It is made at most once a turn, by the first job that asks for
+//! nodes, and a turn that places nothing makes none. Within the turn [`Capacity::reserve`] and [`Capacity::release`] are the only
+//! ways to a GPU or slot: when a job was settled, what it held is released, and what its record says is reserved.
 //!
 //! A slot or GPU is taken as long as a generation may have a live process on it. Only proof of
 //! death frees it, never a timer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{
     fleet::{
-        fault_ledger,
-        job::{GenerationRecord, JobRecord, Seat},
-        job_turn::JobTurn,
-        placement::{self, Candidate, FreeGpu, Had, Held, Need, Placement, RoleNeed},
-        pod_gpus,
+        job::{GenerationRecord, JobRecord},
+        members::Members,
         registry::{Node, Registry},
-        unhealthy,
-        worker_pod::is_pod,
+        worker_pods::WorkerPods,
     },
-    id::{JobUid, NodeName},
-    nccl::{mixture::Kind, profile::Member},
-    node_report::holders::{Holder, Holders},
-    protocol,
-    spec::{NodeMix, Role},
+    id::{Generation, JobUid, NodeName},
+    node_report::NodeReport,
+    run::RunId,
 };
+
+pub(crate) use crate::fleet::unhealthy::no_new_work;
+
+/// What all nodes have left, at one moment. A copy of it is for "what if".
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Capacity {
+    nodes: BTreeMap<NodeName, NodeCapacity>,
+    /// Where each job holds something.
+    held: BTreeMap<JobUid, BTreeSet<NodeName>>,
+}
+
+/// What one node has, and who holds what of it.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeCapacity {
+    report: Arc<NodeReport>,
+    /// How many GPUs may be placed, by health.
+    placeable: u32,
+    /// Of these, those that no pod of others holds: their indices, and their positions among the placeable.
+    unheld: Vec<(u32, u32)>,
+    /// How many of these no job holds.
+    free: u32,
+    slots_taken: u32,
+    holdings: BTreeMap<JobUid, Holding>,
+}
+
+/// What one job holds of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub slots: u32,
+    /// The shares of its generations that may have live processes there: their members, and the node's rank.
+    shares: Vec<(Members, u32)>,
+}
+
+impl Holding {
+    /// UUIDs.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = &str> {
+        let shares = self.shares.iter();
+        let shares = shares.filter_map(|(members, rank)| members.get(*rank as usize));
+        shares.flat_map(|share| share.gpus.iter().map(String::as_str))
+    }
+}
+
+/// A GPU, or a part of one, as placement needs to know it. It is small, because ten thousand nodes have eighty thousand GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FreeGpu<'a> {
+    pub index: u32,
+    pub uuid: &'a str,
+}
+
+impl Capacity {
+    /// As the nodes and the records of their jobs say it.
+    pub(crate) fn of<'j>(
+        nodes: &Registry,
+        job: impl Fn(&JobUid) -> Option<&'j JobRecord>,
+        pods: &WorkerPods,
+    ) -> Self {
+        let mut held: BTreeMap<JobUid, BTreeSet<NodeName>> = BTreeMap::new();
+        let nodes = nodes.iter().map(|node| {
+            let name = &node.record.name;
+            let holdings = holdings(node, &job);
+            for uid in holdings.keys() {
+                held.entry(uid.clone()).or_default().insert(name.clone());
+            }
+            (name.clone(), NodeCapacity::of(node, holdings, pods))
+        });
+        let nodes = nodes.collect();
+        Self { nodes, held }
+    }
+
+    /// All nodes, in the order of their names.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeCapacity> {
+        self.nodes.values()
+    }
+
+    pub(crate) fn node(&self, name: &NodeName) -> Option<&NodeCapacity> {
+        self.nodes.get(name)
+    }
+
+    /// What there would be if no job held anything.
+    pub(crate) fn emptied(&self) -> Capacity {
+        let mut empty = self.clone();
+        empty.held.clear();
+        for node in empty.nodes.values_mut() {
+            node.holdings.clear();
+            node.count();
+        }
+        empty
+    }
+
+    /// Of these nodes alone.
+    pub(crate) fn only(&self, names: &BTreeSet<&NodeName>) -> Capacity {
+        let named = |name: &&NodeName| Some(((*name).clone(), self.nodes.get(*name)?.clone()));
+        Capacity {
+            nodes: names.iter().filter_map(named).collect(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// A job holds only what this generation has, and none of those before it.
+    pub(crate) fn keep_only(&mut self, uid: &JobUid, generation: Option<&GenerationRecord>) {
+        for name in self.held.get(uid).cloned().unwrap_or_default() {
+            let alive = generation.filter(|generation| !generation.dead.contains(&name));
+            let rank = alive.and_then(|generation| generation.members.rank_of(&name));
+            let Some((generation, rank)) = alive.zip(rank) else {
+                self.release(&name, uid);
+                continue;
+            };
+            let holding = Holding {
+                slots: on_slots(generation, &name),
+                shares: vec![(generation.members.clone(), rank)],
+            };
+            self.reserve(&name, uid, holding);
+        }
+    }
+
+    /// How many GPUs these jobs hold together. A generation that has just broken counts until its job gives it up: it is
+    /// about to be started again.
+    pub(crate) fn gpus_held_by<'j>(&self, jobs: impl Iterator<Item = &'j JobRecord>) -> u32 {
+        let of_job = |job: &'j JobRecord| -> usize {
+            let now = job.generation_now().into_iter();
+            let members = now.flat_map(|generation| &generation.members);
+            let mut gpus: BTreeSet<(&NodeName, &str)> = BTreeSet::new();
+            for member in members {
+                gpus.extend(member.gpus.iter().map(|gpu| (&member.node, gpu.as_str())));
+            }
+            for name in self.held.get(&job.uid).into_iter().flatten() {
+                let holding = self
+                    .nodes
+                    .get(name)
+                    .and_then(|node| node.holdings.get(&job.uid));
+                gpus.extend(
+                    holding
+                        .into_iter()
+                        .flat_map(Holding::gpus)
+                        .map(|gpu| (name, gpu)),
+                );
+            }
+            gpus.len()
+        };
+        jobs.map(of_job).sum::<usize>() as u32
+    }
+
+    /// Gives a job what it holds of a node from now on.
+    fn reserve(&mut self, name: &NodeName, uid: &JobUid, holding: Holding) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        node.holdings.insert(uid.clone(), holding);
+        node.count();
+        let held = self.held.entry(uid.clone()).or_default();
+        held.insert(name.clone());
+    }
+
+    /// Takes back what a job holds of a node.
+    pub(crate) fn release(&mut self, name: &NodeName, uid: &JobUid) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.holdings.remove(uid);
+            node.count();
+        }
+        if let Some(held) = self.held.get_mut(uid) {
+            held.remove(name);
+        }
+    }
+
+    /// A job was settled: it holds what its record says now.
+    pub(crate) fn follow(&mut self, nodes: &Registry, job: &JobRecord) {
+        let mut concerned = self.held.get(&job.uid).cloned().unwrap_or_default();
+        for generation in job.unproven_generations() {
+            concerned.extend(generation.members.iter().map(|share| share.node.clone()));
+        }
+        for name in &concerned {
+            let node = nodes.get(name);
+            let now = node.and_then(|node| holding(node, &job.uid, Some(job)));
+            let before = self
+                .nodes
+                .get(name)
+                .and_then(|node| node.holdings.get(&job.uid));
+            if before == now.as_ref() {
+                continue;
+            }
+            self.release(name, &job.uid);
+            if let Some(now) = now {
+                self.reserve(name, &job.uid, now);
+            }
+        }
+    }
+}
+
+impl NodeCapacity {
+    fn of(node: &Node, holdings: BTreeMap<JobUid, Holding>, pods: &WorkerPods) -> Self {
+        let report = &node.report;
+        let unheld = match report.gpus.is_empty() {
+            true => Vec::new(),
+            false => unheld(report, pods),
+        };
+        let mut capacity = Self {
+            placeable: report.placeable_ids().count() as u32,
+            report: Arc::clone(report),
+            unheld,
+            free: 0,
+            slots_taken: 0,
+            holdings,
+        };
+        capacity.count();
+        capacity
+    }
+
+    fn count(&mut self) {
+        self.slots_taken = self.holdings.values().map(|holding| holding.slots).sum();
+        self.free = match self.holdings.is_empty() {
+            true => self.unheld.len() as u32,
+            false => self.free_but(None).count() as u32,
+        };
+    }
+
+    /// How many more members without GPUs this job could have here. What it holds does not count: it makes room for itself.
+    pub(crate) fn slots_free(&self, uid: &JobUid) -> u32 {
+        let own = self.holdings.get(uid).map_or(0, |holding| holding.slots);
+        self.report.slots.saturating_sub(self.slots_taken - own)
+    }
+
+    pub(crate) fn gpus_free(&self, uid: &JobUid) -> u32 {
+        match self.holdings.contains_key(uid) {
+            true => self.free_but(Some(uid)).count() as u32,
+            false => self.free,
+        }
+    }
+
+    /// How many GPUs it would have if nobody held any.
+    pub(crate) fn gpus_all(&self) -> u32 {
+        self.placeable
+    }
+
+    /// How many GPUs pods of others hold.
+    pub(crate) fn gpus_held(&self) -> u32 {
+        self.placeable - self.unheld.len() as u32
+    }
+
+    /// The GPUs that this job could have, in the order of the node's report.
+    pub(crate) fn gpus(&self, uid: &JobUid) -> Vec<FreeGpu<'_>> {
+        self.free_but(Some(uid)).collect()
+    }
+
+    /// The GPUs that nobody but this job holds.
+    fn free_but(&self, uid: Option<&JobUid>) -> impl Iterator<Item = FreeGpu<'_>> {
+        let others = self
+            .holdings
+            .iter()
+            .filter(|(other, _)| Some(*other) != uid);
+        let taken: Vec<&str> = others.flat_map(|(_, holding)| holding.gpus()).collect();
+        let all: Vec<&str> = match self.unheld.is_empty() {
+            true => Vec::new(),
+            false => self.report.placeable_ids().map(|(_, uuid)| uuid).collect(),
+        };
+        let unheld = self.unheld.iter();
+        let unheld = unheld.map(move |(index, at)| FreeGpu {
+            index: *index,
+            uuid: all[*at as usize],
+        });
+        unheld.filter(move |gpu| !taken.contains(&gpu.uuid))
+    }
+
+    pub(crate) fn holdings(&self) -> &BTreeMap<JobUid, Holding> {
+        &self.holdings
+    }
+}
+
+/// The placeable GPUs that no pod of others holds, as indices and positions.
+fn unheld(report: &NodeReport, pods: &WorkerPods) -> Vec<(u32, u32)> {
+    let unheld = report.unheld_ids(|holder| !pods.is_over(holder));
+    let mut left = unheld.into_iter().peekable();
+    let all = (0..).zip(report.placeable_ids());
+    let free = all.filter_map(|(at, (index, uuid))| {
+        let is_next = left.next_if(|next| *next == (index, uuid)).is_some();
+        is_next.then_some((index, at))
+    });
+    free.collect()
+}
+
+/// What each job holds of this node: those that its index names, and those of which it reports a run that is not over.
+fn holdings<'j>(
+    node: &Node,
+    job: &impl Fn(&JobUid) -> Option<&'j JobRecord>,
+) -> BTreeMap<JobUid, Holding> {
+    let runs = node.runs.iter().filter(|(_, run)| !run.phase.is_over());
+    let of_runs = runs.map(|(id, _)| &id.job);
+    let uids = of_runs.chain(&node.jobs);
+    let held = uids.filter_map(|uid| Some((uid.clone(), holding(node, uid, job(uid))?)));
+    held.collect()
+}
+
+/// What this job holds of the node. `job`: its record. Without one it is a job of a store that was lost.
+fn holding(node: &Node, uid: &JobUid, job: Option<&JobRecord>) -> Option<Holding> {
+    let name = &node.record.name;
+    let run = |number| RunId {
+        job: uid.clone(),
+        generation: Generation(number),
+    };
+    let mut runs = node.runs.range(run(0)..=run(u64::MAX));
+    let has_run = runs.any(|(_, run)| !run.phase.is_over());
+    let Some(job) = job else {
+        return has_run.then(|| Holding {
+            slots: 1,
+            shares: Vec::new(),
+        });
+    };
+    let shares: Vec<(Members, u32)> = live_on(job, name)
+        .filter_map(|g| Some((g.members.clone(), g.members.rank_of(name)?)))
+        .collect();
+    let slots = match has_run || !shares.is_empty() {
+        true => slots_taken(job, name),
+        false => return None,
+    };
+    Some(Holding { slots, shares })
+}
+
+/// The generations of this job that may have live processes on the node.
+fn live_on<'j>(
+    job: &'j JobRecord,
+    name: &'j NodeName,
+) -> impl Iterator<Item = &'j GenerationRecord> {
+    job.unproven_generations()
+        .filter(move |g| g.has(name) && !g.dead.contains(name))
+}
+
+/// How many more members without GPUs a node could take.
+pub(crate) fn slots_free(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>) -> u32 {
+    let holdings = holdings(node, &|uid| jobs.get(uid));
+    let taken = holdings.values().map(|holding| holding.slots).sum();
+    node.report.slots.saturating_sub(taken)
+}
+
+/// How many slots of this node the job takes: one for each member without GPUs. Of generations that
+/// replace each other, only one runs at a time.
+fn slots_taken(job: &JobRecord, node: &NodeName) -> u32 {
+    if job.spec.roles.is_empty() && job.spec.gpus_per_node > 0 {
+        return 0;
+    }
+    let there = job.unproven_generations().filter(|g| g.has(node));
+    // A run that is over in the record and not in the node's report is one share.
+    there
+        .map(|generation| on_slots(generation, node))
+        .max()
+        .unwrap_or(1)
+}
+
+/// The members of a generation on this node that have no GPUs.
+fn on_slots(generation: &GenerationRecord, node: &NodeName) -> u32 {
+    let seats = generation.seats_on(node);
+    seats.iter().filter(|seat| seat.gpus.is_empty()).count() as u32
+}
 
 /// What one node has left for one job.
 ///
@@ -54,259 +404,6 @@ impl Room<'_> {
             false => gpus.iter().all(free),
         }
     }
-}
-
-/// Why nothing new may be placed on the node, by its own findings, its host's, or the word of others.
-pub(crate) fn no_new_work(nodes: &Registry, node: &Node) -> Option<String> {
-    unhealthy::no_new_work(node)
-        .or_else(|| unhealthy::no_new_work(nodes.host_of(node)?))
-        .or_else(|| pod_gpus::no_new_work(nodes, node))
-}
-
-impl JobTurn<'_> {
-    /// Asks placement for this job's next generation.
-    pub(crate) fn place(&self) -> Placement {
-        let avoided = |name: &NodeName| {
-            let mut avoided = self.live.avoided.iter();
-            avoided
-                .find(|avoided| &avoided.node == name && avoided.until > self.now)
-                .map(|avoided| avoided.why.clone())
-        };
-        let job = &*self.job;
-        let (before, packs) = (job.latest(), job.spec.packs());
-        let trained = job.trained_last();
-        // A worker pod's GPUs are the kubelet's affair: its agent does not see them, and the pod's
-        // resource limits hold them for the job.
-        let gpus_of = |gpus: u32| if job.spec.template.is_some() { 0 } else { gpus };
-        let gpus_per_node = gpus_of(job.spec.gpus_max());
-        let alike = job.spec.node_mix == NodeMix::Refuse && gpus_per_node > 0;
-        // A node has a kind if it can serve the role that needs the fewest GPUs, but needs some.
-        let some = job
-            .spec
-            .roles
-            .iter()
-            .map(|role| gpus_of(role.gpus_per_node));
-        let gpus_for_kind = some.filter(|gpus| *gpus > 0).min().unwrap_or(gpus_per_node);
-        let candidates: Vec<Candidate<'_>> = self
-            .nodes
-            .iter()
-            .map(|node| (&node.record.name, node))
-            .filter(|(name, node)| is_for(name, node, job))
-            .map(|(name, node)| (name, node, self.room(node)))
-            .map(|(name, node, room)| Candidate {
-                node: name.clone(),
-                boot_id: &node.record.boot_id,
-                liveness: node.liveness,
-                connected: node.session.is_some(),
-                cordoned: self.nodes.is_cordoned(node),
-                halted: node.record.halt.is_some(),
-                avoided: avoided(name)
-                    .or_else(|| no_new_work(self.nodes, node))
-                    .or_else(|| self.pods.why_going(node))
-                    .or_else(|| takes_none(node)),
-                shunned: fault_ledger::shunned_by(
-                    &self.nodes.blamed(node).record,
-                    self.uid,
-                    self.policy,
-                    self.now,
-                ),
-                slots_free: room.slots,
-                node_rank: before.and_then(|g| g.members.rank_of(name)),
-                role: before.and_then(|g| Some(g.layout.place(g.members.rank_of(name)?)?.role)),
-                stack: job.stack_on(node),
-                trained: trained.is_some_and(|g| g.has(name)),
-                had: match packs {
-                    true => before.map(|g| had(g, name)).unwrap_or_default(),
-                    false => Vec::new(),
-                },
-                one_member: node.protocol < protocol::SHARED,
-                kind: if alike && room.gpus.len() >= gpus_for_kind as usize {
-                    kind(node, &room.gpus)
-                } else {
-                    Kind::default()
-                },
-                gpus_held: match (room.gpus.len() as u32) < gpus_per_node {
-                    true => self.gpus_held(node),
-                    false => Held::default(),
-                },
-                gpus_free: room.gpus,
-            })
-            .collect();
-        let need = |role: &Role| RoleNeed {
-            min: role.min_replicas,
-            max: role.max_replicas,
-            gpus_per_node: gpus_of(role.gpus_per_node),
-            procs: role.proc_per_node,
-        };
-        let mut roles: Vec<RoleNeed> = job.spec.roles.iter().map(need).collect();
-        if packs {
-            if roles.is_empty() {
-                roles.push(RoleNeed {
-                    min: job.spec.min_replicas,
-                    max: job.spec.max_replicas,
-                    gpus_per_node,
-                    procs: job.spec.proc_per_node,
-                });
-            }
-            return placement::pack(&candidates, &roles, job.replicas);
-        }
-        if !roles.is_empty() {
-            return placement::place_roles(&candidates, &roles, job.replicas);
-        }
-        let need = Need {
-            min: job.spec.min_replicas,
-            wanted: job.replicas,
-            gpus_per_node,
-        };
-        placement::place(&candidates, need)
-    }
-
-    /// The room that this node has left for this job.
-    pub(crate) fn room<'n>(&self, node: &'n Node) -> Room<'n> {
-        let counts = |holder: &Holder| !self.pods.is_over(holder);
-        Room {
-            slots: slots_free(node, self.others, Some(self.uid)),
-            gpus: gpus_free(node, self.others, self.uid, counts),
-        }
-    }
-
-    /// Who else holds GPUs of the node, by the word of its kubelet.
-    fn gpus_held(&self, node: &Node) -> Held {
-        let report = &node.report;
-        if report.holders == Holders::Unknown {
-            return Held::Unknown;
-        }
-        let counts = |holder: &Holder| !self.pods.is_over(holder);
-        let placeable = report.placeable_ids().count();
-        let gpus = placeable - report.unheld_ids(counts).len();
-        let holders = report.holders.all().iter().filter(|held| counts(held));
-        let pods: BTreeSet<(&str, &str)> = holders
-            .map(|holder| (holder.namespace.as_str(), holder.pod.as_str()))
-            .collect();
-        let (own, others): (Vec<_>, Vec<_>) = pods
-            .into_iter()
-            .partition(|(namespace, _)| *namespace == self.job.name.namespace);
-        Held::By {
-            gpus: gpus as u32,
-            pods: own.iter().map(|(ns, pod)| format!("{ns}/{pod}")).collect(),
-            elsewhere: others.len() as u32,
-        }
-    }
-}
-
-/// Why an agent that only looks at its node gets no work.
-fn takes_none(node: &Node) -> Option<String> {
-    let senses_only = node.report.senses_only;
-    senses_only.then(|| "takes no work: its agent only looks at it".to_owned())
-}
-
-/// Whether the job may have this node: a job with a template gets its own worker pods and nothing
-/// else, and nobody else gets those.
-fn is_for(name: &NodeName, node: &Node, job: &JobRecord) -> bool {
-    match (&job.spec.template, is_pod(name)) {
-        (None, pod) => !pod,
-        (Some(_), _) => match &node.pod {
-            Some(pod) => pod.is_of(&job.name, &job.uid),
-            None => node.record.pod_of.as_ref() == Some(&job.uid),
-        },
-    }
-}
-
-/// The members that a node had in this generation.
-fn had(generation: &GenerationRecord, name: &NodeName) -> Vec<Had> {
-    let had = |seat: &Seat| Had {
-        number: seat.number,
-        role: generation
-            .layout
-            .place(seat.number)
-            .map_or(0, |place| place.role),
-    };
-    generation.seats_on(name).iter().map(had).collect()
-}
-
-/// How many more members without GPUs this node could take. Those of `but` do not count: that job
-/// makes room for itself.
-pub(crate) fn slots_free(
-    node: &Node,
-    jobs: &BTreeMap<JobUid, JobRecord>,
-    but: Option<&JobUid>,
-) -> u32 {
-    let mut taken: BTreeSet<&JobUid> = node
-        .runs
-        .iter()
-        .filter(|(_, run)| !run.phase.is_over())
-        .map(|(id, _)| &id.job)
-        .collect();
-    let held = |uid: &&JobUid| {
-        jobs.get(uid)
-            .is_some_and(|job| holds(job, &node.record.name))
-    };
-    taken.extend(node.jobs.iter().filter(held));
-    let others = taken.into_iter().filter(|uid| Some(*uid) != but);
-    let slots = others.map(|uid| match jobs.get(uid) {
-        Some(job) => slots_taken(job, &node.record.name),
-        // A job of a store that was lost.
-        None => 1,
-    });
-    node.report.slots.saturating_sub(slots.sum())
-}
-
-/// How many slots of this node the job takes: one for each member without GPUs. Of generations that
-/// replace each other, only one runs at a time.
-fn slots_taken(job: &JobRecord, node: &NodeName) -> u32 {
-    if job.spec.roles.is_empty() && job.spec.gpus_per_node > 0 {
-        return 0;
-    }
-    let of_generation = |generation: &GenerationRecord| {
-        let seats = generation.seats_on(node);
-        seats.iter().filter(|seat| seat.gpus.is_empty()).count() as u32
-    };
-    let there = job.unproven_generations().filter(|g| g.has(node));
-    // A run that is over in the record and not in the node's report is one share.
-    there.map(of_generation).max().unwrap_or(1)
-}
-
-fn gpus_free<'a>(
-    node: &'a Node,
-    jobs: &BTreeMap<JobUid, JobRecord>,
-    but: &JobUid,
-    counts: impl Fn(&Holder) -> bool,
-) -> Vec<FreeGpu<'a>> {
-    if node.report.gpus.is_empty() {
-        return Vec::new();
-    }
-    let name = &node.record.name;
-    let others = node.jobs.iter().filter(|uid| *uid != but);
-    let taken: Vec<&str> = others
-        .filter_map(|uid| jobs.get(uid))
-        .flat_map(JobRecord::unproven_generations)
-        .filter(|g| !g.dead.contains(name))
-        .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
-        .flat_map(|member| member.gpus.iter().map(String::as_str))
-        .collect();
-    let free = node.report.unheld_ids(counts).into_iter();
-    free.filter(|(_, uuid)| !taken.contains(uuid))
-        .map(|(index, uuid)| FreeGpu { index, uuid })
-        .collect()
-}
-
-/// Whether a generation of this job has a member on the node that is not proven dead.
-fn holds(job: &JobRecord, name: &NodeName) -> bool {
-    job.unproven_generations()
-        .any(|g| g.has(name) && !g.dead.contains(name))
-}
-
-/// The kind of node that this one would be in a generation: the kind of the GPU that placement
-/// gives first.
-fn kind(node: &Node, free: &[FreeGpu<'_>]) -> Kind {
-    let Some(first) = free.iter().min_by_key(|gpu| gpu.index) else {
-        return Kind::default();
-    };
-    Kind::of(&Member {
-        node: &node.record.name,
-        report: &node.report,
-        gpus: &[first.uuid.to_owned()],
-    })
 }
 
 #[cfg(test)]

@@ -2,10 +2,16 @@
 //! them: what differs is stored, and those concerned are told. A rule that changes a record touches
 //! it here first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{
-    fleet::{job::JobRecord, node_record::NodeRecord, registry::Registry, tombstone::Tombstone},
+    fleet::{
+        history::HistoryRecord, job::JobRecord, node_record::NodeRecord, notify::Notice,
+        registry::Registry, tombstone::Tombstone,
+    },
     id::{JobUid, NodeName},
 };
 
@@ -19,6 +25,10 @@ pub(crate) struct Changes {
     pub deleted: Vec<Tombstone>,
     /// Tombstones that have made room for newer ones.
     pub forgotten: Vec<JobUid>,
+    /// What is left of jobs that are over.
+    pub history: Vec<Arc<HistoryRecord>>,
+    /// Ends of jobs that may not have been told.
+    pub untold: Vec<Notice>,
     /// Nodes whose view may have changed, with their record before the turn. `None`: the node is new.
     pub nodes: BTreeMap<NodeName, Option<NodeRecord>>,
     /// Nodes whose desired state may have changed.

@@ -26,6 +26,10 @@ pub enum RecordKey {
     Node(NodeName),
     /// The tombstone of this job.
     Tombstone(JobUid),
+    /// What is left of a job, by its number.
+    History(u64),
+    /// What waits to be sent to people. There is one.
+    Outbox,
     Event(u64),
 }
 
@@ -63,8 +67,19 @@ impl Change {
             Change::DeleteNode(name) => RecordKey::Node(name.clone()),
             Change::PutTombstone(tombstone) => RecordKey::Tombstone(tombstone.run.job.clone()),
             Change::DeleteTombstone(job) => RecordKey::Tombstone(job.clone()),
+            Change::PutHistory(record) => RecordKey::History(record.number),
+            Change::DropHistory(number) => RecordKey::History(*number),
+            Change::PutOutbox(_) => RecordKey::Outbox,
             Change::Event(event) => RecordKey::Event(event.sequence),
         }
+    }
+
+    /// Whether the record has a version. Others are written once.
+    pub fn has_version(&self) -> bool {
+        !matches!(
+            self,
+            Change::PutHistory(_) | Change::DropHistory(_) | Change::Event(_)
+        )
     }
 
     pub fn deletes(&self) -> bool {
@@ -80,13 +95,19 @@ impl Change {
 /// become durable.
 ///
 /// Nodes that are written one after the other are a group, as long as none is cordoned: a cordon
-/// must not be stored before those that end in the same turn. Every other write is a group of its own.
+/// must not be stored before those that end in the same turn. Records of jobs that are over are a group, too. Every
+/// other write is a group of its own.
 pub fn groups(writes: &[Write]) -> impl Iterator<Item = &[Write]> {
     let mut rest = writes;
     std::iter::from_fn(move || {
         let mut names = BTreeSet::new();
+        let is_history = |write: &Write| matches!(write.change, Change::PutHistory(_));
+        let of_history = rest.first().is_some_and(is_history);
         let mut joins = |write: &&Write| match &write.change {
-            Change::PutNode(node) => node.cordon.is_none() && names.insert(node.name.clone()),
+            Change::PutHistory(_) => of_history,
+            Change::PutNode(node) => {
+                !of_history && node.cordon.is_none() && names.insert(node.name.clone())
+            }
             _ => false,
         };
         let together = rest.iter().take_while(|write| joins(write)).count().max(1);
@@ -96,8 +117,8 @@ pub fn groups(writes: &[Write]) -> impl Iterator<Item = &[Write]> {
     })
 }
 
-/// The versions of all records that one coordinator has loaded or written. Events are written once
-/// and have none.
+/// The versions of all records that one coordinator has loaded or written. Events and what is left of jobs
+/// are written once and have none.
 #[derive(Clone, Debug)]
 pub struct Versions {
     term: Term,
@@ -139,7 +160,7 @@ impl Versions {
             write: self.written,
         };
         let expects = match change.key() {
-            RecordKey::Event(_) => None,
+            RecordKey::Event(_) | RecordKey::History(_) => None,
             key if change.deletes() => self.known.remove(&key),
             key => self.known.insert(key, becomes),
         };
@@ -157,6 +178,8 @@ impl fmt::Display for RecordKey {
             RecordKey::Job(uid) => write!(f, "job {uid}"),
             RecordKey::Node(name) => write!(f, "node {name}"),
             RecordKey::Tombstone(uid) => write!(f, "tombstone of job {uid}"),
+            RecordKey::History(number) => write!(f, "history record {number}"),
+            RecordKey::Outbox => write!(f, "outbox"),
             RecordKey::Event(number) => write!(f, "event {number}"),
         }
     }

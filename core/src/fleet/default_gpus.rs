@@ -7,7 +7,13 @@
 //! job, also when a generation of it was placed and never started.
 
 use crate::{
-    fleet::{job_turn::JobTurn, policy::Policy, registry::Node, worker_pod::is_pod},
+    fleet::{
+        job_turn::{Facts, JobTurn},
+        policy::Policy,
+        registry::Node,
+        selected,
+        worker_pod::is_pod,
+    },
     node_report::{Gpu, NodeReport},
     spec::{GpusSaid, JobSpec},
     time::Timestamp,
@@ -70,20 +76,6 @@ fn given_up_at(node: &Node, policy: &Policy) -> Option<Timestamp> {
 }
 
 impl JobTurn<'_> {
-    /// The nodes that take work, of hosts.
-    fn gpu_nodes(&self) -> impl Iterator<Item = &Node> {
-        let takes_work = |node: &&Node| !node.report.senses_only && !is_pod(&node.record.name);
-        self.nodes.iter().filter(takes_work)
-    }
-
-    fn default_gpus(&self) -> DefaultGpus {
-        let has = |node: &Node| Has {
-            gpus: gpus_of(&node.report),
-            given_up: given_up_at(node, self.policy).is_some_and(|at| at <= self.now),
-        };
-        decide(&self.job.spec, self.gpu_nodes().map(has))
-    }
-
     /// Before a job is placed that has not been started yet: the number that it would take now.
     pub(crate) fn propose_gpus(&mut self) {
         let spec = &self.job.spec;
@@ -91,7 +83,7 @@ impl JobTurn<'_> {
         if !spec.gpus_are_open() && !kept {
             return;
         }
-        let one_each = self.default_gpus() == DefaultGpus::OneEach;
+        let one_each = default_gpus(self.facts()) == DefaultGpus::OneEach;
         let spec = &mut self.job.spec;
         if kept && one_each == (spec.gpus_max() > 0) {
             return;
@@ -105,7 +97,7 @@ impl JobTurn<'_> {
         if !self.job.spec.gpus_are_open() {
             return;
         }
-        let with_gpus = self.gpu_nodes().filter(|node| gpus_of(&node.report) > 0);
+        let with_gpus = gpu_nodes(self.facts()).filter(|node| gpus_of(&node.report) > 0);
         let given_up = with_gpus.filter_map(|node| given_up_at(node, self.policy));
         if let Some(at) = given_up.filter(|at| *at > self.now).min() {
             self.wake(at);
@@ -117,7 +109,7 @@ impl JobTurn<'_> {
         if !self.job.spec.gpus_are_open() {
             return;
         }
-        let decided = self.default_gpus();
+        let decided = default_gpus(self.facts());
         self.job.spec.gpus = Some(GpusSaid::ByFleet);
         let counts = self.job.spec.counts();
         match decided {
@@ -137,15 +129,34 @@ impl JobTurn<'_> {
             }
         }
     }
+}
 
-    /// What to say of a job that waits for GPUs for which nobody has asked.
-    pub(crate) fn default_gpus_hint(&self) -> &'static str {
-        let spec = &self.job.spec;
-        match spec.gpus_are_open() && spec.gpus_max() > 0 {
-            true => {
-                "; the job does not say how many GPUs it takes, so it waits for one for each process: gpusPerNode: 0 (--gpus-per-node 0) takes none"
-            }
-            false => "",
+/// The nodes that take work, of hosts.
+fn gpu_nodes(facts: Facts<'_>) -> impl Iterator<Item = &Node> {
+    let selection = &facts.job.spec.selection;
+    let takes_work = |node: &&Node| {
+        !node.report.senses_only
+            && !is_pod(&node.record.name)
+            && selected::misfit(selection, (*node).into()).is_none()
+    };
+    facts.nodes.iter().filter(takes_work)
+}
+
+pub(crate) fn default_gpus(facts: Facts<'_>) -> DefaultGpus {
+    let has = |node: &Node| Has {
+        gpus: gpus_of(&node.report),
+        given_up: given_up_at(node, facts.policy).is_some_and(|at| at <= facts.now),
+    };
+    decide(&facts.job.spec, gpu_nodes(facts).map(has))
+}
+
+/// What to say of a job that waits for GPUs for which nobody has asked.
+pub(crate) fn default_gpus_hint(facts: Facts<'_>) -> &'static str {
+    let spec = &facts.job.spec;
+    match spec.gpus_are_open() && spec.gpus_max() > 0 {
+        true => {
+            "; the job does not say how many GPUs it takes, so it waits for one for each process: gpusPerNode: 0 (--gpus-per-node 0) takes none"
         }
+        false => "",
     }
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     fleet::{
+        actor::Actor,
         job::{GenerationRecord, JobRecord},
         last_words,
         members::{Member, Seat},
@@ -93,7 +94,7 @@ pub(crate) fn of_node(
 /// The last words of a worker pod whose job is over, if it holds nothing any more.
 fn retire(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>) -> Option<String> {
     let job = jobs.get(node.record.pod_of.as_ref()?)?;
-    let ends = job.phase.is_over() && node.runs.is_empty() && node.jobs.is_empty();
+    let ends = job.is_over() && node.runs.is_empty() && node.jobs.is_empty();
     ends.then(|| last_words::of(job))
 }
 
@@ -234,6 +235,7 @@ fn assignment(
         hides_gpus: spec.hides_gpus(),
         launch: spec.launch,
         standbys: spec.standbys,
+        inspect: spec.inspect,
         stop_grace: spec.stop_grace_period,
         step_pattern: spec.step_pattern.clone(),
         checkpoint_pattern: spec.checkpoint_pattern.clone(),
@@ -245,6 +247,7 @@ fn assignment(
         layout: generation.layout.clone(),
         members,
         programs,
+        owner: job.owner.as_ref().and_then(Actor::owner),
     })
 }
 

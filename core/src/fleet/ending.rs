@@ -5,63 +5,26 @@ use std::time::Duration;
 
 use crate::fleet::{
     generation,
-    job::{Ending, JobRecord, Phase, Reason, Stopping, Won},
-    job_turn::JobTurn,
+    job::{Ending, JobRecord, Phase, Stopping, Won},
     registry::Registry,
 };
 
-impl JobTurn<'_> {
-    pub(crate) fn succeed(&mut self) {
-        self.compare(None);
-        self.end(Ending {
-            phase: Phase::Succeeded,
-            reason: Reason::Completed,
-            message: "every rank ended with exit code 0".into(),
-        });
+/// The ranks that have decided the job, for people.
+pub(crate) fn winner(job: &JobRecord, won: &Won) -> String {
+    let generation = job.current.as_ref();
+    let name = won
+        .number
+        .zip(generation)
+        .and_then(|(number, generation)| job.spec.member(&generation.layout, number));
+    match name {
+        Some(name) => format!("all ranks of {name} on {}", won.node),
+        None => format!("all ranks on {}", won.node),
     }
+}
 
-    pub(crate) fn end(&mut self, ending: Ending) {
-        end(self.nodes, self.job, ending);
-    }
-
-    /// The job has succeeded, because a rule says so of one member's success.
-    pub(crate) fn succeed_by(&mut self, won: &Won) {
-        self.compare(None);
-        let message = format!(
-            "{} ended with exit code 0; {}",
-            self.winner(won),
-            self.rule_name(won.rule)
-        );
-        self.end_in_order(Ending {
-            phase: Phase::Succeeded,
-            reason: Reason::Completed,
-            message,
-        });
-    }
-
-    /// The ranks that have decided the job, for people.
-    pub(crate) fn winner(&self, won: &Won) -> String {
-        let generation = self.job.current.as_ref();
-        let name = won
-            .number
-            .zip(generation)
-            .and_then(|(number, generation)| self.job.spec.member(&generation.layout, number));
-        match name {
-            Some(name) => format!("all ranks of {name} on {}", won.node),
-            None => format!("all ranks on {}", won.node),
-        }
-    }
-
-    pub(crate) fn rule_name(&self, index: usize) -> String {
-        let rule = self.job.spec.rules.get(index);
-        rule.map_or_else(String::new, |rule| rule.named(index))
-    }
-
-    /// Ends a job without any failure. Workers that still run may have something to save.
-    pub(crate) fn end_in_order(&mut self, ending: Ending) {
-        let grace = self.job.spec.stop_grace_period;
-        end_with(self.nodes, self.job, ending, grace);
-    }
+pub(crate) fn rule_name(job: &JobRecord, index: usize) -> String {
+    let rule = job.spec.rules.get(index);
+    rule.map_or_else(String::new, |rule| rule.named(index))
 }
 
 /// Brings a job to its end. Whatever still runs is stopped.
@@ -81,6 +44,11 @@ fn end_with(nodes: &Registry, job: &mut JobRecord, ending: Ending, grace: Durati
         let steps = generation::steps(nodes, &job.uid, generation);
         job.last_step = steps.last.or(job.last_step);
     }
-    job.ending = Some(ending);
-    job.retire_current(Stopping { reason, grace });
+    job.end(ending, Stopping { reason, grace });
+}
+
+/// Ends a job without any failure. Workers that still run may have something to save.
+pub(crate) fn end_in_order(nodes: &Registry, job: &mut JobRecord, ending: Ending) {
+    let grace = job.spec.stop_grace_period;
+    end_with(nodes, job, ending, grace);
 }

@@ -4,7 +4,7 @@
 //! answered from here.
 
 use crate::{
-    fleet::{job_turn::JobTurn, member_end::MemberEnd},
+    fleet::{job::JobRecord, member_end::MemberEnd, registry::Registry},
     id::NodeName,
 };
 
@@ -12,52 +12,47 @@ use crate::{
 /// ranks of about 120 bytes are 30 KiB of a record.
 const RANKS_MAX: usize = 256;
 
-impl JobTurn<'_> {
-    /// Keeps how the members of the last started generation ended, and drops the ends of older
-    /// generations.
-    pub(crate) fn keep_ends(&mut self) {
-        let job = &*self.job;
-        let Some(last) = job.trained_last() else {
-            return;
-        };
-        let (number, run) = (last.number, last.run(self.uid));
-        let culprit = job
-            .incidents
-            .iter()
-            .rev()
-            .find(|incident| incident.from == Some(number))
-            .and_then(|i| i.node.as_ref());
-        let mut kept: usize = last.ends.values().map(|end| end.ranks.len().max(1)).sum();
-        let mut new: Vec<(NodeName, MemberEnd)> = Vec::new();
-        for name in last
-            .dead
-            .iter()
-            .filter(|name| !last.ends.contains_key(*name))
-        {
-            let report = self
-                .nodes
-                .get(name)
-                .and_then(|node| node.runs.get(&run))
-                .filter(|report| report.phase.is_over());
-            let Some(report) = report else { continue };
-            let weight = report.ranks.len().max(1);
-            if kept + weight <= RANKS_MAX || culprit == Some(name) {
-                kept += weight;
-                new.push((name.clone(), report.into()));
-            }
+/// Keeps how the members of the last started generation ended, and drops the ends of older
+/// generations.
+pub(crate) fn keep_ends(nodes: &Registry, job: &mut JobRecord) {
+    let Some(last) = job.trained_last() else {
+        return;
+    };
+    let (number, run) = (last.number, last.run(&job.uid));
+    let culprit = job
+        .incidents
+        .iter()
+        .rev()
+        .find(|incident| incident.from == Some(number))
+        .and_then(|i| i.node.as_ref());
+    let mut kept: usize = last.ends.values().map(|end| end.ranks.len().max(1)).sum();
+    let mut new: Vec<(NodeName, MemberEnd)> = Vec::new();
+    for name in last
+        .dead
+        .iter()
+        .filter(|name| !last.ends.contains_key(*name))
+    {
+        let report = nodes
+            .get(name)
+            .and_then(|node| node.runs.get(&run))
+            .filter(|report| report.phase.is_over());
+        let Some(report) = report else { continue };
+        let weight = report.ranks.len().max(1);
+        if kept + weight <= RANKS_MAX || culprit == Some(name) {
+            kept += weight;
+            new.push((name.clone(), report.into()));
         }
-        let job = &mut *self.job;
-        for generation in job
-            .retiring
-            .iter_mut()
-            .chain(&mut job.current)
-            .chain(&mut job.history)
-        {
-            if generation.number == number {
-                generation.ends.extend(std::mem::take(&mut new));
-            } else if generation.number < number {
-                generation.ends.clear();
-            }
+    }
+    for generation in job
+        .retiring
+        .iter_mut()
+        .chain(&mut job.current)
+        .chain(&mut job.history)
+    {
+        if generation.number == number {
+            generation.ends.extend(std::mem::take(&mut new));
+        } else if generation.number < number {
+            generation.ends.clear();
         }
     }
 }

@@ -3,10 +3,9 @@
 //! Such a job is deleted as a user would delete it. One that belongs to an object is left to the object.
 
 use crate::{
-    fleet::{job::JobRecord, scratch::Scratch, turn::Fleet},
+    fleet::{scratch::Scratch, state::Fleet},
     id::JobUid,
     period,
-    time::Timestamp,
 };
 
 /// Jobs that are deleted in one turn. After a long absence of the coordinator many are due at once,
@@ -14,15 +13,6 @@ use crate::{
 const AT_ONCE: usize = 50;
 
 impl Fleet {
-    /// When a job that is over is deleted by itself.
-    pub(crate) fn delete_due(&self, job: &JobRecord) -> Option<Timestamp> {
-        let ttl = job.spec.lifetime.ttl()?.max(self.policy.end_shown);
-        let finished = job.finished.filter(|_| job.phase.is_over())?;
-        // The object is deleted in its place, and the job follows.
-        let is_objects = job.is_of_object() && self.policy.follows_jobs;
-        (!is_objects).then(|| finished + ttl)
-    }
-
     /// Deletes jobs that have been over for their time.
     pub(crate) fn delete_expired(&mut self, scratch: &mut Scratch) {
         for _ in 0..AT_ONCE {

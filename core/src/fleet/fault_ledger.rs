@@ -47,6 +47,8 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
         Cause::PeersLost
         | Cause::EndedEarly
         | Cause::CollectiveTimeout
+        // What stands still by its node's doing is said by `marks`.
+        | Cause::Stalled
         | Cause::NodeLeaving
         | Cause::NodeDeleted
         | Cause::Fenced
@@ -54,6 +56,7 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
         | Cause::FirstStart
         | Cause::NodeJoined
         | Cause::Scaled
+        | Cause::Preempted
         | Cause::Suspended
         | Cause::Resumed
         | Cause::StoreAccepted => None,

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{job::JobRecord, job_turn::JobTurn, registry::Registry},
+    fleet::{job::JobRecord, registry::Registry},
     time::Timestamp,
 };
 
@@ -31,7 +31,7 @@ fn stopped_at(heard: Timestamp, fence_after: Duration, grace: Duration) -> Times
 }
 
 /// Notes which members have stopped by now. Returns when the next one will have stopped.
-fn note(nodes: &Registry, job: &mut JobRecord, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn note(nodes: &Registry, job: &mut JobRecord, now: Timestamp) -> Option<Timestamp> {
     let (fence_after, grace) = (job.spec.fence_after?, job.spec.stop_grace_period);
     let mut next = None;
     for generation in job
@@ -58,15 +58,6 @@ fn note(nodes: &Registry, job: &mut JobRecord, now: Timestamp) -> Option<Timesta
         }
     }
     next
-}
-
-impl JobTurn<'_> {
-    /// Records which members of this job have stopped by themselves.
-    pub(crate) fn note_fences(&mut self) {
-        if let Some(at) = note(self.nodes, self.job, self.now) {
-            self.wake(at);
-        }
-    }
 }
 
 #[cfg(test)]

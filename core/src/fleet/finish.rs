@@ -8,9 +8,10 @@ use crate::{
         changes::Changes,
         desired,
         job::{GenerationRecord, JobRecord, MemberRestart, Stopping},
+        news,
         output::{Answer, Effect, TurnOutput},
         scratch::{Reply, Scratch},
-        turn::Fleet,
+        state::Fleet,
         write_order::{self, Altered},
     },
     id::{Generation, JobUid, NodeName},
@@ -19,7 +20,8 @@ use crate::{
 
 impl Fleet {
     /// Turns everything that was touched into changes and effects.
-    pub(crate) fn finish(&mut self, scratch: Scratch) -> TurnOutput {
+    pub(crate) fn finish(&mut self, mut scratch: Scratch) -> TurnOutput {
+        self.leave_records(&mut scratch);
         let heartbeat = self.nodes.heartbeat(&self.policy);
         let mut effects = scratch.effects;
         let Changes {
@@ -27,17 +29,23 @@ impl Fleet {
             mut steps_only,
             deleted,
             forgotten,
+            history,
+            untold,
             nodes,
             mut publish,
             capacity: _,
             lost: _,
         } = scratch.changes;
         let (mut altered, mut views) = (Vec::new(), Vec::new());
+        let mut news = untold;
         for (uid, before) in jobs {
             let Some(job) = self.jobs.get(&uid) else {
                 continue;
             };
             if before.as_ref() != Some(job) {
+                news.extend(news::of_job(before.as_ref(), job, scratch.now));
+                let was_over = before.as_ref().is_some_and(JobRecord::is_over);
+                news.extend(news::of_end(job).filter(|_| !was_over));
                 let after = Box::new(job.clone());
                 self.reindex(&uid, before.as_ref(), &mut publish);
                 altered.push(Altered::Job { before, after });
@@ -46,7 +54,7 @@ impl Fleet {
             if let Some(at) = self.delete_due(job) {
                 self.expiring.insert((at, uid.clone()));
             }
-            if job.phase.is_over() && job.unproven_generations().next().is_none() {
+            if job.is_over() && job.unproven_generations().next().is_none() {
                 self.active.remove(&uid);
                 self.live.remove(&uid);
             }
@@ -62,9 +70,13 @@ impl Fleet {
             views.push(Effect::JobChanged(uid));
         }
         altered.extend(forgotten.into_iter().map(Altered::Forgotten));
+        altered.extend(history.into_iter().map(Altered::History));
+        let surplus = self.history.drop_surplus(&self.policy, scratch.now);
+        altered.extend(surplus.map(Altered::HistoryDropped));
         for (name, before) in nodes {
             match self.nodes.get(&name) {
                 Some(node) if before.as_ref() != Some(&node.record) => {
+                    news.extend(news::of_node(before.as_ref(), &node.record, scratch.now));
                     let after = Box::new(node.record.clone());
                     altered.push(Altered::Node { before, after });
                 }
@@ -74,6 +86,12 @@ impl Fleet {
             }
             views.push(Effect::NodeChanged(name));
         }
+        let rules = &self.policy.notify;
+        for notice in news {
+            self.outgoing.add(rules, notice, scratch.now);
+        }
+        let outbox = self.outgoing.altered(rules, scratch.now);
+        altered.extend(outbox.map(Altered::Outbox));
         let events = scratch.events.numbered(&mut self.last_event);
         altered.extend(events.into_iter().map(Altered::Event));
         for name in publish {

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{changes::Changes, registry::Node, scratch::Scratch, turn::Fleet},
+    fleet::{changes::Changes, registry::Node, scratch::Scratch, state::Fleet},
     id::NodeName,
     period,
     time::Timestamp,

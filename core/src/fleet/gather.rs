@@ -16,6 +16,7 @@ use crate::{
     },
     id::{JobUid, NodeName},
     run::{CONTAINER_GOES, LAST_OUTPUT, RankReport, RunId, RunPhase, RunReport},
+    stall::Why,
     time::Timestamp,
 };
 
@@ -42,8 +43,32 @@ pub(crate) fn evidence(
                 }),
         );
     }
+    found.extend(stall(nodes, generation, now));
     found.extend(absent::explanation(nodes, job, generation, &found));
     found
+}
+
+/// The evidence that nothing moves any more, once its time is over.
+fn stall(nodes: &Registry, generation: &GenerationRecord, now: Timestamp) -> Option<Evidence> {
+    let stall = generation.stall.as_deref()?;
+    stall.act_at.filter(|at| *at <= now)?;
+    // While a node is silent, nobody knows whether its ranks still stand.
+    let is_heard = |member: &Member| nodes.get(&member.node).is_some_and(|node| node.is_ready());
+    if !generation.members.iter().all(is_heard) {
+        return None;
+    }
+    let named = stall.named.first();
+    let node = named.map(|named| &named.node);
+    let first = generation.members.iter().next().map(|member| &member.node);
+    Some(Evidence::Stalled {
+        node: node.or(first)?.clone(),
+        named: named.map(|named| format!("rank {} on {}", named.rank, named.node)),
+        of_node: stall.of_node,
+        all_wait: stall.why == Why::AllWait,
+        sentence: stall.sentence(),
+        symptom: stall.symptom(),
+        at: stall.since,
+    })
 }
 
 /// The evidence that this member and its node give.

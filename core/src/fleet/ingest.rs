@@ -5,17 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        brake, cordon,
-        event_log::EventLog,
-        health_events,
-        registry::{Liveness, Node},
-        scratch::Scratch,
-        turn::Fleet,
+        brake, event_log::EventLog, health_events, registry::Liveness, scratch::Scratch,
+        state::Fleet,
     },
     id::{JobUid, NodeName, SessionId},
     node_report::NodeReport,
     period,
     run::{LauncherReport, LauncherState, RunReport},
+    stacks::RankStack,
     time::Timestamp,
 };
 
@@ -121,6 +118,11 @@ impl Fleet {
                 // nothing until something else happens.
                 Some(before) if before.without_progress() == run.without_progress() => {
                     scratch.changes.steps_only.insert(id.job.clone());
+                    // A rank that pauses is no news. A node on which nothing moves is, and the end of that, and a rank there that
+                    // begins to work.
+                    if before.busy_in_standstill() != run.busy_in_standstill() {
+                        touched.insert(id.job.clone());
+                    }
                 }
                 _ => {
                     touched.insert(id.job.clone());
@@ -164,6 +166,21 @@ impl Fleet {
         let news: Vec<JobUid> = node.prewarm.keys().filter(is_news).cloned().collect();
         node.launchers = said;
         for job in news.iter().filter_map(|uid| self.jobs.get(uid)) {
+            scratch.changes.touch_job(job);
+        }
+    }
+
+    /// Ranks of a job have said where they are.
+    pub(crate) fn looked(
+        &mut self,
+        job: &JobUid,
+        number: u64,
+        ranks: Vec<RankStack>,
+        scratch: &mut Scratch,
+    ) {
+        let live = self.live.get_mut(job);
+        let heard = live.is_some_and(|live| live.stall.heard(number, ranks, scratch.now));
+        if let Some(job) = self.jobs.get(job).filter(|_| heard) {
             scratch.changes.touch_job(job);
         }
     }
@@ -321,38 +338,4 @@ impl Fleet {
             scratch.wake(brake.until(&self.policy));
         }
     }
-
-    /// What is unusual about a node's place in the fleet, told to people.
-    pub(crate) fn conditions(&self, node: &Node) -> Vec<String> {
-        let brake = self.brake.as_ref().filter(|_| !node.is_ready());
-        let mass_loss = brake.map(|brake| format!("MassLoss: {}", brake.sentence(&self.policy)));
-        let halt = node
-            .record
-            .halt
-            .as_ref()
-            .map(|halt| format!("StoreBehind: {}", halt.why));
-        mass_loss
-            .into_iter()
-            .chain(halt)
-            .chain(cordon_conditions(node))
-            .chain(self.objects.conditions())
-            .collect()
-    }
-}
-
-/// What is unusual about a node's cordon, and what its Node object has to do with it.
-fn cordon_conditions(node: &Node) -> impl Iterator<Item = String> {
-    let withheld = node.withheld.as_ref();
-    let withheld = withheld.map(|w| format!("CordonWithheld: {}, but {}", w.reason, w.veto));
-    let hold_off = node.record.hold_off.as_ref();
-    let hold_off = hold_off.map(|h| format!("HoldOff: {}", cordon::hold_off_sentence(h)));
-    let object = node.object.as_ref();
-    let excluded = object.and_then(|object| object.excluded(node.record.overruled));
-    let excluded = excluded.map(|why| format!("Excluded: {why}"));
-    let left_alone = object.and_then(|object| object.left_alone.as_ref());
-    let left_alone = left_alone
-        .map(|why| format!("LeftAlone: Muster changes nothing on its Node object: {why}"));
-    [withheld, hold_off, excluded, left_alone]
-        .into_iter()
-        .flatten()
 }

@@ -7,7 +7,12 @@ use std::{
 
 use crate::{
     fleet::{
-        actor::Actor, job::JobRecord, node_record::NodeRecord, tombstone::Tombstone,
+        actor::Actor,
+        history::HistoryRecord,
+        job::JobRecord,
+        node_record::NodeRecord,
+        notify::{Outbox, Sent},
+        tombstone::Tombstone,
         worker_pod::WorkerPod,
     },
     hello::Hello,
@@ -16,6 +21,7 @@ use crate::{
     node_report::NodeReport,
     run::{LauncherReport, RunReport},
     spec::{JobSpec, Lifetime},
+    stacks::RankStack,
 };
 
 /// One thing the coordinator learnt or was asked.
@@ -65,6 +71,17 @@ pub enum Input {
         job: JobUid,
         why: String,
     },
+    /// The answer to [`Effect::LookAtRanks`] with this number. Ranks of nodes that did not answer are there, without
+    /// stacks.
+    ///
+    /// [`Effect::LookAtRanks`]: crate::fleet::Effect::LookAtRanks
+    Looked {
+        job: JobUid,
+        number: u64,
+        ranks: Vec<RankStack>,
+    },
+    /// A message to people was delivered.
+    Notified(Sent),
     /// Time passed. The shell sends one at least every [`Policy::tick`], and also at the moment
     /// [`TurnOutput::wake_at`] names.
     Tick,
@@ -183,6 +200,10 @@ pub struct Stored {
     /// back yet. Nothing is decided from it.
     pub reports: Vec<(NodeName, NodeReport)>,
     pub tombstones: Vec<Tombstone>,
+    /// What is left of jobs that are over, in the order of numbers.
+    pub history: Vec<Arc<HistoryRecord>>,
+    /// What waits to be sent to people.
+    pub outbox: Outbox,
     /// The highest event number given out.
     pub last_event: u64,
 }

@@ -1,14 +1,9 @@
 //! A job's durable record: all that must survive a coordinator that dies at any moment.
 //!
-//! A job goes `Pending -> Forming -> Running -> Succeeded`. For every generation that breaks or is
-//! replaced by one of another size it goes `Running -> Recovering -> Running`. If fewer nodes than
-//! the minimum are left, it goes `Recovering -> Pending`. A request to cancel leads from any phase
-//! to `Stopping -> Cancelled`, and a spent restart budget leads to `Failed`. Succeeded, Failed and
-//! Cancelled are final.
+//! What a job does is its [`Stage`], and `job/stage.rs` alone moves it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     time::Duration,
 };
 
@@ -21,92 +16,28 @@ use crate::{
         members::Members,
         receipt::{Cause, Incident, Lost},
         restarts_before::RestartsBefore,
+        time_account::TimeAccount,
     },
     id::{Generation, JobName, JobUid, NodeName},
     layout::Layout,
     nccl::profile::Profile,
     nccl::stack::Stack,
+    period::micros,
     run::{Endpoint, Key, RunId},
     spec::JobSpec,
+    stall::Stall,
     time::Timestamp,
 };
 
 pub use failed_start::FailedStart;
+pub use stage::{Phase, Reason, Stage, Why};
+pub use told_of_world::ToldOfWorld;
 
 mod failed_start;
+mod stage;
+mod told_of_world;
 
 pub use crate::fleet::members::{Member, Seat};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Phase {
-    Pending,
-    Forming,
-    Running,
-    Recovering,
-    Stopping,
-    Succeeded,
-    Failed,
-    Cancelled,
-}
-
-impl Phase {
-    pub fn is_over(self) -> bool {
-        matches!(self, Phase::Succeeded | Phase::Failed | Phase::Cancelled)
-    }
-}
-
-/// Why a job is in its phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reason {
-    Submitted,
-    /// Fewer nodes than the job's minimum can take it.
-    BelowMinimum,
-    /// The job fails again and again, and its next start waits.
-    BackOff,
-    /// Not every member is ready to start, or the TCPStore is not served yet.
-    Preparing,
-    /// Members of an earlier generation cannot be asked. They stop by themselves at a known moment.
-    Fencing,
-    /// Members of an earlier generation cannot be asked, and nothing proves them dead.
-    Unreachable,
-    /// The job is held back until somebody resumes it.
-    Suspended,
-    /// Workers are being ended.
-    Stopping,
-    Launching,
-    Running,
-    /// The job trains, and a new node makes its launcher ready.
-    #[serde(alias = "Warming")]
-    Prewarming,
-    /// The job trains on fewer nodes than wanted.
-    BelowReplicas,
-    /// Many nodes fell silent at once, among them all nodes of this job. The job is left as it is.
-    MassLoss,
-    /// A node knows more of the job than the store does. Nothing is decided.
-    StoreBehind,
-    Completed,
-    RestartBudgetSpent,
-    /// What it is to run is not there, or cannot be run, and two starts or two nodes say so.
-    CannotStart,
-    /// It took longer than its `activeDeadlineSeconds`.
-    DeadlineExceeded,
-    /// It waited longer than its `startDeadlineSeconds` for its first start.
-    StartDeadlineExceeded,
-    /// The store takes no record as large as its own.
-    RecordTooLarge,
-    /// One of its rules says that it has failed.
-    FailedByRule,
-    Cancelled,
-    /// A reason that a later version wrote.
-    #[serde(other)]
-    Unknown,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -131,10 +62,14 @@ pub struct JobRecord {
     /// When a generation of it was started for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_started: Option<Timestamp>,
+    /// What users were last told: the phase, why the job is in it (`reason` is a word, `message` a sentence
+    /// with the numbers). No rule reads these three: what a job does is its [`Stage`].
     pub phase: Phase,
-    /// Why the job is in this phase. `reason` is a word, `message` a sentence with the numbers.
     pub reason: Reason,
     pub message: String,
+    /// Why the job makes no steps, as was last found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Why>,
     /// The generation being formed or running.
     pub current: Option<GenerationRecord>,
     /// Generations that were replaced, and have a member that is not yet proven dead.
@@ -186,6 +121,9 @@ pub struct JobRecord {
     /// Since when nothing can be done, because nodes are missing or the job is in back-off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_since: Option<Timestamp>,
+    /// Where its time has gone. `None`: only coordinators that kept no account have decided about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeAccount>,
     /// The last step that was seen of the generations that are over.
     pub last_step: Option<u64>,
     /// The highest step that any generation has shown, of those that are over.
@@ -206,6 +144,12 @@ pub struct JobRecord {
     /// What people were told of the world that its ranks form.
     #[serde(default, skip_serializing_if = "ToldOfWorld::is_nothing")]
     pub told_of_world: ToldOfWorld,
+    /// It has waited too long since this moment, as people were told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_waiting: Option<Timestamp>,
+    /// The longest time in which nothing of it moved and after which it went on by itself.
+    #[serde(default, with = "micros", skip_serializing_if = "Duration::is_zero")]
+    pub longest_pause: Duration,
 }
 
 /// The software that was found on a node.
@@ -239,24 +183,6 @@ pub struct CrashLoop {
     pub within: Duration,
     /// How they ended: the exit code or signal, and the first error.
     pub symptom: String,
-}
-
-/// What people were told of a job's world. Each is told once in its life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ToldOfWorld {
-    /// A rank has started a world of its own.
-    pub nested: bool,
-    /// No rank had come to the TCPStore, and no step was seen.
-    pub unmet: bool,
-    /// No rank had come to the TCPStore, and the job made steps.
-    pub apart: bool,
-}
-
-impl ToldOfWorld {
-    pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// The end that a job will have when none of its processes runs any more.
@@ -313,6 +239,10 @@ pub struct GenerationRecord {
     /// Members may be told to train: all were ready, and the previous generations were inert.
     pub started: bool,
     pub started_at: Option<Timestamp>,
+    /// All its ranks have been started, or it was left as it is before that. Until then a job shows the
+    /// phase of one that forms.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub launched: bool,
     /// The grace that its predecessor was given to stop. Members cannot be ready before that.
     #[serde(with = "crate::period::serde_period")]
     pub previous_grace: std::time::Duration,
@@ -350,6 +280,9 @@ pub struct GenerationRecord {
     /// The ranks that have failed and were started again alone, or will be.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub member_restarts: BTreeMap<u32, MemberRestart>,
+    /// Nothing of it moves any more, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Box<Stall>>,
 }
 
 /// The restarts of one rank in a generation that goes on.
@@ -413,6 +346,7 @@ impl JobRecord {
             phase: Phase::Pending,
             reason: Reason::Submitted,
             message: String::new(),
+            why: None,
             current: None,
             retiring: Vec::new(),
             last_generation: Generation(0),
@@ -432,6 +366,7 @@ impl JobRecord {
             incidents_dropped: 0,
             lost: BTreeMap::new(),
             waiting_since: None,
+            time: Some(TimeAccount::begun(now)),
             last_step: None,
             furthest_step: None,
             ending: None,
@@ -440,6 +375,8 @@ impl JobRecord {
             nodes_used: BTreeSet::new(),
             finished: None,
             told_of_world: ToldOfWorld::default(),
+            told_waiting: None,
+            longest_pause: Duration::ZERO,
         }
     }
 
@@ -471,7 +408,7 @@ impl JobRecord {
     /// last one that was started.
     pub fn shown(&self) -> Option<&GenerationRecord> {
         self.trained_last()
-            .filter(|_| self.phase.is_over())
+            .filter(|_| self.is_over())
             .or_else(|| self.latest())
     }
 
@@ -504,15 +441,6 @@ impl JobRecord {
         self.nodes_used.extend(nodes.cloned());
         if self.nodes_used.len() > NODES_USED_MAX {
             self.nodes_used.retain(is_known);
-        }
-    }
-
-    /// Takes the current generation out of service for good. It is retiring until every member is
-    /// proven dead.
-    pub(crate) fn retire_current(&mut self, stopping: Stopping) {
-        if let Some(mut generation) = self.current.take() {
-            generation.stopping = Some(stopping);
-            self.retiring.push(generation);
         }
     }
 

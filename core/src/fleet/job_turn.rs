@@ -5,12 +5,16 @@
 //! job. A rule may change nodes (marks, cordons, requests for launchers), and it does so through
 //! this type, where a reader can see it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use crate::{
     fleet::{
-        brake::Brake, event::Event, job::JobRecord, live::Live, policy::Policy, presence::Presence,
-        registry::Registry, scratch::Scratch, worker_pods::WorkerPods,
+        brake::Brake, capacity::Capacity, event::Event, job::JobRecord, live::Live, policy::Policy,
+        presence::Presence, registry::Registry, reservations::Reservations, scratch::Scratch,
+        worker_pods::WorkerPods, yields::Yields,
     },
     id::{JobUid, NodeName},
     time::Timestamp,
@@ -33,10 +37,59 @@ pub(crate) struct JobTurn<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-impl JobTurn<'_> {
+/// The same, to read. What takes this changes nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Facts<'a> {
+    pub uid: &'a JobUid,
+    pub job: &'a JobRecord,
+    pub live: &'a Live,
+    pub nodes: &'a Registry,
+    /// All jobs except this one.
+    pub others: &'a BTreeMap<JobUid, JobRecord>,
+    pub presence: &'a Presence,
+    pub brake: Option<&'a Brake>,
+    pub pods: &'a WorkerPods,
+    /// Nodes that know more than the store.
+    pub halted: &'a BTreeSet<NodeName>,
+    pub policy: &'a Policy,
+    pub now: Timestamp,
+    /// What all nodes have left, at this moment of the turn. It is made once a turn, by the first that asks.
+    pub capacity: &'a OnceCell<Capacity>,
+    /// Who waits for room, at this moment of the turn.
+    pub reservations: &'a OnceCell<Reservations>,
+    /// What jobs are to give up for others in this turn.
+    pub yields: &'a BTreeMap<JobUid, Yields>,
+}
+
+impl Facts<'_> {
     pub(crate) fn is_listening(&self) -> bool {
-        let jobs = || self.others.values().chain([&*self.job]);
+        let jobs = || self.others.values().chain([self.job]);
         self.presence.is_listening(self.now, self.nodes, jobs)
+    }
+}
+
+impl JobTurn<'_> {
+    pub(crate) fn facts(&self) -> Facts<'_> {
+        Facts {
+            uid: self.uid,
+            job: self.job,
+            live: self.live,
+            nodes: self.nodes,
+            others: self.others,
+            presence: self.presence,
+            brake: self.brake,
+            pods: self.pods,
+            halted: self.halted,
+            policy: self.policy,
+            now: self.now,
+            capacity: &self.scratch.capacity,
+            reservations: &self.scratch.reservations,
+            yields: &self.scratch.yields,
+        }
+    }
+
+    pub(crate) fn is_listening(&self) -> bool {
+        self.facts().is_listening()
     }
 
     /// Asks for another look at the job at this time, or earlier if there is news.

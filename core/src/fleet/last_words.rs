@@ -16,13 +16,16 @@ const FAILURES: usize = 4;
 /// Its first line says how the job ended. The failures that the job was charged with follow, the newest
 /// first, because the end is what may be cut off.
 pub(crate) fn of(job: &JobRecord) -> String {
-    let end = match job.phase {
+    let Some(end) = &job.ending else {
+        return String::new();
+    };
+    let how = match end.phase {
         Phase::Succeeded => "has succeeded",
         Phase::Cancelled => "ended",
         _ => "has failed",
     };
-    let mut words = format!("job {} {end}: {}", job.name, job.message);
-    if job.phase == Phase::Failed {
+    let mut words = format!("job {} {how}: {}", job.name, end.message);
+    if end.phase == Phase::Failed {
         let mine = |incident: &&Incident| incident.charged == Charged::Job;
         for incident in job.incidents.iter().rev().filter(mine).take(FAILURES) {
             let at = incident.event_at.rfc3339_seconds();

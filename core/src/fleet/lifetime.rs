@@ -6,7 +6,7 @@
 use crate::{
     fleet::{
         job::{Ending, JobRecord, Phase, Reason},
-        job_turn::JobTurn,
+        job_turn::Facts,
         rules,
     },
     period,
@@ -34,38 +34,38 @@ impl JobRecord {
     }
 }
 
-impl JobTurn<'_> {
-    /// Ends a job that has had all its time, or has waited too long for its first start. One that is
-    /// about to be judged is judged first: it may be done.
-    pub(crate) fn keep_deadlines(&mut self) {
-        let job = &*self.job;
-        let won = job.current.as_ref().is_some_and(|g| g.won.is_some());
-        if job.ending.is_some() || job.phase.is_over() || job.suspended || won {
-            return;
-        }
-        let (active, start) = (job.active_deadline(), job.start_deadline());
-        let Some(first) = active.into_iter().chain(start).min() else {
-            return;
-        };
-        if first > self.now {
-            return self.wake(first);
-        }
-        if self.is_listening() {
-            // Its nodes may yet say that it is done, or has started.
-            return self.wake(self.presence.listen_until);
-        }
-        let ending = match active.is_some_and(|at| at <= self.now) {
-            true => rules::deadline(job),
-            false => too_late(job),
-        };
-        let (name, reason) = (job.name.clone(), format!("{:?}", ending.reason));
-        let message = format!("{name}: {}", ending.message);
-        match ending.phase {
-            Phase::Failed => self.warn(&reason, message),
-            _ => self.note(&reason, message),
-        };
-        self.end_in_order(ending);
+/// What a job's deadlines ask for.
+#[derive(Debug)]
+pub(crate) enum Due {
+    Never,
+    /// To look again then.
+    At(Timestamp),
+    /// The job has had all its time, or has waited too long for its first start.
+    Over(Ending),
+}
+
+/// Whether a deadline of the job is due. A job that is about to be judged is judged first: it may be done.
+pub(crate) fn due(facts: Facts<'_>) -> Due {
+    let job = facts.job;
+    let won = job.current.as_ref().is_some_and(|g| g.won.is_some());
+    if job.ends() || job.suspended || won {
+        return Due::Never;
     }
+    let (active, start) = (job.active_deadline(), job.start_deadline());
+    let Some(first) = active.into_iter().chain(start).min() else {
+        return Due::Never;
+    };
+    if first > facts.now {
+        return Due::At(first);
+    }
+    if facts.is_listening() {
+        // Its nodes may yet say that it is done, or has started.
+        return Due::At(facts.presence.listen_until);
+    }
+    Due::Over(match active.is_some_and(|at| at <= facts.now) {
+        true => rules::deadline(job),
+        false => too_late(job),
+    })
 }
 
 /// The end of a job that was not started in time.

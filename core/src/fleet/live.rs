@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::{fleet::shortage::Shortage, id::NodeName, time::Timestamp};
+use crate::{fleet::shortage::Shortage, id::NodeName, stall::Watch, time::Timestamp};
 
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -27,6 +27,10 @@ pub(crate) struct Live {
     pub shortage: Option<Shortage>,
     /// What was last told of it, since the job has too few.
     pub shortage_told: Option<Shortage>,
+    /// What is known of a generation of which nothing moves.
+    pub stall: Watch,
+    /// How many ranks used a processor when the current generation was found to stall.
+    pub busy_in_stall: Option<usize>,
     /// More room would have changed nothing when the job was last settled.
     pub has_all_it_wants: bool,
 }

@@ -8,7 +8,7 @@ use crate::{
         blame::Blame,
         cordon, fault_ledger,
         job::GenerationRecord,
-        job_turn::JobTurn,
+        job_turn::{Facts, JobTurn},
         live::{AVOID, Avoided},
         node_record::{Mark, NodeRecord, Standing},
         receipt::{Cause, Charged},
@@ -19,20 +19,6 @@ use crate::{
 };
 
 impl JobTurn<'_> {
-    /// Nodes on which a failure of this job began within the window. Only failures count that the
-    /// job itself may have caused.
-    pub(crate) fn failed_on(&self) -> BTreeSet<&NodeName> {
-        let recent = self
-            .job
-            .incidents
-            .iter()
-            .filter(|incident| self.now.since(incident.detected_at) < self.policy.storm_window);
-        recent
-            .filter(|incident| fault_ledger::may_be_the_jobs(incident.cause))
-            .filter_map(|incident| incident.node.as_ref())
-            .collect()
-    }
-
     /// Records what a failure says about the node on which it began, and about the nodes on which
     /// the job failed before.
     pub(crate) fn hold_against_node(&mut self, blame: &Blame, lasted: Duration) {
@@ -44,14 +30,18 @@ impl JobTurn<'_> {
             // What went wrong there is a stranger's doing.
             return;
         }
-        let Some(mut standing) = fault_ledger::at_first(blame.cause) else {
+        let standing = match (blame.cause, blame.charged) {
+            (Cause::Stalled, Charged::Node) => Some(Standing::Node),
+            (cause, _) => fault_ledger::at_first(cause),
+        };
+        let Some(mut standing) = standing else {
             return;
         };
         if is_pod(name) && self.nodes.get(name).and_then(unhealthy::leaves).is_some() {
             // Somebody ends the pod. That says nothing about its host.
             return;
         }
-        if is_pod(&self.blamed(name)) {
+        if is_pod(&blamed(self.facts(), name)) {
             // Its host is not known, and a pod does not live long enough to be judged.
             return;
         }
@@ -66,7 +56,7 @@ impl JobTurn<'_> {
             standing = Standing::Acquitted;
         }
         if standing == Standing::Open {
-            let elsewhere = self.others_failed_on(name);
+            let elsewhere = others_failed_on(self.facts(), name);
             if !elsewhere.is_empty() {
                 standing = Standing::Acquitted;
                 self.acquit(elsewhere.iter().chain([name]));
@@ -98,11 +88,6 @@ impl JobTurn<'_> {
         }
     }
 
-    fn others_failed_on(&self, name: &NodeName) -> Vec<NodeName> {
-        let others = self.failed_on().into_iter();
-        others.filter(|node| *node != name).cloned().collect()
-    }
-
     fn acquit<'a>(&mut self, names: impl Iterator<Item = &'a NodeName>) {
         let uid = self.uid;
         for name in names {
@@ -115,7 +100,7 @@ impl JobTurn<'_> {
     /// the job has succeeded.
     pub(crate) fn compare(&mut self, lasted: Option<Duration>) {
         let uid = self.uid;
-        for (name, proof) in self.undecided() {
+        for (name, proof) in undecided(self.facts()) {
             if lasted.is_none_or(|lasted| lasted >= proof) {
                 self.change_node(&name, |record| fault_ledger::accuse(record, uid, lasted));
                 self.consider_cordon(&name);
@@ -125,41 +110,8 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Nodes on which the job failed and which it no longer uses, each with how long the job must last until
-    /// that says something about the node.
-    fn undecided(&self) -> Vec<(NodeName, Duration)> {
-        let Some(generation) = self.job.current.as_ref() else {
-            return Vec::new();
-        };
-        let left = self.failed_on().into_iter();
-        left.filter(|node| !self.uses(generation, node))
-            .filter_map(|name| {
-                let record = &self.nodes.blamed(self.nodes.get(name)?).record;
-                Some((name.clone(), fault_ledger::next_proof(record, self.uid)?))
-            })
-            .collect()
-    }
-
-    /// Whether a member is this node, or on the host of this node.
-    fn uses(&self, generation: &GenerationRecord, name: &NodeName) -> bool {
-        let host = self.blamed(name);
-        generation.has(name)
-            || generation
-                .members
-                .iter()
-                .any(|member| self.blamed(&member.node) == host)
-    }
-
-    /// The node that answers for what happens on this one. If it is a pod that is gone, its host is not
-    /// known any more, and no mark is put.
-    fn blamed(&self, name: &NodeName) -> NodeName {
-        let node = self.nodes.get(name);
-        node.map_or(name, |node| &self.nodes.blamed(node).record.name)
-            .clone()
-    }
-
     fn change_node(&mut self, name: &NodeName, change: impl FnOnce(&mut NodeRecord)) {
-        let name = self.blamed(name);
+        let name = blamed(self.facts(), name);
         self.scratch.changes.touch_node(self.nodes, &name);
         if let Some(node) = self.nodes.get_mut(&name) {
             change(&mut node.record);
@@ -167,7 +119,59 @@ impl JobTurn<'_> {
     }
 
     fn consider_cordon(&mut self, name: &NodeName) {
-        let (brake, policy, name) = (self.brake, self.policy, self.blamed(name));
+        let (brake, policy, name) = (self.brake, self.policy, blamed(self.facts(), name));
         cordon::consider(self.nodes, self.others, &name, brake, policy, self.scratch);
     }
+}
+
+/// Nodes on which a failure of this job began within the window. Only failures count that the
+/// job itself may have caused.
+pub(crate) fn failed_on(facts: Facts<'_>) -> BTreeSet<&NodeName> {
+    let recent = facts
+        .job
+        .incidents
+        .iter()
+        .filter(|incident| facts.now.since(incident.detected_at) < facts.policy.storm_window);
+    recent
+        .filter(|incident| fault_ledger::may_be_the_jobs(incident.cause))
+        .filter_map(|incident| incident.node.as_ref())
+        .collect()
+}
+
+fn others_failed_on(facts: Facts<'_>, name: &NodeName) -> Vec<NodeName> {
+    let others = failed_on(facts).into_iter();
+    others.filter(|node| *node != name).cloned().collect()
+}
+
+/// Nodes on which the job failed and which it no longer uses, each with how long the job must last until
+/// that says something about the node.
+fn undecided(facts: Facts<'_>) -> Vec<(NodeName, Duration)> {
+    let Some(generation) = facts.job.current.as_ref() else {
+        return Vec::new();
+    };
+    let left = failed_on(facts).into_iter();
+    left.filter(|node| !uses(facts, generation, node))
+        .filter_map(|name| {
+            let record = &facts.nodes.blamed(facts.nodes.get(name)?).record;
+            Some((name.clone(), fault_ledger::next_proof(record, facts.uid)?))
+        })
+        .collect()
+}
+
+/// Whether a member is this node, or on the host of this node.
+fn uses(facts: Facts<'_>, generation: &GenerationRecord, name: &NodeName) -> bool {
+    let host = blamed(facts, name);
+    generation.has(name)
+        || generation
+            .members
+            .iter()
+            .any(|member| blamed(facts, &member.node) == host)
+}
+
+/// The node that answers for what happens on this one. If it is a pod that is gone, its host is not
+/// known any more, and no mark is put.
+fn blamed(facts: Facts<'_>, name: &NodeName) -> NodeName {
+    let node = facts.nodes.get(name);
+    node.map_or(name, |node| &facts.nodes.blamed(node).record.name)
+        .clone()
 }

@@ -13,8 +13,8 @@ use crate::{
     fleet::{
         blame::Evidence,
         generation,
-        job::{GenerationRecord, MemberRestart},
-        job_turn::JobTurn,
+        job::{GenerationRecord, JobRecord, MemberRestart},
+        policy::Policy,
         registry::Registry,
     },
     id::JobUid,
@@ -70,76 +70,79 @@ impl GenerationRecord {
     }
 }
 
-impl JobTurn<'_> {
-    /// Ends the row of failures if the rank that failed had run for a while.
-    pub(crate) fn note_lasted(&mut self, began: Option<Timestamp>, failed: Timestamp) {
-        let lasted = began.map_or(Duration::ZERO, |began| failed.since(began));
-        if lasted >= self.policy.backoff_reset {
-            self.job.failures_in_row = 0;
-        }
+/// Ends the row of failures if the rank that failed had run for a while.
+pub(crate) fn note_lasted(
+    job: &mut JobRecord,
+    policy: &Policy,
+    began: Option<Timestamp>,
+    failed: Timestamp,
+) {
+    let lasted = began.map_or(Duration::ZERO, |began| failed.since(began));
+    if lasted >= policy.backoff_reset {
+        job.failures_in_row = 0;
     }
+}
 
-    /// Notes that these ranks have failed and are to be started again at `at`. The newest incident is
-    /// theirs; `message` says what follows, too.
-    pub(crate) fn restart_members(&mut self, ranks: Vec<u32>, at: Timestamp, message: &str) {
-        let seen: Vec<u32> = ranks.iter().map(|rank| self.attempt_seen(*rank)).collect();
-        let job = &mut *self.job;
-        let Some(generation) = &mut job.current else {
-            return;
+/// Notes that these ranks have failed and are to be started again at `at`. The newest incident is
+/// theirs; `message` says what follows, too.
+pub(crate) fn restart_members(
+    nodes: &Registry,
+    job: &mut JobRecord,
+    now: Timestamp,
+    (ranks, at): (Vec<u32>, Timestamp),
+    message: &str,
+) {
+    let seen: Vec<u32> = ranks
+        .iter()
+        .map(|rank| attempt_seen(nodes, job, *rank))
+        .collect();
+    let Some(generation) = &mut job.current else {
+        return;
+    };
+    job.restart_count += 1;
+    for (rank, seen) in ranks.iter().zip(seen) {
+        let first = MemberRestart {
+            attempt: 1,
+            at: generation.started_at.unwrap_or(now),
+            due: None,
         };
-        job.restart_count += 1;
-        for (rank, seen) in ranks.iter().zip(seen) {
-            let first = MemberRestart {
-                attempt: 1,
-                at: generation.started_at.unwrap_or(self.now),
-                due: None,
-            };
-            let restarts = generation.member_restarts.entry(*rank).or_insert(first);
-            // An older copy of the store knows fewer attempts than the node.
-            restarts.attempt = restarts.attempt.max(seen);
-            restarts.due = Some(at);
-        }
-        if let Some(incident) = job.incidents.last_mut() {
-            incident.message = message.to_owned();
-            incident.to = Some(generation.number);
-            incident.to_nodes = generation.size();
-            incident.decided_at = Some(self.now);
-            incident.restarted_ranks = ranks;
-        }
+        let restarts = generation.member_restarts.entry(*rank).or_insert(first);
+        // An older copy of the store knows fewer attempts than the node.
+        restarts.attempt = restarts.attempt.max(seen);
+        restarts.due = Some(at);
     }
-
-    /// The attempt of this rank that its node has reported.
-    fn attempt_seen(&self, rank: u32) -> u32 {
-        let report = || {
-            let generation = self.job.current.as_ref()?;
-            let node = generation.node_of(rank)?;
-            let run = generation::report(self.nodes, self.uid, generation, node)?;
-            run.ranks.iter().find(|report| report.rank == rank)
-        };
-        report().map_or(1, |report| report.attempt)
+    if let Some(incident) = job.incidents.last_mut() {
+        incident.message = message.to_owned();
+        incident.to = Some(generation.number);
+        incident.to_nodes = generation.size();
+        incident.decided_at = Some(now);
+        incident.restarted_ranks = ranks;
     }
+}
 
-    /// Orders the restarts that are due. Nothing is started any more in a job that ends or has won.
-    pub(crate) fn order_restarts(&mut self) {
-        let now = self.now;
-        let ending = self.job.ending.is_some();
-        let current = self.job.current.as_mut();
-        let Some(generation) = current.filter(|g| !ending && g.won.is_none()) else {
-            return;
-        };
-        let mut next = None;
-        for restarts in generation.member_restarts.values_mut() {
-            match restarts.due {
-                Some(due) if due <= now => {
-                    (restarts.attempt, restarts.at, restarts.due) =
-                        (restarts.attempt + 1, now, None);
-                }
-                Some(due) => next = Some(next.map_or(due, |next: Timestamp| next.min(due))),
-                None => {}
+/// Orders the restarts that are due, and returns when the next is. Nothing is started any more in a job that ends or has won.
+pub(crate) fn order_restarts(job: &mut JobRecord, now: Timestamp) -> Option<Timestamp> {
+    let generation = job.current.as_mut().filter(|g| g.won.is_none())?;
+    let mut next = None;
+    for restarts in generation.member_restarts.values_mut() {
+        match restarts.due {
+            Some(due) if due <= now => {
+                (restarts.attempt, restarts.at, restarts.due) = (restarts.attempt + 1, now, None);
             }
-        }
-        if let Some(at) = next {
-            self.wake(at);
+            Some(due) => next = Some(next.map_or(due, |next: Timestamp| next.min(due))),
+            None => {}
         }
     }
+    next
+}
+
+/// The attempt of this rank that its node has reported.
+fn attempt_seen(nodes: &Registry, job: &JobRecord, rank: u32) -> u32 {
+    let report = || {
+        let generation = job.current.as_ref()?;
+        let node = generation.node_of(rank)?;
+        let run = generation::report(nodes, &job.uid, generation, node)?;
+        run.ranks.iter().find(|report| report.rank == rank)
+    };
+    report().map_or(1, |report| report.attempt)
 }

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{registry::Node, turn::Fleet},
+    fleet::{registry::Node, state::Fleet},
     hello::Hello,
     node_report::NodeReport,
     period,

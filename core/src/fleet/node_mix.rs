@@ -16,10 +16,9 @@ use crate::{
     fleet::{
         blame::Evidence,
         generation,
-        job::KnownStack,
-        job::{GenerationRecord, JobRecord},
+        job::{GenerationRecord, JobRecord, KnownStack, Stage},
         job_turn::JobTurn,
-        registry::Node,
+        registry::{Node, Registry},
     },
     id::Generation,
     nccl::stack::{self, Bearer, Stack},
@@ -75,49 +74,48 @@ impl JobRecord {
     }
 }
 
+/// The members, and what their nodes report of the interpreter.
+fn bearers<'a>(
+    nodes: &'a Registry,
+    job: &'a JobRecord,
+    generation: &'a GenerationRecord,
+) -> Vec<Bearer<'a>> {
+    let before = job.trained_last();
+    let reports = generation::reports(nodes, &job.uid, generation);
+    let known = reports.filter_map(|(node, run)| Some((node, &run?.stack)));
+    known
+        .map(|(node, stack)| Bearer {
+            node,
+            stack,
+            survivor: before.is_some_and(|g| g.has(node)),
+        })
+        .collect()
+}
+
+/// Members of the generation being formed that do not go with the others, if the job refuses
+/// that. There are none before all members are ready.
+pub(crate) fn mismatched(nodes: &Registry, job: &JobRecord, now: Timestamp) -> Vec<Evidence> {
+    let Stage::Forming(generation, _) = job.stage() else {
+        return Vec::new();
+    };
+    if !job.refuses() || !generation::unready(nodes, &job.uid, generation).is_empty() {
+        return Vec::new();
+    }
+    let odd = stack::mismatched(
+        &bearers(nodes, job, generation),
+        job.spec.gpus_max() > 0,
+        job.spec.min_replicas,
+    );
+    odd.into_iter()
+        .map(|(node, how)| Evidence::MixedNodes {
+            node,
+            how: how.to_string(),
+            at: now,
+        })
+        .collect()
+}
+
 impl JobTurn<'_> {
-    /// The members, and what their nodes report of the interpreter.
-    fn bearers<'a>(
-        &'a self,
-        job: &'a JobRecord,
-        generation: &'a GenerationRecord,
-    ) -> Vec<Bearer<'a>> {
-        let before = job.trained_last();
-        let reports = generation::reports(self.nodes, &job.uid, generation);
-        let known = reports.filter_map(|(node, run)| Some((node, &run?.stack)));
-        known
-            .map(|(node, stack)| Bearer {
-                node,
-                stack,
-                survivor: before.is_some_and(|g| g.has(node)),
-            })
-            .collect()
-    }
-
-    /// Members of the generation being formed that do not go with the others, if the job refuses
-    /// that. There are none before all members are ready.
-    pub(crate) fn mismatched(&self) -> Vec<Evidence> {
-        let job = &*self.job;
-        let forming = job.current.as_ref().filter(|g| !g.started && job.refuses());
-        let Some(generation) =
-            forming.filter(|g| generation::unready(self.nodes, self.uid, g).is_empty())
-        else {
-            return Vec::new();
-        };
-        let odd = stack::mismatched(
-            &self.bearers(job, generation),
-            job.spec.gpus_max() > 0,
-            job.spec.min_replicas,
-        );
-        odd.into_iter()
-            .map(|(node, how)| Evidence::MixedNodes {
-                node,
-                how,
-                at: self.now,
-            })
-            .collect()
-    }
-
     /// Remembers what the members of a refused generation have, because their runs are soon
     /// forgotten.
     pub(crate) fn note_stacks(&mut self, evidence: &[Evidence]) {
@@ -142,8 +140,7 @@ impl JobTurn<'_> {
                 },
             ))
         };
-        let noted: Vec<_> = self
-            .bearers(job, generation)
+        let noted: Vec<_> = bearers(self.nodes, job, generation)
             .into_iter()
             .filter_map(note)
             .collect();
@@ -165,7 +162,10 @@ impl JobTurn<'_> {
         let Some(generation) = &job.current else {
             return String::new();
         };
-        let (bearers, gpus) = (self.bearers(job, generation), job.spec.gpus_max() > 0);
+        let (bearers, gpus) = (
+            bearers(self.nodes, job, generation),
+            job.spec.gpus_max() > 0,
+        );
         let mismatches = stack::mismatches(&bearers, gpus);
         // A large job has many members, but few different stacks.
         let different: BTreeMap<&Stack, Bearer<'_>> = bearers

@@ -5,12 +5,13 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use crate::{
     fleet::{
-        account, agreement,
-        job::{GenerationRecord, Phase, Reason},
-        job_turn::JobTurn,
+        account, agreement, default_gpus,
+        job::{GenerationRecord, Reason, Stage, Why},
+        job_turn::{Facts, JobTurn},
         live::Condition,
         members::{Member, Members, size},
-        placement::{Placement, Shortfall},
+        placement::Placement,
+        preempt::{self, Preempt},
         receipt::{Cause, Incident},
         shortage::Shortage,
         unhealthy,
@@ -29,6 +30,14 @@ const ADDRESSES_MAX: usize = 16;
 /// does not wait for that.
 const PODS_COME: Duration = Duration::from_secs(10);
 
+/// What a job lacks that was not placed.
+struct Lack {
+    sentence: String,
+    word: Shortage,
+    /// There is no node for it at all.
+    no_nodes: bool,
+}
+
 /// The longest time that earlier generations may take to stop. No node is ready before its runs of all
 /// of them are over.
 fn longest_grace(retiring: &[GenerationRecord]) -> Duration {
@@ -40,19 +49,30 @@ impl JobTurn<'_> {
     /// Opens the next generation, if one is due and there are nodes for it.
     pub(crate) fn open(&mut self) {
         let job = &*self.job;
-        if job.current.is_some() || job.ending.is_some() || job.phase.is_over() {
+        if !matches!(job.stage(), Stage::Waiting(_)) {
             return;
         }
         if self.hold_back() {
             return;
         }
-        if self.job.reason == Reason::BelowMinimum {
+        if self.job.why.is_some_and(Why::lacks_nodes) {
             self.job.forget_stacks(self.now);
         }
         self.propose_gpus();
-        let gang = match self.place() {
-            Placement::Gang(gang) => gang,
-            Placement::Short(shortfall) => return self.wait_for_nodes(&shortfall),
+        let placed = match self.facts().place() {
+            Placement::Gang(gang) => Ok(gang),
+            Placement::Short(shortfall) => Err(Lack {
+                sentence: shortfall.to_string(),
+                word: shortfall.shortage(),
+                no_nodes: shortfall.excluded.is_empty(),
+            }),
+        };
+        let gang = match placed {
+            Ok(gang) => gang,
+            Err(lack) => {
+                let made = self.make_room();
+                return self.wait_for_nodes(&lack, made);
+            }
         };
         if !self.wait_for_pods(size(&gang) as usize) {
             self.keep_gpus();
@@ -72,7 +92,8 @@ impl JobTurn<'_> {
                 }
                 None => "suspended; it holds no nodes until it is resumed".to_owned(),
             };
-            self.job.say(Phase::Pending, Reason::Suspended, message);
+            self.job.found(Some(Why::Suspended));
+            self.job.say(Reason::Suspended, message);
             account::waits(self.job, self.now);
             return true;
         }
@@ -86,7 +107,8 @@ impl JobTurn<'_> {
                 job.restart_count + 1,
                 crash_loop.unwrap_or_default()
             );
-            self.job.say(Phase::Recovering, Reason::BackOff, message);
+            self.job.found(Some(Why::BackOff));
+            self.job.say(Reason::BackOff, message);
             account::waits(self.job, self.now);
             self.wake(at);
             return true;
@@ -98,27 +120,60 @@ impl JobTurn<'_> {
         false
     }
 
-    fn wait_for_nodes(&mut self, shortfall: &Shortfall) {
+    /// Lets jobs of lower priority give up what this one needs, and returns what to say of it.
+    fn make_room(&mut self) -> Option<String> {
+        match preempt::preempt(self.facts()) {
+            Preempt::Nothing => None,
+            Preempt::Coming => Some("what it lacks is being freed".to_owned()),
+            Preempt::NotBefore(at) => {
+                self.wake(at);
+                None
+            }
+            Preempt::From(yields) => {
+                let jobs = yields.len();
+                self.scratch.yields.extend(yields);
+                // One of them may not give anything at this moment.
+                self.wake(self.now + preempt::AGAIN);
+                let message = match jobs {
+                    1 => "a job of lower priority makes room for it".to_owned(),
+                    _ => format!("{jobs} jobs of lower priority make room for it"),
+                };
+                Some(message)
+            }
+        }
+    }
+
+    fn wait_for_nodes(&mut self, lack: &Lack, made: Option<String>) {
         let waits = self.pods.why_waiting(self.job, self.nodes);
         let cause = waits.as_ref().map(|(cause, _)| *cause);
         let waits = waits.map(|(_, why)| why);
         // The reason why pods wait comes first: the nodes that are named after it may be many, and
         // long texts are cut.
         let waits = waits.map(|why| format!("{why}; ")).unwrap_or_default();
-        let message = format!("{waits}{shortfall}{}", self.default_gpus_hint());
+        let message = format!(
+            "{waits}{}{}{}",
+            made.map(|made| format!("{made}; ")).unwrap_or_default(),
+            lack.sentence,
+            default_gpus::default_gpus_hint(self.facts())
+        );
         self.live.shortage = cause.or_else(|| {
             // Nothing is wrong with pods of which nobody has heard yet.
-            let no_pods = self.job.spec.template.is_some() && shortfall.excluded.is_empty();
+            let no_pods = self.job.spec.template.is_some() && lack.no_nodes;
             Some(match no_pods {
                 true => Shortage::PodsStarting,
-                false => shortfall.shortage(),
+                false => lack.word,
             })
         });
-        if self.job.reason != Reason::BelowMinimum {
+        if !self.job.why.is_some_and(Why::lacks_nodes) {
             self.warn("BelowMinimum", message.clone());
             self.live.shortage_told = self.live.shortage;
         }
-        self.job.say(Phase::Pending, Reason::BelowMinimum, message);
+        let (why, reason) = match self.job.why {
+            Some(Why::Preempted) => (Why::Preempted, Reason::Preempted),
+            _ => (Why::BelowMinimum, Reason::BelowMinimum),
+        };
+        self.job.found(Some(why));
+        self.job.say(reason, message);
         account::waits(self.job, self.now);
         self.wake_when_unavoided();
         self.wake_without_gpus();
@@ -130,18 +185,18 @@ impl JobTurn<'_> {
     /// Opens the next generation on these nodes.
     fn open_on(&mut self, gang: &[Member]) {
         let (profile, mismatches) = agreement::agree(self.nodes, &self.job.spec, gang);
-        let members = self.with_addresses(gang);
+        let members = with_addresses(self.facts(), gang);
         let job = &mut *self.job;
         job.restart_count += u32::from(job.latest().is_some_and(|before| before.started));
         let number = job.last_generation.next();
-        let (size, first) = (size(gang), job.incidents.is_empty());
+        let size = size(gang);
         let cause = self.answer_incident(number, size);
         let (job, nodes) = (&mut *self.job, &*self.nodes);
         job.use_nodes(gang.iter().map(|member| &member.node), |name| {
             nodes.get(name).is_some()
         });
         job.last_generation = number;
-        job.current = Some(GenerationRecord {
+        job.open_generation(GenerationRecord {
             number,
             cause,
             // If possible, the TCPStore is not on node rank 0, because torch before 2.7 cannot
@@ -166,6 +221,7 @@ impl JobTurn<'_> {
             opened: self.now,
             started: false,
             started_at: None,
+            launched: false,
             previous_grace: longest_grace(&job.retiring),
             stopping: None,
             dead: Default::default(),
@@ -178,13 +234,8 @@ impl JobTurn<'_> {
             step_pattern_told: false,
             won: None,
             member_restarts: Default::default(),
+            stall: None,
         });
-        job.not_before = None;
-        job.phase = if first {
-            Phase::Forming
-        } else {
-            Phase::Recovering
-        };
         for mismatch in mismatches {
             self.warn("MixedNodes", mismatch.to_string())
                 .in_generation(number);
@@ -206,7 +257,7 @@ impl JobTurn<'_> {
             });
         }
         account::goes_on(job, self.now);
-        let waited = job.reason == Reason::BelowMinimum
+        let waited = job.why.is_some_and(Why::lacks_nodes)
             && job
                 .incidents
                 .last()
@@ -233,7 +284,7 @@ impl JobTurn<'_> {
     /// together, and come up one after another. If it began with the first of them, it would end a generation for each of the
     /// others, and train with too few until its cool-down is over.
     fn wait_for_pods(&mut self, have: usize) -> bool {
-        if self.job.phase != Phase::Pending || have >= self.job.replicas as usize {
+        if !self.job.begins() || have >= self.job.replicas as usize {
             return false;
         }
         let coming = self
@@ -248,30 +299,29 @@ impl JobTurn<'_> {
             return false;
         }
         let message = format!("{have} of its {coming} pods are ready; the others come");
-        let reason = self.job.reason;
         self.live.shortage = Some(Shortage::PodsStarting);
-        self.job.say(Phase::Pending, reason, message);
+        self.job.say_of_same(message);
         account::waits(self.job, self.now);
         self.wake(until);
         true
     }
+}
 
-    /// The gang, with the addresses that its nodes have now.
-    fn with_addresses(&self, gang: &[Member]) -> Members {
-        let addresses = |member: &Member| {
-            let report = &self.nodes.get(&member.node)?.report;
-            let more = report.address.parse().ok();
-            let all = report.network.addresses.iter().copied();
-            let all: BTreeSet<IpAddr> = all.chain(more).collect();
-            // Without the agent's list, only the one address that the coordinator sees is known. The
-            // TCPStore would refuse the member's others.
-            let tells = !report.network.addresses.is_empty() && all.len() <= ADDRESSES_MAX;
-            tells.then(|| all.into_iter().collect())
-        };
-        let with = gang.iter().map(|member| Member {
-            addresses: addresses(member).unwrap_or_default(),
-            ..member.clone()
-        });
-        with.collect::<Vec<_>>().into()
-    }
+/// The gang, with the addresses that its nodes have now.
+fn with_addresses(facts: Facts<'_>, gang: &[Member]) -> Members {
+    let addresses = |member: &Member| {
+        let report = &facts.nodes.get(&member.node)?.report;
+        let more = report.address.parse().ok();
+        let all = report.network.addresses.iter().copied();
+        let all: BTreeSet<IpAddr> = all.chain(more).collect();
+        // Without the agent's list, only the one address that the coordinator sees is known. The
+        // TCPStore would refuse the member's others.
+        let tells = !report.network.addresses.is_empty() && all.len() <= ADDRESSES_MAX;
+        tells.then(|| all.into_iter().collect())
+    };
+    let with = gang.iter().map(|member| Member {
+        addresses: addresses(member).unwrap_or_default(),
+        ..member.clone()
+    });
+    with.collect::<Vec<_>>().into()
 }

@@ -1,17 +1,21 @@
 //! What a turn decides: changes to store, effects to execute, answers to users.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     fleet::{
+        actor::Actor,
         event::Event,
+        history::HistoryRecord,
         input::RequestId,
         job::JobRecord,
         node_record::NodeRecord,
+        notify::Outbox,
+        plan::Plan,
         tombstone::Tombstone,
         view::{JobView, NodeView},
     },
-    id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
+    id::{Generation, JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     period,
     run::Desired,
     time::Timestamp,
@@ -37,6 +41,12 @@ pub enum Change {
     DeleteNode(NodeName),
     PutTombstone(Box<Tombstone>),
     DeleteTombstone(JobUid),
+    /// What is left of a job that is over. Its number is higher than those before it.
+    PutHistory(Arc<HistoryRecord>),
+    /// The records up to this number are dropped.
+    DropHistory(u64),
+    /// What waits to be sent to people, whole.
+    PutOutbox(Arc<Outbox>),
     Event(Box<Event>),
 }
 
@@ -65,6 +75,16 @@ pub enum Effect {
         id: RequestId,
         answer: Answer,
     },
+    /// The agents of these nodes are asked where the ranks are. The answers come together, as [`Input::Looked`] with this
+    /// number.
+    ///
+    /// [`Input::Looked`]: crate::fleet::Input::Looked
+    LookAtRanks {
+        job: JobUid,
+        generation: Generation,
+        number: u64,
+        ranks: Vec<(NodeName, Vec<u32>)>,
+    },
     /// What users see of this job may have changed. If [`Fleet::job_view`] answers none, the job is
     /// gone.
     JobChanged(JobUid),
@@ -74,7 +94,15 @@ pub enum Effect {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    Job { job: Box<JobView>, existed: bool },
+    Job {
+        job: Box<JobView>,
+        existed: bool,
+    },
+    /// Of a submission that was only checked.
+    Planned {
+        job: Box<JobView>,
+        plan: Box<Plan>,
+    },
     Node(Box<NodeView>),
     Done,
     Refused(Refusal),
@@ -121,6 +149,16 @@ pub enum Refusal {
         per_second: u32,
         burst: u32,
         /// After so long there is room for one.
+        again: Duration,
+    },
+    #[error(
+        "{caller} has asked {burst} times at once what would become of a job, and may ask {per_second} times in a second; try again in {}",
+        period::format(*again)
+    )]
+    PlansTooOften {
+        caller: Actor,
+        per_second: u32,
+        burst: u32,
         again: Duration,
     },
 }

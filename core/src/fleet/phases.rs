@@ -106,6 +106,16 @@ impl Clock {
 }
 
 impl Incident {
+    /// The time from the event to the first step of the new generation. If ranks were started again
+    /// alone: to the start of the last of them, because the others have made steps all the time.
+    pub fn total(&self) -> Option<Duration> {
+        match self.restarted_ranks.is_empty() {
+            true => self.first_step_at.or(self.joined_at),
+            false => self.launched_at,
+        }?;
+        Some(self.phases().sum())
+    }
+
     pub fn phases(&self) -> Phases {
         let mut clock = Clock(self.event_at);
         let [detect, decide, stop, launch] = [

@@ -10,7 +10,7 @@ use crate::{
         registry::{Node, Registry},
         worker_pod::PodStage,
     },
-    health::{Finding, Severity, Subject},
+    health::{Finding, Subject},
     id::NodeName,
     node_report::{
         Gpu,
@@ -73,13 +73,6 @@ pub(crate) fn gravest<'a>(
     let held = of(nodes, node)?;
     let gravest = held.findings().max_by_key(|finding| finding.severity)?;
     Some((gravest, &held.host.record.name))
-}
-
-/// Why a worker pod should get no new work: what is wrong with one of its GPUs.
-pub(crate) fn no_new_work(nodes: &Registry, node: &Node) -> Option<String> {
-    let (finding, host) = gravest(nodes, node)?;
-    let keeps_away = finding.severity >= Severity::Drain;
-    keeps_away.then(|| format!("holds an unhealthy GPU: {}", said(finding, Some(host))))
 }
 
 /// What was found, in words. `host`: the node that says so of a GPU, if it is another one.

@@ -21,7 +21,7 @@ use crate::{
         output::Effect,
         registry::Liveness,
         scratch::Scratch,
-        turn::Fleet,
+        state::Fleet,
         worker_pod::{PodStage, WorkerPod, is_pod},
     },
     hello::Hello,
@@ -89,7 +89,7 @@ impl Fleet {
 
     /// What a job waits for is told to people, also if nothing follows from it.
     fn look_again(&self, job: &JobUid, changes: &mut Changes) {
-        if let Some(job) = self.jobs.get(job).filter(|job| !job.phase.is_over()) {
+        if let Some(job) = self.jobs.get(job).filter(|job| !job.is_over()) {
             changes.touch_job(job);
         }
     }
@@ -143,21 +143,6 @@ impl Fleet {
         };
         let message = format!("{name} is struck off with its pod: {how}");
         scratch.events.note("PodGone", message).on_node(name);
-    }
-
-    /// The job whose worker pod this is. A user who may make pods in a namespace can label them as those
-    /// of any job, and only the jobs of that namespace are meant by it.
-    fn job_of_pod(&self, pod: &WorkerPod) -> Option<&JobUid> {
-        let job = self.jobs.get(&pod.job)?;
-        pod.is_of(&job.name, &job.uid).then_some(&job.uid)
-    }
-
-    /// The job whose worker pod this node is, by what the cluster says, or else by the store.
-    pub(crate) fn owner_of(&self, name: &NodeName) -> Option<&JobUid> {
-        match self.pods.all.get(name) {
-            Some(pod) => self.job_of_pod(pod),
-            None => self.nodes.get(name)?.record.pod_of.as_ref(),
-        }
     }
 
     /// The only job of which this node may report. `None`: all jobs, because it is a host. A job that

@@ -144,7 +144,7 @@ pub fn plan<'a>(
         .filter(|pod| pod.is_of(&job.name, &job.uid) && !pod.deleting);
     let (ended, mut pods): (Vec<&WorkerPod>, Vec<_>) =
         of_job.partition(|pod| pod.stage == PodStage::Ended);
-    if job.phase.is_over() {
+    if job.is_over() {
         after_the_end(job, &pods, now, &mut plan);
         return plan;
     }
@@ -152,7 +152,7 @@ pub fn plan<'a>(
     for pod in ended {
         plan.delete_and_back_off(pod, "has ended");
     }
-    if job.ending.is_some() {
+    if job.ends() {
         return plan;
     }
     if job.suspended {

@@ -153,7 +153,7 @@ impl PodWork {
 
         let to_announce = self.to_announce(&plan.delete);
         // A job that is over gets no new generation, so the fleet need not be told.
-        let is_over = job.phase.is_over();
+        let is_over = job.is_over();
         let may_go = |pod: &Unneeded| is_over || announced.contains(&pod.uid);
         let new = self.not_requested(plan.delete);
         // The pause begins when the deletion is requested. Until then no pod follows.

@@ -1,8 +1,8 @@
 //! All timings and bounds of the fleet, in one place.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use crate::protocol::Speaks;
+use crate::{fleet::notify::Rules, protocol::Speaks, spec::Preemption};
 
 /// All timings and bounds of the fleet, in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,10 +60,26 @@ pub struct Policy {
     /// The rate at which one namespace may submit jobs, and how many it may submit at once.
     pub submits_per_second: u32,
     pub submits_burst: u32,
+    /// The rate at which one caller may ask what would become of a job, and how often at once.
+    pub plans: Rate,
+    /// A job that has waited for room for so long keeps it from others of its priority that came later. From lower
+    /// priorities it keeps it from the first moment on.
+    pub reserve_after: Duration,
+    /// What may be done to a job at most, so that one of higher priority can start.
+    pub preemption: Preemption,
+    /// Whether jobs also give up nodes for jobs of other namespaces. Whoever submits a job chooses its priority.
+    pub preempt_other_namespaces: bool,
+    /// How long a generation trains at least before its job is evicted.
+    pub evict_after: Duration,
+    /// How many GPUs the jobs of a namespace may hold together.
+    pub gpus_max: GpusMax,
     /// How many nodes may be known, including those that are gone.
     pub nodes_max: usize,
     /// A node that has been gone for this long is forgotten, if no job may still run there.
     pub forget_after: Duration,
+    /// How many jobs that are over leave a record, and for how long it is kept.
+    pub history_max: usize,
+    pub history_for: Duration,
     /// The versions of the session's protocol that this coordinator serves.
     pub speaks: Speaks,
     /// The operator's word that this store is right although nodes know more. What the store does
@@ -78,7 +94,41 @@ pub struct Policy {
     pub reads_objects: bool,
     /// `MusterJob` objects are followed. If not, users may change the jobs that came from them.
     pub follows_jobs: bool,
+    /// How often what is reserved is compared with all records.
+    pub audit_every: Duration,
     pub tick: Duration,
+    /// Who is told of what.
+    pub notify: Rules,
+}
+
+/// How many GPUs the jobs of each namespace may hold together. Jobs with a template are not counted: Kubernetes counts what
+/// pods have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpusMax {
+    pub namespaces: BTreeMap<String, u32>,
+    /// Of every other namespace. `None`: as many as there are.
+    pub others: Option<u32>,
+}
+
+impl GpusMax {
+    /// The same for every namespace.
+    pub fn each(most: Option<u32>) -> Self {
+        Self {
+            others: most,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn of(&self, namespace: &str) -> Option<u32> {
+        self.namespaces.get(namespace).copied().or(self.others)
+    }
+}
+
+/// A rate, and how much may come at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    pub per_second: u32,
+    pub burst: u32,
 }
 
 /// What Muster writes on Kubernetes Node objects.
@@ -131,10 +181,27 @@ impl Default for Policy {
             // is what a matrix of CI submits at once.
             submits_per_second: 10,
             submits_burst: 500,
+            // A plan costs what a placement costs: milliseconds with 10,000 nodes. A burst is a folder of job files that CI checks.
+            plans: Rate {
+                per_second: 5,
+                burst: 200,
+            },
+            // A job that waits for minutes costs its user less than nodes that stand idle for it.
+            reserve_after: Duration::from_secs(600),
+            // A job that shrinks goes on. One that is evicted may wait for days, so the operator has to want that.
+            preemption: Preemption::Shrink,
+            preempt_other_namespaces: false,
+            // What it has done until then would be lost with its start.
+            evict_after: Duration::from_secs(300),
+            gpus_max: GpusMax::default(),
             // Twice the largest fleet with which Muster was measured.
             nodes_max: 20_000,
             // A person who looks on the next day still finds the node.
             forget_after: Duration::from_secs(48 * 3600),
+            // As many as there may be jobs. A kilobyte each, they take some 15 MB of memory.
+            history_max: 10_000,
+            // Reports are made by the year.
+            history_for: Duration::from_secs(365 * 24 * 3600),
             speaks: Speaks::OURS,
             accept_store: false,
             kubernetes_cordon: CordonMode::Off,
@@ -142,12 +209,22 @@ impl Default for Policy {
             cordon_hold_off: Duration::from_secs(24 * 3600),
             reads_objects: false,
             follows_jobs: false,
+            // Some milliseconds of work for 10,000 nodes, in a turn of its own kind: one in 100,000 is not felt.
+            audit_every: Duration::from_secs(60),
             tick: Duration::from_millis(250),
+            notify: Rules::default(),
         }
     }
 }
 
 impl Policy {
+    pub(crate) fn submits(&self) -> Rate {
+        Rate {
+            per_second: self.submits_per_second,
+            burst: self.submits_burst,
+        }
+    }
+
     /// How long a coordinator that starts with so many nodes listens. All agents dial at once, and
     /// 10,000 of them were seen to keep two busy processors at work for 11 to 14 s. The coordinator
     /// stops listening earlier if the last of them is back.

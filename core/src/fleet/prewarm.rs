@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::{
     fleet::{
         agreement,
-        job_turn::JobTurn,
+        job_turn::{Facts, JobTurn},
         live::{AVOID, Avoided},
         members::Member,
         registry::Prewarm,
@@ -57,7 +57,7 @@ impl JobTurn<'_> {
             .iter()
             .filter(|member| !current.has(&member.node))
             .collect();
-        if new.iter().any(|member| self.is_taken(member)) {
+        if new.iter().any(|member| is_taken(self.facts(), member)) {
             // A job asks all its new nodes or none. Otherwise two jobs could each hold a node that
             // the other waits for, for ever.
             self.wake(self.now + TAKEN);
@@ -144,18 +144,6 @@ impl JobTurn<'_> {
         since
     }
 
-    /// Whether another job is about to come to this member's place. Capacity changes when that job
-    /// has come, and when it gives up.
-    fn is_taken(&self, member: &Member) -> bool {
-        let Some(node) = self.nodes.get(&member.node) else {
-            return true;
-        };
-        let mut room = self.room(node);
-        let others = node.prewarm.iter().filter(|(other, _)| *other != self.uid);
-        others.for_each(|(_, asked)| room.reserve(&asked.gpus));
-        !room.fits(&member.gpus)
-    }
-
     /// Withdraws what was asked of nodes for this job and is not wanted any more.
     pub(crate) fn end_prewarm(&mut self) {
         let live = &mut *self.live;
@@ -168,4 +156,18 @@ impl JobTurn<'_> {
             }
         }
     }
+}
+
+/// Whether another job is about to come to this member's place. Capacity changes when that job
+/// has come, and when it gives up.
+fn is_taken(facts: Facts<'_>, member: &Member) -> bool {
+    let Some(node) = facts.nodes.get(&member.node) else {
+        return true;
+    };
+    let Some(mut room) = facts.room(&member.node) else {
+        return true;
+    };
+    let others = node.prewarm.iter().filter(|(other, _)| *other != facts.uid);
+    others.for_each(|(_, asked)| room.reserve(&asked.gpus));
+    !room.fits(&member.gpus)
 }

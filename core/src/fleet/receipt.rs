@@ -8,6 +8,7 @@ use crate::{
     id::{Generation, NodeName},
     period::micros,
     run::PhasesReport,
+    stall::Stall,
     time::Timestamp,
 };
 
@@ -22,6 +23,8 @@ pub enum Cause {
     EndedEarly,
     /// Ranks gave up waiting for another one in a collective, or in another exchange between ranks.
     CollectiveTimeout,
+    /// Nothing moved any more.
+    Stalled,
     /// Members lost their connections to each other, although every node is heard.
     PeersLost,
     NodeLost,
@@ -40,6 +43,8 @@ pub enum Cause {
     MixedNodes,
     NodeJoined,
     Scaled,
+    /// A job of higher priority needed the room.
+    Preempted,
     /// Somebody held the job back for a while.
     Suspended,
     Resumed,
@@ -53,10 +58,10 @@ impl Cause {
     pub fn is_failure(self) -> bool {
         use Cause::*;
         match self {
-            WorkerFailed | WorkerKilled | EndedEarly | CollectiveTimeout | PeersLost | NodeLost
-            | NodeRebooted | NodeUnhealthy | Fenced | StartFailed | StartTimeout => true,
+            WorkerFailed | WorkerKilled | EndedEarly | CollectiveTimeout | Stalled | PeersLost
+            | NodeLost | NodeRebooted | NodeUnhealthy | Fenced | StartFailed | StartTimeout => true,
             FirstStart | NodeLeaving | NodeDeleted | MixedNodes | NodeJoined | Scaled
-            | Suspended | Resumed | StoreAccepted => false,
+            | Preempted | Suspended | Resumed | StoreAccepted => false,
         }
     }
 }
@@ -118,6 +123,9 @@ pub struct Incident {
     /// generation. Empty: all processes were started again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarted_ranks: Vec<u32>,
+    /// Nothing of the old generation moved any more before its end. Old incidents have no stacks of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Box<Stall>>,
     /// The part of this incident in which nothing could be done, because nodes were missing or the
     /// job was in back-off.
     #[serde(default, with = "micros")]
@@ -147,25 +155,20 @@ impl Incident {
         self.collateral.extend(new);
     }
 
+    /// The node that it is due to. `None`: nobody knows one, or the job itself is at fault.
+    pub fn blames(&self) -> Option<&NodeName> {
+        self.node.as_ref().filter(|_| self.charged != Charged::Job)
+    }
+
     /// Steps that are trained again because they came after the last checkpoint.
     pub fn steps_lost(&self) -> Option<u64> {
         Some((self.last_step_before? + 1).saturating_sub(self.first_step_after?))
-    }
-
-    /// The time from the event to the first step of the new generation. If ranks were started again
-    /// alone: to the start of the last of them, because the others have made steps all the time.
-    pub fn total(&self) -> Option<Duration> {
-        match self.restarted_ranks.is_empty() {
-            true => self.first_step_at.or(self.joined_at),
-            false => self.launched_at,
-        }?;
-        Some(self.phases().sum())
     }
 }
 
 impl Incident {
     /// A receipt that knows nothing but the time of its event.
-    pub(crate) fn at(event_at: Timestamp) -> Self {
+    pub fn at(event_at: Timestamp) -> Self {
         Self {
             cause: Cause::FirstStart,
             message: String::new(),
@@ -190,6 +193,7 @@ impl Incident {
             node: None,
             rule: None,
             restarted_ranks: Vec::new(),
+            stall: None,
             waited: Duration::ZERO,
         }
     }

@@ -7,12 +7,12 @@ use crate::{
         changes::Changes,
         cordon, ending,
         input::Request,
-        job::{Ending, JobRecord, Phase, Reason},
+        job::{Ending, JobRecord, Phase, Reason, Stage},
         node_record::{Cordon, CordonedBy},
         output::{Answer, Refusal},
         scratch::{Reply, Scratch},
+        state::Fleet,
         tombstone::{TOMBSTONES_MAX, Tombstone},
-        turn::Fleet,
     },
     id::{Generation, JobName, JobUid, NodeName},
     run::RunId,
@@ -106,11 +106,10 @@ impl Fleet {
         }
         self.has_share(&name, validate_only, scratch.now)?;
         if validate_only {
-            let view = crate::fleet::view::job(&record, &self.nodes);
-            return Ok(Reply::Complete(Answer::Job {
-                job: Box::new(view),
-                existed: false,
-            }));
+            self.may_plan(record.owner.as_ref(), scratch.now)?;
+            let job = Box::new(crate::fleet::view::job(&record, &self.nodes));
+            let plan = Box::new(self.plan(record, scratch));
+            return Ok(Reply::Complete(Answer::Planned { job, plan }));
         }
         let message = format!(
             "job {name} accepted: {} nodes wanted, at least {}",
@@ -152,18 +151,33 @@ impl Fleet {
             return Err(Refusal::NamespaceFull {
                 namespace: namespace.clone(),
                 have,
-                over: has().filter(|job| job.phase.is_over()).count(),
+                over: has().filter(|job| job.is_over()).count(),
                 limit: policy.namespace_jobs_max,
             });
         }
         if validate_only {
             return Ok(());
         }
-        let taken = self.submissions.take(namespace, policy, now);
+        let taken = self.submissions.take(namespace, policy.submits(), now);
         taken.map_err(|again| Refusal::TooOften {
             namespace: namespace.clone(),
             per_second: policy.submits_per_second,
             burst: policy.submits_burst,
+            again,
+        })
+    }
+
+    /// Whether this caller may ask again what would become of a job.
+    fn may_plan(&mut self, caller: Option<&Actor>, now: Timestamp) -> Result<(), Refusal> {
+        let Some(caller) = caller else {
+            return Ok(());
+        };
+        let rate = self.policy.plans;
+        let taken = self.plans.take(&caller.to_string(), rate, now);
+        taken.map_err(|again| Refusal::PlansTooOften {
+            caller: caller.clone(),
+            per_second: rate.per_second,
+            burst: rate.burst,
             again,
         })
     }
@@ -207,7 +221,7 @@ impl Fleet {
                 fields: differing.join(", "),
             });
         }
-        if by_request.is_none() && job.phase.is_over() {
+        if by_request.is_none() && job.is_over() {
             let message = format!(
                 "job {name} exists already and is {:?}; delete it first (muster delete job {})",
                 job.phase, name.name
@@ -252,7 +266,7 @@ impl Fleet {
         self.refuse_halted(&uid, name)?;
         let job = &self.jobs[&uid];
         let (min, max) = (job.spec.min_replicas, job.spec.max_replicas);
-        if job.phase.is_over() || job.ending.is_some() {
+        if job.ends() {
             return Err(Refusal::Precondition(format!(
                 "job {name} is {:?} and cannot be scaled",
                 job.phase
@@ -288,21 +302,17 @@ impl Fleet {
     fn cancel(&mut self, name: &JobName, scratch: &mut Scratch) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
         self.refuse_halted(&uid, name)?;
-        let phase = self.jobs[&uid].phase;
-        match phase {
-            Phase::Cancelled => return Ok(Reply::Job { uid, existed: true }),
-            Phase::Succeeded | Phase::Failed => {
+        let is_under_way = match self.jobs[&uid].stage() {
+            Stage::Over(end) if end.phase != Phase::Cancelled => {
                 return Err(Refusal::Precondition(format!(
-                    "job {name} is over already: {phase:?}"
+                    "job {name} is over already: {:?}",
+                    end.phase
                 )));
             }
-            _ => {}
-        }
-        if self.jobs[&uid]
-            .ending
-            .as_ref()
-            .is_none_or(|ending| ending.phase != Phase::Cancelled)
-        {
+            Stage::Ending(end) | Stage::Over(end) => end.phase == Phase::Cancelled,
+            Stage::Waiting(_) | Stage::Forming(..) | Stage::Training(_) => false,
+        };
+        if !is_under_way {
             let ending = Ending {
                 phase: Phase::Cancelled,
                 reason: Reason::Cancelled,
@@ -333,7 +343,7 @@ impl Fleet {
         })?;
         self.refuse_halted(&uid, name)?;
         let job = self.jobs.get_mut(&uid).expect("found above");
-        if job.phase.is_over() || job.ending.is_some() {
+        if job.ends() {
             return Err(Refusal::Precondition(format!(
                 "job {name} is {:?} and cannot be suspended or resumed",
                 job.phase
@@ -365,7 +375,7 @@ impl Fleet {
         let uid = self.find(name)?;
         self.refuse_halted(&uid, name)?;
         let job = self.jobs.get_mut(&uid).expect("found above");
-        if !job.phase.is_over() && job.ending.is_none() {
+        if !job.ends() {
             changes.touch_job(job);
             job.spec.lifetime = lifetime;
         }
@@ -394,7 +404,7 @@ impl Fleet {
     ) -> Result<(), Refusal> {
         self.refuse_halted(uid, name)?;
         let job = &self.jobs[uid];
-        if !job.phase.is_over() {
+        if !job.is_over() {
             let message = format!(
                 "job {name} is {:?}; cancel it first (muster cancel {})",
                 job.phase, name.name
@@ -415,6 +425,8 @@ impl Fleet {
             );
             return Err(Refusal::Precondition(message));
         }
+        self.leave_record(uid, scratch);
+        let job = &self.jobs[uid];
         let nodes: Vec<NodeName> = job.nodes_used.iter().cloned().collect();
         let run = RunId {
             job: uid.clone(),
@@ -513,24 +525,6 @@ impl Fleet {
         let message = format!("{name} deleted by an operator: all its workers count as dead");
         scratch.events.warn("NodeDeleted", message).on_node(name);
         Ok(Reply::Complete(Answer::Done))
-    }
-
-    /// Forgets a node, and counts all its workers as dead.
-    pub(crate) fn remove_node(&mut self, name: &NodeName, changes: &mut Changes) {
-        changes.node_changed(&self.nodes, &self.jobs, name);
-        for uid in &self.active {
-            let Some(job) = self.jobs.get_mut(uid) else {
-                continue;
-            };
-            changes.touch_job(job);
-            for generation in job.unproven_generations_mut() {
-                if generation.has(name) {
-                    generation.dead.insert(name.clone());
-                }
-            }
-        }
-        self.nodes.forget(name);
-        self.halted.remove(name);
     }
 }
 

@@ -3,11 +3,11 @@
 
 use crate::{
     fleet::{
-        budget, capacity, crash_loop, fault_ledger, generation,
+        budget, capacity, crash_loop, ending, fault_ledger, generation,
         job::{Ending, GenerationRecord, Phase, Reason, Stopping},
-        job_turn::JobTurn,
+        job_turn::{Facts, JobTurn},
         members::{Member, size},
-        placement::{Placement, Shortfall},
+        placement::Placement,
         prewarm::Readiness,
         receipt::{Cause, Incident},
         rules::{self, Ruling},
@@ -33,7 +33,7 @@ enum Resize {
     Shrink(u32),
     /// A user wants fewer nodes, and the smaller generation could not be opened: its members' nodes
     /// take no new work.
-    CannotShrink(Shortfall),
+    CannotShrink(String),
     /// A member's machine will be taken away. The next generation is opened without it. It may be
     /// smaller, or may have to wait for enough nodes. The text names the node and the reason.
     Leave(NodeName, String),
@@ -50,12 +50,12 @@ impl JobTurn<'_> {
         self.wake_when_unavoided();
         (self.live.cannot_shrink, self.live.ends) = (None, None);
         loop {
-            let wanted = self.wanted();
+            let wanted = wanted(self.facts());
             let gang = match &wanted {
                 Resize::Keep => return,
                 Resize::KeepUntil(at) => return self.wake(*at),
                 Resize::CannotShrink(shortfall) => {
-                    self.live.cannot_shrink = Some(shortfall.to_string());
+                    self.live.cannot_shrink = Some(shortfall.clone());
                     return;
                 }
                 Resize::KeepForEnd(ended) => {
@@ -84,116 +84,18 @@ impl JobTurn<'_> {
         }
     }
 
-    fn wanted(&self) -> Resize {
-        let job = &*self.job;
-        let training = job.current.as_ref().filter(|g| g.started);
-        let Some(generation) = training.filter(|_| job.ending.is_none()) else {
-            return Resize::Keep;
-        };
-        if !self.live.condition.is_sound() {
-            return Resize::Keep;
-        }
-        if self.is_listening() {
-            // The next generation could not be opened yet. Until then this one may as well train.
-            return Resize::KeepUntil(self.presence.listen_until);
-        }
-        let (have, wanted) = (generation.size(), job.replicas);
-        let ended = generation::ended_well(self.nodes, self.uid, generation);
-        if wanted < have {
-            if let Some(ended) = ended {
-                return Resize::KeepForEnd(ended);
-            }
-            return match self.place() {
-                Placement::Gang(_) => Resize::Shrink(wanted),
-                Placement::Short(shortfall) => Resize::CannotShrink(shortfall),
-            };
-        }
-        let (leaving, ailing) = (
-            unhealthy::leaving(self.nodes, self.job),
-            unhealthy::ailing(self.nodes, self.job),
-        );
-        if wanted == have && leaving.is_none() && ailing.is_none() {
-            return Resize::Keep;
-        }
-        let placed = self.place();
-        if let Some((node, why)) = leaving
-            && (matches!(placed, Placement::Gang(_)) || self.ends_now(node))
-        {
-            // A job that waited for equal room, or for the cool-down, would lose what it trained
-            // since its last checkpoint.
-            return Resize::Leave(node.clone(), format!("leaving {node}: {why}"));
-        }
-        if let Some(ended) = ended {
-            return Resize::KeepForEnd(ended);
-        }
-        let Placement::Gang(gang) = placed else {
-            return Resize::Keep;
-        };
-        let cooled_down =
-            generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
-        if let Some((node, why)) = ailing.filter(|_| size(&gang) >= have) {
-            if !self.live.scaled && self.now < cooled_down {
-                return Resize::KeepUntil(cooled_down);
-            }
-            let message = format!("moving off what is unhealthy on {node} ({why})");
-            return Resize::Move(gang, node, message);
-        }
-        if size(&gang) <= have || !self.is_growth(generation, &gang) {
-            return Resize::Keep;
-        }
-        let in_cooldown = !self.live.scaled && self.now < cooled_down;
-        if in_cooldown {
-            return Resize::KeepUntil(cooled_down);
-        }
-        Resize::Grow(gang)
-    }
-
-    /// Whether the workers there end in a moment, whatever the job does, because their pod is being
-    /// deleted. If the job kept its generation because other nodes are too few, its ranks would catch
-    /// SIGTERM and end with an error, and the job would be charged.
-    fn ends_now(&self, name: &NodeName) -> bool {
-        let node = self.nodes.get(name).filter(|_| is_pod(name));
-        node.is_some_and(|node| {
-            let mut findings = node.report.health.findings.iter();
-            findings.any(|finding| finding.check == TERMINATION_NOTICE)
-        })
-    }
-
-    /// Whether every member stays, except on nodes that get no new work.
-    fn is_growth(&self, generation: &GenerationRecord, gang: &[Member]) -> bool {
-        let stays = |node: &NodeName| gang.iter().any(|member| &member.node == node);
-        let unwanted = |node: &NodeName| {
-            self.nodes.get(node).is_some_and(|node| {
-                let record = &self.nodes.blamed(node).record;
-                self.nodes.is_cordoned(node)
-                    || capacity::no_new_work(self.nodes, node).is_some()
-                    || fault_ledger::shunned_by(record, self.uid, self.policy, self.now)
-            })
-        };
-        let mut members = generation.members.iter().map(|member| &member.node);
-        members.all(|node| stays(node) || unwanted(node))
-    }
-
-    /// The job's own rule about the node that it leaves, because the node is taken away or is broken.
-    fn rule_about(&self, to: &Resize) -> Option<Ruling> {
-        let (node, when) = match to {
-            Resize::Leave(node, _) => (node, When::Evicted),
-            Resize::Move(_, node, _) => (node, When::NodeLost),
-            _ => return None,
-        };
-        let current = self.job.current.as_ref();
-        let roles = current.map_or(Vec::new(), |generation| rules::roles_on(generation, node));
-        rules::of_leaving(&self.job.spec.rules, when, &roles)
-    }
-
     fn end_instead_of_leaving(&mut self, ruling: &Ruling, message: &str) {
         let message = format!("{message}; {}", ruling.name());
         self.warn("FailedByRule", message.clone());
-        self.end_in_order(Ending {
-            phase: Phase::Failed,
-            reason: Reason::FailedByRule,
-            message,
-        });
+        ending::end_in_order(
+            self.nodes,
+            self.job,
+            Ending {
+                phase: Phase::Failed,
+                reason: Reason::FailedByRule,
+                message,
+            },
+        );
     }
 
     fn give_way(&mut self, to: &Resize) {
@@ -226,7 +128,7 @@ impl JobTurn<'_> {
         let steps = generation::steps(self.nodes, self.uid, generation);
         let began = generation.started_at;
         let has_run = began.is_some_and(|at| self.now.since(at) >= crash_loop::EARLY);
-        let ruling = self.rule_about(to);
+        let ruling = rule_about(self.facts(), to);
         if let Some(ruling) = ruling.as_ref().filter(|own| own.rule.then == Then::Fail) {
             return self.end_instead_of_leaving(ruling, &message);
         }
@@ -247,7 +149,107 @@ impl JobTurn<'_> {
             reason: message.clone(),
             grace: job.spec.stop_grace_period,
         });
-        job.phase = Phase::Recovering;
         self.note("Resizing", message).in_generation(number);
     }
+}
+
+fn wanted(facts: Facts<'_>) -> Resize {
+    let job = facts.job;
+    let Some(generation) = job.training() else {
+        return Resize::Keep;
+    };
+    if !facts.live.condition.is_sound() {
+        return Resize::Keep;
+    }
+    if facts.is_listening() {
+        // The next generation could not be opened yet. Until then this one may as well train.
+        return Resize::KeepUntil(facts.presence.listen_until);
+    }
+    let (have, wanted) = (generation.size(), job.replicas);
+    let ended = generation::ended_well(facts.nodes, facts.uid, generation);
+    if wanted < have {
+        if let Some(ended) = ended {
+            return Resize::KeepForEnd(ended);
+        }
+        return match facts.place() {
+            Placement::Gang(_) => Resize::Shrink(wanted),
+            Placement::Short(shortfall) => Resize::CannotShrink(shortfall.to_string()),
+        };
+    }
+    let (leaving, ailing) = (
+        unhealthy::leaving(facts.nodes, facts.job),
+        unhealthy::ailing(facts.nodes, facts.job),
+    );
+    if wanted == have && leaving.is_none() && ailing.is_none() {
+        return Resize::Keep;
+    }
+    let placed = facts.place();
+    if let Some((node, why)) = leaving
+        && (matches!(placed, Placement::Gang(_)) || ends_now(facts, node))
+    {
+        // A job that waited for equal room, or for the cool-down, would lose what it trained
+        // since its last checkpoint.
+        return Resize::Leave(node.clone(), format!("leaving {node}: {why}"));
+    }
+    if let Some(ended) = ended {
+        return Resize::KeepForEnd(ended);
+    }
+    let Placement::Gang(gang) = placed else {
+        return Resize::Keep;
+    };
+    let cooled_down =
+        generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
+    if let Some((node, why)) = ailing.filter(|_| size(&gang) >= have) {
+        if !facts.live.scaled && facts.now < cooled_down {
+            return Resize::KeepUntil(cooled_down);
+        }
+        let message = format!("moving off what is unhealthy on {node} ({why})");
+        return Resize::Move(gang, node, message);
+    }
+    if size(&gang) <= have || !is_growth(facts, generation, &gang) {
+        return Resize::Keep;
+    }
+    let in_cooldown = !facts.live.scaled && facts.now < cooled_down;
+    if in_cooldown {
+        return Resize::KeepUntil(cooled_down);
+    }
+    Resize::Grow(gang)
+}
+
+/// Whether the workers there end in a moment, whatever the job does, because their pod is being
+/// deleted. If the job kept its generation because other nodes are too few, its ranks would catch
+/// SIGTERM and end with an error, and the job would be charged.
+fn ends_now(facts: Facts<'_>, name: &NodeName) -> bool {
+    let node = facts.nodes.get(name).filter(|_| is_pod(name));
+    node.is_some_and(|node| {
+        let mut findings = node.report.health.findings.iter();
+        findings.any(|finding| finding.check == TERMINATION_NOTICE)
+    })
+}
+
+/// Whether every member stays, except on nodes that get no new work.
+fn is_growth(facts: Facts<'_>, generation: &GenerationRecord, gang: &[Member]) -> bool {
+    let stays = |node: &NodeName| gang.iter().any(|member| &member.node == node);
+    let unwanted = |node: &NodeName| {
+        facts.nodes.get(node).is_some_and(|node| {
+            let record = &facts.nodes.blamed(node).record;
+            facts.nodes.is_cordoned(node)
+                || capacity::no_new_work(facts.nodes, node).is_some()
+                || fault_ledger::shunned_by(record, facts.uid, facts.policy, facts.now)
+        })
+    };
+    let mut members = generation.members.iter().map(|member| &member.node);
+    members.all(|node| stays(node) || unwanted(node))
+}
+
+/// The job's own rule about the node that it leaves, because the node is taken away or is broken.
+fn rule_about(facts: Facts<'_>, to: &Resize) -> Option<Ruling> {
+    let (node, when) = match to {
+        Resize::Leave(node, _) => (node, When::Evicted),
+        Resize::Move(_, node, _) => (node, When::NodeLost),
+        _ => return None,
+    };
+    let current = facts.job.current.as_ref();
+    let roles = current.map_or(Vec::new(), |generation| rules::roles_on(generation, node));
+    rules::of_leaving(&facts.job.spec.rules, when, &roles)
 }

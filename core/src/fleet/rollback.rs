@@ -9,7 +9,7 @@
 //! member of, or that it holds and for which its word counts (`word`). An operator must choose what to
 //! do, and the sentence names the choices.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use crate::{
     fleet::{
@@ -18,8 +18,7 @@ use crate::{
         job_turn::JobTurn,
         output::Refusal,
         receipt::{Cause, Incident},
-        registry::Registry,
-        turn::Fleet,
+        state::Fleet,
         word::{self, Discounted},
     },
     hello::Hello,
@@ -86,22 +85,6 @@ impl Ahead {
     }
 }
 
-fn halted_by<'a>(
-    halted: &'a BTreeSet<NodeName>,
-    nodes: &Registry,
-    job: &JobRecord,
-) -> Option<&'a NodeName> {
-    let holds = |name: &&NodeName| {
-        let node = nodes.get(name);
-        node.is_some_and(|node| {
-            let says = || node.runs.keys().any(|run| run.job == job.uid);
-            let counts = || word::counts(name, node.record.pod_of.as_ref(), Some(job)).is_ok();
-            node.jobs.contains(&job.uid) || says() && counts()
-        })
-    };
-    halted.iter().find(holds)
-}
-
 /// Whether this node, a member of the current generation, has gone on to a later one. Then the
 /// current one was replaced by a decision that the accepted store does not know, and no node goes
 /// back to it. A node that is no member proves nothing: the current generation may have been opened
@@ -132,7 +115,7 @@ fn supersede(job: &mut JobRecord, message: String, now: Timestamp) {
 impl JobTurn<'_> {
     /// The halted node that holds up this job: nothing is decided about it.
     pub(crate) fn halted_by(&self) -> Option<&NodeName> {
-        halted_by(self.halted, self.nodes, self.job)
+        word::halted_by(self.halted, self.nodes, self.job)
     }
 }
 
@@ -298,7 +281,7 @@ impl Fleet {
 
     /// The halted node that holds up this job: nothing is decided about it.
     pub(crate) fn halted_by(&self, uid: &JobUid) -> Option<&NodeName> {
-        halted_by(&self.halted, &self.nodes, self.jobs.get(uid)?)
+        word::halted_by(&self.halted, &self.nodes, self.jobs.get(uid)?)
     }
 
     /// Refuses users' requests for a job that a halted node holds up.

@@ -1,12 +1,17 @@
 //! All that one turn gathers on its way to its answer. A function that needs only one part of it takes
 //! only this part, so its signature says what it can do. This file decides nothing.
 
+use std::{cell::OnceCell, collections::BTreeMap};
+
 use crate::{
     fleet::{
+        capacity::Capacity,
         changes::Changes,
         event_log::EventLog,
         input::RequestId,
         output::{Answer, Effect},
+        reservations::Reservations,
+        yields::Yields,
     },
     id::{JobUid, NodeName},
     time::Timestamp,
@@ -21,6 +26,14 @@ pub(crate) struct Scratch {
     pub effects: Vec<Effect>,
     pub wake_at: Option<Timestamp>,
     pub answer: Option<(RequestId, Reply)>,
+    /// What all nodes have left. Empty until a job asks for nodes, and most turns end without it.
+    pub capacity: OnceCell<Capacity>,
+    /// Who waits for room, and what they keep. Empty until a job asks for nodes.
+    pub reservations: OnceCell<Reservations>,
+    /// What jobs are to give up for others in this turn.
+    pub yields: BTreeMap<JobUid, Yields>,
+    /// Everybody who waits has been asked, so they do.
+    pub give_now: bool,
 }
 
 /// The answer to a request. `finish` completes it, when all jobs are settled.
@@ -40,6 +53,10 @@ impl Scratch {
             effects: Vec::new(),
             wake_at: None,
             answer: None,
+            capacity: OnceCell::new(),
+            reservations: OnceCell::new(),
+            yields: BTreeMap::new(),
+            give_now: false,
         }
     }
 

@@ -6,15 +6,19 @@
 
 use crate::{
     fleet::{
-        generation,
-        job::{Phase, Reason},
+        apply, describe, ending, ends, fence, fill_receipt, generation,
+        job::{Ending, Phase, Reason, Stage},
         job_turn::JobTurn,
+        judge, keep_time,
+        lifetime::{self, Due},
+        member_restart, reservations,
         scratch::Scratch,
         settle_order,
-        turn::Fleet,
-        unhealthy,
+        state::Fleet,
+        suspend, unhealthy,
     },
     id::JobUid,
+    time::Timestamp,
 };
 
 /// The first pass settles the jobs with news, which may free nodes: a member is dead, a job has
@@ -52,13 +56,30 @@ impl Fleet {
             };
             for uid in settle_order::in_order(&self.jobs, self.active.iter().filter(concerned)) {
                 self.settle(&uid, scratch);
+                // Those behind it have not been asked whether they want what it kept.
+                scratch.changes.capacity |= !room && self.waits_no_more(&uid, scratch);
             }
             if !scratch.changes.capacity {
                 break;
             }
         }
+        // Whoever waits has been asked last with all the room that there is now. They free nothing before they have
+        // stopped, so nobody need be asked again.
+        scratch.give_now = true;
+        let giving: Vec<JobUid> = scratch.yields.keys().cloned().collect();
+        for uid in settle_order::in_order(&self.jobs, giving.iter()) {
+            self.settle(&uid, scratch);
+        }
         self.jobs_wake = self.live.values().filter_map(|live| live.wake).min();
         self.jobs_wake.into_iter().for_each(|at| scratch.wake(at));
+    }
+
+    /// Whether the job waited for room when this turn began, and does not any more.
+    fn waits_no_more(&self, uid: &JobUid, scratch: &Scratch) -> bool {
+        let before = scratch.changes.jobs.get(uid).and_then(Option::as_ref);
+        let now = self.jobs.get(uid);
+        before.is_some_and(reservations::waits_for_room)
+            && !now.is_some_and(reservations::waits_for_room)
     }
 
     /// Settles one job. The job is taken out of the fleet meanwhile.
@@ -67,6 +88,8 @@ impl Fleet {
             return;
         };
         scratch.changes.touch_job(&job);
+        // What others were to give it is decided anew.
+        scratch.yields.retain(|_, given| given.to != job.name);
         let mut live = self.live.remove(uid).unwrap_or_default();
         JobTurn {
             uid,
@@ -83,6 +106,12 @@ impl Fleet {
             scratch,
         }
         .settle();
+        if let Some(capacity) = scratch.capacity.get_mut() {
+            capacity.follow(&self.nodes, &job);
+        }
+        if let Some(reservations) = scratch.reservations.get_mut() {
+            reservations.follow(&job);
+        }
         self.jobs.insert(uid.clone(), job);
         self.live.insert(uid.clone(), live);
     }
@@ -92,47 +121,92 @@ impl JobTurn<'_> {
     fn settle(&mut self) {
         (self.live.wake, self.live.has_all_it_wants) = (None, false);
         self.live.prewarm_awaited.clear();
-        self.step();
+        if self.step()
+            && let Some(kept) = keep_time::keep_time(self.facts())
+        {
+            self.job.time = Some(kept.account);
+            self.wake_at(kept.look_again);
+        }
         self.end_prewarm();
     }
 
-    fn step(&mut self) {
+    /// Takes the job one step further, if anything may be decided about it.
+    fn step(&mut self) -> bool {
         if let Some(node) = self.halted_by() {
             let message = format!(
                 "{node} knows more than the store, so nothing is decided (muster describe node {node})"
             );
-            return self.job.say(self.job.phase, Reason::StoreBehind, message);
+            self.job.say_undecided(Reason::StoreBehind, message);
+            return false;
         }
         generation::note_all_deaths(self.nodes, self.job);
-        self.note_fences();
+        let fenced = fence::note(self.nodes, self.job, self.now);
+        self.wake_at(fenced);
         self.tell_forced_ends();
-        self.judge();
-        self.order_restarts();
-        self.keep_deadlines();
+        self.watch_stall();
+        self.wake_at(judge::due(self.facts()));
+        let judged = judge::judge(self.facts());
+        apply::apply(self, judged);
+        let ordered = member_restart::order_restarts(self.job, self.now);
+        self.wake_at(ordered);
+        match lifetime::due(self.facts()) {
+            Due::Never => {}
+            Due::At(at) => self.wake(at),
+            Due::Over(ending) => self.end_by_deadline(ending),
+        }
         self.compare_training();
         self.suspend();
+        self.give_up();
         self.resize();
         self.open();
         self.start();
-        self.fill_receipt();
+        fill_receipt::fill_receipt(self.nodes, self.job, self.now);
         self.notice_worlds();
         self.tell_step_pattern();
         self.close();
-        self.describe();
-        self.tell_shortage();
-        self.keep_ends();
+        let found = describe::find(self.facts());
+        let lacks = describe::say(self.job, found);
+        self.tell_shortage(lacks);
+        self.notice_long_wait();
+        ends::keep_ends(self.nodes, self.job);
         let before = self.job.retiring.len();
         self.job.keep_proven_as_history();
         if self.job.retiring.len() < before {
             self.scratch.changes.capacity = true;
         }
         self.live.has_all_it_wants = self.has_all_it_wants();
+        true
+    }
+
+    fn suspend(&mut self) {
+        let condition = &self.live.condition;
+        let ended = suspend::suspend(self.job, condition, self.nodes, self.policy, self.now);
+        if let Some(number) = ended {
+            self.note("Suspending", suspend::MESSAGE.to_owned())
+                .in_generation(number);
+        }
+    }
+
+    fn end_by_deadline(&mut self, ending: Ending) {
+        let (name, reason) = (self.job.name.clone(), format!("{:?}", ending.reason));
+        let message = format!("{name}: {}", ending.message);
+        match ending.phase {
+            Phase::Failed => self.warn(&reason, message),
+            _ => self.note(&reason, message),
+        };
+        ending::end_in_order(self.nodes, self.job, ending);
+    }
+
+    fn wake_at(&mut self, at: Option<Timestamp>) {
+        if let Some(at) = at {
+            self.wake(at);
+        }
     }
 
     /// Whether more room would change nothing now: the job is full, or its generation is forming. News of other nodes does not settle it then.
     fn has_all_it_wants(&self) -> bool {
         let job = &*self.job;
-        let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else {
+        let Some(generation) = job.generation_now() else {
             return false;
         };
         let full = generation.size() == job.replicas
@@ -143,8 +217,8 @@ impl JobTurn<'_> {
 
     /// Accuses the nodes on which the job failed before, if it now lasts longer than it did there.
     fn compare_training(&mut self) {
-        let current = self.job.current.as_ref();
-        let training = current.filter(|g| g.started && self.live.condition.doubt().is_none());
+        let training = self.job.training();
+        let training = training.filter(|_| self.live.condition.doubt().is_none());
         if let Some(since) = training.and_then(|g| g.started_at) {
             self.compare(Some(self.now.since(since)));
         }
@@ -153,16 +227,17 @@ impl JobTurn<'_> {
     /// Ends the job once every member is proven dead or cannot be reached.
     fn close(&mut self) {
         let job = &*self.job;
-        let Some(ending) = job.ending.clone().filter(|_| !job.phase.is_over()) else {
+        let Stage::Ending(ending) = job.stage() else {
             return;
         };
+        let ending = ending.clone();
         if self.is_listening() || !generation::at_rest(self.nodes, job) {
             let message = unhealthy::unkillable(self.nodes, self.job).unwrap_or(ending.message);
-            return self.job.say(Phase::Stopping, ending.reason, message);
+            return self.job.say(ending.reason, message);
         }
         let message = format!("{}: {}", job.name, ending.message);
-        self.job.say(ending.phase, ending.reason, ending.message);
-        self.job.finished = Some(self.now);
+        self.job.close(self.now);
+        self.job.say(ending.reason, ending.message);
         self.scratch.changes.capacity = true;
         let (reason, number) = (format!("{:?}", ending.phase), self.job.last_generation);
         match ending.phase {

@@ -1,12 +1,30 @@
 //! The order in which the jobs of a turn choose nodes. A job that comes first takes what it needs
 //! before the next is asked.
 //!
-//! Today every job that is concerned gets its turn, by priority and then by age. Decides nothing
-//! about nodes: `placement` does, for one job at a time, from what `capacity` says is left.
+//! Every job that is concerned gets its turn, by priority and then by age. Decides nothing
+//! about nodes: `placement` does, for one job at a time, from what `capacity` says is left and `reservations` does not keep.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use crate::{fleet::job::JobRecord, id::JobUid};
+use crate::{fleet::job::JobRecord, id::JobUid, time::Timestamp};
+
+/// The place of a job in the order: the higher priority first, then the older job.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    priority: Reverse<i32>,
+    created: Timestamp,
+    uid: JobUid,
+}
+
+impl Rank {
+    pub(crate) fn of(job: &JobRecord) -> Rank {
+        Rank {
+            priority: Reverse(job.spec.priority),
+            created: job.created,
+            uid: job.uid.clone(),
+        }
+    }
+}
 
 /// The jobs of `concerned`, the first to choose first.
 pub(crate) fn in_order<'a>(
@@ -14,14 +32,14 @@ pub(crate) fn in_order<'a>(
     concerned: impl Iterator<Item = &'a JobUid>,
 ) -> Vec<JobUid> {
     let mut in_order: Vec<&JobRecord> = concerned.filter_map(|uid| jobs.get(uid)).collect();
-    in_order.sort_by_key(|job| (Reverse(job.spec.priority), job.created, &job.uid));
+    in_order.sort_by_cached_key(|job| Rank::of(job));
     in_order.into_iter().map(|job| job.uid.clone()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fleet::job::tests::record, time::Timestamp};
+    use crate::fleet::job::tests::record;
 
     #[test]
     fn priority_goes_before_age_and_age_before_the_uid() {

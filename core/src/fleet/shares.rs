@@ -1,13 +1,13 @@
 //! What one namespace may ask of the coordinator, so that its users cannot shut out those of another:
-//! a number of jobs, and a rate at which it submits new ones.
+//! a number of jobs, and a rate at which it submits new ones; and the rate at which one caller may ask what would happen.
 //!
-//! The rate is a bucket for each namespace. It is full at first, each submission takes one out, and it is
+//! A rate is a bucket for each namespace or caller. It is full at first, each submission or question takes one out, and it is
 //! filled again at the rate. It is kept as one moment: when the bucket will be full again (GCRA, as ATM
 //! Forum's Traffic Management 4.0 has it). Nothing of it is stored.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::{fleet::policy::Policy, time::Timestamp};
+use crate::{fleet::policy::Rate, time::Timestamp};
 
 /// The largest share with which namespaces that want so much take no more than `room` together, if each
 /// takes at most its share (max-min fairness). Whoever wants less than that has all it wants.
@@ -25,30 +25,30 @@ pub fn fair_share(wanted: impl IntoIterator<Item = usize>, room: usize) -> usize
     usize::MAX
 }
 
+/// The most buckets that are kept one by one. Whoever comes beyond that shares one: a client may make up a name for each call.
+const BUCKETS_MAX: usize = 1_000;
+
+/// A bucket for each namespace or caller.
 #[derive(Debug, Default)]
-pub(crate) struct Submissions {
-    /// By namespace: when its bucket is full again. Those that are full are not kept.
+pub(crate) struct Buckets {
+    /// When each is full again. Those that are full are not kept.
     full_at: BTreeMap<String, Timestamp>,
 }
 
-impl Submissions {
-    /// Takes one submission out of the namespace's bucket. An error: the bucket is empty, and has one
-    /// again after so long.
-    pub(crate) fn take(
-        &mut self,
-        namespace: &str,
-        policy: &Policy,
-        now: Timestamp,
-    ) -> Result<(), Duration> {
+impl Buckets {
+    /// Takes one out of this bucket. An error: the bucket is empty, and has one again after so long.
+    pub(crate) fn take(&mut self, of: &str, rate: Rate, now: Timestamp) -> Result<(), Duration> {
         self.full_at.retain(|_, at| *at > now);
-        let each = Duration::from_secs(1) / policy.submits_per_second.max(1);
-        let whole = each * policy.submits_burst.max(1);
-        let full_at = self.full_at.get(namespace).copied().unwrap_or(now) + each;
+        let is_own = self.full_at.contains_key(of) || self.full_at.len() < BUCKETS_MAX;
+        let of = if is_own { of } else { "" };
+        let each = Duration::from_secs(1) / rate.per_second.max(1);
+        let whole = each * rate.burst.max(1);
+        let full_at = self.full_at.get(of).copied().unwrap_or(now) + each;
         let lacks = full_at.since(now).saturating_sub(whole);
         if !lacks.is_zero() {
             return Err(lacks);
         }
-        self.full_at.insert(namespace.to_owned(), full_at);
+        self.full_at.insert(of.to_owned(), full_at);
         Ok(())
     }
 }
@@ -68,29 +68,46 @@ mod tests {
 
     #[test]
     fn a_burst_is_taken_and_then_the_rate_counts() {
-        let policy = Policy {
-            submits_per_second: 4,
-            submits_burst: 10,
-            ..Policy::default()
+        let rate = Rate {
+            per_second: 4,
+            burst: 10,
         };
-        let (mut submissions, now) = (Submissions::default(), Timestamp(1_000_000_000));
+        let (mut submissions, now) = (Buckets::default(), Timestamp(1_000_000_000));
         for number in 0..10 {
-            assert_eq!(submissions.take("a", &policy, now), Ok(()), "{number}");
+            assert_eq!(submissions.take("a", rate, now), Ok(()), "{number}");
         }
         let quarter = Duration::from_millis(250);
-        assert_eq!(submissions.take("a", &policy, now), Err(quarter));
-        assert_eq!(submissions.take("b", &policy, now), Ok(()), "another one");
+        assert_eq!(submissions.take("a", rate, now), Err(quarter));
+        assert_eq!(submissions.take("b", rate, now), Ok(()), "another one");
         // What is refused costs nothing.
-        assert_eq!(submissions.take("a", &policy, now), Err(quarter));
+        assert_eq!(submissions.take("a", rate, now), Err(quarter));
         let now = now + quarter;
-        assert_eq!(submissions.take("a", &policy, now), Ok(()));
-        assert_eq!(submissions.take("a", &policy, now), Err(quarter));
+        assert_eq!(submissions.take("a", rate, now), Ok(()));
+        assert_eq!(submissions.take("a", rate, now), Err(quarter));
         // A namespace that rests is forgotten, and has its whole burst again.
         let now = now + 11 * quarter;
-        assert_eq!(submissions.take("b", &policy, now), Ok(()));
+        assert_eq!(submissions.take("b", rate, now), Ok(()));
         assert_eq!(submissions.full_at.len(), 1);
         for number in 0..10 {
-            assert_eq!(submissions.take("a", &policy, now), Ok(()), "{number}");
+            assert_eq!(submissions.take("a", rate, now), Ok(()), "{number}");
         }
+    }
+
+    #[test]
+    fn names_that_are_made_up_share_one_bucket() {
+        let rate = Rate {
+            per_second: 1,
+            burst: 2,
+        };
+        let (mut buckets, now) = (Buckets::default(), Timestamp(1_000_000_000));
+        for number in 0..BUCKETS_MAX {
+            assert_eq!(buckets.take(&format!("name-{number}"), rate, now), Ok(()));
+        }
+        assert_eq!(buckets.take("more-1", rate, now), Ok(()));
+        assert_eq!(buckets.take("more-2", rate, now), Ok(()));
+        let second = Duration::from_secs(1);
+        assert_eq!(buckets.take("more-3", rate, now), Err(second));
+        assert_eq!(buckets.take("name-7", rate, now), Ok(()), "it has its own");
+        assert_eq!(buckets.full_at.len(), BUCKETS_MAX + 1);
     }
 }

@@ -49,8 +49,14 @@ pub enum Shortage {
     // Nodes do not take the job.
     NodesSilent,
     NodesOccupied,
+    /// Jobs that come first wait for the room that there is.
+    NodesReserved,
+    /// The jobs of its namespace hold as many GPUs as the operator allows.
+    NamespaceGpusMax,
     NodesExcluded,
     MixedNodes,
+    /// Enough nodes would do, and no domain of the topology has as many.
+    TopologyTooSmall,
     AgentTooOld,
     StoreBehind,
     /// None is known.

@@ -3,8 +3,9 @@
 
 use crate::fleet::{
     generation,
-    job::{GenerationRecord, JobRecord},
-    job_turn::JobTurn,
+    job::{GenerationRecord, JobRecord, Stage},
+    job_turn::{Facts, JobTurn},
+    node_mix,
 };
 
 /// How many nodes an event names.
@@ -14,7 +15,7 @@ impl JobTurn<'_> {
     /// Starts the generation being formed, if it may start.
     pub(crate) fn start(&mut self) {
         let job = &*self.job;
-        let Some(generation) = job.current.as_ref().filter(|g| !g.started) else {
+        let Stage::Forming(generation, _) = job.stage() else {
             return;
         };
         let Some(store) = generation::tcp_store(self.nodes, self.uid, generation) else {
@@ -28,16 +29,14 @@ impl JobTurn<'_> {
         let (Some(peers), Some(keys)) = (peers, keys) else {
             return;
         };
-        if !self.may_start(generation) {
+        if !may_start(self.facts(), generation) {
             return;
         }
         let job = &mut *self.job;
-        let generation = job.current.as_mut().expect("checked above");
-        (generation.started, generation.started_at) = (true, Some(self.now));
+        let generation = job.start_generation(self.now).expect("checked above");
         (generation.store, generation.peers) = (Some(store), peers);
         generation.keys = keys;
         let number = generation.number;
-        job.first_started.get_or_insert(self.now);
         job.forget_details();
         // By now every previous generation is inert.
         let incident = job.incidents.last_mut();
@@ -52,17 +51,17 @@ impl JobTurn<'_> {
         }
         self.note("WorldFormed", message).in_generation(number);
     }
+}
 
-    /// Whether all members are ready and go together, and no previous generation can make a step. A
-    /// generation that has already lost a member will be replaced, not started.
-    fn may_start(&self, generation: &GenerationRecord) -> bool {
-        let mut retiring = self.job.retiring.iter();
-        let progress = self.job.spec.progress;
-        retiring.all(|g| generation::is_inert(self.nodes, g, progress))
-            && generation.dead.is_empty()
-            && generation::unready(self.nodes, self.uid, generation).is_empty()
-            && self.mismatched().is_empty()
-    }
+/// Whether all members are ready and go together, and no previous generation can make a step. A
+/// generation that has already lost a member will be replaced, not started.
+fn may_start(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
+    let mut retiring = facts.job.retiring.iter();
+    let progress = facts.job.spec.progress;
+    retiring.all(|g| generation::is_inert(facts.nodes, g, progress))
+        && generation.dead.is_empty()
+        && generation::unready(facts.nodes, facts.uid, generation).is_empty()
+        && node_mix::mismatched(facts.nodes, facts.job, facts.now).is_empty()
 }
 
 /// The world of the job's current generation, and its first nodes: for an event.

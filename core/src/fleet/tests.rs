@@ -1,13 +1,15 @@
 //! Tests that drive the brain by hand: a fleet, agents that answer at once, and a clock that the
 //! test moves.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::*;
 use crate::{
     exit::Exit,
     fleet::{
+        history::HistoryRecord,
         job::{GenerationRecord, JobRecord, Phase, Reason},
+        notify::Outbox,
         receipt::{Cause, Charged},
         view::{Liveness, NodeView},
     },
@@ -24,10 +26,12 @@ use crate::{
 mod absent;
 mod addresses;
 mod agent;
+mod audit;
 mod backoff;
 mod bursts;
 mod default_gpus;
 mod fences;
+mod history;
 mod joining;
 mod known;
 mod lifecycle;
@@ -42,21 +46,27 @@ mod namesakes;
 mod node_mix;
 mod node_objects;
 mod node_views;
+mod notify;
 mod objects;
 mod phases;
 mod pod_gpus;
+mod preempt;
 mod prewarm;
 mod refusals;
 mod regressions;
 mod requests;
+mod reservations;
 mod restarts;
 mod roles;
 mod rollback;
 mod rules;
+mod selection;
 mod shared;
 mod shortage;
+mod stalled;
 mod stops;
 mod suspend;
+mod time_account;
 mod too_large;
 mod unhealthy;
 mod word;
@@ -65,6 +75,9 @@ mod worlds;
 
 use agent::{Agent, obey};
 
+/// The job, the number of the question, and the ranks by node.
+type Look = (JobUid, u64, Vec<(NodeName, Vec<u32>)>);
+
 /// Agents that obey at once, and a coordinator that can be restarted from what it committed.
 struct Bench {
     fleet: Fleet,
@@ -72,10 +85,14 @@ struct Bench {
     stored_jobs: BTreeMap<JobUid, JobRecord>,
     stored_nodes: BTreeMap<NodeName, NodeRecord>,
     stored_tombstones: BTreeMap<JobUid, Tombstone>,
+    stored_history: BTreeMap<u64, Arc<HistoryRecord>>,
+    stored_outbox: Arc<Outbox>,
     agents: BTreeMap<NodeName, Agent>,
     term: u64,
     next: u64,
     events: Vec<Event>,
+    /// Ranks that are to be looked at, and that nobody has looked at yet.
+    looks: Vec<Look>,
     /// Who asks.
     actor: Actor,
 }
@@ -101,10 +118,13 @@ impl Bench {
             stored_jobs: BTreeMap::new(),
             stored_nodes: BTreeMap::new(),
             stored_tombstones: BTreeMap::new(),
+            stored_history: BTreeMap::new(),
+            stored_outbox: Arc::default(),
             agents: BTreeMap::new(),
             term: 1,
             next: 0,
             events: Vec::new(),
+            looks: Vec::new(),
             actor: Actor::Local { uid: 0 },
         };
         nodes.iter().for_each(|node| bench.connect(node));
@@ -124,6 +144,14 @@ impl Bench {
                     self.stored_tombstones.insert(job, *tombstone);
                 }
                 Change::DeleteTombstone(uid) => drop(self.stored_tombstones.remove(&uid)),
+                Change::PutHistory(record) => {
+                    let again = self.stored_history.insert(record.number, record);
+                    assert_eq!(again, None, "it is written once");
+                }
+                Change::DropHistory(number) => {
+                    self.stored_history.retain(|known, _| *known > number);
+                }
+                Change::PutOutbox(outbox) => self.stored_outbox = outbox,
                 Change::Event(event) => self.events.push(*event),
             }
         }
@@ -147,6 +175,9 @@ impl Bench {
                         agent.epoch = *epoch;
                     }
                 }
+                Effect::LookAtRanks {
+                    job, number, ranks, ..
+                } => self.looks.push((job.clone(), *number, ranks.clone())),
                 _ => {}
             }
         }
@@ -272,11 +303,16 @@ impl Bench {
         answer.expect("every request is answered in its turn")
     }
 
+    /// `name` may be `NAMESPACE/NAME`.
     fn submit(&mut self, name: &str, spec: SpecDocument) -> Answer {
         self.next += 1;
+        let (namespace, name) = match name.split_once('/') {
+            Some((namespace, name)) => (Some(namespace.into()), name),
+            None => (None, name),
+        };
         let metadata = Metadata {
             name: name.into(),
-            namespace: None,
+            namespace,
         };
         let document = JobDocument {
             api_version: API_VERSION.into(),
@@ -373,7 +409,7 @@ impl Bench {
             for rank in &mut run.ranks {
                 rank.first_step.get_or_insert(step);
                 rank.first_step_at.get_or_insert(now);
-                rank.last_step = Some(step);
+                (rank.last_step, rank.last_step_at) = (Some(step), Some(now));
             }
             let (session, runs) = (
                 agent.session.unwrap(),

@@ -12,7 +12,7 @@ use crate::{
         ending,
         job::{Ending, JobRecord, Phase, Reason},
         scratch::Scratch,
-        turn::Fleet,
+        state::Fleet,
     },
     id::JobUid,
 };
@@ -27,7 +27,7 @@ impl Fleet {
         job.forget_story();
         let reason = Reason::RecordTooLarge;
         let is_ending = job.ending.as_ref().is_some_and(|end| end.reason == reason);
-        if job.phase.is_over() || is_ending {
+        if job.is_over() || is_ending {
             return;
         }
         let message = format!(

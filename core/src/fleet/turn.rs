@@ -5,135 +5,14 @@
 //! Reports are applied first and judged afterwards, so their order within one burst does not matter.
 //! A request comes last and is decided at once.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::{
-    fleet::{
-        brake::Brake,
-        capacity, cordon,
-        input::{Input, Stored},
-        job::JobRecord,
-        live::Live,
-        marking,
-        objects::Objects,
-        output::TurnOutput,
-        pod_gpus,
-        policy::Policy,
-        presence::Presence,
-        registry::{Liveness, Node, Registry},
-        scratch::Scratch,
-        shares::Submissions,
-        tombstone::{self, Tombstone},
-        view::{self, JobView, NodeView, PodPlace},
-        worker_pods::WorkerPods,
-    },
-    id::{JobName, JobUid, NodeName, Term},
-    node_report::{holders::Holder, labels::Labels},
+    fleet::{cordon, input::Input, output::TurnOutput, scratch::Scratch, state::Fleet},
     time::Timestamp,
 };
 
-/// The whole fleet as one coordinator knows it.
-#[derive(Debug)]
-pub struct Fleet {
-    pub(crate) policy: Policy,
-    pub(crate) term: Term,
-    pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
-    pub(crate) uid_by_name: BTreeMap<JobName, JobUid>,
-    /// Jobs that are not over, or that may still have a live process.
-    pub(crate) active: BTreeSet<JobUid>,
-    /// What is known of each job and need not survive a restart.
-    pub(crate) live: BTreeMap<JobUid, Live>,
-    /// The earliest timer of any job.
-    pub(crate) jobs_wake: Option<Timestamp>,
-    pub(crate) nodes: Registry,
-    /// Nodes whose record has a halt.
-    pub(crate) halted: BTreeSet<NodeName>,
-    /// When to look again for nodes to forget.
-    pub(crate) forget_at: Timestamp,
-    /// Jobs that are over, and when each is deleted by itself.
-    pub(crate) expiring: BTreeSet<(Timestamp, JobUid)>,
-    /// When to consider withheld cordons again.
-    pub(crate) consider_at: Timestamp,
-    /// The brake for mass losses, while it is on.
-    pub(crate) brake: Option<Brake>,
-    pub(crate) objects: Objects,
-    pub(crate) pods: WorkerPods,
-    pub(crate) submissions: Submissions,
-    pub(crate) tombstones: Vec<Tombstone>,
-    pub(crate) presence: Presence,
-    pub(crate) last_event: u64,
-    /// There was no turn yet.
-    pub(crate) fresh: bool,
-}
-
 impl Fleet {
-    /// The fleet as stored, under a new term. While the coordinator listens
-    /// ([`Policy::listen_for`]), silence means nothing.
-    pub fn new(policy: Policy, term: Term, stored: Stored, now: Timestamp) -> Self {
-        let mut nodes = Registry::default();
-        let mut halted = BTreeSet::new();
-        for mut record in stored.nodes {
-            record.halt = record.halt.filter(|_| !policy.accept_store);
-            if record.halt.is_some() {
-                halted.insert(record.name.clone());
-            }
-            nodes.admit(record, now);
-        }
-        for (name, mut report) in stored.reports {
-            if !policy.reads_objects {
-                report.object_labels = Labels::default();
-            }
-            if let Some(node) = nodes.get_mut(&name) {
-                node.report = report.into();
-            }
-        }
-        let jobs: BTreeMap<JobUid, JobRecord> = stored
-            .jobs
-            .into_iter()
-            .map(|job| (job.uid.clone(), job))
-            .collect();
-        let uid_by_name = jobs
-            .values()
-            .map(|job| (job.name.clone(), job.uid.clone()))
-            .collect();
-        let mut fleet = Self {
-            presence: Presence::started(now, &policy, &nodes),
-            forget_at: now,
-            expiring: BTreeSet::new(),
-            consider_at: now + cordon::AGAIN,
-            policy,
-            term,
-            nodes,
-            uid_by_name,
-            active: jobs
-                .values()
-                .filter(|job| !job.phase.is_over() || job.unproven_generations().next().is_some())
-                .map(|j| j.uid.clone())
-                .collect(),
-            live: BTreeMap::new(),
-            jobs_wake: None,
-            brake: None,
-            halted,
-            objects: Objects::default(),
-            pods: WorkerPods::default(),
-            submissions: Submissions::default(),
-            tombstones: tombstone::loaded(stored.tombstones, &jobs),
-            jobs,
-            last_event: stored.last_event,
-            fresh: true,
-        };
-        for job in fleet.active.iter().filter_map(|uid| fleet.jobs.get(uid)) {
-            fleet.nodes.note_members(job);
-        }
-        let jobs = fleet.jobs.values();
-        let over = jobs.filter_map(|job| Some((fleet.delete_due(job)?, job.uid.clone())));
-        fleet.expiring = over.collect();
-        fleet
-    }
-
     /// Takes one input and decides.
     pub fn turn(&mut self, now: Timestamp, input: Input) -> TurnOutput {
         self.turn_all(now, [input])
@@ -152,6 +31,9 @@ impl Fleet {
             .presence
             .turn_begins(now, &self.policy, &mut self.nodes);
         self.put_off(slept);
+        if self.fresh {
+            self.leave_missing_records(&mut scratch);
+        }
         // Timers are not stored, so the first turn looks at every job.
         scratch.changes.capacity = std::mem::take(&mut self.fresh);
         for input in inputs {
@@ -168,6 +50,9 @@ impl Fleet {
         self.decide_brake(&mut scratch);
         self.consider_cordons_again(&mut scratch);
         self.settle_all(&mut scratch);
+        let (nodes, jobs, pods) = (&mut self.nodes, &self.jobs, &self.pods);
+        self.audit
+            .look(nodes, jobs, pods, &self.policy, &mut scratch);
         self.finish(scratch)
     }
 
@@ -198,11 +83,6 @@ impl Fleet {
             .for_each(|until| *until = *until + slept);
     }
 
-    pub(crate) fn is_listening(&self, now: Timestamp) -> bool {
-        self.presence
-            .is_listening(now, &self.nodes, || self.jobs.values())
-    }
-
     fn apply(&mut self, input: Input, scratch: &mut Scratch) {
         match input {
             Input::Connected { session, hello } => self.connected(session, hello, scratch),
@@ -224,55 +104,9 @@ impl Fleet {
                 scratch.answer = Some((id, reply));
             }
             Input::RecordTooLarge { job, why } => self.record_too_large(&job, &why, scratch),
+            Input::Looked { job, number, ranks } => self.looked(&job, number, ranks, scratch),
+            Input::Notified(sent) => self.outgoing.sent(sent),
             Input::Tick => {}
         }
-    }
-
-    pub fn job_view(&self, uid: &JobUid) -> Option<JobView> {
-        let mut view = view::job(self.jobs.get(uid)?, &self.nodes);
-        let unneeded = self.pods.unneeded.get(uid);
-        view.pods_unneeded = unneeded.cloned().unwrap_or_default();
-        view.shortage = self.live.get(uid).and_then(|live| live.shortage);
-        Some(view)
-    }
-
-    pub fn node_view(&self, name: &NodeName) -> Option<NodeView> {
-        let node = self.nodes.get(name)?;
-        let is_ours = |holder: &Holder| self.pods.of_holder(holder).is_some();
-        Some(NodeView {
-            place: PodPlace::of(&self.nodes, node),
-            bars_pods: pod_gpus::bars_new_pods(node, is_ours),
-            mass_loss: self.is_lost_with_many(node),
-            ..view::node(
-                node,
-                &self.jobs,
-                capacity::slots_free(node, &self.jobs, None),
-                self.conditions(node),
-                capacity::no_new_work(&self.nodes, node),
-                marking::due(node, self.brake.is_some(), &self.policy),
-            )
-        })
-    }
-
-    /// Whether the node was lost with many others. A coordinator that has just started does not know
-    /// that of the nodes that an earlier one has lost, so it listens first.
-    fn is_lost_with_many(&self, node: &Node) -> bool {
-        let mut brake = self.brake.iter();
-        let is_listened_for = node.liveness == Liveness::Unknown && self.presence.holds();
-        is_listened_for || brake.any(|brake| brake.is_about(node, &self.policy))
-    }
-
-    pub fn job_views(&self) -> Vec<JobView> {
-        self.jobs
-            .keys()
-            .filter_map(|uid| self.job_view(uid))
-            .collect()
-    }
-
-    pub fn node_views(&self) -> Vec<NodeView> {
-        self.nodes
-            .names()
-            .filter_map(|name| self.node_view(name))
-            .collect()
     }
 }

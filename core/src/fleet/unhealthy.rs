@@ -5,6 +5,8 @@
 //! says nothing about a job's fault. A node that is healthy again is used again. The signs of other
 //! programs on the node's Kubernetes Node object ([`crate::node_object`]) count beside it.
 
+use std::fmt;
+
 use crate::{
     fleet::{
         job::JobRecord,
@@ -52,18 +54,57 @@ pub(crate) fn fails(nodes: &Registry, node: &Node, member: &Member) -> Option<St
         .map(|(finding, host)| pod_gpus::said(finding, host))
 }
 
-/// Why nothing new may be placed on the node, if that is so: its own finding, or the word of others
-/// on its Node object.
-pub(crate) fn no_new_work(node: &Node) -> Option<String> {
+/// Why nothing new may be placed on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoNewWork<'a> {
+    Unhealthy(&'a Finding),
+    /// Others keep new work away, by what its Node object says.
+    Excluded(&'a str),
+    /// Others make it leave.
+    Leaving(&'a str),
+    /// It is a worker pod, and its host says this of one of its GPUs.
+    HoldsUnhealthy(&'a Finding, &'a NodeName),
+}
+
+impl fmt::Display for NoNewWork<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unhealthy(finding) => {
+                write!(f, "unhealthy ({}: {})", finding.check, finding.reason)
+            }
+            Self::Excluded(why) => f.write_str(why),
+            Self::Leaving(why) => write!(f, "leaving ({why})"),
+            Self::HoldsUnhealthy(finding, host) => {
+                write!(
+                    f,
+                    "holds an unhealthy GPU: {}",
+                    pod_gpus::said(finding, Some(host))
+                )
+            }
+        }
+    }
+}
+
+/// Why nothing new may be placed on the node, by its own findings, its host's, or the word of others.
+pub(crate) fn no_new_work<'a>(nodes: &'a Registry, node: &'a Node) -> Option<NoNewWork<'a>> {
+    let of_pod = || {
+        let (finding, host) = pod_gpus::gravest(nodes, node)?;
+        let keeps_away = finding.severity >= Severity::Drain;
+        keeps_away.then_some(NoNewWork::HoldsUnhealthy(finding, host))
+    };
+    bars(node)
+        .or_else(|| bars(nodes.host_of(node)?))
+        .or_else(of_pod)
+}
+
+/// What the node alone says: its own finding, or the word of others on its Node object.
+fn bars(node: &Node) -> Option<NoNewWork<'_>> {
     let own = node.report.health.withholds_node();
-    let own = own.map(|finding| format!("unhealthy ({}: {})", finding.check, finding.reason));
-    own.or_else(|| {
+    own.map(NoNewWork::Unhealthy).or_else(|| {
         let object = node.object.as_ref()?;
-        let leaving = object
-            .leaving
-            .as_ref()
-            .map(|why| format!("leaving ({why})"));
-        object.excluded(node.record.overruled).or(leaving)
+        let excluded = object.excluded(node.record.overruled);
+        let leaving = || object.leaving.as_deref().map(NoNewWork::Leaving);
+        excluded.map(NoNewWork::Excluded).or_else(leaving)
     })
 }
 
@@ -85,7 +126,7 @@ fn notice(node: &Node) -> Option<&Finding> {
 /// What others say on the Node object to keep new work away, or to make it leave.
 pub(crate) fn word_of_others(node: &Node) -> Option<String> {
     let object = node.object.as_ref()?;
-    let excluded = || object.excluded(node.record.overruled);
+    let excluded = || object.excluded(node.record.overruled).map(str::to_owned);
     object.leaving.clone().or_else(excluded)
 }
 

@@ -46,6 +46,8 @@ pub struct JobView {
     pub shortage: Option<Shortage>,
     /// Worker pods, by uid, on which nothing new is placed, because they are about to be deleted.
     pub pods_unneeded: BTreeSet<String>,
+    /// Since when there is evidence against its generation that is not decided yet.
+    pub doubted_since: Option<Timestamp>,
     /// Why everyone who reaches the TCPStore may connect to it. `None`: its members only.
     pub store_open: Option<Why>,
 }
@@ -74,8 +76,8 @@ pub struct MemberView {
     pub imports: Option<Imports>,
     /// The node on which it is, if it is a worker pod and its node is known.
     pub host: Option<NodeName>,
-    /// The GPUs that it holds as a worker pod, by UUID.
-    pub pod_gpus: Vec<String>,
+    /// The GPUs that it holds, by UUID: as a worker pod by the word of its host.
+    pub gpus: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +104,7 @@ pub struct NodeView {
     pub liveness: Liveness,
     pub slots_free: u32,
     pub last_heard: Option<Timestamp>,
-    pub runs: Vec<(RunId, Option<JobName>, RunPhase)>,
+    pub runs: Vec<NodeRun>,
     /// What is unusual about the node's place in the fleet, one sentence each.
     pub conditions: Vec<String>,
     /// Its Kubernetes Node object, if it has one that was read.
@@ -119,6 +121,17 @@ pub struct NodeView {
     /// It was lost together with many others, and the brake for mass losses is on, or this coordinator
     /// listens for it.
     pub mass_loss: bool,
+}
+
+/// A run that a node holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRun {
+    pub run: RunId,
+    /// `None`: the job is not known.
+    pub job: Option<JobName>,
+    pub phase: RunPhase,
+    /// The node's GPUs that it holds, by UUID.
+    pub gpus: Vec<String>,
 }
 
 /// The host of a worker pod, and what it says of the pod's GPUs.
@@ -157,6 +170,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         saved_at: None,
         nodes_running: 0,
         shortage: None,
+        doubted_since: None,
         pods_unneeded: BTreeSet::new(),
         store_address: record
             .shown()
@@ -203,7 +217,10 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
             stack: stack.clone(),
             imports: report.and_then(|run| run.phases.imports.clone()),
             host: host.clone(),
-            pod_gpus: pod_gpus.clone(),
+            gpus: match pod_gpus.is_empty() {
+                true => seat.gpus.clone(),
+                false => pod_gpus.clone(),
+            },
         }));
         view.ranks
             .extend(ranks.into_iter().map(|rank| rank_view(node, rank)));
@@ -284,18 +301,28 @@ pub(crate) fn node(
     no_new_work: Option<String>,
     unmarked: Option<Marking>,
 ) -> NodeView {
-    let name_of = |run: &RunId| jobs.get(&run.job).map(|job| job.name.clone());
+    let of = |id: &RunId, run: &RunReport| {
+        let job = jobs.get(&id.job);
+        let generation = job.and_then(|job| job.generation(id.generation));
+        let share = generation.and_then(|generation| {
+            let rank = generation.members.rank_of(&node.record.name)?;
+            generation.members.get(rank as usize)
+        });
+        let holds = share.filter(|_| !run.phase.is_over());
+        NodeRun {
+            run: id.clone(),
+            job: job.map(|job| job.name.clone()),
+            phase: run.phase.clone(),
+            gpus: holds.map_or(Vec::new(), |share| share.gpus.clone()),
+        }
+    };
     NodeView {
         record: node.record.clone(),
         report: node.report.clone(),
         liveness: node.liveness,
         slots_free,
         last_heard: (node.liveness != Liveness::Unknown).then_some(node.heard),
-        runs: node
-            .runs
-            .iter()
-            .map(|(id, run)| (id.clone(), name_of(id), run.phase.clone()))
-            .collect(),
+        runs: node.runs.iter().map(|(id, run)| of(id, run)).collect(),
         conditions,
         object: node.object.clone(),
         no_new_work,

@@ -15,7 +15,7 @@ use crate::{
         registry::Liveness,
         rollback::Ahead,
         scratch::Scratch,
-        turn::Fleet,
+        state::Fleet,
     },
     hello::Hello,
     id::{NodeEpoch, NodeName, SessionId},

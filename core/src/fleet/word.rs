@@ -9,10 +9,10 @@
 //! seen what is missing, or none of those is heard, only the node that has seen it is left alone, and
 //! its job is decided by what the store knows (decision 0078).
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use crate::{
-    fleet::job::JobRecord,
+    fleet::{job::JobRecord, registry::Registry},
     id::{JobUid, NodeName},
 };
 
@@ -64,4 +64,21 @@ pub(crate) fn counts(
     } else {
         Err(Discounted::Stranger)
     }
+}
+
+/// The halted node that holds up this job, so that nothing is decided about it.
+pub(crate) fn halted_by<'a>(
+    halted: &'a BTreeSet<NodeName>,
+    nodes: &Registry,
+    job: &JobRecord,
+) -> Option<&'a NodeName> {
+    let holds = |name: &&NodeName| {
+        let node = nodes.get(name);
+        node.is_some_and(|node| {
+            let says = || node.runs.keys().any(|run| run.job == job.uid);
+            let heard = || counts(name, node.record.pod_of.as_ref(), Some(job)).is_ok();
+            node.jobs.contains(&job.uid) || says() && heard()
+        })
+    };
+    halted.iter().find(holds)
 }

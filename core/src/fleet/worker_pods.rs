@@ -60,14 +60,13 @@ impl WorkerPods {
     }
 
     /// Why nothing new is placed on this node, if it is a pod that will not stay.
-    pub(crate) fn why_going(&self, node: &Node) -> Option<String> {
+    pub(crate) fn why_going(&self, node: &Node) -> Option<&'static str> {
         let pod = node.pod.as_ref()?;
-        let why = match self.is_unneeded(pod) {
-            _ if pod.deleting => "is a pod that is being deleted",
-            true => "is a pod that its job does not need",
-            false => return None,
-        };
-        Some(why.to_owned())
+        match self.is_unneeded(pod) {
+            _ if pod.deleting => Some("is a pod that is being deleted"),
+            true => Some("is a pod that its job does not need"),
+            false => None,
+        }
     }
 
     /// How many pods of this job are up, or will be: the cluster's scheduler has put them on a host

@@ -11,7 +11,12 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{generation, job::GenerationRecord, job_turn::JobTurn, registry::Registry},
+    fleet::{
+        generation,
+        job::GenerationRecord,
+        job_turn::{Facts, JobTurn},
+        registry::Registry,
+    },
     id::{JobUid, NodeName},
     run::{NestedWorld, RunPhase, RunReport},
     time::Timestamp,
@@ -88,10 +93,10 @@ impl JobTurn<'_> {
     /// show.
     pub(crate) fn notice_worlds(&mut self) {
         let job = &*self.job;
-        let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else {
+        let Some(generation) = job.generation_now() else {
             return;
         };
-        if !self.has_a_world(generation) {
+        if !has_a_world(self.facts(), generation) {
             return;
         }
         let (number, ranks, told) = (
@@ -140,34 +145,34 @@ impl JobTurn<'_> {
             }
         }
     }
+}
 
-    /// How the ranks of a training generation differ from the world that the job asked for, for people.
-    pub(crate) fn other_worlds(&self, generation: &GenerationRecord) -> Option<String> {
-        if !self.has_a_world(generation) {
-            return None;
-        }
-        if let Some((node, world)) = nested(self.nodes, self.uid, generation) {
-            let size = world.world_size;
-            let rank = world.rank;
-            return Some(format!(
-                "rank {rank} on {node} has started a world of its own, of {size}"
-            ));
-        }
-        let nobody = matches!(
-            meeting(self.nodes, self.uid, generation, self.now),
-            Meeting::Nobody { steps: true, .. }
-        );
-        nobody.then(|| "none of its ranks has joined the TCPStore".to_owned())
+/// How the ranks of a training generation differ from the world that the job asked for, for people.
+pub(crate) fn other_worlds(facts: Facts<'_>, generation: &GenerationRecord) -> Option<String> {
+    if !has_a_world(facts, generation) {
+        return None;
     }
+    if let Some((node, world)) = nested(facts.nodes, facts.uid, generation) {
+        let size = world.world_size;
+        let rank = world.rank;
+        return Some(format!(
+            "rank {rank} on {node} has started a world of its own, of {size}"
+        ));
+    }
+    let nobody = matches!(
+        meeting(facts.nodes, facts.uid, generation, facts.now),
+        Meeting::Nobody { steps: true, .. }
+    );
+    nobody.then(|| "none of its ranks has joined the TCPStore".to_owned())
+}
 
-    /// Whether the ranks of this generation should meet in one world of torch.
-    fn has_a_world(&self, generation: &GenerationRecord) -> bool {
-        self.job.spec.framework.is_torch()
-            && generation.world_size() > 1
-            && generation.started
-            && generation.stopping.is_none()
-            && generation.won.is_none()
-    }
+/// Whether the ranks of this generation should meet in one world of torch.
+fn has_a_world(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
+    facts.job.spec.framework.is_torch()
+        && generation.world_size() > 1
+        && generation.started
+        && generation.stopping.is_none()
+        && generation.won.is_none()
 }
 
 fn nested_message(node: &NodeName, world: &NestedWorld, ranks: u32) -> String {

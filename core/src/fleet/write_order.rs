@@ -9,11 +9,15 @@
 //! the boot of a node that also gets a mark. Two jobs can change places in one turn, so no order of
 //! whole records would do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{
     fleet::{
-        event::Event, job::JobRecord, node_record::NodeRecord, output::Change, tombstone::Tombstone,
+        event::Event, history::HistoryRecord, job::JobRecord, node_record::NodeRecord,
+        notify::Outbox, output::Change, tombstone::Tombstone,
     },
     id::{Generation, JobUid, NodeName},
 };
@@ -37,6 +41,10 @@ pub(crate) enum Altered {
         after: Box<NodeRecord>,
     },
     NodeDeleted(NodeName),
+    /// A job is over, and this is left of it.
+    History(Arc<HistoryRecord>),
+    HistoryDropped(u64),
+    Outbox(Arc<Outbox>),
     Event(Event),
 }
 
@@ -70,10 +78,20 @@ enum Step {
     /// It comes last among the news of nodes: those that were freed or deleted in the same turn no
     /// longer count against the cap on cordons.
     NodeCordoned,
+    /// What people will be told.
+    ///
+    /// It follows what it tells of: nobody hears of what the store does not know. It comes before what is left of a
+    /// job: the end of a job that has left no record is told when a coordinator starts.
+    Outbox,
+    /// What is left of a job that is over.
+    ///
+    /// It follows the job's own record: one whose end is not stored may end in another way. It comes before the
+    /// job is deleted: a job that is over and has no record gets one when a coordinator starts.
+    History,
     /// The tombstone of a job that is deleted, whose workers are proven dead. Without it, workers on
     /// a node that was deleted earlier would look like those of a job that the store has never known.
     TombstonePut,
-    /// The job that is deleted, and an old tombstone that was dropped for a newer one.
+    /// The job that is deleted, and an old tombstone or history record that was dropped for a newer one.
     JobDeleted,
     /// Events tell what stands in the records. They keep the order of their numbers.
     Event,
@@ -113,7 +131,11 @@ fn step(altered: &Altered) -> Step {
         Altered::Job { before, after } if opens(before.as_ref(), after) => Step::JobOpens,
         Altered::Job { .. } => Step::JobOpensNothing,
         Altered::Tombstone(_) => Step::TombstonePut,
-        Altered::JobDeleted(_) | Altered::Forgotten(_) => Step::JobDeleted,
+        Altered::History(_) => Step::History,
+        Altered::JobDeleted(_) | Altered::Forgotten(_) | Altered::HistoryDropped(_) => {
+            Step::JobDeleted
+        }
+        Altered::Outbox(_) => Step::Outbox,
         Altered::Event(_) => Step::Event,
     }
 }
@@ -126,6 +148,9 @@ fn change(altered: Altered) -> Change {
         Altered::Forgotten(uid) => Change::DeleteTombstone(uid),
         Altered::Node { after, .. } => Change::PutNode(after),
         Altered::NodeDeleted(name) => Change::DeleteNode(name),
+        Altered::History(record) => Change::PutHistory(record),
+        Altered::HistoryDropped(number) => Change::DropHistory(number),
+        Altered::Outbox(outbox) => Change::PutOutbox(outbox),
         Altered::Event(event) => Change::Event(Box::new(event)),
     }
 }

@@ -95,60 +95,102 @@ impl Environment {
 
 /// The environment of one node's ranks in a generation with this profile.
 pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
-    let mut computed: BTreeMap<String, (String, Source, String)> = BTreeMap::new();
-    let mut set = |name: &str, value: String, source: Source, why: String| {
-        drop(computed.insert(name.to_owned(), (value, source, why)))
-    };
-    for shared in &profile.shared {
-        set(
-            &shared.name,
-            shared.value.clone(),
-            Source::Profile,
-            shared.why.clone(),
-        );
-    }
-    let with_gpus = !share.gpus.is_empty();
     // The kubelet gives a worker pod its GPUs, and nobody here knows which. The profile knows that there
     // are some.
-    let uses_gpus = with_gpus || *profile != Profile::default();
-    if let Some((name, why)) = socket_interface(share.report) {
-        // Gloo takes plain names. NCCL takes prefixes unless the value begins with `=`.
-        set(
-            "GLOO_SOCKET_IFNAME",
-            name.to_owned(),
-            Source::Node,
-            why.clone(),
-        );
-        if uses_gpus {
-            set(
-                "TP_SOCKET_IFNAME",
-                name.to_owned(),
-                Source::Node,
-                why.clone(),
-            );
-            set("NCCL_SOCKET_IFNAME", format!("={name}"), Source::Node, why);
+    let uses_gpus = !share.gpus.is_empty() || *profile != Profile::default();
+    let mut computed = Computed::default();
+    for shared in &profile.shared {
+        let (value, why) = (shared.value.clone(), shared.why.clone());
+        computed.set(&shared.name, value, Source::Profile, why);
+    }
+    computed.interface(share.report, uses_gpus);
+    computed.gpus(share);
+    if uses_gpus && matches!(profile.transport, Transport::Infiniband | Transport::Roce) {
+        computed.rails(profile, share.report);
+    }
+    if share.ranks > 1 {
+        let (threads, why) = threads(share);
+        computed.of_node("OMP_NUM_THREADS", threads.to_string(), why);
+    }
+    let labels = labels(share.report).into_iter();
+    let mut variables: BTreeMap<String, Variable> = labels.map(|v| (v.name.clone(), v)).collect();
+    if !share.gpus.is_empty() {
+        match affinity::rank_cpus(share) {
+            Ok((lists, why)) => computed.of_node(affinity::RANK_CPUS, lists, why),
+            Err(why) => {
+                let variable = without_value(affinity::RANK_CPUS, Source::Node, why);
+                variables.insert(variable.name.clone(), variable);
+            }
         }
     }
-    if with_gpus {
-        let why =
-            "the GPUs given, by UUID: an index means another GPU after one has fallen off the bus"
-                .to_owned();
-        set(
-            "CUDA_VISIBLE_DEVICES",
-            share.gpus.join(","),
-            Source::Node,
-            why,
-        );
-    } else if share.hides_gpus && !share.report.gpus.is_empty() {
-        set(
-            "CUDA_VISIBLE_DEVICES",
-            String::new(),
-            Source::Node,
-            "the job takes no GPU, and this node's may be another job's".into(),
-        );
+    let all = computed.into_variables(&share.report.host.nccl_conf);
+    variables.extend(all.map(|v| (v.name.clone(), v)));
+    override_by_job(&mut variables, share.env);
+    let mut remarks = lint::values(share.env, share.nodes);
+    remarks.extend(lint::names(share.env, share.report));
+    Environment {
+        variables: variables.into_values().collect(),
+        remarks,
     }
-    if uses_gpus && matches!(profile.transport, Transport::Infiniband | Transport::Roce) {
-        let devices: Vec<String> = profile::compute_devices(share.report)
+}
+
+fn without_value(name: &str, source: Source, why: String) -> Variable {
+    Variable {
+        name: name.to_owned(),
+        value: None,
+        source,
+        why,
+    }
+}
+
+/// What the profile and the node say, by name: value, source and reason.
+#[derive(Default)]
+struct Computed(BTreeMap<String, (String, Source, String)>);
+
+impl Computed {
+    fn set(&mut self, name: &str, value: String, source: Source, why: String) {
+        self.0.insert(name.to_owned(), (value, source, why));
+    }
+
+    fn of_node(&mut self, name: &str, value: String, why: String) {
+        self.set(name, value, Source::Node, why);
+    }
+
+    /// The interface over which other members reach this node.
+    fn interface(&mut self, report: &NodeReport, uses_gpus: bool) {
+        let Some((name, why)) = socket_interface(report) else {
+            return;
+        };
+        // Gloo takes plain names. NCCL takes prefixes unless the value begins with `=`.
+        self.of_node("GLOO_SOCKET_IFNAME", name.to_owned(), why.clone());
+        if uses_gpus {
+            self.of_node("TP_SOCKET_IFNAME", name.to_owned(), why.clone());
+            self.of_node("NCCL_SOCKET_IFNAME", format!("={name}"), why);
+        }
+    }
+
+    /// Which GPUs the ranks see, and where they are in the machine.
+    fn gpus(&mut self, share: Share<'_>) {
+        if share.gpus.is_empty() {
+            if share.hides_gpus && !share.report.gpus.is_empty() {
+                let why = "the job takes no GPU, and this node's may be another job's";
+                self.of_node("CUDA_VISIBLE_DEVICES", String::new(), why.into());
+            }
+            return;
+        }
+        let why =
+            "the GPUs given, by UUID: an index means another GPU after one has fallen off the bus";
+        self.of_node("CUDA_VISIBLE_DEVICES", share.gpus.join(","), why.into());
+        if let Some(file) = &share.report.host.topology_file
+            && file != DEFAULT_TOPOLOGY_FILE
+        {
+            let why = "this virtual machine's tree tells nothing, its vendor's file does";
+            self.of_node("NCCL_TOPO_FILE", file.clone(), why.into());
+        }
+    }
+
+    fn rails(&mut self, profile: &Profile, report: &NodeReport) {
+        let devices: Vec<String> = profile::compute_devices(report)
             .into_iter()
             .take(profile.rails as usize)
             .map(|device| device.name.clone())
@@ -157,83 +199,29 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
             "{} of this node's RDMA devices, one a rail, near its GPUs and up",
             devices.len()
         );
-        set(
-            "NCCL_IB_HCA",
-            format!("={}", devices.join(",")),
-            Source::Node,
-            why,
-        );
+        self.of_node("NCCL_IB_HCA", format!("={}", devices.join(",")), why);
     }
-    if with_gpus
-        && let Some(file) = &share.report.host.topology_file
-        && file != DEFAULT_TOPOLOGY_FILE
-    {
-        set(
-            "NCCL_TOPO_FILE",
-            file.clone(),
-            Source::Node,
-            "this virtual machine's tree tells nothing, its vendor's file does".into(),
-        );
-    }
-    if share.ranks > 1 {
-        let (threads, why) = threads(share);
-        set("OMP_NUM_THREADS", threads.to_string(), Source::Node, why);
-    }
-    let pinned = if with_gpus {
-        affinity::rank_cpus(share)
-    } else {
-        Err(String::new())
-    };
-    if let Ok((lists, why)) = &pinned {
-        set(
-            affinity::RANK_CPUS,
-            lists.clone(),
-            Source::Node,
-            why.clone(),
-        );
-    }
-    let mut variables: BTreeMap<String, Variable> = labels(share.report)
-        .into_iter()
-        .map(|v| (v.name.clone(), v))
-        .collect();
-    if let Err(why) = pinned
-        && with_gpus
-    {
-        let name = affinity::RANK_CPUS.to_owned();
-        variables.insert(
-            name.clone(),
-            Variable {
-                name,
-                value: None,
-                source: Source::Node,
-                why,
-            },
-        );
-    }
-    let by_file = |name: &String, source: &Source| {
-        *source == Source::Node && share.report.host.nccl_conf.contains(name)
-    };
-    for (name, (value, source, why)) in computed {
-        // A value on which all ranks have agreed is not left to a file of one node.
-        let variable = if by_file(&name, &source) {
-            let why = format!("a configuration file of NCCL sets it; computed: {value}");
-            Variable {
-                name,
-                value: None,
-                source: Source::File,
-                why,
+
+    /// All of them. A value on which all ranks have agreed is not left to a file of one node (`in_file`).
+    fn into_variables(self, in_file: &[String]) -> impl Iterator<Item = Variable> {
+        self.0.into_iter().map(|(name, (value, source, why))| {
+            if source == Source::Node && in_file.contains(&name) {
+                let why = format!("a configuration file of NCCL sets it; computed: {value}");
+                return without_value(&name, Source::File, why);
             }
-        } else {
             Variable {
                 name,
                 value: Some(value),
                 source,
                 why,
             }
-        };
-        variables.insert(variable.name.clone(), variable);
+        })
     }
-    for (name, own) in share.env {
+}
+
+/// The job's own values win.
+fn override_by_job(variables: &mut BTreeMap<String, Variable>, own: &BTreeMap<String, String>) {
+    for (name, own) in own {
         let (source, why) = match variables.remove(name) {
             Some(Variable {
                 value: Some(value),
@@ -256,12 +244,6 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
                 why,
             },
         );
-    }
-    let mut remarks = lint::values(share.env, share.nodes);
-    remarks.extend(lint::names(share.env, share.report));
-    Environment {
-        variables: variables.into_values().collect(),
-        remarks,
     }
 }
 

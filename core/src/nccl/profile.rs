@@ -173,134 +173,143 @@ fn transport_of(report: &NodeReport) -> Transport {
 /// The profile of a generation whose members with GPUs are these. A worker pod's GPUs are not listed
 /// in its member.
 pub fn decide(members: &[Member<'_>]) -> Profile {
-    let mut shared: BTreeMap<&str, (String, String)> = BTreeMap::new();
-    let mut set = |name: &'static str, value: &str, why: String| {
-        drop(shared.insert(name, (value.to_owned(), why)))
-    };
-    // By default NCCL 2.30 starts with unequal numbers of network devices, and hangs.
-    set(
-        "NCCL_IGNORE_NET_MISMATCH",
-        "0",
-        "unequal numbers of network devices shall be an error, not a hang".into(),
-    );
-    // When a collective has timed out, the recorder tells which rank was missing. 2,000 entries
-    // take a few hundred KiB (torch's own example).
-    set(
-        "TORCH_NCCL_TRACE_BUFFER_SIZE",
-        "2000",
-        "flight recorder: who was missing when a collective timed out".into(),
-    );
-    set(
-        "TORCH_NCCL_DUMP_ON_TIMEOUT",
-        "1",
-        "flight recorder: written down when a collective times out".into(),
-    );
-
-    let transports: Vec<Transport> = members
-        .iter()
-        .map(|member| transport_of(member.report))
-        .collect();
-    let uniform = transports
-        .iter()
-        .all(|transport| *transport == transports[0]);
-    let transport = if uniform {
-        transports[0]
-    } else {
-        Transport::Socket
-    };
-    let names = |wanted: &dyn Fn(&Member<'_>) -> bool| {
-        listing(members.iter().filter(|m| wanted(m)).map(|m| m.node))
-    };
-    if !uniform {
-        let poor = transports.iter().min().expect("there is a member");
-        let first = members
-            .iter()
-            .zip(&transports)
-            .find(|(_, transport)| *transport == poor)
-            .expect("the minimum is one of them")
-            .0
-            .node;
-        set(
-            "NCCL_IB_DISABLE",
-            "1",
-            format!(
-                "not all nodes have the same RDMA: {first} has {poor}, and a job must use one transport"
-            ),
-        );
+    let (transport, poorer) = transport(members);
+    let mut shared = Values::default();
+    shared.always();
+    if let Some(why) = poorer {
+        shared.set("NCCL_IB_DISABLE", "1", why);
     }
-    let mut rails = 0;
-    match transport {
+    let rails = match transport {
         Transport::Infiniband | Transport::Roce => {
-            rails = members
-                .iter()
-                .map(|member| compute_devices(member.report).len())
-                .min()
-                .unwrap_or_default() as u32;
-            let direct = |member: &Member<'_>| member.report.host.peermem;
-            if members.iter().any(direct) && !members.iter().all(direct) {
-                let without = names(&|member| !direct(member));
-                set(
-                    "NCCL_NET_GDR_LEVEL",
-                    "LOC",
-                    format!("no GPUDirect RDMA (nvidia-peermem) on {without}"),
-                );
-            }
+            shared.direct_rdma(members);
+            let devices = |member: &Member<'_>| compute_devices(member.report).len();
+            members.iter().map(devices).min().unwrap_or_default() as u32
         }
-        Transport::Efa => set(
-            "FI_PROVIDER",
-            "efa",
-            "all nodes have EFA; the rest is its plugin's to choose".into(),
-        ),
-        Transport::Socket => {}
-    }
-    if members.iter().any(|member| only_ipv6(member.report)) {
-        let without = names(&|member| only_ipv6(member.report));
-        set(
-            "NCCL_SOCKET_FAMILY",
-            "AF_INET6",
-            format!("no IPv4 address on {without}"),
-        );
-        if transport == Transport::Roce {
-            set(
-                "NCCL_IB_ADDR_FAMILY",
-                "AF_INET6",
-                format!("no IPv4 address on {without}"),
-            );
+        Transport::Efa => {
+            let why = "all nodes have EFA; the rest is its plugin's to choose";
+            shared.set("FI_PROVIDER", "efa", why.into());
+            0
         }
-    }
-    if members.iter().any(|member| lacks_nvls(*member)) {
-        let without = names(&|member| lacks_nvls(*member));
-        set(
-            "NCCL_NVLS_ENABLE",
-            "0",
-            format!(
-                "NVLink SHARP needs a registered fabric and /dev/nvidia-caps, missing on {without}"
-            ),
-        );
-    }
-    if let Some(why) = no_multi_node_nvlink(members) {
-        set("NCCL_MNNVL_ENABLE", "0", why);
-    }
+        Transport::Socket => 0,
+    };
+    shared.addresses(members, transport);
+    shared.nvlink(members);
     let old = |member: &Member<'_>| cuda_of(member.report).is_some_and(|cuda| cuda < (12, 0));
-    if members.iter().any(old) {
-        set(
-            "NCCL_CUMEM_ENABLE",
-            "0",
-            format!("the driver knows CUDA below 12.0 on {}", names(&old)),
-        );
+    if let Some(old) = names(members, old) {
+        let why = format!("the driver knows CUDA below 12.0 on {old}");
+        shared.set("NCCL_CUMEM_ENABLE", "0", why);
     }
-    let shared = shared
-        .into_iter()
-        .map(|(name, (value, why))| Shared {
-            name: name.to_owned(),
-            value,
-            why,
-        })
-        .collect();
     Profile {
         transport,
         rails,
-        shared,
+        shared: shared.into_list(),
+    }
+}
+
+/// The transport that all members can use. The text: why it is not the best that some have.
+fn transport(members: &[Member<'_>]) -> (Transport, Option<String>) {
+    let mut each = members
+        .iter()
+        .map(|member| (transport_of(member.report), member.node));
+    let first = each.clone().next().expect("there is a member").0;
+    if each.all(|(transport, _)| transport == first) {
+        return (first, None);
+    }
+    let each = members
+        .iter()
+        .map(|member| (transport_of(member.report), member.node));
+    // Of several that are equally poor, the first is named.
+    let (poor, node) = each
+        .min_by_key(|(transport, _)| *transport)
+        .expect("there is a member");
+    let why = format!(
+        "not all nodes have the same RDMA: {node} has {poor}, and a job must use one transport"
+    );
+    (Transport::Socket, Some(why))
+}
+
+/// The nodes of the members of which this holds, for people. `None`: it holds of none.
+fn names(members: &[Member<'_>], wanted: impl Fn(&Member<'_>) -> bool) -> Option<String> {
+    let mut nodes = { members.iter() }
+        .filter(|m| wanted(m))
+        .map(|m| m.node)
+        .peekable();
+    nodes.peek()?;
+    Some(listing(nodes))
+}
+
+/// Variables by name, each with its value and the reason for it.
+#[derive(Default)]
+struct Values(BTreeMap<&'static str, (String, String)>);
+
+impl Values {
+    fn set(&mut self, name: &'static str, value: &str, why: String) {
+        self.0.insert(name, (value.to_owned(), why));
+    }
+
+    /// What does not depend on the members.
+    fn always(&mut self) {
+        // By default NCCL 2.30 starts with unequal numbers of network devices, and hangs.
+        self.set(
+            "NCCL_IGNORE_NET_MISMATCH",
+            "0",
+            "unequal numbers of network devices shall be an error, not a hang".into(),
+        );
+        // When a collective has timed out, the recorder tells which rank was missing. 2,000 entries
+        // take a few hundred KiB (torch's own example).
+        self.set(
+            "TORCH_NCCL_TRACE_BUFFER_SIZE",
+            "2000",
+            "flight recorder: who was missing when a collective timed out".into(),
+        );
+        self.set(
+            "TORCH_NCCL_DUMP_ON_TIMEOUT",
+            "1",
+            "flight recorder: written down when a collective times out".into(),
+        );
+    }
+
+    /// GPUDirect RDMA is used by all members or by none.
+    fn direct_rdma(&mut self, members: &[Member<'_>]) {
+        let direct = |member: &Member<'_>| member.report.host.peermem;
+        if members.iter().any(direct)
+            && let Some(without) = names(members, |member| !direct(member))
+        {
+            let why = format!("no GPUDirect RDMA (nvidia-peermem) on {without}");
+            self.set("NCCL_NET_GDR_LEVEL", "LOC", why);
+        }
+    }
+
+    fn addresses(&mut self, members: &[Member<'_>], transport: Transport) {
+        let Some(without) = names(members, |member| only_ipv6(member.report)) else {
+            return;
+        };
+        let why = format!("no IPv4 address on {without}");
+        if transport == Transport::Roce {
+            self.set("NCCL_IB_ADDR_FAMILY", "AF_INET6", why.clone());
+        }
+        self.set("NCCL_SOCKET_FAMILY", "AF_INET6", why);
+    }
+
+    fn nvlink(&mut self, members: &[Member<'_>]) {
+        if let Some(without) = names(members, |member| lacks_nvls(*member)) {
+            let why = format!(
+                "NVLink SHARP needs a registered fabric and /dev/nvidia-caps, missing on {without}"
+            );
+            self.set("NCCL_NVLS_ENABLE", "0", why);
+        }
+        if let Some(why) = no_multi_node_nvlink(members) {
+            self.set("NCCL_MNNVL_ENABLE", "0", why);
+        }
+    }
+
+    fn into_list(self) -> Vec<Shared> {
+        let shared = self.0.into_iter().map(|(name, (value, why))| Shared {
+            name: name.to_owned(),
+            value,
+            why,
+        });
+        shared.collect()
     }
 }
 

@@ -119,9 +119,13 @@ fn numbers(version: &str, count: usize) -> Option<Vec<u32>> {
 
 impl Aspect {
     fn called(&self, value: &[u32]) -> String {
-        let dotted: Vec<String> = value.iter().map(u32::to_string).collect();
-        format!("{} {}", self.name, dotted.join("."))
+        called(self.name, value)
     }
+}
+
+fn called(name: &str, version: &[u32]) -> String {
+    let dotted: Vec<String> = version.iter().map(u32::to_string).collect();
+    format!("{name} {}", dotted.join("."))
 }
 
 fn aspects(gpus: bool) -> impl Iterator<Item = &'static Aspect> {
@@ -148,10 +152,24 @@ pub fn mismatches(bearers: &[Bearer<'_>], gpus: bool) -> Vec<Mismatch> {
     found.flatten().collect()
 }
 
-/// The nodes that do not go with the others, and how they differ: `torch 2.14, not torch 2.15`. The
-/// others go together. For each aspect one version stays: one that leaves enough nodes (`min`),
-/// then the one with most survivors, then the one with most nodes, then the newest.
-pub fn mismatched(bearers: &[Bearer<'_>], gpus: bool, min: u32) -> BTreeMap<NodeName, String> {
+/// How a node differs from those that stay: `torch 2.14, not torch 2.15`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Odd {
+    /// What differs, as the word in front of the version.
+    pub name: &'static str,
+    pub own: Vec<u32>,
+    pub others: Vec<u32>,
+}
+
+impl fmt::Display for Odd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = |version: &[u32]| called(self.name, version);
+        write!(f, "{}, not {}", version(&self.own), version(&self.others))
+    }
+}
+
+/// The nodes that do not go with the others, and how they differ. The others go together. For each aspect one version stays: one that leaves enough nodes (`min`), then the one with most survivors, then the one with most nodes, then the newest.
+pub fn mismatched(bearers: &[Bearer<'_>], gpus: bool, min: u32) -> BTreeMap<NodeName, Odd> {
     let (mut left, mut odd) = (bearers.to_vec(), BTreeMap::new());
     for aspect in aspects(gpus) {
         let mut versions: BTreeMap<Vec<u32>, (u32, u32)> = BTreeMap::new();
@@ -173,13 +191,13 @@ pub fn mismatched(bearers: &[Bearer<'_>], gpus: bool, min: u32) -> BTreeMap<Node
         let Some((best, _)) = best else { continue };
         left.retain(|bearer| {
             let other = (aspect.of)(bearer.stack).filter(|version| *version != best);
-            if let Some(version) = &other {
-                odd.insert(
-                    bearer.node.clone(),
-                    format!("{}, not {}", aspect.called(version), aspect.called(&best)),
-                );
+            let goes = other.is_none();
+            if let Some(own) = other {
+                let others = best.clone();
+                let name = aspect.name;
+                odd.insert(bearer.node.clone(), Odd { name, own, others });
             }
-            other.is_none()
+            goes
         });
     }
     odd
@@ -222,7 +240,7 @@ mod tests {
             "the two say the same"
         );
         odd.into_iter()
-            .map(|(node, how)| (node.to_string(), how))
+            .map(|(node, how)| (node.to_string(), how.to_string()))
             .collect()
     }
 

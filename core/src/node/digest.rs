@@ -6,11 +6,16 @@
 //! written one by one with their lengths. The standard library's `Hash` promises nothing across
 //! compiler versions, and the ledger outlives both.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{nccl::profile::Profile, run::Assignment, spec::Launch};
+use crate::{
+    layout::RoleShare,
+    nccl::profile::Profile,
+    run::{Assignment, Program, Seated},
+    spec::Launch,
+};
 
 /// 32 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +49,8 @@ impl Digest {
             launch,
             // The same. It says what waits beside the run, not what runs.
             standbys: _,
+            // The same. It says who may look at the ranks.
+            inspect: _,
             stop_grace,
             step_pattern,
             checkpoint_pattern,
@@ -55,6 +62,8 @@ impl Digest {
             layout,
             members,
             programs,
+            // Older agents do not know this field. The owner of a job never changes.
+            owner: _,
         } = assignment;
         let mut fnv = Fnv::default();
         fnv.text(run.job.as_str());
@@ -79,23 +88,13 @@ impl Digest {
         }
         fnv.number((*hosts_store).into());
         for list in [command, args, gpus] {
-            fnv.number(list.len() as u64);
-            list.iter().for_each(|text| fnv.text(text));
+            fnv.list(list);
         }
-        fnv.number(env.len() as u64);
-        for (name, value) in env {
-            fnv.text(name);
-            fnv.text(value);
-        }
+        fnv.variables(env);
         for text in [working_dir, step_pattern] {
-            fnv.number(text.is_some().into());
-            fnv.text(text.as_deref().unwrap_or_default());
+            fnv.optional(text.as_deref());
         }
-        // Older agents read `exec` as `direct`, and a run that one of them started goes on.
-        fnv.text(match launch {
-            Launch::Exec => Launch::Direct.name(),
-            launch => launch.name(),
-        });
+        fnv.launch(*launch);
         fnv.number(u64::try_from(stop_grace.as_millis()).unwrap_or(u64::MAX));
         // This field came later, so an assignment without it keeps its old digest. The hash
         // represents the whole profile.
@@ -119,42 +118,9 @@ impl Digest {
             fnv.text("framework");
             fnv.text(framework.name());
         }
-        for share in &layout.0 {
-            fnv.text("role");
-            fnv.text(&share.name);
-            fnv.number(share.members.into());
-            fnv.number(share.procs.into());
-            fnv.number(share.service.into());
-            if share.slots > 0 {
-                fnv.text("slots");
-                fnv.number(share.slots.into());
-            }
-        }
-        for member in members {
-            fnv.text("member");
-            for number in [member.number, member.procs, member.first_rank] {
-                fnv.number(number.into());
-            }
-            fnv.number(member.program as u64);
-            fnv.number(member.gpus.len() as u64);
-            member.gpus.iter().for_each(|gpu| fnv.text(gpu));
-        }
-        for program in programs {
-            fnv.text("program");
-            for list in [&program.command, &program.args] {
-                fnv.number(list.len() as u64);
-                list.iter().for_each(|text| fnv.text(text));
-            }
-            for variables in [&program.env, &program.env_files] {
-                fnv.number(variables.len() as u64);
-                for (name, value) in variables {
-                    fnv.text(name);
-                    fnv.text(value);
-                }
-            }
-            fnv.number(program.working_dir.is_some().into());
-            fnv.text(program.working_dir.as_deref().unwrap_or_default());
-        }
+        layout.0.iter().for_each(|share| fnv.role(share));
+        members.iter().for_each(|member| fnv.member(member));
+        programs.iter().for_each(|program| fnv.program(program));
         Self(format!("{:032x}", fnv.0))
     }
 }
@@ -174,6 +140,64 @@ impl Default for Fnv {
 }
 
 impl Fnv {
+    fn list(&mut self, list: &[String]) {
+        self.number(list.len() as u64);
+        list.iter().for_each(|text| self.text(text));
+    }
+
+    fn variables(&mut self, variables: &BTreeMap<String, String>) {
+        self.number(variables.len() as u64);
+        for (name, value) in variables {
+            self.text(name);
+            self.text(value);
+        }
+    }
+
+    fn optional(&mut self, text: Option<&str>) {
+        self.number(text.is_some().into());
+        self.text(text.unwrap_or_default());
+    }
+
+    fn launch(&mut self, launch: Launch) {
+        // Older agents read `exec` as `direct`, and a run that one of them started goes on.
+        self.text(match launch {
+            Launch::Exec => Launch::Direct.name(),
+            launch => launch.name(),
+        });
+    }
+
+    fn role(&mut self, share: &RoleShare) {
+        self.text("role");
+        self.text(&share.name);
+        self.number(share.members.into());
+        self.number(share.procs.into());
+        self.number(share.service.into());
+        if share.slots > 0 {
+            self.text("slots");
+            self.number(share.slots.into());
+        }
+    }
+
+    fn member(&mut self, member: &Seated) {
+        self.text("member");
+        for number in [member.number, member.procs, member.first_rank] {
+            self.number(number.into());
+        }
+        self.number(member.program as u64);
+        self.list(&member.gpus);
+    }
+
+    fn program(&mut self, program: &Program) {
+        self.text("program");
+        for list in [&program.command, &program.args] {
+            self.list(list);
+        }
+        for variables in [&program.env, &program.env_files] {
+            self.variables(variables);
+        }
+        self.optional(program.working_dir.as_deref());
+    }
+
     fn bytes(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = (self.0 ^ u128::from(*byte))

@@ -259,6 +259,7 @@ mod tests {
             run_dir: "/r".into(),
             env: BTreeMap::new(),
             env_is: EnvIs::Agents,
+            account: None,
         }
     }
 

@@ -4,7 +4,8 @@
 //! A pool launcher has imported torch and nothing else. It starts without the job's environment and
 //! in `/`, so that it holds nothing of one job when another takes it. Values that a process reads
 //! before a rank is forked from it cannot be changed afterwards. So a job takes a launcher only if
-//! it would start its own with the same [`Key`]. All launchers of a node run as the agent's user.
+//! it would start its own with the same [`Key`]. A launcher runs as
+//! the agent's user or, where jobs run as their owners, as one account.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -12,6 +13,7 @@ use crate::{
     id::{Generation, JobName, JobUid},
     nccl::affinity,
     node::{
+        account::Account,
         caches,
         torchrun::{self, Launch},
     },
@@ -65,6 +67,15 @@ pub struct Key {
     env: BTreeMap<String, String>,
     /// Ranks on the node. They decide the CPUs on which the launcher runs.
     ranks: u32,
+    /// Who the launcher runs as. A launcher of one user never becomes that of another.
+    account: Option<Account>,
+}
+
+impl Key {
+    /// Who such a launcher runs as. `None`: the agent's user.
+    pub fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
+    }
 }
 
 /// Why a job can take no launcher of any pool.
@@ -124,6 +135,7 @@ pub fn key(assignment: &Assignment, launch: &Launch, bare: &Launch) -> Result<Ke
         options,
         env,
         ranks: assignment.proc_per_node,
+        account: launch.account.clone(),
     })
 }
 

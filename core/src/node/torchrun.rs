@@ -10,16 +10,18 @@ use std::collections::BTreeMap;
 use crate::{
     id::NodeName,
     nccl::{environment, log, profile::Profile},
-    node::caches,
+    node::{account::Account, caches},
     node_report::NodeReport,
-    run::{Assignment, Endpoint},
+    run::Assignment,
     spec::entry::{Entry, is_python},
 };
 
 mod base;
+mod meeting;
 mod since;
 
 pub use base::{EnvIs, passed};
+pub use meeting::{Meeting, alone};
 pub use since::lacks;
 
 /// The process that starts one node's workers. Its environment is complete: nothing else reaches
@@ -30,6 +32,8 @@ pub struct Launch {
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub dir: String,
+    /// As in [`Site`].
+    pub account: Option<Account>,
 }
 
 /// What the node adds to every launch.
@@ -44,6 +48,8 @@ pub struct Site {
     pub env: BTreeMap<String, String>,
     /// What `env` is, which decides how much of it a launch takes.
     pub env_is: EnvIs,
+    /// Who the job runs as, where jobs run as their owners. `None`: the agent's user.
+    pub account: Option<Account>,
 }
 
 /// The variable that names the run's directory in all its processes.
@@ -51,22 +57,6 @@ pub const RUN_DIR: &str = "MUSTER_RUN_DIR";
 
 /// From this torch on, torchrun at node rank 0 may fail to bind the port of a TCPStore on its host.
 pub const FORGIVES_BIND: (u32, u32) = (2, 7);
-
-/// Where the ranks of a generation meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meeting<'a> {
-    /// At the TCPStore that Muster serves for the generation.
-    Served(&'a Endpoint),
-    /// At a TCPStore of torchrun's own: see [`alone`].
-    Own,
-}
-
-/// Whether torchrun must bring a TCPStore of its own. Before [`FORGIVES_BIND`] its node rank 0
-/// cannot share a host with ours, and a world of one node has no other host. No other node has to
-/// find that store, so Muster only loses the knowledge of which ranks have joined.
-pub fn alone(assignment: &Assignment, torch: (u32, u32)) -> bool {
-    assignment.framework.is_torch() && assignment.node_count == 1 && torch < FORGIVES_BIND
-}
 
 /// The process that starts `assignment` on this node, to meet the others at `meeting`. The error is
 /// for the user.
@@ -141,6 +131,7 @@ pub fn launch(
     let asked = assignment.working_dir.as_deref();
     let dir = base::directory(asked, &site.env, site.env_is, &env);
     Ok(Launch {
+        account: site.account.clone(),
         program: interpreter(&assignment.command, &worker),
         args,
         env,
@@ -286,6 +277,8 @@ fn environment(
         .filter(|(name, _)| base::passes(name, site.env_is))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
+    // What the agent's environment says of a user is said of root.
+    env.extend(site.account.iter().flat_map(Account::env));
     // The values that a job may change, and its own variables. The number of threads is one of
     // them; without it torchrun prints eight lines about it.
     env.extend(
@@ -382,6 +375,7 @@ fn json_array(items: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Endpoint;
 
     fn words(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
@@ -412,6 +406,7 @@ mod tests {
             run_dir: "/runs/a-g1".into(),
             env,
             env_is: EnvIs::Agents,
+            account: None,
         }
     }
 

@@ -8,6 +8,8 @@ use std::{collections::BTreeMap, ops::Deref, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use crate::id::node_name_error;
+
 /// Kubernetes nodes carry a few dozen labels. A thousand of the longest ones take less than 400
 /// KiB.
 pub const LABELS_MAX: usize = 1_000;
@@ -54,6 +56,39 @@ impl From<Labels> for BTreeMap<String, String> {
     fn from(labels: Labels) -> Self {
         Arc::unwrap_or_clone(labels.0)
     }
+}
+
+/// Why a text is not the key of a label (Kubernetes: a name of at most 63 characters, and before it a DNS name and a slash,
+/// if it is somebody's). `None`: it is one.
+pub fn label_key_error(key: &str) -> Option<String> {
+    let (prefix, name) = match key.rsplit_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    if key.len() > LABEL_KEY_MAX {
+        return Some(format!("longer than {LABEL_KEY_MAX} bytes"));
+    }
+    if name.is_empty() {
+        return Some("it has no name".into());
+    }
+    let of_prefix = prefix.and_then(node_name_error);
+    of_prefix.or_else(|| label_value_error(name))
+}
+
+/// Why a text is not the value of a label. `None`: it is one. It may be empty.
+pub fn label_value_error(value: &str) -> Option<String> {
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let end = |letter: Option<char>| letter.is_none_or(|letter| letter.is_ascii_alphanumeric());
+    if value.len() > LABEL_VALUE_MAX {
+        return Some(format!(
+            "{value:?} is longer than {LABEL_VALUE_MAX} characters"
+        ));
+    }
+    let good =
+        value.chars().all(allowed) && end(value.chars().next()) && end(value.chars().next_back());
+    (!good).then(|| {
+        format!("{value:?} may have only letters, digits, '-', '_' and '.', a letter or digit first and last")
+    })
 }
 
 #[cfg(test)]

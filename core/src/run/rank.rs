@@ -3,6 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{RankReport, RunPhase, RunReport};
+use crate::stall::Still;
+
 /// A Python exception that ended a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -43,5 +46,40 @@ pub struct StepsShown {
 impl StepsShown {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+impl RankReport {
+    /// A rank that has shown nothing yet.
+    pub fn bare(rank: u32, local_rank: u32) -> Self {
+        Self {
+            rank,
+            local_rank,
+            attempt: 1,
+            pid: 0,
+            started_at: None,
+            exit: None,
+            exited_at: None,
+            killed_after: None,
+            first_error: None,
+            exception: None,
+            tail: Vec::new(),
+            first_step: None,
+            first_step_at: None,
+            last_step: None,
+            last_step_at: None,
+            steps: StepsShown::default(),
+            still: None,
+        }
+    }
+}
+
+impl RunReport {
+    /// If it trains and none of its living ranks moves: how many of them use a processor.
+    pub fn busy_in_standstill(&self) -> Option<usize> {
+        let living = self.ranks.iter().filter(|rank| rank.exit.is_none());
+        let still: Vec<Still> = living.map(|rank| rank.still).collect::<Option<_>>()?;
+        let busy = still.iter().filter(|still| still.idle_since.is_none());
+        (self.phase == RunPhase::Running).then(|| busy.count())
     }
 }

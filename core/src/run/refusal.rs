@@ -23,6 +23,8 @@ pub enum DueTo {
     Node,
     /// A process that no job started holds a GPU of the run.
     Stranger,
+    /// The job's owner has no account on the node, on which jobs run as their owners.
+    Account,
 }
 
 impl DueTo {

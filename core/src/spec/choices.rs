@@ -13,6 +13,36 @@ pub enum Progress {
     Independent,
 }
 
+/// What may be done to a job so that one of higher priority can start, the least first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Preemption {
+    /// It keeps what it has.
+    Never,
+    /// An elastic job gives up members, down to its minimum.
+    Shrink,
+    /// It may also lose all its nodes, and wait again. The coordinator has a limit of its own.
+    #[default]
+    Evict,
+}
+
+impl Preemption {
+    pub const ALL: [(&str, Preemption); 3] = [
+        ("evict", Preemption::Evict),
+        ("shrink", Preemption::Shrink),
+        ("never", Preemption::Never),
+    ];
+
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub fn name(self) -> &'static str {
+        let named = Self::ALL.iter().find(|(_, one)| *one == self);
+        named.map_or("", |(name, _)| name)
+    }
+}
+
 impl Progress {
     pub const ALL: [(&str, Progress); 2] = [
         ("synchronous", Progress::Synchronous),
@@ -117,6 +147,68 @@ impl Launch {
     /// Whether a launcher may be kept for such a job.
     pub fn may_have_launcher(self) -> bool {
         !matches!(self, Launch::Cold | Launch::Exec)
+    }
+}
+
+/// What ranks can be asked about where they are ([`crate::stacks`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Inspect {
+    /// Their stacks. A rank has no thread for it.
+    #[default]
+    Stacks,
+    /// Their stacks and collectives: ranks that are forked open torch's worker server, which has threads.
+    Collectives,
+    /// Nothing of it is in the ranks.
+    Off,
+}
+
+impl Inspect {
+    pub const ALL: [(&str, Inspect); 3] = [
+        ("stacks", Inspect::Stacks),
+        ("collectives", Inspect::Collectives),
+        ("off", Inspect::Off),
+    ];
+
+    /// The word in a document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Inspect::Stacks => "stacks",
+            Inspect::Collectives => "collectives",
+            Inspect::Off => "off",
+        }
+    }
+
+    pub fn is_default(&self) -> bool {
+        *self == Inspect::default()
+    }
+}
+
+/// What is done about a generation in which nothing moves any more ([`crate::stall`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnStall {
+    /// It is replaced after twice the limit, if it is sure that it does not wait on purpose.
+    #[default]
+    Restart,
+    /// People are told.
+    Report,
+}
+
+impl OnStall {
+    pub const ALL: [(&str, OnStall); 2] =
+        [("restart", OnStall::Restart), ("report", OnStall::Report)];
+
+    /// The word in a document.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnStall::Restart => "restart",
+            OnStall::Report => "report",
+        }
+    }
+
+    pub fn is_default(&self) -> bool {
+        *self == OnStall::default()
     }
 }
 

@@ -34,7 +34,7 @@ pub const RESTART_WINDOW: Duration = Duration::from_secs(3600);
 /// Default of `stopGracePeriod`: what torchrun gives (`shutdown_timeout`), and Kubernetes.
 pub const STOP_GRACE: Duration = Duration::from_secs(30);
 /// The default that coordinators before 2026-11-26 had. A job that was accepted with it keeps it.
-pub(crate) const STOP_GRACE_BEFORE: Duration = Duration::from_secs(10);
+pub const STOP_GRACE_BEFORE: Duration = Duration::from_secs(10);
 /// The longest wait for a checkpoint at a stop. Users of Slurm are used to ten minutes
 /// (`--signal=TERM@600`). The agent's pods have a grace that covers it.
 pub const STOP_GRACE_MAX: Duration = Duration::from_secs(900);
@@ -43,6 +43,10 @@ pub const STOP_GRACE_MAX: Duration = Duration::from_secs(900);
 pub const FENCE_MIN: Duration = Duration::from_secs(10);
 /// A job that can wait longer can wait for a person.
 pub const FENCE_MAX: Duration = Duration::from_secs(3600);
+/// The least `stallAfter`. A node tells after four seconds that a rank does not move.
+pub const STALL_MIN: Duration = Duration::from_secs(5);
+/// Who waits longer needs no limit.
+pub const STALL_MAX: Duration = Duration::from_secs(24 * 3600);
 /// A re-formation costs seconds. A generation that trained for less than this seldom earns them
 /// back by growing.
 pub const SCALE_UP_COOLDOWN: Duration = Duration::from_secs(30);

@@ -255,23 +255,29 @@ pub(super) fn check(document: &SpecDocument, top: &JobSpec, errors: &mut Errors)
     }
     if framework == Framework::Mpi {
         check_mpi(document, &roles, errors);
-    } else if framework.tells_peers() {
-        let many = |procs: u32, path: &str, errors: &mut Errors| {
-            if procs > 1 && framework != Framework::Plain {
-                errors.add(
-                    format!("{path}.procPerNode"),
-                    format!("is {procs}, must be 1 with framework {}", framework.name()),
-                );
-            }
-        };
-        if roles.is_empty() {
-            many(top.proc_per_node, "spec", errors);
-        }
-        for (i, role) in roles.iter().enumerate() {
-            many(role.proc_per_node, &format!("spec.roles[{i}]"), errors);
-        }
+    } else if framework.tells_peers() && framework != Framework::Plain {
+        check_one_process(top, &roles, errors);
     }
     roles
+}
+
+/// Checks that each member has one process: the framework starts the others itself.
+fn check_one_process(top: &JobSpec, roles: &[Role], errors: &mut Errors) {
+    let mut many = |procs: u32, path: &str| {
+        if procs > 1 {
+            let name = top.framework.name();
+            errors.add(
+                format!("{path}.procPerNode"),
+                format!("is {procs}, must be 1 with framework {name}"),
+            );
+        }
+    };
+    if roles.is_empty() {
+        many(top.proc_per_node, "spec");
+    }
+    for (i, role) in roles.iter().enumerate() {
+        many(role.proc_per_node, &format!("spec.roles[{i}]"));
+    }
 }
 
 /// Checks that there is one launcher, and that it finds nodes to start ranks on. Their role has any name.

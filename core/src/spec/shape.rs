@@ -5,19 +5,22 @@
 //! than a table can say. A test compares the table with the types.
 
 use super::{
-    API_VERSION, Framework, GangScheduler, KIND, Launch, NodeMix, Placing, Progress, ROLES_MAX,
-    Standbys,
+    API_VERSION, Framework, GangScheduler, Inspect, KIND, Launch, NodeMix, OnStall, Placing,
+    Preemption, Progress, ROLES_MAX, Standbys,
     limits::{
         ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX, ENV_MAX,
         NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX, SIGNALS_MAX,
         STEP_PATTERN_MAX,
     },
     rules::{self, Of, Then},
+    selection::{LEVELS_MAX, NODE_NAMES_MAX, SELECTORS_MAX},
 };
 use crate::id::LABEL_MAX;
 
+mod nodes;
 mod roles;
 
+use nodes::{AFFINITY, LABEL_KEY, LABEL_VALUE, NODE_NAME};
 use roles::{ORIGIN, ROLE};
 
 /// The longest path that Linux takes.
@@ -42,6 +45,8 @@ pub enum Shape {
     /// A list of so many objects at most, whose order counts. They have no names.
     Ordered(&'static Shape, usize),
     Object(&'static [Field]),
+    /// Texts by keys of any name, so many at most.
+    Map(&'static Shape, usize),
     /// An object of another program, which knows its fields.
     Foreign,
 }
@@ -184,6 +189,11 @@ pub const SPEC_FIELDS: &[Field] = &[
         "Of jobs that wait, the one with the highest number goes first. 0 if left out.",
     ),
     field(
+        "preemption",
+        Shape::Text(Text::OneOf(|| names(&Preemption::ALL))),
+        "What may be done to the job so that one of higher priority can start. evict: it may lose all its nodes, and waits again. shrink: it gives up members, down to minReplicas. never: it keeps what it has. The coordinator's --preemption limits it. evict if left out.",
+    ),
+    field(
         "restartPolicy",
         Shape::Object(&[
             field(
@@ -230,6 +240,21 @@ pub const SPEC_FIELDS: &[Field] = &[
         "Processes that wait with their GPU open to become ranks. auto if left out.",
     ),
     field(
+        "inspect",
+        Shape::Text(Text::OneOf(|| names(&Inspect::ALL))),
+        "What muster stacks can ask forked ranks for. stacks: their stacks. collectives: also the collective of each, by torch's worker server, which has threads in each rank. off: nothing. stacks if left out.",
+    ),
+    field(
+        "onStall",
+        Shape::Text(Text::OneOf(|| names(&OnStall::ALL))),
+        "What is done if nothing of the job moves any more. restart: it is restarted after twice the limit. report: people are told. restart if left out.",
+    ),
+    field(
+        "stallAfter",
+        PERIOD,
+        "How long nothing of the job may move, from 5s to 24h: no step or output, no file that is read or written, no processor that is used outside a collective. By the job's own habit if left out.",
+    ),
+    field(
         "stepPattern",
         Shape::Text(Text::Any(STEP_PATTERN_MAX)),
         "A regular expression whose first group is the step in a line of output. Without it the steps of the usual trainers are found.",
@@ -248,6 +273,36 @@ pub const SPEC_FIELDS: &[Field] = &[
         "placement",
         Shape::Text(Text::OneOf(|| names(&Placing::ALL))),
         "pack: members share nodes that have room for several. spread: each member has a node of its own. pack if left out and the job has roles of another framework than xgboost or mpi, else spread.",
+    ),
+    field(
+        "nodeSelector",
+        Shape::Map(&LABEL_VALUE, SELECTORS_MAX),
+        "Labels that a node must have, as in a pod: those of its Node object, those that its agent was given, and what it says of itself under the keys of GPU Feature Discovery.",
+    ),
+    field(
+        "affinity",
+        AFFINITY,
+        "Which nodes the job may have, and which it would rather have, as in a pod.",
+    ),
+    field(
+        "nodeList",
+        Shape::List(&NODE_NAME, NODE_NAMES_MAX),
+        "The job gets only nodes with these names.",
+    ),
+    field(
+        "excludeNodes",
+        Shape::List(&NODE_NAME, NODE_NAMES_MAX),
+        "The job gets no node with one of these names.",
+    ),
+    field(
+        "requiredTopology",
+        LABEL_KEY,
+        "The key of a label, as topology.kubernetes.io/zone: all nodes of a generation have the same value of it.",
+    ),
+    field(
+        "preferredTopology",
+        Shape::List(&LABEL_KEY, LEVELS_MAX),
+        "Keys of labels, the finest first, as the rack and then the zone: all nodes of a generation have the same value of the first one that allows it without fewer nodes.",
     ),
     field(
         "rules",
@@ -403,172 +458,4 @@ fn names<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::Value;
-
-    use super::*;
-    use crate::spec::{
-        EnvVar, JobDocument, Metadata, Origin, RestartPolicyDocument, RoleDocument, RuleDocument,
-        SpecDocument, ValueFrom,
-    };
-
-    fn variable() -> EnvVar {
-        EnvVar {
-            name: "x".into(),
-            value: "x".into(),
-            value_from: Some(ValueFrom { file: "x".into() }),
-        }
-    }
-
-    /// A document with every field set.
-    fn full() -> JobDocument {
-        let text = || Some("x".to_owned());
-        JobDocument {
-            api_version: "x".into(),
-            kind: "x".into(),
-            metadata: Metadata {
-                name: "x".into(),
-                namespace: text(),
-            },
-            spec: SpecDocument {
-                replicas: Some(1),
-                min_replicas: Some(1),
-                max_replicas: Some(1),
-                proc_per_node: Some(1),
-                gpus_per_node: Some(1),
-                command: vec!["x".into()],
-                args: vec!["x".into()],
-                env: vec![variable()],
-                working_dir: text(),
-                priority: Some(1),
-                restart_policy: Some(RestartPolicyDocument {
-                    max_restarts: Some(1),
-                    window: text(),
-                }),
-                stop_grace_period: text(),
-                scale_up_cooldown: text(),
-                fence_after: text(),
-                progress: text(),
-                launch: text(),
-                standbys: text(),
-                step_pattern: text(),
-                checkpoint_pattern: text(),
-                node_mix: text(),
-                placement: text(),
-                rules: vec![RuleDocument {
-                    when: "x".into(),
-                    role: text(),
-                    codes: text(),
-                    signals: vec!["x".into()],
-                    of: text(),
-                    then: "x".into(),
-                    limit: Some(1),
-                    within: text(),
-                }],
-                suspend: Some(true),
-                active_deadline_seconds: Some(1),
-                start_deadline_seconds: Some(1),
-                ttl_seconds_after_finished: Some(1),
-                framework: text(),
-                roles: vec![RoleDocument {
-                    name: "x".into(),
-                    replicas: Some(1),
-                    min_replicas: Some(1),
-                    max_replicas: Some(1),
-                    proc_per_node: Some(1),
-                    gpus_per_node: Some(1),
-                    command: vec!["x".into()],
-                    args: vec!["x".into()],
-                    env: vec![variable()],
-                    working_dir: text(),
-                    service: Some(true),
-                    restart_scope: text(),
-                }],
-                origin: Some(Origin {
-                    api_version: "x".into(),
-                    kind: "x".into(),
-                    groups: vec!["x".into()],
-                }),
-            },
-        }
-    }
-
-    fn same(shape: &Shape, value: &Value, path: &str) {
-        match (shape, value) {
-            (Shape::Text(_), Value::String(_)) | (Shape::Whole(..), Value::Number(_)) => {}
-            (Shape::Choice, Value::Bool(_)) => {}
-            (Shape::List(item, _) | Shape::Ordered(item, _), Value::Array(items)) => {
-                same(item, &items[0], path);
-            }
-            (Shape::Object(fields), Value::Object(object)) => {
-                let mut names: Vec<&str> = fields.iter().map(|field| field.name).collect();
-                names.sort_unstable();
-                assert_eq!(
-                    names,
-                    object.keys().map(String::as_str).collect::<Vec<_>>(),
-                    "fields of {path:?}"
-                );
-                for field in *fields {
-                    let path = format!("{path}.{}", field.name);
-                    same(&field.shape, &object[field.name], &path);
-                    assert!(field.about.ends_with('.'), "{path}: {:?}", field.about);
-                }
-            }
-            _ => panic!("{path} has another type: {value}"),
-        }
-    }
-
-    #[test]
-    fn the_table_is_what_the_types_read() {
-        same(&DOCUMENT, &serde_json::to_value(full()).unwrap(), "");
-    }
-
-    /// The message of the check about one field, if that field is wrong.
-    fn refusal(field: &str, value: &Value) -> Option<String> {
-        let mut document = serde_json::json!({
-            "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": "a" },
-            "spec": { "args": ["train.py"], "minReplicas": 1, "maxReplicas": NODES_MAX },
-        });
-        document["spec"][field] = value.clone();
-        let document: JobDocument = serde_json::from_value(document).unwrap();
-        let errors = document.check().err()?;
-        let path = format!("spec.{field}");
-        errors
-            .into_iter()
-            .find(|error| error.path == path)
-            .map(|error| error.message)
-    }
-
-    #[test]
-    fn its_bounds_are_those_of_the_check() {
-        for field in SPEC_FIELDS {
-            let (good, bad) = match field.shape {
-                Shape::Whole(low, high) => (
-                    vec![low.into(), high.into()],
-                    vec![(low - 1).into(), (high + 1).into()],
-                ),
-                Shape::Text(Text::OneOf(words)) => (
-                    words().into_iter().map(Value::from).collect(),
-                    vec!["other".into()],
-                ),
-                Shape::Text(Text::Path) => (vec!["/a".into()], vec!["a".into()]),
-                Shape::Text(Text::Period) => (vec!["1m".into()], vec!["soon".into()]),
-                Shape::List(_, most) if !matches!(field.name, "env" | "roles") => {
-                    let of = |count: usize| Value::from(vec!["a"; count]);
-                    (vec![of(most)], vec![of(most + 1)])
-                }
-                _ => continue,
-            };
-            for value in good {
-                // The two ends of the range have rules about each other.
-                let is_end = field.name.ends_with("Replicas") || field.name == "replicas";
-                let wrong = refusal(field.name, &value).filter(|_| !is_end);
-                assert_eq!(wrong, None, "{}: {value}", field.name);
-            }
-            for value in bad {
-                let wrong = refusal(field.name, &value);
-                assert!(wrong.is_some(), "{}: {value} must be refused", field.name);
-            }
-        }
-    }
-}
+mod tests;

@@ -92,7 +92,7 @@ fn one_process_per_gpu_unless_said_otherwise() {
 #[test]
 fn every_wrong_field_is_named() {
     type Change = fn(&mut JobDocument);
-    let cases: [(&str, Change); 36] = [
+    let cases: [(&str, Change); 40] = [
         ("apiVersion", |d| d.api_version = "v1".into()),
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),
@@ -188,6 +188,14 @@ fn every_wrong_field_is_named() {
         ("spec.progress", |d| d.spec.progress = Some("sync".into())),
         ("spec.launch", |d| d.spec.launch = Some("warm".into())),
         ("spec.standbys", |d| d.spec.standbys = Some("on".into())),
+        ("spec.inspect", |d| d.spec.inspect = Some("auto".into())),
+        ("spec.preemption", |d| {
+            d.spec.preemption = Some("kill".into())
+        }),
+        ("spec.onStall", |d| d.spec.on_stall = Some("kill".into())),
+        ("spec.stallAfter", |d| {
+            d.spec.stall_after = Some("4s".into())
+        }),
         ("spec.nodeMix", |d| d.spec.node_mix = Some("allow".into())),
     ];
     for (path, change) in cases {

@@ -20,7 +20,7 @@ pub struct EnvVar {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ValueFrom {
-    /// An absolute path on each node, read by the agent's user when the ranks start.
+    /// An absolute path on each node, read by the user that they run as when the ranks start.
     pub file: String,
 }
 

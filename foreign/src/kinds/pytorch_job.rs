@@ -9,7 +9,7 @@ use crate::{
     fields::{Object, Rule, Rules},
     launch::{By, Procs},
     options::Cluster,
-    pod::Main,
+    pod::{Chosen, Main, Pod},
     procs,
     roles::{self, Policy, Role, Style},
     run_policy,
@@ -171,10 +171,15 @@ pub(crate) fn read(
         restarts.rules.push(roles::success_of(of));
     }
     other_policy(main, worker, log);
+    let pods = master.iter().chain(&worker).map(|role| &role.pod.nodes);
+    let pod = Pod {
+        nodes: Chosen::of(pods, log),
+        ..main.pod.clone()
+    };
     let converted = Draft {
         kind: job.kind,
         meta: job.meta,
-        pod: &main.pod,
+        pod: &pod,
         launch: &main.launch,
         replicas,
         min,

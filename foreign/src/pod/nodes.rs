@@ -1,7 +1,16 @@
 //! What a pod says about its nodes: labels that they must have, and what stands beside it on them.
 //!
-//! Muster does not choose nodes by label yet. What all nodes have or lack, says the site map, so a demand that
-//! every node meets is met. It does not know a label that the map does not name.
+//! The job asks for the same. What all nodes have or lack, the site map may say: a demand that every node meets is met, and
+//! one that none meets is refused here.
+
+use std::collections::BTreeMap;
+
+use muster_core::spec::{
+    Affinity, SpecDocument,
+    selection::{
+        Expression, NAME_FIELD, NodeAffinity, NodeSelectorTerms, Operator, Preferred, Term,
+    },
+};
 
 use crate::{
     fields::{Object, Rule, Rules},
@@ -22,13 +31,7 @@ const AFFINITY: Rules = &[
     ("podAntiAffinity", Rule::Read),
 ];
 
-const NODES: Rules = &[
-    (REQUIRED, Rule::Read),
-    (
-        PREFERRED,
-        Rule::Note("is not needed: it is a wish, and Muster takes any node that is free"),
-    ),
-];
+const NODES: Rules = &[(REQUIRED, Rule::Read), (PREFERRED, Rule::Read)];
 
 const APART: Rules = &[
     (REQUIRED, Rule::Note(APART_HERE)),
@@ -59,7 +62,81 @@ const EXPRESSION: Rules = &[
     ("values", Rule::Read),
 ];
 
-const OPERATORS: [&str; 6] = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
+const WISH: Rules = &[("weight", Rule::Read), ("preference", Rule::Read)];
+
+/// What the job asks of its nodes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chosen<'t> {
+    node_selector: BTreeMap<String, String>,
+    affinity: NodeAffinity,
+    /// Where it stands.
+    at: Option<Field<'t>>,
+}
+
+impl<'t> Chosen<'t> {
+    /// Writes it into a job.
+    pub(crate) fn write(&self, spec: &mut SpecDocument) {
+        spec.node_selector = self.node_selector.clone();
+        spec.affinity = (self.affinity != NodeAffinity::default()).then(|| Affinity {
+            node_affinity: Some(self.affinity.clone()),
+        });
+    }
+
+    /// The demands of all pods of a job together: its members choose among the same nodes. A pod that asks for nothing
+    /// goes where the others go. Two pods that ask for different nodes are refused.
+    pub(crate) fn of<'a>(
+        pods: impl Iterator<Item = &'a Chosen<'t>> + Clone,
+        log: &mut Verdicts,
+    ) -> Chosen<'t>
+    where
+        't: 'a,
+    {
+        let mut asking = pods.clone().filter(|chosen| chosen.requires());
+        let mut all = asking.next().cloned().unwrap_or_default();
+        for other in asking {
+            let same = other.node_selector == all.node_selector
+                && other.affinity.required == all.affinity.required;
+            if let (false, Some(at)) = (same, &other.at) {
+                log.refuse(
+                    at,
+                    "asks for other nodes than another pod of the job, and all members of a job choose among the same nodes here",
+                );
+            }
+        }
+        if let Some(at) = &all.at
+            && pods.clone().any(|chosen| !chosen.requires())
+            && all.requires()
+        {
+            log.warn(
+                at,
+                "holds for all members of the job here, also for those whose pods do not ask for it",
+            );
+        }
+        let mut wishing = pods.filter(|chosen| !chosen.affinity.preferred.is_empty());
+        if let Some(first) = wishing.next() {
+            all.affinity.preferred = first.affinity.preferred.clone();
+            for other in
+                wishing.filter(|other| other.affinity.preferred != first.affinity.preferred)
+            {
+                if let Some(at) = &other.at {
+                    log.note(
+                        at,
+                        "has other wishes than another pod of the job, whose wishes hold for all",
+                    );
+                }
+            }
+        }
+        all
+    }
+
+    fn requires(&self) -> bool {
+        !self.node_selector.is_empty() || self.affinity.required.is_some()
+    }
+
+    pub(crate) fn at(&self) -> Option<&Field<'t>> {
+        self.at.as_ref()
+    }
+}
 
 /// Whether all nodes meet a demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,29 +145,38 @@ enum Met {
     /// No node does. Why not.
     No(String),
     /// The site map says nothing of these labels.
-    Unknown(Vec<String>),
+    Unknown,
     /// What is asked was refused.
     Refused,
 }
 
 /// Judges what the pod says about its nodes.
-pub(super) fn placing(pod: &Object<'_>, cluster: &Cluster<'_>, log: &mut Verdicts) {
+pub(super) fn placing<'t>(
+    pod: &Object<'t>,
+    cluster: &Cluster<'_>,
+    log: &mut Verdicts,
+) -> Chosen<'t> {
+    let mut chosen = Chosen::default();
     if let Some(selector) = pod.get("nodeSelector") {
         for (label, at) in selector.entries(log) {
             let Some(wanted) = at.text(log) else { continue };
-            let met = is_one_of(cluster.site, label, &[wanted.to_owned()]);
-            match met {
+            match is_one_of(cluster.site, label, &[wanted.to_owned()]) {
                 Met::Yes => log.note(&at, "every node has this label, says the site map"),
-                Met::No(why) => log.refuse(&at, format!("asks for nodes with this label, and {why}")),
-                Met::Unknown(_) | Met::Refused => log.refuse(
-                    &at,
-                    format!("asks for nodes with this label, and Muster does not choose nodes by label yet; if every node has it, say so with `nodeLabels: {{{label}: {wanted}}}` in the site map"),
-                ),
+                Met::No(why) => {
+                    log.refuse(&at, format!("asks for nodes with this label, and {why}"))
+                }
+                Met::Unknown | Met::Refused => {
+                    log.taken(&at, "spec.nodeSelector");
+                    chosen
+                        .node_selector
+                        .insert(label.to_owned(), wanted.to_owned());
+                    chosen.at.get_or_insert_with(|| selector.clone());
+                }
             }
         }
     }
     let Some(affinity) = pod.get("affinity") else {
-        return;
+        return chosen;
     };
     let affinity = Object::walk(affinity, AFFINITY, log);
     for (name, rules) in [("podAntiAffinity", APART), ("podAffinity", BESIDE)] {
@@ -98,99 +184,131 @@ pub(super) fn placing(pod: &Object<'_>, cluster: &Cluster<'_>, log: &mut Verdict
             Object::walk(at, rules, log);
         }
     }
-    if let Some(nodes) = affinity.get("nodeAffinity") {
-        let nodes = Object::walk(nodes, NODES, log);
+    if let Some(at) = affinity.get("nodeAffinity") {
+        let nodes = Object::walk(at, NODES, log);
         if let Some(required) = nodes.get(REQUIRED) {
-            required_of_nodes(required, cluster.site, log);
+            chosen.affinity.required = required_of_nodes(required, cluster.site, log);
+        }
+        if let Some(wishes) = nodes.get(PREFERRED) {
+            chosen.affinity.preferred = preferred(wishes, cluster.site, log);
+        }
+        if chosen.affinity != NodeAffinity::default() {
+            chosen.at.get_or_insert_with(|| at.clone());
         }
     }
+    chosen
 }
 
-/// A node must meet one of the terms (Kubernetes' `NodeSelector`).
-fn required_of_nodes(at: &Field<'_>, site: &Site, log: &mut Verdicts) {
+/// A node must meet one of the terms (Kubernetes' `NodeSelector`). `None`: nothing is left to ask for.
+fn required_of_nodes(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Option<NodeSelectorTerms> {
     let selector = Object::walk(at, SELECTOR, log);
     let Some(list) = selector.get("nodeSelectorTerms") else {
         log.lacks(at, "nodeSelectorTerms");
-        return;
+        return None;
     };
     let terms = list.items(log);
     if terms.is_empty() {
         log.refuse(list, "is empty, and must have a term");
-        return;
+        return None;
     }
-    let met: Vec<Met> = terms.iter().map(|each| term(each, site, log)).collect();
-    if met.contains(&Met::Refused) {
-        return;
+    let terms: Vec<(Met, Term)> = terms.iter().map(|each| term(each, site, log)).collect();
+    let is = |wanted: &Met| terms.iter().any(|(met, _)| met == wanted);
+    if is(&Met::Refused) {
+        return None;
     }
-    if met.contains(&Met::Yes) {
+    if is(&Met::Yes) {
         log.note(at, "is met by every node, says the site map");
-        return;
+        return None;
     }
-    let unknown = met.iter().find_map(|met| match met {
-        Met::Unknown(labels) => Some(labels),
-        _ => None,
-    });
-    let why = met.iter().find_map(|met| match met {
-        Met::No(why) => Some(why),
-        _ => None,
-    });
-    match (unknown, why) {
-        (Some(labels), _) => {
-            let said: Vec<String> = labels
-                .iter()
-                .map(|label| format!("{label}: VALUE"))
-                .collect();
-            log.refuse(
-                at,
-                format!(
-                    "asks for certain nodes, and Muster does not choose nodes by label yet; if all nodes are alike in this, say so with `nodeLabels: {{{}}}` in the site map, with null for a label that none has",
-                    said.join(", ")
-                ),
-            );
+    if !is(&Met::Unknown) {
+        let why = terms.iter().find_map(|(met, _)| match met {
+            Met::No(why) => Some(why),
+            _ => None,
+        });
+        let why = why.map_or("", String::as_str);
+        log.refuse(at, format!("asks for certain nodes, and {why}"));
+        return None;
+    }
+    log.taken(at, "spec.affinity");
+    // A term that no node meets changes nothing.
+    let open = terms.into_iter().filter(|(met, _)| *met == Met::Unknown);
+    Some(NodeSelectorTerms {
+        node_selector_terms: open.map(|(_, term)| term).collect(),
+    })
+}
+
+/// Nodes that the job would rather have.
+fn preferred(list: &Field<'_>, site: &Site, log: &mut Verdicts) -> Vec<Preferred> {
+    let mut wishes = Vec::new();
+    for at in list.items(log) {
+        let wish = Object::walk(&at, WISH, log);
+        let weight = wish.whole("weight", log).map(|(_, weight)| weight);
+        let (Some(weight), Some(preference)) = (weight, wish.get("preference")) else {
+            log.note(&at, "is not needed: it says no preference, or no weight");
+            continue;
+        };
+        let (met, term) = term(preference, site, log);
+        match met {
+            Met::Unknown if (1..=100).contains(&weight) => {
+                log.taken(&at, "spec.affinity");
+                wishes.push(Preferred {
+                    weight,
+                    preference: term,
+                });
+            }
+            Met::Unknown => log.refuse(
+                &at,
+                format!("weight is {weight}, must be between 1 and 100"),
+            ),
+            Met::Refused => {}
+            Met::Yes | Met::No(_) => {
+                log.note(
+                    &at,
+                    "is not needed: all nodes are alike in it, says the site map",
+                );
+            }
         }
-        (None, Some(why)) => log.refuse(at, format!("asks for certain nodes, and {why}")),
-        (None, None) => log.refuse(at, "names nodes, and Muster cannot place a job by node yet"),
     }
+    wishes
 }
 
 /// A node must meet all of a term. One that asks for nothing fits no node.
-fn term(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Met {
-    let term = Object::walk(at, TERM, log);
-    let mut all = Vec::new();
-    if let Some(list) = term.get("matchExpressions") {
+fn term(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> (Met, Term) {
+    let walked = Object::walk(at, TERM, log);
+    let (mut all, mut term) = (Vec::new(), Term::default());
+    for (name, of_name) in [("matchExpressions", false), ("matchFields", true)] {
+        let Some(list) = walked.get(name) else {
+            continue;
+        };
         for one in list.items(log) {
-            all.push(expression(&one, site, log));
+            let (met, read) = expression(&one, of_name, site, log);
+            // What every node meets need not be asked: the hosts may lack the label.
+            let read = read.filter(|_| met != Met::Yes);
+            all.push(met);
+            match of_name {
+                true => term.match_fields.extend(read),
+                false => term.match_expressions.extend(read),
+            }
         }
     }
-    if let Some(list) = term.get("matchFields").filter(|list| !list.is_bare()) {
-        let _ = list.items(log);
-        all.push(Met::No(
-            "Muster cannot place a job by the name of a node yet".to_owned(),
-        ));
-    }
     if all.is_empty() {
-        return Met::No("a term that asks for nothing fits no node".to_owned());
+        let why = "a term that asks for nothing fits no node".to_owned();
+        return (Met::No(why), term);
     }
     let first = |wanted: fn(&Met) -> bool| all.iter().find(|met| wanted(met)).cloned();
-    first(|met| *met == Met::Refused)
+    let met = first(|met| *met == Met::Refused)
         .or_else(|| first(|met| matches!(met, Met::No(_))))
-        .unwrap_or_else(|| {
-            let mut labels: Vec<String> = Vec::new();
-            for met in &all {
-                if let Met::Unknown(more) = met {
-                    labels.extend(more.iter().cloned());
-                }
-            }
-            labels.sort();
-            labels.dedup();
-            match labels.is_empty() {
-                true => Met::Yes,
-                false => Met::Unknown(labels),
-            }
-        })
+        .or_else(|| first(|met| *met == Met::Unknown));
+    (met.unwrap_or(Met::Yes), term)
 }
 
-fn expression(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Met {
+fn expression(
+    at: &Field<'_>,
+    of_name: bool,
+    site: &Site,
+    log: &mut Verdicts,
+) -> (Met, Option<Expression>) {
+    let refused = (Met::Refused, None);
     let object = Object::walk(at, EXPRESSION, log);
     for name in ["key", "operator"] {
         if object.get(name).is_none() {
@@ -208,17 +326,18 @@ fn expression(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Met {
         values.into_iter().collect()
     });
     let Some((operator_at, operator)) = object.text("operator", log) else {
-        return Met::Refused;
+        return refused;
     };
-    if !OPERATORS.contains(&operator) {
+    if Operator::of(operator).is_none() {
+        let names: Vec<&str> = Operator::ALL.iter().map(|(name, _)| *name).collect();
         log.refuse(
             operator_at,
-            format!("is {operator:?}, must be one of {}", OPERATORS.join(", ")),
+            format!("is {operator:?}, must be one of {}", names.join(", ")),
         );
-        return Met::Refused;
+        return refused;
     }
     let (Some(key), Some(values)) = (key, values) else {
-        return Met::Refused;
+        return refused;
     };
     let wants = match operator {
         "In" | "NotIn" => (!values.is_empty(), "needs values"),
@@ -233,23 +352,47 @@ fn expression(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Met {
             object.get("values").unwrap_or(at),
             format!("{operator} {why}"),
         );
-        return Met::Refused;
+        return refused;
     }
+    if of_name && (key != NAME_FIELD || !matches!(operator, "In" | "NotIn")) {
+        log.refuse(
+            at,
+            format!(
+                "must be In or NotIn of {NAME_FIELD}: no other field of a node can be asked for"
+            ),
+        );
+        return refused;
+    }
+    let met = match of_name {
+        // The nodes may have the same names here.
+        true => Met::Unknown,
+        false => met_by_all(site, key, operator, &values),
+    };
+    let expression = Expression {
+        key: key.to_owned(),
+        operator: operator.to_owned(),
+        values,
+    };
+    (met, Some(expression))
+}
+
+/// Whether all nodes meet an expression, by the site map.
+fn met_by_all(site: &Site, key: &str, operator: &str, values: &[String]) -> Met {
     match operator {
-        "In" => is_one_of(site, key, &values),
+        "In" => is_one_of(site, key, values),
         // A node without the label is none of these as well.
         "NotIn" => match site.node_labels.get(key) {
-            None => Met::Unknown(vec![key.to_owned()]),
+            None => Met::Unknown,
             Some(Some(has)) if values.contains(has) => is_said(key, Some(has)),
             Some(_) => Met::Yes,
         },
         "Exists" | "DoesNotExist" => match site.node_labels.get(key) {
-            None => Met::Unknown(vec![key.to_owned()]),
+            None => Met::Unknown,
             Some(has) if has.is_some() == (operator == "Exists") => Met::Yes,
             Some(has) => is_said(key, has.as_ref()),
         },
         _ => match site.node_labels.get(key) {
-            None => Met::Unknown(vec![key.to_owned()]),
+            None => Met::Unknown,
             Some(has) => {
                 let number = |text: &String| text.parse::<i64>().ok();
                 let pair = has.as_ref().and_then(number).zip(number(&values[0]));
@@ -268,7 +411,7 @@ fn expression(at: &Field<'_>, site: &Site, log: &mut Verdicts) -> Met {
 
 fn is_one_of(site: &Site, key: &str, values: &[String]) -> Met {
     match site.node_labels.get(key) {
-        None => Met::Unknown(vec![key.to_owned()]),
+        None => Met::Unknown,
         Some(Some(has)) if values.contains(has) => Met::Yes,
         Some(has) => is_said(key, has.as_ref()),
     }

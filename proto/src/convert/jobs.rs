@@ -8,9 +8,9 @@ use muster_core::{
     fleet::{
         Cordon, Event, Mark, NodeRecord,
         job::{JobRecord, Phase},
-        view::{JobView, Liveness, MemberView, NodeView, RankView},
+        view::{JobView, Liveness, MemberView, NodeRun, NodeView, RankView},
     },
-    id::{JobName, label_error},
+    id::{JobName, NodeName, label_error},
     period,
     run::{Endpoint, RunPhase},
     spec::{
@@ -32,15 +32,22 @@ use crate::{
     v1,
 };
 
+mod plan;
 mod receipt;
 mod roles;
+mod selection;
+mod stall;
 #[cfg(test)]
 mod tests;
+mod time;
+mod waits;
 
+pub use plan::plan_to_wire;
 pub use receipt::{charged_name, incident};
 use roles::{
     checked_role, origin, origin_to_wire, role_document, role_to_wire, variable, variable_to_wire,
 };
+pub use time::time;
 
 /// The document that a submission carries, not checked yet. A missing message is read as an empty
 /// one, and the check then names what is missing.
@@ -108,6 +115,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         env: spec.env.into_iter().map(variable).collect(),
         working_dir: spec.working_dir,
         priority: spec.priority,
+        preemption: spec.preemption,
         restart_policy: spec.restart_policy.map(|policy| RestartPolicyDocument {
             max_restarts: policy.max_restarts,
             window: policy.window,
@@ -118,10 +126,19 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         progress: spec.progress,
         launch: spec.launch,
         standbys: spec.standbys,
+        inspect: spec.inspect,
+        on_stall: spec.on_stall,
+        stall_after: spec.stall_after,
         step_pattern: spec.step_pattern,
         checkpoint_pattern: spec.checkpoint_pattern,
         node_mix: spec.node_mix,
         placement: spec.placement,
+        node_selector: spec.node_selector.into_iter().collect(),
+        affinity: spec.node_affinity.map(selection::affinity),
+        node_list: spec.node_list,
+        exclude_nodes: spec.exclude_nodes,
+        required_topology: spec.required_topology,
+        preferred_topology: spec.preferred_topology,
         rules: spec.rules.into_iter().map(rule_document).collect(),
         suspend: spec.suspend,
         active_deadline_seconds: spec.active_deadline_seconds,
@@ -171,6 +188,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         env: spec.env.into_iter().map(variable_to_wire).collect(),
         working_dir: spec.working_dir,
         priority: spec.priority,
+        preemption: spec.preemption,
         restart_policy: spec.restart_policy.map(|policy| v1::RestartPolicy {
             max_restarts: policy.max_restarts,
             window: policy.window,
@@ -181,10 +199,22 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         progress: spec.progress,
         launch: spec.launch,
         standbys: spec.standbys,
+        inspect: spec.inspect,
+        on_stall: spec.on_stall,
+        stall_after: spec.stall_after,
         step_pattern: spec.step_pattern,
         checkpoint_pattern: spec.checkpoint_pattern,
         node_mix: spec.node_mix,
         placement: spec.placement,
+        node_selector: spec.node_selector.into_iter().collect(),
+        node_affinity: spec
+            .affinity
+            .and_then(|affinity| affinity.node_affinity)
+            .map(selection::affinity_to_wire),
+        node_list: spec.node_list,
+        exclude_nodes: spec.exclude_nodes,
+        required_topology: spec.required_topology,
+        preferred_topology: spec.preferred_topology,
         rules: spec.rules.into_iter().map(rule_to_wire).collect(),
         suspend: spec.suspend,
         active_deadline_seconds: spec.active_deadline_seconds,
@@ -211,6 +241,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         env: spec.env.clone(),
         working_dir: spec.working_dir.clone(),
         priority: Some(spec.priority.into()),
+        preemption: (!spec.preemption.is_default()).then(|| spec.preemption.name().into()),
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(spec.restart_policy.max_restarts.into()),
             window: Some(period::format(spec.restart_policy.window)),
@@ -221,10 +252,19 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         progress: Some(progress_name(spec.progress).into()),
         launch: Some(spec.launch.name().into()),
         standbys: (!spec.standbys.is_auto()).then(|| spec.standbys.name().into()),
+        inspect: (!spec.inspect.is_default()).then(|| spec.inspect.name().into()),
+        on_stall: (!spec.on_stall.is_default()).then(|| spec.on_stall.name().into()),
+        stall_after: spec.stall_after.map(period::format),
         step_pattern: spec.step_pattern.clone(),
         checkpoint_pattern: spec.checkpoint_pattern.clone(),
         node_mix: Some(spec.node_mix.name().into()),
         placement: spec.placement.map(|placing| placing.name().into()),
+        node_selector: spec.selection.node_selector.clone(),
+        affinity: selection::checked(&spec.selection),
+        node_list: texts(&spec.selection.node_list),
+        exclude_nodes: texts(&spec.selection.exclude_nodes),
+        required_topology: spec.selection.required_topology.clone(),
+        preferred_topology: spec.selection.preferred_topology.clone(),
         rules: spec.rules.iter().map(Rule::document).collect(),
         framework: Some(spec.framework.name().into()),
         roles: spec
@@ -235,6 +275,10 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         origin: spec.origin.clone(),
         ..SpecDocument::default().with_life_of(spec)
     }
+}
+
+fn texts(names: &[NodeName]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
 }
 
 pub fn progress_name(progress: Progress) -> &'static str {
@@ -282,6 +326,7 @@ fn status(view: &JobView) -> v1::JobStatus {
         ranks: view.ranks.iter().map(rank).collect(),
         last_step: view.last_step,
         finished_unix_us: unix_us(record.finished),
+        waits_for_room: waits::waits_for_room(view),
         replicas: record.replicas,
         store_node: shown
             .map(|generation| generation.store_host.to_string())
@@ -306,6 +351,13 @@ fn status(view: &JobView) -> v1::JobStatus {
                 .filter(|_| !record.suspended && !record.phase.is_over()),
         ),
         rules: rules(record),
+        // It changes at every moment, so only answers about one job have it.
+        time: None,
+        stall: record
+            .current
+            .as_ref()
+            .and_then(|generation| generation.stall.as_deref())
+            .map(stall::stall_to_wire),
     }
 }
 
@@ -351,7 +403,7 @@ fn member(view: &MemberView) -> v1::MemberStatus {
         torch: view.stack.torch.clone(),
         cuda: view.stack.cuda.clone(),
         nccl: view.stack.nccl.clone(),
-        gpus: view.pod_gpus.clone(),
+        gpus: view.gpus.clone(),
         host: view
             .host
             .as_ref()
@@ -425,11 +477,7 @@ pub fn node(view: &NodeView) -> v1::Node {
             None => report.gpus.iter().map(gpu_to_wire).collect(),
         },
         gpu_error: report.gpu_error.clone().unwrap_or_default(),
-        runs: view
-            .runs
-            .iter()
-            .map(|(run, name, phase)| node_run(run, name.as_ref(), phase))
-            .collect(),
+        runs: view.runs.iter().map(node_run).collect(),
         first_seen_unix_us: record.first_seen.0,
         last_heard_unix_us: unix_us(view.last_heard),
         boot_id: record.boot_id.clone(),
@@ -443,7 +491,7 @@ pub fn node(view: &NodeView) -> v1::Node {
         trials: report.trials.iter().map(trial_to_wire).collect(),
         excluded: object
             .and_then(|object| {
-                let excluded = || object.excluded(record.overruled);
+                let excluded = || object.excluded(record.overruled).map(str::to_owned);
                 object.leaving.clone().or_else(excluded)
             })
             .unwrap_or_default(),
@@ -455,6 +503,7 @@ pub fn node(view: &NodeView) -> v1::Node {
             .collect(),
         gpu_holders: holders_to_wire(&report.holders),
         senses_only: report.senses_only,
+        run_as_owner: report.run_as_owner,
         host: place
             .map(|place| place.host.to_string())
             .unwrap_or_default(),
@@ -503,18 +552,15 @@ fn cordon(cordon: &Cordon) -> v1::Cordon {
     }
 }
 
-fn node_run(
-    run: &muster_core::run::RunId,
-    name: Option<&JobName>,
-    phase: &RunPhase,
-) -> v1::NodeRun {
-    let v1::JobRef { namespace, name } = name.map(job_ref).unwrap_or_default();
+fn node_run(view: &NodeRun) -> v1::NodeRun {
+    let v1::JobRef { namespace, name } = view.job.as_ref().map(job_ref).unwrap_or_default();
     v1::NodeRun {
-        job_uid: run.job.to_string(),
+        job_uid: view.run.job.to_string(),
         namespace,
         job: name,
-        generation: run.generation.0,
-        phase: run_phase_name(phase),
+        generation: view.run.generation.0,
+        phase: run_phase_name(&view.phase),
+        gpus: view.gpus.clone(),
     }
 }
 

@@ -3,7 +3,7 @@
 use muster_core::{
     id::{Generation, JobUid},
     run::RunId,
-    usage::{CpuUsage, Disk, DiskRole, RankUsage, Space, Traffic, Usage},
+    usage::{CpuUsage, Disk, DiskRole, GpuUsage, RankUsage, Space, Traffic, Usage},
 };
 
 use super::session::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, numbered, required_text};
@@ -11,6 +11,8 @@ use crate::{convert::Malformed, v1};
 
 /// The disk of the state directory, and one for each of the 64 runs that a message carries.
 const DISKS_MAX: usize = 65;
+/// As many as a report may have.
+const GPUS_MAX: usize = 256;
 /// As many as the run reports in one message.
 const RUNS_MAX: usize = super::session::RUNS_MAX;
 /// Ranks of one run. torchrun starts one for each GPU, or one for each CPU of a large machine
@@ -60,6 +62,7 @@ pub fn usage_to_wire(usage: &Usage) -> v1::Usage {
             sent_bytes: traffic.sent,
         }),
         runs,
+        gpus: usage.gpus.iter().map(gpu_to_wire).collect(),
     }
 }
 
@@ -67,6 +70,7 @@ pub fn usage_to_wire(usage: &Usage) -> v1::Usage {
 pub fn usage_from_wire(wire: v1::Usage) -> Result<Usage, Malformed> {
     count("usage.disks", wire.disks.len(), DISKS_MAX)?;
     count("usage.runs", wire.runs.len(), RUNS_MAX)?;
+    count("usage.gpus", wire.gpus.len(), GPUS_MAX)?;
     let mut ranks = Vec::new();
     for (i, run) in wire.runs.into_iter().enumerate() {
         let field = |part: &str| format!("usage.runs[{i}].{part}");
@@ -105,7 +109,29 @@ pub fn usage_from_wire(wire: v1::Usage) -> Result<Usage, Malformed> {
             received: traffic.received_bytes,
             sent: traffic.sent_bytes,
         }),
+        gpus: wire
+            .gpus
+            .into_iter()
+            .enumerate()
+            .map(|(i, gpu)| gpu_from_wire(i, gpu))
+            .collect::<Result<_, _>>()?,
         ranks,
+    })
+}
+
+fn gpu_to_wire(gpu: &GpuUsage) -> v1::GpuUsage {
+    v1::GpuUsage {
+        uuid: gpu.uuid.clone(),
+        memory: gpu.memory.map(space_to_wire),
+        busy_percent: gpu.busy_percent,
+    }
+}
+
+fn gpu_from_wire(i: usize, wire: v1::GpuUsage) -> Result<GpuUsage, Malformed> {
+    Ok(GpuUsage {
+        uuid: required_text(&format!("usage.gpus[{i}].uuid"), wire.uuid, NAME_MAX)?,
+        memory: wire.memory.map(space_from_wire),
+        busy_percent: wire.busy_percent,
     })
 }
 
@@ -208,6 +234,21 @@ mod tests {
                 received: 1,
                 sent: 2,
             }),
+            gpus: vec![
+                GpuUsage {
+                    uuid: "GPU-1".into(),
+                    memory: Some(Space {
+                        available: 1 << 30,
+                        total: 80 << 30,
+                    }),
+                    busy_percent: Some(97),
+                },
+                GpuUsage {
+                    uuid: "GPU-2".into(),
+                    memory: None,
+                    busy_percent: None,
+                },
+            ],
             ranks: vec![
                 rank(&a, 0),
                 rank(&a, 1),
@@ -274,6 +315,10 @@ mod tests {
         assert_eq!(
             refused(|usage| usage.disks[0].path.clear()),
             "usage.disks[0].path: is empty"
+        );
+        assert_eq!(
+            refused(|usage| usage.gpus[1].uuid.clear()),
+            "usage.gpus[1].uuid: is empty"
         );
         assert_eq!(
             refused(|usage| usage.runs[0].job_uid.clear()),

@@ -22,12 +22,15 @@ const END: &str = "<!-- reference:end -->\n";
 const AGENTS: &str = "muster.v1.AgentService";
 const AGENTS_SECTION: &str = "Between agents and the coordinator";
 /// What a reader looks for comes first. A file that is not named here comes last.
-const ORDER: [&str; 9] = [
+const ORDER: [&str; 12] = [
     "jobs.proto",
+    "time.proto",
     "nodes.proto",
     "events.proto",
+    "history.proto",
     "access.proto",
     "audit.proto",
+    "notifications.proto",
     "usage.proto",
     "hardware.proto",
     "session.proto",

@@ -14,6 +14,9 @@ pub struct Room {
     pub needs: BTreeMap<String, BTreeSet<String>>,
     /// What units take from the room's own file, as `FILE: NAME`.
     pub from_above: Vec<String>,
+    /// The units whose methods each unit calls on `self`. A type whose methods lie in several files hides these
+    /// uses from the paths.
+    pub calls: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Room {
@@ -35,6 +38,7 @@ impl Room {
         for (_, unit) in &files {
             room.needs.entry(unit.clone()).or_default();
         }
+        room.calls = calls(&files);
         for (source, unit) in files {
             let module: Vec<&str> = source.path[src.len()..]
                 .trim_end_matches(".rs")
@@ -58,29 +62,130 @@ impl Room {
 
     /// For each unit that needs itself through others, one such chain of uses.
     pub fn circles(&self) -> Vec<String> {
-        self.needs
-            .keys()
-            .filter_map(|unit| self.way_back(unit))
-            .collect()
+        circles(&self.needs)
     }
 
-    fn way_back(&self, start: &str) -> Option<String> {
-        let mut known: BTreeMap<&str, String> = BTreeMap::from([(start, start.to_owned())]);
-        let mut next = vec![start];
-        while let Some(unit) = next.pop() {
-            for need in self.needs.get(unit).into_iter().flatten() {
-                let way = format!("{} -> {need}", known[unit]);
-                if need == start {
-                    return Some(way);
-                }
-                if !known.contains_key(need.as_str()) {
-                    known.insert(need, way);
-                    next.push(need);
-                }
+    /// The same, if a call of `self.method()` is a use of the file that has the method.
+    pub fn circles_with_calls(&self) -> Vec<String> {
+        let mut needs = self.needs.clone();
+        for (unit, called) in &self.calls {
+            needs
+                .entry(unit.clone())
+                .or_default()
+                .extend(called.clone());
+        }
+        circles(&needs)
+    }
+}
+
+type Uses = BTreeMap<String, BTreeSet<String>>;
+
+fn circles(needs: &Uses) -> Vec<String> {
+    let units = needs.keys();
+    units.filter_map(|unit| way_back(needs, unit)).collect()
+}
+
+fn way_back(uses: &Uses, start: &str) -> Option<String> {
+    let mut known: BTreeMap<&str, String> = BTreeMap::from([(start, start.to_owned())]);
+    let mut next = vec![start];
+    while let Some(unit) = next.pop() {
+        for need in uses.get(unit).into_iter().flatten() {
+            let way = format!("{} -> {need}", known[unit]);
+            if need == start {
+                return Some(way);
+            }
+            if !known.contains_key(need.as_str()) {
+                known.insert(need, way);
+                next.push(need);
             }
         }
-        None
     }
+    None
+}
+
+/// The methods of a type that one file has, and the text of its `impl`.
+struct Impl {
+    of: String,
+    unit: String,
+    words: Vec<String>,
+}
+
+impl Impl {
+    fn methods(&self) -> impl Iterator<Item = &str> {
+        let pairs = self.words.windows(2);
+        let names = pairs.filter(|pair| pair[0] == "fn");
+        names.map(|pair| pair[1].as_str())
+    }
+
+    /// What is called on `self`.
+    fn calls(&self) -> impl Iterator<Item = &str> {
+        let calls = self.words.windows(4);
+        let calls = calls.filter(|call| call[0] == "self" && call[1] == "." && call[3] == "(");
+        calls.map(|call| call[2].as_str())
+    }
+}
+
+fn calls(files: &[(Source, String)]) -> Uses {
+    let mut all = Vec::new();
+    for (source, unit) in files {
+        let lines: Vec<&str> = source.production().iter().map(|(_, line)| *line).collect();
+        all.extend(impls(&lines, unit));
+    }
+    let mut homes: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for one in &all {
+        for method in one.methods() {
+            homes
+                .entry((&one.of, method))
+                .or_default()
+                .insert(&one.unit);
+        }
+    }
+    let mut calls = Uses::new();
+    for one in &all {
+        for method in one.calls() {
+            let home = homes.get(&(one.of.as_str(), method));
+            let elsewhere = home.filter(|units| !units.contains(one.unit.as_str()));
+            let units = elsewhere
+                .into_iter()
+                .flatten()
+                .map(|unit| (*unit).to_owned());
+            calls.entry(one.unit.clone()).or_default().extend(units);
+        }
+    }
+    calls
+}
+
+/// The blocks of methods in these lines, as rustfmt leaves them. Those of a trait are not called by chance from
+/// elsewhere, so they are left out.
+fn impls(lines: &[&str], unit: &str) -> Vec<Impl> {
+    let mut all = Vec::new();
+    let mut open: Option<(String, Vec<&str>)> = None;
+    for line in lines {
+        match &mut open {
+            None => {
+                let head = line.strip_prefix("impl").filter(|_| line.ends_with('{'));
+                let Some(head) = head.filter(|head| !head.contains(" for ")) else {
+                    continue;
+                };
+                let mut head = words(head);
+                if head.first().is_some_and(|word| word == "<") {
+                    let end = head.iter().position(|word| word == ">").unwrap_or(0);
+                    head.drain(..=end);
+                }
+                open = head.first().map(|name| (name.clone(), Vec::new()));
+            }
+            Some((of, body)) if *line == "}" => {
+                all.push(Impl {
+                    of: std::mem::take(of),
+                    unit: unit.to_owned(),
+                    words: words(&body.join("\n")),
+                });
+                open = None;
+            }
+            Some((_, body)) => body.push(line),
+        }
+    }
+    all
 }
 
 /// The unit of a room that this file belongs to. None: it lies elsewhere, or is a test.
@@ -209,12 +314,49 @@ mod tests {
             .map(|(unit, names)| (unit.to_owned(), needs(names)));
         let room = Room {
             needs: needs.into(),
-            from_above: Vec::new(),
+            ..Room::default()
         };
         assert_eq!(
             room.circles(),
             ["a -> b -> c -> a", "b -> c -> a -> b", "c -> a -> b -> c"]
         );
+    }
+
+    #[test]
+    fn a_call_on_self_is_a_use_of_the_file_that_has_the_method() {
+        let source = |path: &str, text: &str| {
+            let (path, text) = (path.to_owned(), text.to_owned());
+            Source { path, text }
+        };
+        let files = [
+            (
+                "a",
+                "impl<'a> Turn<'a> {\n    fn one(&self) {\n        self.two();\n        self\n            .three();\n    }\n}",
+            ),
+            (
+                "b",
+                "impl Turn<'_> {\n    fn two(&self) { self.field.one(); self.own() }\n    fn own(&self) {}\n}",
+            ),
+            (
+                "c",
+                "impl Turn<'_> {\n    fn three(&self) {\n        self.one()\n    }\n}\nimpl Other {\n    fn two(&self) { self.one() }\n}",
+            ),
+            (
+                "d",
+                "impl Clone for Turn<'_> {\n    fn two(&self) { self.three() }\n}",
+            ),
+        ];
+        let files = files.map(|(unit, text)| (source(unit, text), unit.to_owned()));
+        let needs = |names: &str| names.split_whitespace().map(str::to_owned).collect();
+        let room = Room {
+            calls: calls(&files),
+            ..Room::default()
+        };
+        let wanted = [("a", "b c"), ("b", ""), ("c", "a")]
+            .map(|(unit, names)| (unit.to_owned(), needs(names)));
+        assert_eq!(room.calls, wanted.into());
+        assert!(room.circles().is_empty());
+        assert_eq!(room.circles_with_calls(), ["a -> c -> a", "c -> a -> c"]);
     }
 
     #[test]

@@ -40,7 +40,7 @@ const CALLS: [&str; 31] = [
 ];
 
 /// Where such calls are right, and why. A folder stands for all files in it.
-const ELSEWHERE: [(&str, &str); 35] = [
+const ELSEWHERE: [(&str, &str); 38] = [
     (
         "agent/runner/src/bin/muster-runner/phases.rs",
         "the kernel's lists of open files",
@@ -69,6 +69,15 @@ const ELSEWHERE: [(&str, &str); 35] = [
     ("agent/runner/src/folder", "this is the door"),
     ("agent/src/config", "the operator's flags name these files"),
     ("agent/src/join.rs", "the operator's flags name these files"),
+    (
+        "agent/runner/src/bin/muster-runner/user.rs",
+        "cgroups, before it is a user",
+    ),
+    ("agent/src/accounts.rs", "the machine's login.defs"),
+    (
+        "agent/src/daemon.rs",
+        "makes the state directory one that users can pass through",
+    ),
     ("agent/src/lock.rs", "makes the operator's state directory"),
     (
         "agent/src/probe/kernel_log.rs",

@@ -52,12 +52,14 @@ fn runners_are_reached_through_their_host() {
             .into_iter()
             .filter(|name| PROCESSES.contains(&name.as_str()))
             .collect();
-        // The senses count whatever lives on the node, and the preflight looks at itself.
-        let looks_around = ["agent/src/probe", "agent/src/preflight"]
-            .iter()
-            .any(|room| source.path.starts_with(room));
+        // The senses count whatever lives on the node, the preflight looks at itself, `leave`, a command of its own
+        // beside the agent, only looks at what its unit holds.
+        let rooms = ["agent/src/probe", "agent/src/preflight", "agent/src/leave"];
+        let looks_around = rooms.iter().any(|room| source.path.starts_with(room));
         for (at, line) in source.production() {
-            let starts = line.contains("process::Command");
+            // The machine's users are asked for before there is a host that is one of them.
+            let asks = source.path == "agent/src/accounts.rs";
+            let starts = line.contains("process::Command") && !asks;
             let reads = line.contains("/proc/{") && !looks_around;
             if starts || reads || line.contains(".kill_all(") {
                 found.push(format!("line {at}: {}", line.trim()));

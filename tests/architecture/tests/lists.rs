@@ -4,7 +4,7 @@
 use muster_architecture::{expect_none, sources};
 
 /// The type, which is not there without shares.
-const FOLLOWER: &str = "coordinator/src/kubernetes/follow.rs";
+const FOLLOWER: &str = "operator/src/follow.rs";
 /// These ask for objects of Muster's own namespace alone: its records, and the pod that leads.
 const OWN: [&str; 2] = [
     "coordinator/src/kubernetes/leader.rs",
@@ -24,7 +24,9 @@ const LISTS: [&str; 6] = [
 fn every_list_of_an_api_server_has_shares() {
     let (mut wrong, mut found) = (Vec::new(), Vec::new());
     for source in sources() {
-        let asks = source.path.starts_with("coordinator/src/");
+        let asks = ["coordinator/src/", "operator/src/"]
+            .iter()
+            .any(|room| source.path.starts_with(room));
         for (at, line) in source.production() {
             if !asks || !LISTS.iter().any(|word| line.contains(word)) {
                 continue;
@@ -42,6 +44,6 @@ fn every_list_of_an_api_server_has_shares() {
     );
     expect_none(
         &wrong,
-        "follow the objects with `kubernetes::follow::Follower`, whose `Reader` names namespace and bytes of each",
+        "follow the objects with `muster_operator`'s `follow::Follower`, whose `Reader` names namespace and bytes of each",
     );
 }

@@ -187,7 +187,7 @@ fn the_agents_pods_have_no_right_and_one_token() {
         volumes.contains("\"audience\":\"muster-coordinator.muster-system\""),
         "{volumes}"
     );
-    let bundle = source("coordinator/src/kubernetes/bundle.rs");
+    let bundle = source("operator/src/bundle.rs");
     assert!(volumes.contains("muster-ca-bundle") && bundle.contains("\"muster-ca-bundle\""));
     assert!(
         bundle.contains("\"ca.crt\"")
@@ -273,6 +273,7 @@ fn every_flag_and_variable_exists() {
         "cert-manager",
         "cordon",
         "kueue",
+        "metrics",
         "pod-groups",
         "worker-pods",
     ] {
@@ -283,15 +284,15 @@ fn every_flag_and_variable_exists() {
             .filter(|word| word.starts_with("MUSTER_"));
         let flags = text
             .split_whitespace()
-            .filter_map(|word| word.strip_prefix("--kubernetes-"));
+            .filter_map(|word| word.strip_prefix("--"));
         for name in variables {
             let known = coordinator.contains(&format!("env = \"{name}\""));
             assert!(known, "{file}: no flag takes {name}");
         }
         for flag in flags {
             let field = flag.split('=').next().unwrap_or_default().replace('-', "_");
-            let known = coordinator.contains(&format!("pub kubernetes_{field}:"));
-            assert!(known, "{file}: there is no flag --kubernetes-{flag}");
+            let known = coordinator.contains(&format!("pub {field}:"));
+            assert!(known, "{file}: there is no flag --{flag}");
         }
     }
     let mut named = BTreeSet::new();
@@ -548,7 +549,7 @@ fn the_guide_names_every_sign_of_others() {
         .unwrap_or_default();
     let rows: Vec<String> = code.lines().filter_map(row).collect();
     assert!(rows.len() > 40, "{}", rows.len());
-    let guide = source("docs/kubernetes.md");
+    let guide = source("docs/kubernetes-nodes.md");
     let heads = ["| condition `", "| taint `", "| label `", "| annotation `"];
     let is_row = |line: &&str| heads.iter().any(|head| line.starts_with(head));
     let written: Vec<&str> = guide
@@ -556,7 +557,7 @@ fn the_guide_names_every_sign_of_others() {
         .filter(is_row)
         .filter(|line| line.matches('|').count() == 5)
         .collect();
-    assert_eq!(written, rows, "docs/kubernetes.md");
+    assert_eq!(written, rows, "docs/kubernetes-nodes.md");
 }
 
 /// A line of the code's table as a line of the guide's.

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::{DependencyKind, Metadata, Package};
-use muster_architecture::{expect_none, root, workspace};
+use muster_architecture::{Source, expect_none, root, sources, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in a line, is a
-/// decision: write it in docs/rooms.md too.
-const ROOMS: [(&str, &[&str]); 22] = [
+/// decision: write it in ARCHITECTURE.md too.
+const ROOMS: [(&str, &[&str]); 27] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
@@ -17,15 +17,24 @@ const ROOMS: [(&str, &[&str]); 22] = [
     ("muster-rpc", &["muster-proto"]),
     ("muster-sealed", &[]),
     ("muster-tcpstore", &[]),
+    // What ranks say of where they are.
+    ("muster-inspect", &[]),
     // Scripts, and what they may see. An agent runs them, and a drill does.
     ("muster-suite", &[]),
     // What runners look for in logs, and what the command line shows of it.
     ("muster-steps", &[]),
+    // Both daemons can make a service of themselves.
+    ("muster-service", &[]),
     // Job files of other systems become jobs.
     ("muster-foreign", &["muster-core"]),
     (
         "muster-runner",
-        &["muster-sealed", "muster-steps", "muster-tcpstore"],
+        &[
+            "muster-inspect",
+            "muster-sealed",
+            "muster-steps",
+            "muster-tcpstore",
+        ],
     ),
     (
         "muster-agent",
@@ -36,27 +45,50 @@ const ROOMS: [(&str, &[&str]); 22] = [
             "muster-runner",
             "muster-runtime",
             "muster-sealed",
+            "muster-service",
             "muster-steps",
             "muster-suite",
+        ],
+    ),
+    // The way to the engine, and what it has published.
+    (
+        "muster-handle",
+        &["muster-core", "muster-proto", "muster-runtime"],
+    ),
+    // It knows the engine's handle, and neither the coordinator's API nor its store.
+    (
+        "muster-operator",
+        &[
+            "muster-core",
+            // Objects of other kinds in a cluster become jobs.
+            "muster-foreign",
+            "muster-handle",
+            "muster-runtime",
         ],
     ),
     (
         "muster-coordinator",
         &[
             "muster-core",
-            // Objects of other kinds in a cluster become jobs.
+            // The flags name kinds of objects that may be adopted.
             "muster-foreign",
+            "muster-handle",
+            "muster-operator",
             "muster-proto",
             "muster-rpc",
             "muster-runtime",
             "muster-sealed",
+            "muster-service",
         ],
     ),
+    // Pages about what the API says.
+    ("muster-page", &["muster-proto"]),
     (
         "muster-cli",
         &[
             "muster-core",
             "muster-foreign",
+            "muster-page",
             "muster-proto",
             "muster-rpc",
             "muster-runtime",
@@ -113,7 +145,7 @@ const ROOMS: [(&str, &[&str]); 22] = [
 ];
 
 /// Crates that a room must never pull in, directly or through others, and why.
-const NEVER: [(&str, &[&str], &str); 7] = [
+const NEVER: [(&str, &[&str], &str); 8] = [
     (
         "muster-core",
         &[
@@ -154,6 +186,11 @@ const NEVER: [(&str, &[&str], &str); 7] = [
             "sysinfo",
         ],
         "the coordinator touches no node",
+    ),
+    (
+        "muster-operator",
+        &["redb", "muster-rpc", "muster-coordinator"],
+        "the operator asks the engine through its handle; it serves nobody and stores nothing",
     ),
     (
         "muster-cli",
@@ -227,7 +264,7 @@ fn dependencies_point_one_way() {
     }
     expect_none(
         &wrong,
-        "move the code to the room that may use it, or change ROOMS together with docs/rooms.md",
+        "move the code to the room that may use it, or change ROOMS together with ARCHITECTURE.md",
     );
 }
 
@@ -317,9 +354,9 @@ fn some_things_are_never_pulled_in() {
     );
 }
 
-/// Only the coordinator has rights in a cluster.
+/// Only the coordinator has rights in a cluster: its store and its questions about callers, and the operator in it.
 #[test]
-fn one_room_speaks_with_an_api_server() {
+fn only_the_coordinator_and_its_operator_speak_with_an_api_server() {
     let metadata = workspace();
     let all = [
         DependencyKind::Normal,
@@ -329,7 +366,7 @@ fn one_room_speaks_with_an_api_server() {
     let wrong: Vec<String> = ours(&metadata)
         .into_iter()
         .filter(|(name, package)| {
-            name != "muster-coordinator"
+            !["muster-coordinator", "muster-operator"].contains(&name.as_str())
                 && uses(package, &all)
                     .iter()
                     .any(|used| KUBERNETES.contains(&used.as_str()))
@@ -339,6 +376,34 @@ fn one_room_speaks_with_an_api_server() {
     expect_none(
         &wrong,
         "agents have no rights in a cluster: let the coordinator read it and tell them",
+    );
+}
+
+/// What objects ask for is decided from values alone, as in core.
+#[test]
+fn the_operators_rules_are_pure() {
+    const RULES: &str = "operator/src/rules/";
+    const MAY: [&str; 5] = ["std", "crate", "super", "muster_core", "muster_foreign"];
+    const HIDDEN: [&str; 4] = ["Instant::now", "SystemTime::now", "env::", "fs::"];
+    let (mut wrong, mut found) = (Vec::new(), 0);
+    let inside = |source: &Source| source.path.starts_with(RULES) && !source.is_test();
+    for source in sources().into_iter().filter(inside) {
+        for (at, line) in source.production() {
+            let used = line.trim_start().strip_prefix("use ");
+            let root = used.and_then(|path| path.split("::").next());
+            found += usize::from(root.is_some());
+            let elsewhere = root.is_some_and(|root| !MAY.contains(&root))
+                || line.contains("use crate::") && !line.contains("use crate::rules")
+                || HIDDEN.iter().any(|call| line.contains(call));
+            if elsewhere {
+                wrong.push(format!("{}:{at}: {}", source.path, line.trim()));
+            }
+        }
+    }
+    assert!(found >= 8, "only {found} imports were found in {RULES}");
+    expect_none(
+        &wrong,
+        "rules take values; reading objects and clocks is for the file that asks them",
     );
 }
 
@@ -394,7 +459,7 @@ fn versions_are_said_once() {
 fn the_map_shows_every_room() {
     let metadata = workspace();
     let page =
-        std::fs::read_to_string(root().join("docs/rooms.md")).expect("the page of rooms is there");
+        std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the first page is there");
     let missing = |(name, package): (String, &Package)| {
         let folder = package
             .manifest_path
@@ -408,6 +473,6 @@ fn the_map_shows_every_room() {
     let wrong: Vec<String> = ours(&metadata).into_iter().filter_map(missing).collect();
     expect_none(
         &wrong,
-        "add the room to the table of docs/rooms.md: what it owns, what it never does",
+        "add the room to the table of ARCHITECTURE.md: what it owns, in one line",
     );
 }

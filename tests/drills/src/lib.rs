@@ -21,6 +21,7 @@ pub mod fleet;
 pub mod interpreter;
 pub mod namespace;
 pub mod relay;
+pub mod systemd;
 pub mod torchrun;
 pub mod wires;
 
@@ -219,16 +220,19 @@ impl Cluster {
             };
             read(pid, "environ").split('\0').any(run)
         };
-        let parent = |pid: u32| {
-            read(pid, "stat")
-                .rsplit(')')
-                .next()
-                .and_then(|fields| fields.split_whitespace().nth(1)?.parse::<u32>().ok())
+        let family = |pid: u32| {
+            let stat = read(pid, "stat");
+            let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(1);
+            let mut next = || fields.next()?.parse::<u32>().ok();
+            Some((next()?, next()?))
         };
-        // Only a launcher has its own runner as its parent.
+        // Only a launcher has its own runner as its parent, and a process group. What it forks for the next
+        // generation has the same parent for a moment, and the launcher's group.
         let has_runner = |pid: u32| {
-            let line = parent(pid).map(|parent| read(parent, "cmdline"));
-            line.is_some_and(|line| line.contains("\0hold\0") && line.contains("-launcher-"))
+            family(pid).is_some_and(|(parent, group)| {
+                let line = read(parent, "cmdline");
+                group == pid && line.contains("\0hold\0") && line.contains("-launcher-")
+            })
         };
         processes_of(&self.dir)
             .into_iter()

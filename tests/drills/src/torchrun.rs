@@ -11,11 +11,12 @@ use serde_json::Value;
 use crate::{python, suite, until};
 
 /// The variables that Muster passes on from an agent's environment, so that both sides start alike.
-const PASSED: [&str; 10] = [
+const PASSED: [&str; 11] = [
     "PATH",
     "HOME",
     "USER",
     "LOGNAME",
+    "SHELL",
     "LANG",
     "TZ",
     "TMPDIR",

@@ -1,5 +1,5 @@
-//! The wheel that users install. Made twice it has the same bytes, it says which glibc its programs need, and what it installs runs a
-//! job on this machine, with nothing else of this repository.
+//! The packages that users install. Made twice they have the same bytes, the wheel says which glibc its programs need, and what it installs
+//! runs a job on this machine, with nothing else of this repository.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
@@ -105,6 +105,7 @@ fn a_job_runs_from_the_wheel_alone() {
     for page in [
         "share/man/man1/muster-run.1",
         "share/doc/muster/NOTICES",
+        "share/doc/muster/sbom.cdx.json",
         "share/zsh/site-functions/_muster",
     ] {
         assert!(fs::metadata(prefix.join(page)).unwrap().len() > 0, "{page}");
@@ -167,4 +168,68 @@ fn the_tarball_holds_the_same_programs_below_one_folder() {
         .arg(&unpacked));
     let version = ran(Command::new(unpacked.join("bin/muster")).args(["version", "-o", "json"]));
     assert!(version.contains("0."), "{version}");
+}
+
+/// Needs dpkg-deb, as the package itself does: on a machine without it the packages hold no .deb, and tools/dist says so.
+#[test]
+fn the_deb_has_the_paths_of_a_system_and_the_list_of_what_it_is_made_of() {
+    if Command::new("dpkg-deb").arg("--version").output().is_err() {
+        eprintln!("not run: dpkg-deb is not on PATH (package dpkg)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    packages(folder.path());
+    let deb = only(folder.path(), ".deb");
+    let root = folder.path().join("root");
+    ran(Command::new("dpkg-deb")
+        .arg("--extract")
+        .arg(&deb)
+        .arg(&root));
+    for daemon in ["muster-agent", "muster-coordinator"] {
+        let at = |place: &str, end: &str| {
+            let file = root.join(format!("usr/lib/{place}/{daemon}.{end}"));
+            fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
+        };
+        let unit = at("systemd/system", "service");
+        let program = unit
+            .lines()
+            .find_map(|line| line.strip_prefix("ExecStart=/"))
+            .unwrap();
+        assert_eq!(program, format!("usr/bin/{daemon}"));
+        assert!(root.join(program).is_file(), "{program}");
+        let user = unit
+            .lines()
+            .find_map(|line| line.strip_prefix("User="))
+            .unwrap();
+        let users = at("sysusers.d", "conf");
+        assert!(users.contains(&format!("\nu {user} - ")), "{users}");
+    }
+    // An upgrade and a removal end daemons. What would end workers, too, is the unit's KillMode.
+    let agent =
+        fs::read_to_string(root.join("usr/lib/systemd/system/muster-agent.service")).unwrap();
+    assert!(agent.lines().any(|line| line == "KillMode=process"));
+
+    let made_of = fs::read(root.join("usr/share/doc/muster-train/sbom.cdx.json")).unwrap();
+    let made_of: serde_json::Value = serde_json::from_slice(&made_of).unwrap();
+    let components = made_of["components"].as_array().unwrap();
+    let names: Vec<&str> = components
+        .iter()
+        .filter_map(|it| it["name"].as_str())
+        .collect();
+    // The runner, the daemons and the command line; and what only tests or other systems need is not there.
+    for (name, is_there) in [
+        ("rustix", true),
+        ("tonic", true),
+        ("clap", true),
+        ("tempfile", false),
+        ("proptest", false),
+        ("windows-sys", false),
+    ] {
+        assert_eq!(names.contains(&name), is_there, "{name}: {names:?}");
+    }
+    let sum = |it: &serde_json::Value| it["hashes"][0]["content"].as_str().map(str::len);
+    assert!(
+        components.iter().all(|it| sum(it) == Some(64)),
+        "a crate has no checksum"
+    );
 }

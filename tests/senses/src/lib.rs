@@ -7,6 +7,7 @@ pub mod plugin;
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,9 +17,10 @@ use muster_agent::{
     daemon,
     probe::{Facts, HeldRun, Pace},
 };
-use muster_core::{health::Finding, node_report::NodeReport};
+use muster_core::{health::Finding, node_report::NodeReport, usage::Usage};
 use muster_fake_nvml::{fault, machine};
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 /// How often the probes look in the tests. A test must not wait long for the next look. If this
 /// were shorter, a dozen machines side by side on two cores would take longer than three looks may,
@@ -110,6 +112,11 @@ impl Eyes {
             .expect("the probes look at the machine");
         let report = facts.report();
         Self { facts, report }
+    }
+
+    /// Each look at how much of the machine is in use.
+    pub fn usage(&self) -> watch::Receiver<Option<Arc<Usage>>> {
+        self.facts.usage()
     }
 
     /// Tells the probes which runs the agent's supervisor holds.

@@ -26,6 +26,7 @@ use crate::{
     planted::{Planted, on},
     trace::note,
     troubles::Kind,
+    words,
     world::World,
 };
 
@@ -349,11 +350,7 @@ impl World {
                 if agent.speaks.newest < protocol::SHARED {
                     invariants::shares_are_understood(self, machine, &desired);
                 }
-                note!(
-                    self,
-                    "n{machine} is to have {}",
-                    crate::words::desired(&desired)
-                );
+                note!(self, "n{machine} is to have {}", words::desired(&desired));
                 let stale = desired.term < known.0 || desired.epoch < known.1;
                 self.asked_to_prewarm(machine, &desired);
                 let did = self.agent_turn(machine, Input::Desired(desired));
@@ -362,6 +359,7 @@ impl World {
                 }
             }
             Down::HeartbeatReply { .. } => {}
+            Down::Locate { look, run, ranks } => self.asked_where(machine, look, run, ranks),
         }
     }
 
@@ -458,11 +456,7 @@ impl World {
         match effect {
             Effect::SaveLedger(ledger) => return self.save_ledger(machine, agent, *ledger),
             Effect::Hold { assignment, term } => {
-                note!(
-                    self,
-                    "n{machine} holds {}",
-                    crate::words::run(&assignment.run)
-                );
+                note!(self, "n{machine} holds {}", words::run(&assignment.run));
                 invariants::persisted_before_obeyed(self, machine, &assignment.run);
                 self.hold(machine, agent, *assignment, term);
             }
@@ -471,7 +465,7 @@ impl World {
                 note!(
                     self,
                     "n{machine} starts {} at :{}",
-                    crate::words::run(&assignment.run),
+                    words::run(&assignment.run),
                     store.port
                 );
                 invariants::persisted_before_obeyed(self, machine, &assignment.run);
@@ -500,12 +494,12 @@ impl World {
                 note!(
                     self,
                     "n{machine} stops {} ({grace:?}): {reason}",
-                    crate::words::run(&run)
+                    words::run(&run)
                 );
                 self.stops(machine, &run, grace);
             }
             Effect::Release { run } => {
-                note!(self, "n{machine} lets go of {}", crate::words::run(&run));
+                note!(self, "n{machine} lets go of {}", words::run(&run));
                 self.tell_runner(machine, &run, Order::Release);
             }
             Effect::Purge { run } => {
@@ -598,7 +592,7 @@ impl World {
                         "R4",
                         format!(
                             "n{machine} holds {} again, which has ended there",
-                            crate::words::run(&run)
+                            words::run(&run)
                         ),
                     );
                 }

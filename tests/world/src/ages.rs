@@ -18,5 +18,9 @@ pub(crate) fn arrive(run: &mut RunReport, sent: Timestamp, now: Timestamp) {
         shift(&mut rank.exited_at);
         shift(&mut rank.first_step_at);
         shift(&mut rank.last_step_at);
+        if let Some(still) = &mut rank.still {
+            still.since = now - sent.since(still.since);
+            shift(&mut still.idle_since);
+        }
     }
 }

@@ -145,6 +145,10 @@ impl World {
             return;
         };
         let brain = self.seats[seat].process.as_ref().expect("it is there");
+        // Whoever writes has asked the lease first.
+        if brain.deposed.is_some() {
+            return;
+        }
         let lacks = |machine: &usize| {
             let view = brain.fleet.node_view(&self.machines[*machine].name);
             Some((*machine, view?.unmarked?))

@@ -103,6 +103,10 @@ impl World {
             invariants::cordons_are_capped(self, before);
         }
         invariants::only_what_is_free(self, &opened);
+        if torn.is_none() {
+            invariants::all_have_left_one(self);
+            invariants::all_ends_are_told(self);
+        }
         if deletes {
             invariants::accepted_jobs_exist(self);
         }

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
     fleet::{
-        Answer, Change, CordonMode, Effect, Fleet, Input, Policy, TurnOutput, commit::Versions,
+        Answer, Change, CordonMode, Effect, Fleet, GpusMax, Input, Policy, TurnOutput,
+        commit::Versions,
     },
     id::{SessionId, Term},
     time::Timestamp,
@@ -21,6 +22,7 @@ use crate::{
     network::KEEPALIVE,
     planted::{Planted, on},
     pods::Shell,
+    receivers,
     store::Store,
     trace::note,
     troubles::Kind,
@@ -178,6 +180,12 @@ impl World {
                 Some(_) => CordonMode::On,
                 None => CordonMode::Off,
             },
+            // Every turn, so that a mistake is seen where it is made.
+            audit_every: Duration::ZERO,
+            notify: receivers::of_all(),
+            preemption: self.plan.preemption,
+            evict_after: invariants::EVICT_AFTER,
+            gpus_max: GpusMax::each(self.plan.gpus_max),
             ..Policy::default()
         };
         let fleet = Fleet::new(policy, term, self.store.read(), clock.at(self.now));
@@ -387,6 +395,7 @@ impl World {
                     self.decide(seat, Input::Launchers { session, launchers }, Some(machine));
                 }
             }
+            Up::Located { look, ranks } => self.located(look, machine, ranks),
             Up::Heartbeat { number } => {
                 if let Some(session) = session {
                     // Workers live by the answer, so only a coordinator that still has the lease at
@@ -575,6 +584,7 @@ impl World {
                     },
                 );
             }
+            effect @ Effect::LookAtRanks { .. } => self.look_at_ranks(seat, effect),
             Effect::JobChanged(_) | Effect::NodeChanged(_) => {}
         }
     }

@@ -13,6 +13,7 @@ use muster_core::{
     node_object::{Correction, Raw},
     node_report::NodeReport,
     run::{Desired, Endpoint, LauncherReport, RunId, RunReport},
+    stacks::RankStack,
     time::Timestamp,
 };
 
@@ -194,6 +195,33 @@ pub(crate) enum Event {
     Step {
         world: u64,
     },
+    /// A rank that stood still goes on, if its time is over.
+    StandEnds {
+        machine: usize,
+        run: RunId,
+        life: u64,
+        local: usize,
+    },
+    /// A runner looks which ranks of its group move.
+    LookMovement {
+        machine: usize,
+        run: RunId,
+        life: u64,
+    },
+    /// An agent finds out where ranks are.
+    Locates {
+        machine: usize,
+        agent: u64,
+        look: u64,
+        run: RunId,
+        ranks: Vec<u32>,
+    },
+    /// Nobody waits any longer for what agents say of ranks.
+    LookEnds {
+        process: u64,
+        look: u64,
+    },
+    LookAtStalls,
     /// Peers of this machine in this training learn that it is gone.
     PeersNotice {
         world: u64,
@@ -268,6 +296,10 @@ pub(crate) enum Up {
     Heartbeat {
         number: u64,
     },
+    Located {
+        look: u64,
+        ranks: Vec<RankStack>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -280,6 +312,12 @@ pub(crate) enum Down {
     Desired(Desired),
     HeartbeatReply {
         number: u64,
+    },
+    /// Where are these ranks?
+    Locate {
+        look: u64,
+        run: RunId,
+        ranks: Vec<u32>,
     },
 }
 

@@ -78,6 +78,9 @@ faults! {
     CommitTorn: "the coordinator dies between two records of a commit; those before are stored",
     RankLeaves: "a rank leaves its process group and fails some seconds later; those that lose it end first",
     HostLies: "the agent of a host speaks of a job that was never on it",
+    RankStalls: "a rank stands still and lives: it hangs, is stopped, waits for a device, or calls another collective",
+    SlowSave: "ranks save for long, to where no node sees it",
+    SlowWork: "ranks compute, print or write for long between two steps",
     PodDeleted: "somebody deletes a worker pod",
     PodForced: "somebody deletes a worker pod by force: it is gone from the books, and its workers live until its kubelet hears of it",
     PodEvicted: "a kubelet evicts a worker pod",
@@ -124,6 +127,9 @@ impl Fault {
         Fault::RankLeaves,
         Fault::HostLies,
     ];
+
+    /// Only worlds whose runners notice which ranks move have these.
+    pub(crate) const OF_STALLS: [Fault; 3] = [Fault::RankStalls, Fault::SlowSave, Fault::SlowWork];
 
     /// Whether it happens to machines, and not to pods on them: to their hardware, their disks, or by
     /// a person who looks after them. The name of a pod is proven by its token.

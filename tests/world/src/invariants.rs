@@ -24,6 +24,12 @@
 //! | I19 | a job gets more worker pods than it may have |
 //! | I20 | a job's own rules, deadlines or time to live are not obeyed, or end it in another way than they say |
 //! | I21 | a job breaks again and again by its own ranks, and nobody ever pays for it |
+//! | I22 | a moment of a job's life counts for no state or for two, or for one in which it is not |
+//! | I23 | what is reserved of a node is not what the records of all jobs say |
+//! | I24 | a job that is over leaves no record or two, or its record says other than its account |
+//! | I25 | a job gives room to no job of higher priority that waits, or before its time; the first that waits does not get what lower priorities could give; a namespace has more GPUs than it may |
+//! | I26 | a job that moves is told stalled or restarted for it, one in which nothing moves is not told in time, a rank is named that moves, or no stack is taken before a restart |
+//! | I27 | a job has failed or succeeded and nobody is told, or people are told what is not in the store |
 //! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
 //! | R3 | a rank is started again that has not failed, that must end, or that the store has not ordered; or a world is formed anew although that would have been enough |
@@ -34,7 +40,7 @@
 //! | R10 | many nodes fall silent at once and the brake is not on, or it is on and a wholly silent generation is replaced, or it stays on too long |
 //! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released without an operator |
 //!
-//! I1 to I21 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
+//! I1 to I27 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
 //! be checked directly.
 
 use std::collections::BTreeSet;
@@ -65,22 +71,31 @@ mod brake;
 mod decisions;
 mod ends;
 mod fences;
+mod history;
+mod notify;
 mod pods;
+mod queues;
 mod restarts;
 mod roles;
 mod rollback;
 mod sizes;
+mod stalls;
+mod time;
 mod unpaid;
 
 pub(crate) use brake::{Silences, brake_is_let_go};
 pub(crate) use rollback::concerns;
 pub(crate) use sizes::records_are_small;
+pub(crate) use stalls::stalls_are_told;
 
 pub(crate) use pods::{no_living_pod_is_deleted, no_pod_too_many};
 
 pub(crate) use ends::past_its_deadline;
 
 pub(crate) use fences::one_generation_lives;
+pub(crate) use history::all_have_left_one;
+pub(crate) use notify::all_ends_are_told;
+pub(crate) use queues::{EVICT_AFTER, first_gets_its_room, is_held_back};
 pub(crate) use restarts::{failed_for_ever, restart_is_asked_rightly, started_again_once};
 pub(crate) use roles::{roles_are_filled, shares_are_understood};
 
@@ -107,7 +122,8 @@ pub(crate) struct Judge {
 pub(crate) fn decision_is_lawful(world: &mut World, judge: &Judge, changes: &[Change]) {
     let broken = rollback::rollback(world, changes)
         .or_else(|| brake::brake(world, judge, changes))
-        .or_else(|| blames::marks_are_explained(world, changes));
+        .or_else(|| blames::marks_are_explained(world, changes))
+        .or_else(|| queues::of_priorities(world, judge, changes));
     if let Some((rule, what)) = broken {
         world.fail(rule, what);
     }

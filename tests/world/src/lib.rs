@@ -14,6 +14,7 @@
 //! | `leftovers` | processes that outlive their runner |
 //! | `fence` | workers that live by the coordinator's word |
 //! | `standstill` | machines that stand still as a whole |
+//! | `stalls`, `looks` | ranks that stand still, and the looks at them |
 //! | `strangers` | agents and machines that are not what their name says |
 //! | `namesake` | a second machine with the name of a node whose workers live |
 //! | `operator` | what a person does about it |
@@ -24,6 +25,7 @@
 //! | `blame` | what the coordinator says of it, and how that compares |
 //! | `invariants`, `liveness` | the rules |
 //! | `shrink`, `log` | a history that broke a rule, made smaller and written down for `muster replay` |
+//! | `receivers` | who is told of what happens |
 //! | `campaign`, `record` | many seeds and their results: REPORT.md |
 //! | `clock` | clocks that jump and drift |
 //! | `planted` | mistakes that are put in on purpose, to see the checks fail |
@@ -56,6 +58,7 @@ mod leaver;
 mod leftovers;
 mod liveness;
 pub mod log;
+mod looks;
 mod machine;
 mod namesake;
 mod network;
@@ -65,11 +68,13 @@ mod planted;
 mod pods;
 mod prewarm;
 mod queue;
+mod receivers;
 pub mod record;
 mod restarts;
 mod rng;
 mod runner;
 pub mod shrink;
+mod stalls;
 mod standstill;
 mod store;
 mod strangers;

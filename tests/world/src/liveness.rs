@@ -1,7 +1,10 @@
 //! I13: when faults stop and there is room, every job runs, or says truly why it does not. After
 //! everything has healed this is checked once a second.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use muster_core::{
     fleet::{
@@ -122,6 +125,7 @@ pub(crate) fn look(world: &mut World) {
     }
     wrong.extend(invariants::failed_for_ever(world));
     wrong.extend(world.pods_wrong());
+    wrong.extend(invariants::first_gets_its_room(world));
     gangs_give_way(world);
     let now = world.now;
     let remembered = &mut world.liveness.wrong;
@@ -141,7 +145,12 @@ pub(crate) fn look(world: &mut World) {
         let since = *since;
         if now.since(since) > BOUND {
             world.tell_nodes();
-            world.fail("I13", format!("{key} for {:?}: {what}", now.since(since)));
+            let rule = if key.ends_with("comes first") {
+                "I25"
+            } else {
+                "I13"
+            };
+            world.fail(rule, format!("{key} for {:?}: {what}", now.since(since)));
         }
     }
 }
@@ -213,7 +222,7 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
     }
     let room = match job.spec.template {
         Some(_) => world.room_for_pods(job),
-        None => usable(world, &job.uid, job),
+        None => usable(world, &job.uid, job, &BTreeSet::new()),
     };
     if pauses(world, job) {
         return Ok(());
@@ -232,7 +241,8 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
         let could = room.min(job.replicas as usize);
         // It keeps what it has until it could have as much as it wants.
         let too_many = have > job.replicas as usize && room >= job.replicas as usize;
-        return if could > have || too_many {
+        let may_grow = could > have && !invariants::is_held_back(world, job);
+        return if may_grow || too_many {
             Err(format!(
                 "has {have} nodes, wants {}, could have {could}; {}",
                 job.replicas,
@@ -247,7 +257,9 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
             .not_before
             .zip(world.leader())
             .is_some_and(|(at, leader)| at > leader.clock.at(world.now));
-    let lacks_room = job.reason == Reason::BelowMinimum && room < job.spec.min_replicas as usize;
+    let lacks = matches!(job.reason, Reason::BelowMinimum | Reason::Preempted);
+    let has_room = room >= job.spec.min_replicas as usize;
+    let lacks_room = lacks && (!has_room || invariants::is_held_back(world, job));
     if backs_off || lacks_room {
         Ok(())
     } else {
@@ -257,7 +269,7 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
 
 /// A node that has or had this job knows more than the store. The job says so, and nothing happens until
 /// a person has decided.
-fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
+pub(crate) fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
     let halted = |place: &&Machine| {
         let node = world.store.nodes.get(&place.name);
         node.is_some_and(|node| node.halt.is_some())
@@ -278,7 +290,13 @@ fn pauses(world: &World, job: &JobRecord) -> bool {
 }
 
 /// How many members of this job have room besides the others, on nodes that are there.
-fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
+/// `given`: nodes that these jobs are taken to have left.
+pub(crate) fn usable(
+    world: &World,
+    uid: &JobUid,
+    job: &JobRecord,
+    given: &BTreeSet<(&JobUid, &NodeName)>,
+) -> usize {
     let fits = |place: &Machine| {
         let known = world
             .store
@@ -306,8 +324,10 @@ fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
                 .map(move |generation| (other, generation))
         });
         let here: Vec<_> = held
-            .filter(|(_, generation)| {
-                generation.has(&place.name) && !generation.dead.contains(&place.name)
+            .filter(|(other, generation)| {
+                generation.has(&place.name)
+                    && !generation.dead.contains(&place.name)
+                    && !given.contains(&(&other.uid, &place.name))
             })
             .collect();
         let need = job.spec.gpus_per_node as usize;

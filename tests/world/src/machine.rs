@@ -24,6 +24,7 @@ use crate::{
     leftovers::Left,
     planted::{Planted, on},
     pods::{Containers, KubeletGpu, Place},
+    stalls::{Movement, Sees},
     strangers::{Disk, StateDir},
 };
 
@@ -92,6 +93,8 @@ pub(crate) struct Machine {
     /// In its next hello its agent speaks of a job that is not its own; and whether one has done so.
     pub(crate) lies: bool,
     pub(crate) lied: bool,
+    /// What its agent can say of ranks.
+    pub(crate) sees: Sees,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +156,7 @@ pub(crate) struct Rank {
     pub(crate) alive: bool,
     /// The next attempt was ordered, and has not begun.
     pub(crate) ordered: bool,
+    pub(crate) movement: Movement,
 }
 
 impl Rank {
@@ -161,6 +165,7 @@ impl Rank {
             report,
             alive: true,
             ordered: false,
+            movement: Movement::default(),
         }
     }
 }

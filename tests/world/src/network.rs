@@ -192,7 +192,8 @@ impl World {
             let late = self.healed.is_none()
                 && self.plan.has(Fault::Stale)
                 && !self.machines[machine].down_cut;
-            if late && !matches!(message, Down::HeartbeatReply { .. }) {
+            let answers = matches!(message, Down::HeartbeatReply { .. } | Down::Locate { .. });
+            if late && !answers {
                 let (agent, delay) = (conn.agent, self.rng.ms(0, 3_000));
                 self.after(
                     delay,
@@ -229,7 +230,7 @@ impl World {
         match &message {
             Down::Welcome { .. } => self.question_answered(machine, 0),
             Down::HeartbeatReply { number } => self.question_answered(machine, *number),
-            Down::Desired(_) => {}
+            Down::Desired(_) | Down::Locate { .. } => {}
         }
         self.heard_from_coordinator(machine, message);
     }

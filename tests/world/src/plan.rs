@@ -6,6 +6,8 @@
 
 use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 
+use muster_core::spec::Preemption;
+
 use crate::{fault::Fault, rng::Rng};
 
 /// How large and how long the histories are.
@@ -73,7 +75,21 @@ pub(crate) struct Plan {
     pub(crate) scarce: bool,
     /// Processes of most jobs are started again alone.
     pub(crate) restarts: bool,
+    /// What the operator lets be done to jobs for those of higher priority.
+    pub(crate) preemption: Preemption,
+    /// How many GPUs all jobs may hold together.
+    pub(crate) gpus_max: Option<u32>,
+    /// `stalls`: runners notice which ranks move, and some stand still. `stalls_long`: for so long that jobs without a limit
+    /// of their own are restarted. `spins`: whoever waits in a collective uses a processor. `recorder`: ranks tell at which
+    /// collective they are.
+    pub(crate) stalls: bool,
+    pub(crate) stalls_long: bool,
+    pub(crate) spins: bool,
+    pub(crate) recorder: bool,
 }
+
+/// How many seeds in a hundred have ranks that stand still.
+const STALLS_SHARE: u64 = 5;
 
 /// How many seeds in a hundred have worker pods.
 const PODS_SHARE: u64 = 15;
@@ -160,6 +176,64 @@ impl Plan {
         }
     }
 
+    /// Draws what the operator allows jobs to take, from a source of its own.
+    pub(crate) fn draw_queues(&mut self, seed: u64) {
+        // These bytes spell "queu".
+        let mut queues = Rng::new(seed ^ 0x7175_6575);
+        self.preemption = match queues.below(100) {
+            0..=39 => Preemption::Evict,
+            40..=89 => Preemption::Shrink,
+            _ => Preemption::Never,
+        };
+        let all = self.gpus * self.machines as u32;
+        if all > 0 && queues.percent(25) {
+            self.gpus_max = Some(queues.range(1, all.into()) as u32);
+        }
+    }
+
+    /// Draws whether ranks stand still, from a source of its own.
+    pub(crate) fn draw_stalls(&mut self, seed: u64, cut: &Cut) {
+        // These bytes spell "stal".
+        let mut stalls = Rng::new(seed ^ 0x7374_616c);
+        self.stalls = stalls.percent(STALLS_SHARE)
+            && !(self.pods || self.restarts || self.fences || self.size == Size::Large);
+        if !self.stalls {
+            return;
+        }
+        self.stalls_long = stalls.percent(20);
+        (self.spins, self.recorder) = (stalls.percent(50), stalls.percent(50));
+        // It takes a habit of some steps, a limit, and two looks.
+        let longer = match self.stalls_long {
+            true => stalls.ms(700_000, 1_200_000),
+            false => stalls.ms(60_000, 150_000),
+        };
+        if cut.trouble_ms.is_none() {
+            self.trouble += longer;
+        }
+        self.fault_gap = match self.stalls_long {
+            true => stalls.ms(30_000, 150_000),
+            false => stalls.ms(5_000, 20_000),
+        };
+        self.user_gap = self.fault_gap * 2;
+        let few = [
+            Fault::AgentCrash,
+            Fault::SessionBreak,
+            Fault::CutUp,
+            Fault::FabricCut,
+            Fault::CoordinatorCrash,
+            Fault::CrashAfterCommit,
+            Fault::RunnerConnection,
+            Fault::SlowNetwork,
+        ];
+        if cut.faults.is_none() && stalls.percent(70) {
+            self.faults = few.into_iter().filter(|_| stalls.percent(40)).collect();
+        }
+        let kept = |fault: &Fault| cut.faults.as_ref().is_none_or(|kept| kept.contains(fault));
+        let [stands, saves, works] = Fault::OF_STALLS;
+        let often = [stands, stands, stands, stands, saves, works];
+        self.faults.extend(often.into_iter().filter(kept));
+    }
+
     /// Draws what only some worlds have, from a source of its own, so that the other worlds stay
     /// the same.
     pub(crate) fn draw_traits(&mut self, traits: &mut Rng, cut: &Cut) {
@@ -201,6 +275,7 @@ impl Plan {
         let mut faults: Vec<Fault> = Fault::ALL
             .into_iter()
             .filter(|fault| !Fault::LATER.contains(fault) && !Fault::LAST.contains(fault))
+            .filter(|fault| !Fault::OF_STALLS.contains(fault))
             .filter(|fault| rng.percent(fault.share()))
             .collect();
         let delay_ms = *rng.pick(&[2, 10, 80, 400]).expect("there are four");
@@ -235,6 +310,12 @@ impl Plan {
             pods: false,
             scarce: false,
             restarts: false,
+            preemption: Preemption::Shrink,
+            gpus_max: None,
+            stalls: false,
+            stalls_long: false,
+            spins: false,
+            recorder: false,
         };
         match size {
             Size::Mixed => {}

@@ -461,10 +461,9 @@ impl World {
         if pods.objects.contains_key(&node) {
             return Created::Exists;
         }
-        if let Some(place) = pods.machines.get(&node) {
-            // The name was used by a pod that is gone, whose machine is no place for another one. It is as if
-            // the old object were still on its way out.
-            debug_assert!(!self.machines[*place].is_there());
+        if pods.machines.contains_key(&node) {
+            // The name was used by a pod that is gone, by force even before its containers were. Its machine is no place for another
+            // one, so it is as if the old object were still on its way out.
             return Created::Exists;
         }
         let index = self.machines.len();

@@ -228,7 +228,7 @@ impl World {
                 .ranks
                 .iter()
                 .enumerate()
-                .filter(|(_, rank)| rank.alive)
+                .filter(|(_, rank)| rank.alive && !rank.is_stopped())
                 .map(|(local, _)| (local, exit_in.min(grace)))
                 .collect();
             for (local, after) in ends {
@@ -289,6 +289,15 @@ impl World {
         invariants::started_once(self, machine, &run);
         invariants::one_generation_lives(self, &run);
         self.speak_soon(machine, run.clone());
+        if self.plan.stalls {
+            self.group_moved(machine, &run);
+            let looks = Event::LookMovement {
+                machine,
+                run: run.clone(),
+                life,
+            };
+            self.after(Duration::from_secs(2), looks);
+        }
         self.joins(machine, &run);
     }
 

@@ -41,9 +41,9 @@ impl World {
     /// Until when the target of this event stands still.
     pub(crate) fn stands_still(&self, event: &Event) -> Timestamp {
         match event {
-            Event::Launched { machine, .. } | Event::RankEnds { machine, .. } => {
-                self.machines[*machine].stands_until
-            }
+            Event::Launched { machine, .. }
+            | Event::RankEnds { machine, .. }
+            | Event::StandEnds { machine, .. } => self.machines[*machine].stands_until,
             // A program takes longer to start than a running one takes to go on.
             Event::AgentStarts { machine } | Event::StartsAgain { machine, .. } => {
                 self.machines[*machine].runners_wake + Duration::from_millis(1)
@@ -51,6 +51,7 @@ impl World {
             Event::RunnerUp { machine, .. }
             | Event::Order { machine, .. }
             | Event::GroupMoves { machine, .. }
+            | Event::LookMovement { machine, .. }
             | Event::FenceLooks { machine, .. } => self.machines[*machine].runners_wake,
             _ => Timestamp(0),
         }

@@ -2,13 +2,18 @@
 //! writes of a commit one by one, each only if the record has the version that the coordinator
 //! knows. What was written survives every crash.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_core::{
     fleet::{
         Change, NodeRecord, Stored, Tombstone,
         commit::{RecordKey, Version, Versions, Write},
+        history::HistoryRecord,
         job::JobRecord,
+        notify::{Kind, Outbox},
     },
     id::{JobUid, NodeName, Term},
     time::Timestamp,
@@ -19,6 +24,10 @@ pub(crate) struct Store {
     pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
     pub(crate) nodes: BTreeMap<NodeName, NodeRecord>,
     pub(crate) tombstones: BTreeMap<JobUid, Tombstone>,
+    pub(crate) history: BTreeMap<u64, Arc<HistoryRecord>>,
+    pub(crate) outbox: Arc<Outbox>,
+    /// Jobs of whose end the outbox has ever told.
+    pub(crate) told: BTreeSet<JobUid>,
     pub(crate) versions: BTreeMap<RecordKey, Version>,
     pub(crate) last_event: u64,
     /// The latest time that was written. No coordinator's clock starts before it.
@@ -32,6 +41,9 @@ pub(crate) struct Store {
 impl Store {
     /// Whether the record still is as the writer knows it.
     pub(crate) fn takes(&self, write: &Write) -> bool {
+        if let Change::PutHistory(record) = &write.change {
+            return !self.history.contains_key(&record.number);
+        }
         self.versions.get(&write.key()) == write.expects.as_ref()
     }
 
@@ -43,7 +55,7 @@ impl Store {
 
     pub(crate) fn apply(&mut self, write: Write) {
         match &write.change {
-            Change::Event(_) => {}
+            change if !change.has_version() => {}
             change if change.deletes() => drop(self.versions.remove(&write.key())),
             _ => drop(self.versions.insert(write.key(), write.becomes)),
         }
@@ -57,6 +69,16 @@ impl Store {
                 self.tombstones.insert(job, *tombstone);
             }
             Change::DeleteTombstone(job) => drop(self.tombstones.remove(&job)),
+            Change::PutHistory(record) => drop(self.history.insert(record.number, record)),
+            Change::DropHistory(number) => self.history.retain(|known, _| *known > number),
+            Change::PutOutbox(outbox) => {
+                let notices = outbox.messages.iter().flat_map(|message| &message.notices);
+                let ends = notices
+                    .filter(|notice| matches!(notice.kind, Kind::JobFailed | Kind::JobSucceeded));
+                self.told
+                    .extend(ends.filter_map(|notice| notice.uid.clone()));
+                self.outbox = outbox;
+            }
             Change::Event(event) => {
                 (self.last_event, self.latest) = (event.sequence, self.latest.max(event.at))
             }
@@ -69,6 +91,8 @@ impl Store {
             nodes: self.nodes.values().cloned().collect(),
             reports: Vec::new(),
             tombstones: self.tombstones.values().cloned().collect(),
+            history: self.history.values().cloned().collect(),
+            outbox: (*self.outbox).clone(),
             last_event: self.last_event,
         }
     }

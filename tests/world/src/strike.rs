@@ -284,6 +284,9 @@ impl World {
             Fault::HoldRefused => self.machines[machine].refuse_hold = true,
             Fault::StartRefused => self.machines[machine].refuse_start = true,
             Fault::Unkillable => self.machines[machine].unkillable = true,
+            fault if Fault::OF_STALLS.contains(&fault) => {
+                return self.strike_stalls(fault, machine, works);
+            }
             fault if fault.is_of_pods() => return self.strike_pods(fault, machine),
             _ => return false,
         }
@@ -578,6 +581,7 @@ impl World {
         }
         self.cluster_heals();
         self.pods_heal();
+        self.stalls_heal();
         let cuts: Vec<(usize, usize)> = self.fabric_cuts.keys().copied().collect();
         cuts.into_iter().for_each(|(a, b)| self.heal_fabric(a, b));
         self.after(Duration::from_secs(1), Event::LookAtJobs);

@@ -204,6 +204,9 @@ impl World {
         {
             return self.queue.push(self.now + every, Event::Step { world });
         }
+        if self.plan.stalls && self.somebody_stands(&members) {
+            return self.queue.push(self.now + every, Event::Step { world });
+        }
         let run = self.trainings[&world].run.clone();
         invariants::only_the_newest_trains(self, &run);
         let now = self.now;
@@ -228,6 +231,7 @@ impl World {
                 (rank.report.last_step, rank.report.last_step_at) = (Some(step), Some(clock));
             }
             let (life, ranks) = (group.life, group.ranks.len());
+            self.group_moved(*machine, run);
             if first || step.is_multiple_of(8) {
                 self.speak_soon(*machine, run.clone());
             }
@@ -363,7 +367,8 @@ impl World {
         let cut = self.fresh();
         self.fabric_cuts.insert((a.min(b), a.max(b)), cut);
         // The limit is the collective's own, or TCP's.
-        let patience = self.rng.ms(1_000, 30_000);
+        let most = if self.plan.stalls { 120_000 } else { 30_000 };
+        let patience = self.rng.ms(1_000, most);
         self.queue
             .push(self.now + patience, Event::FabricTimeout { a, b, cut });
     }

@@ -1,7 +1,7 @@
 //! What really happened, as no program in the world can know it: who was at fault, what was
 //! trained, what users were promised.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use muster_core::{
     id::{Generation, JobUid, Term},
@@ -12,6 +12,8 @@ use muster_core::{
 use crate::{
     blame::Blame,
     invariants::Silences,
+    looks::Looked,
+    stalls::{Moved, Stood},
     troubles::{Deed, Trouble},
 };
 
@@ -60,6 +62,10 @@ pub(crate) struct Truth {
     /// forgotten.
     pub(crate) rolled_back: Option<RolledBack>,
     pub(crate) silences: Silences,
+    /// What ranks did instead of taking part in steps, when each run moved, and the last looks.
+    pub(crate) stands: Vec<Stood>,
+    pub(crate) moved: BTreeMap<RunId, Vec<Moved>>,
+    pub(crate) looked: VecDeque<Looked>,
     /// Steps that workers made after a standstill, before their runner could stop them.
     pub(crate) waking_steps: u64,
 }
@@ -71,9 +77,9 @@ impl Truth {
     /// or meet, and every job makes progress or says what it waits for. And nothing is forgiven about a
     /// job that was submitted after that: the store has never forgotten anything of it.
     pub(crate) fn is_forgiven(&self, rule: &str, job: Option<&JobUid>) -> bool {
-        const OF_MEMORY: [&str; 15] = [
-            "I21", "R3", "R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "I17", "I20",
-            "R4",
+        const OF_MEMORY: [&str; 16] = [
+            "I26", "I21", "R3", "R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "I17",
+            "I20", "R4",
         ];
         let knew = |rolled: &RolledBack| job.is_none_or(|job| rolled.knew(job));
         self.rolled_back.as_ref().is_some_and(knew) && OF_MEMORY.contains(&rule)

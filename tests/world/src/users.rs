@@ -139,7 +139,7 @@ impl World {
             start_deadline_seconds: self.seconds(10, 5..60),
             ttl_seconds_after_finished: self.seconds(25, 0..40),
             suspend: self.traits.percent(5).then_some(true),
-            ..SpecDocument::default()
+            ..self.stall_words()
         };
         let spec = match number % 4 {
             0 | 2 | 3 if self.plan.restarts => with_restarts(number, spec),

@@ -17,9 +17,9 @@ use muster_core::{
 
 use crate::{
     Options, Report, Violation, cluster::Cluster, coordinator::Seat, event::Event, fault::Fault,
-    invariants, liveness, machine::Machine, network::Conn, plan::Plan, planted, pods::Pods,
-    queue::Queue, rng::Rng, store::Store, trace::Trace, training::Training, truth::Truth,
-    users::Users,
+    invariants, liveness, looks::Look, machine::Machine, network::Conn, plan::Plan, planted,
+    pods::Pods, queue::Queue, rng::Rng, stalls::Sees, store::Store, trace::Trace,
+    training::Training, truth::Truth, users::Users,
 };
 
 /// More events than this at one moment mean an endless loop.
@@ -49,6 +49,8 @@ pub(crate) struct World {
     pub(crate) trainings: BTreeMap<u64, Training>,
     /// Which training meets at which TCPStore.
     pub(crate) stores: BTreeMap<Endpoint, u64>,
+    /// The looks at ranks that are under way.
+    pub(crate) looks: BTreeMap<u64, Look>,
     /// Machines for which this event may have changed what the rules check.
     pub(crate) changed: Vec<usize>,
     pub(crate) strikes: u64,
@@ -80,6 +82,8 @@ impl World {
         plan.draw_traits(&mut traits, &options.cut);
         plan.draw_pods(seed, &options.cut);
         plan.draw_restarts(seed, &options.cut);
+        plan.draw_queues(seed);
+        plan.draw_stalls(seed, &options.cut);
         plan.faults.extend(Fault::later(seed, &plan, &options.cut));
         let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
         let cluster = Cluster::drawn(seed, &plan);
@@ -101,6 +105,7 @@ impl World {
             over: VecDeque::new(),
             trainings: BTreeMap::new(),
             stores: BTreeMap::new(),
+            looks: BTreeMap::new(),
             changed: Vec::new(),
             strikes: 0,
             fabric_cuts: BTreeMap::new(),
@@ -124,6 +129,7 @@ impl World {
             let at = MORNING + world.rng.ms(0, 3_000);
             world.queue.push(at, Event::AgentStarts { machine });
         }
+        world.stalls_begin();
         world.users_begin();
         world.cluster_begins();
         world.pods_begin();
@@ -198,6 +204,7 @@ impl World {
         let until = match &event {
             Event::Tick { process, .. }
             | Event::Drain { process }
+            | Event::LookEnds { process, .. }
             | Event::Deposed { process }
             | Event::ObjectsListed { process }
             | Event::ObjectHeard { process, .. }
@@ -222,6 +229,7 @@ impl World {
             | Event::RunnerLost { machine, .. }
             | Event::LedgerWritten { machine, .. }
             | Event::Warmed { machine, .. }
+            | Event::Locates { machine, .. }
             | Event::Speak { machine, .. } => self.machines[*machine].agent_paused_until,
             _ => Timestamp(0),
         };
@@ -333,6 +341,22 @@ impl World {
             } => self.rank_ends(machine, run, life, local, exit, error),
             Event::GroupMoves { machine, run, life } => self.group_moves(machine, run, life),
             Event::Step { world } => self.step(world),
+            Event::StandEnds {
+                machine,
+                run,
+                life,
+                local,
+            } => self.stand_ends(machine, run, life, local),
+            Event::LookMovement { machine, run, life } => self.look_movement(machine, run, life),
+            Event::Locates {
+                machine,
+                agent,
+                look,
+                run,
+                ranks,
+            } => self.locates(machine, agent, look, &run, &ranks),
+            Event::LookEnds { look, .. } => self.look_ends(look),
+            Event::LookAtStalls => self.look_at_stalls(),
             Event::PeersNotice { world, machine } => self.peers_notice(world, machine),
             Event::FabricTimeout { a, b, cut } => self.fabric_timeout(a, b, cut),
             Event::ObjectsListed { process } => self.objects_listed(process),
@@ -493,5 +517,6 @@ pub(crate) fn machine(index: usize, plan: &Plan) -> Machine {
         kubelet_gpus: Vec::new(),
         lies: false,
         lied: false,
+        sees: Sees::Stacks,
     }
 }

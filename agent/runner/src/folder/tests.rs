@@ -239,3 +239,90 @@ fn a_named_file_may_be_a_link_and_is_never_waited_for() {
         assert_eq!(error.to_string(), "is not a regular file");
     }
 }
+
+/// A user that no machine has. Only root can give something to him.
+const USER: (u32, u32) = (70_007, 70_008);
+
+/// Whether this test is root. It says so loudly if not, since what follows is then not tested.
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("NOT TESTED: only root can give a folder away");
+    }
+    root
+}
+
+fn owner(path: &Path) -> (u32, u32) {
+    use std::os::unix::fs::MetadataExt;
+    let about = fs::symlink_metadata(path).unwrap();
+    (about.uid(), about.gid())
+}
+
+#[test]
+fn what_root_puts_into_a_given_folder_is_its_users() {
+    if !is_root() {
+        return;
+    }
+    let site = Site::new();
+    let dir = site.path("");
+    fs::remove_dir(dir.join("logs")).unwrap();
+    Folder::of_run(&dir)
+        .unwrap()
+        .replace("hold.json", b"{}")
+        .unwrap();
+    assert_eq!(owner(&dir.join("hold.json")), (0, 0));
+    Folder::give(&dir, USER.0, USER.1).unwrap();
+    Folder::give(&dir, USER.0, USER.1).unwrap();
+    let folder = Folder::of_run(&dir).unwrap();
+    assert_eq!(folder.owner(), Some(USER));
+    folder.replace_unsynced("preload.txt", b"torch").unwrap();
+    folder.make("sub/below").unwrap();
+    for name in ["", "hold.json", "preload.txt", "sub", "sub/below"] {
+        assert_eq!(owner(&dir.join(name)), USER, "{name:?}");
+    }
+    assert_eq!(folder.read("hold.json", 10).unwrap(), b"{}");
+    let other = Folder::give(&dir, USER.0 + 1, USER.1).unwrap_err();
+    assert_eq!(other.kind(), io::ErrorKind::InvalidData, "it is given once");
+}
+
+#[test]
+fn root_opens_nothing_in_a_given_folder_that_is_not_its_users() {
+    if !is_root() {
+        return;
+    }
+    let site = Site::new();
+    let dir = site.path("");
+    fs::remove_dir(dir.join("logs")).unwrap();
+    Folder::give(&dir, USER.0, USER.1).unwrap();
+    // Where the kernel does not protect hard links, a user can make these.
+    fs::hard_link(site.secret(), dir.join("rank-0.log")).unwrap();
+    let other = site.site.path().join("other.sock");
+    let _listener = UnixListener::bind(&other).unwrap();
+    fs::hard_link(&other, dir.join("control.sock")).unwrap();
+    let folder = Folder::of_run(&dir).unwrap();
+    for refused in [
+        folder.open("rank-0.log").map(drop),
+        folder.read("rank-0.log", 100).map(drop),
+        folder.connect("control.sock", PATIENCE).map(drop),
+    ] {
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+    // His own is read as ever, by whomever it was made.
+    folder.replace_unsynced("rank-1.log", b"step 1").unwrap();
+    assert_eq!(folder.read("rank-1.log", 100).unwrap(), b"step 1");
+}
+
+#[test]
+fn only_what_the_giver_has_made_is_given() {
+    if !is_root() {
+        return;
+    }
+    let site = Site::new();
+    let dir = site.path("");
+    symlink(site.secret(), dir.join("hold.json")).unwrap();
+    assert!(Folder::give(&dir, USER.0, USER.1).is_err());
+    assert_eq!((owner(&site.secret()), owner(&dir)), ((0, 0), (0, 0)));
+    let link = site.site.path().join("volume/runs/link");
+    symlink(&dir, &link).unwrap();
+    assert!(Folder::give(&link, USER.0, USER.1).is_err());
+}

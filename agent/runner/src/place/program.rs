@@ -16,6 +16,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
+use super::user::Become;
 use crate::open_files;
 
 /// How long a runner may take to become ready. It needs milliseconds; a disk that takes this long
@@ -73,6 +74,13 @@ impl Program {
         Duration::from_millis(self.timeout_ms)
     }
 
+    /// The same program of ours, as another user.
+    #[must_use]
+    pub fn as_user(mut self, user: &Become) -> Self {
+        self.args.splice(0..0, user.args());
+        self
+    }
+
     /// The error of a program that could not be started.
     pub fn not_started(&self, e: &io::Error) -> String {
         format!("{} cannot be started: {e}", self.program.display())
@@ -122,10 +130,12 @@ impl Program {
         line
     }
 
-    /// `muster-runner ask` with pipes for the question and the answer. The end of the first ends all.
-    pub fn asker(runner: &Path) -> Command {
+    /// `muster-runner ask` with pipes for the question and the answer, as another user if one is given. The
+    /// end of the first ends all.
+    pub fn asker(runner: &Path, user: Option<&Become>) -> Command {
         let mut command = Command::new(runner);
         command
+            .args(user.map(Become::args).unwrap_or_default())
             .arg(ASK)
             .env_clear()
             .envs(open_files::told())
@@ -166,7 +176,7 @@ fn told() -> BTreeMap<String, String> {
 /// Runs a user's program below `muster-runner ask`. When this returns, nothing of it lives, or the
 /// error says what does.
 pub fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
-    let mut child = Program::asker(runner)
+    let mut child = Program::asker(runner, None)
         .spawn()
         .map_err(|e| Program::not_asked(runner, &e))?;
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
@@ -175,7 +185,7 @@ pub fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
     // Open until the answer is there.
     let told = input.write_all(&program.request());
     let mut heard = Vec::new();
-    let read = told.and_then(|()| read_to_end(output, &mut heard, program.patience()));
+    let read = told.and_then(|()| read_to_end(output, &mut heard, SAID_MAX, program.patience()));
     drop(input);
     match read {
         Ok(true) => {
@@ -188,17 +198,18 @@ pub fn ask(runner: &Path, program: &Program) -> Result<Output, String> {
     }
 }
 
-/// Reads a stream to its end. False: the time was over before that.
-fn read_to_end(
+/// Reads a stream to its end. False: it is longer than `most`, or the time was over before that.
+pub(crate) fn read_to_end(
     mut stream: impl Read + AsFd,
     heard: &mut Vec<u8>,
+    most: u64,
     patience: Duration,
 ) -> io::Result<bool> {
     let until = Instant::now() + patience;
     let mut buffer = [0; 4_096];
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || heard.len() as u64 > SAID_MAX {
+        if left.is_zero() || heard.len() as u64 > most {
             return Ok(false);
         }
         let timeout = Timespec::try_from(left).ok();

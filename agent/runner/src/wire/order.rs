@@ -29,6 +29,12 @@ pub struct Order {
     /// names none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<String>,
+    /// In fork and direct: each forked rank can be asked for its stacks. An older agent does not say it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inspect: bool,
+    /// And for its collectives: it opens torch's worker server.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub collectives: bool,
 }
 
 /// How a launcher starts the ranks.

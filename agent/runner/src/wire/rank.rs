@@ -59,6 +59,19 @@ pub struct RankStatus {
     /// How many bytes this rank has written to stdout and stderr.
     #[serde(default)]
     pub log_bytes: u64,
+    /// Nothing of it moves. None: something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub still: Option<StillStatus>,
+}
+
+/// A rank that prints nothing, and whose processes read or write no files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StillStatus {
+    /// Since when.
+    pub since_us: u64,
+    /// Since when its processes have hardly used a processor. None: they use one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_since_us: Option<u64>,
 }
 
 /// A Python exception that ended a rank.

@@ -17,6 +17,8 @@ fn where_the_launcher_fails_by_itself_the_ranks_are_executed() {
         run_id: "r".into(),
         peer_lost: vec![],
         lacks: Vec::new(),
+        inspect: false,
+        collectives: false,
     };
     let copy = copy_of(&generation.dir);
     let signal = |signal| {
@@ -62,6 +64,8 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
         run_id: "r".into(),
         peer_lost: vec![],
         lacks: Vec::new(),
+        inspect: false,
+        collectives: false,
     };
     let copy = copy_of(&generation.dir);
     fs::remove_file(generation.dir.join("ranks.sock")).unwrap();

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use muster_runner::procfs::Stat;
 use muster_runner::wire::{
-    Command, Hold, Lane, MemberSpec, Order, Phase, Refusal, Reply, Request, StartSpec, Status,
+    Command, Hold, Lane, MemberSpec, Order, Phase, RankStacks, Refusal, Reply, Request, StartSpec,
+    Status,
 };
 use muster_runner::{Record, RunnerIdentity, alive, connect};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -205,6 +206,8 @@ impl Rig {
                 run_id: "r".into(),
                 peer_lost: Vec::new(),
                 lacks: Vec::new(),
+                inspect: false,
+                collectives: false,
             }),
             ..self.program("/bin/sh", &[], 1)
         }
@@ -312,6 +315,13 @@ impl Client {
             grace_ms: grace.as_millis() as u64,
             reason: "test".into(),
         });
+    }
+
+    /// Where these ranks are.
+    pub fn stacks(&mut self, ranks: &[u32]) -> Vec<RankStacks> {
+        let ranks = ranks.to_vec();
+        let reply = self.ask(Command::Stacks { ranks });
+        reply.stacks.unwrap_or_else(|| panic!("{:?}", reply.error))
     }
 
     pub fn status(&mut self) -> Status {

@@ -24,7 +24,8 @@ use muster_proto::{
         usage::usage_from_wire,
     },
     v1::{
-        AgentMessage, CoordinatorMessage, HeartbeatReply, Hello, LogChunk, RanksSignalled,
+        AgentMessage, CoordinatorMessage, HeartbeatReply, Hello, LogChunk, RanksLocated,
+        RanksSignalled,
         agent_message::Message as Up,
         agent_service_server::{AgentService, AgentServiceServer},
         coordinator_message::Message as Down,
@@ -153,11 +154,13 @@ impl AgentService for Service {
             runs,
             chunks: Vec::new(),
             signalled: Vec::new(),
+            located: Vec::new(),
             heartbeats: 0,
             answers: true,
             clock_ahead: None,
             findings,
             launchers: Vec::new(),
+            pool_ready: 0,
             usage: None,
             node_reports: 0,
             reports: 0,
@@ -180,6 +183,7 @@ pub struct Session {
     pub runs: Vec<RunReport>,
     pub chunks: Vec<LogChunk>,
     pub signalled: Vec<RanksSignalled>,
+    pub located: Vec<RanksLocated>,
     pub heartbeats: u64,
     /// Whether it answers heartbeats.
     pub answers: bool,
@@ -190,6 +194,8 @@ pub struct Session {
     pub findings: Vec<Finding>,
     /// The state of the launchers that the node was to have ready.
     pub launchers: Vec<LauncherReport>,
+    /// How many launchers of the warm pool were ready at the node's last report.
+    pub pool_ready: u32,
     /// The node's last look at its usage.
     pub usage: Option<Usage>,
     pub node_reports: u64,
@@ -285,6 +291,7 @@ impl Session {
             Up::Launchers(launchers) => self.launchers = launchers_from_wire(launchers).unwrap(),
             Up::Log(chunk) => self.chunks.push(chunk),
             Up::Signalled(answer) => self.signalled.push(answer),
+            Up::Located(answer) => self.located.push(answer),
             Up::Heartbeat(heartbeat) => {
                 self.heartbeats += 1;
                 if self.answers {
@@ -303,7 +310,9 @@ impl Session {
                 }
             }
             Up::Report(report) => {
-                self.findings = node_report_from_wire(report).unwrap().health.findings;
+                let report = node_report_from_wire(report).unwrap();
+                self.pool_ready = report.warm_pool.map_or(0, |pool| pool.ready);
+                self.findings = report.health.findings;
                 self.node_reports += 1;
             }
             Up::Hello(_) => panic!("a second hello"),

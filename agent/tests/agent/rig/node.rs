@@ -72,6 +72,8 @@ pub struct Node {
     pub flags: Vec<String>,
     /// Whether its runners hold without a cgroup.
     pub no_cgroup: bool,
+    /// Whether jobs run as their owners, whom the file `users` maps to numbers.
+    as_owners: bool,
 }
 
 impl Node {
@@ -84,12 +86,31 @@ impl Node {
             agent: None,
             flags: Vec::new(),
             no_cgroup: false,
+            as_owners: false,
         };
         fs::create_dir(node.path("bin")).unwrap();
         fs::create_dir(node.path("out")).unwrap();
         fs::write(node.path("bin/python3"), PYTHON).unwrap();
         fs::set_permissions(node.path("bin/python3"), fs::Permissions::from_mode(0o755)).unwrap();
         node.script("train.py", TRAIN);
+        node
+    }
+
+    /// One whose jobs run as their owners. `users`: the lines of its list. Only root can start its agent.
+    pub fn of_owners(name: &str, users: &str) -> Self {
+        let mut node = Self::new(name);
+        node.as_owners = true;
+        let open = |path: PathBuf, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        open(node.path(""), 0o755);
+        open(node.path("out"), 0o1777);
+        fs::write(node.path("users"), users).unwrap();
+        open(node.path("users"), 0o644);
+        // That of the build may be in somebody's home.
+        fs::copy(runner(), node.path("muster-runner")).unwrap();
+        node.flags = ["--run-as-owner", "--user-map"].map(str::to_owned).into();
+        node.flags.push(node.path("users").display().to_string());
         node
     }
 
@@ -129,8 +150,10 @@ impl Node {
             "--slots",
             "4",
         ]);
+        if !self.as_owners {
+            command.arg("--allow-root-workers");
+        }
         command
-            .arg("--allow-root-workers")
             .arg("--state-dir")
             .arg(self.path("state"))
             .arg("--runner")
@@ -150,6 +173,9 @@ impl Node {
     }
 
     fn runner(&self) -> PathBuf {
+        if self.as_owners {
+            return self.path("muster-runner");
+        }
         if !self.no_cgroup {
             return runner().to_owned();
         }
@@ -255,6 +281,7 @@ impl Node {
             hides_gpus: false,
             launch: Launch::Cold,
             standbys: Standbys::Auto,
+            inspect: Default::default(),
             stop_grace: Duration::from_secs(10),
             step_pattern: None,
             checkpoint_pattern: None,
@@ -266,6 +293,7 @@ impl Node {
             layout: Default::default(),
             members: Vec::new(),
             programs: Vec::new(),
+            owner: None,
         }
     }
 
@@ -358,6 +386,30 @@ pub fn wait_gone(pid: u32) {
     }
 }
 
+/// Removes the cgroups of users in which nothing lives. The next start of a job would do so.
+fn remove_cgroups() {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));
+    let mount = mount.and_then(|line| line.split(' ').nth(4));
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let (Some(mount), Some(own)) = (mount, own) else {
+        return;
+    };
+    let folders = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_ours = |name: &str| name.starts_with("musterowner-");
+    for group in folders(&Path::new(mount).join(own)) {
+        let name = group.file_name();
+        let is_empty = muster_runner::leftovers::populated(&group.path()).is_ok_and(|lives| !lives);
+        if is_empty && name.to_str().is_some_and(is_ours) {
+            let _ = folders(&group.path())
+                .filter(|below| fs::remove_dir(below.path()).is_ok())
+                .count();
+            let _ = fs::remove_dir(group.path());
+        }
+    }
+}
+
 impl Drop for Node {
     /// Leaves no process behind, however the test has ended.
     fn drop(&mut self) {
@@ -380,6 +432,9 @@ impl Drop for Node {
                 let _ = kill_process(Pid::from_raw(identity.pid).unwrap(), Signal::KILL);
                 wait_gone(identity.pid as u32);
             }
+        }
+        if self.as_owners {
+            remove_cgroups();
         }
         if std::thread::panicking() {
             eprintln!("--- log of the agent of {}\n{}", self.name, self.log());

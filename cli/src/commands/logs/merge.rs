@@ -18,7 +18,7 @@ use std::{
 
 use muster_proto::v1::{LogPosition, LogsResponse};
 
-use super::{screen::harmless, steps::Steps};
+use super::{screen::harmless, steps::Steps, wanted::Wanted};
 
 /// Bytes of lines that wait to be sorted. Beyond this, a person would rather have them out of order
 /// than wait for more.
@@ -74,6 +74,8 @@ pub(super) struct Merge {
     unended: Option<Unended>,
     /// Print only what it finds.
     pub(super) steps: Option<Steps<Source>>,
+    /// Print only these lines.
+    pub(super) wanted: Wanted,
     /// What Muster says inside a log, where only the bytes of ranks are printed.
     remarks: Vec<String>,
 }
@@ -124,6 +126,7 @@ impl Merge {
             positions: BTreeMap::new(),
             unended: None,
             steps: None,
+            wanted: Wanted::default(),
             remarks: Vec::new(),
         }
     }
@@ -141,6 +144,7 @@ impl Merge {
         }
         let order = (!self.pending.is_empty()).then_some(self.pending_since + ORDER_WINDOW);
         let unshown = self.open.values().filter(|open| !open.text.is_empty());
+        let unshown = unshown.filter(|_| !self.wanted.reads_text());
         unshown
             .map(|open| open.since + OPEN_WAIT)
             .chain(order)
@@ -246,7 +250,7 @@ impl Merge {
     pub(super) fn flush(&mut self, now: Instant) -> Vec<u8> {
         for ((source, stream), open) in &mut self.open {
             // Whoever waits for the end of the stream gets its lines whole.
-            let waits = self.held && self.style.exact;
+            let waits = self.held && self.style.exact || self.wanted.reads_text();
             if !waits && !open.text.is_empty() && open.since + OPEN_WAIT <= now {
                 let (time, text) = (open.time.clone(), std::mem::take(&mut open.text));
                 self.pending.push(Line {
@@ -296,6 +300,9 @@ impl Merge {
     }
 
     fn print(&mut self, line: Line, out: &mut Vec<u8>) {
+        if !self.wanted.takes(&line.time, &line.text) {
+            return;
+        }
         if let Some(steps) = &mut self.steps {
             let text = String::from_utf8_lossy(&line.text);
             for text in steps.look(&line.source, &text) {

@@ -18,6 +18,17 @@ pub(super) struct Usage {
     processes: Option<u32>,
     disks: Vec<Disk>,
     network: Option<Network>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gpus: Vec<Gpu>,
+}
+
+/// `null` means not known.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Gpu {
+    uuid: String,
+    memory: Option<Space>,
+    busy_percent: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -86,6 +97,11 @@ impl Usage {
             received_bytes: all.received_bytes,
             sent_bytes: all.sent_bytes,
         };
+        let gpu = |gpu: v1::GpuUsage| Gpu {
+            uuid: gpu.uuid,
+            memory: gpu.memory.map(space),
+            busy_percent: gpu.busy_percent,
+        };
         Self {
             at: time(at_unix_us),
             memory: usage.memory.map(space),
@@ -95,6 +111,7 @@ impl Usage {
             processes: usage.processes,
             disks: usage.disks.into_iter().map(disk).collect(),
             network: usage.network.map(network),
+            gpus: usage.gpus.into_iter().map(gpu).collect(),
         }
     }
 }

@@ -10,14 +10,12 @@ use muster_core::{
     fleet::{job::GenerationRecord, view::JobView},
     id::{Generation, JobName, JobUid, NodeName},
 };
+use muster_handle::board::Jobs;
 use muster_proto::v1;
 use tokio::sync::watch;
 
 use super::{Logs, Source};
-use crate::{
-    api::{connections::Connection, context::Context, feed::Out},
-    board::Jobs,
-};
+use crate::api::{connections::Connection, context::Context, feed::Out};
 
 /// If a read broke with its session, the session's end is known within this time. Otherwise the
 /// session lives and has ended the read itself.

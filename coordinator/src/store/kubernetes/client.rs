@@ -14,6 +14,7 @@ use muster_core::{
     id::NodeName,
     node_report::NodeReport,
 };
+use muster_operator::{Server, Unanswered};
 use muster_runtime::chain::chain;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -25,10 +26,7 @@ use super::{
     object::{self, About, Object, Spec, Unreadable},
     parts::{self, Parts},
 };
-use crate::{
-    kubernetes::{Server, Unanswered},
-    store::StoreError,
-};
+use crate::store::StoreError;
 
 /// How many objects one answer to a list has.
 const PAGE: u32 = 250;

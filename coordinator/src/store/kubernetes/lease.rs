@@ -14,6 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp as WallTime;
+use muster_operator::{Server, Unanswered};
 use muster_runtime::clock::Clock;
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -23,7 +24,6 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::object::{self, About};
-use crate::kubernetes::{Server, Unanswered};
 
 const API_VERSION: &str = "coordination.k8s.io/v1";
 /// A holder that ends tries for this part of the Lease's time to give it back. A process that is told

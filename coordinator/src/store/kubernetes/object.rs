@@ -36,9 +36,16 @@ pub(super) enum About {
     Sessions,
     Tombstone,
     Events,
+    /// What is left of jobs that are over, many in one object.
+    History,
+    /// What waits to be sent to people.
+    Outbox,
     Report,
     /// A piece of the data of another object.
     Part,
+    /// A kind that only a later version knows. It is left alone.
+    #[serde(other)]
+    Later,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -63,7 +70,7 @@ pub(super) struct Meta {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Spec {
     pub(super) about: About,
-    /// The uid of a job, the name of a node, or the number of the first event.
+    /// The uid of a job, the name of a node, or the number of the first event or history record.
     pub(super) of: String,
     /// `TERM.WRITE`. `None` if the record is stored without a version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,12 +211,15 @@ pub(super) fn name(about: About, of: &str) -> String {
     let kind = match about {
         About::Coordinator => return "coordinator".into(),
         About::Sessions => return "sessions".into(),
+        About::Outbox => return "outbox".into(),
         About::Job => "job",
         About::Node => "node",
         About::Tombstone => "tombstone",
         About::Events => "events",
+        About::History => "history",
         About::Report => "report",
         About::Part => "part",
+        About::Later => unreachable!("this build makes none"),
     };
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let fits = kind.len() + 1 + of.len() <= NAME_MAX && of.chars().all(plain);
@@ -231,7 +241,10 @@ pub(super) fn of_key(key: &RecordKey) -> (About, &str) {
         RecordKey::Job(uid) => (About::Job, uid.as_str()),
         RecordKey::Node(name) => (About::Node, name.as_str()),
         RecordKey::Tombstone(uid) => (About::Tombstone, uid.as_str()),
-        RecordKey::Event(_) => unreachable!("events are stored together"),
+        RecordKey::Outbox => (About::Outbox, ""),
+        RecordKey::History(_) | RecordKey::Event(_) => {
+            unreachable!("they are stored together, many in one object")
+        }
     }
 }
 

@@ -9,27 +9,28 @@
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
 };
 
 use muster_core::{
     fleet::{
         Change, Event, NodeRecord, Stored,
         commit::{RecordKey, Version, Write, groups},
+        history::HistoryRecord,
     },
     id::{JobUid, NodeEpoch, NodeName, Term},
 };
+use muster_handle::kept::Kept;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use super::{
     client::{Client, Failed},
     object::{self, About, Object, Spec},
+    past::Past,
     story::Story,
 };
-use crate::{
-    kept::Kept,
-    store::{Loaded, StoreError, compare, deleted},
-};
+use crate::store::{Loaded, StoreError, compare, deleted};
 
 /// How many writes of one group are under way at a time.
 const AT_ONCE: usize = 32;
@@ -65,6 +66,7 @@ pub(super) struct Records {
     sessions: Sessions,
     sessions_version: Option<String>,
     story: Story,
+    past: Past,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +92,7 @@ impl Records {
             sessions: Sessions::new(),
             sessions_version: None,
             story: Story::default(),
+            past: Past::default(),
         }
     }
 
@@ -97,6 +100,7 @@ impl Records {
         let objects = self.client.list().await?;
         *self = Self::new(self.client.clone());
         let (mut fleet, mut nodes, mut chunks) = (Stored::default(), Vec::new(), Vec::new());
+        let mut past = Vec::new();
         for object in &objects {
             let version = object.metadata.resource_version.clone().unwrap_or_default();
             let spec = &object.spec;
@@ -123,9 +127,17 @@ impl Records {
                     self.remember_read(key, object, version)?;
                     fleet.tombstones.push(self.client.read(object)?);
                 }
+                About::Outbox => {
+                    self.remember_read(RecordKey::Outbox, object, version)?;
+                    fleet.outbox = self.client.read(object)?;
+                }
                 About::Node => nodes.push((object, version)),
                 // The client has put them into the records that they are parts of.
-                About::Part => {}
+                About::Part | About::Later => {}
+                About::History => {
+                    let records: Vec<HistoryRecord> = self.client.read(object)?;
+                    past.push((version, records.into_iter().map(Arc::new).collect()));
+                }
                 About::Events => {
                     let events: Vec<Event> = self.client.read(object)?;
                     if let Some(first) = events.first() {
@@ -146,6 +158,7 @@ impl Records {
         fleet.reports.retain(|(name, _)| has_record(name.clone()));
         let is_there = |uid: &JobUid| self.known.contains_key(&RecordKey::Job(uid.clone()));
         let (story, events) = Story::loaded(chunks, |events| Kept::of(events, is_there));
+        (self.past, fleet.history) = Past::loaded(past);
         fleet.last_event = story.last();
         self.story = story;
         let versions = self.known.iter();
@@ -227,6 +240,9 @@ impl Records {
         self.put_sessions(writes).await?;
         for group in groups(writes) {
             match group {
+                [write, ..] if matches!(write.change, Change::PutHistory(_)) => {
+                    self.write_history(group).await?
+                }
                 [write] => self.write_one(write).await?,
                 group => self.write_group(group).await?,
             }
@@ -238,9 +254,18 @@ impl Records {
     /// as this process knows them.
     fn compare(&self, writes: &[Write]) -> Result<(), StoreError> {
         let mut made: BTreeMap<RecordKey, Option<Version>> = BTreeMap::new();
-        let mut last = self.story.last();
+        let (mut last, mut last_history) = (self.story.last(), self.past.last());
         for write in writes {
             let key = write.key();
+            if let Change::PutHistory(record) = &write.change {
+                let is_written = record.number <= last_history;
+                compare(write, is_written.then(Version::default))?;
+                last_history = record.number;
+                continue;
+            }
+            if matches!(write.change, Change::DropHistory(_)) {
+                continue;
+            }
             if let Change::Event(event) = &write.change {
                 let is_told = event.sequence <= last;
                 compare(write, is_told.then(Version::default))?;
@@ -327,6 +352,7 @@ impl Records {
         let spec = match &write.change {
             Change::PutJob(job) => Spec::of(about, of, job).at(write.becomes),
             Change::PutTombstone(tombstone) => Spec::of(about, of, tombstone).at(write.becomes),
+            Change::PutOutbox(outbox) => Spec::of(about, of, &**outbox).at(write.becomes),
             Change::PutNode(node) => {
                 let without_epoch = NodeRecord {
                     epoch: NodeEpoch(0),
@@ -356,6 +382,9 @@ impl Records {
         if matches!(write.change, Change::Event(_)) {
             return Ok(());
         }
+        if let Change::DropHistory(number) = write.change {
+            return self.drop_history(number).await;
+        }
         let key = write.key();
         if !write.change.deletes() {
             let Some((spec, before)) = self.record_of(write) else {
@@ -375,6 +404,36 @@ impl Records {
             self.sessions.remove(name);
             let report = self.client.delete(About::Report, of, None);
             report.await.map_err(|failed| failed.of(&key))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is left of jobs that are over.
+    async fn write_history(&mut self, group: &[Write]) -> Result<(), StoreError> {
+        let records = group.iter().filter_map(|write| match &write.change {
+            Change::PutHistory(record) => Some(record.clone()),
+            _ => None,
+        });
+        for chunk in self.past.add(records) {
+            let records: Vec<&HistoryRecord> = chunk.records.iter().map(|one| &**one).collect();
+            let spec = Spec::of(About::History, chunk_name(chunk.first), &records);
+            let put = self.client.put(&spec, chunk.resource_version.as_deref());
+            let put = put.await.map_err(|failed| failed.of("history records"))?;
+            self.past.written(chunk.first, put);
+        }
+        Ok(())
+    }
+
+    /// Deletes the objects whose records are all dropped. Those in an object with others stay there, and are
+    /// dropped again after a start.
+    async fn drop_history(&mut self, number: u64) -> Result<(), StoreError> {
+        for (first, version) in self.past.take_dropped(number) {
+            let name = chunk_name(first);
+            let deleted = self
+                .client
+                .delete(About::History, &name, version.as_deref());
+            let what = "old history records";
+            deleted.await.map_err(|failed| failed.of(what))?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use kube::Config;
+use muster_operator::{NoServer, Server, Unanswered};
 use serde_json::{Value, json};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -16,10 +17,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::object::{packed, unpacked};
-use crate::{
-    kubernetes::{KubernetesError, Server, Unanswered},
-    trust::{self, Contents, TrustError, Waiting},
-};
+use crate::trust::{self, Contents, TrustError, Waiting};
 
 const NAME: &str = "muster-coordinator-trust";
 const KEY: &str = "trust.json.gz";
@@ -64,7 +62,7 @@ pub enum SharedError {
     #[error(transparent)]
     Trust(#[from] TrustError),
     #[error(transparent)]
-    Kubernetes(#[from] KubernetesError),
+    NoServer(#[from] NoServer),
 }
 
 #[derive(Debug)]

@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 
 use muster_core::fleet::Event;
-
-use crate::kept::Kept;
+use muster_handle::kept::Kept;
 
 /// A chunk with this many events is full. It may have more, because the events of one commit stay
 /// together.

@@ -14,7 +14,8 @@ use ::redb::{Builder, Database, DatabaseError, ReadableDatabase};
 use super::{
     error::{FileError, damaged, reading, unwritten},
     tables::{
-        EVENTS, FORMAT, JOBS, META, META_COMMITS, META_FORMAT, NODES, REPORTS, TOMBSTONES, VERSIONS,
+        EVENTS, FORMAT, HISTORY, JOBS, META, META_COMMITS, META_FORMAT, NODES, OUTBOX, REPORTS,
+        TOMBSTONES, VERSIONS,
     },
 };
 use crate::store::StoreError;
@@ -93,6 +94,8 @@ pub(super) fn create(directory: &Path) -> Result<(), StoreError> {
         transaction.open_table(REPORTS)?;
         transaction.open_table(EVENTS)?;
         transaction.open_table(TOMBSTONES)?;
+        transaction.open_table(HISTORY)?;
+        transaction.open_table(OUTBOX)?;
         transaction.open_table(VERSIONS)?;
         transaction.commit()?;
         Ok(database.close()?)

@@ -11,7 +11,13 @@ pub(super) const REPORTS: TableDefinition<&str, &[u8]> = TableDefinition::new("r
 pub(super) const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");
 /// What is remembered of deleted jobs, by their uid. A file of an older build has none.
 pub(super) const TOMBSTONES: TableDefinition<&str, &[u8]> = TableDefinition::new("tombstones");
-/// Term and number of the last write of each record but events, by the record's kind and name. A file of
+/// What is left of jobs that are over, by number. A file of an older build has none, and such a build leaves
+/// the table alone.
+pub(super) const HISTORY: TableDefinition<u64, &[u8]> = TableDefinition::new("history");
+/// What waits to be sent to people, in one row. A file of an older build has none, and such a build leaves the table
+/// alone.
+pub(super) const OUTBOX: TableDefinition<(), &[u8]> = TableDefinition::new("outbox");
+/// Term and number of the last write of each record but events and history, by the record's kind and name. A file of
 /// an older build has none, and such a build changes records without it. That does no harm: the
 /// lock keeps every other writer out.
 pub(super) const VERSIONS: TableDefinition<&str, (u64, u64)> = TableDefinition::new("versions");

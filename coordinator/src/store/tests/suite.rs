@@ -1,13 +1,15 @@
 //! What every store must do, and records to do it with. It is compiled twice: beside the stores that need
 //! no server, and where there is an API server, so it knows the stores by its parent only.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_core::{
     fleet::{
         Change, Cordon, Event, NodeRecord, Tombstone,
         commit::{RecordKey, Versions},
+        history::HistoryRecord,
         job::JobRecord,
+        notify::Outbox,
     },
     id::{Generation, JobName, JobUid, NodeEpoch, Term},
     node_report::NodeReport,
@@ -102,6 +104,20 @@ pub(crate) fn said(sequence: u64) -> Change {
     Change::Event(Box::new(event(sequence)))
 }
 
+/// What is left of a job, under this number.
+pub(crate) fn left(number: u64) -> Arc<HistoryRecord> {
+    Arc::new(HistoryRecord {
+        number,
+        ..HistoryRecord::of(&job(number), &[])
+    })
+}
+
+pub(crate) fn leave(numbers: std::ops::RangeInclusive<u64>) -> Vec<Change> {
+    numbers
+        .map(|number| Change::PutHistory(left(number)))
+        .collect()
+}
+
 /// A store with the versions of its records, as a coordinator has them.
 pub(crate) struct Writer<S> {
     pub(crate) store: S,
@@ -122,6 +138,16 @@ impl<S: Store> Writer<S> {
         let writes = self.versions.writes(changes.to_vec());
         self.store.commit(&writes)
     }
+}
+
+/// What waits to be sent to people after so many messages.
+pub(crate) fn outbox(last: u64) -> Change {
+    let dropped = BTreeMap::from([("chat".to_owned(), last)]);
+    Change::PutOutbox(Arc::new(Outbox {
+        last,
+        dropped,
+        ..Outbox::default()
+    }))
 }
 
 /// What every store must do. `reopen` ends the store as the death of its process would, and opens
@@ -258,7 +284,68 @@ pub(crate) fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
         "a deleted job's events are the fleet's, also the one that tells of it"
     );
 
+    store = history_is_kept(store, &reopen);
+    store = what_waits_to_be_sent_is_kept(store, &reopen);
     another_writer_is_noticed(store);
+}
+
+/// What is left of jobs survives the end of the process, also of the job, until it is dropped.
+fn history_is_kept<S: Store>(store: S, reopen: &impl Fn(S) -> S) -> S {
+    let numbers = |store: &mut S| -> Vec<u64> {
+        let history = store.load().unwrap().fleet.history;
+        history.iter().map(|record| record.number).collect()
+    };
+    let mut writer = Writer::new(store);
+    let mut changes = vec![put(job(1))];
+    changes.extend(leave(1..=3));
+    changes.push(Change::DeleteJob(job(1).uid));
+    writer.commit(&changes).unwrap();
+    let mut store = reopen(writer.store);
+    let history = store.load().unwrap().fleet.history;
+    assert_eq!(history, [left(1), left(2), left(3)]);
+    // Many at once, and each of them once.
+    let mut writer = Writer::new(store);
+    writer.commit(&leave(4..=200)).unwrap();
+    let again = writer.commit(&leave(200..=200)).unwrap_err();
+    let told = again.to_string();
+    assert!(
+        told.starts_with("history record 200 was written by another"),
+        "{told}"
+    );
+    store = reopen(writer.store);
+    assert_eq!(numbers(&mut store), (1..=200).collect::<Vec<_>>());
+    // A store may drop some of them later, with others: the next start says so again.
+    let mut writer = Writer::new(store);
+    writer.commit(&[Change::DropHistory(150)]).unwrap();
+    writer.commit(&leave(201..=201)).unwrap();
+    store = reopen(writer.store);
+    let kept = numbers(&mut store);
+    assert!(
+        kept.ends_with(&(151..=201).collect::<Vec<_>>()) && kept[0] > 100,
+        "{kept:?}"
+    );
+    let mut writer = Writer::new(store);
+    writer.commit(&[Change::DropHistory(201)]).unwrap();
+    store = reopen(writer.store);
+    assert_eq!(numbers(&mut store), [0_u64; 0]);
+    store
+}
+
+/// What waits to be sent is one record, which is replaced, and which nobody else may have replaced.
+fn what_waits_to_be_sent_is_kept<S: Store>(store: S, reopen: impl Fn(S) -> S) -> S {
+    let mut writer = Writer::new(store);
+    writer.commit(&[outbox(1), outbox(2)]).unwrap();
+    let mut deposed = writer.versions.clone();
+    writer.commit(&[outbox(3)]).unwrap();
+    let mut store = reopen(writer.store);
+    let kept = store.load().unwrap().fleet.outbox;
+    assert_eq!(Change::PutOutbox(Arc::new(kept)), outbox(3));
+    let late = store.commit(&deposed.writes(vec![outbox(4)]));
+    let late = late.unwrap_err().to_string();
+    assert!(late.starts_with("outbox was written by another"), "{late}");
+    let mut writer = Writer::new(store);
+    writer.commit(&[outbox(5)]).unwrap();
+    writer.store
 }
 
 /// Two coordinators that both believe to decide. The second has loaded what the first wrote.

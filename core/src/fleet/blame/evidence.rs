@@ -63,6 +63,19 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
+    /// Nothing has moved since `at`, and its time is over.
+    Stalled {
+        /// Where the first rank is that is named. Else any node of the generation.
+        node: NodeName,
+        /// That rank, with its node.
+        named: Option<String>,
+        of_node: bool,
+        /// All ranks wait for each other.
+        all_wait: bool,
+        sentence: String,
+        symptom: Option<String>,
+        at: Timestamp,
+    },
     /// The node's agent is silent. `since`: when its connection broke, or else when the agent was
     /// last heard. `heard`: its last sign of life. `None`: this coordinator has never heard it.
     NodeSilent {
@@ -129,6 +142,7 @@ impl Evidence {
             | Evidence::TorchrunFailed { node, .. }
             | Evidence::Vanished { node, .. }
             | Evidence::ExitUnknown { node, .. }
+            | Evidence::Stalled { node, .. }
             | Evidence::NodeSilent { node, .. }
             | Evidence::NodeRebooted { node, .. }
             | Evidence::NodeDeleted { node, .. }
@@ -185,10 +199,11 @@ impl Evidence {
         )
     }
 
-    /// Whether a process that no job started is in the way.
-    pub(super) fn is_strangers(&self) -> bool {
-        let due_to_stranger = |due_to: &DueTo| *due_to == DueTo::Stranger;
-        matches!(self, Evidence::StartRefused { due_to, .. } if due_to_stranger(due_to))
+    /// Whether the node refused the run for what is neither its own doing nor wrong with the job: a process
+    /// that no job started is in the way, or the job's owner has no account there.
+    pub(super) fn is_nobodys(&self) -> bool {
+        let due_to_others = |due_to: &DueTo| matches!(due_to, DueTo::Stranger | DueTo::Account);
+        matches!(self, Evidence::StartRefused { due_to, .. } if due_to_others(due_to))
     }
 
     /// Whether a rank, or torchrun, has ended with words about other ranks.
@@ -254,6 +269,7 @@ impl Evidence {
             | Evidence::TorchrunFailed { at, .. }
             | Evidence::Vanished { at, .. }
             | Evidence::ExitUnknown { at, .. }
+            | Evidence::Stalled { at, .. }
             | Evidence::NodeRebooted { at, .. }
             | Evidence::NodeDeleted { at, .. }
             | Evidence::Unhealthy { at, .. }
@@ -284,6 +300,9 @@ impl Evidence {
                 format!("rank {rank} on {node}")
             }
             Evidence::Awaited { ranks, .. } => ranks_named(ranks),
+            Evidence::Stalled {
+                named: Some(named), ..
+            } => named.clone(),
             other => other.node().to_string(),
         }
     }

@@ -24,6 +24,14 @@ pub(super) fn cause_and_payer(
         waited if waited.gave_up_waiting() => (Cause::CollectiveTimeout, Charged::Job),
         Evidence::Awaited { .. } => (Cause::CollectiveTimeout, Charged::Job),
         Evidence::EndedEarly { .. } => (Cause::EndedEarly, Charged::Job),
+        Evidence::Stalled {
+            of_node, all_wait, ..
+        } => match (of_node, all_wait) {
+            (true, _) => (Cause::Stalled, Charged::Node),
+            // It is the network, unless it comes again and again.
+            (false, true) => (Cause::Stalled, unless_it_repeats(Charged::Nobody)),
+            (false, false) => (Cause::Stalled, Charged::Job),
+        },
         // No network is between the ranks of one node.
         victim if victim.is_victims_end() && members == 1 => (Cause::PeersLost, Charged::Job),
         victim if victim.is_victim() => (Cause::PeersLost, unless_it_repeats(Charged::Nobody)),
@@ -48,11 +56,11 @@ pub(super) fn cause_and_payer(
             let refused = |e: &&Evidence| matches!(e, Evidence::StartRefused { .. });
             let by_all = evidence.iter().filter(refused).count() == members;
             let charged = match (due_to, by_all) {
-                (DueTo::Stranger, _) => Charged::Nobody,
+                (DueTo::Stranger, _) | (DueTo::Account, false) => Charged::Nobody,
                 // However few nodes there are, this is not what the job asks for.
                 (DueTo::Node, _) => Charged::Node,
                 // What one node lacks may be there on others.
-                (DueTo::Job | DueTo::Unknown, true) => Charged::Job,
+                (DueTo::Job | DueTo::Account | DueTo::Unknown, true) => Charged::Job,
                 (DueTo::Job | DueTo::Unknown, false) => Charged::Node,
             };
             (Cause::StartFailed, charged)
@@ -112,6 +120,7 @@ pub(super) fn sentence(primary: &Evidence, evidence: &[Evidence], members: usize
         Evidence::Vanished { node, .. } => {
             format!("the worker group on {node} was killed together with its runner")
         }
+        Evidence::Stalled { sentence, .. } => format!("nothing moved any more: {sentence}"),
         Evidence::NodeSilent {
             node, lost: true, ..
         } => format!("{node} is silent"),
@@ -153,6 +162,7 @@ pub(super) fn symptom(primary: &Evidence) -> Option<String> {
             )
         }
         Evidence::StartRefused { reason, .. } => Some(reason.clone()),
+        Evidence::Stalled { symptom, .. } => symptom.clone(),
         _ => None,
     }
 }

@@ -40,6 +40,8 @@ enum Kind {
     EndedEarly,
     /// Others gave up waiting for a rank.
     Awaited,
+    /// Nothing moved any more. Whatever ended says more.
+    Stalled,
     /// It follows from another member's failure, or it does not say what happened.
     Victim,
 }
@@ -54,6 +56,7 @@ impl Kind {
             } => Kind::Interrupted,
             Evidence::EndedEarly { .. } => Kind::EndedEarly,
             Evidence::Awaited { .. } => Kind::Awaited,
+            Evidence::Stalled { .. } => Kind::Stalled,
             Evidence::NodeRebooted { .. }
             | Evidence::NodeDeleted { .. }
             | Evidence::Unhealthy { .. }

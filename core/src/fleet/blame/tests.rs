@@ -1,6 +1,8 @@
 use super::*;
 use crate::run::DueTo;
 
+mod corpus;
+
 fn exit(node: &str, rank: u32, exit: Exit, error: Option<&str>, ms: u64) -> Evidence {
     let at = Timestamp(ms * 1000);
     Evidence::RankExit {
@@ -247,6 +249,10 @@ fn a_refusal_everywhere_is_the_jobs_fault_elsewhere_the_nodes() {
     assert_eq!(charged(DueTo::Node, &["a"], 1), (Charged::Node, a()));
     assert_eq!(charged(DueTo::Node, &["a", "b"], 2), (Charged::Node, a()));
     assert_eq!(charged(DueTo::Stranger, &["a"], 1), (Charged::Nobody, None));
+    // That the owner has no account here is not the node's doing. Where he has one nowhere, the job pays.
+    assert_eq!(charged(DueTo::Account, &["a"], 2), (Charged::Nobody, None));
+    let nowhere = charged(DueTo::Account, &["a", "b"], 2);
+    assert_eq!(nowhere, (Charged::Job, None));
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub(crate) fn generation(number: u64) -> GenerationRecord {
         opened: Timestamp(0),
         started: true,
         started_at: None,
+        launched: true,
         previous_grace: Duration::ZERO,
         stopping: None,
         dead: BTreeSet::new(),
@@ -51,7 +52,24 @@ pub(crate) fn generation(number: u64) -> GenerationRecord {
         step_pattern_told: false,
         won: None,
         member_restarts: BTreeMap::new(),
+        stall: None,
     }
+}
+
+/// Brings the job to its end.
+pub(crate) fn end(job: &mut JobRecord, phase: Phase, message: &str, at: Timestamp) {
+    let ending = Ending {
+        phase,
+        reason: Reason::Completed,
+        message: message.into(),
+    };
+    let stopping = Stopping {
+        reason: String::new(),
+        grace: Duration::ZERO,
+    };
+    job.end(ending, stopping);
+    job.close(at);
+    job.say(Reason::Completed, message.into());
 }
 
 #[test]

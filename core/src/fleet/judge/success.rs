@@ -9,11 +9,10 @@ use crate::{
         blame::Evidence,
         generation,
         job::{GenerationRecord, Won},
-        job_turn::JobTurn,
+        job_turn::Facts,
         rules::{self, Ended},
     },
     id::NodeName,
-    period,
     run::RunReport,
     spec::rules::Then,
     time::Timestamp,
@@ -22,103 +21,83 @@ use crate::{
 /// When a member ended well, its number, and its node. In this order, the first to end comes first.
 type EndedWell<'a> = (Timestamp, u32, &'a NodeName);
 
-impl JobTurn<'_> {
-    /// Applies the rules to the members that have ended well while others train.
-    pub(super) fn win(&self, generation: &GenerationRecord) -> Option<Judgement> {
-        if let Some(won) = &generation.won {
-            let until = won.at + self.policy.success_grace;
-            let over = self.now >= until || self.all_ended(generation);
-            return Some(match over {
-                true => Judgement::WonAndOver(won.clone()),
-                false => Judgement::Won(until),
-            });
-        }
-        if !rules::some_win(&self.job.spec.rules) {
-            return None;
-        }
-        let ended = self.ended_well(generation);
-        if ended.is_empty() {
-            return None;
-        }
-        let broke = self.first_break(generation);
-        // A failure before a member's success has broken the world that it succeeded in.
-        let counts = |at: Timestamp| broke.is_none_or(|broke| at <= broke);
-        let mut of_role: BTreeMap<usize, u32> = BTreeMap::new();
-        for (at, number, node) in ended {
-            let place = generation.layout.place(number);
-            let with_its_role = place.is_some_and(|place| {
-                let so_far = of_role.entry(place.role).or_default();
-                *so_far += 1;
-                *so_far == place.share.members
-            });
-            let ended = Ended {
-                number,
-                role: place.map(|place| (place.share.name.as_str(), place.index)),
-                with_its_role,
-            };
-            let ruling = rules::of_success(&self.job.spec.rules, ended);
-            let ruling = ruling.filter(|ruling| ruling.rule.then == Then::Succeed);
-            if let Some(ruling) = ruling.filter(|_| counts(at)) {
-                return Some(Judgement::Wins(Won {
-                    rule: ruling.index,
-                    node: node.clone(),
-                    number: Some(number).filter(|_| generation.seats_on(node).len() > 1),
-                    at: self.now,
-                }));
-            }
-        }
-        None
+/// Applies the rules to the members that have ended well while others train.
+pub(super) fn win(facts: Facts<'_>, generation: &GenerationRecord) -> Option<Judgement> {
+    if let Some(won) = &generation.won {
+        let until = won.at + facts.policy.success_grace;
+        let over = facts.now >= until || all_ended(facts, generation);
+        return Some(match over {
+            true => Judgement::WonAndOver(won.clone()),
+            false => Judgement::Won(until),
+        });
     }
-
-    /// The members that have ended well, the first one first. Those that serve the others do not count.
-    fn ended_well<'a>(&'a self, generation: &'a GenerationRecord) -> Vec<EndedWell<'a>> {
-        let mut ended = Vec::new();
-        for (node, run) in generation::reports(self.nodes, self.uid, generation) {
-            let Some(run) = run else { continue };
-            for seat in generation.seats_on(node).iter() {
-                let number = seat.number;
-                if !generation.serves(number) && generation.member_finished(run, number) {
-                    ended.push((ended_at(run, &generation.ranks(number)), number, node));
-                }
-            }
-        }
-        ended.sort();
-        ended
+    if !rules::some_win(&facts.job.spec.rules) {
+        return None;
     }
-
-    /// When the first failure that is nobody's victim broke the generation.
-    fn first_break(&self, generation: &GenerationRecord) -> Option<Timestamp> {
-        let evidence = self.evidence(generation);
-        let broke = evidence.iter().filter(|e| e.breaks() && !e.is_victim());
-        broke.map(Evidence::at).min()
+    let ended = ended_well(facts, generation);
+    if ended.is_empty() {
+        return None;
     }
-
-    /// Whether every member has ended well or is proven dead, except those that serve the others.
-    fn all_ended(&self, generation: &GenerationRecord) -> bool {
-        let mut reports = generation::reports(self.nodes, self.uid, generation);
-        reports.all(|(node, run)| {
-            let ended = |run: &RunReport| generation.finished_on(node, run);
-            generation.dead.contains(node) || generation.is_service(node) || run.is_some_and(ended)
-        })
-    }
-
-    /// Records that a rule has decided, and gives the other members time to end.
-    pub(super) fn note_win(&mut self, won: Won) {
-        let grace = self.policy.success_grace;
-        self.wake(self.now + grace);
-        let message = format!(
-            "{} ended with exit code 0; {}; the other members have {} to end",
-            self.winner(&won),
-            self.rule_name(won.rule),
-            period::format(grace)
-        );
-        let Some(generation) = &mut self.job.current else {
-            return;
+    let broke = first_break(facts, generation);
+    // A failure before a member's success has broken the world that it succeeded in.
+    let counts = |at: Timestamp| broke.is_none_or(|broke| at <= broke);
+    let mut of_role: BTreeMap<usize, u32> = BTreeMap::new();
+    for (at, number, node) in ended {
+        let place = generation.layout.place(number);
+        let with_its_role = place.is_some_and(|place| {
+            let so_far = of_role.entry(place.role).or_default();
+            *so_far += 1;
+            *so_far == place.share.members
+        });
+        let ended = Ended {
+            number,
+            role: place.map(|place| (place.share.name.as_str(), place.index)),
+            with_its_role,
         };
-        let number = generation.number;
-        generation.won = Some(won);
-        self.note("SucceededByRule", message).in_generation(number);
+        let ruling = rules::of_success(&facts.job.spec.rules, ended);
+        let ruling = ruling.filter(|ruling| ruling.rule.then == Then::Succeed);
+        if let Some(ruling) = ruling.filter(|_| counts(at)) {
+            return Some(Judgement::Wins(Won {
+                rule: ruling.index,
+                node: node.clone(),
+                number: Some(number).filter(|_| generation.seats_on(node).len() > 1),
+                at: facts.now,
+            }));
+        }
     }
+    None
+}
+
+/// The members that have ended well, the first one first. Those that serve the others do not count.
+fn ended_well<'a>(facts: Facts<'a>, generation: &'a GenerationRecord) -> Vec<EndedWell<'a>> {
+    let mut ended = Vec::new();
+    for (node, run) in generation::reports(facts.nodes, facts.uid, generation) {
+        let Some(run) = run else { continue };
+        for seat in generation.seats_on(node).iter() {
+            let number = seat.number;
+            if !generation.serves(number) && generation.member_finished(run, number) {
+                ended.push((ended_at(run, &generation.ranks(number)), number, node));
+            }
+        }
+    }
+    ended.sort();
+    ended
+}
+
+/// When the first failure that is nobody's victim broke the generation.
+fn first_break(facts: Facts<'_>, generation: &GenerationRecord) -> Option<Timestamp> {
+    let evidence = super::evidence(facts, generation);
+    let broke = evidence.iter().filter(|e| e.breaks() && !e.is_victim());
+    broke.map(Evidence::at).min()
+}
+
+/// Whether every member has ended well or is proven dead, except those that serve the others.
+fn all_ended(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
+    let mut reports = generation::reports(facts.nodes, facts.uid, generation);
+    reports.all(|(node, run)| {
+        let ended = |run: &RunReport| generation.finished_on(node, run);
+        generation.dead.contains(node) || generation.is_service(node) || run.is_some_and(ended)
+    })
 }
 
 /// When the last of these ranks ended.

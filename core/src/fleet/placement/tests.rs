@@ -1,45 +1,86 @@
+use std::rc::Rc;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::{
+    fleet::{placement::choose::choose, registry::Liveness},
+    id::NodeName,
+    nccl::{mixture::Kind, stack::Stack},
+};
 
-fn node(name: &str, node_rank: Option<u32>) -> Candidate<'static> {
+mod exhaustive;
+mod kept;
+mod roles;
+mod shared;
+
+/// A name that lives as long as the tests.
+pub(super) fn name(name: &str) -> &'static NodeName {
+    Box::leak(Box::new(name.into()))
+}
+
+pub(super) fn node(called: &str, node_rank: Option<u32>) -> Candidate<'static> {
     Candidate {
-        node: name.into(),
+        node: name(called),
         boot_id: "boot",
         liveness: Liveness::Ready,
         connected: true,
         cordoned: false,
         halted: false,
+        kept: None,
+        gpus_all: 0,
+        misfit: None,
+        liking: 0,
+        domains: Vec::new(),
+        domain: 0,
         avoided: None,
         shunned: false,
         slots_free: 1,
         gpus_held: Held::default(),
-        gpus_free: Vec::new(),
+        gpus_free: 0,
         node_rank,
-        role: None,
-        kind: Kind::default(),
+        had: node_rank
+            .map(|number| Had { number, role: 0 })
+            .into_iter()
+            .collect(),
+        kind: Default::default(),
         stack: Stack::default(),
         trained: false,
-        had: Vec::new(),
         one_member: false,
     }
 }
 
-fn names(placement: Placement) -> Vec<String> {
-    match placement {
-        Placement::Gang(members) => members
-            .into_iter()
-            .map(|member| member.node.to_string())
-            .collect(),
-        Placement::Short(shortfall) => panic!("{shortfall}"),
+/// One role, with a node for each member.
+pub(super) fn spread(min: u32, wanted: u32, gpus: u32) -> Demand {
+    Demand {
+        roles: vec![role(min, wanted, gpus)],
+        wanted,
+        per_node: 1,
     }
 }
 
-const NEED: Need = Need {
-    min: 2,
-    wanted: 3,
-    gpus_per_node: 0,
-};
+pub(super) fn role(min: u32, max: u32, gpus: u32) -> RoleDemand {
+    RoleDemand {
+        min,
+        max,
+        gpus,
+        procs: 1,
+    }
+}
+
+pub(super) type Placed<'a> = Placement<'a, Vec<Share<'a>>>;
+
+pub(super) fn placed<'a>(nodes: &[Candidate<'a>], demand: &Demand) -> Placed<'a> {
+    let nodes: Vec<&Candidate<'a>> = nodes.iter().collect();
+    choose(&nodes, demand)
+}
+
+pub(super) fn names(placement: Placed<'_>) -> Vec<&str> {
+    match placement {
+        Placement::Gang(shares) => shares.iter().map(|share| share.node.as_str()).collect(),
+        Placement::Short(shortfall) => panic!("{shortfall}"),
+    }
+}
 
 #[test]
 fn survivors_keep_their_order_and_newcomers_follow() {
@@ -49,7 +90,7 @@ fn survivors_keep_their_order_and_newcomers_follow() {
         node("c", Some(0)),
         node("d", None),
     ];
-    assert_eq!(names(place(&nodes, NEED)), ["c", "b", "a"]);
+    assert_eq!(names(placed(&nodes, &spread(2, 3, 0))), ["c", "b", "a"]);
 }
 
 #[test]
@@ -57,7 +98,7 @@ fn a_shortfall_says_how_many_and_why() {
     let mut nodes = [node("a", None), node("b", None), node("c", None)];
     nodes[1].cordoned = true;
     nodes[2].liveness = Liveness::Lost;
-    let Placement::Short(shortfall) = place(&nodes, NEED) else {
+    let Placement::Short(shortfall) = placed(&nodes, &spread(2, 3, 0)) else {
         panic!("must be short")
     };
     assert_eq!(
@@ -65,8 +106,8 @@ fn a_shortfall_says_how_many_and_why() {
         "1 of at least 2 nodes available: b cordoned, c lost"
     );
     nodes[1].cordoned = false;
-    nodes[1].avoided = Some("b did not get ready in time".into());
-    let Placement::Short(shortfall) = place(&nodes, NEED) else {
+    nodes[1].avoided = Some(Avoided::CouldNotStart("b did not get ready in time"));
+    let Placement::Short(shortfall) = placed(&nodes, &spread(2, 3, 0)) else {
         panic!("must be short")
     };
     assert_eq!(
@@ -84,26 +125,11 @@ fn a_shunned_node_is_taken_only_where_others_lack_and_keeps_its_rank() {
         node("d", None),
     ];
     nodes[0].shunned = true;
-    assert_eq!(names(place(&nodes, NEED)), ["b", "c", "d"]);
-    assert_eq!(names(place(&nodes[..3], NEED)), ["a", "b", "c"]);
-}
-
-#[test]
-fn gpus_are_given_whole_and_in_order() {
-    let gpu = |index: u32, uuid| FreeGpu { index, uuid };
-    let mut nodes = [node("a", None), node("b", None)];
-    nodes[0].gpus_free = vec![gpu(7, "GPU-7"), gpu(1, "GPU-1"), gpu(3, "GPU-3")];
-    nodes[1].gpus_free = vec![gpu(0, "GPU-0")];
-    let need = Need {
-        min: 1,
-        wanted: 2,
-        gpus_per_node: 2,
-    };
-    let Placement::Gang(members) = place(&nodes, need) else {
-        panic!("must fit")
-    };
-    assert_eq!(members.len(), 1);
-    assert_eq!(members[0].gpus, ["GPU-1", "GPU-3"]);
+    assert_eq!(names(placed(&nodes, &spread(2, 3, 0))), ["b", "c", "d"]);
+    assert_eq!(
+        names(placed(&nodes[..3], &spread(2, 3, 0))),
+        ["a", "b", "c"]
+    );
 }
 
 /// Nodes of these kinds, named a, b and so on.
@@ -114,7 +140,8 @@ fn kinds(models: &[&str]) -> Vec<Candidate<'static>> {
         .map(|(model, name)| (model, node(&name.to_string(), None)));
     named
         .map(|(model, node)| Candidate {
-            kind: Kind::of_model(model),
+            kind: Kind::of_model(model).into(),
+            gpus_free: 1,
             ..node
         })
         .collect()
@@ -123,13 +150,13 @@ fn kinds(models: &[&str]) -> Vec<Candidate<'static>> {
 #[test]
 fn of_nodes_that_do_not_go_together_the_larger_kind_is_taken() {
     assert_eq!(
-        names(place(
+        names(placed(
             &kinds(&["A100", "H100", "H100", "A100", "H100"]),
-            NEED
+            &spread(2, 3, 1)
         )),
         ["b", "c", "e"]
     );
-    let Placement::Short(shortfall) = place(&kinds(&["A100", "H100"]), NEED) else {
+    let Placement::Short(shortfall) = placed(&kinds(&["A100", "H100"]), &spread(2, 3, 1)) else {
         panic!("must be short")
     };
     assert_eq!(
@@ -141,11 +168,17 @@ fn of_nodes_that_do_not_go_together_the_larger_kind_is_taken() {
 #[test]
 fn survivors_of_a_kind_stay_as_long_as_they_are_enough() {
     let mut nodes = kinds(&["A100", "A100", "H100", "H100", "H100"]);
-    (nodes[0].node_rank, nodes[1].node_rank) = (Some(0), Some(1));
-    assert_eq!(names(place(&nodes, NEED)), ["a", "b"]);
+    for (number, name) in [(0, "a"), (1, "b")] {
+        nodes[number] = Candidate {
+            kind: Rc::clone(&nodes[number].kind),
+            gpus_free: 1,
+            ..node(name, Some(number as u32))
+        };
+    }
+    assert_eq!(names(placed(&nodes, &spread(2, 3, 1))), ["a", "b"]);
     nodes[1].liveness = Liveness::Lost;
     assert_eq!(
-        names(place(&nodes, NEED)),
+        names(placed(&nodes, &spread(2, 3, 1))),
         ["c", "d", "e"],
         "one alone is not enough"
     );
@@ -153,21 +186,19 @@ fn survivors_of_a_kind_stay_as_long_as_they_are_enough() {
 
 #[test]
 fn the_node_that_is_left_with_the_fewest_gpus_is_taken() {
-    let gpu = |index: u32, uuid| FreeGpu { index, uuid };
     let mut nodes = [node("a", None), node("b", None), node("c", None)];
-    nodes[0].gpus_free = vec![gpu(0, "A-0"), gpu(1, "A-1"), gpu(2, "A-2"), gpu(3, "A-3")];
-    nodes[1].gpus_free = vec![gpu(0, "B-0"), gpu(1, "B-1")];
-    nodes[2].gpus_free = vec![gpu(0, "C-0"), gpu(1, "C-1"), gpu(2, "C-2")];
-    let need = Need {
-        min: 1,
-        wanted: 1,
-        gpus_per_node: 2,
+    nodes[0].gpus_free = 4;
+    nodes[1].gpus_free = 2;
+    nodes[2].gpus_free = 3;
+    let one = spread(1, 1, 2);
+    assert_eq!(names(placed(&nodes, &one)), ["b"], "whole nodes stay whole");
+    assert_eq!(names(placed(&nodes, &spread(1, 2, 2))), ["b", "c"]);
+    nodes[0] = Candidate {
+        gpus_free: 4,
+        ..node("a", Some(0))
     };
-    assert_eq!(names(place(&nodes, need)), ["b"], "whole nodes stay whole");
-    assert_eq!(names(place(&nodes, Need { wanted: 2, ..need })), ["b", "c"]);
-    nodes[0].node_rank = Some(0);
     assert_eq!(
-        names(place(&nodes, need)),
+        names(placed(&nodes, &one)),
         ["a"],
         "a survivor stays where its data is"
     );
@@ -181,8 +212,8 @@ fn of_nodes_without_gpus_the_fullest_is_taken() {
         nodes[1].slots_free,
         nodes[2].slots_free,
     ) = (3, 1, 2);
-    assert_eq!(names(place(&nodes, NEED)), ["b", "c", "a"]);
-    assert_eq!(names(place(&nodes, Need { wanted: 2, ..NEED })), ["b", "c"]);
+    assert_eq!(names(placed(&nodes, &spread(2, 3, 0))), ["b", "c", "a"]);
+    assert_eq!(names(placed(&nodes, &spread(2, 2, 0))), ["b", "c"]);
 }
 
 /// The facts of one node. Each may be a reason not to take it, or not.
@@ -194,8 +225,7 @@ struct Facts {
     trouble: Option<u8>,
     shunned: bool,
     slots_free: u32,
-    /// Indices of its free GPUs.
-    gpus_free: Vec<u32>,
+    gpus_free: u32,
     node_rank: Option<u32>,
 }
 
@@ -204,13 +234,12 @@ fn facts() -> impl Strategy<Value = Facts> {
         4 => Just(Liveness::Ready), 1 => Just(Liveness::Suspect), 1 => Just(Liveness::Lost), 1 => Just(Liveness::Unknown)
     ];
     let trouble = prop_oneof![3 => Just(None), 1 => (0u8..4).prop_map(Some)];
-    let gpus = prop::sample::subsequence(vec![0u32, 1, 2, 3, 4, 5, 6, 7], 0..=8).prop_shuffle();
     (
         liveness,
         trouble,
         prop::bool::weighted(0.2),
         0u32..3,
-        gpus,
+        0u32..=8,
         prop::option::of(0u32..50),
     )
         .prop_map(
@@ -225,27 +254,17 @@ fn facts() -> impl Strategy<Value = Facts> {
         )
 }
 
-const GPUS: [&str; 8] = [
-    "GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4", "GPU-5", "GPU-6", "GPU-7",
-];
-
 fn candidate(number: usize, facts: &Facts) -> Candidate<'static> {
     Candidate {
         liveness: facts.liveness,
         connected: facts.trouble != Some(0),
         cordoned: facts.trouble == Some(1),
         halted: facts.trouble == Some(2),
-        avoided: (facts.trouble == Some(3)).then(|| "it could not start there".to_owned()),
+        avoided: (facts.trouble == Some(3))
+            .then_some(Avoided::CouldNotStart("it could not start there")),
         shunned: facts.shunned,
         slots_free: facts.slots_free,
-        gpus_free: facts
-            .gpus_free
-            .iter()
-            .map(|index| FreeGpu {
-                index: *index,
-                uuid: GPUS[*index as usize],
-            })
-            .collect(),
+        gpus_free: facts.gpus_free,
         ..node(
             &format!("n{number:02}"),
             facts.node_rank.map(|rank| rank * 100 + number as u32),
@@ -258,43 +277,41 @@ proptest! {
     /// exactly the head of that list, and a refusal must be unavoidable.
     #[test]
     fn gangs_are_the_best_there_is_and_refusals_true(
-        facts in prop::collection::vec(facts(), 0..12), min in 1u32..6, extra in 0u32..4, gpus_per_node in 0u32..5,
+        facts in prop::collection::vec(facts(), 0..12), min in 1u32..6, extra in 0u32..4, gpus in 0u32..5,
     ) {
-        let nodes: Vec<Candidate<'_>> = facts.iter().enumerate().map(|(number, facts)| candidate(number, facts)).collect();
-        let need = Need { min, wanted: min + extra, gpus_per_node };
+        let nodes: Vec<Candidate<'static>> = facts.iter().enumerate().map(|(number, facts)| candidate(number, facts)).collect();
+        let demand = spread(min, min + extra, gpus);
         let is_usable = |facts: &Facts| {
-            let room = if gpus_per_node > 0 { facts.gpus_free.len() as u32 >= gpus_per_node } else { facts.slots_free > 0 };
+            let room = if gpus > 0 { facts.gpus_free >= gpus } else { facts.slots_free > 0 };
             facts.liveness == Liveness::Ready && facts.trouble.is_none() && room
         };
-        let usable: Vec<&Candidate<'_>> =
+        let usable: Vec<&Candidate<'static>> =
             nodes.iter().zip(&facts).filter(|(_, facts)| is_usable(facts)).map(|(node, _)| node).collect();
-        match place(&nodes, need) {
+        match placed(&nodes, &demand) {
             Placement::Short(shortfall) => {
                 prop_assert!((usable.len() as u32) < min);
                 prop_assert_eq!((shortfall.need, shortfall.have), (min, usable.len() as u32));
-                let left_out: Vec<&NodeName> = shortfall.excluded.keys().collect();
+                let left_out: Vec<&NodeName> = shortfall.excluded.iter().map(|(node, _)| *node).collect();
                 let expected: Vec<&NodeName> =
-                    nodes.iter().map(|node| &node.node).filter(|name| usable.iter().all(|node| node.node != **name)).collect();
+                    nodes.iter().map(|node| node.node).filter(|name| usable.iter().all(|node| node.node != *name)).collect();
                 prop_assert_eq!(left_out, expected, "each node that was left out has a reason");
             }
-            Placement::Gang(members) => {
+            Placement::Gang(shares) => {
                 prop_assert!(usable.len() as u32 >= min);
-                // Order within a gang: survivors in their old order, then the fullest nodes. The
-                // choice for a gang uses the same order, but shunned nodes come last.
-                let place = |node: &Candidate<'_>| {
-                    (node.node_rank.is_none(), node.node_rank, node.gpus_free.len(), node.slots_free, node.node.clone())
+                // Order within a gang: survivors in their old order, then the fullest nodes. The choice for a gang uses
+                // the same order, but shunned nodes come last.
+                let place = |node: &Candidate<'static>| {
+                    (node.node_rank.is_none(), node.node_rank, node.gpus_free, node.slots_free, node.node)
                 };
                 let mut expected = usable;
                 expected.sort_by_key(|node| (node.shunned, place(node)));
-                expected.truncate(need.wanted as usize);
+                expected.truncate(demand.wanted as usize);
                 expected.sort_by_key(|node| place(node));
-                let names: Vec<&NodeName> = members.iter().map(|member| &member.node).collect();
-                prop_assert_eq!(names, expected.iter().map(|node| &node.node).collect::<Vec<_>>());
-                for (member, node) in members.iter().zip(expected) {
-                    let mut lowest: Vec<u32> = node.gpus_free.iter().map(|gpu| gpu.index).collect();
-                    lowest.sort_unstable();
-                    let lowest = lowest.into_iter().take(gpus_per_node as usize).map(|index| GPUS[index as usize]);
-                    prop_assert_eq!(&member.gpus, &lowest.collect::<Vec<_>>(), "the lowest free GPUs of the node, each once");
+                let names: Vec<&NodeName> = shares.iter().map(|share| share.node).collect();
+                prop_assert_eq!(names, expected.iter().map(|node| node.node).collect::<Vec<_>>());
+                for (number, share) in (0..).zip(shares) {
+                    let members: Vec<(u32, u32)> = share.members.iter().map(|member| (member.number, member.gpus)).collect();
+                    prop_assert_eq!(members, [(number, gpus)]);
                 }
             }
         }

@@ -282,7 +282,8 @@ fn a_suspended_job_holds_no_pods_once_its_workers_are_dead() {
 #[test]
 fn the_pods_of_a_job_that_is_over_end_by_themselves_or_are_deleted() {
     let mut done = job(2);
-    (done.phase, done.finished) = (crate::fleet::job::Phase::Succeeded, Some(at(100)));
+    let succeeded = crate::fleet::job::Phase::Succeeded;
+    crate::fleet::job::tests::end(&mut done, succeeded, "", at(100));
     let ended = WorkerPod {
         stage: PodStage::Ended,
         ..pod("a")

@@ -5,10 +5,7 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{
-        job::{JobRecord, Phase},
-        pod_plan::GivesBack,
-    },
+    fleet::{job::JobRecord, pod_plan::GivesBack},
     id::Generation,
     time::Timestamp,
 };
@@ -38,7 +35,7 @@ impl Pauses {
     /// A generation that trains makes the next pause a short one. Only a new generation counts: a pod
     /// that ends again and again beside one that trains must not be created each second.
     pub(super) fn see(&mut self, job: &JobRecord) {
-        if job.phase == Phase::Running && job.last_generation != self.trained {
+        if job.is_running() && job.last_generation != self.trained {
             self.trained = job.last_generation;
             (self.given_back, self.back_offs) = (0, 0);
         }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     fleet::{
-        job::{Phase, tests::record},
+        job::tests::record,
         pod_plan::GivesBack,
         worker_pod::{PodStage, node_of},
     },
@@ -203,7 +203,7 @@ fn each_time_that_the_job_backs_off_it_pauses_longer() {
         assert_eq!(obeyed(&mut work, &job, now + pause).create, 1);
     }
     let trains = |generation| JobRecord {
-        phase: Phase::Running,
+        current: Some(crate::fleet::job::tests::generation(generation)),
         last_generation: Generation(generation),
         ..job.clone()
     };

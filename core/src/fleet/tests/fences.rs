@@ -5,7 +5,7 @@ use crate::fleet::capacity;
 
 fn slots_free(bench: &Bench, node: &str) -> u32 {
     let fleet = &bench.fleet;
-    capacity::slots_free(&fleet.nodes[&node.into()], &fleet.jobs, None)
+    capacity::slots_free(&fleet.nodes[&node.into()], &fleet.jobs)
 }
 
 /// The workers stop after 10 s of silence, and are gone 5 s later. The coordinator knows that after

@@ -21,6 +21,8 @@ impl Bench {
             nodes: self.stored_nodes.values().cloned().collect(),
             reports,
             tombstones: self.stored_tombstones.values().cloned().collect(),
+            history: self.stored_history.values().cloned().collect(),
+            outbox: (*self.stored_outbox).clone(),
             last_event: self.events.len() as u64,
         };
         self.fleet = Fleet::new(Policy::default(), Term(self.term), stored, self.now);

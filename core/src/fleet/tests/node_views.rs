@@ -27,7 +27,7 @@ fn a_node_is_shown_anew_whenever_a_phase_of_its_runs_changes() {
         if effects.contains(&Effect::NodeChanged("a".into())) {
             shown.push(
                 bench.fleet.node_view(&"a".into()).unwrap().runs[0]
-                    .2
+                    .phase
                     .clone(),
             );
         }

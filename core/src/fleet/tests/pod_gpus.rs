@@ -175,7 +175,7 @@ fn what_a_pod_holds_is_shown_with_its_job_and_its_node() {
     let places: Vec<_> = view
         .members
         .iter()
-        .map(|member| (member.host.clone().unwrap(), member.pod_gpus.clone()))
+        .map(|member| (member.host.clone().unwrap(), member.gpus.clone()))
         .collect();
     let none: Vec<String> = Vec::new();
     assert_eq!(

@@ -119,7 +119,7 @@ fn each_member_without_gpus_takes_a_slot() {
     bench.submit("digits", document());
     let free = |bench: &Bench, node: &str| {
         let fleet = &bench.fleet;
-        capacity::slots_free(&fleet.nodes[&node.into()], &fleet.jobs, None)
+        capacity::slots_free(&fleet.nodes[&node.into()], &fleet.jobs)
     };
     assert_eq!(["a", "b"].map(|node| free(&bench, node)), [0, 0]);
     bench.submit("other", super::document(1, 1, 1));

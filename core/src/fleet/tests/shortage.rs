@@ -5,17 +5,17 @@ use super::{
     *,
 };
 use crate::fleet::{
-    PodNews, job_status,
+    PodNews,
     shortage::Shortage,
     worker_pod::{PodStage, PodWait, WorkerPod},
 };
 
-/// The reason in the status of the job's object.
+/// What the job lacks, as the status of its object has it; else its reason.
 fn word(bench: &Bench, uid: &JobUid) -> String {
-    let view = bench.fleet.job_view(uid);
-    job_status::status(view.as_ref(), None, None)
-        .unwrap()
-        .reason
+    let view = bench.fleet.job_view(uid).unwrap();
+    let reason = format!("{:?}", view.record.reason);
+    view.shortage
+        .map_or(reason, |shortage| shortage.to_string())
 }
 
 /// The reasons of the warnings that were told of it.
@@ -68,10 +68,7 @@ fn the_cause_is_the_reason_and_is_told_when_it_becomes_known_and_when_it_changes
     let scheduler = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.";
     tell(&mut bench, waits("p1", &uid, "Unschedulable", scheduler));
     assert_eq!(told(&bench)[3..], ["TooFewGpus"]);
-    let status = job_status::status(bench.fleet.job_view(&uid).as_ref(), None, None);
-    let conditions = status.unwrap().conditions;
-    let below = conditions.iter().find(|one| one.kind == "BelowMinimum");
-    assert_eq!(below.unwrap().reason, "TooFewGpus");
+    assert_eq!(word(&bench, &uid), "TooFewGpus");
 }
 
 #[test]

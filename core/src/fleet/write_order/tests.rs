@@ -91,6 +91,9 @@ fn written(altered: Vec<Altered>) -> Vec<String> {
         Change::DeleteNode(name) => format!("-{name}"),
         Change::PutTombstone(tombstone) => format!("+{}", tombstone.run.job),
         Change::DeleteTombstone(uid) => format!("-tombstone {uid}"),
+        Change::PutHistory(record) => format!("left of {}", record.uid),
+        Change::DropHistory(number) => format!("-history {number}"),
+        Change::PutOutbox(_) => "outbox".to_owned(),
         Change::Event(event) => format!("event {}", event.sequence),
     };
     in_order(altered).iter().map(short).collect()
@@ -171,6 +174,9 @@ fn a_node_comes_before_jobs_with_its_boot_or_halt_and_after_them_with_the_rest()
     let altered = vec![
         Altered::Event(event),
         Altered::JobDeleted("old".into()),
+        Altered::HistoryDropped(3),
+        Altered::Outbox(Arc::default()),
+        Altered::History(Arc::new(HistoryRecord::of(&job("old"), &[]))),
         Altered::Tombstone(Tombstone {
             run: on(job("old"), 1, &[]).current.unwrap().run(&"old".into()),
             nodes: Vec::new(),
@@ -188,7 +194,19 @@ fn a_node_comes_before_jobs_with_its_boot_or_halt_and_after_them_with_the_rest()
         },
     ];
     let expected = [
-        "rebooted", "halted", "new", "a g1", "met", "-gone", "cordoned", "+old", "-old", "event 7",
+        "rebooted",
+        "halted",
+        "new",
+        "a g1",
+        "met",
+        "-gone",
+        "cordoned",
+        "outbox",
+        "left of old",
+        "+old",
+        "-old",
+        "-history 3",
+        "event 7",
     ];
     assert_eq!(written(altered), expected);
 }

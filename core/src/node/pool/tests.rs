@@ -46,6 +46,7 @@ fn started(assignment: &Assignment, agents: &[(&str, &str)]) -> Launch {
         run_dir: format!("/runs/{}", assignment.run.job),
         env,
         env_is: EnvIs::Agents,
+        account: None,
     };
     launch(
         assignment,
@@ -66,6 +67,30 @@ fn key_in(assignment: &Assignment, agents: &[(&str, &str)]) -> Result<Key, Unfit
 
 fn key_of(assignment: &Assignment) -> Result<Key, Unfit> {
     key_in(assignment, &[("PATH", "/bin"), ("HOME", "/home/u")])
+}
+
+#[test]
+fn a_launcher_of_one_user_is_never_that_of_another() {
+    let account = |uid| Account {
+        name: "same".into(),
+        uid,
+        gid: 100,
+        groups: Vec::new(),
+        home: "/home/same".into(),
+        shell: "/bin/sh".into(),
+    };
+    let key = |account: Option<Account>| {
+        let started = |assignment: &Assignment| Launch {
+            account: account.clone(),
+            ..started(assignment, &[("PATH", "/bin")])
+        };
+        let (job, bare) = (job(&[]), without_job(&job(&[]), "/opt/py/python3"));
+        super::key(&job, &started(&job), &started(&bare)).unwrap()
+    };
+    assert_eq!(key(Some(account(1007))), key(Some(account(1007))));
+    assert_ne!(key(Some(account(1007))), key(Some(account(1008))));
+    assert_ne!(key(Some(account(1007))), key(None));
+    assert_eq!(key(Some(account(1007))).account(), Some(&account(1007)));
 }
 
 #[test]
@@ -196,6 +221,7 @@ fn keys(count: usize) -> Vec<Key> {
         options: Vec::new(),
         env: BTreeMap::new(),
         ranks: 1,
+        account: None,
     };
     (0..count).map(one).collect()
 }

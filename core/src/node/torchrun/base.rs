@@ -16,11 +16,12 @@ pub enum EnvIs {
 /// Variables of the agent's own environment that ranks get: the user, the locale, and the places of
 /// programs and libraries. Every other variable is the agent's own or does harm: torchrun reads
 /// every flag from `PET_<FLAG>`, and a stale RANK or MASTER_ADDR changes what a script does.
-const PASSED: [&str; 10] = [
+const PASSED: [&str; 11] = [
     "PATH",
     "HOME",
     "USER",
     "LOGNAME",
+    "SHELL",
     "LANG",
     "TZ",
     "TMPDIR",

@@ -105,14 +105,100 @@ fn what_no_node_meets_is_refused_with_what_the_map_says() {
         let must = vec![format!("asks for certain nodes, and {why}")];
         assert_eq!(required(&expressions(all)), Err(must), "{all}");
     }
-    let by_name = required("{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}");
-    assert!(by_name.unwrap_err()[0].contains("by the name of a node"));
-    let unheard = required(&expressions("{key: a.b/c, operator: Exists}"));
-    assert!(unheard.unwrap_err()[0].contains("`nodeLabels: {a.b/c: VALUE}` in the site map"));
-    let two = required(&expressions(
-        "{key: z, operator: Exists}, {key: gpu, operator: Exists}, {key: b, operator: Exists}",
+    let by_field = required("{matchFields: [{key: spec.x, operator: In, values: [n1]}]}");
+    assert!(by_field.unwrap_err()[0].contains("In or NotIn of metadata.name"));
+}
+
+/// The job that a file with this in its pod becomes, and what is said of the file.
+fn job(pod: &str) -> (SpecDocument, Vec<Remark>) {
+    let site = Site::read(&parse_all(SITE).unwrap()[0]).unwrap();
+    let options = Options {
+        site,
+        ..Options::default()
+    };
+    let text = format!(
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {{name: x}}\nspec: {{pytorchReplicaSpecs: {{Worker: {{replicas: 2, template: {{spec: {{containers: \
+         [{{name: pytorch, command: [python, a.py]}}], {pod}}}}}}}}}}}\n"
+    );
+    let trees = parse_all(&text).unwrap();
+    let reading = crate::read(&trees.iter().collect::<Vec<_>>(), 0, &options);
+    let job = reading.jobs.into_iter().next();
+    let remarks = reading.remarks;
+    (
+        job.unwrap_or_else(|| panic!("{remarks:?}")).document.spec,
+        remarks,
+    )
+}
+
+/// What becomes of a job whose master and workers say this of their nodes.
+fn of_both(master: &str, worker: &str) -> Result<SpecDocument, Vec<String>> {
+    let pod = |more: &str| {
+        format!(
+            "{{template: {{spec: {{containers: [{{name: pytorch, command: [python, a.py]}}]{more}}}}}}}"
+        )
+    };
+    let text = format!(
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {{name: x}}\nspec: {{pytorchReplicaSpecs: {{Master: {}, Worker: {}}}}}\n",
+        pod(master),
+        pod(worker)
+    );
+    let trees = parse_all(&text).unwrap();
+    let reading = crate::read(&trees.iter().collect::<Vec<_>>(), 0, &Options::default());
+    let refused = reading.remarks.iter();
+    let refused = refused.filter(|remark| remark.verdict == Verdict::Refusal);
+    let refused: Vec<String> = refused.map(|remark| remark.message.clone()).collect();
+    let job = reading.jobs.into_iter().next();
+    job.map(|job| job.document.spec).ok_or(refused)
+}
+
+#[test]
+fn all_pods_of_a_job_choose_among_the_same_nodes() {
+    let gpu = ", nodeSelector: {gpu: a}";
+    let same = of_both(gpu, gpu).unwrap();
+    for one in [of_both("", gpu), of_both(gpu, "")] {
+        assert_eq!(one.unwrap().node_selector, same.node_selector);
+    }
+    let refused = of_both(gpu, ", nodeSelector: {gpu: b}").unwrap_err();
+    assert!(refused[0].contains("asks for other nodes"), "{refused:?}");
+    let wish = format!(
+        ", affinity: {{nodeAffinity: {{{PREFERRED}: [{{weight: 1, preference: {{matchExpressions: [{{key: disk, operator: Exists}}]}}}}]}}}}"
+    );
+    let spec = of_both(gpu, &wish).unwrap();
+    assert_eq!(spec.node_selector, same.node_selector);
+    assert!(spec.affinity.is_some(), "a wish refuses nothing");
+}
+
+#[test]
+fn what_the_map_does_not_say_the_job_asks_for() {
+    let (spec, remarks) = job("nodeSelector: {pool: train, zone: a}");
+    assert_eq!(spec.node_selector, [("pool".into(), "train".into())].into());
+    assert!(remarks.iter().any(|remark| remark.path.ends_with("pool") && remark.message == "is spec.nodeSelector"));
+
+    let terms = "[{matchExpressions: [{key: gpu, operator: In, values: [H100]}, {key: rack, operator: Exists}]}, \
+                 {matchExpressions: [{key: zone, operator: In, values: [b]}]}, {matchFields: [{key: metadata.name, operator: NotIn, values: [n1]}]}]";
+    let wishes = "[{weight: 7, preference: {matchExpressions: [{key: disk, operator: Exists}]}}, {weight: 1, preference: {matchExpressions: [{key: gpu, operator: Exists}]}}]";
+    let (spec, _) = job(&format!(
+        "affinity: {{nodeAffinity: {{{REQUIRED}: {{nodeSelectorTerms: {terms}}}, {PREFERRED}: {wishes}}}}}"
     ));
-    assert!(two.unwrap_err()[0].contains("`nodeLabels: {b: VALUE, z: VALUE}`"));
+    let affinity = spec.affinity.unwrap().node_affinity.unwrap();
+    let said: Vec<String> = affinity
+        .required
+        .unwrap()
+        .node_selector_terms
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        said,
+        ["rack Exists", "metadata.name NotIn (n1)"],
+        "the term of zone b fits no node"
+    );
+    let wishes: Vec<String> = affinity
+        .preferred
+        .iter()
+        .map(|wish| format!("{} {}", wish.weight, wish.preference))
+        .collect();
+    assert_eq!(wishes, ["7 disk Exists"], "all nodes have a gpu");
 }
 
 #[test]
@@ -145,7 +231,7 @@ fn mistakes_in_an_expression_are_told() {
         assert!(said.iter().any(|message| message == why), "{all}: {said:?}");
     }
     let terms = judged(&format!(
-        "{{nodeAffinity: {{{REQUIRED}: {{nodeSelectorTerm: [{{matchFields: [{{}}]}}]}}}}}}"
+        "{{nodeAffinity: {{{REQUIRED}: {{nodeSelectorTerm: [{{matchFields: [{{key: metadata.name, operator: In, values: [a]}}]}}]}}}}}}"
     ));
     let said: Vec<&str> = terms.iter().map(|remark| &*remark.message).collect();
     assert!(

@@ -82,7 +82,7 @@ spec:
         ),
         (
             "          nodeSelector: {}",
-            "          nodeSelector: {gpu: a}",
+            "          nodeSelector: {gpu: 3}",
         ),
         (
             "          affinity: {}",

@@ -7,6 +7,7 @@ use muster_core::fleet::{
     receipt::{Charged, Incident},
 };
 
+use super::stall::stall_to_wire;
 use crate::{convert::session::phases, v1};
 
 /// A phase that was not reached is unset.
@@ -42,6 +43,7 @@ pub fn incident(incident: &Incident) -> v1::Incident {
         collateral_more: incident.collateral_more,
         rule: incident.rule.clone().unwrap_or_default(),
         restarted_ranks: incident.restarted_ranks.clone(),
+        stall: incident.stall.as_deref().map(stall_to_wire),
         start: incident
             .restarted_ranks
             .is_empty()

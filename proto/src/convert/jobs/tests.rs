@@ -4,8 +4,9 @@ use muster_core::{
     fleet::receipt::{Cause, Charged, Incident},
     id::{Generation, JobUid, NodeName},
     spec::{
-        EnvVar, Framework, GpusSaid, Launch, Lifetime, NodeMix, Origin, Placing, RestartPolicy,
-        RestartScope, Role, RoleDocument, Standbys,
+        Affinity, EnvVar, Framework, GpusSaid, Inspect, Launch, Lifetime, NodeMix, OnStall, Origin,
+        Placing, Preemption, RestartPolicy, RestartScope, Role, RoleDocument, Selection, Standbys,
+        selection::{Expression, NodeAffinity, NodeSelectorTerms, Preferred, Term},
     },
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -60,11 +61,27 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         fence_after: t.2,
         progress: t.3,
         launch: t.4.clone(),
-        standbys: t.4,
+        standbys: t.4.clone(),
+        inspect: t.4.clone(),
+        on_stall: t.4.clone(),
+        preemption: t.4.clone(),
+        stall_after: t.4,
         checkpoint_pattern: t.5.clone(),
         step_pattern: t.5,
         node_mix: t.6.clone(),
         placement: t.6.clone(),
+        node_selector: t
+            .6
+            .iter()
+            .map(|text| (text.clone(), text.clone()))
+            .collect(),
+        affinity: n
+            .3
+            .map(|weight| affinity_of(weight, t.6.as_deref().unwrap_or("In"))),
+        node_list: t.6.iter().cloned().collect(),
+        exclude_nodes: t.6.iter().cloned().collect(),
+        required_topology: t.6.clone(),
+        preferred_topology: t.6.iter().cloned().collect(),
         rules: lists_of_rules(&policy, t.6, n.5),
         suspend: n.5.map(|n| n > 0),
         active_deadline_seconds: n.0,
@@ -82,6 +99,32 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
             .collect(),
         origin: n.5.map(|_| origin_of("PyTorchJob")),
     })
+}
+
+fn affinity_of(weight: i64, operator: &str) -> Affinity {
+    let term = |key: &str| Term {
+        match_expressions: vec![Expression {
+            key: key.into(),
+            operator: operator.into(),
+            values: vec!["a".into(), "b".into()],
+        }],
+        match_fields: vec![Expression {
+            key: "metadata.name".into(),
+            operator: "In".into(),
+            values: vec!["n1".into()],
+        }],
+    };
+    Affinity {
+        node_affinity: Some(NodeAffinity {
+            required: Some(NodeSelectorTerms {
+                node_selector_terms: vec![term("zone"), term("rack")],
+            }),
+            preferred: vec![Preferred {
+                weight,
+                preference: term("pool"),
+            }],
+        }),
+    }
 }
 
 fn origin_of(kind: &str) -> Origin {
@@ -182,6 +225,9 @@ fn with_roles(spec: JobSpec) -> JobSpec {
         max_replicas: sizes.2 + 1,
         launch: Launch::Auto,
         standbys: Standbys::Auto,
+        inspect: Inspect::Stacks,
+        on_stall: OnStall::Restart,
+        stall_after: None,
         framework: Framework::Plain,
         // Roles have the names of the members.
         origin: None,
@@ -248,11 +294,26 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             },
             launch: Launch::ALL[usize::from(rest.4) * 2].1,
             standbys: Standbys::ALL[usize::from(rest.4) * 2].1,
+            inspect: Inspect::ALL[usize::from(rest.4)].1,
+            on_stall: OnStall::ALL[usize::from(rest.4)].1,
+            preemption: Preemption::ALL[usize::from(rest.4)].1,
+            stall_after: rest.4.then(|| Duration::from_millis(10_000 + rest.3)),
             checkpoint_pattern: rest.5.clone(),
             step_pattern: rest.5,
             template: None,
             node_mix: NodeMix::ALL[usize::from(rest.4)].1,
             placement: Some(Placing::Spread),
+            selection: match rest.4 {
+                true => Selection {
+                    node_selector: [("pool".to_owned(), "a".to_owned())].into(),
+                    affinity: affinity_of(7, "NotIn").node_affinity,
+                    node_list: vec!["n1".into(), "n2".into()],
+                    exclude_nodes: vec!["n3".into()],
+                    required_topology: Some("zone".into()),
+                    preferred_topology: vec!["rack".into(), "block".into()],
+                },
+                false => Selection::default(),
+            },
             rules: if rest.4 { checked_rules() } else { Vec::new() },
             suspend: rest.4,
             lifetime: Lifetime {
@@ -327,6 +388,7 @@ fn bare_incident() -> Incident {
         culprit: None,
         rule: None,
         restarted_ranks: Vec::new(),
+        stall: None,
         collateral: Vec::new(),
         collateral_more: 0,
         from: Some(Generation(1)),

@@ -8,10 +8,10 @@ use muster_core::{
     nccl::profile::{Profile, Shared, Transport},
     period,
     run::{
-        Assignment, Desired, DesiredRun, Key, LAST_WORDS_MAX, RunId, STORE_CLIENTS_MAX, Start,
-        Target,
+        Assignment, Desired, DesiredRun, Key, LAST_WORDS_MAX, Owner, RunId, STORE_CLIENTS_MAX,
+        Start, Target,
     },
-    spec::{Framework, Launch, PEERS_MAX, ROLES_MAX, Standbys},
+    spec::{Framework, Inspect, Launch, PEERS_MAX, ROLES_MAX, Standbys},
 };
 
 use super::{
@@ -105,6 +105,8 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
             launch => launch.name().to_owned(),
         },
         without_launcher: assignment.launch == Launch::Exec,
+        inspect_off: assignment.inspect == Inspect::Off,
+        inspect_collectives: assignment.inspect == Inspect::Collectives,
         standbys: match assignment.standbys {
             Standbys::Auto => String::new(),
             other => other.name().to_owned(),
@@ -137,6 +139,14 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
             .collect(),
         members: assignment.members.iter().map(seated_to_wire).collect(),
         programs: assignment.programs.iter().map(program_to_wire).collect(),
+        owner: match &assignment.owner {
+            Some(Owner::User(name)) => name.clone(),
+            Some(Owner::Local(_)) | None => String::new(),
+        },
+        owner_uid: match &assignment.owner {
+            Some(Owner::Local(uid)) => Some(*uid),
+            Some(Owner::User(_)) | None => None,
+        },
     }
 }
 
@@ -395,6 +405,11 @@ fn assignment_from_wire(
                 ));
             }
         },
+        inspect: match (wire.inspect_off, wire.inspect_collectives) {
+            (true, _) => Inspect::Off,
+            (false, true) => Inspect::Collectives,
+            (false, false) => Inspect::Stacks,
+        },
         // A word that only a newer coordinator knows asks for something else than this agent has.
         standbys: match wire.standbys.as_str() {
             "" => Standbys::Auto,
@@ -425,6 +440,10 @@ fn assignment_from_wire(
         layout,
         members,
         programs,
+        owner: match (wire.owner, wire.owner_uid) {
+            (name, _) if !name.is_empty() => Some(Owner::User(text(&at("owner"), name, NAME_MAX)?)),
+            (_, uid) => uid.map(Owner::Local),
+        },
     })
 }
 

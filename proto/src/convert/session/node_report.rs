@@ -39,6 +39,7 @@ pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
         warm_pool: report.warm_pool.map(warm_pool_to_wire),
         gpu_holders: holders_to_wire(&report.holders),
         senses_only: report.senses_only,
+        run_as_owner: report.run_as_owner,
         trials: report.trials.iter().map(trial_to_wire).collect(),
     }
 }
@@ -81,6 +82,7 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
         ),
         holders: holders_from_wire("report.gpu_holders", wire.gpu_holders)?,
         senses_only: wire.senses_only,
+        run_as_owner: wire.run_as_owner,
         trials: trials("report.trials", wire.trials)?,
         ..NodeReport::default()
     };

@@ -11,6 +11,7 @@ use muster_core::{
         RankException, RankReport, RunId, RunPhase, RunReport, StepPatternFault, StepsShown,
         WorldReport,
     },
+    stall::Still,
     time::Timestamp,
 };
 
@@ -69,6 +70,7 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
             DueTo::Job => v1::RefusalDueTo::Job,
             DueTo::Node => v1::RefusalDueTo::Node,
             DueTo::Stranger => v1::RefusalDueTo::Stranger,
+            DueTo::Account => v1::RefusalDueTo::Account,
         }
         .into(),
         store: report.store.as_ref().map(endpoint_to_wire),
@@ -144,6 +146,10 @@ fn rank_to_wire(rank: &RankReport, now: Timestamp) -> v1::RankReport {
         attempt: rank.attempt,
         exception: rank.exception.as_ref().map(exception_to_wire),
         killed_after_ms: rank.killed_after.map(millis),
+        still: rank.still.map(|still| v1::StillReport {
+            age_us: age(Some(still.since), now).unwrap_or(0),
+            idle_age_us: age(still.idle_since, now),
+        }),
     }
 }
 
@@ -291,6 +297,7 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
             Ok(v1::RefusalDueTo::Job) => DueTo::Job,
             Ok(v1::RefusalDueTo::Node) => DueTo::Node,
             Ok(v1::RefusalDueTo::Stranger) => DueTo::Stranger,
+            Ok(v1::RefusalDueTo::Account) => DueTo::Account,
             Ok(v1::RefusalDueTo::Unspecified) | Err(_) => DueTo::Unknown,
         },
         store: wire
@@ -411,6 +418,10 @@ fn rank_from_wire(
             format: optional_text(&format!("{field}.step_format"), wire.step_format, NAME_MAX)?,
             stepless_lines: wire.stepless_lines,
         },
+        still: wire.still.map(|still| Still {
+            since: at(Some(still.age_us), now).unwrap_or(now),
+            idle_since: at(still.idle_age_us, now),
+        }),
     })
 }
 

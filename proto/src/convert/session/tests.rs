@@ -19,10 +19,11 @@ use muster_core::{
     run::{
         Assignment, CheckpointReport, Desired, DesiredRun, Disobedience, DueTo, Endpoint, Import,
         Imports, Key, LaneReport, LauncherReport, LauncherState, Leftover, NcclPart, NcclTimes,
-        NestedWorld, PhasesReport, Program, RankException, RankReport, RunId, RunPhase, RunReport,
-        Seated, Start, StepPatternFault, StepsShown, Target, WorldReport,
+        NestedWorld, Owner, PhasesReport, Program, RankException, RankReport, RunId, RunPhase,
+        RunReport, Seated, Start, StepPatternFault, StepsShown, Target, WorldReport,
     },
-    spec::{Framework, Launch, Standbys},
+    spec::{Framework, Inspect, Launch, Standbys},
+    stall::Still,
 };
 use proptest::{collection, option, prelude::*};
 use prost::Message;
@@ -115,8 +116,13 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                     run,
                     term: Term(term),
                     phase,
-                    refused_due_to: [DueTo::Unknown, DueTo::Job, DueTo::Node, DueTo::Stranger]
-                        [term as usize % 4],
+                    refused_due_to: [
+                        DueTo::Unknown,
+                        DueTo::Job,
+                        DueTo::Node,
+                        DueTo::Stranger,
+                        DueTo::Account,
+                    ][term as usize % 5],
                     store,
                     port: u16::try_from(term % 70_000).ok().filter(|port| *port > 0),
                     ports: (1..).take(term as usize % 4).collect(),
@@ -262,6 +268,7 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                     gpu_error,
                     warm_pool,
                     holders,
+                    run_as_owner: !senses_only,
                     senses_only,
                     trials,
                     ..NodeReport::default()
@@ -402,6 +409,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     hides_gpus: rest.4 % 2 == 1,
                     launch: Launch::ALL[rest.4 as usize % Launch::ALL.len()].1,
                     standbys: Standbys::ALL[rest.4 as usize % Standbys::ALL.len()].1,
+                    inspect: Inspect::ALL[rest.4 as usize % Inspect::ALL.len()].1,
                     stop_grace: Duration::from_millis(rest.2),
                     checkpoint_pattern: rest.3.clone(),
                     step_pattern: rest.3,
@@ -417,6 +425,11 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                             share("one", 1, procs),
                             share("rest", nodes - 1, procs),
                         ]),
+                    },
+                    owner: match rest.4 % 3 {
+                        0 => None,
+                        1 => Some(Owner::User("ann".into())),
+                        _ => Some(Owner::Local(rest.4)),
                     },
                 }
             },

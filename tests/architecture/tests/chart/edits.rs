@@ -192,6 +192,9 @@ pub(crate) const EDITS: &[Edit] = &[
         {{- if .Values.kueue.enabled }}
         - --kubernetes-kueue
         {{- end }}
+        {{- if .Values.metrics.enabled }}
+        - --metrics-listen=0.0.0.0:7071
+        {{- end }}
         {{- if .Values.podGroups.enabled }}
         - --kubernetes-pod-groups
         {{- end }}
@@ -203,6 +206,16 @@ pub(crate) const EDITS: &[Edit] = &[
         {{- end }}
         {{- range .Values.coordinator.extraArgs }}
         - {{ toJson . }}
+        {{- end }}
+",
+    ),
+    edit(
+        "coordinator.yaml",
+        "          containerPort: 7070\n",
+        "          containerPort: 7070
+        {{- if .Values.metrics.enabled }}
+        - name: metrics
+          containerPort: 7071
         {{- end }}
 ",
     ),

@@ -22,7 +22,7 @@ pub(crate) struct Component {
 }
 
 /// In the order of their folders' names.
-pub(crate) const COMPONENTS: [Component; 8] = [
+pub(crate) const COMPONENTS: [Component; 9] = [
     Component {
         folder: "adopt",
         value: "adopt.enabled",
@@ -38,6 +38,10 @@ pub(crate) const COMPONENTS: [Component; 8] = [
     Component {
         folder: "kueue",
         value: "kueue.enabled",
+    },
+    Component {
+        folder: "metrics",
+        value: "metrics.enabled",
     },
     Component {
         folder: "pod-groups",

@@ -6,6 +6,7 @@
 mod edits;
 mod generate;
 mod helm;
+mod schema;
 mod template;
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use muster_core::{
     exit::Exit,
     hello::Hello,
-    id::{Generation, JobName, JobUid, NodeEpoch, Term},
+    id::{Generation, JobName, JobUid, NodeEpoch, NodeName, Term},
     layout::{Layout, RoleShare},
     nccl::{profile::Profile, stack::Stack},
     node_report::{NodeReport, labels::Labels},
@@ -16,6 +16,7 @@ use muster_core::{
         RunPhase, RunReport, Target,
     },
     spec::{Framework, Launch, Standbys},
+    stacks,
     time::Timestamp,
 };
 use muster_proto::{
@@ -25,6 +26,7 @@ use muster_proto::{
             launchers_from_wire, launchers_to_wire, node_report_from_wire, node_report_to_wire,
             runs_from_wire, runs_to_wire, welcome_from_wire, welcome_to_wire,
         },
+        stacks::{located_from_wire, located_to_wire},
         usage::{usage_from_wire, usage_to_wire},
     },
     v1::{
@@ -84,6 +86,17 @@ pub(super) fn agent_message(input: &[u8]) {
                     usage
                 );
             }
+        }
+        Up::Located(wire) => {
+            let ranks = located_from_wire(&NodeName::from("n1"), wire);
+            let again = located_from_wire(&NodeName::from("n1"), located_to_wire(1, &ranks));
+            assert_eq!(again.len(), ranks.len());
+            let together = stacks::together(&again);
+            assert_eq!(
+                together.iter().map(|t| t.ranks.len()).sum::<usize>(),
+                again.len()
+            );
+            let _ = stacks::waits(&again);
         }
         Up::Heartbeat(_) | Up::Log(_) | Up::Signalled(_) => {}
     }
@@ -186,7 +199,8 @@ pub(super) fn coordinator_message(input: &[u8]) {
         | Down::LogRead(_)
         | Down::LogCancel(_)
         | Down::LogCredit(_)
-        | Down::SignalRanks(_) => {}
+        | Down::SignalRanks(_)
+        | Down::LocateRanks(_) => {}
     }
 }
 
@@ -265,6 +279,7 @@ fn assignment(run: RunId) -> Assignment {
         hides_gpus: false,
         launch: Launch::Cold,
         standbys: Standbys::Auto,
+        inspect: Default::default(),
         stop_grace: Duration::from_secs(10),
         step_pattern: None,
         checkpoint_pattern: None,
@@ -283,5 +298,6 @@ fn assignment(run: RunId) -> Assignment {
         }]),
         members: Vec::new(),
         programs: Vec::new(),
+        owner: None,
     }
 }

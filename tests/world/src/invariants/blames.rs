@@ -105,6 +105,9 @@ fn compare(
     let recent = recent.filter(|at| incident.detected_at.since(**at) < window);
     let repeats = !advanced && before.doubtful_in_row >= DOUBTFUL_MAX
         || recent.count() >= DOUBTFUL_IN_WINDOW_MAX;
+    if cause == Cause::Stalled {
+        return stalls::compare(world, incident, &run, repeats);
+    }
     let pays = incident.charged == Charged::Job;
     let mut deeds = world.truth.deeds.get(&run).into_iter().flatten();
     let first = deeds.find(|deed| !is_answered(before, &run, deed));
@@ -383,7 +386,7 @@ pub(super) fn marks_are_explained(world: &World, changes: &[Change]) -> Broken {
 impl World {
     /// The first thing of this kind that happened to this machine and lasted at some time since
     /// then.
-    fn befell(
+    pub(super) fn befell(
         &self,
         machine: usize,
         since: Timestamp,

@@ -19,9 +19,12 @@ pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change
             let broken = job_change(world, judge, job);
             let broken = broken.or_else(|| ends::are_asked_for(world, judge, job));
             let broken = broken.or_else(|| unpaid::ends_somewhere(world, job));
+            let broken = broken.or_else(|| stalls::are_told_rightly(world, judge, job));
             broken.or_else(|| blames::are_true(world, job))
         }
-        Change::DeleteJob(uid) => deletion(world, judge, uid),
+        Change::DeleteJob(uid) => {
+            deletion(world, judge, uid).or_else(|| history::is_left(&world.store, uid))
+        }
         Change::PutNode(node) => node_change(world, judge, node),
         Change::DeleteNode(name) => {
             let place = world
@@ -32,6 +35,12 @@ pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change
                 .map(|place| ("I12", format!("{} is struck off and has power", place.name)))
         }
         Change::PutTombstone(_) | Change::DeleteTombstone(_) => None,
+        Change::Event(event) if event.reason == "CapacityMismatch" => {
+            Some(("I23", event.message.clone()))
+        }
+        Change::PutHistory(record) => history::is_true(&world.store, record),
+        Change::DropHistory(number) => history::is_surplus(&world.store, *number),
+        Change::PutOutbox(outbox) => notify::is_true(&world.store, outbox),
         Change::Event(event) => (event.sequence <= world.store.last_event)
             .then(|| ("I5", format!("event {} comes again", event.sequence))),
     };
@@ -79,6 +88,9 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
     if let Some(what) = job.current.as_ref().and_then(|g| roles_are_filled(job, g)) {
         return Some(("I11", what));
     }
+    if let Some(broken) = time::adds_up(job) {
+        return Some(broken);
+    }
     let before = world.store.jobs.get(&job.uid)?;
     let halted = job.reason == Reason::StoreBehind && before.reason != Reason::StoreBehind;
     if halted && !rollback::concerns_somebody(world, &job.uid) {
@@ -94,6 +106,7 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
         .or_else(|| generations_go_up(before, job))
         .or_else(|| started_when_inert(world, before, job))
         .or_else(|| charges_are_told(before, job))
+        .or_else(|| time::only_grows(before, job))
         .or_else(|| restarts::are_due(world, before, job))
         .or_else(|| restarts::are_enough(world, before, job))
 }

@@ -83,8 +83,11 @@ fn breaks_end_as_asked(world: &World, before: &JobRecord, job: &JobRecord) -> Br
         return None;
     }
     let paid = incident.charged == Charged::Job;
-    let exit = exit_of(world, job, incident);
+    // Of a job in which nothing moves no rank has ended.
+    let stalled = incident.cause == Cause::Stalled;
+    let exit = exit_of(world, job, incident).filter(|_| !stalled);
     if exit.is_none()
+        && !stalled
         && incident
             .culprit
             .as_deref()

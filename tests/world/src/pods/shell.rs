@@ -1,4 +1,4 @@
-//! The coordinators' shell for pods, as `coordinator/src/kubernetes/pods/controller.rs`: it hears the
+//! The coordinators' shell for pods, as `operator/src/pods/controller.rs`: it hears the
 //! watch, asks core what to do next for each job, and sends requests. It is always a little late.
 
 use std::{

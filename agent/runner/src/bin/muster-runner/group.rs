@@ -7,6 +7,7 @@
 //! stop. A rank that can be restarted may fail while the group stays `Running`. It also stays so while
 //! what its ranks have left behind at a good end is being ended.
 
+mod movement;
 mod restart;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use muster_runner::wire::{
 
 use crate::below::{Below, Proc};
 use crate::memory::Memory;
+use crate::movement::Movement;
 use crate::mpi::unasked;
 use crate::output::Output;
 use crate::parked::Parked;
@@ -75,6 +77,8 @@ pub(crate) struct Group {
     pub(crate) below: Below,
     /// Watches what the start of the ranks is spent on.
     phases: Phases,
+    /// Watches whether the ranks move.
+    movement: Movement,
     /// Knows what the kernel has killed.
     pub(crate) memory: Memory,
 }
@@ -477,6 +481,7 @@ impl Group {
                 .ranks
                 .iter()
                 .filter_map(|(number, rank)| rank.status(*number))
+                .map(|rank| self.with_movement(rank))
                 .collect(),
             store,
             stop,
@@ -541,6 +546,7 @@ impl Rank {
             exception: self.reason.exception.clone(),
             last_output: self.reason.last_output.clone(),
             log_bytes: self.output.bytes,
+            still: None,
         })
     }
 }

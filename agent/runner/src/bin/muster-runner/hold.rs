@@ -22,6 +22,7 @@ use rustix::pipe::PipeFlags;
 use crate::control::Control;
 use crate::fence::Fence;
 use crate::group::Group;
+use crate::inspect::Inspector;
 use crate::poll::{Interest, Poll, Source};
 use crate::ranks::Ranks;
 use crate::register::Register;
@@ -327,6 +328,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
         fence,
         state,
         register,
+        inspector: Inspector::default(),
     })
 }
 

@@ -22,6 +22,7 @@ mod env_files;
 mod fence;
 mod group;
 mod hold;
+mod inspect;
 mod keeper;
 mod limits;
 mod lines;
@@ -29,6 +30,7 @@ mod logs;
 mod memory;
 mod missing;
 mod mouth;
+mod movement;
 mod mpi;
 mod output;
 mod parked;
@@ -48,11 +50,14 @@ mod sys;
 mod tell;
 mod time;
 mod tree;
+mod user;
 mod why;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use muster_runner::{as_user, place};
 
 const HELP: &str = "\
 Holds one node's worker group of one training job: starts it, drains its output, keeps the exit status of every rank,
@@ -63,11 +68,12 @@ Usage:
   muster-runner pod --dir DIR
   muster-runner install --dir DIR
   muster-runner ask
+  muster-runner as UID:GID[:GROUP,...] [--cgroup NAME] COMMAND ...
 
 `pod` is the first process of a container that workers live in. It starts the runners that an agent in another container of the
 same pod asks for. SIGTERM ends the workers with their grace, then it ends. `install` puts this program into a volume, for a
 container whose image does not have it. `ask` runs the short program that standard input describes, prints what the program
-has said, and leaves nothing of it behind.
+has said, and leaves nothing of it behind. `as` becomes that user and then does the rest; only root can.
 
 Options:
   --dir DIR      hold: directory with hold.json; sockets, records and logs are made in it
@@ -102,7 +108,11 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    match parse(args.collect()) {
+    let args: Vec<OsString> = args.collect();
+    if args.first().is_some_and(|first| first == place::AS) {
+        return user::run(args.into_iter().skip(1).collect());
+    }
+    match parse(args) {
         Ok(Invocation::Help) => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -113,6 +123,7 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::Hold(options)) => hold::run(&options),
         Ok(Invocation::Ask) => ask::run(),
+        Ok(Invocation::Answer) => pod::answer_one(),
         Ok(Invocation::Pod(dir)) => pod::run(&dir),
         Ok(Invocation::Install(dir)) => match install(&dir) {
             Ok(()) => ExitCode::SUCCESS,
@@ -147,6 +158,7 @@ enum Invocation {
     Version,
     Hold(Options),
     Ask,
+    Answer,
     /// The volume.
     Pod(PathBuf),
     /// Where to.
@@ -179,9 +191,10 @@ fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
         None => return Err("a command is missing".into()),
         Some("--help" | "-h" | "help") => return Ok(Invocation::Help),
         Some("--version" | "-V") => return Ok(Invocation::Version),
-        Some(muster_runner::place::ASK) => {
+        Some(word @ (place::ASK | as_user::ANSWER)) => {
             return match args.next() {
-                None => Ok(Invocation::Ask),
+                None if word == place::ASK => Ok(Invocation::Ask),
+                None => Ok(Invocation::Answer),
                 Some(more) => Err(format!("unknown argument {more:?}")),
             };
         }
@@ -268,6 +281,7 @@ mod tests {
         assert_eq!(parsed(&["--version"]), Ok(Invocation::Version));
         assert_eq!(parsed(&["hold", "--help"]), Ok(Invocation::Help));
         assert_eq!(parsed(&["ask"]), Ok(Invocation::Ask));
+        assert_eq!(parsed(&["answer"]), Ok(Invocation::Answer));
         assert_eq!(parsed(&["ask", "x"]), Err("unknown argument \"x\"".into()));
         assert_eq!(parsed(&[]), Err("a command is missing".into()));
         assert_eq!(parsed(&["hold"]), Err("--dir is missing".into()));

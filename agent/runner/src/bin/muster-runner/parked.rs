@@ -39,6 +39,8 @@ const PROGRAM: &str = concat!(
     "\n\n",
     include_str!("../../../launcher/marks.py"),
     "\n\n",
+    include_str!("../../../launcher/worker_server.py"),
+    "\n\n",
     include_str!("../../../launcher/rank.py")
 );
 
@@ -65,6 +67,10 @@ struct Content<'a> {
     /// The CPUs that each rank may use. An empty list leaves the rank free.
     cpus: Vec<Vec<usize>>,
     peer_lost: &'a [String],
+    /// Each rank can be asked for its stacks.
+    inspect: bool,
+    /// Each rank opens torch's worker server.
+    collectives: bool,
 }
 
 /// A request to a launcher that stays.
@@ -129,6 +135,8 @@ impl Parked {
             options,
             argv,
             peer_lost,
+            inspect,
+            collectives,
             ..
         } = order;
         let lists = spec.env.get(affinity::NAME).map_or("", String::as_str);
@@ -144,6 +152,8 @@ impl Parked {
             envs,
             cpus,
             peer_lost,
+            inspect: *inspect,
+            collectives: *collectives,
         })
     }
 

@@ -160,14 +160,41 @@ fn answer_all(stream: UnixStream) -> io::Result<()> {
     }
 }
 
+/// Answers one question of standard input on standard output, for an agent that may not look itself: it is
+/// root, and this process is the user whose files and processes are meant.
+pub(crate) fn answer_one() -> ExitCode {
+    sys::close_inherited(3);
+    let mut line = String::new();
+    let read = io::stdin().lock().take(LINE_MAX).read_line(&mut line);
+    let question = read.and_then(|_| Ok(serde_json::from_str(&line)?));
+    let answered = match question {
+        Ok(
+            question @ (Question::Find { .. }
+            | Question::Modified { .. }
+            | Question::Saved { .. }
+            | Question::Sweep { .. }),
+        ) => answer(question),
+        Ok(_) => Err("only an init process answers that".to_owned()),
+        Err(e) => Err(format!("not a question that this program knows: {e}")),
+    };
+    match in_line(answered).and_then(|line| io::stdout().write_all(&line)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
 fn tell(mut stream: &UnixStream, answered: Result<Value, String>) -> io::Result<()> {
+    stream.write_all(&in_line(answered)?)
+}
+
+fn in_line(answered: Result<Value, String>) -> io::Result<Vec<u8>> {
     let (ok, error) = match answered {
         Ok(value) => (Some(value), None),
         Err(error) => (None, Some(error)),
     };
     let mut line = serde_json::to_vec(&Answer { ok, error })?;
     line.push(b'\n');
-    stream.write_all(&line)
+    Ok(line)
 }
 
 fn answer(question: Question) -> Result<Value, String> {

@@ -32,6 +32,8 @@ pub(crate) enum Source {
     Alarm,
     /// The launcher that stays.
     Launcher,
+    /// A connection to the worker server of a rank.
+    WorkerServer(u32),
 }
 
 impl Source {
@@ -46,6 +48,7 @@ impl Source {
             Source::Stream(id, side) => (6, id, side),
             Source::Alarm => (7, 0, 0),
             Source::Launcher => (8, 0, 0),
+            Source::WorkerServer(id) => (9, id, 0),
         };
         u64::from(id) << 32 | u64::from(side) << 8 | kind
     }
@@ -61,6 +64,7 @@ impl Source {
             5 => Source::Shim(id),
             7 => Source::Alarm,
             8 => Source::Launcher,
+            9 => Source::WorkerServer(id),
             _ => Source::Stream(id, side),
         }
     }
@@ -232,6 +236,7 @@ mod tests {
             Source::Client(u32::MAX),
             Source::Shim(7),
             Source::Alarm,
+            Source::WorkerServer(u32::MAX),
             Source::Stream(3, 0),
             Source::Stream(u32::MAX, 1),
         ];

@@ -9,9 +9,11 @@ mod command;
 mod ending;
 mod launcher;
 mod leaving;
+mod look;
 mod phases;
 mod restart;
 mod signal;
+mod stacks;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,6 +27,7 @@ use rustix::process::{Pid, Signal};
 use crate::control::Control;
 use crate::fence::{CLOSED, Fence};
 use crate::group::{Group, Process};
+use crate::inspect::Inspector;
 use crate::logs::Log;
 use crate::mouth::Mouth;
 use crate::output::{CHUNK, Output, Read};
@@ -68,6 +71,7 @@ pub(crate) struct Runner {
     pub(crate) fence: Fence,
     pub(crate) state: LoopState,
     pub(crate) register: Register,
+    pub(crate) inspector: Inspector,
 }
 
 /// What the loop remembers between turns.
@@ -149,31 +153,28 @@ impl Runner {
             self.poll.ring_at(advance)?;
             let look = self.mind_register(now);
             let phases = self.mind_phases(now, false);
+            let stacks = self.mind_stacks(now);
             self.write_exits(now);
             self.tell(now);
             match self.rest(now) {
                 Rest::Go => return Ok(()),
                 Rest::Until(at) => {
-                    let next = [advance, at, lines, look, phases, self.state.next_exits]
-                        .into_iter()
-                        .flatten()
-                        .min();
+                    let next = [
+                        advance,
+                        at,
+                        lines,
+                        look,
+                        phases,
+                        stacks,
+                        self.state.next_exits,
+                    ]
+                    .into_iter()
+                    .flatten()
+                    .min();
                     timeout = next.map(|at| at.saturating_sub(now));
                 }
             }
         }
-    }
-
-    /// Lets the register look while there is something to list, and whoever else needs what it finds.
-    fn mind_register(&mut self, now: Duration) -> Option<Duration> {
-        let Self {
-            group,
-            register,
-            state,
-            ..
-        } = self;
-        let lives = group.launcher.is_some() && group.dead.is_none();
-        lives.then(|| register.mind(now, |all| state.urgent |= group.look_below(all)))
     }
 
     fn hear(&mut self, source: Source) -> io::Result<()> {
@@ -192,6 +193,7 @@ impl Runner {
                 .accept(&self.poll, self.group.expected().as_ref()),
             Source::Shim(id) => self.hear_shim(id, now),
             Source::Stream(id, side) => self.read_output(id, side, now),
+            Source::WorkerServer(id) => self.inspector.hear(id, &self.poll),
             Source::Store => {
                 let Some(served) = &mut self.served else {
                     return Ok(());

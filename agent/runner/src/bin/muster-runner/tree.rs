@@ -26,10 +26,7 @@ pub(crate) struct Cgroup {
 impl Cgroup {
     /// Makes a directory below the runner's own cgroup, or says why it cannot.
     pub(crate) fn make(name: &str) -> io::Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let own = fs::read_to_string("/proc/self/cgroup")?;
-        let parent = parent(&mounts, &own)
-            .ok_or_else(|| io::Error::other("no cgroup2 mount holds this process"))?;
+        let parent = own_cgroup()?;
         let safe = |c: char| {
             if c.is_ascii_alphanumeric() || c == '-' {
                 c
@@ -70,7 +67,14 @@ impl Drop for Cgroup {
     }
 }
 
-/// The directory of this process's cgroup-v2 group, from the texts of mountinfo and cgroup.
+/// The directory of this process's cgroup-v2 group.
+pub(crate) fn own_cgroup() -> io::Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    parent(&mounts, &own).ok_or_else(|| io::Error::other("no cgroup2 mount holds this process"))
+}
+
+/// The same, from the texts of mountinfo and cgroup.
 fn parent(mounts: &str, own: &str) -> Option<PathBuf> {
     let own = Path::new(own.lines().find_map(|l| l.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {

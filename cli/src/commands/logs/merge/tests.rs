@@ -370,3 +370,31 @@ fn launchers_are_told_apart_by_their_nodes() {
     assert_eq!(finish(&mut merge, now), "[n1] a\n[n2] a\n");
     assert_eq!(merge.positions().len(), 2);
 }
+
+#[test]
+fn a_pattern_is_searched_in_whole_lines() {
+    let mut merge = with_prefix();
+    merge.wanted = Wanted::new(0, None, Some("loss=nan$")).unwrap();
+    let now = Instant::now();
+    merge.add(
+        part(
+            2,
+            &[
+                "2026-11-21T11:35:28.000000001Z stdout F step=1 loss=0.5",
+                "2026-11-21T11:35:28.000000002Z stdout P step=2 ",
+            ],
+        ),
+        now,
+    );
+    assert_eq!(flush(&mut merge, now + OPEN_WAIT), "", "it may go on");
+    assert_eq!(merge.due(), None);
+    merge.add(
+        part(2, &["2026-11-21T11:35:28.000000003Z stdout F loss=nan"]),
+        now,
+    );
+    assert_eq!(
+        flush(&mut merge, now + OPEN_WAIT),
+        "[rank 2] step=2 loss=nan\n"
+    );
+    assert_eq!(finish(&mut merge, now), "");
+}

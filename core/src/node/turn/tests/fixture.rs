@@ -31,6 +31,7 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         hides_gpus: false,
         launch: Launch::Cold,
         standbys: Standbys::Auto,
+        inspect: Default::default(),
         stop_grace: Duration::from_secs(10),
         step_pattern: None,
         checkpoint_pattern: None,
@@ -42,6 +43,7 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         layout: Layout::default(),
         members: Vec::new(),
         programs: Vec::new(),
+        owner: None,
     }
 }
 

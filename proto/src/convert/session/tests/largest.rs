@@ -40,6 +40,10 @@ fn the_largest_report_fits_a_message() {
                     format: Some("f".repeat(64)),
                     stepless_lines: None,
                 },
+                still: Some(Still {
+                    since: NOW,
+                    idle_since: Some(NOW),
+                }),
             })
             .collect::<Vec<_>>()
     };

@@ -70,6 +70,10 @@ pub(super) fn rank(number: u32) -> impl Strategy<Value = RankReport> {
                         format,
                         stepless_lines,
                     },
+                    still: started_at.map(|since| Still {
+                        since,
+                        idle_since: exited_at,
+                    }),
                 }
             },
         )

@@ -101,6 +101,8 @@ mod tests {
                 run_id: "r".into(),
                 peer_lost: Vec::new(),
                 lacks: Vec::new(),
+                inspect: false,
+                collectives: false,
             }),
             mpi: Some(MpiSpec::Launcher(LauncherSpec {
                 own_name: None,

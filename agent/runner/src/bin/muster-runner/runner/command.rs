@@ -38,7 +38,7 @@ impl Runner {
                     }
                     Reply::refused(request, error)
                 }
-                Ok(request) => match self.obey(id, request.command, now) {
+                Ok(request) => match self.obey(id, request.id, request.command, now) {
                     Ok(Answer::Ok) => Reply::ok(request.id),
                     Ok(Answer::Status) => Reply::status(Some(request.id), self.status(now)),
                     Ok(Answer::OfLauncher) => {
@@ -48,6 +48,7 @@ impl Runner {
                         self.state.asked_next += 1;
                         continue;
                     }
+                    Ok(Answer::Later) => continue,
                     Err(refusal) => Reply::refused(Some(request.id), refusal),
                 },
             };
@@ -55,7 +56,13 @@ impl Runner {
         }
     }
 
-    fn obey(&mut self, client: u32, command: Command, now: Duration) -> Result<Answer, Refusal> {
+    fn obey(
+        &mut self,
+        client: u32,
+        request: u64,
+        command: Command,
+        now: Duration,
+    ) -> Result<Answer, Refusal> {
         match command {
             Command::Park(spec) => {
                 self.park(&spec)?;
@@ -86,6 +93,10 @@ impl Runner {
                 }
                 let reason: String = reason.chars().take(1_000).collect();
                 self.stop(now, Duration::from_millis(grace_ms), &reason);
+            }
+            Command::Stacks { ranks } => {
+                self.ask_stacks(&ranks, (client, request), now)?;
+                return Ok(Answer::Later);
             }
             Command::Signal { rank, signal } => self.signal_rank(rank, signal)?,
             Command::Renew { heard_us } => self.fence.renew(Duration::from_micros(heard_us), now),
@@ -306,6 +317,8 @@ enum Answer {
     Status,
     /// The answer comes once the launcher has answered.
     OfLauncher,
+    /// The answer comes once the ranks have answered, or had the time to.
+    Later,
 }
 
 fn check(spec: &StartSpec, world_size: u32) -> Result<(), String> {

@@ -1,0 +1,51 @@
+//! `muster report`
+
+use clap::Args;
+use muster_page::Frame;
+use muster_rpc::credentials::now_us;
+
+use crate::{
+    args::Format,
+    connect::job_ref,
+    context::Context,
+    fail::Failure,
+    output::{self, document::Explanation},
+    web::asked::{self, Unanswered},
+};
+
+/// Write the whole story of a job as one HTML file.
+///
+/// Its state, where its time went, a timeline, every incident with its culprit and what it cost,
+/// ranks with their first errors, events, and the job's file. The file loads nothing and needs no
+/// script, so it can be sent to somebody who cannot ask the coordinator. Values of environment
+/// variables are left out. With -o json it is what `muster explain` says.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster report digits > digits.html")]
+pub(crate) struct Report {
+    /// Name of the job
+    job: String,
+}
+
+pub(crate) async fn report(cx: &Context, args: Report) -> Result<(), Failure> {
+    let client = cx.connect().await?;
+    let story = asked::story(&client, job_ref(cx.namespace(), &args.job)).await;
+    let story = story.map_err(|why| match why {
+        Unanswered::NotFound(why) => Failure::Request(why),
+        Unanswered::Refused(why) => Failure::Unreachable(why),
+        Unanswered::Failed(why) => Failure::Request(why),
+    })?;
+    let server = client.server().to_string();
+    let frame = Frame {
+        server: &server,
+        now_us: now_us(),
+        path: "",
+    };
+    match cx.format() {
+        Format::Table | Format::Wide => cx.print(&muster_page::report(frame, &story)),
+        Format::Json => cx.print(&output::json(&Explanation::from(story.explained))),
+        Format::Yaml => cx.print(&output::yaml(&Explanation::from(story.explained))),
+        Format::Name => Err(Failure::usage("report has no -o name")),
+    }
+}

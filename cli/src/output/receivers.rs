@@ -1,0 +1,106 @@
+//! Those who are told of what happens: their columns, and one as `-o json` prints it.
+
+use muster_proto::v1::Receiver;
+use serde::Serialize;
+
+use super::{listing::Listed, words};
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Document {
+    name: String,
+    form: String,
+    address: String,
+    kinds: Vec<String>,
+    waiting: u32,
+    oldest: Option<String>,
+    dropped: u64,
+    delivered: u64,
+    failed: u64,
+    last_delivered: Option<String>,
+    last_error: Option<String>,
+    last_error_at: Option<String>,
+}
+
+fn moment(us: u64) -> Option<String> {
+    (us > 0).then(|| words::utc(us))
+}
+
+impl From<Receiver> for Document {
+    fn from(receiver: Receiver) -> Self {
+        Document {
+            oldest: moment(receiver.oldest_unix_us),
+            last_delivered: moment(receiver.last_delivered_unix_us),
+            last_error_at: moment(receiver.last_error_unix_us),
+            last_error: (!receiver.last_error.is_empty()).then_some(receiver.last_error),
+            name: receiver.name,
+            form: receiver.form,
+            address: receiver.address,
+            kinds: receiver.kinds,
+            waiting: receiver.waiting,
+            dropped: receiver.dropped,
+            delivered: receiver.delivered,
+            failed: receiver.failed,
+        }
+    }
+}
+
+impl Listed for Receiver {
+    type Document = Document;
+
+    fn kind(&self) -> &'static str {
+        "receiver"
+    }
+
+    fn heads(wide: bool, _: bool) -> Vec<&'static str> {
+        let mut heads = vec![
+            "NAME",
+            "FORM",
+            "STATE",
+            "WAITING",
+            "OLDEST",
+            "DELIVERED",
+            "FAILED",
+        ];
+        if wide {
+            heads.extend(["DROPPED", "ADDRESS", "KINDS", "LAST ERROR"]);
+        }
+        heads
+    }
+
+    fn row(&self, now_us: u64, wide: bool, _: bool) -> Vec<String> {
+        let state = match (self.last_error.is_empty(), self.delivered) {
+            (false, _) => "Failing",
+            (true, 0) => "Untried",
+            (true, _) => "Ok",
+        };
+        let oldest = match self.oldest_unix_us {
+            0 => String::new(),
+            at => words::age(at, now_us),
+        };
+        let mut row = vec![
+            self.name.clone(),
+            self.form.clone(),
+            state.to_owned(),
+            self.waiting.to_string(),
+            oldest,
+            self.delivered.to_string(),
+            self.failed.to_string(),
+        ];
+        if wide {
+            row.push(self.dropped.to_string());
+            row.push(self.address.clone());
+            row.push(self.kinds.join(","));
+            row.push(self.last_error.clone());
+        }
+        row
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn key(&self) -> String {
+        self.name()
+    }
+}

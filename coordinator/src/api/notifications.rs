@@ -1,0 +1,102 @@
+//! `muster.v1.NotificationService`.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use muster_core::fleet::notify::{Answered, Kind, Outbox, Rules};
+use muster_proto::v1;
+use tonic::{Request, Response, Status};
+
+use super::{authorize::rights, context::Context};
+use crate::notify::{Desk, Receiver};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Notifications {
+    pub(crate) context: Context,
+    /// `None`: the operator has named no receivers.
+    pub(crate) desk: Option<Arc<Desk>>,
+}
+
+#[tonic::async_trait]
+impl v1::notification_service_server::NotificationService for Notifications {
+    async fn list_receivers(
+        &self,
+        _request: Request<v1::ListReceiversRequest>,
+    ) -> Result<Response<v1::ListReceiversResponse>, Status> {
+        let outbox = self.context.handle.outbox().borrow().clone();
+        let desk = self.desk.iter();
+        let receivers = desk.flat_map(|desk| {
+            let outbox = &outbox;
+            desk.receivers().map(|one| shown(desk, one, outbox))
+        });
+        Ok(Response::new(v1::ListReceiversResponse {
+            receivers: receivers.collect(),
+        }))
+    }
+
+    async fn test_receiver(
+        &self,
+        request: Request<v1::TestReceiverRequest>,
+    ) -> Result<Response<v1::TestReceiverResponse>, Status> {
+        let rights = rights(&request)?;
+        let name = request.into_inner().name;
+        let Some(desk) = &self.desk else {
+            return Err(Status::failed_precondition(
+                "this coordinator tells nobody: start it with --notify FILE (docs/notifications.md)",
+            ));
+        };
+        let Some(receiver) = desk.receiver(&name) else {
+            let known: Vec<&str> = desk.receivers().map(|one| one.name.as_str()).collect();
+            let known = known.join(", ");
+            return Err(Status::not_found(format!(
+                "there is no receiver {name:?}; there are {known}"
+            )));
+        };
+        rights.note.set_object(format!("receiver/{name}"));
+        let tried = desk.test(receiver, self.context.handle.now()).await;
+        Ok(Response::new(v1::TestReceiverResponse {
+            delivered: tried.answered == Answered::Delivered,
+            answer: tried.said,
+        }))
+    }
+}
+
+fn shown(desk: &Desk, receiver: &Receiver, outbox: &Outbox) -> v1::Receiver {
+    let figures = desk.figures(&receiver.name);
+    let waiting = outbox.of(&receiver.name);
+    let oldest = waiting.clone().map(|message| message.first.0).min();
+    let (failed_at, error) = figures
+        .failing
+        .map(|(at, why)| (at.0, why))
+        .unwrap_or_default();
+    v1::Receiver {
+        name: receiver.name.clone(),
+        form: receiver.form.word().into(),
+        address: receiver.shown(),
+        kinds: kinds(desk.rules(), &receiver.name),
+        waiting: u32::try_from(waiting.count()).unwrap_or(u32::MAX),
+        oldest_unix_us: oldest.unwrap_or_default(),
+        dropped: outbox
+            .dropped
+            .get(&receiver.name)
+            .copied()
+            .unwrap_or_default(),
+        delivered: figures.delivered,
+        failed: figures.failed,
+        last_delivered_unix_us: figures.last_delivered.unwrap_or_default().0,
+        last_error: error,
+        last_error_unix_us: failed_at,
+    }
+}
+
+/// What the rules tell this receiver of.
+fn kinds(rules: &Rules, receiver: &str) -> Vec<String> {
+    let own = rules
+        .rules
+        .iter()
+        .filter(|rule| rule.receivers.contains(receiver));
+    let kinds: BTreeSet<Kind> = own.flat_map(|rule| rule.on.iter().copied()).collect();
+    kinds
+        .into_iter()
+        .map(|kind| kind.word().to_owned())
+        .collect()
+}

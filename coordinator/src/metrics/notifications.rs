@@ -1,0 +1,30 @@
+//! What waits to be sent to people, and what came of the attempts.
+
+use muster_core::{fleet::notify::Outbox, time::Timestamp};
+
+use super::{catalogue::Family, text::Page};
+use crate::notify::Desk;
+
+pub(super) fn put(page: &mut Page, desk: &Desk, outbox: &Outbox, now: Timestamp) {
+    for receiver in desk.receivers() {
+        let name = receiver.name.as_str();
+        let figures = desk.figures(name);
+        let waiting = outbox.of(name);
+        let oldest = waiting.clone().map(|message| message.first).min();
+        let oldest = oldest.map_or(0.0, |at| now.since(at).as_secs_f64());
+        let dropped = outbox.dropped.get(name).copied().unwrap_or_default();
+        page.put(
+            Family::NotificationsWaiting,
+            &[name],
+            waiting.count() as u64,
+        );
+        page.put(Family::NotificationsOldest, &[name], oldest);
+        page.put(Family::NotificationsDropped, &[name], dropped);
+        page.put(
+            Family::Notifications,
+            &[name, "delivered"],
+            figures.delivered,
+        );
+        page.put(Family::Notifications, &[name, "failed"], figures.failed);
+    }
+}

@@ -1,0 +1,29 @@
+//! Telling people: where the receivers are, and sending them what waits in the outbox.
+//!
+//! What is told to whom, and when it is tried again, is decided in `core::fleet::notify`. One task for each receiver
+//! sends one message at a time, and says to the engine what was delivered. Only the coordinator that decides sends. A
+//! receiver that is dead, slow or hostile holds up nobody: a request has a time and its answer a size, no redirect is
+//! followed, and the outbox has bounds.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `file` | the operator's file, checked with all its errors at once |
+//! | `fields` | reading YAML with a path for every error |
+//! | `receiver` | one receiver: its address, what proves us to it, and both without secrets |
+//! | `body` | messages as JSON, for each kind of receiver |
+//! | `http` | one request |
+//! | `desk` | the receivers, their figures, and trying one out |
+//! | `send` | the task of one receiver |
+
+mod body;
+mod desk;
+mod fields;
+mod file;
+mod http;
+mod receiver;
+mod send;
+
+pub(crate) use desk::Desk;
+pub use file::{Notify, read};
+pub(crate) use receiver::Receiver;
+pub(crate) use send::send;

@@ -1,0 +1,369 @@
+//! The operator's file (`--notify FILE`): receivers, and rules that say who gets what. `docs/notifications.md` describes
+//! it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use muster_core::{
+    fleet::notify::{Kind, RECEIVERS_MAX, Rule, Rules},
+    id::label_error,
+    period,
+};
+use rustls::ClientConfig;
+use serde_json::Value;
+
+use super::{
+    fields::{Fields, Wrong},
+    http,
+    receiver::{Address, Form, Receiver, Secret},
+};
+
+/// A month: who waits for longer is told by nobody else either.
+const WAITING_MAX: Duration = Duration::from_secs(31 * 24 * 3600);
+
+/// Longer, and people look first.
+const GATHER_MAX: Duration = Duration::from_secs(3600);
+
+/// What the file says.
+#[derive(Clone, Debug)]
+pub struct Notify {
+    pub rules: Rules,
+    /// The name of this cluster in messages. Empty: none is said.
+    pub(crate) cluster: String,
+    pub(crate) receivers: BTreeMap<String, Receiver>,
+}
+
+/// Reads and checks the file. The error has a line for each thing that is wrong.
+pub fn read(path: &Path) -> Result<Notify, String> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).map_err(|e| format!("--notify: read {shown}: {e}"))?;
+    parse(&text).map_err(|wrong| {
+        let lines: Vec<String> = wrong.iter().map(|one| format!("\n  {one}")).collect();
+        format!("--notify: {shown} is wrong:{}", lines.concat())
+    })
+}
+
+fn parse(text: &str) -> Result<Notify, Vec<String>> {
+    let document: Value = serde_saphyr::from_str(text).map_err(|e| vec![e.to_string()])?;
+    let mut wrong = Wrong::default();
+    let notify = Fields::of("", &document, &mut wrong).map(|fields| whole(fields, &mut wrong));
+    match notify {
+        Some(notify) if wrong.0.is_empty() => Ok(notify),
+        _ => Err(wrong.0),
+    }
+}
+
+fn whole(mut fields: Fields<'_>, wrong: &mut Wrong) -> Notify {
+    let mut trusted = Trusted::default();
+    let mut receivers = BTreeMap::new();
+    let own = fields.list("receivers", wrong);
+    if own.is_empty() {
+        wrong.note("receivers", "name at least one receiver");
+    }
+    if own.len() > RECEIVERS_MAX {
+        wrong.note("receivers", format!("at most {RECEIVERS_MAX} are allowed"));
+    }
+    for (path, value) in own {
+        let Some(receiver) = receiver(&path, value, &mut trusted, wrong) else {
+            continue;
+        };
+        let name = receiver.name.clone();
+        if receivers.insert(name.clone(), receiver).is_some() {
+            wrong.note(&path, format!("another receiver is called {name}"));
+        }
+    }
+    // A receiver that is wrong is not unknown besides.
+    let is_whole = wrong.0.is_empty();
+    let names: BTreeSet<String> = receivers.keys().cloned().collect();
+    let mut rules = Vec::new();
+    for (path, value) in fields.list("rules", wrong) {
+        rules.extend(rule(&path, value, is_whole.then_some(&names), wrong));
+    }
+    let default = Rules::default();
+    let mut period = |field, default: Duration, most: Duration| {
+        let Some(text) = fields.text(field, wrong) else {
+            return default;
+        };
+        match period::parse(text) {
+            Ok(period) if period <= most => return period,
+            Ok(_) => wrong.note(field, format!("must be at most {}", period::format(most))),
+            Err(why) => wrong.note(field, why),
+        }
+        default
+    };
+    let waiting = period("waitingTooLong", default.waiting, WAITING_MAX);
+    let gathers = period("gatherFor", default.gathers, GATHER_MAX);
+    let rules = Rules {
+        receivers: names,
+        rules,
+        waiting,
+        gathers,
+        shows_errors: fields
+            .flag("showErrors", wrong)
+            .unwrap_or(default.shows_errors),
+    };
+    let cluster = fields.text("cluster", wrong).unwrap_or_default();
+    if cluster.chars().count() > 64 || cluster.chars().any(char::is_control) {
+        wrong.note("cluster", "must be a name of at most 64 characters");
+    }
+    fields.end(wrong);
+    Notify {
+        rules,
+        cluster: cluster.to_owned(),
+        receivers,
+    }
+}
+
+fn receiver(
+    path: &str,
+    value: &Value,
+    trusted: &mut Trusted,
+    wrong: &mut Wrong,
+) -> Option<Receiver> {
+    let mut fields = Fields::of(path, value, wrong)?;
+    let name = fields.text("name", wrong).unwrap_or_default().to_owned();
+    if let Some(why) = label_error(&name) {
+        wrong.note(&fields.path("name"), why);
+    }
+    let forms = [Form::Webhook, Form::Slack, Form::Alertmanager];
+    let given: Vec<(Form, &Value)> = forms
+        .into_iter()
+        .filter_map(|form| Some((form, fields.get(form.word())?)))
+        .collect();
+    fields.end(wrong);
+    let [(form, value)] = given[..] else {
+        wrong.note(path, "needs one of webhook, slack and alertmanager");
+        return None;
+    };
+    let mut fields = Fields::of(&format!("{path}.{}", form.word()), value, wrong)?;
+    let url = secret(&mut fields, ["url", "urlFile", "urlEnv"], wrong);
+    if url.is_none() {
+        let what = "name the address by one of url, urlFile and urlEnv";
+        wrong.note(&fields.path("url"), what);
+    }
+    if form == Form::Slack && matches!(url, Some(Secret::Plain(_))) {
+        let what = "whoever knows this address can write there, so keep it out of this file: use urlFile or urlEnv";
+        wrong.note(&fields.path("url"), what);
+    }
+    let parsed = url
+        .as_ref()
+        .map(|url| url.read().and_then(|url| Address::parse(&url)));
+    if let Some(Err(why)) = parsed {
+        wrong.note(&fields.path("url"), why);
+    }
+    let token = secret(&mut fields, ["", "tokenFile", "tokenEnv"], wrong);
+    let key = match form {
+        Form::Webhook => secret(&mut fields, ["", "keyFile", "keyEnv"], wrong),
+        Form::Slack | Form::Alertmanager => None,
+    };
+    for (field, secret) in [("token", &token), ("key", &key)] {
+        if let Some(Err(why)) = secret.as_ref().map(Secret::read) {
+            wrong.note(&fields.path(field), why);
+        }
+    }
+    let file = fields.text("caFile", wrong).map(PathBuf::from);
+    let tls = trusted.of(file).map_err(|why| {
+        wrong.note(&fields.path("caFile"), why);
+    });
+    fields.end(wrong);
+    Some(Receiver {
+        name,
+        form,
+        url: url?,
+        token,
+        key,
+        tls: tls.ok()?,
+    })
+}
+
+/// A text, or the file or variable in which it is. At most one of the three fields may be there. An empty name: the
+/// text itself may not be in the file.
+fn secret(
+    fields: &mut Fields<'_>,
+    [plain, file, variable]: [&'static str; 3],
+    wrong: &mut Wrong,
+) -> Option<Secret> {
+    let mut given = Vec::new();
+    if !plain.is_empty() {
+        given.extend(fields.text(plain, wrong).map(|it| Secret::Plain(it.into())));
+    }
+    given.extend(fields.text(file, wrong).map(|it| Secret::File(it.into())));
+    given.extend(
+        fields
+            .text(variable, wrong)
+            .map(|it| Secret::Variable(it.into())),
+    );
+    if given.len() > 1 {
+        let names = [plain, file, variable].join(", ");
+        let names = names.trim_start_matches(", ");
+        wrong.note(&fields.path(file), format!("give only one of {names}"));
+    }
+    given.pop()
+}
+
+fn rule(
+    path: &str,
+    value: &Value,
+    receivers: Option<&BTreeSet<String>>,
+    wrong: &mut Wrong,
+) -> Option<Rule> {
+    let mut fields = Fields::of(path, value, wrong)?;
+    let mut on = BTreeSet::new();
+    let words = fields.words("on", wrong);
+    if words.is_empty() {
+        wrong.note(&fields.path("on"), format!("name some of {}", kinds()));
+    }
+    for (path, word) in words {
+        match Kind::read(word) {
+            Some(kind) => drop(on.insert(kind)),
+            None => wrong.note(&path, format!("{word:?} is not one of {}", kinds())),
+        }
+    }
+    let mut namespaces = BTreeSet::new();
+    for (path, name) in fields.words("namespaces", wrong) {
+        if let Some(why) = label_error(name) {
+            wrong.note(&path, why);
+        }
+        namespaces.insert(name.to_owned());
+    }
+    let mut to = BTreeSet::new();
+    let names = fields.words("receivers", wrong);
+    if names.is_empty() {
+        wrong.note(&fields.path("receivers"), "name at least one receiver");
+    }
+    for (path, name) in names {
+        if receivers.is_some_and(|known| !known.contains(name)) {
+            wrong.note(&path, format!("there is no receiver {name:?}"));
+        }
+        to.insert(name.to_owned());
+    }
+    if !namespaces.is_empty() && on.iter().all(|kind| *kind == Kind::NodeCordoned) && !on.is_empty()
+    {
+        wrong.note(&fields.path("namespaces"), "nodes are in no namespace");
+    }
+    fields.end(wrong);
+    Some(Rule {
+        on,
+        namespaces,
+        receivers: to,
+    })
+}
+
+fn kinds() -> String {
+    Kind::ALL.map(Kind::word).join(", ")
+}
+
+/// The authorities that were read, by their file. `None`: those of the machine.
+#[derive(Default)]
+struct Trusted(BTreeMap<Option<PathBuf>, Arc<ClientConfig>>);
+
+impl Trusted {
+    fn of(&mut self, file: Option<PathBuf>) -> Result<Arc<ClientConfig>, String> {
+        if let Some(known) = self.0.get(&file) {
+            return Ok(known.clone());
+        }
+        let read = http::trusting(file.as_deref())?;
+        self.0.insert(file, read.clone());
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("chat");
+        fs::write(&secret, "https://chat.example.com/hooks/SECRET\n").unwrap();
+        let text = format!(
+            "
+cluster: prod
+receivers:
+- name: chat
+  slack: {{ urlFile: {} }}
+- name: pager
+  alertmanager: {{ url: \"http://alerts:9093/\" }}
+rules:
+- on: [jobFailed, jobStalled]
+  namespaces: [team-a]
+  receivers: [chat]
+- on: [nodeCordoned]
+  receivers: [pager, chat]
+waitingTooLong: 2h
+showErrors: false
+gatherFor: 30s
+",
+            secret.display()
+        );
+        let notify = parse(&text).unwrap();
+        assert_eq!(notify.cluster, "prod");
+        assert_eq!(notify.rules.waiting.as_secs(), 7_200);
+        assert_eq!(notify.rules.gathers.as_secs(), 30);
+        assert!(!notify.rules.shows_errors);
+        assert_eq!(notify.rules.rules.len(), 2);
+        let chat = &notify.receivers["chat"];
+        assert_eq!(chat.shown(), "https://chat.example.com");
+        assert!(!format!("{notify:?}").contains("SECRET"));
+        let pager = notify.receivers["pager"].address().unwrap();
+        assert_eq!(pager.path, "/api/v2/alerts");
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_said_at_once() {
+        let text = "
+reciever: []
+receivers:
+- name: Chat
+  slack: { url: 'https://chat.example.com/hooks/SECRET' }
+- name: both
+  slack: { urlEnv: MUSTER_TEST_NO_SUCH_VARIABLE, tokenFile: /no/such/file }
+  webhook: {}
+- name: hook
+  webhook: { url: 'ftp://x', keyFile: /no/such/file, retries: 3 }
+rules:
+- on: [jobFailed, jobExploded]
+  namespaces: ['*']
+  receivers: [hook]
+- receivers: []
+waitingTooLong: soon
+gatherFor: 2h
+showErrors: maybe
+";
+        let wrong = parse(text).unwrap_err();
+        let said = wrong.join("\n");
+        for part in [
+            "receivers[0].name: ",
+            "receivers[0].slack.url: whoever knows",
+            "receivers[1]: needs one of webhook, slack and alertmanager",
+            "receivers[2].webhook.url: must begin with https://",
+            "receivers[2].webhook.key: read /no/such/file",
+            "receivers[2].webhook.retries: is not known; known are caFile,",
+            "rules[0].on[1]: \"jobExploded\" is not one of jobFailed,",
+            "rules[0].namespaces[0]: ",
+            "rules[1].on: name some of",
+            "rules[1].receivers: name at least one receiver",
+            "waitingTooLong: ",
+            "gatherFor: must be at most 1h",
+            "showErrors: must be true or false",
+            "reciever: is not known; known are cluster, gatherFor, receivers,",
+        ] {
+            assert!(said.contains(part), "{part} is missing:\n{said}");
+        }
+        assert_eq!(wrong.len(), 14, "{said}");
+        assert!(!said.contains("SECRET"));
+        assert_eq!(parse("- a").unwrap_err().len(), 1);
+        assert_eq!(parse("receivers: {").unwrap_err().len(), 1);
+        let unknown = "receivers: [{ name: a, webhook: { url: 'http://a' } }]\nrules: [{ on: [jobFailed], receivers: [b] }]";
+        assert_eq!(
+            parse(unknown).unwrap_err(),
+            ["rules[0].receivers[0]: there is no receiver \"b\""]
+        );
+    }
+}

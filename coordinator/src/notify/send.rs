@@ -1,0 +1,103 @@
+//! The task of one receiver: sends what is due, one message at a time, and tells the engine what was delivered.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_core::{
+    fleet::{
+        Input,
+        notify::{Answered, Dispatch, Message, Next, Outbox, Sent},
+    },
+    time::Timestamp,
+};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::desk::{Desk, Figures};
+use muster_handle::handle::Handle;
+
+/// How long to wait while another coordinator may decide. The process ends soon, or goes on.
+const UNSURE: Duration = Duration::from_secs(1);
+
+/// What is to be done next, apart from the board.
+enum Step {
+    Send(Box<Message>, u64),
+    WaitUntil(Timestamp),
+    WaitForNews,
+}
+
+/// Sends to this receiver until the engine ends. It is dropped at the shutdown, also while it waits for an answer.
+pub(crate) async fn send(desk: Arc<Desk>, name: String, handle: Handle) {
+    let Some(receiver) = desk.receiver(&name) else {
+        return;
+    };
+    let (mut outbox, mut dispatch) = (handle.outbox(), Dispatch::default());
+    loop {
+        match next(&mut outbox, &mut dispatch, &name, handle.now()) {
+            Step::Send(..) if !handle.still_leads() => tokio::time::sleep(UNSURE).await,
+            Step::Send(message, dropped) => {
+                let before = desk.figures(&name);
+                let tried = desk
+                    .attempt(receiver, &message, dropped, handle.now())
+                    .await;
+                dispatch.answered(message.number, tried.answered, handle.now());
+                tell(&name, &before, &tried.said, tried.answered);
+                if tried.answered != Answered::Delivered {
+                    continue;
+                }
+                let sent = Sent {
+                    number: message.number,
+                    count: message.count,
+                    dropped,
+                };
+                if handle.tell(Input::Notified(sent)).await.is_err() {
+                    return;
+                }
+            }
+            Step::WaitUntil(at) => {
+                let left = at.since(handle.now());
+                tokio::select! {
+                    () = tokio::time::sleep(left) => {}
+                    changed = outbox.changed() => if changed.is_err() { return },
+                }
+            }
+            Step::WaitForNews => {
+                if outbox.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn next(
+    outbox: &mut watch::Receiver<Arc<Outbox>>,
+    dispatch: &mut Dispatch,
+    name: &str,
+    now: Timestamp,
+) -> Step {
+    // The engine waits while somebody looks at the board, so look, and let go.
+    let outbox = outbox.borrow_and_update().clone();
+    match dispatch.next(outbox.of(name), now) {
+        Next::Send(message) => {
+            let dropped = outbox.dropped.get(name).copied().unwrap_or_default();
+            Step::Send(Box::new(message.clone()), dropped)
+        }
+        Next::Wait(at) => Step::WaitUntil(at),
+        Next::Nothing => Step::WaitForNews,
+    }
+}
+
+/// Says once that a receiver does not answer, and once that it does again.
+fn tell(name: &str, before: &Figures, said: &str, answered: Answered) {
+    match (&before.failing, answered) {
+        (None, Answered::Delivered) => {}
+        (Some(_), Answered::Delivered) => {
+            info!(receiver = name, "notifications are delivered again")
+        }
+        (None, _) => warn!(
+            receiver = name,
+            "a notification was not delivered, and is tried again: {said} (muster notify list)"
+        ),
+        (Some(_), _) => {}
+    }
+}

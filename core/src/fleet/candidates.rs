@@ -1,0 +1,451 @@
+//! The nodes as placement sees them for one job, and the gang that it gets.
+
+use std::{collections::BTreeMap, rc::Rc};
+
+use crate::{
+    fleet::{
+        capacity::{Capacity, FreeGpu, NodeCapacity, Room},
+        fault_ledger,
+        job::{GenerationRecord, JobRecord, Seat},
+        job_turn::Facts,
+        live::Live,
+        members::Member,
+        placement::{
+            self, Avoided, Candidate, Demand, Had, Held, Keeps, Kept, Levels, Limit, Placement,
+            RoleDemand, Share,
+        },
+        registry::Node,
+        reservations::{self, Reservations},
+        selected,
+        unhealthy::no_new_work,
+        word,
+        worker_pod::is_pod,
+    },
+    id::{JobName, JobUid, NodeName},
+    nccl::{mixture::Kind, profile},
+    node_report::holders::Holders,
+    protocol,
+    spec::{NodeMix, Role},
+};
+
+impl<'a> Facts<'a> {
+    /// Asks placement for this job's next generation.
+    pub(crate) fn place(self) -> Placement<'a> {
+        let capacity = self.capacity();
+        let mut demand = demand(self.job);
+        if let Some(limit) = self.limit()
+            && let Err(over) = limit.bound(&mut demand)
+        {
+            return Placement::Short(over);
+        }
+        let candidates = self.candidates(capacity, &self.reserved());
+        self.choose(capacity, candidates, &demand)
+    }
+
+    /// The gang that placement chooses, with the GPUs that this capacity has left.
+    pub(crate) fn choose(
+        self,
+        capacity: &Capacity,
+        candidates: Vec<Candidate<'a>>,
+        demand: &Demand,
+    ) -> Placement<'a> {
+        let levels = Levels::of(&self.job.spec.selection);
+        match placement::place(candidates, levels, demand) {
+            Placement::Short(short) => Placement::Short(short),
+            Placement::Gang(gang) => {
+                let granted = gang.iter().map(|share| {
+                    let left = capacity.node(share.node);
+                    granted(share, left.map_or(Vec::new(), |left| left.gpus(self.uid)))
+                });
+                Placement::Gang(seal(granted.collect()))
+            }
+        }
+    }
+
+    /// The nodes that the job may have, with what this capacity has left for it.
+    pub(crate) fn candidates(
+        self,
+        capacity: &Capacity,
+        reserved: &[Reserved<'a>],
+    ) -> Vec<Candidate<'a>> {
+        let avoided = |name: &NodeName| {
+            let mut avoided = self.live.avoided.iter();
+            avoided
+                .find(|avoided| &avoided.node == name && avoided.until > self.now)
+                .map(|avoided| Avoided::CouldNotStart(&avoided.why))
+        };
+        let job = self.job;
+        let before = job.latest();
+        let trained = job.trained_last();
+        let selection = &job.spec.selection;
+        let levels = Levels::of(selection);
+        let demand = demand(job);
+        let alike = job.spec.node_mix == NodeMix::Refuse;
+        let gpus = || demand.roles.iter().map(|role| role.gpus);
+        let most_gpus = gpus().max().unwrap_or_default();
+        // A node has a kind if it can serve the role that needs the fewest GPUs, but needs some.
+        let gpus_for_kind = gpus().filter(|gpus| alike && *gpus > 0).min();
+        let any_kind: Rc<Kind> = Rc::default();
+        let nodes = self.nodes.iter().zip(capacity.nodes());
+        let nodes = nodes.filter(|(node, _)| is_for(&node.record.name, node, job));
+        let candidates = nodes.map(|(node, left)| {
+            let name = &node.record.name;
+            let (gpus_free, slots_free) = (left.gpus_free(self.uid), left.slots_free(self.uid));
+            let kept = kept(reserved, name, gpus_free, slots_free, self.own(name));
+            let gpus_free = gpus_free - kept.map_or(0, |kept| kept.gpus);
+            Candidate {
+                node: name,
+                boot_id: &node.record.boot_id,
+                liveness: node.liveness,
+                connected: node.session.is_some(),
+                cordoned: self.nodes.is_cordoned(node),
+                halted: node.record.halt.is_some(),
+                // A job keeps the nodes that it has, whatever their labels become.
+                misfit: match selection.requires() && !before.is_some_and(|g| g.has(name)) {
+                    true => selected::misfit(selection, node.into()),
+                    false => None,
+                },
+                liking: selected::liking(selection, node.into()),
+                domains: levels.domains_of(&node.report),
+                domain: 0,
+                avoided: avoided(name)
+                    .or_else(|| no_new_work(self.nodes, node).map(Avoided::NoNewWork))
+                    .or_else(|| self.pods.why_going(node).map(Avoided::Going))
+                    .or_else(|| node.report.senses_only.then_some(Avoided::SensesOnly)),
+                shunned: fault_ledger::shunned_by(
+                    &self.nodes.blamed(node).record,
+                    self.uid,
+                    self.policy,
+                    self.now,
+                ),
+                slots_free: slots_free - kept.map_or(0, |kept| kept.slots),
+                gpus_free,
+                kept,
+                gpus_all: left.gpus_all(),
+                gpus_held: match gpus_free < most_gpus {
+                    true => self.gpus_held(node, left),
+                    false => Held::default(),
+                },
+                node_rank: before.and_then(|g| g.members.rank_of(name)),
+                had: before.map(|g| had(g, name)).unwrap_or_default(),
+                kind: match gpus_for_kind {
+                    Some(gpus) if gpus_free >= gpus => kind(node, &left.gpus(self.uid)).into(),
+                    _ => Rc::clone(&any_kind),
+                },
+                stack: job.stack_on(node),
+                trained: trained.is_some_and(|g| g.has(name)),
+                one_member: node.protocol < protocol::SHARED,
+            }
+        });
+        candidates.collect()
+    }
+
+    /// What nobody who waits keeps from this job on the node: what it had there last, if it has its place in the fleet.
+    fn own(self, name: &NodeName) -> Own {
+        let given = self.yields.get(self.uid);
+        let gives_up = given.is_some_and(|given| given.evicted || given.nodes.contains(name));
+        if gives_up || !reservations::has_its_place(self.job) {
+            return Own::default();
+        }
+        let seats = self.job.latest().map(|last| last.seats_on(name));
+        let had = seats.unwrap_or_default();
+        let gpus: usize = had.iter().map(|seat| seat.gpus.len()).sum();
+        let on_slots = had.iter().filter(|seat| seat.gpus.is_empty()).count();
+        Own {
+            gpus: gpus as u32,
+            slots: on_slots as u32,
+        }
+    }
+
+    /// The room that jobs before this one keep.
+    pub(crate) fn reserved(self) -> Vec<Reserved<'a>> {
+        if self.job.spec.template.is_some() {
+            return Vec::new();
+        }
+        let before = self.reservations().before(self.job, self.policy, self.now);
+        let keeps = before.map(|waiting| Reserved {
+            by: &waiting.name,
+            keeps: waiting.keeps.get_or_init(|| self.keeps_of(&waiting.uid)),
+            namespace: &self.job.name.namespace,
+        });
+        keeps
+            .filter(|reserved| !reserved.keeps.is_empty())
+            .collect()
+    }
+
+    pub(crate) fn reservations(self) -> &'a Reservations {
+        let jobs = || self.others.values().chain([self.job]);
+        self.reservations.get_or_init(|| Reservations::of(jobs()))
+    }
+
+    /// What another job that waits keeps of each node.
+    fn keeps_of(self, uid: &JobUid) -> BTreeMap<NodeName, Keeps> {
+        let live = Live::default();
+        let job = self.others.get(uid);
+        // One about which nothing is decided may wait for days.
+        let job = job.filter(|job| word::halted_by(self.halted, self.nodes, job).is_none());
+        match job {
+            Some(job) => self.of_other(job, &live).keeps(),
+            None => BTreeMap::new(),
+        }
+    }
+
+    /// The same facts about another job.
+    pub(crate) fn of_other<'b>(self, job: &'b JobRecord, live: &'b Live) -> Facts<'b>
+    where
+        'a: 'b,
+    {
+        Facts {
+            uid: &job.uid,
+            job,
+            live,
+            ..self
+        }
+    }
+
+    /// What this job keeps of each node while it waits: nothing, if not even an empty fleet would do.
+    pub(crate) fn keeps(self) -> BTreeMap<NodeName, Keeps> {
+        let mut demand = demand(self.job);
+        if self
+            .limit()
+            .is_some_and(|limit| limit.bound(&mut demand).is_err())
+        {
+            return BTreeMap::new();
+        }
+        let empty = &self.reservations().empty;
+        let empty = empty.get_or_init(|| self.capacity().emptied());
+        let candidates = self.candidates(empty, &[]);
+        let keeps = candidates
+            .iter()
+            .filter_map(|node| Some((node.node.clone(), node.keeps(&demand)?)));
+        let keeps = keeps.collect();
+        match self.choose(empty, candidates, &demand) {
+            Placement::Gang(_) => keeps,
+            Placement::Short(_) => BTreeMap::new(),
+        }
+    }
+
+    /// The limit of its namespace, if the job could be larger without it.
+    pub(crate) fn limited(self) -> Option<Limit<'a>> {
+        let mut demand = demand(self.job);
+        let wanted = demand.wanted;
+        let limit = self.limit()?;
+        let bound = limit.bound(&mut demand);
+        (bound.is_err() || demand.wanted < wanted).then_some(limit)
+    }
+
+    /// How many more GPUs the job may have by the limit of its namespace.
+    pub(crate) fn limit(self) -> Option<Limit<'a>> {
+        let namespace = &self.job.name.namespace;
+        let most = self.policy.gpus_max.of(namespace)?;
+        // Kubernetes counts what pods have.
+        if self.job.spec.template.is_some() {
+            return None;
+        }
+        let others = self.others.values();
+        let others = others
+            .filter(|other| &other.name.namespace == namespace && other.spec.template.is_none());
+        Some(Limit {
+            namespace,
+            most,
+            held: self.capacity().gpus_held_by(others),
+        })
+    }
+
+    pub(crate) fn capacity(self) -> &'a Capacity {
+        self.capacity.get_or_init(|| {
+            let job = |uid: &JobUid| match uid == self.uid {
+                true => Some(self.job),
+                false => self.others.get(uid),
+            };
+            Capacity::of(self.nodes, job, self.pods)
+        })
+    }
+
+    /// Whether a node has room for this share in so much capacity, beside what jobs before this one keep.
+    pub(crate) fn has_room(
+        self,
+        capacity: &Capacity,
+        reserved: &[Reserved<'a>],
+        share: &Member,
+    ) -> bool {
+        let Some(left) = capacity.node(&share.node) else {
+            return false;
+        };
+        let (gpus, slots) = (left.gpus_free(self.uid), left.slots_free(self.uid));
+        let kept = kept(reserved, &share.node, gpus, slots, Own::default());
+        let seats = share
+            .seats
+            .iter()
+            .filter(|seat| seat.gpus.is_empty())
+            .count() as u32;
+        let on_slots = match share.seats.is_empty() && share.gpus.is_empty() {
+            true => 1,
+            false => seats,
+        };
+        share.gpus.len() as u32 + kept.map_or(0, |kept| kept.gpus) <= gpus
+            && on_slots + kept.map_or(0, |kept| kept.slots) <= slots
+    }
+
+    /// The room that this node has left for this job.
+    pub(crate) fn room(self, node: &NodeName) -> Option<Room<'a>> {
+        let left = self.capacity().node(node)?;
+        Some(Room {
+            slots: left.slots_free(self.uid),
+            gpus: left.gpus(self.uid),
+        })
+    }
+
+    /// Who else holds GPUs of the node, by the word of its kubelet.
+    fn gpus_held(self, node: &'a Node, left: &NodeCapacity) -> Held<'a> {
+        match &node.report.holders {
+            Holders::NotAsked => Held::Nobody,
+            Holders::Unknown => Held::Unknown,
+            Holders::Known(holders) => Held::By {
+                gpus: left.gpus_held(),
+                by: holders
+                    .iter()
+                    .filter(|holder| !self.pods.is_over(holder))
+                    .collect(),
+                namespace: &self.job.name.namespace,
+            },
+        }
+    }
+}
+
+/// What a job had of a node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    gpus: u32,
+    slots: u32,
+}
+
+/// The room that a job which waits keeps from the one that is placed.
+pub(crate) struct Reserved<'a> {
+    by: &'a JobName,
+    keeps: &'a BTreeMap<NodeName, Keeps>,
+    /// That of the job that is placed.
+    namespace: &'a str,
+}
+
+/// What others keep of so much that is free on a node. `own`: so much of it nobody keeps from this job.
+fn kept<'a>(
+    reserved: &[Reserved<'a>],
+    node: &NodeName,
+    gpus_free: u32,
+    slots_free: u32,
+    own: Own,
+) -> Option<Kept<'a>> {
+    let mut gpus = gpus_free.saturating_sub(own.gpus);
+    let mut slots = slots_free.saturating_sub(own.slots);
+    let (all_gpus, all_slots) = (gpus, slots);
+    let mut first = None;
+    for one in reserved {
+        let Some(keeps) = one.keeps.get(node) else {
+            continue;
+        };
+        let (of_gpus, of_slots) = (keeps.gpus.of(gpus), keeps.slots.of(slots));
+        if of_gpus + of_slots > 0 {
+            first = first.or(Some(one));
+        }
+        (gpus, slots) = (gpus - of_gpus, slots - of_slots);
+    }
+    first.map(|first| Kept {
+        gpus: all_gpus - gpus,
+        slots: all_slots - slots,
+        by: first.by,
+        namespace: first.namespace,
+    })
+}
+
+/// What the job asks of placement. A job without roles has one.
+pub(crate) fn demand(job: &JobRecord) -> Demand {
+    let spec = &job.spec;
+    // A worker pod's GPUs are the kubelet's affair: its agent does not see them, and the pod's resource limits hold them for
+    // the job.
+    let gpus_of = |gpus: u32| if spec.template.is_some() { 0 } else { gpus };
+    let role = |role: &Role| RoleDemand {
+        min: role.min_replicas,
+        max: role.max_replicas,
+        gpus: gpus_of(role.gpus_per_node),
+        procs: role.proc_per_node,
+    };
+    let mut roles: Vec<RoleDemand> = spec.roles.iter().map(role).collect();
+    if roles.is_empty() {
+        roles.push(RoleDemand {
+            min: spec.min_replicas,
+            max: spec.max_replicas,
+            gpus: gpus_of(spec.gpus_max()),
+            procs: spec.proc_per_node,
+        });
+    }
+    Demand {
+        roles,
+        wanted: job.replicas,
+        per_node: if spec.packs() { u32::MAX } else { 1 },
+    }
+}
+
+/// The share with the GPUs that it gets: the lowest that are free, in the order of its members.
+fn granted(share: &Share<'_>, mut free: Vec<FreeGpu<'_>>) -> Member {
+    free.sort_by_key(|gpu| gpu.index);
+    let mut free = free.into_iter().map(|gpu| gpu.uuid.to_owned());
+    let seats = share.members.iter().map(|member| Seat {
+        number: member.number,
+        gpus: free.by_ref().take(member.gpus as usize).collect(),
+    });
+    let seats: Vec<Seat> = seats.collect();
+    Member {
+        node: share.node.clone(),
+        boot_id: share.boot_id.to_owned(),
+        gpus: seats.iter().flat_map(|seat| seat.gpus.clone()).collect(),
+        // They are added when the generation is opened.
+        addresses: Vec::new(),
+        seats,
+    }
+}
+
+/// Where no node is shared, a member's number is the rank of its node.
+fn seal(mut shares: Vec<Member>) -> Vec<Member> {
+    if shares.iter().all(|share| share.seats.len() == 1) {
+        shares.iter_mut().for_each(|share| share.seats.clear());
+    }
+    shares
+}
+
+/// Whether the job may have this node: a job with a template gets its own worker pods and nothing
+/// else, and nobody else gets those.
+fn is_for(name: &NodeName, node: &Node, job: &JobRecord) -> bool {
+    match (&job.spec.template, is_pod(name)) {
+        (None, pod) => !pod,
+        (Some(_), _) => match &node.pod {
+            Some(pod) => pod.is_of(&job.name, &job.uid),
+            None => node.record.pod_of.as_ref() == Some(&job.uid),
+        },
+    }
+}
+
+/// The members that a node had in this generation.
+fn had(generation: &GenerationRecord, name: &NodeName) -> Vec<Had> {
+    let had = |seat: &Seat| Had {
+        number: seat.number,
+        role: generation
+            .layout
+            .place(seat.number)
+            .map_or(0, |place| place.role),
+    };
+    generation.seats_on(name).iter().map(had).collect()
+}
+
+/// The kind of node that this one would be in a generation: the kind of the GPU that placement
+/// gives first.
+fn kind(node: &Node, free: &[FreeGpu<'_>]) -> Kind {
+    let Some(first) = free.iter().min_by_key(|gpu| gpu.index) else {
+        return Kind::default();
+    };
+    Kind::of(&profile::Member {
+        node: &node.record.name,
+        report: &node.report,
+        gpus: &[first.uuid.to_owned()],
+    })
+}

@@ -1,0 +1,159 @@
+//! Which jobs have a record, and which records make room. The records themselves are in the store and on the
+//! board; this has of each only what the rules need.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    fleet::{history::record::HistoryRecord, policy::Policy},
+    id::JobUid,
+    time::Timestamp,
+};
+
+/// Jobs by uid and submission. An object's job has the object's uid, and may be submitted again with it.
+pub(crate) type Key = (JobUid, Timestamp);
+
+/// A job that is over, as the rules of the history see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Over {
+    pub key: Key,
+    pub finished: Timestamp,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept {
+    /// By number.
+    records: BTreeMap<u64, Over>,
+    keys: BTreeSet<Key>,
+    last: u64,
+}
+
+impl Kept {
+    pub(crate) fn loaded<'a>(records: impl IntoIterator<Item = &'a HistoryRecord>) -> Self {
+        let mut kept = Self::default();
+        for record in records {
+            let over = Over {
+                key: (record.uid.clone(), record.created),
+                finished: record.finished.unwrap_or(record.created),
+            };
+            kept.put(record.number, over);
+        }
+        kept
+    }
+
+    fn put(&mut self, number: u64, over: Over) {
+        self.last = self.last.max(number);
+        self.keys.insert(over.key.clone());
+        self.records.insert(number, over);
+    }
+
+    /// The number of the record that this job gets. `None`: it has one, or it would have to make room at once.
+    pub(crate) fn add(&mut self, over: Over, policy: &Policy, now: Timestamp) -> Option<u64> {
+        let is_too_old = over.finished + policy.history_for < now;
+        let is_full = self.records.len() >= policy.history_max;
+        let is_oldest = || {
+            self.records
+                .values()
+                .all(|one| over.finished < one.finished)
+        };
+        if self.keys.contains(&over.key) || is_too_old || is_full && is_oldest() {
+            return None;
+        }
+        self.put(self.last + 1, over);
+        Some(self.last)
+    }
+
+    /// Drops records that are too old or too many. All up to the returned number go. `None`: none does.
+    pub(crate) fn drop_surplus(&mut self, policy: &Policy, now: Timestamp) -> Option<u64> {
+        let mut dropped = None;
+        while let Some((number, oldest)) = self.records.first_key_value() {
+            let is_too_old = oldest.finished + policy.history_for < now;
+            if !is_too_old && self.records.len() <= policy.history_max {
+                break;
+            }
+            dropped = Some(*number);
+            let (_, oldest) = self.records.pop_first().expect("it was just seen");
+            self.keys.remove(&oldest.key);
+        }
+        dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp(seconds * 1_000_000)
+    }
+
+    fn over(name: &str, finished: u64) -> Over {
+        Over {
+            key: (JobUid::from(name), at(0)),
+            finished: at(finished),
+        }
+    }
+
+    fn bounds(most: usize, seconds: u64) -> Policy {
+        Policy {
+            history_max: most,
+            history_for: Duration::from_secs(seconds),
+            ..Policy::default()
+        }
+    }
+
+    #[test]
+    fn a_job_gets_one_record() {
+        let (mut kept, policy) = (Kept::default(), bounds(9, 1_000));
+        assert_eq!(kept.add(over("a", 1), &policy, at(1)), Some(1));
+        assert_eq!(kept.add(over("b", 1), &policy, at(1)), Some(2));
+        assert_eq!(kept.add(over("a", 1), &policy, at(1)), None);
+        let again = Over {
+            key: (JobUid::from("a"), at(5)),
+            ..over("a", 6)
+        };
+        assert_eq!(
+            kept.add(again, &policy, at(6)),
+            Some(3),
+            "it was submitted again"
+        );
+    }
+
+    #[test]
+    fn the_oldest_make_room_and_are_not_made_again() {
+        let (mut kept, policy) = (Kept::default(), bounds(2, 1_000));
+        for (number, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
+            assert!(
+                kept.add(over(name, number as u64), &policy, at(9))
+                    .is_some()
+            );
+        }
+        assert_eq!(kept.drop_surplus(&policy, at(9)), Some(2));
+        assert_eq!(kept.drop_surplus(&policy, at(9)), None);
+        // Job a is still there after a restart, and is over.
+        assert_eq!(kept.add(over("a", 0), &policy, at(9)), None);
+        assert_eq!(kept.add(over("e", 7), &policy, at(9)), Some(5));
+    }
+
+    #[test]
+    fn a_record_is_dropped_when_it_is_too_old() {
+        let (mut kept, policy) = (Kept::default(), bounds(9, 100));
+        kept.add(over("a", 10), &policy, at(10));
+        kept.add(over("b", 50), &policy, at(50));
+        assert_eq!(kept.drop_surplus(&policy, at(110)), None);
+        assert_eq!(kept.drop_surplus(&policy, at(111)), Some(1));
+        assert_eq!(
+            kept.add(over("a", 10), &policy, at(111)),
+            None,
+            "it would go at once"
+        );
+        let none = bounds(0, 100);
+        assert_eq!(kept.drop_surplus(&none, at(111)), Some(2));
+        assert_eq!(
+            kept.add(over("c", 111), &none, at(111)),
+            None,
+            "the operator wants none"
+        );
+    }
+}

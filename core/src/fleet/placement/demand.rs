@@ -1,0 +1,65 @@
+//! What a job asks of placement: roles, at least one, and how many of their members a node may hold.
+
+use std::cmp::Reverse;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub roles: Vec<RoleDemand>,
+    /// How many members to place in all, if there is room.
+    pub wanted: u32,
+    /// Members of one node. 1: no two share a node.
+    pub per_node: u32,
+}
+
+/// What the members of one role ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoleDemand {
+    pub min: u32,
+    pub max: u32,
+    /// GPUs of each member, all of one node. 0: each takes a slot.
+    pub gpus: u32,
+    /// Processes of each member.
+    pub procs: u32,
+}
+
+impl Demand {
+    pub(crate) fn min(&self) -> u32 {
+        self.roles.iter().map(|role| role.min).sum()
+    }
+
+    pub(super) fn max(&self) -> u32 {
+        self.roles.iter().map(|role| role.max).sum()
+    }
+
+    /// The most GPUs that a member needs.
+    pub(super) fn gpus(&self) -> u32 {
+        let gpus = self.roles.iter().map(|role| role.gpus);
+        gpus.max().unwrap_or_default()
+    }
+
+    /// The roles in the order in which they choose: those that need more GPUs first, because fewer nodes can serve them.
+    pub(super) fn order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.roles.len()).collect();
+        order.sort_by_key(|role| (Reverse(self.roles[*role].gpus), *role));
+        order
+    }
+
+    /// How many members each role has in a gang of this size, as [`crate::spec::JobSpec::layout`] divides it.
+    pub(super) fn counts(&self, size: u32) -> Vec<u32> {
+        let mut more = size.saturating_sub(self.min());
+        let count = |role: &RoleDemand| {
+            let extra = more.min(role.max - role.min);
+            more -= extra;
+            role.min + extra
+        };
+        self.roles.iter().map(count).collect()
+    }
+
+    /// The word for what its sizes count.
+    pub(super) fn unit(&self) -> &'static str {
+        match self.per_node {
+            1 => "nodes",
+            _ => "members",
+        }
+    }
+}

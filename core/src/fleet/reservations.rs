@@ -1,0 +1,126 @@
+//! Room that jobs which wait keep from those behind them.
+//!
+//! A job that lacks nodes *waits*, and holds nothing. Without more, a large one would wait for ever: whatever becomes free is
+//! taken by smaller ones before it is enough. So each of the first that wait has a *reservation*: the room that it could use.
+//! A job behind it (*backfill*) gets only what does not delay it, whichever jobs end first. Nobody knows how long jobs run, so
+//! that is judged node by node, by what the node has now and by what it would have if all jobs were gone
+//! (`placement`).
+//!
+//! A higher priority keeps its room from the first moment on. Among equals, a job keeps it once it has waited for
+//! [`Policy::reserve_after`]: until then smaller ones may go first, which costs little and fills the fleet. A job that could
+//! not start on an empty fleet, or that its namespace's limit holds back, keeps nothing.
+//!
+//! Jobs with worker pods take no part: Kubernetes places their pods.
+
+use std::{cell::OnceCell, collections::BTreeMap};
+
+use crate::{
+    fleet::{
+        capacity::Capacity,
+        job::{JobRecord, Stage, Why},
+        placement::Keeps,
+        policy::Policy,
+        settle_order::Rank,
+    },
+    id::{JobName, JobUid, NodeName},
+    time::Timestamp,
+};
+
+/// How many jobs that wait keep room. Each costs a look at all nodes in a turn that places anything. A job further back
+/// becomes one of the first in time.
+const RESERVING_MAX: usize = 16;
+
+/// All jobs that wait for room, the first to choose first.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations {
+    waiting: BTreeMap<Rank, Waiting>,
+    /// What nodes would have if no job held anything. It is made by the first that asks.
+    pub empty: OnceCell<Capacity>,
+}
+
+/// A job that waits for room.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub uid: JobUid,
+    pub name: JobName,
+    priority: i32,
+    since: Timestamp,
+    /// What it keeps, by node. It is found out by the first that asks.
+    pub keeps: OnceCell<BTreeMap<NodeName, Keeps>>,
+}
+
+impl Waiting {
+    fn of(job: &JobRecord) -> Waiting {
+        let since = job.waiting_since.unwrap_or(job.created);
+        Waiting {
+            uid: job.uid.clone(),
+            name: job.name.clone(),
+            priority: job.spec.priority,
+            since: since.max(job.resumed.unwrap_or_default()),
+            keeps: OnceCell::new(),
+        }
+    }
+
+    /// Whether it keeps its room from a job behind it.
+    fn binds(&self, job: &JobRecord, policy: &Policy, now: Timestamp) -> bool {
+        self.priority > job.spec.priority || now.since(self.since) >= policy.reserve_after
+    }
+}
+
+impl Reservations {
+    pub(crate) fn of<'j>(jobs: impl Iterator<Item = &'j JobRecord>) -> Self {
+        let waiting = jobs.filter(|job| waits_for_room(job));
+        Self {
+            waiting: waiting
+                .map(|job| (Rank::of(job), Waiting::of(job)))
+                .collect(),
+            empty: OnceCell::new(),
+        }
+    }
+
+    /// A job was settled: it waits now, or not any more.
+    pub(crate) fn follow(&mut self, job: &JobRecord) {
+        let rank = Rank::of(job);
+        if waits_for_room(job) {
+            let waiting = self.waiting.entry(rank);
+            waiting.or_insert_with(|| Waiting::of(job));
+        } else {
+            self.waiting.remove(&rank);
+        }
+    }
+
+    /// Whether this job, which waits or is about to, is one of the first, so that what is freed for it is kept for it.
+    pub(crate) fn reserves(&self, job: &JobRecord) -> bool {
+        let rank = Rank::of(job);
+        self.waiting.range(..rank).count() < RESERVING_MAX
+    }
+
+    /// Those that keep room from this job, the first to choose first.
+    pub(crate) fn before<'r>(
+        &'r self,
+        job: &'r JobRecord,
+        policy: &'r Policy,
+        now: Timestamp,
+    ) -> impl Iterator<Item = &'r Waiting> {
+        let rank = Rank::of(job);
+        let first = self.waiting.iter().take(RESERVING_MAX);
+        let before = first.take_while(move |(other, _)| **other < rank);
+        let waiting = before.map(|(_, waiting)| waiting);
+        waiting.filter(move |waiting| waiting.binds(job, policy, now))
+    }
+}
+
+/// Whether the job would start if only there were room.
+pub(crate) fn waits_for_room(job: &JobRecord) -> bool {
+    job.waits_for_nodes() && !job.suspended && job.spec.template.is_none()
+}
+
+/// Whether the job has its place in the fleet already, so that it comes before those that wait on the nodes that it had last.
+pub(crate) fn has_its_place(job: &JobRecord) -> bool {
+    match job.stage() {
+        Stage::Forming(..) | Stage::Training(_) => true,
+        // Its generation has just broken or given way.
+        Stage::Waiting(why) => why.is_none() || why == Some(Why::Fencing),
+        Stage::Ending(_) | Stage::Over(_) => false,
+    }
+}

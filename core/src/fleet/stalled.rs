@@ -1,0 +1,307 @@
+//! Watches whether a training generation stands still, has its ranks looked at, and keeps what was found with the
+//! generation. The rules are in [`crate::stall`]; what is done about a stall follows from the evidence that `gather` makes of it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::{
+    exit::Exit,
+    fleet::{
+        generation, job::GenerationRecord, job_turn::JobTurn, output::Effect, receipt::Cause,
+        registry::Registry,
+    },
+    id::{Generation, JobUid, NodeName},
+    period,
+    run::{RankReport, RunPhase},
+    spec::OnStall,
+    stacks::RankStack,
+    stall::{
+        self, Asked, Habit, SAME, Stage, Stall, Still, Suspicion, Todo, UNKNOWN, Verdict, Why,
+    },
+    time::Timestamp,
+};
+
+/// A job does not learn from a pause of more than this that such pauses are usual.
+const LEARNT_MAX: Duration = UNKNOWN;
+/// A pause is noted if it is longer than this, and longer by a tenth than the longest so far: a record is written for it.
+const LEARNT_MIN: Duration = Duration::from_secs(5);
+/// What has just gone on is known after this: runners look once in two seconds, and networks may be slow.
+const WORD: Duration = Duration::from_secs(4);
+
+/// The ranks of a generation that make its progress.
+struct Ranks<'a> {
+    living: Vec<(&'a NodeName, &'a RankReport)>,
+    /// Those that have ended well.
+    ended: Vec<(u32, NodeName)>,
+}
+
+impl Ranks<'_> {
+    fn still(&self) -> impl Iterator<Item = Option<Still>> {
+        self.living.iter().map(|(_, rank)| rank.still)
+    }
+
+    fn busy(&self) -> BTreeSet<u32> {
+        let busy = |rank: &&RankReport| rank.still.is_none_or(|still| still.idle_since.is_none());
+        let ranks = self.living.iter().map(|(_, rank)| *rank);
+        ranks.filter(busy).map(|rank| rank.rank).collect()
+    }
+}
+
+/// The ranks that make a generation's progress. `None`: not all of them are known to train, so nothing can be said. A service
+/// waits by nature, and what an MPI launcher has started is not known.
+fn ranks<'a>(
+    nodes: &'a Registry,
+    job: &JobUid,
+    generation: &'a GenerationRecord,
+) -> Option<Ranks<'a>> {
+    if generation.layout.has_slots() {
+        return None;
+    }
+    let (mut living, mut ended) = (Vec::new(), Vec::new());
+    for (node, run) in generation::reports(nodes, job, generation) {
+        let is_heard = nodes.get(node).is_some_and(|node| node.is_ready());
+        let run = run.filter(|run| is_heard && run.phase == RunPhase::Running)?;
+        if (run.ranks.len() as u32) < generation.procs_on(node) {
+            return None;
+        }
+        let serves = |rank: &RankReport| {
+            let number = generation.number_of(rank.rank);
+            number.is_some_and(|number| generation.serves(number))
+        };
+        for rank in run.ranks.iter().filter(|rank| !serves(rank)) {
+            match rank.exit {
+                None => living.push((node, rank)),
+                Some(exit) if Exit::is_success(exit) => ended.push((rank.rank, node.clone())),
+                // Whoever judges failures has the word.
+                Some(_) => return None,
+            }
+        }
+    }
+    Some(Ranks { living, ended })
+}
+
+/// How the job moves, by the rank that has come furthest in this generation.
+fn habit(ranks: &Ranks<'_>, longest: Duration) -> Habit {
+    let furthest = ranks.living.iter().max_by_key(|(_, rank)| rank.last_step);
+    let shown = furthest.and_then(|(_, rank)| {
+        let steps = rank.last_step?.checked_sub(rank.first_step?)?;
+        let time = rank.last_step_at?.since(rank.first_step_at?);
+        Some((steps, time))
+    });
+    let (steps, time) = shown.unwrap_or_default();
+    Habit {
+        steps,
+        usual: (steps > 0).then(|| time / u32::try_from(steps).unwrap_or(u32::MAX)),
+        longest,
+    }
+}
+
+impl JobTurn<'_> {
+    /// Finds out whether the current generation stands still.
+    pub(crate) fn watch_stall(&mut self) {
+        let watched = self.job.training().filter(|g| g.won.is_none());
+        let Some(generation) = watched.filter(|_| self.live.condition.is_sound()) else {
+            return;
+        };
+        let Some(ranks) = ranks(self.nodes, self.uid, generation) else {
+            return;
+        };
+        let habit = habit(&ranks, self.job.longest_pause);
+        let limit = stall::limit(self.job.spec.stall_after, habit);
+        let suspicion = stall::suspicion(ranks.still(), limit);
+        let (busy, ended) = (ranks.busy(), ranks.ended);
+        if let Some(stall) = &generation.stall {
+            if is_same(stall, suspicion, busy.len(), &mut self.live.busy_in_stall) {
+                stall.act_at.into_iter().for_each(|at| self.wake(at));
+                return;
+            }
+            self.moves_again(busy.len());
+            return self.wake(self.now);
+        }
+        if self.is_listening() {
+            return;
+        }
+        let number = generation.number;
+        let step = self.live.stall.step(number, suspicion, self.now);
+        if let Some(pause) = step.moved {
+            self.learn(pause);
+        }
+        match step.todo {
+            Todo::Nothing => {}
+            Todo::Wait(at) => self.wake(at),
+            Todo::Ask(look, until) => {
+                self.look_at_ranks(number, look);
+                self.wake(until);
+            }
+            Todo::Judge(first, second) => {
+                let since = suspicion.map_or(self.now, |suspicion| suspicion.since);
+                let idle = suspicion.map_or(self.now, |suspicion| suspicion.idle);
+                let asked = Asked {
+                    first: &first,
+                    second: &second,
+                    busy: &busy,
+                    ended: &ended,
+                    trained: habit.is_known(),
+                    since,
+                    now: self.now,
+                };
+                let verdict = stall::verdict(asked);
+                self.conclude(verdict, &second, (idle, limit), busy.len());
+            }
+        }
+    }
+
+    /// Has the agents of all members find out where their ranks are.
+    fn look_at_ranks(&mut self, generation: Generation, number: u64) {
+        let Some(current) = &self.job.current else {
+            return;
+        };
+        let Some(ranks) = ranks(self.nodes, self.uid, current) else {
+            return;
+        };
+        let mut by_node: Vec<(NodeName, Vec<u32>)> = Vec::new();
+        for (node, rank) in ranks.living {
+            match by_node.last_mut().filter(|(last, _)| last == node) {
+                Some((_, ranks)) => ranks.push(rank.rank),
+                None => by_node.push((node.clone(), vec![rank.rank])),
+            }
+        }
+        self.scratch.effects.push(Effect::LookAtRanks {
+            job: self.uid.clone(),
+            generation,
+            number,
+            ranks: by_node,
+        });
+    }
+
+    /// Acts on what two looks have shown. `idle`: since when nothing has moved, and no processor was used.
+    fn conclude(
+        &mut self,
+        verdict: Verdict,
+        ranks: &[RankStack],
+        (idle, limit): (Timestamp, Duration),
+        busy: usize,
+    ) {
+        let stall = match verdict {
+            Verdict::Moves(_) => {
+                let at = self.live.stall.put_off(self.now);
+                return self.wake(at);
+            }
+            Verdict::Stalls(stall) => *stall,
+        };
+        let spec = &self.job.spec;
+        let is_said = spec.stall_after.is_some();
+        let patient = idle + Stage::LIMIT;
+        if !is_said && self.now < patient && stall::stage(ranks).is_some() {
+            let at = self.live.stall.put_off_until(patient);
+            return self.wake(at);
+        }
+        // Another program may sleep on purpose until somebody needs it.
+        if !(stall.sure || is_said || spec.framework.is_torch()) {
+            let at = self.live.stall.put_off(self.now);
+            return self.wake(at);
+        }
+        let acts = stall.sure && spec.on_stall == OnStall::Restart;
+        let stall = Stall {
+            of_node: stall.of_node || self.stalled_there(&stall),
+            act_at: acts.then(|| {
+                let is_sure = is_said || stall.why == Why::Stopped;
+                (idle + acts_after(limit, is_sure)).max(self.now + WORD)
+            }),
+            ..stall
+        };
+        self.tell_stall(&stall);
+        stall.act_at.into_iter().for_each(|at| self.wake(at));
+        self.live.busy_in_stall = Some(busy);
+        if let Some(generation) = &mut self.job.current {
+            generation.stall = Some(Box::new(stall));
+        }
+    }
+
+    fn tell_stall(&mut self, stall: &Stall) {
+        let name = &self.job.name;
+        let still = period::format(whole_seconds(self.now.since(stall.since)));
+        let follows = match stall.act_at.map(|at| at.since(self.now)) {
+            Some(left) => format!("it is restarted in {}", period::format(whole_seconds(left))),
+            None if self.job.spec.on_stall == OnStall::Report => "onStall: report".to_owned(),
+            None => "it may wait on purpose, so nothing is done".to_owned(),
+        };
+        let message = format!(
+            "{name}: nothing has moved for {still}: {}; {follows} (muster stacks {})",
+            stall.sentence(),
+            name.name
+        );
+        let number = self.job.last_generation;
+        let node = stall.named.first().map(|named| named.node.clone());
+        let event = self.warn("JobStalled", message);
+        event.in_generation(number);
+        if let Some(node) = node {
+            event.on_node(&node);
+        }
+    }
+
+    /// Whether another job has stalled on the node of the first rank that is named.
+    fn stalled_there(&self, stall: &Stall) -> bool {
+        let Some(node) = stall.named.first().map(|named| &named.node) else {
+            return false;
+        };
+        let mut incidents = self.others.values().flat_map(|job| &job.incidents);
+        incidents.any(|incident| {
+            incident.cause == Cause::Stalled
+                && incident.node.as_ref() == Some(node)
+                && self.now.since(incident.detected_at) < self.policy.storm_window
+        })
+    }
+
+    /// What stood still moves again, by itself.
+    fn moves_again(&mut self, busy: usize) {
+        let stall = self.job.current.as_mut().and_then(|g| g.stall.take());
+        let Some(stall) = stall else { return };
+        let pause = self.now.since(stall.since);
+        if stall.why != Why::Held {
+            self.learn(pause);
+        }
+        self.live.busy_in_stall = Some(busy);
+        let name = &self.job.name;
+        let message = format!(
+            "{name}: it moves again, after {}",
+            period::format(whole_seconds(pause))
+        );
+        let number = self.job.last_generation;
+        self.note("JobMovesAgain", message).in_generation(number);
+    }
+
+    /// It has stood still for so long and gone on by itself, so it may do that again.
+    fn learn(&mut self, pause: Duration) {
+        let (pause, known) = (pause.min(LEARNT_MAX), self.job.longest_pause);
+        if pause > LEARNT_MIN && pause > known + known / 10 {
+            self.job.longest_pause = pause;
+        }
+    }
+}
+
+/// How long nothing may move before a generation is replaced. Whoever waits for a server moves nothing that a node can see. So what is
+/// not sure, by the job's own word or by the kernel's, is not acted upon before NCCL's own timeout.
+fn acts_after(limit: Duration, is_sure: bool) -> Duration {
+    match is_sure {
+        true => limit * 2,
+        false => (limit * 2).max(UNKNOWN),
+    }
+}
+
+/// Whether the generation still stalls as it was found. `busy`: how many of its ranks use a processor now; `then`: how many
+/// did when it was found.
+fn is_same(
+    stall: &Stall,
+    suspicion: Option<Suspicion>,
+    busy: usize,
+    then: &mut Option<usize>,
+) -> bool {
+    // A coordinator that has just begun takes it as it finds it.
+    let then = *then.get_or_insert(busy);
+    let still = suspicion.is_some_and(|suspicion| suspicion.since <= stall.since + SAME);
+    still && busy <= then
+}
+
+fn whole_seconds(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs().max(1))
+}

@@ -1,0 +1,32 @@
+//! What is reserved is compared with the records, once a minute.
+
+use super::*;
+
+fn told(bench: &Bench) -> Vec<&str> {
+    let events = bench.events.iter();
+    let told = events.filter(|event| event.reason == "CapacityMismatch");
+    told.map(|event| event.message.as_str()).collect()
+}
+
+#[test]
+fn an_index_that_lost_a_job_is_told_once_and_mended() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    bench.pass(130 * SECOND);
+    assert_eq!(told(&bench), [""; 0], "all is as it should be");
+    let node = bench.fleet.nodes.get_mut(&"b".into()).unwrap();
+    // A run that the node reports counts, too.
+    node.runs.clear();
+    let job = node.jobs.pop_first().unwrap();
+    bench.pass(130 * SECOND);
+    let found = told(&bench);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("what is reserved on b for job"),
+        "{found:?}"
+    );
+    let node = bench.fleet.nodes.get(&"b".into()).unwrap();
+    assert!(node.jobs.contains(&job));
+    bench.pass(130 * SECOND);
+    assert_eq!(told(&bench).len(), 1, "and no more");
+}

@@ -1,0 +1,190 @@
+//! Jobs that wait, and the room that they keep.
+
+use super::{selection::fleet, *};
+use crate::fleet::shortage::Shortage;
+
+/// So many nodes, each with so many GPUs.
+fn of(nodes: i64, gpus: i64, priority: i64) -> SpecDocument {
+    SpecDocument {
+        gpus_per_node: Some(gpus),
+        priority: Some(priority),
+        ..document(nodes, nodes, nodes)
+    }
+}
+
+fn four() -> Bench {
+    fleet(&[("a", "x", 1), ("b", "x", 1), ("c", "x", 1), ("d", "x", 1)])
+}
+
+fn waits(bench: &Bench, job: &str) -> bool {
+    bench.job(job).current.is_none()
+}
+
+fn lacks(bench: &Bench, job: &str) -> Option<Shortage> {
+    bench.fleet.live[&bench.job(job).uid].shortage
+}
+
+#[test]
+fn a_lower_priority_does_not_take_what_a_higher_one_waits_for() {
+    let mut bench = four();
+    bench.submit("first", of(1, 1, 9));
+    bench.submit("large", of(4, 1, 5));
+    assert!(waits(&bench, "large"));
+    bench.submit("small", of(1, 1, 0));
+    let small = bench.job("small");
+    assert_eq!(
+        small.message,
+        "0 of at least 1 nodes available: a 0 of 1 GPUs free, b kept for default/large, which waits, \
+         c kept for default/large, which waits, d kept for default/large, which waits"
+    );
+    assert_eq!(lacks(&bench, "small"), Some(Shortage::NodesReserved));
+    bench.pass(60 * SECOND);
+    assert!(waits(&bench, "small"), "time changes nothing");
+    cancel(&mut bench, "first");
+    assert_eq!(bench.members("large").len(), 4);
+    assert!(waits(&bench, "small"));
+    cancel(&mut bench, "large");
+    assert!(!waits(&bench, "small"));
+}
+
+#[test]
+fn an_equal_one_goes_first_until_the_large_one_has_waited_long() {
+    let mut bench = four();
+    bench.submit("first", of(1, 1, 0));
+    bench.submit("large", of(4, 1, 0));
+    bench.submit("early", of(1, 1, 0));
+    assert!(!waits(&bench, "early"));
+    bench.pass(bench.fleet.policy.reserve_after);
+    bench.submit("late", of(1, 1, 0));
+    assert!(waits(&bench, "late"));
+    bench.submit("urgent", of(1, 1, 1));
+    assert!(!waits(&bench, "urgent"), "it comes before the large one");
+    for job in ["first", "early", "urgent"] {
+        cancel(&mut bench, job);
+        assert!(waits(&bench, "late"));
+    }
+    assert_eq!(bench.members("large").len(), 4);
+}
+
+/// It has its place, and a failure does not cost it.
+#[test]
+fn a_job_that_restarts_keeps_its_nodes() {
+    let mut bench = four();
+    bench.submit("old", of(2, 1, 0));
+    bench.submit("large", of(4, 1, 5));
+    bench.pass(20 * SECOND);
+    bench.rank_exits("old", 0, Exit::Code(1), Some("ValueError: x"));
+    bench.pass(20 * SECOND);
+    assert_eq!(bench.members("old").len(), 2);
+    assert!(bench.job("old").last_generation > Generation(1));
+    assert!(waits(&bench, "large"));
+}
+
+#[test]
+fn a_job_that_could_not_start_on_an_empty_fleet_keeps_nothing() {
+    let mut bench = four();
+    bench.submit("huge", of(5, 1, 5));
+    bench.submit("fat", of(1, 2, 5));
+    bench.submit("small", of(4, 1, 0));
+    assert!(!waits(&bench, "small"));
+}
+
+#[test]
+fn a_suspended_job_keeps_nothing() {
+    let mut bench = four();
+    bench.submit("first", of(1, 1, 9));
+    bench.submit("large", of(4, 1, 5));
+    bench.submit("small", of(1, 1, 0));
+    assert!(waits(&bench, "small"));
+    let name = bench.job("large").name.clone();
+    bench.request(Request::Suspend {
+        name,
+        suspended: true,
+    });
+    assert!(!waits(&bench, "small"), "it is asked in the same turn");
+}
+
+#[test]
+fn what_the_large_one_cannot_use_is_given_away() {
+    let mut bench = fleet(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)]);
+    bench.submit("first", of(1, 1, 9));
+    let large = SpecDocument {
+        node_selector: [("pool".to_owned(), "x".to_owned())].into(),
+        ..of(2, 1, 5)
+    };
+    bench.submit("large", large);
+    assert!(waits(&bench, "large"));
+    bench.submit("small", of(1, 1, 0));
+    assert_eq!(bench.members("small"), ["c"]);
+}
+
+/// An elastic job of lower priority does not grow into what a higher one waits for.
+#[test]
+fn nobody_behind_grows_into_it() {
+    let mut bench = four();
+    bench.submit("first", of(3, 1, 9));
+    let elastic = SpecDocument {
+        gpus_per_node: Some(1),
+        ..document(1, 4, 4)
+    };
+    bench.submit("elastic", elastic);
+    bench.pass(10 * SECOND);
+    assert_eq!(bench.members("elastic").len(), 1);
+    bench.submit("blocker", of(1, 1, 9));
+    bench.submit("large", of(3, 1, 5));
+    cancel(&mut bench, "first");
+    bench.pass(60 * SECOND);
+    // The blocker took one, so two are left, and the large one wants three.
+    assert_eq!(bench.members("blocker").len(), 1);
+    assert!(waits(&bench, "large"));
+    assert_eq!(bench.members("elastic").len(), 1);
+}
+
+/// A turn without news decides nothing.
+#[test]
+fn a_second_turn_changes_nothing() {
+    let mut bench = four();
+    bench.submit("first", of(1, 1, 9));
+    bench.submit("large", of(4, 1, 5));
+    bench.submit("small", of(1, 1, 0));
+    let before = bench.stored_jobs.clone();
+    bench.fleet.fresh = true;
+    bench.input(Input::Tick);
+    assert_eq!(before, bench.stored_jobs);
+}
+
+/// A namespace's limit holds a job back, with the numbers, and it keeps nothing from others meanwhile.
+#[test]
+fn jobs_of_a_namespace_hold_no_more_gpus_than_it_may() {
+    let mut bench = four();
+    bench.fleet.policy.gpus_max.namespaces = [("default".to_owned(), 3)].into();
+    bench.submit("first", of(2, 1, 0));
+    bench.submit("large", of(2, 1, 5));
+    let large = bench.job("large");
+    assert_eq!(
+        large.message,
+        "jobs of namespace default may hold 3 GPUs (--gpus-max of the coordinator): the others hold 2, and this one needs at least 2"
+    );
+    assert_eq!(lacks(&bench, "large"), Some(Shortage::NamespaceGpusMax));
+    let elastic = SpecDocument {
+        gpus_per_node: Some(1),
+        ..document(1, 2, 2)
+    };
+    bench.submit("elastic", elastic);
+    assert_eq!(bench.members("elastic").len(), 1, "one more is allowed");
+    bench.submit("none", of(1, 0, 0));
+    assert!(!waits(&bench, "none"), "it takes no GPU");
+    cancel(&mut bench, "first");
+    bench.pass(60 * SECOND);
+    assert_eq!(bench.members("large").len(), 2);
+    assert_eq!(bench.members("elastic").len(), 1);
+    let elastic = bench.job("elastic");
+    assert!(
+        elastic.message.contains("--gpus-max"),
+        "{}",
+        elastic.message
+    );
+    cancel(&mut bench, "large");
+    bench.pass(60 * SECOND);
+    assert_eq!(bench.members("elastic").len(), 2);
+}

@@ -1,0 +1,79 @@
+//! What would become of a job if it were submitted now. It asks the same placement as a turn does, about a job that does
+//! not exist, and changes nothing.
+
+use crate::fleet::{
+    default_gpus::{self, DefaultGpus},
+    job::JobRecord,
+    job_turn::{Facts, JobTurn},
+    live::Live,
+    placement::Placement,
+    plan::{Outcome, Plan, PlannedYield},
+    preempt::{self, Preempt},
+    scratch::Scratch,
+    state::Fleet,
+};
+
+/// What jobs of lower priority would give up for this one.
+fn yields(facts: Facts<'_>) -> Vec<PlannedYield> {
+    let Preempt::From(given) = preempt::preempt(facts) else {
+        return Vec::new();
+    };
+    let planned = given.into_iter().filter_map(|(uid, given)| {
+        let job = facts.others.get(&uid)?;
+        let own = job.name.namespace == facts.job.name.namespace;
+        Some(PlannedYield {
+            job: own.then(|| job.name.clone()),
+            priority: job.spec.priority,
+            nodes: given.nodes.into_iter().collect(),
+            evicted: given.evicted,
+        })
+    });
+    planned.collect()
+}
+
+impl Fleet {
+    /// What would become of this job.
+    pub(crate) fn plan(&mut self, mut job: JobRecord, scratch: &Scratch) -> Plan {
+        let uid = job.uid.clone();
+        let mut turn = JobTurn {
+            uid: &uid,
+            job: &mut job,
+            live: &mut Live::default(),
+            nodes: &mut self.nodes,
+            others: &self.jobs,
+            presence: &self.presence,
+            brake: self.brake.as_ref(),
+            pods: &self.pods,
+            halted: &self.halted,
+            policy: &self.policy,
+            now: scratch.now,
+            scratch: &mut Scratch::new(scratch.now),
+        };
+        let open = turn.job.spec.gpus_are_open();
+        let decided = default_gpus::default_gpus(turn.facts());
+        turn.propose_gpus();
+        let default_gpus = match decided {
+            _ if !open => None,
+            DefaultGpus::OneEach => Some(turn.job.spec.gpus_max()),
+            DefaultGpus::TooFew { .. } => Some(0),
+            DefaultGpus::NoneThere => None,
+        };
+        let held_back = match turn.job.suspended {
+            true => Some("it is suspended"),
+            false => turn
+                .is_listening()
+                .then_some("the coordinator has just started and waits for its nodes"),
+        };
+        let placed = turn.facts().place();
+        let yields = match &placed {
+            Placement::Gang(_) => Vec::new(),
+            Placement::Short(_) => yields(turn.facts()),
+        };
+        Plan {
+            outcome: Outcome::of(placed),
+            default_gpus,
+            held_back,
+            yields,
+        }
+    }
+}

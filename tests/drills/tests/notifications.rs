@@ -1,0 +1,118 @@
+//! A real job fails by its script, and a webhook hears of it: which rank, what for, and what it printed last.
+
+#![allow(clippy::unwrap_used, reason = "all of this file is a test")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    sync::mpsc::{Receiver, sync_channel},
+    thread,
+    time::Duration,
+};
+
+use muster_drills::{Cluster, python};
+use serde_json::{Value, json};
+
+const SCRIPT: &str = "
+import os, sys
+import torch.distributed as dist
+dist.init_process_group('gloo')
+print('step 1', flush=True)
+if dist.get_rank() == 1:
+    open('/no/such/shard-' + os.environ['SHARD_KEY'])
+dist.barrier()
+";
+
+/// Far longer than a busy machine needs.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Takes requests until the test ends. A thread that waits for another request ends with the process.
+fn receiver() -> (u16, Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (out, got) = sync_channel(16);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut length = 0;
+            loop {
+                let mut line = String::new();
+                stream.read_line(&mut line).unwrap();
+                if line.trim_end().is_empty() {
+                    break;
+                }
+                if let Some(text) = line.strip_prefix("content-length: ") {
+                    length = text.trim_end().parse().unwrap();
+                }
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).unwrap();
+            let answer = b"HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n";
+            stream.get_mut().write_all(answer).unwrap();
+            if out.send(serde_json::from_slice(&body).unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    (port, got)
+}
+
+#[test]
+fn a_script_that_fails_is_told_once_with_rank_cause_and_last_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, got) = receiver();
+    let notify = folder.path().join("notify.yaml");
+    let text = format!(
+        "receivers: [{{ name: hook, webhook: {{ url: 'http://127.0.0.1:{port}/' }} }}]\nrules: [{{ on: [jobFailed], receivers: [hook] }}]\n"
+    );
+    fs::write(&notify, text).unwrap();
+    let cluster = Cluster::up_with(2, &[], &[("MUSTER_NOTIFY", notify.to_str().unwrap())]);
+    cluster.muster(["notify", "test", "hook"]);
+    assert_eq!(got.recv_timeout(PATIENCE).unwrap()["kind"], "test");
+
+    let script = cluster.path("fails.py");
+    fs::write(&script, SCRIPT).unwrap();
+    let spec = json!({
+        "replicas": 2, "procPerNode": 1, "gpusPerNode": 0, "command": [python()], "args": [script], "stopGracePeriod": "0s",
+        "restartPolicy": {"maxRestarts": 0}, "env": [{"name": "SHARD_KEY", "value": "topsecret"}],
+    });
+    let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": "shards"}, "spec": spec});
+    let file = cluster.path("job.json");
+    fs::write(&file, document.to_string()).unwrap();
+    cluster.muster(["submit", "-f", file.to_str().unwrap()]);
+    let message = got.recv_timeout(PATIENCE).unwrap();
+    let notice = &message["notices"][0];
+    assert_eq!(
+        (
+            &message["kind"],
+            &message["count"],
+            &notice["job"],
+            &notice["cause"]
+        ),
+        (
+            &json!("jobFailed"),
+            &json!(1),
+            &json!("shards"),
+            &json!("WorkerFailed")
+        ),
+        "{message:#}"
+    );
+    let culprit = notice["culprit"].as_str().unwrap();
+    assert!(culprit.starts_with("rank 1 on "), "{message:#}");
+    let error = notice["error"].as_str().unwrap();
+    assert!(error.starts_with("FileNotFoundError: "), "{message:#}");
+    assert!(error.contains("/no/such/shard-***"), "{message:#}");
+    assert!(!message.to_string().contains("topsecret"), "{message:#}");
+    // `muster notify list` says so too, and nothing comes twice.
+    let list = cluster.json(["notify", "list"]);
+    let listed = &list["items"]
+        .as_array()
+        .unwrap_or_else(|| list.as_array().unwrap())[0];
+    assert_eq!(
+        (&listed["waiting"], &listed["delivered"]),
+        (&json!(0), &json!(2)),
+        "{list:#}"
+    );
+    assert!(got.try_recv().is_err());
+}

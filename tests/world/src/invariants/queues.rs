@@ -1,0 +1,200 @@
+//! I25: priorities, the limits of namespaces, and what jobs give up for others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_core::{
+    fleet::job::{Reason, Stage},
+    spec::Preemption,
+};
+
+use super::*;
+use crate::liveness::{usable, waits_for_a_person};
+
+/// Judges all changes of one decision together: who gives and who gets may be in it.
+pub(super) fn of_priorities(world: &World, judge: &Judge, changes: &[Change]) -> Broken {
+    let mut after: BTreeMap<&JobUid, &JobRecord> = world.store.jobs.iter().collect();
+    let put = changes.iter().filter_map(|change| match change {
+        Change::PutJob(job) => Some(&**job),
+        _ => None,
+    });
+    let put: Vec<&JobRecord> = put.collect();
+    after.extend(put.iter().map(|job| (&job.uid, *job)));
+    put.into_iter().find_map(|job| {
+        let before = world.store.jobs.get(&job.uid);
+        let gives = before.and_then(|before| gives_rightly(world, judge, before, job, &after));
+        gives.or_else(|| within_the_limit(world, before, job, &after))
+    })
+}
+
+/// A job gives room only to one of higher priority that waits, and loses all of it only where the operator allows that and
+/// not before its time.
+fn gives_rightly(
+    world: &World,
+    judge: &Judge,
+    before: &JobRecord,
+    job: &JobRecord,
+    after: &BTreeMap<&JobUid, &JobRecord>,
+) -> Broken {
+    let newest = job.incidents.last()?;
+    let is_new = newest.cause == Cause::Preempted
+        && before.incidents.last().map(|one| one.event_at) != Some(newest.event_at);
+    if !is_new {
+        return None;
+    }
+    let waits = |other: &&JobRecord| {
+        other.uid != job.uid
+            && other.spec.priority > job.spec.priority
+            && matches!(other.stage(), Stage::Waiting(_))
+    };
+    if !after.values().any(waits) {
+        let what = format!("{} gives room to nobody: {}", job.uid, newest.message);
+        return Some(("I25", what));
+    }
+    let Some(generation) = &before.current else {
+        return Some(("I25", format!("{} gives what it does not have", job.uid)));
+    };
+    // Whoever only shrinks may also wait, until its members are dead.
+    if !newest.message.starts_with("preempted by") {
+        return None;
+    }
+    let trained = judge.now.since(generation.started_at.unwrap_or(judge.now));
+    let allowed = world.plan.preemption == Preemption::Evict;
+    (!allowed || trained < EVICT_AFTER).then(|| {
+        let what = format!(
+            "{} is evicted after {trained:?} of training: {}",
+            job.uid, newest.message
+        );
+        ("I25", what)
+    })
+}
+
+/// How long a generation trains at least before its job is evicted.
+pub(crate) const EVICT_AFTER: std::time::Duration = std::time::Duration::from_secs(20);
+
+/// The jobs of a namespace have no generations with more GPUs than it may hold.
+fn within_the_limit(
+    world: &World,
+    before: Option<&JobRecord>,
+    job: &JobRecord,
+    after: &BTreeMap<&JobUid, &JobRecord>,
+) -> Broken {
+    let most = world.plan.gpus_max?;
+    let before = before.and_then(|job| job.current.as_ref());
+    let current = job.current.as_ref()?;
+    if job.spec.template.is_some() || before.is_some_and(|before| before.number == current.number) {
+        return None;
+    }
+    let gpus = |generation: &GenerationRecord| -> usize {
+        generation
+            .members
+            .iter()
+            .map(|member| member.gpus.len())
+            .sum()
+    };
+    let others = after
+        .values()
+        .filter(|other| other.uid != job.uid && other.spec.template.is_none());
+    let held: usize = others
+        .filter_map(|other| other.current.as_ref())
+        .map(gpus)
+        .sum();
+    let own = gpus(current);
+    (own > 0 && held + own > most as usize).then(|| {
+        let what = format!(
+            "{} takes {own} GPUs, others have {held}, and {most} are the limit",
+            job.uid
+        );
+        ("I25", what)
+    })
+}
+
+/// Whether the job waits for room, and takes none from the cluster's scheduler.
+fn waits(job: &JobRecord) -> bool {
+    let waits = matches!(job.reason, Reason::BelowMinimum | Reason::Preempted);
+    waits && job.current.is_none() && !job.suspended && job.spec.template.is_none()
+}
+
+fn rank(job: &JobRecord) -> (std::cmp::Reverse<i32>, Timestamp, &JobUid) {
+    (std::cmp::Reverse(job.spec.priority), job.created, &job.uid)
+}
+
+/// The one that waits and comes first.
+fn first(world: &World) -> Option<&JobRecord> {
+    let waiting = world.store.jobs.values().filter(|job| waits(job));
+    waiting.min_by_key(|job| rank(job))
+}
+
+/// Whether a job truly says that its room is kept for another, or that its namespace has enough.
+pub(crate) fn is_held_back(world: &World, job: &JobRecord) -> bool {
+    let kept = first(world).is_some_and(|first| rank(first) < rank(job));
+    kept || is_limited(world, job)
+}
+
+/// Whether one more member would be beyond the limit.
+fn is_limited(world: &World, job: &JobRecord) -> bool {
+    let Some(most) = world.plan.gpus_max else {
+        return false;
+    };
+    let all = world
+        .store
+        .jobs
+        .values()
+        .flat_map(JobRecord::unproven_generations);
+    let members = all.flat_map(|generation| &generation.members);
+    let held: BTreeSet<(&NodeName, &String)> = members
+        .flat_map(|member| member.gpus.iter().map(|gpu| (&member.node, gpu)))
+        .collect();
+    let roles = job.spec.roles.iter().map(|role| role.gpus_per_node).max();
+    let each = roles.unwrap_or(job.spec.gpus_per_node);
+    let least = match job.current.is_some() {
+        true => each,
+        false => each * job.spec.min_replicas,
+    };
+    held.len() as u32 + least > most
+}
+
+/// The job that comes first among those that wait does not wait while jobs of lower priority could give it what it needs.
+pub(crate) fn first_gets_its_room(world: &World) -> Option<(String, String)> {
+    let job = first(world).filter(|job| !is_limited(world, job))?;
+    let mut given: BTreeSet<(&JobUid, &NodeName)> = BTreeSet::new();
+    for lower in world.store.jobs.values() {
+        let Stage::Training(generation) = lower.stage() else {
+            continue;
+        };
+        if lower.spec.priority >= job.spec.priority || lower.spec.template.is_some() {
+            continue;
+        }
+        // Nothing is decided about it.
+        if waits_for_a_person(world, lower) {
+            continue;
+        }
+        let evicts = world.plan.preemption == Preemption::Evict;
+        let spare = match evicts {
+            _ if world.plan.preemption == Preemption::Never => 0,
+            true => generation.members.len(),
+            // Members of one kind, each on a node of its own.
+            false if lower.spec.roles.is_empty() && !lower.spec.packs() => generation
+                .members
+                .len()
+                .saturating_sub(lower.spec.min_replicas as usize),
+            false => 0,
+        };
+        let members: Vec<&NodeName> = generation.members.iter().map(|one| &one.node).collect();
+        given.extend(
+            members
+                .into_iter()
+                .rev()
+                .take(spare)
+                .map(|node| (&lower.uid, node)),
+        );
+    }
+    let room = usable(world, &job.uid, job, &given);
+    let with_roles = !job.spec.roles.is_empty();
+    (!with_roles && room >= job.spec.min_replicas as usize && !given.is_empty()).then(|| {
+        let what = format!(
+            "waits with priority {}, and jobs of lower priority could make room for {room}: {}",
+            job.spec.priority, job.message
+        );
+        (format!("{} comes first", job.uid), what)
+    })
+}

@@ -3,16 +3,18 @@
     python bench/gpu.py                     print the table
     python bench/gpu.py --write            and write it into bench/results/README.md
     python bench/gpu.py --lanes fork --kills 1
-    python bench/gpu.py --scripts small,gpt,compile,trainer --lanes fork,direct,cold --standbys off,parked,open --kills 3
+    python bench/gpu.py --scripts small,gpt,compile,trainer --lanes auto,fork --standbys off,open --kills 3
 
 One rank trains on one GPU over NCCL: a small model (`gpu_step.py`), a GPT with a checkpoint of 600 MB, the same under torch.compile
 (`gpu_gpt.py`), or transformers' Trainer (`gpu_trainer.py`). It is killed several times. Measured is the time until the next start has made
-a step. With standbys, each kill waits until one stands by.
+a step. With standbys, each kill waits until one stands by, and the steps that are made while the first is prepared are counted beside those of as
+long a time after it.
 Two things are checked as well: a launcher lives through all of it and must not have a GPU's device file open, and the GPU's memory must be
 free when the job is over. If either check fails, the exit code is 1.
 """
 
 import argparse
+import datetime
 import functools
 import json
 import os
@@ -31,7 +33,8 @@ import report
 import stacks
 
 BEGIN, END = "<!-- gpu:begin -->", "<!-- gpu:end -->"
-LANES = ("fork", "direct", "parked", "exec", "cold")
+# `auto` is what a job gets that says nothing: its lane, and its standbys.
+LANES = ("auto", "fork", "direct", "parked", "exec", "cold")
 STANDBYS = ("off", "parked", "open")
 # The scripts, each with its further arguments.
 PROGRAMS = {"small": ("gpu_step.py",), "gpt": ("gpu_gpt.py",), "compile": ("gpu_gpt.py", "compile"), "trainer": ("gpu_trainer.py",)}
@@ -66,6 +69,25 @@ class Lane(stacks.Muster):
         """Whether the next start has all it will have: a standby, where one is wanted."""
         return self.standbys == "off" or stands_by(self.muster("describe", "job", stacks.JOB), self.standbys)
 
+    def prepares(self):
+        """Whether a standby is being prepared, or is ready already."""
+        return "standbys: 0 of 1" in self.muster("describe", "job", stacks.JOB) or self.ready()
+
+    def steps_in(self, began, ended):
+        """Steps that were printed between two moments, in seconds of the clock."""
+        texts = (log.read_text(errors="replace") for log in self.cluster.glob("nodes/*/state/runs/*-g*/logs/rank-0.log"))
+        times = (datetime.datetime.fromisoformat(line[:26] + "+00:00").timestamp() for text in texts for line in text.splitlines() if " F step=" in line)
+        return sum(began <= at < ended for at in times)
+
+    def lost_by_preparing(self):
+        """The share of the steps that the preparation of a standby costs while it goes on, in percent."""
+        until("preparing a standby", self, self.prepares, pause=0.2)
+        began = time.time()
+        until("ready for the next kill", self, self.ready, pause=0.2)
+        ready = time.time()
+        time.sleep(ready - began)
+        return 100 * (1 - self.steps_in(began, ready) / max(1, self.steps_in(ready, 2 * ready - began)))
+
 
 class Tuned(stacks.Torchrun):
     """One torchrun on one node. Its only tuning is that it looks at its workers often."""
@@ -96,29 +118,30 @@ def stands_by(described, standbys):
     none = re.search(r"no standbys: (.*)", described)
     if none:
         raise Wrong(f"no standby: {none[1]}")
-    return f"standbys: 1 of 1 {standbys}" in described
+    return any(f"standbys: 1 of 1 {mode}" in described for mode in (["parked", "open"] if standbys == "auto" else [standbys]))
 
 
 def cells(programs, lanes, standbys):
     """What is measured: each program in each lane, beside torchrun. Only ranks of lane fork have standbys."""
+    of = {"fork": standbys, "auto": ["auto"]}
     for program in programs:
         for lane in lanes:
-            for mode in standbys if lane == "fork" else ["off"]:
+            for mode in of.get(lane, ["off"]):
                 yield program, lane, mode
         yield program, TORCHRUN, "off"
 
 
 def title(program, lane, standbys):
-    words = lane if lane == TORCHRUN else f"Muster, {lane}"
-    return f"{program}: {words}" + (f", standbys {standbys}" if standbys != "off" else "")
+    words = {TORCHRUN: lane, "auto": "Muster, as a job that says nothing"}.get(lane, f"Muster, {lane}")
+    return f"{program}: {words}" + (f", standbys {standbys}" if standbys not in ("off", "auto") else "")
 
 
-def until(what, stack, look):
+def until(what, stack, look, pause=LOOK):
     deadline = time.monotonic() + PATIENCE
     while not (found := look()):
         if time.monotonic() > deadline or stack.gave_up():
             raise Wrong(f"not {what}\n{stack.evidence()}")
-        time.sleep(LOOK)
+        time.sleep(pause)
     return found
 
 
@@ -176,12 +199,14 @@ class Agent:
 
 
 def measure(stack, kills):
-    """Seconds after each kill, and everything that was wrong."""
-    wrong, opened = [], []
+    """Seconds after each kill, what preparing a standby has cost (in percent of the steps meanwhile), and everything that was wrong."""
+    wrong, opened, lost = [], [], None
     stack.start(1)
     until("a first step", stack, lambda: read(stack.steps / "step.0.json"))
     again = []
     time.sleep(TRAIN)
+    if isinstance(stack, Lane) and stack.standbys != "off":
+        lost = stack.lost_by_preparing()
     for number in range(1, kills + 1):
         until("ready for the next kill", stack, stack.ready)
         pid = read(stack.steps / f"step.{number - 1}.json")["pid"]
@@ -200,7 +225,7 @@ def measure(stack, kills):
         if used() > IDLE_MIB:
             wrong.append(f"{used()} MiB of the GPU are in use after the end")
         stack.muster("local", "down")
-    return again, wrong
+    return again, lost, wrong
 
 
 def main():
@@ -219,12 +244,13 @@ def main():
                 stack.prepare(1)
                 if idle is None and key != TORCHRUN:
                     idle = Agent(home).cost(options.idle)
-                again, found = measure(stack, options.kills)
+                again, lost, found = measure(stack, options.kills)
             finally:
                 stack.stop()
-            rows.append((title(*cell), again))
+            rows.append((title(*cell), again, lost))
             wrong += [f"{title(*cell)}: {what}" for what in found]
-            print(f"{rows[-1][0]}: after a kill {' '.join(f'{seconds:.2f}' for seconds in again)} s", flush=True)
+            cost = "" if lost is None else f"; preparing the first standby cost {lost:.1f} % of the steps meanwhile"
+            print(f"{title(*cell)}: after a kill {' '.join(f'{seconds:.2f}' for seconds in again)} s{cost}", flush=True)
     finally:
         processes.sweep(folder)
     text = block(rows, idle, version)
@@ -238,9 +264,12 @@ def main():
 
 def block(rows, idle, version):
     lines = ["| one rank on one GPU, NCCL | a killed worker: until the next step |", "|---|---|"]
-    for name, again in rows:
+    for name, again, _ in rows:
         spread = f"({min(again):.2f} to {max(again):.2f}, {len(again)} kills)"
         lines.append(f"| {name} | **{statistics.median(again):.2f} s** {spread} |")
+    costs = [f"{lost:.1f} % ({name})" for name, _, lost in rows if lost is not None]
+    if costs:
+        lines += ["", f"While the first standby was prepared, training made fewer steps than after it: {', '.join(costs)}."]
     if idle:
         lines += ["", f"An idle agent on this machine takes {idle[0]:.2f} % of one core, {idle[1]:.2f} of them to ask the driver, and {idle[2]:.0f} MiB."]
     machine = race.describe_machine()
@@ -252,7 +281,7 @@ def block(rows, idle, version):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lanes", type=lambda text: text.split(","), default=list(LANES), help=",".join(LANES))
+    parser.add_argument("--lanes", type=lambda text: text.split(","), default=["auto", "fork", "exec"], help=f"{','.join(LANES)} [auto,fork,exec]")
     parser.add_argument("--scripts", type=lambda text: text.split(","), default=["small"], help=f"{','.join(PROGRAMS)} [small]")
     parser.add_argument("--standbys", type=lambda text: text.split(","), default=["off"], help=f"of lane fork: {','.join(STANDBYS)} [off]")
     parser.add_argument("--kills", type=int, default=5, help="of the worker, one after another [5]")

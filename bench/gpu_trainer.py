@@ -12,7 +12,6 @@ import time
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 FOLDER, FORMS = pathlib.Path(sys.argv[1]), sys.argv[2:]
 START = len(list(FOLDER.glob("begun.*.json")))
@@ -34,6 +33,12 @@ class Sentences(torch.utils.data.Dataset):
         return {"input_ids": words, "labels": words}
 
 
+def last_checkpoint(out):
+    """The last one that was written whole: a kill may have come in the middle, and the Trainer writes this file at the end."""
+    whole = [state.parent for state in out.glob("checkpoint-*/trainer_state.json")]
+    return max(whole, key=lambda folder: int(folder.name.partition("-")[2]), default=None)
+
+
 class Told(TrainerCallback):
     first = True
 
@@ -52,7 +57,8 @@ def main():
         output_dir=str(out), max_steps=1_000_000, per_device_train_batch_size=4, save_steps=100, save_total_limit=2, report_to=[], disable_tqdm=True
     )
     trainer = Trainer(model=model, args=settings, train_dataset=Sentences(), callbacks=[Told()])
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(out)) if out.exists() else None)
+    checkpoint = last_checkpoint(out)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
 
 main()

@@ -45,10 +45,14 @@ class Gpu(unittest.TestCase):
         self.assertEqual(cells, [(program, *rest) for program in ("small", "gpt") for rest in of_one])
         self.assertEqual(gpu.title(*cells[1]), "small: Muster, fork, standbys parked")
         self.assertEqual(gpu.title(*cells[3]), "small: torchrun, best tuning")
+        default = list(gpu.cells(["small"], ["auto"], ["off", "open"]))
+        self.assertEqual([cell[1:] for cell in default], [("auto", "auto"), (gpu.TORCHRUN, "off")])
+        self.assertEqual(gpu.title(*default[0]), "small: Muster, as a job that says nothing")
 
     def test_a_kill_waits_for_a_standby_or_says_why_there_is_none(self):
         lane = "Lane:  fork: its launcher was ready; "
         self.assertTrue(gpu.stands_by(lane + "standbys: 1 of 1 parked", "parked"))
+        self.assertTrue(gpu.stands_by(lane + "standbys: 1 of 1 parked", "auto"))
         self.assertFalse(gpu.stands_by(lane + "standbys: 0 of 1 parked", "parked"))
         self.assertFalse(gpu.stands_by(lane + "standbys: parked ones are being made", "parked"))
         with self.assertRaisesRegex(gpu.Wrong, "GPU-0 has 12 MiB free"):

@@ -242,10 +242,15 @@ pub struct Flags {
     pub warm_pool: u32,
     /// The most that standbys may hold on this node. A standby waits beside each rank of a job with
     /// GPUs, with its GPU open, and becomes the rank after a failure. An open one holds 400 MiB of its
-    /// GPU while it waits, a parked one none. off: there are none [default: as each job asks, and none
-    /// for one that says auto]
-    #[arg(long, env = "MUSTER_STANDBYS", value_name = "off|parked|open")]
-    pub standbys: Option<String>,
+    /// GPU while it waits, a parked one none of it and 2 GiB of the machine's memory. off: there are
+    /// none
+    #[arg(
+        long,
+        env = "MUSTER_STANDBYS",
+        value_name = "off|parked|open",
+        default_value = "open"
+    )]
+    pub standbys: String,
     /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found
     /// again
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
@@ -305,8 +310,6 @@ pub struct Config {
     pub warm_pool: u32,
     /// The most that standbys may hold of a GPU while they wait.
     pub standbys: Most,
-    /// Jobs that ask for nothing get standbys, too.
-    pub standbys_by_default: bool,
     pub ready_file: Option<PathBuf>,
     /// The operator's formats of steps, as text that was checked.
     pub step_formats: Option<String>,
@@ -468,11 +471,7 @@ impl Flags {
             proves: !self.no_prove && !self.no_launchers && !self.senses_only && pod.is_none(),
             inspects: !self.no_inspect,
             warm_pool: self.warm_pool,
-            standbys_by_default: self.standbys.is_some(),
-            standbys: self
-                .standbys
-                .as_deref()
-                .map_or(Ok(Most::default()), most_standbys)?,
+            standbys: most_standbys(&self.standbys)?,
             ready_file: self.ready_file,
             step_formats: step_formats::given(self.step_formats.as_deref())
                 .map_err(|e| wrong("step-formats", e))?,

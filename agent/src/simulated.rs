@@ -81,7 +81,6 @@ impl SimulatedAgent {
             proves: false,
             warm_pool: 0,
             standbys: Default::default(),
-            standbys_by_default: false,
             inspects: true,
             ready_file: None,
             step_formats: None,

@@ -17,6 +17,7 @@ class Guard:
         self.stages = [Stage()]
         self.changed = {}  # what the script has changed in the environment before the next import: the values, or UNKNOWN
         self.identifiers = []
+        self.opened = False  # an earlier module has opened a GPU
         self.stand_ins = ()
         self.folders = []  # finalizers of temporary folders that modules have made
 
@@ -47,8 +48,8 @@ class Guard:
     def check(self, module=None):
         """Looks for what the modules that are being executed have done since the last look."""
         why = None
-        if touched_gpu():
-            why = "opens a GPU"
+        if not self.opened and touched_gpu():
+            why, self.opened = "opens a GPU", True
         elif threads() > 1 + self.calm and end_threads() > self.calm:
             why, self.calm = "starts threads, which a fork would lose", threads() - 1
         elif new_generators():
@@ -358,6 +359,54 @@ class Outlook:
         sys.modules["__main__"] = self.main
         for place, name, value in self.plain:
             setattr(place, name, value)
+
+
+# Variables that say which GPUs a process has.
+WHICH_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+class CountedElsewhere:
+    """Has a child count the GPUs while modules are imported ahead. Many libraries ask at their import whether there is one. torch then asks the
+    driver or NVML, and a process in which the driver is open can fork nothing that uses a GPU."""
+
+    def __init__(self):
+        self.known = {}
+
+    def __enter__(self):
+        torch = sys.modules["torch"]
+        places = [(torch._C, "_cuda_getDeviceCount"), (torch.cuda, "_device_count_nvml")]
+        self.plain = [(place, name, getattr(place, name)) for place, name in places if hasattr(place, name)]
+        for place, name, function in self.plain:
+            setattr(place, name, self.counted(name, function))
+
+    def __exit__(self, *_):
+        for place, name, function in self.plain:
+            setattr(place, name, function)
+
+    def counted(self, name, function):
+        def count(*arguments):
+            key = name, *map(os.environ.get, WHICH_GPUS)  # the guard sees these reads
+            if key not in self.known:
+                self.known[key] = number_from_a_child(function, arguments)
+            return function(*arguments) if self.known[key] is None else self.known[key]
+
+        return count
+
+
+def number_from_a_child(function, arguments):
+    """What a function returns in a forked process. None if that is no number."""
+    end, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(theirs, b"%d" % function(*arguments))
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with open(end, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return int(said) if said else None
 
 
 class Unseeded:

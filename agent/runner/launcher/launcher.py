@@ -468,6 +468,36 @@ def touched_gpu():
     return False
 
 
+def memory_left(groups="/proc/self/cgroup", root="/sys/fs/cgroup"):
+    """Bytes of memory that the limits of this process's cgroups leave. File cache that is not in use counts as left. None: there is no limit that can
+    be read."""
+    left = []
+    for controllers, path in [line.split(":", 2)[1:] for line in text_of(groups).splitlines()]:
+        if controllers == "":  # version 2
+            place, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            place, names = os.path.join(root, "memory"), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        # In a container the path may be that of the host, which is not there. Its own group is then the root.
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for length in range(len(parts) + 1):
+            folder = os.path.join(place, *parts[:length])
+            limit, used = (text_of(os.path.join(folder, name)).strip() for name in names[:2])
+            if limit.isdigit() and used.isdigit():
+                counts = dict(line.split(" ", 1) for line in text_of(os.path.join(folder, "memory.stat")).splitlines())
+                left.append(int(limit) - int(used) + int(counts.get(names[2], 0)))
+    return max(0, min(left)) if left else None
+
+
+def text_of(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def receive(control):
     """The object of one message; None if the other side is gone."""
     try:

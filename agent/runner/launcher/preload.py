@@ -95,7 +95,7 @@ def preload(recorded, without):
     guard = Guard(recorded, without)
     before = environment_now()
     gc.freeze()
-    with Watched(guard), Unseeded() as unseeded, Outlook(recorded.main, guard):
+    with Watched(guard), Unseeded() as unseeded, Outlook(recorded.main, guard), CountedElsewhere():
         sys.meta_path.insert(0, guard)
         for entry in recorded.entries:
             if isinstance(entry, tuple):

@@ -19,6 +19,8 @@ READ_AT_OPENING = ("CUDA_", "NCCL_", "NVIDIA_", "CUBLAS_", "CUBLASLT_", "CUDNN_"
 # These say only where and how much is printed. Muster itself sets them for each generation.
 PRINTING = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
 STANDBYS_FILE = "standbys.json"
+# Bytes of the machine's memory that a parked standby takes: 1.6 GiB were seen. Twice as much must be left.
+MEMORY_NEED = 2 << 30
 # cuda.h: CUcheckpointLockArgs is the time in milliseconds and 60 bytes of zeros.
 LOCK_MS = 5_000
 
@@ -84,6 +86,9 @@ class Standbys:
         idle = [str(pid) for pid in message["ranks"] if not has_driver(pid)]
         if idle:
             return f"the rank with pid {idle[0]} has not opened a GPU itself"
+        left, least = memory_left(), 2 * MEMORY_NEED * len(message["ranks"])
+        if left is not None and left < least:
+            return f"the cgroup of the ranks leaves {left >> 20} MiB of memory, and {least >> 20} MiB are the least"
         return None
 
     def attend(self, ready):
@@ -424,7 +429,7 @@ def one_communicator(torch, place):
     if not distributed.is_available():
         return
     kept = sys.modules["torch.distributed.distributed_c10d"]
-    before = {name: value for name, value in vars(kept).items() if value is None or isinstance(value, (bool, int, str))}
+    before = {name: value for name, value in vars(kept).items() if value is None or type(value) in (bool, int, str)}
     backend = "nccl" if place.type == "cuda" and distributed.is_nccl_available() else "gloo"
     distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
     try:

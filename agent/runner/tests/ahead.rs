@@ -14,7 +14,7 @@ use muster_runner::wire::{Command, Hold, Lane, Order, ParkSpec, StartSpec};
 use rig::{Client, Living, Rig, until_written};
 
 /// Modules of one package. Each says when it is executed, so that a log shows who has imported it.
-const PACKAGE: [(&str, &str); 7] = [
+const PACKAGE: [(&str, &str); 8] = [
     ("__init__", ""),
     ("plain", ""),
     ("ranked", "RANK = os.environ['RANK']"),
@@ -22,6 +22,7 @@ const PACKAGE: [(&str, &str); 7] = [
     ("wants_too", "from . import ranked"),
     ("homed", "HOME = os.environ['STEADY_HOME']"),
     ("session", "import uuid\nSESSION = uuid.uuid4().hex"),
+    ("counts", "import torch\nGPUS = torch.cuda.device_count()"),
 ];
 
 /// It sets a variable before its imports, as scripts do for caches, and only looks for `absent`.
@@ -32,6 +33,14 @@ found = importlib.util.find_spec('absent') is not None
 import steady.plain, steady.wants, steady.wants_too, steady.homed
 from steady.session import SESSION
 print('step 1', found, steady.homed.HOME, steady.wants.ranked.RANK, os.environ['RANK'], SESSION, flush=True)
+time.sleep(1000)
+";
+
+/// A module of it asks at its import how many GPUs there are. NVML's library is in a process that has
+/// asked it.
+const COUNTS: &str = "\
+import steady.counts, time
+print('step 1', steady.counts.GPUS, 'libnvidia-ml' in open('/proc/self/maps').read(), flush=True)
 time.sleep(1000)
 ";
 
@@ -56,6 +65,8 @@ struct Ahead {
     rig: Rig,
     client: Client,
     python: PathBuf,
+    /// Where libraries are found first.
+    libraries: PathBuf,
     generations: Vec<PathBuf>,
 }
 
@@ -70,11 +81,12 @@ impl Ahead {
     fn with(mut rig: Rig, python: PathBuf, script: &str) -> Ahead {
         rig.hold.launcher = true;
         fs::write(rig.dir.join("train.py"), script).unwrap();
+        let libraries = rig.dir.join("machine");
         let mut client = rig.ready();
         client.ok(Command::Park(ParkSpec {
             program: python.to_str().unwrap().into(),
             options: vec![],
-            env: environment(rig.dir.join("launcher-with-a-long-name").to_str().unwrap()),
+            env: environment(&rig.dir.join("launcher-with-a-long-name"), &libraries),
             cwd: rig.dir.clone(),
             background: false,
             ranks: 2,
@@ -83,6 +95,7 @@ impl Ahead {
             rig,
             client,
             python,
+            libraries,
             generations: Vec::new(),
         }
     }
@@ -111,7 +124,7 @@ impl Ahead {
             env_files: BTreeMap::new(),
             program: self.python.to_str().unwrap().into(),
             args: vec!["-c".into(), "print('torchrun in its place')".into()],
-            env: environment(dir.to_str().unwrap()),
+            env: environment(&dir, &self.libraries),
             cwd: self.rig.dir.clone(),
             ranks: 2,
             first_rank: 0,
@@ -202,10 +215,11 @@ fn environment_with_packages(dir: &Path) -> PathBuf {
     python
 }
 
-fn environment(run_dir: &str) -> BTreeMap<String, String> {
+fn environment(run_dir: &Path, libraries: &Path) -> BTreeMap<String, String> {
     let env = [
         ("PATH", std::env::var("PATH").unwrap()),
-        ("MUSTER_RUN_DIR", run_dir.to_owned()),
+        ("MUSTER_RUN_DIR", run_dir.to_str().unwrap().to_owned()),
+        ("LD_LIBRARY_PATH", libraries.to_str().unwrap().to_owned()),
         ("OMP_NUM_THREADS", "1".into()),
     ];
     env.into_iter()
@@ -297,6 +311,29 @@ fn a_value_that_has_changed_is_noticed_before_a_module_that_read_the_old_one_is_
             && !executed.contains(&"steady.plain".to_owned()),
         "{executed:?}"
     );
+}
+
+#[test]
+fn whoever_only_counts_gpus_is_imported_ahead_and_the_launcher_opens_none() {
+    let rig = Rig::new();
+    let programs = std::env::var_os("MUSTER_BIN_DIR").expect("MUSTER_BIN_DIR is set");
+    let made = std::process::Command::new(Path::new(&programs).join("muster-hardware"))
+        .args(["make", "8xh100"])
+        .arg(rig.dir.join("machine"))
+        .status();
+    assert!(made.unwrap().success());
+    let python = environment_with_packages(&rig.dir.join("env"));
+    let mut ahead = Ahead::with(rig, python, COUNTS);
+    let first = ahead.run();
+    let (_, step) = printed(&first, 0);
+    assert_eq!(step, ["8", "True"], "the rank has asked itself");
+    assert!(ahead.import(&first).contains(&"steady.counts".to_owned()));
+    let second = ahead.run();
+    for rank in [0, 1] {
+        let (executed, step) = printed(&second, rank);
+        assert_eq!(executed, Vec::<String>::new(), "rank {rank}");
+        assert_eq!(step, ["8", "False"], "rank {rank}");
+    }
 }
 
 #[test]

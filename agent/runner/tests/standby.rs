@@ -469,3 +469,49 @@ fn none_is_made_where_the_rank_itself_has_no_gpu_open() {
     assert!(shown.ranks.is_empty());
     assert!(shown.why.unwrap().contains("has not opened a GPU itself"));
 }
+
+#[test]
+fn the_least_of_all_memory_limits_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("launcher/launcher.py");
+    let left = |groups: &str, files: &[(&str, &str)]| {
+        let root = dir.path().join("root");
+        let _ = fs::remove_dir_all(&root);
+        for (file, text) in files {
+            let file = root.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        fs::write(dir.path().join("groups"), groups).unwrap();
+        let code = "import os, sys\nexec(open(sys.argv[1]).read())\nprint(memory_left(*sys.argv[2:]))";
+        let output = std::process::Command::new(python())
+            .args(["-c", code])
+            .arg(&source)
+            .args([dir.path().join("groups"), root])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let v2 = [
+        ("memory.stat", "anon 5\n"),
+        ("pod/memory.max", "1000\n"),
+        ("pod/memory.current", "900\n"),
+        ("pod/memory.stat", "anon 600\ninactive_file 250\n"),
+        ("pod/ranks/memory.max", "max\n"),
+        ("pod/ranks/memory.current", "800\n"),
+    ];
+    assert_eq!(left("0::/pod/ranks\n", &v2), "350");
+    assert_eq!(left("0::/\n", &v2), "None", "the root has no limit");
+    let own = [("memory.max", "700\n"), ("memory.current", "900\n")];
+    assert_eq!(left("0::/../../elsewhere\n", &own), "0", "a container's root");
+    let v1 = [
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ("memory/memory.usage_in_bytes", "5000\n"),
+        ("memory/pod/memory.limit_in_bytes", "4000\n"),
+        ("memory/pod/memory.usage_in_bytes", "3000\n"),
+        ("memory/pod/memory.stat", "cache 9\ntotal_inactive_file 100\n"),
+    ];
+    assert_eq!(left("11:cpu,memory:/pod\n4:pids:/x\n", &v1), "1100");
+    assert_eq!(left("", &[]), "None");
+}

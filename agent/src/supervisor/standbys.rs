@@ -13,7 +13,10 @@ use muster_core::{
 use muster_runner::wire::{StandbyMode, StandbySpec};
 
 use super::Supervisor;
-use crate::launchers::{self, Found, Made, Outcome};
+use crate::{
+    launchers::{self, Found, Made, Outcome},
+    probe,
+};
 
 /// How often the GPUs' free memory is looked at while standbys wait, or might. Training that takes
 /// more memory as it goes on does so within minutes.
@@ -26,8 +29,7 @@ impl Supervisor {
             let Some(assignment) = self.wanted.get(&run.run.job) else {
                 continue;
             };
-            let may = assignment.standbys != Standbys::Off
-                && (assignment.standbys != Standbys::Auto || self.config.standbys_by_default);
+            let may = assignment.standbys != Standbys::Off;
             if assignment.run != run.run || assignment.gpus.is_empty() || !may {
                 continue;
             }
@@ -66,10 +68,10 @@ impl Supervisor {
             assignment,
             lane: self.lane(&run.run),
             most: self.config.standbys,
-            by_default: self.config.standbys_by_default,
             driver: report.driver.as_ref(),
             gpus: &report.gpus,
             memory: &self.facts.gpu_memory(),
+            available: probe::memory().map(|memory| memory.available),
             set_by_script: &set,
             failed: failed.as_deref(),
             has,

@@ -59,8 +59,13 @@ pub(crate) fn render(job: &str, answer: &StacksResponse, threads: bool) -> Strin
     out
 }
 
-/// A stack, the innermost call first.
+/// A stack, the innermost call first, without what Muster runs the script with (`-o json` has it).
 fn stack(head: &str, frames: &[StackFrame]) -> String {
+    let of_muster = |frame: &&StackFrame| {
+        frame.file.ends_with("/launcher.py") && frame.file.contains("-launcher-")
+    };
+    let below = frames.iter().rev().take_while(of_muster).count();
+    let frames = &frames[..frames.len() - below];
     let row = |frame: &StackFrame| {
         vec![
             format!("  {}", frame.function),
@@ -485,6 +490,20 @@ Stack of rank 3 on node-0
         assert_eq!(document["waits"][0]["behind"], serde_json::json!([3]));
         assert_eq!(document["groups"][1]["frames"][0]["line"], 41);
         assert_eq!(document["ranks"][3]["positions"][0]["completed"], 811);
+    }
+
+    #[test]
+    fn what_runs_the_script_is_no_part_of_its_stack() {
+        let frame = |file: &str| StackFrame {
+            file: file.into(),
+            line: 3,
+            function: "go".into(),
+        };
+        let ours = "/var/lib/muster-agent/runs/j-launcher-1/launcher.py";
+        let shown = stack("S", &[frame("/a/train.py"), frame(ours), frame(ours)]);
+        assert_eq!(shown, "\nS\n  go   /a/train.py:3\n");
+        let theirs = stack("S", &[frame("/a/launcher.py")]);
+        assert!(theirs.contains("/a/launcher.py"), "a job's own file");
     }
 
     #[test]

@@ -26,6 +26,11 @@ use crate::{
 pub const NEED: u64 = 512 << 20;
 /// A GPU must have this many times as much free.
 pub const FREE_MIN: u64 = 2 * NEED;
+/// `auto` parks a standby only where so much of its GPU is free: until it is parked it holds memory
+/// there for some seconds, and a job that has asked for nothing must not run out because of that.
+pub const ROOMY: u64 = 8 * NEED;
+/// What a parked standby takes of the machine's memory: 1.6 GiB were seen on an H200 (torch 2.11).
+pub const HOST_NEED: u64 = 2 << 30;
 /// `auto` keeps a standby open only where so much is free while the job trains, and at least a
 /// quarter of the GPU's memory. torch's allocator takes more with each larger batch, and what it has
 /// taken it keeps, so this is seen after a while.
@@ -94,13 +99,13 @@ pub struct Facts<'a> {
     pub assignment: &'a Assignment,
     pub lane: Lane,
     pub most: Most,
-    /// Whether a job that says `auto` may have standbys: the operator has named the most that there may be.
-    pub by_default: bool,
     pub driver: Option<&'a Driver>,
     /// The GPUs that can be given to jobs.
     pub gpus: &'a [Gpu],
     /// The memory of each GPU, by UUID. A GPU that is missing here is not known to have any.
     pub memory: &'a BTreeMap<String, Space>,
+    /// Bytes of the machine's memory that are available. None: not known.
+    pub available: Option<u64>,
     /// Variables that a run of this job has changed before an import.
     pub set_by_script: &'a [String],
     /// Why standbys of this job failed here before. Parked ones are not tried again.
@@ -115,8 +120,6 @@ pub enum No {
     /// The job has no GPU. A standby would be worth nothing.
     NoGpu,
     NotWanted,
-    /// Neither the job nor the operator has asked for standbys.
-    NotAsked,
     Operator(Most),
     Lane(Lane),
     /// The ranks do not have one GPU each.
@@ -138,6 +141,16 @@ pub enum No {
         gpu: String,
         free: u64,
     },
+    /// The job has not asked for standbys, and training may soon want what is free.
+    NotRoomy {
+        gpu: String,
+        free: u64,
+    },
+    /// They would be parked in the machine's memory.
+    Host {
+        available: u64,
+        least: u64,
+    },
     NotAmple {
         gpu: String,
         free: u64,
@@ -156,9 +169,6 @@ impl fmt::Display for No {
         match self {
             No::NoGpu => f.write_str("the job has no GPU"),
             No::NotWanted => f.write_str("the job says standbys: off"),
-            No::NotAsked => f.write_str(
-                "nobody has asked for them (standbys: parked, or muster-agent --standbys)",
-            ),
             No::Operator(Most::Parked) => {
                 f.write_str("the operator allows parked ones only (muster-agent --standbys)")
             }
@@ -190,6 +200,18 @@ impl fmt::Display for No {
                 free / MIB,
                 FREE_MIN / MIB
             ),
+            No::NotRoomy { gpu, free } => write!(
+                f,
+                "{gpu} has {} MiB free, and {} MiB are the least for a job that does not ask for them (standbys: parked)",
+                free / MIB,
+                ROOMY / MIB
+            ),
+            No::Host { available, least } => write!(
+                f,
+                "{} MiB of the machine's memory are available, and {} MiB are the least to park them there",
+                available / MIB,
+                least / MIB
+            ),
             No::NotAmple { gpu, free, driver } => write!(
                 f,
                 "driver {driver} cannot park them ({PARKS} is the first that can), and {gpu} has only {} MiB free to keep them open (standbys: open asks for it)",
@@ -216,10 +238,8 @@ pub fn decide(facts: &Facts<'_>) -> Result<Mode, No> {
     if assignment.gpus.is_empty() {
         return Err(No::NoGpu);
     }
-    match assignment.standbys {
-        Standbys::Off => return Err(No::NotWanted),
-        Standbys::Auto if !facts.by_default => return Err(No::NotAsked),
-        _ => {}
+    if assignment.standbys == Standbys::Off {
+        return Err(No::NotWanted);
     }
     if facts.most == Most::Off {
         return Err(No::Operator(Most::Off));
@@ -240,9 +260,9 @@ pub fn decide(facts: &Facts<'_>) -> Result<Mode, No> {
     if let Some(why) = facts.failed {
         return Err(No::Failed(why.to_owned()));
     }
-    let mut ample = None;
+    let mut rooms = Vec::new();
     for uuid in &assignment.gpus {
-        ample = ample.or(room(facts, uuid)?);
+        rooms.push((uuid, room(facts, uuid)?));
     }
     let driver = facts.driver.map_or("of unknown version", |d| &d.version);
     let parks = facts.driver.is_some_and(|driver| major(driver) >= PARKS);
@@ -253,27 +273,58 @@ pub fn decide(facts: &Facts<'_>) -> Result<Mode, No> {
                 driver: driver.to_owned(),
             });
         }
-        Standbys::Auto if !parks => match ample {
-            None => Mode::Open,
-            Some((gpu, free)) => {
+        Standbys::Auto if !parks => {
+            let ample = |room: &Space| room.available >= AMPLE.max(room.total / 4);
+            if let Some((gpu, room)) = rooms.iter().find(|(_, room)| !ample(room)) {
                 return Err(No::NotAmple {
-                    gpu,
-                    free,
+                    gpu: (*gpu).clone(),
+                    free: room.available,
                     driver: driver.to_owned(),
                 });
             }
-        },
-        _ => Mode::Parked,
+            Mode::Open
+        }
+        Standbys::Auto | Standbys::Parked | Standbys::Off => Mode::Parked,
     };
-    match (asked, facts.most) {
-        (Mode::Open, Most::Parked) if parks => Ok(Mode::Parked),
-        (Mode::Open, Most::Parked) => Err(No::Operator(Most::Parked)),
-        (mode, _) => Ok(mode),
+    let mode = match (asked, facts.most) {
+        (Mode::Open, Most::Parked) if parks => Mode::Parked,
+        (Mode::Open, Most::Parked) => return Err(No::Operator(Most::Parked)),
+        (mode, _) => mode,
+    };
+    if mode == Mode::Parked {
+        host_has_room(facts)?;
+        let tight = |room: &Space| room.available < ROOMY;
+        if assignment.standbys == Standbys::Auto
+            && let Some((gpu, room)) = rooms.iter().find(|(_, room)| tight(room))
+        {
+            return Err(No::NotRoomy {
+                gpu: (*gpu).clone(),
+                free: room.available,
+            });
+        }
     }
+    Ok(mode)
 }
 
-/// The GPU and its free bytes if that is not ample, or why it can have no standby.
-fn room(facts: &Facts<'_>, uuid: &str) -> Result<Option<(String, u64)>, No> {
+/// Whether the machine has room for what is parked: twice as much as it takes, and four times as much
+/// for a job that has not asked. What is parked already is not counted against itself.
+fn host_has_room(facts: &Facts<'_>) -> Result<(), No> {
+    let auto = facts.assignment.standbys == Standbys::Auto;
+    let need = HOST_NEED * facts.assignment.gpus.len() as u64;
+    let own = match facts.has {
+        Some(Mode::Parked) => need,
+        _ => 0,
+    };
+    let least = need * if auto { 4 } else { 2 };
+    let available = facts.available.unwrap_or_default().saturating_add(own);
+    if available < least {
+        return Err(No::Host { available, least });
+    }
+    Ok(())
+}
+
+/// The memory of a GPU, as it is without its standby, or why it can have none.
+fn room(facts: &Facts<'_>, uuid: &str) -> Result<Space, No> {
     let gpu = || uuid.to_owned();
     let whole = facts.gpus.iter().find(|whole| whole.has(uuid));
     let Some(whole) = whole else {
@@ -302,8 +353,10 @@ fn room(facts: &Facts<'_>, uuid: &str) -> Result<Option<(String, u64)>, No> {
     if free < FREE_MIN {
         return Err(No::Memory { gpu: gpu(), free });
     }
-    let ample = free >= AMPLE && free >= space.total / 4;
-    Ok((!ample).then(|| (gpu(), free)))
+    Ok(Space {
+        available: free,
+        total: space.total,
+    })
 }
 
 fn major(driver: &Driver) -> u32 {

@@ -12,7 +12,7 @@ struct Node {
     job: Assignment,
     lane: Lane,
     most: Most,
-    by_default: bool,
+    available: Option<u64>,
     driver: Option<Driver>,
     gpus: Vec<Gpu>,
     memory: BTreeMap<String, Space>,
@@ -41,7 +41,7 @@ fn node(standbys: Standbys) -> Node {
         },
         lane: Lane::Fork,
         most: Most::Open,
-        by_default: true,
+        available: Some(100 * GIB),
         driver: Some(driver("580.159.04")),
         gpus: gpus.collect(),
         memory: uuids.map(|uuid| (uuid, space)).into(),
@@ -64,7 +64,7 @@ impl Node {
             assignment: &self.job,
             lane: self.lane,
             most: self.most,
-            by_default: self.by_default,
+            available: self.available,
             driver: self.driver.as_ref(),
             gpus: &self.gpus,
             memory: &self.memory,
@@ -121,18 +121,37 @@ fn auto_parks_where_the_driver_can_and_else_needs_ample_memory() {
 }
 
 #[test]
-fn none_unless_the_job_or_the_operator_asks() {
-    let quiet = |asked| node(asked).with(|n| n.by_default = false);
-    assert_eq!(quiet(Standbys::Auto), Err(No::NotAsked));
-    assert_eq!(quiet(Standbys::Parked), Ok(Mode::Parked));
-    assert_eq!(quiet(Standbys::Open), Ok(Mode::Open));
+fn a_job_that_asks_for_nothing_gets_one_only_where_there_is_room_enough() {
+    let tight = |asked, free| node(asked).with(|n| n.free("GPU-1", free));
+    assert_eq!(tight(Standbys::Auto, ROOMY), Ok(Mode::Parked));
+    let (gpu, free) = ("GPU-1".to_owned(), ROOMY - 1);
+    assert_eq!(tight(Standbys::Auto, free), Err(No::NotRoomy { gpu, free }));
+    assert_eq!(tight(Standbys::Parked, ROOMY - 1), Ok(Mode::Parked));
+
+    // Two standbys of 2 GiB.
+    let host = |asked, available| node(asked).with(|n| n.available = available);
+    for (asked, least) in [(Standbys::Auto, 16 * GIB), (Standbys::Parked, 8 * GIB)] {
+        assert_eq!(host(asked, Some(least)), Ok(Mode::Parked));
+        let available = least - 1;
+        assert_eq!(
+            host(asked, Some(available)),
+            Err(No::Host { available, least })
+        );
+        assert!(host(asked, None).is_err(), "nobody knows");
+        let kept = node(asked).with(|n| {
+            n.has = Some(Mode::Parked);
+            n.available = Some(least - 2 * HOST_NEED);
+        });
+        assert_eq!(kept, Ok(Mode::Parked), "it is no reason against itself");
+    }
+    assert_eq!(host(Standbys::Open, None), Ok(Mode::Open));
 }
 
 #[test]
 fn never_with_less_than_twice_its_need_free_whatever_was_asked() {
     for asked in [Standbys::Auto, Standbys::Open, Standbys::Parked] {
         let at = |bytes| node(asked).with(|n| n.free("GPU-1", bytes));
-        assert!(at(FREE_MIN).is_ok());
+        assert!(asked == Standbys::Auto || at(FREE_MIN).is_ok());
         let (gpu, free) = ("GPU-1".to_owned(), FREE_MIN - 1);
         assert_eq!(at(free), Err(No::Memory { gpu, free }));
         let unknown = node(asked).with(|n| {

@@ -17,6 +17,7 @@ use crate::{
         capacity::Capacity,
         job::{GenerationRecord, JobRecord, Stage},
         job_turn::Facts,
+        live::Live,
         members::Member,
         placement::{Demand, Keeps, Placement},
         policy::Policy,
@@ -105,11 +106,34 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
     if ask.gang(&coming, &[]).is_some() {
         return Preempt::Coming;
     }
-    let (victims, later) = victims(facts, &lower, &keeps);
-    match ask.least(&coming, &victims) {
-        Some(releases) => Preempt::From(yields(job, releases)),
-        None => later.map_or(Preempt::Nothing, Preempt::NotBefore),
+    let (mut victims, later) = victims(facts, &lower, &keeps);
+    while let Some(releases) = ask.least(&coming, &victims) {
+        let given = yields(job, releases);
+        let stuck = |victim: &&mut Victim<'_>| {
+            given
+                .get(&victim.job.uid)
+                .is_some_and(|given| !given.evicted && !goes_on(facts, &coming, victim.job, given))
+        };
+        // It has to find out itself how many members it could give up. Most can give all that they have to spare.
+        let Some(victim) = victims.iter_mut().find(stuck) else {
+            return Preempt::From(given);
+        };
+        victim.spare.pop();
     }
+    later.map_or(Preempt::Nothing, Preempt::NotBefore)
+}
+
+/// Whether a job would be placed once it has given these nodes up. Members do not stay on nodes that take no new work, although they train there.
+fn goes_on(facts: Facts<'_>, coming: &Capacity, job: &JobRecord, given: &Yields) -> bool {
+    let live = Live::default();
+    let facts = facts.of_other(job, &live);
+    let mut nodes = facts.candidates(coming, &facts.reserved());
+    nodes.retain(|node| !given.nodes.contains(node.node));
+    let demand = candidates::demand(job);
+    matches!(
+        facts.choose(coming, nodes, &demand),
+        Placement::Gang(_)
+    )
 }
 
 /// Whether the job has a lower priority, holds something, and may be asked for it.

@@ -168,6 +168,30 @@ fn the_lowest_priority_gives_first_and_then_the_youngest() {
 }
 
 #[test]
+fn a_job_that_could_not_go_on_without_its_node_is_passed_over() {
+    let mut bench = nodes(4);
+    bench.submit("old", elastic(1, 2, 0));
+    bench.pass(SECOND);
+    bench.submit("young", elastic(1, 2, 0));
+    bench.pass(10 * SECOND);
+    // It trains on there, and no new generation of it would begin there.
+    let stays = bench.members("young")[0].clone();
+    bench.request(Request::Cordon {
+        node: stays.as_str().into(),
+        reason: "fan".into(),
+    });
+    bench.submit("urgent", elastic(1, 1, 5));
+    bench.pass(2 * SECOND);
+    let sizes = ["old", "young", "urgent"].map(|job| size(&bench, job));
+    assert_eq!(sizes, [1, 2, 1]);
+    bench.submit("second", elastic(1, 1, 5));
+    bench.pass(100 * SECOND);
+    assert_eq!(size(&bench, "young"), 2);
+    let waits = &bench.job("second").message;
+    assert!(!waits.contains("makes room"), "nobody does: {waits}");
+}
+
+#[test]
 fn what_is_freed_for_one_is_not_given_to_another() {
     let mut bench = nodes(3);
     bench.submit("low", elastic(1, 3, 0));

@@ -180,6 +180,12 @@ pub(crate) fn first_gets_its_room(world: &World) -> Option<(String, String)> {
             false => 0,
         };
         let members: Vec<&NodeName> = generation.members.iter().map(|one| &one.node).collect();
+        // It may train on nodes where it could not begin again, and then gives nothing.
+        let stays = usable(world, &lower.uid, lower, &BTreeSet::new());
+        let spare = match evicts {
+            true => spare,
+            false => spare.min(stays.saturating_sub(lower.spec.min_replicas as usize)),
+        };
         given.extend(
             members
                 .into_iter()

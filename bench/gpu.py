@@ -245,6 +245,10 @@ def main():
                 if idle is None and key != TORCHRUN:
                     idle = Agent(home).cost(options.idle)
                 again, lost, found = measure(stack, options.kills)
+            except (Wrong, RuntimeError, subprocess.TimeoutExpired) as error:  # time on a GPU is dear: the others are measured
+                wrong.append(f"{title(*cell)}: {error}")
+                print(wrong[-1], flush=True)
+                continue
             finally:
                 stack.stop()
             rows.append((title(*cell), again, lost))

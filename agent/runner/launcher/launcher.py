@@ -472,7 +472,7 @@ def memory_left(groups="/proc/self/cgroup", root="/sys/fs/cgroup"):
     """Bytes of memory that the limits of this process's cgroups leave. File cache that is not in use counts as left. None: there is no limit that can
     be read."""
     left = []
-    for controllers, path in [line.split(":", 2)[1:] for line in text_of(groups).splitlines()]:
+    for controllers, path in [line.split(":", 2)[1:] for line in content_of(groups).splitlines()]:
         if controllers == "":  # version 2
             place, names = root, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
@@ -483,14 +483,14 @@ def memory_left(groups="/proc/self/cgroup", root="/sys/fs/cgroup"):
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for length in range(len(parts) + 1):
             folder = os.path.join(place, *parts[:length])
-            limit, used = (text_of(os.path.join(folder, name)).strip() for name in names[:2])
+            limit, used = (content_of(os.path.join(folder, name)).strip() for name in names[:2])
             if limit.isdigit() and used.isdigit():
-                counts = dict(line.split(" ", 1) for line in text_of(os.path.join(folder, "memory.stat")).splitlines())
+                counts = dict(line.split(" ", 1) for line in content_of(os.path.join(folder, "memory.stat")).splitlines())
                 left.append(int(limit) - int(used) + int(counts.get(names[2], 0)))
     return max(0, min(left)) if left else None
 
 
-def text_of(path):
+def content_of(path):
     try:
         with open(path) as file:
             return file.read()

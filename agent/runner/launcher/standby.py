@@ -59,7 +59,10 @@ class Standbys:
         self.mode, self.why = message["mode"], None
         if self.mode == "off":
             return self.show()
-        self.why = self.why_not(message)
+        try:
+            self.why = self.why_not(message)
+        except Exception as error:  # whatever it is, nobody may wait for standbys that do not come
+            self.why = f"{type(error).__name__}: {error}"
         if self.why:
             return self.show()
         self.opened_in = read_at_opening(message["env"])

@@ -176,6 +176,12 @@ pub extern "C" fn nvmlInit_v2() -> Code {
     with(|state| state.hardware.init_error.unwrap_or(OK))
 }
 
+/// The call of old, which torch makes to count GPUs.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInit() -> Code {
+    nvmlInit_v2()
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlShutdown() -> Code {
     OK

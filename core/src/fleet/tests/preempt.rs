@@ -177,7 +177,7 @@ fn a_job_that_could_not_go_on_without_its_node_is_passed_over() {
     // It trains on there, and no new generation of it would begin there.
     let stays = bench.members("young")[0].clone();
     bench.request(Request::Cordon {
-        node: stays.as_str().into(),
+        node: (&*stays).into(),
         reason: "fan".into(),
     });
     bench.submit("urgent", elastic(1, 1, 5));

@@ -25,7 +25,7 @@ use crate::affinity;
 /// The launcher's file, in the runner's directory.
 pub(crate) const FILE: &str = "launcher.py";
 
-/// The seven parts use each other's names and form one program.
+/// The eight parts use each other's names and form one program.
 const PROGRAM: &str = concat!(
     include_str!("../../../launcher/launcher.py"),
     "\n\n",
@@ -213,5 +213,32 @@ impl From<UnixStream> for Parked {
             control,
             heard: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::PROGRAM;
+
+    /// A function of one part would otherwise silently take the place of another part's.
+    #[test]
+    fn no_name_is_given_twice() {
+        let name = |line: &'static str| {
+            let defined = ["def ", "class "].iter().find_map(|word| line.strip_prefix(word));
+            let (name, rest) = match defined {
+                Some(rest) => rest.split_once(['(', ':'])?,
+                None => line.split_once(" = ")?,
+            };
+            let is_name = name.chars().all(|c| c.is_alphanumeric() || c == '_');
+            (is_name && !rest.is_empty()).then_some(name)
+        };
+        let mut seen = BTreeSet::new();
+        let twice: Vec<&str> = { PROGRAM.lines().filter_map(name) }
+            .filter(|name| !seen.insert(*name))
+            .collect();
+        assert!(seen.len() > 100, "{seen:?}");
+        assert!(twice.is_empty(), "{twice:?}");
     }
 }

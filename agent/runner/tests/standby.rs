@@ -483,7 +483,8 @@ fn the_least_of_all_memory_limits_counts() {
             fs::write(file, text).unwrap();
         }
         fs::write(dir.path().join("groups"), groups).unwrap();
-        let code = "import os, sys\nexec(open(sys.argv[1]).read())\nprint(memory_left(*sys.argv[2:]))";
+        let code =
+            "import os, sys\nexec(open(sys.argv[1]).read())\nprint(memory_left(*sys.argv[2:]))";
         let output = std::process::Command::new(python())
             .args(["-c", code])
             .arg(&source)
@@ -504,13 +505,20 @@ fn the_least_of_all_memory_limits_counts() {
     assert_eq!(left("0::/pod/ranks\n", &v2), "350");
     assert_eq!(left("0::/\n", &v2), "None", "the root has no limit");
     let own = [("memory.max", "700\n"), ("memory.current", "900\n")];
-    assert_eq!(left("0::/../../elsewhere\n", &own), "0", "a container's root");
+    assert_eq!(
+        left("0::/../../elsewhere\n", &own),
+        "0",
+        "a container's root"
+    );
     let v1 = [
         ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ("memory/memory.usage_in_bytes", "5000\n"),
         ("memory/pod/memory.limit_in_bytes", "4000\n"),
         ("memory/pod/memory.usage_in_bytes", "3000\n"),
-        ("memory/pod/memory.stat", "cache 9\ntotal_inactive_file 100\n"),
+        (
+            "memory/pod/memory.stat",
+            "cache 9\ntotal_inactive_file 100\n",
+        ),
     ];
     assert_eq!(left("11:cpu,memory:/pod\n4:pids:/x\n", &v1), "1100");
     assert_eq!(left("", &[]), "None");

@@ -13,7 +13,7 @@ use std::{
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord},
-        members::Members,
+        members::{Member, Members},
         registry::{Node, Registry},
         worker_pods::WorkerPods,
     },
@@ -172,6 +172,20 @@ impl Capacity {
         node.count();
         let held = self.held.entry(uid.clone()).or_default();
         held.insert(name.clone());
+    }
+
+    /// A job that holds nothing gets this gang.
+    pub(crate) fn occupy(&mut self, uid: &JobUid, gang: Vec<Member>) {
+        let gang = Members::from(gang);
+        for (rank, member) in (0..).zip(gang.iter()) {
+            let seats = member.seats.iter();
+            let slots = match member.seats.is_empty() {
+                true => u32::from(member.gpus.is_empty()),
+                false => seats.filter(|seat| seat.gpus.is_empty()).count() as u32,
+            };
+            let shares = vec![(gang.clone(), rank)];
+            self.reserve(&member.node, uid, Holding { slots, shares });
+        }
     }
 
     /// Takes back what a job holds of a node.

@@ -107,14 +107,19 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
         return Preempt::Coming;
     }
     let (mut victims, later) = victims(facts, &lower, &keeps);
-    while let Some(releases) = ask.least(&coming, &victims) {
+    while let Some((releases, gang)) = ask.least(&coming, &victims) {
+        let mut after = coming.clone();
+        releases
+            .iter()
+            .for_each(|release| release.apply(&mut after));
+        after.occupy(&job.uid, gang);
         let given = yields(job, releases);
         let stuck = |victim: &&mut Victim<'_>| {
             given
                 .get(&victim.job.uid)
-                .is_some_and(|given| !given.evicted && !goes_on(facts, &coming, victim.job, given))
+                .is_some_and(|given| !given.evicted && !goes_on(facts, &after, victim.job, given))
         };
-        // It has to find out itself how many members it could give up. Most can give all that they have to spare.
+        // It may still do without some of those that it could spare, or it is evicted, or others give.
         let Some(victim) = victims.iter_mut().find(stuck) else {
             return Preempt::From(given);
         };
@@ -123,17 +128,16 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
     later.map_or(Preempt::Nothing, Preempt::NotBefore)
 }
 
-/// Whether a job would be placed once it has given these nodes up. Members do not stay on nodes that take no new work, although they train there.
-fn goes_on(facts: Facts<'_>, coming: &Capacity, job: &JobRecord, given: &Yields) -> bool {
+/// Whether a job would be placed once it has given these nodes up and the other has begun. Members do not stay on nodes that take no new work,
+/// although they train there.
+fn goes_on(facts: Facts<'_>, after: &Capacity, job: &JobRecord, given: &Yields) -> bool {
     let live = Live::default();
     let facts = facts.of_other(job, &live);
-    let mut nodes = facts.candidates(coming, &facts.reserved());
+    // What is reserved is not asked for: seen from another job the reservation of this one would be missing, and what is seen first is kept.
+    let mut nodes = facts.candidates(after, &[]);
     nodes.retain(|node| !given.nodes.contains(node.node));
     let demand = candidates::demand(job);
-    matches!(
-        facts.choose(coming, nodes, &demand),
-        Placement::Gang(_)
-    )
+    matches!(facts.choose(after, nodes, &demand), Placement::Gang(_))
 }
 
 /// Whether the job has a lower priority, holds something, and may be asked for it.
@@ -271,9 +275,13 @@ impl<'a> Ask<'_, 'a> {
         }
     }
 
-    /// The least that the victims must give: no whole job where members are enough, and none of a job where those before it
-    /// are enough.
-    fn least<'v>(self, coming: &Capacity, victims: &[Victim<'v>]) -> Option<Vec<Release<'v>>> {
+    /// The least that the victims must give, and the gang that it gets then: no whole job where members are enough, and none of
+    /// a job where those before it are enough.
+    fn least<'v>(
+        self,
+        coming: &Capacity,
+        victims: &[Victim<'v>],
+    ) -> Option<(Vec<Release<'v>>, Vec<Member>)> {
         let shrinks = |victim: &Victim<'v>| {
             let job = victim.job;
             let nodes = victim.spare.iter().cloned();
@@ -312,7 +320,7 @@ impl<'a> Ask<'_, 'a> {
         let shrink = first_that(victims.len(), |shrink| fits(shrink, evict))?;
         let releases = some(shrink, evict);
         let gang = self.gang(coming, &releases)?;
-        Some(self.needed(coming, releases, &gang))
+        Some((self.needed(coming, releases, &gang), gang))
     }
 
     /// Those releases without which the gang has no room. The dearest are the last, and are left out first.

@@ -180,11 +180,12 @@ pub(crate) fn first_gets_its_room(world: &World) -> Option<(String, String)> {
             false => 0,
         };
         let members: Vec<&NodeName> = generation.members.iter().map(|one| &one.node).collect();
-        // It may train on nodes where it could not begin again, and then gives nothing.
-        let stays = usable(world, &lower.uid, lower, &BTreeSet::new());
-        let spare = match evicts {
+        // It may train on nodes where it could not begin again. Where it and the one that waits have no room beside each other it gives nothing.
+        let usable = usable(world, &lower.uid, lower, &BTreeSet::new());
+        let both = lower.spec.min_replicas + job.spec.min_replicas;
+        let spare = match evicts || usable >= both as usize {
             true => spare,
-            false => spare.min(stays.saturating_sub(lower.spec.min_replicas as usize)),
+            false => 0,
         };
         given.extend(
             members

@@ -226,7 +226,9 @@ mod tests {
     #[test]
     fn no_name_is_given_twice() {
         let name = |line: &'static str| {
-            let defined = ["def ", "class "].iter().find_map(|word| line.strip_prefix(word));
+            let defined = ["def ", "class "]
+                .iter()
+                .find_map(|word| line.strip_prefix(word));
             let (name, rest) = match defined {
                 Some(rest) => rest.split_once(['(', ':'])?,
                 None => line.split_once(" = ")?,

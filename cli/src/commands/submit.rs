@@ -145,6 +145,7 @@ pub(crate) fn read_jobs_for(
     pods: bool,
 ) -> Result<Jobs, Failure> {
     let text = read_file(file).map_err(|error| Failure::usage(format!("{file}: {error}")))?;
+    let here = here()?;
     let options = Options {
         site: foreign
             .site
@@ -156,9 +157,11 @@ pub(crate) fn read_jobs_for(
         adopted: false,
         runtime_later: false,
         suffix: suffix(),
+        file: file.trim_start_matches('-').to_owned(),
+        here: here.clone(),
     };
     let reader = Reader {
-        here: here()?.into(),
+        here: here.into(),
         options,
         strict: foreign.strict,
     };

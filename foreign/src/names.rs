@@ -18,7 +18,10 @@ fn expand(word: &str) -> Result<Vec<String>, String> {
         };
     };
     if word.matches('[').count() > BRACKETS_MAX {
-        return Err(format!("{} has more than {BRACKETS_MAX} brackets", &word[..at]));
+        return Err(format!(
+            "{} has more than {BRACKETS_MAX} brackets",
+            &word[..at]
+        ));
     }
     let (head, rest) = word.split_at(at);
     let (ranges, tail) = rest[1..]
@@ -38,9 +41,7 @@ fn expand(word: &str) -> Result<Vec<String>, String> {
 }
 
 /// All names that some words stand for.
-pub fn expand_all<'w>(
-    words: impl IntoIterator<Item = &'w str>,
-) -> Result<Vec<String>, String> {
+pub fn expand_all<'w>(words: impl IntoIterator<Item = &'w str>) -> Result<Vec<String>, String> {
     let (mut names, mut seen) = (Vec::new(), BTreeSet::new());
     for word in words {
         for name in expand(word)? {

@@ -25,7 +25,7 @@ use crate::{
     run_policy::RunPolicy,
     shell,
     tree::{Field, Place},
-    verdict::Verdicts,
+    verdict::{Verdict, Verdicts},
     words::Word,
 };
 
@@ -35,6 +35,10 @@ mod command;
 mod lexer;
 mod options;
 mod values;
+
+/// What to do with a script whose commands are refused. It is told once.
+const INSTEAD: &str =
+    ". Else write a MusterJob, or run the script in its allocation with muster run --slurm";
 
 const DIRECTIVE: &str = "#SBATCH";
 
@@ -69,21 +73,38 @@ pub(crate) fn read(
     };
     let start = Word::at(Place::START, "").field();
     if options.pods {
-        log.refuse(&start, "has no pods that could be kept; convert it without --pods");
+        log.refuse(
+            &start,
+            "has no pods that could be kept; convert it without --pods",
+        );
         return (None, named);
     }
     let shell = interpreter(text, &start, log);
     let count = Count::of(&asked, &start, log);
     let mut values = Values::default();
     values.slurm = of_slurm(&asked, &count, &name, options);
-    let Some(body) = body(text, &mut values, &cluster, log) else {
-        return (None, named);
-    };
-    let Some(run) = only_command(&body, &start, log) else {
-        return (None, named);
-    };
-    let job = Job { asked: asked.of_step(run.step.as_ref().unwrap_or(&Asked::default())), count, shell, name, start };
-    (job.finish(&body, run, &values, options, log), named)
+    let from = log.remarks.len();
+    let converted = body(text, &mut values, &cluster, log).and_then(|body| {
+        let run = only_command(&body, &start, log)?;
+        let step = run.step.clone().unwrap_or_default();
+        let asked = asked.of_step(&step);
+        let job = Job {
+            asked,
+            count,
+            shell,
+            name,
+            start,
+        };
+        job.finish(&body, run, &values, options, log)
+    });
+    let refusals = log.remarks[from..].iter_mut();
+    if let Some(last) = refusals
+        .rev()
+        .find(|remark| remark.verdict == Verdict::Refusal)
+    {
+        last.message.push_str(INSTEAD);
+    }
+    (converted, named)
 }
 
 /// Reads the lines for `sbatch`, which end at the first command.
@@ -98,20 +119,35 @@ fn directives(text: &str, cluster: &Cluster<'_>, log: &mut Verdicts) -> Asked {
         };
         let field = Word::at(place, DIRECTIVE).field();
         if rest.starts_with(|c: char| !c.is_whitespace()) {
-            log.warn(&field, format!("{text:?} is a comment: a blank must follow {DIRECTIVE}"));
+            log.warn(
+                &field,
+                format!("{text:?} is a comment: a blank must follow {DIRECTIVE}"),
+            );
             continue;
         }
         if !open {
-            log.warn(&field, "is not read, by Slurm neither: it stands behind the first command");
+            log.warn(
+                &field,
+                "is not read, by Slurm neither: it stands behind the first command",
+            );
             continue;
         }
         // What follows a word that begins with # is a comment.
         let rest = rest.split(" #").next().unwrap_or_default();
         if ["hetjob", "packjob"].contains(&rest.trim()) {
-            log.refuse(&field, "has groups of different nodes; write a MusterJob with roles");
+            log.refuse(
+                &field,
+                "has groups of different nodes; write a MusterJob with roles",
+            );
             continue;
         }
-        let Some(words) = shell::words(&rest.replace(['(', ')', '[', ']', '*', '&', '|', ';', '<', '>', '{', '}', '$'], "\u{1}")).map(|words| restore(words, rest)) else {
+        let Some(words) = shell::words(&rest.replace(
+            [
+                '(', ')', '[', ']', '*', '&', '|', ';', '<', '>', '{', '}', '$',
+            ],
+            "\u{1}",
+        ))
+        .map(|words| restore(words, rest)) else {
             log.refuse(&field, "opens a quote that never ends");
             continue;
         };
@@ -123,10 +159,14 @@ fn directives(text: &str, cluster: &Cluster<'_>, log: &mut Verdicts) -> Asked {
 /// Puts the characters back that mean something to a shell and nothing to `sbatch`.
 fn restore(words: Vec<String>, line: &str) -> Vec<String> {
     let mut special = line.chars().filter(|c| "()[]*&|;<>{}$".contains(*c));
-    let put = |word: String| word.chars().map(|c| match c {
-        '\u{1}' => special.next().unwrap_or(c),
-        c => c,
-    }).collect();
+    let put = |word: String| {
+        word.chars()
+            .map(|c| match c {
+                '\u{1}' => special.next().unwrap_or(c),
+                c => c,
+            })
+            .collect()
+    };
     words.into_iter().map(put).collect()
 }
 
@@ -142,7 +182,12 @@ fn take_all(
     while at < words.len() {
         let field = |path: &str| Word::at(place, path).field();
         match options::look(&words[at..], false) {
-            Found::Option { entry, written, value, words } => {
+            Found::Option {
+                entry,
+                written,
+                value,
+                words,
+            } => {
                 asked.take(entry, value.as_deref(), &field(&written), cluster, log);
                 at += words;
             }
@@ -165,16 +210,32 @@ fn take_all(
 
 /// The shell of the first line, and whether it logs in.
 fn interpreter(text: &str, start: &Field<'static>, log: &mut Verdicts) -> (&'static str, bool) {
-    let first = text.lines().next().unwrap_or_default().trim_start_matches("#!");
+    let first = text
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches("#!");
     let words: Vec<&str> = first.split_whitespace().collect();
     let stems = words.iter().map(|word| crate::launch::stem(word));
-    let login = words.iter().any(|word| *word == "--login" || word.strip_prefix('-').is_some_and(|letters| !letters.starts_with('-') && letters.contains('l')));
-    let mut shells = stems.filter_map(|stem| ["bash", "sh", "dash"].into_iter().find(|shell| *shell == stem));
+    let login = words.iter().any(|word| {
+        *word == "--login"
+            || word
+                .strip_prefix('-')
+                .is_some_and(|letters| !letters.starts_with('-') && letters.contains('l'))
+    });
+    let mut shells = stems.filter_map(|stem| {
+        ["bash", "sh", "dash"]
+            .into_iter()
+            .find(|shell| *shell == stem)
+    });
     match shells.next() {
         Some("bash") => ("bash", login),
         Some(_) => ("sh", login),
         None => {
-            log.refuse(start, format!("is a script for {first:?}; only scripts for bash and sh are read"));
+            log.refuse(
+                start,
+                format!("is a script for {first:?}; only scripts for bash and sh are read"),
+            );
             ("bash", false)
         }
     }
@@ -219,10 +280,13 @@ impl Count {
     fn of(asked: &Asked, start: &Field<'static>, log: &mut Verdicts) -> Count {
         let (nodes, nodes_at) = match (&asked.nodes, &asked.tasks, &asked.tasks_per_node) {
             (Some((nodes, at)), ..) => {
-                log.taken(at, match nodes.0 == nodes.1 {
-                    true => "spec.replicas",
-                    false => "spec.minReplicas and spec.maxReplicas",
-                });
+                log.taken(
+                    at,
+                    match nodes.0 == nodes.1 {
+                        true => "spec.replicas",
+                        false => "spec.minReplicas and spec.maxReplicas",
+                    },
+                );
                 (*nodes, at.clone())
             }
             (None, Some((tasks, at)), Some((each, _))) => match tasks % each {
@@ -233,13 +297,21 @@ impl Count {
                 }
             },
             (None, Some((tasks, at)), None) if *tasks > 1 => {
-                log.refuse(at, format!("is {tasks} tasks on as many nodes as Slurm likes; add --nodes"));
+                log.refuse(
+                    at,
+                    format!("is {tasks} tasks on as many nodes as Slurm likes; add --nodes"),
+                );
                 ((1, 1), at.clone())
             }
             _ => ((1, 1), start.clone()),
         };
         let tasks = tasks_per_node(asked, nodes, log);
-        let mut count = Count { nodes, nodes_at, gpus: None, tasks };
+        let mut count = Count {
+            nodes,
+            nodes_at,
+            gpus: None,
+            tasks,
+        };
         count.gpus = count.gpus(asked, log);
         count
     }
@@ -317,7 +389,14 @@ fn of_slurm(
         ("SLURM_JOB_ID", is(name.to_owned())),
         ("SLURM_JOBID", is(name.to_owned())),
     ]);
-    for name in ["SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_RESTART_COUNT", "SLURMD_NODENAME", "SLURM_JOB_USER"] {
+    for name in [
+        "SLURM_PROCID",
+        "SLURM_NODEID",
+        "SLURM_LOCALID",
+        "SLURM_RESTART_COUNT",
+        "SLURMD_NODENAME",
+        "SLURM_JOB_USER",
+    ] {
         known.insert(name, OfSlurm::Rank);
     }
     if let Some((gpus, _)) = &count.gpus {
@@ -358,7 +437,10 @@ fn body(
     let odd = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
     if let Some((line, _)) = (1..).zip(text.lines()).find(|(_, line)| line.contains(odd)) {
         let place = Place { line, column: 1 };
-        log.refuse(&Word::at(place, "").field(), "has a control character, which no script needs");
+        log.refuse(
+            &Word::at(place, "").field(),
+            "has a control character, which no script needs",
+        );
         return None;
     }
     let commands = match lexer::commands(text, Place::START) {
@@ -369,7 +451,13 @@ fn body(
         }
     };
     let before = log.refused();
-    let mut reader = Reader { values, cluster, log, body: Body::default(), in_step: None };
+    let mut reader = Reader {
+        values,
+        cluster,
+        log,
+        body: Body::default(),
+        in_step: None,
+    };
     reader.read(&commands);
     let body = reader.body;
     (log.refused() == before).then_some(body)
@@ -398,8 +486,15 @@ fn only_command<'b>(body: &'b Body, start: &Field<'static>, log: &mut Verdicts) 
         };
         log.refuse(&run.at, why);
     }
-    for kept in body.kept.iter().filter(|kept| kept.behind > chosen && kept.what == body::What::Needs) {
-        log.refuse(&kept.at, "stands behind the command that trains, which each rank becomes; take it out");
+    for kept in body
+        .kept
+        .iter()
+        .filter(|kept| kept.behind > chosen && kept.what == body::What::Needs)
+    {
+        log.refuse(
+            &kept.at,
+            "stands behind the command that trains, which each rank becomes; take it out",
+        );
     }
     (log.refused() == before).then(|| &body.runs[chosen])
 }
@@ -444,20 +539,46 @@ impl Job {
         let sizes = nodes(&launch, sizes, &[], log);
         let most = sizes.max.as_ref().map_or(max, |(max, _)| *max);
         let done = command::made(self, body, run, &launch, &parts, values, log);
-        if launch.broken || log.refused() > before || !may_stay(&launch, most.saturating_mul(procs), log) {
+        if launch.broken
+            || log.refused() > before
+            || !may_stay(&launch, most.saturating_mul(procs), log)
+        {
             return None;
         }
-        let ends = roles::restarts(None, roles::Policy::Never, &RunPolicy::default(), launch.max_restarts, "", log);
+        let ends = roles::restarts(
+            None,
+            roles::Policy::Never,
+            &RunPolicy::default(),
+            launch.max_restarts,
+            "",
+            log,
+        );
         let mut rules = ends.rules;
         if self.asked.no_requeue.is_some() {
-            rules.insert(0, RuleDocument { when: "nodeLost".into(), then: "fail".into(), ..RuleDocument::default() });
+            rules.insert(
+                0,
+                RuleDocument {
+                    when: "nodeLost".into(),
+                    then: "fail".into(),
+                    ..RuleDocument::default()
+                },
+            );
         }
-        let list = |list: &asked::At<Vec<String>>| list.clone().map_or(Vec::new(), |(names, _)| names);
-        let grace = self.asked.grace.as_ref().map(|(seconds, _)| *seconds).or(launch.grace);
+        let list =
+            |list: &asked::At<Vec<String>>| list.clone().map_or(Vec::new(), |(names, _)| names);
+        let grace = self
+            .asked
+            .grace
+            .as_ref()
+            .map(|(seconds, _)| *seconds)
+            .or(launch.grace);
         let document = JobDocument {
             api_version: API_VERSION.into(),
             kind: KIND.into(),
-            metadata: Metadata { name: self.name.clone(), namespace: options.namespace.clone() },
+            metadata: Metadata {
+                name: self.name.clone(),
+                namespace: options.namespace.clone(),
+            },
             spec: SpecDocument {
                 replicas: Some(sizes.replicas.0),
                 min_replicas: sizes.min.map(|(min, _)| min),
@@ -473,7 +594,11 @@ impl Job {
                 rules,
                 suspend: self.asked.suspend.then_some(true),
                 active_deadline_seconds: self.asked.deadline.as_ref().map(|(seconds, _)| *seconds),
-                stop_grace_period: grace.map(|seconds| period::format(Duration::from_secs(seconds.clamp(0, crate::grace::GRACE_MAX) as u64))),
+                stop_grace_period: grace.map(|seconds| {
+                    period::format(Duration::from_secs(
+                        seconds.clamp(0, crate::grace::GRACE_MAX) as u64,
+                    ))
+                }),
                 launch: done.lane.map(str::to_owned),
                 node_selector: self.asked.selector.iter().cloned().collect(),
                 node_list: list(&self.asked.node_list),
@@ -495,7 +620,13 @@ impl Job {
         if let Some(((_, most), at)) = &step.nodes {
             match *most == self.count.nodes.1 {
                 true => log.note(at, "says the same as the job"),
-                false => log.refuse(at, format!("is {most} nodes, and the job has {}; make them the same", self.count.nodes.1)),
+                false => log.refuse(
+                    at,
+                    format!(
+                        "is {most} nodes, and the job has {}; make them the same",
+                        self.count.nodes.1
+                    ),
+                ),
             }
         }
         let said = step.tasks.is_some() || step.tasks_per_node.is_some();
@@ -523,15 +654,23 @@ impl Job {
         for error in &errors {
             let path = error.path.as_str();
             let at = match path {
-                "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => self.count.nodes_at.clone(),
+                "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => {
+                    self.count.nodes_at.clone()
+                }
                 "spec.gpusPerNode" => place(self.count.gpus.as_ref().map(|(_, at)| at)),
                 "spec.activeDeadlineSeconds" => place(asked.deadline.as_ref().map(|(_, at)| at)),
                 "spec.stopGracePeriod" => place(asked.grace.as_ref().map(|(_, at)| at)),
                 "spec.priority" => place(asked.priority.as_ref().map(|(_, at)| at)),
-                _ if path.starts_with("spec.nodeList") => place(asked.node_list.as_ref().map(|(_, at)| at)),
-                _ if path.starts_with("spec.excludeNodes") => place(asked.exclude.as_ref().map(|(_, at)| at)),
+                _ if path.starts_with("spec.nodeList") => {
+                    place(asked.node_list.as_ref().map(|(_, at)| at))
+                }
+                _ if path.starts_with("spec.excludeNodes") => {
+                    place(asked.exclude.as_ref().map(|(_, at)| at))
+                }
                 _ if path.starts_with("spec.nodeSelector") => place(asked.selector_at.as_ref()),
-                _ if path.starts_with("metadata") => place(asked.name.as_ref().map(|(_, at)| at).or(Some(&self.start))),
+                _ if path.starts_with("metadata") => {
+                    place(asked.name.as_ref().map(|(_, at)| at).or(Some(&self.start)))
+                }
                 _ => run.at.clone(),
             };
             log.refuse(&at, format!("{path}: {}", error.message));

@@ -3,9 +3,7 @@
 use muster_core::spec::SECONDS_MAX;
 
 use super::options::{Entry, Use};
-use crate::{
-    grace::GRACE_MAX, names, options::Cluster, tree::Field, verdict::Verdicts,
-};
+use crate::{grace::GRACE_MAX, names, options::Cluster, tree::Field, verdict::Verdicts};
 
 /// A value with its option.
 pub(super) type At<T> = Option<(T, Field<'static>)>;
@@ -113,9 +111,12 @@ impl Asked {
         };
         let to = match name {
             "ntasks" => &mut self.tasks,
-            "ntasks-per-node" => &mut self.tasks_per_node,
+            "ntasks-per-node" | "tasks-per-node" => &mut self.tasks_per_node,
             _ => {
-                log.note(at, "is what SLURM_CPUS_PER_TASK is in the script; Muster does not divide CPUs");
+                log.note(
+                    at,
+                    "is what SLURM_CPUS_PER_TASK is in the script; Muster does not divide CPUs",
+                );
                 &mut self.cpus_per_task
             }
         };
@@ -136,7 +137,10 @@ impl Asked {
             }
         }
         match (all, self.env.is_empty()) {
-            (true, _) => log.note(at, "sends no variable of your shell; export what the job needs in the script"),
+            (true, _) => log.note(
+                at,
+                "sends no variable of your shell; export what the job needs in the script",
+            ),
             (false, true) => log.note(at, "is so anyway: no variable of your shell is sent"),
             (false, false) => log.taken(at, "part of spec.env"),
         }
@@ -158,14 +162,20 @@ impl Asked {
         }
         self.selector_at = Some(at.clone());
         match self.selector.is_empty() {
-            true => log.note(at, "is so anyway: the site map says that all nodes are such"),
+            true => log.note(
+                at,
+                "is so anyway: the site map says that all nodes are such",
+            ),
             false => log.taken(at, "spec.nodeSelector"),
         }
     }
 
     fn time(&mut self, text: &str, at: &Field<'static>, log: &mut Verdicts) {
         match limit(text) {
-            None => log.refuse(at, format!("is {text:?}, must be minutes, [DAYS-]HOURS:MINUTES:SECONDS or UNLIMITED")),
+            None => log.refuse(
+                at,
+                format!("is {text:?}, must be minutes, [DAYS-]HOURS:MINUTES:SECONDS or UNLIMITED"),
+            ),
             Some(None) => log.note(at, "is so anyway: a job has no limit unless it names one"),
             Some(Some(seconds)) => {
                 self.deadline = Some((seconds, at.clone()));
@@ -202,9 +212,16 @@ impl Asked {
                 "none" => count = Some(0),
                 "gpu" => match gpus(if rest.is_empty() { "1" } else { rest }, at, log) {
                     Some(more) => count = Some(count.unwrap_or(0) + more),
-                    None => return log.refuse(at, format!("is {text:?}, must be gpu[:TYPE][:NUMBER]")),
+                    None => {
+                        return log.refuse(at, format!("is {text:?}, must be gpu[:TYPE][:NUMBER]"));
+                    }
                 },
-                other => return log.refuse(at, format!("asks for {other:?}; of a node's resources Muster knows only GPUs")),
+                other => {
+                    return log.refuse(
+                        at,
+                        format!("asks for {other:?}; of a node's resources Muster knows only GPUs"),
+                    );
+                }
             }
         }
         self.gpus_per_node = count.map(|count| (count, at.clone()));
@@ -267,7 +284,11 @@ fn limit(text: &str) -> Option<Option<i64>> {
     if ["UNLIMITED", "INFINITE", "-1"].contains(&text.to_ascii_uppercase().as_str()) {
         return Some(None);
     }
-    let number = |text: &str| text.parse::<i64>().ok().filter(|n| (0..=SECONDS_MAX).contains(n));
+    let number = |text: &str| {
+        text.parse::<i64>()
+            .ok()
+            .filter(|n| (0..=SECONDS_MAX).contains(n))
+    };
     let (days, rest) = match text.split_once('-') {
         Some((days, rest)) => (Some(number(days)?), rest),
         None => (None, text),

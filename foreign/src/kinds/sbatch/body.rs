@@ -33,7 +33,10 @@ pub(super) struct Kept {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// `A=1 B=2`, exported or not. Each with its source.
-    Assigns { names: Vec<(String, String)>, exports: bool },
+    Assigns {
+        names: Vec<(String, String)>,
+        exports: bool,
+    },
     /// `cd`
     Dir(Option<String>),
     /// It means nothing without a shell, and needs none: `set -e`.
@@ -64,26 +67,60 @@ pub(super) struct Body {
 
 /// Commands that only show something.
 const SHOWS: [&str; 29] = [
-    "echo", "printf", "date", "hostname", "pwd", "env", "printenv", "nvidia-smi", "which", "type", "nproc",
-    "free", "lscpu", "df", "du", "cat", "ls", "whoami", "id", "uname", "uptime", "true", ":", "sleep", "wait",
-    "squeue", "sinfo", "sacct", "sstat",
+    "echo",
+    "printf",
+    "date",
+    "hostname",
+    "pwd",
+    "env",
+    "printenv",
+    "nvidia-smi",
+    "which",
+    "type",
+    "nproc",
+    "free",
+    "lscpu",
+    "df",
+    "du",
+    "cat",
+    "ls",
+    "whoami",
+    "id",
+    "uname",
+    "uptime",
+    "true",
+    ":",
+    "sleep",
+    "wait",
+    "squeue",
+    "sinfo",
+    "sacct",
+    "sstat",
 ];
 
 /// Commands that change the shell, which a rank can run for itself.
 const PREPARES: [&str; 12] = [
-    "source", ".", "module", "ml", "conda", "mamba", "micromamba", "spack", "ulimit", "umask", "mkdir", "unset",
+    "source",
+    ".",
+    "module",
+    "ml",
+    "conda",
+    "mamba",
+    "micromamba",
+    "spack",
+    "ulimit",
+    "umask",
+    "mkdir",
+    "unset",
 ];
 
 /// Those of them that a login defines.
 const OF_LOGIN: [&str; 6] = ["module", "ml", "conda", "mamba", "micromamba", "spack"];
 
 const KEYWORDS: [&str; 19] = [
-    "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "select",
-    "function", "[", "[[", "!", "test", "coproc",
+    "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac",
+    "select", "function", "[", "[[", "!", "test", "coproc",
 ];
-
-/// What to do with a script that is refused. It is told once.
-const INSTEAD: &str = "Run the script in an allocation with muster run --slurm, or write a MusterJob";
 
 fn at(place: Place, path: &str) -> Field<'static> {
     Word::at(place, path).field()
@@ -100,11 +137,7 @@ pub(super) struct Reader<'a, 'c> {
 
 impl Reader<'_, '_> {
     fn refuse(&mut self, field: &Field<'static>, why: &str) {
-        let message = match self.log.is_first(INSTEAD) {
-            true => format!("{why}. {INSTEAD}"),
-            false => why.to_owned(),
-        };
-        self.log.refuse(field, message);
+        self.log.refuse(field, why);
     }
 
     /// Reads the commands, up to the first that could mean anything.
@@ -127,7 +160,10 @@ impl Reader<'_, '_> {
                 Then::Or if next_is("exit") => drop(commands.next()),
                 Then::Pipe if next_is("tee") => {
                     let tee = at(next.map_or(command.place, |next| next.place), "tee");
-                    self.log.note(&tee, "is left out: Muster keeps the output of every rank (muster logs)");
+                    self.log.note(
+                        &tee,
+                        "is left out: Muster keeps the output of every rank (muster logs)",
+                    );
                     commands.next();
                 }
                 Then::Pipe if self.shows(command) => {
@@ -135,11 +171,17 @@ impl Reader<'_, '_> {
                     while commands.next().is_some_and(|next| next.then == Then::Pipe) {}
                 }
                 Then::Or | Then::Pipe => {
-                    self.refuse(&field, "has a pipe or || behind it, which is not understood here");
+                    self.refuse(
+                        &field,
+                        "has a pipe or || behind it, which is not understood here",
+                    );
                     return;
                 }
                 Then::Background => {
-                    self.refuse(&field, "is started in the background; Muster runs one command, in the foreground");
+                    self.refuse(
+                        &field,
+                        "is started in the background; Muster runs one command, in the foreground",
+                    );
                     return;
                 }
             }
@@ -149,25 +191,47 @@ impl Reader<'_, '_> {
     /// Whether a command only shows something, and writes no file.
     fn shows(&self, command: &Command) -> bool {
         let first = command.words[0].plain().unwrap_or_default();
-        let second = command.words.get(1).and_then(ShellWord::plain).unwrap_or_default();
+        let second = command
+            .words
+            .get(1)
+            .and_then(ShellWord::plain)
+            .unwrap_or_default();
         let lists = ["list", "avail", "show", "--version", "-V"].contains(&second.as_str());
         let shows = SHOWS.contains(&stem(&first))
-            || ["module", "ml", "scontrol", "python", "python3", "conda", "nvcc"].contains(&stem(&first)) && lists;
-        let to_file = command.redirects.iter().filter_map(|redirect| redirect.file.as_ref());
-        let mut to_file = to_file.filter(|file| !file.plain().is_some_and(|file| file.starts_with("/dev/")));
+            || [
+                "module", "ml", "scontrol", "python", "python3", "conda", "nvcc",
+            ]
+            .contains(&stem(&first))
+                && lists;
+        let to_file = command
+            .redirects
+            .iter()
+            .filter_map(|redirect| redirect.file.as_ref());
+        let mut to_file =
+            to_file.filter(|file| !file.plain().is_some_and(|file| file.starts_with("/dev/")));
         shows && to_file.next().is_none()
     }
 
     /// Takes one command. Whether the rest can be judged as well.
     fn command(&mut self, command: &Command, and: bool) -> bool {
-        let assigned = command.words.iter().take_while(|word| word.assignment().is_some()).count();
-        let field = at(command.place, command.words[0].assignment().map_or_else(
-            || command.words[0].source.clone(), |(name, ..)| name).as_str());
+        let assigned = command
+            .words
+            .iter()
+            .take_while(|word| word.assignment().is_some())
+            .count();
+        let field = at(
+            command.place,
+            command.words[0]
+                .assignment()
+                .map_or_else(|| command.words[0].source.clone(), |(name, ..)| name)
+                .as_str(),
+        );
         if assigned == command.words.len() {
             return self.assign(command, &command.words, false, and, &field);
         }
         if self.shows(command) {
-            self.log.note(&field, "is left out: it only shows something, or waits");
+            self.log
+                .note(&field, "is left out: it only shows something, or waits");
             return true;
         }
         let first = command.words[assigned].plain().unwrap_or_default();
@@ -177,14 +241,18 @@ impl Reader<'_, '_> {
                 return false;
             }
             match stem(&first) {
-                "export" | "declare" | "typeset" | "readonly" => return self.export(command, and, &field),
+                "export" | "declare" | "typeset" | "readonly" => {
+                    return self.export(command, and, &field);
+                }
                 "cd" => return self.cd(command, and, &field),
                 "exit" | "return" if !self.body.runs.is_empty() => {
-                    self.log.note(&field, "is left out: the job ends as the command does");
+                    self.log
+                        .note(&field, "is left out: the job ends as the command does");
                     return true;
                 }
                 "set" | "shopt" => {
-                    self.log.note(&field, "is kept if a shell prepares the command");
+                    self.log
+                        .note(&field, "is kept if a shell prepares the command");
                     self.keep(command, What::Shell, and, &field);
                     return true;
                 }
@@ -193,13 +261,18 @@ impl Reader<'_, '_> {
                     return true;
                 }
                 "eval" if is_hook(&command.source) => {
-                    self.log.taken(&field, "part of the command: each rank runs it first");
+                    self.log
+                        .taken(&field, "part of the command: each rank runs it first");
                     self.body.login = true;
                     self.keep(command, What::Needs, and, &field);
                     return true;
                 }
-                "scontrol" | "scancel" | "sbatch" | "salloc" | "sattach" | "strigger" | "sbcast" => {
-                    self.refuse(&field, "asks Slurm, which is not there when Muster runs the job");
+                "scontrol" | "scancel" | "sbatch" | "salloc" | "sattach" | "strigger"
+                | "sbcast" => {
+                    self.refuse(
+                        &field,
+                        "asks Slurm, which is not there when Muster runs the job",
+                    );
                     return true;
                 }
                 name if PREPARES.contains(&name) => {
@@ -230,7 +303,8 @@ impl Reader<'_, '_> {
                 self.values.forget(&word.source);
             }
         }
-        self.log.taken(field, "part of the command: each rank runs it first");
+        self.log
+            .taken(field, "part of the command: each rank runs it first");
         self.keep(command, What::Needs, and, field);
     }
 
@@ -248,7 +322,9 @@ impl Reader<'_, '_> {
                 self.log.refuse(field, why);
                 return false;
             }
-            let name = word.assignment().map_or_else(|| word.source.clone(), |(name, ..)| name);
+            let name = word
+                .assignment()
+                .map_or_else(|| word.source.clone(), |(name, ..)| name);
             names.push((name, word.source.clone()));
         }
         self.keep(command, What::Assigns { names, exports }, and, field);
@@ -259,12 +335,17 @@ impl Reader<'_, '_> {
         let words: Vec<ShellWord> = command.words[1..].to_vec();
         let options = words.iter().take_while(|word| word.source.starts_with('-'));
         let count = options.clone().count();
-        let known = options.clone().all(|word| ["-x", "-r", "-rx"].contains(&word.source.as_str()));
+        let known = options
+            .clone()
+            .all(|word| ["-x", "-r", "-rx"].contains(&word.source.as_str()));
         let named = |word: &ShellWord| {
             word.assignment().is_some() || word.plain().is_some_and(|name| lexer::is_name(&name))
         };
         if !known || !words[count..].iter().all(named) {
-            self.refuse(field, "is no list of NAME=VALUE, and what it sets cannot be said here");
+            self.refuse(
+                field,
+                "is no list of NAME=VALUE, and what it sets cannot be said here",
+            );
             return true;
         }
         self.assign(command, &words[count..], true, and, field)
@@ -279,10 +360,13 @@ impl Reader<'_, '_> {
             [dir] => dir.plain().filter(|dir| !dir.starts_with('-')),
             _ => None,
         };
-        self.log.taken(field, match dir {
-            Some(_) => "spec.workingDir",
-            None => "part of the command: each rank runs it first",
-        });
+        self.log.taken(
+            field,
+            match dir {
+                Some(_) => "where the ranks start",
+                None => "part of the command: each rank runs it first",
+            },
+        );
         self.keep(command, What::Dir(dir), and, field);
         true
     }
@@ -302,11 +386,22 @@ impl Reader<'_, '_> {
     }
 
     /// A command that is no preparation: it is the one that trains, or one too many.
-    fn run(&mut self, command: &Command, assigned: usize, and: bool, field: &Field<'static>) -> bool {
+    fn run(
+        &mut self,
+        command: &Command,
+        assigned: usize,
+        and: bool,
+        field: &Field<'static>,
+    ) -> bool {
         let mut env = Vec::new();
         for word in &command.words[..assigned] {
             let value = word.assignment().and_then(|(name, _, parts)| {
-                let value = ShellWord { place: word.place, parts, items: None, source: String::new() };
+                let value = ShellWord {
+                    place: word.place,
+                    parts,
+                    items: None,
+                    source: String::new(),
+                };
                 match &self.values.expand(&value).ok()?[..] {
                     [] => Some((name, String::new())),
                     [value] => Some((name, value.plain()?)),
@@ -330,7 +425,10 @@ impl Reader<'_, '_> {
         }
         for redirect in &command.redirects {
             match redirect.reads && redirect.file.is_some() {
-                true => self.refuse(field, "reads a file as its input, which Muster does not; let the script open it"),
+                true => self.refuse(
+                    field,
+                    "reads a file as its input, which Muster does not; let the script open it",
+                ),
                 false => {}
             }
         }
@@ -353,7 +451,13 @@ impl Reader<'_, '_> {
             self.log.refuse(field, "names no command");
             return true;
         }
-        let run = Run { at: field.clone(), words, step, env, and };
+        let run = Run {
+            at: field.clone(),
+            words,
+            step,
+            env,
+            and,
+        };
         if run.step.is_some() && self.in_step.is_none() && self.inner(&run) {
             return true;
         }
@@ -368,9 +472,15 @@ impl Reader<'_, '_> {
             return false;
         };
         let is = |word: &Expanded, names: &[&str]| {
-            word.plain().is_some_and(|word| names.contains(&stem(&word)))
+            word.plain()
+                .is_some_and(|word| names.contains(&stem(&word)))
         };
-        if !is(shell, &["bash", "sh"]) || options.is_empty() || !options.iter().all(|word| is(word, &["-c", "-lc", "-l", "-e"])) {
+        if !is(shell, &["bash", "sh"])
+            || options.is_empty()
+            || !options
+                .iter()
+                .all(|word| is(word, &["-c", "-lc", "-l", "-e"]))
+        {
             return false;
         }
         let source = unknown(text).replace('\u{1}', "");
@@ -408,7 +518,10 @@ impl Reader<'_, '_> {
     /// The options of an `srun`, and how many words they are.
     fn step(&mut self, words: &[Expanded], field: &Field<'static>) -> Option<(Asked, usize)> {
         // A value that only the nodes know counts only where it is not read.
-        let texts: Vec<String> = words.iter().map(|word| word.plain().unwrap_or_else(|| unknown(word))).collect();
+        let texts: Vec<String> = words
+            .iter()
+            .map(|word| word.plain().unwrap_or_else(|| unknown(word)))
+            .collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let mut asked = Asked::default();
         let mut count = 0;
@@ -423,12 +536,20 @@ impl Reader<'_, '_> {
                     self.log.refuse(field, format!("{} {why}", texts[count]));
                     return None;
                 }
-                Found::Option { entry, written, value, words } => {
+                Found::Option {
+                    entry,
+                    written,
+                    value,
+                    words,
+                } => {
                     let option = at(field.place, &format!("srun {written}"));
                     match value.as_deref() {
                         Some(value) if value.contains('\u{1}') && entry.3 == options::Use::Read => {
                             let shown = value.replace('\u{1}', "");
-                            self.refuse(&option, &format!("is {shown}, which only a shell can say; write the value"));
+                            self.refuse(
+                                &option,
+                                &format!("is {shown}, which only a shell can say; write the value"),
+                            );
                         }
                         value => asked.take(entry, value, &option, self.cluster, self.log),
                     }
@@ -450,5 +571,8 @@ fn unknown(word: &Expanded) -> String {
 
 /// `eval "$(conda shell.bash hook)"`
 fn is_hook(source: &str) -> bool {
-    ["conda", "mamba", "micromamba"].iter().any(|name| source.contains(name)) && source.contains("hook")
+    ["conda", "mamba", "micromamba"]
+        .iter()
+        .any(|name| source.contains(name))
+        && source.contains("hook")
 }

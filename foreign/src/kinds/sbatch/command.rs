@@ -26,12 +26,40 @@ const MARK: char = '\u{1}';
 
 /// Variables that every node has.
 const OF_NODES: [&str; 20] = [
-    "HOME", "USER", "LOGNAME", "SHELL", "PATH", "PWD", "OLDPWD", "TMPDIR", "LANG", "TZ", "HOSTNAME", "RANDOM", "UID",
-    "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "SECONDS", "?", "$", "-",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PATH",
+    "PWD",
+    "OLDPWD",
+    "TMPDIR",
+    "LANG",
+    "TZ",
+    "HOSTNAME",
+    "RANDOM",
+    "UID",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "SECONDS",
+    "?",
+    "$",
+    "-",
 ];
 
 /// Programs of which only Slurm knows the answer.
-const ASK_SLURM: [&str; 6] = ["scontrol", "srun", "squeue", "sacct", "sinfo", "SLURM_JOB_NODELIST"];
+const ASK_SLURM: [&str; 6] = [
+    "scontrol",
+    "srun",
+    "squeue",
+    "sacct",
+    "sinfo",
+    "SLURM_JOB_NODELIST",
+];
+
+const SET: &str = "is left out: Muster sets it for every rank";
+const PUT_IN: &str = "is put in where it is used, or not needed";
 
 /// The parts of a job that its script says.
 #[derive(Debug, Default)]
@@ -44,28 +72,45 @@ pub(super) struct Made {
 }
 
 /// The command without its launcher, and the parts of it that only a shell can say.
-pub(super) fn launch(run: &Run, values: &Values, log: &mut Verdicts) -> (Option<Launch>, Vec<Part>) {
+pub(super) fn launch(
+    run: &Run,
+    values: &Values,
+    log: &mut Verdicts,
+) -> (Option<Launch>, Vec<Part>) {
     let mut parts = Vec::new();
-    let words: Vec<Word> = run.words.iter().map(|word| marked(&word.parts, &run.at, &mut parts)).collect();
-    let known: Known = values.slurm.iter().map(|(name, value)| {
-        let value = match value {
-            OfSlurm::Is(value) => Some(value.clone()),
-            OfSlurm::Rank | OfSlurm::NotSet => None,
-        };
-        ((*name).to_owned(), value)
-    }).collect();
+    let words: Vec<Word> = run
+        .words
+        .iter()
+        .map(|word| marked(&word.parts, &run.at, &mut parts))
+        .collect();
+    let known: Known = values
+        .slurm
+        .iter()
+        .map(|(name, value)| {
+            let value = match value {
+                OfSlurm::Is(value) => Some(value.clone()),
+                OfSlurm::Rank | OfSlurm::NotSet => None,
+            };
+            ((*name).to_owned(), value)
+        })
+        .collect();
     let from = log.remarks.len();
     let launch = launch::read(&words, &known, log);
     for remark in &mut log.remarks[from..] {
         if remark.message.contains(MARK) {
-            remark.message = restored(&remark.message, &parts, |part| values::render(std::slice::from_ref(part)));
+            remark.message = restored(&remark.message, &parts, |part| {
+                values::render(std::slice::from_ref(part))
+            });
         }
     }
     (launch, parts)
 }
 
 fn marked(word: &[Part], at: &Field<'static>, parts: &mut Vec<Part>) -> Word {
-    let mut made = Word { by_shell: true, ..Word::at(at.place, &at.path) };
+    let mut made = Word {
+        by_shell: true,
+        ..Word::at(at.place, &at.path)
+    };
     for part in word {
         let name = match part {
             Part::Text { text, .. } => {
@@ -100,7 +145,10 @@ fn unmarked(text: &str, parts: &[Part]) -> Vec<Part> {
         let part = piece.parse::<usize>().ok().and_then(|at| parts.get(at));
         match part.filter(|_| i % 2 == 1) {
             Some(part) => part.clone(),
-            None => Part::Text { text: piece.to_owned(), quoted: true },
+            None => Part::Text {
+                text: piece.to_owned(),
+                quoted: true,
+            },
         }
     });
     pieces.collect()
@@ -116,22 +164,81 @@ pub(super) fn made(
     values: &Values,
     log: &mut Verdicts,
 ) -> Made {
+    let left_out = LeftOut::of(body, values);
     let needs = |kept: &Kept| match &kept.what {
         What::Needs | What::Dir(None) => true,
-        What::Assigns { names, exports: true } => names
+        What::Assigns {
+            names,
+            exports: true,
+        } => names
             .iter()
-            .any(|(name, _)| !is_of_a_launch(name) && values.plain(name).is_none() && !values.used.contains(name)),
+            .any(|(name, _)| values.plain(name).is_none() && !left_out.has(name)),
         What::Assigns { .. } | What::Dir(Some(_)) | What::Shell => false,
     };
-    let in_words = launch.command.iter().chain(&launch.args).any(|word| word.contains(MARK));
+    let in_words = launch
+        .command
+        .iter()
+        .chain(&launch.args)
+        .any(|word| word.contains(MARK));
     match in_words || body.kept.iter().any(needs) {
         false => plain(job, body, run, launch, values, log),
-        true => Shell { job, run, launch, values, log }.made(body, parts),
+        true => Shell {
+            job,
+            run,
+            launch,
+            values,
+            left_out,
+            log,
+        }
+        .made(body, parts),
     }
 }
 
+/// Exported variables that no rank reads: Muster sets them, or they are parts of the command, into which
+/// they were put.
+struct LeftOut(BTreeSet<String>);
+
+impl LeftOut {
+    fn of(body: &Body, values: &Values) -> LeftOut {
+        let (mut asking, mut left) = (BTreeSet::new(), BTreeSet::new());
+        for kept in &body.kept {
+            let What::Assigns { names, .. } = &kept.what else {
+                continue;
+            };
+            for (name, source) in names {
+                let mut uses = BTreeSet::new();
+                values::names_in(source, &mut uses);
+                let ours = is_of_a_launch(name);
+                if !ours
+                    && (asks(source).is_some() || uses.iter().any(|name| asking.contains(name)))
+                {
+                    asking.insert(name.clone());
+                }
+                let put_in = values.used.contains(name) && values.plain(name).is_none();
+                if ours || put_in && (asking.contains(name) || values.is_line(name)) {
+                    left.insert(name.clone());
+                }
+            }
+        }
+        LeftOut(left)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.contains(name)
+    }
+}
+
+/// What a text asks Slurm with.
+fn asks(source: &str) -> Option<&'static str> {
+    ASK_SLURM.into_iter().find(|name| source.contains(name))
+}
+
 fn variable(name: &str, value: &str) -> EnvVar {
-    EnvVar { name: name.to_owned(), value: value.to_owned(), value_from: None }
+    EnvVar {
+        name: name.to_owned(),
+        value: value.to_owned(),
+        value_from: None,
+    }
 }
 
 /// A later value wins, and one of a launch is left out.
@@ -151,7 +258,14 @@ fn joined(before: Option<String>, dir: &str) -> String {
 }
 
 /// Without a shell.
-fn plain(job: &Job, body: &Body, run: &Run, launch: &Launch, values: &Values, log: &mut Verdicts) -> Made {
+fn plain(
+    job: &Job,
+    body: &Body,
+    run: &Run,
+    launch: &Launch,
+    values: &Values,
+    log: &mut Verdicts,
+) -> Made {
     let mut made = Made {
         command: launch.command.clone(),
         args: launch.args.clone(),
@@ -165,17 +279,25 @@ fn plain(job: &Job, body: &Body, run: &Run, launch: &Launch, values: &Values, lo
     for kept in &body.kept {
         match &kept.what {
             What::Assigns { names, exports } => {
-                let plain = || names.iter().filter_map(|(name, _)| Some((name, values.plain(name)?)));
+                let plain = || {
+                    names
+                        .iter()
+                        .filter_map(|(name, _)| Some((name, values.plain(name)?)))
+                };
                 // A variable may be set in one line and exported in another.
-                let exported = *exports || names.iter().any(|(name, _)| made.env.iter().any(|var| var.name == *name));
+                let exported = *exports
+                    || names
+                        .iter()
+                        .any(|(name, _)| made.env.iter().any(|var| var.name == *name));
+                let exported = exported && plain().next().is_some();
                 if exported {
                     plain().for_each(|(name, value)| add(&mut made.env, name, &value));
                 }
                 let left = names.iter().all(|(name, _)| is_of_a_launch(name));
                 match (exported, left) {
-                    (_, true) => log.note(&kept.at, "is left out: Muster sets it for every rank"),
+                    (_, true) => log.note(&kept.at, SET),
                     (true, false) => log.taken(&kept.at, "part of spec.env"),
-                    (false, false) => log.note(&kept.at, "is put in where it is used"),
+                    (false, false) => log.note(&kept.at, PUT_IN),
                 }
             }
             What::Dir(Some(dir)) => made.dir = Some(joined(made.dir.take(), dir)),
@@ -198,6 +320,7 @@ struct Shell<'a> {
     run: &'a Run,
     launch: &'a Launch,
     values: &'a Values,
+    left_out: LeftOut,
     log: &'a mut Verdicts,
 }
 
@@ -209,31 +332,63 @@ impl Shell<'_> {
         let mut words: Vec<Vec<Part>> = Vec::new();
         let all = self.launch.command.iter().chain(&self.launch.args);
         words.extend(all.map(|word| unmarked(word, parts)));
-        let python = self.launch.command.first().is_some_and(|word| is_python(stem(word)));
-        if python && self.launch.by != By::Itself {
-            // As torchrun runs a script: without a buffer.
-            words.insert(1, vec![Part::Text { text: "-u".into(), quoted: true }]);
+        let python = self
+            .launch
+            .command
+            .first()
+            .is_some_and(|word| is_python(stem(word)));
+        if python && self.launch.args.first().is_none_or(|word| word != "-u") {
+            // As Muster and torchrun run a script: without a buffer.
+            words.insert(
+                1,
+                vec![Part::Text {
+                    text: "-u".into(),
+                    quoted: true,
+                }],
+            );
         }
         let mut needed = BTreeSet::new();
-        words.iter().for_each(|word| values::names(word, &mut needed));
+        words
+            .iter()
+            .for_each(|word| values::names(word, &mut needed));
         let lines = self.lines(body, &mut needed);
         let mut text = self.before(&needed);
         for (line, and) in lines {
             join(&mut text, &line, and);
         }
         for (name, value) in self.run.env.iter().chain(&self.launch.env) {
-            let value = [Part::Text { text: value.clone(), quoted: true }];
-            join(&mut text, &format!("export {name}={}", values::render(&value)), false);
+            let value = [Part::Text {
+                text: value.clone(),
+                quoted: true,
+            }];
+            join(
+                &mut text,
+                &format!("export {name}={}", values::render(&value)),
+                false,
+            );
         }
         if let Some(dir) = &self.launch.dir {
-            let dir = [Part::Text { text: dir.clone(), quoted: true }];
+            let dir = [Part::Text {
+                text: dir.clone(),
+                quoted: true,
+            }];
             join(&mut text, &format!("cd {}", values::render(&dir)), false);
         }
         let words: Vec<String> = words.iter().map(|word| values::render(word)).collect();
-        join(&mut text, &format!("exec {}", words.join(" ")), self.run.and);
+        join(
+            &mut text,
+            &format!("exec {}", words.join(" ")),
+            self.run.and,
+        );
         let (shell, login) = self.job.shell;
         let login = login || body.login;
-        self.log.taken(&self.run.at, format!("spec.command and spec.args, in a shell{} that each rank runs", if login { " with a login" } else { "" }));
+        self.log.taken(
+            &self.run.at,
+            format!(
+                "spec.command and spec.args, in a shell{} that each rank runs",
+                if login { " with a login" } else { "" }
+            ),
+        );
         let mut env = Vec::new();
         for (name, value) in &self.job.asked.env {
             add(&mut env, name, value);
@@ -250,13 +405,18 @@ impl Shell<'_> {
     /// The lines that stay, from the last to the first: a value that nobody needs any more is left out.
     fn lines(&mut self, body: &Body, needed: &mut BTreeSet<String>) -> Vec<(String, bool)> {
         let mut lines = Vec::new();
+        // A file that is read later may use any variable.
+        let mut read_later = false;
         for kept in body.kept.iter().rev() {
             let source = match &kept.what {
-                What::Assigns { names, exports } => self.assigns(kept, names, *exports, needed),
+                What::Assigns { names, exports } => {
+                    self.assigns(kept, names, *exports, needed, read_later)
+                }
                 What::Dir(_) | What::Shell | What::Needs => Some(kept.source.clone()),
             };
+            read_later |= kept.source.starts_with("source ") || kept.source.starts_with(". ");
             let Some(source) = source else { continue };
-            if let Some(asks) = ASK_SLURM.iter().find(|name| source.contains(**name)) {
+            if let Some(asks) = asks(&source) {
                 self.log.refuse(&kept.at, format!("asks {asks}, which only Slurm has, and its answer is needed later on; ranks have RANK, WORLD_SIZE and MASTER_ADDR"));
             }
             values::names_in(&source, needed);
@@ -273,22 +433,28 @@ impl Shell<'_> {
         names: &[(String, String)],
         exports: bool,
         needed: &BTreeSet<String>,
+        read_later: bool,
     ) -> Option<String> {
         let stays = |name: &str| match exports {
             _ if is_of_a_launch(name) => false,
-            true => self.values.plain(name).is_some() || needed.contains(name) || !self.values.used.contains(name),
-            false => needed.contains(name),
+            true => needed.contains(name) || !self.left_out.has(name),
+            false => needed.contains(name) || read_later && self.values.plain(name).is_some(),
         };
-        let stay: Vec<&str> = names.iter().filter(|(name, _)| stays(name)).map(|(_, source)| &**source).collect();
+        let stay: Vec<&str> = names
+            .iter()
+            .filter(|(name, _)| stays(name))
+            .map(|(_, source)| &**source)
+            .collect();
         if stay.is_empty() {
             let why = match names.iter().all(|(name, _)| is_of_a_launch(name)) {
-                true => "is left out: Muster sets it for every rank",
-                false => "is put in where it is used, or not needed",
+                true => SET,
+                false => PUT_IN,
             };
             self.log.note(&kept.at, why);
             return None;
         }
-        self.log.taken(&kept.at, "part of the command: each rank runs it first");
+        self.log
+            .taken(&kept.at, "part of the command: each rank runs it first");
         Some(match (exports, stay.len() == names.len()) {
             (_, true) => kept.source.clone(),
             (true, false) => format!("export {}", stay.join(" ")),

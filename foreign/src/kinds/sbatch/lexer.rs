@@ -227,7 +227,12 @@ impl Reader<'_> {
             return false;
         };
         match &parts[..] {
-            [Part::Text { text, quoted: false }] => {
+            [
+                Part::Text {
+                    text,
+                    quoted: false,
+                },
+            ] => {
                 let name = text.strip_suffix('=').unwrap_or_default();
                 is_name(name.strip_suffix('+').unwrap_or(name))
             }
@@ -243,7 +248,12 @@ impl Reader<'_> {
         // `2>`: the number belongs to the redirection.
         let is_stream = |parts: &[Part]| matches!(parts, [Part::Text { text, quoted: false }] if text.chars().all(|c| c.is_ascii_digit()));
         let to = self.text[self.at..].starts_with(['<', '>']);
-        if to && self.word.as_ref().is_some_and(|(_, _, parts)| is_stream(parts)) {
+        if to
+            && self
+                .word
+                .as_ref()
+                .is_some_and(|(_, _, parts)| is_stream(parts))
+        {
             self.word = None;
         }
         self.end_word();
@@ -325,7 +335,10 @@ impl Reader<'_> {
     fn begins_path(&self) -> bool {
         match self.word.as_ref().and_then(|(_, _, parts)| parts.last()) {
             None => true,
-            Some(Part::Text { text, quoted: false }) => text.ends_with(['=', ':']),
+            Some(Part::Text {
+                text,
+                quoted: false,
+            }) => text.ends_with(['=', ':']),
             Some(_) => false,
         }
     }
@@ -372,7 +385,10 @@ impl Reader<'_> {
                 }
             }
             Some(c) if c.is_ascii_alphabetic() || c == '_' => {
-                while self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') {
+                while self
+                    .peek()
+                    .is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
+                {
                     self.next();
                 }
                 let name = self.text[from + 1..self.at].to_owned();
@@ -383,7 +399,10 @@ impl Reader<'_> {
                 self.variable(c.to_string(), None, None, from, quoted);
             }
             Some('\'' | '"') if !quoted => {
-                return Err((place, "has a quote behind $, which is not understood here".into()));
+                return Err((
+                    place,
+                    "has a quote behind $, which is not understood here".into(),
+                ));
             }
             _ => self.push('$', quoted),
         }
@@ -512,7 +531,10 @@ impl Reader<'_> {
             }
             // A line that ends behind `&&` or `|` goes on in the next one.
             _ if then == Then::End => Ok(()),
-            _ => Err((self.place, "has an operator without a command before it".into())),
+            _ => Err((
+                self.place,
+                "has an operator without a command before it".into(),
+            )),
         }
     }
 }
@@ -528,7 +550,10 @@ fn of_braces(inner: &str) -> Option<(String, Option<String>, Option<String>)> {
     if rest.is_empty() {
         return Some((name, None, None));
     }
-    if let Some(index) = rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+    if let Some(index) = rest
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+    {
         return Some((name, Some(index.to_owned()), None));
     }
     let other = rest.strip_prefix(":-").or_else(|| rest.strip_prefix('-'))?;
@@ -591,8 +616,14 @@ mod tests {
     #[test]
     fn assignments_are_known() {
         let first = |text| commands(text, Place::START).unwrap()[0].words[0].assignment();
-        assert_eq!(first("A=b").map(|(name, appends, _)| (name, appends)), Some(("A".into(), false)));
-        assert_eq!(first("A+=b").map(|(name, appends, _)| (name, appends)), Some(("A".into(), true)));
+        assert_eq!(
+            first("A=b").map(|(name, appends, _)| (name, appends)),
+            Some(("A".into(), false))
+        );
+        assert_eq!(
+            first("A+=b").map(|(name, appends, _)| (name, appends)),
+            Some(("A".into(), true))
+        );
         assert_eq!(first("\"A=b\""), None);
         assert_eq!(first("--a=b"), None);
     }

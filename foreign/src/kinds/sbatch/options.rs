@@ -49,15 +49,49 @@ pub(super) const OPTIONS: &[Entry] = &[
         "array",
         Some('a'),
         Value,
-        Refuse("makes many jobs of one script, which Muster does not; submit it once for each task, with what SLURM_ARRAY_TASK_ID would be as an argument"),
+        Refuse(
+            "makes many jobs of one script, which Muster does not; submit it once for each task, with what SLURM_ARRAY_TASK_ID would be as an argument",
+        ),
     ),
-    ("batch", None, Value, Warn("has no effect: every node runs the same")),
-    ("bb", None, Value, Refuse("would stage files, which Muster does not; put them on the nodes")),
-    ("bbf", None, Value, Refuse("would stage files, which Muster does not; put them on the nodes")),
-    ("begin", Some('b'), Value, Refuse("would start the job later, which Muster cannot; submit it then, or with --hold and muster resume")),
+    (
+        "batch",
+        None,
+        Value,
+        Warn("has no effect: every node runs the same"),
+    ),
+    (
+        "bb",
+        None,
+        Value,
+        Refuse("would stage files, which Muster does not; put them on the nodes"),
+    ),
+    (
+        "bbf",
+        None,
+        Value,
+        Refuse("would stage files, which Muster does not; put them on the nodes"),
+    ),
+    (
+        "begin",
+        Some('b'),
+        Value,
+        Refuse(
+            "would start the job later, which Muster cannot; submit it then, or with --hold and muster resume",
+        ),
+    ),
     ("chdir", Some('D'), Value, Read),
-    ("cluster-constraint", None, Value, Warn("has no effect: there is one cluster")),
-    ("clusters", Some('M'), Value, Warn("has no effect: there is one cluster")),
+    (
+        "cluster-constraint",
+        None,
+        Value,
+        Warn("has no effect: there is one cluster"),
+    ),
+    (
+        "clusters",
+        Some('M'),
+        Value,
+        Warn("has no effect: there is one cluster"),
+    ),
     ("comment", None, Value, Note("is not kept")),
     ("constraint", Some('C'), Value, Read),
     ("container", None, Value, IMAGE),
@@ -67,34 +101,93 @@ pub(super) const OPTIONS: &[Entry] = &[
     ("cpu-freq", None, Value, CPUS),
     ("cpus-per-gpu", None, Value, CPUS),
     ("cpus-per-task", Some('c'), Value, Read),
-    ("deadline", None, Value, Warn("has no effect: --time limits the job")),
-    ("delay-boot", None, Value, Note("has no effect: Muster boots no nodes")),
-    ("dependency", Some('d'), Value, Refuse("would wait for another job, which Muster does not; submit this one when that one is over (muster wait)")),
+    (
+        "deadline",
+        None,
+        Value,
+        Warn("has no effect: --time limits the job"),
+    ),
+    (
+        "delay-boot",
+        None,
+        Value,
+        Note("has no effect: Muster boots no nodes"),
+    ),
+    (
+        "dependency",
+        Some('d'),
+        Value,
+        Refuse(
+            "would wait for another job, which Muster does not; submit this one when that one is over (muster wait)",
+        ),
+    ),
     ("distribution", Some('m'), Value, BINDS),
     ("error", Some('e'), Value, LOGS),
     ("exclude", Some('x'), Value, Read),
-    ("exclusive", None, Maybe, Warn("has no effect: a node has one member of this job, which has its GPUs for itself; jobs that need no GPU may share the node")),
+    (
+        "exclusive",
+        None,
+        Maybe,
+        Warn(
+            "has no effect: a node has one member of this job, which has its GPUs for itself; jobs that need no GPU may share the node",
+        ),
+    ),
     ("export", None, Value, Read),
-    ("export-file", None, Value, Refuse("reads variables from a file; write them into the script")),
+    (
+        "export-file",
+        None,
+        Value,
+        Refuse("reads variables from a file; write them into the script"),
+    ),
     ("extra", None, Value, Note("is not kept")),
     ("extra-node-info", Some('B'), Value, CPUS),
-    ("get-user-env", None, Maybe, Warn("has no effect: the script is run on the nodes without a login")),
-    ("gid", None, Value, Refuse("would change the user, which Muster does not")),
+    (
+        "get-user-env",
+        None,
+        Maybe,
+        Warn("has no effect: the script is run on the nodes without a login"),
+    ),
+    (
+        "gid",
+        None,
+        Value,
+        Refuse("would change the user, which Muster does not"),
+    ),
     ("gpu-bind", None, Value, BINDS),
-    ("gpu-freq", None, Value, Warn("has no effect: Muster does not set clocks")),
+    (
+        "gpu-freq",
+        None,
+        Value,
+        Warn("has no effect: Muster does not set clocks"),
+    ),
     ("gpus", Some('G'), Value, Read),
     ("gpus-per-node", None, Value, Read),
-    ("gpus-per-socket", None, Value, Refuse("leaves the number of GPUs on each node open; give --gpus-per-node instead")),
+    (
+        "gpus-per-socket",
+        None,
+        Value,
+        Refuse("leaves the number of GPUs on each node open; give --gpus-per-node instead"),
+    ),
     ("gpus-per-task", None, Value, Read),
     ("gres", None, Value, Read),
     ("gres-flags", None, Value, BINDS),
     ("hint", None, Value, BINDS),
     ("hold", Some('H'), Nothing, Read),
     ("ignore-pbs", None, Nothing, QUIET),
-    ("input", Some('i'), Value, Refuse("gives the tasks a file as input, which Muster does not; let the script open it")),
+    (
+        "input",
+        Some('i'),
+        Value,
+        Refuse("gives the tasks a file as input, which Muster does not; let the script open it"),
+    ),
     ("job-name", Some('J'), Value, Read),
     ("kill-on-invalid-dep", None, Value, QUIET),
-    ("licenses", Some('L'), Value, Warn("has no effect: Muster counts no licences")),
+    (
+        "licenses",
+        Some('L'),
+        Value,
+        Warn("has no effect: Muster counts no licences"),
+    ),
     ("mail-type", None, Value, MAIL),
     ("mail-user", None, Value, MAIL),
     ("mcs-label", None, Value, ACCOUNTS),
@@ -103,11 +196,26 @@ pub(super) const OPTIONS: &[Entry] = &[
     ("mem-per-cpu", None, Value, MEMORY),
     ("mem-per-gpu", None, Value, MEMORY),
     ("mincpus", None, Value, CPUS),
-    ("network", None, Value, Warn("has no effect: Muster chooses the network by the node's profile")),
+    (
+        "network",
+        None,
+        Value,
+        Warn("has no effect: Muster chooses the network by the node's profile"),
+    ),
     ("nice", None, Maybe, ORDER),
-    ("no-kill", Some('k'), Maybe, Note("is so anyway: a job goes on without a node that fails, or waits for another")),
+    (
+        "no-kill",
+        Some('k'),
+        Maybe,
+        Note("is so anyway: a job goes on without a node that fails, or waits for another"),
+    ),
     ("no-requeue", None, Nothing, Read),
-    ("nodefile", Some('F'), Value, Refuse("reads names from a file; write them with --nodelist")),
+    (
+        "nodefile",
+        Some('F'),
+        Value,
+        Refuse("reads names from a file; write them with --nodelist"),
+    ),
     ("nodelist", Some('w'), Value, Read),
     ("nodes", Some('N'), Value, Read),
     ("ntasks", Some('n'), Value, Read),
@@ -122,39 +230,112 @@ pub(super) const OPTIONS: &[Entry] = &[
     ("parsable", None, Nothing, QUIET),
     ("partition", Some('p'), Value, Read),
     ("power", None, Value, CPUS),
-    ("prefer", None, Value, Warn("has no effect: a MusterJob can prefer nodes (affinity)")),
+    (
+        "prefer",
+        None,
+        Value,
+        Warn("has no effect: a MusterJob can prefer nodes (affinity)"),
+    ),
     ("priority", None, Value, ORDER),
     ("profile", None, Value, ACCOUNTS),
-    ("propagate", None, Maybe, Warn("has no effect: the limits are the agent's")),
+    (
+        "propagate",
+        None,
+        Maybe,
+        Warn("has no effect: the limits are the agent's"),
+    ),
     ("qos", Some('q'), Value, Read),
     ("quiet", Some('Q'), Nothing, QUIET),
-    ("reboot", None, Nothing, Warn("has no effect: Muster boots no nodes")),
-    ("requeue", None, Nothing, Note("is so anyway: a job that loses a node starts again on what is left, or waits for another")),
-    ("reservation", None, Value, Warn("has no effect: name its nodes with --nodelist")),
+    (
+        "reboot",
+        None,
+        Nothing,
+        Warn("has no effect: Muster boots no nodes"),
+    ),
+    (
+        "requeue",
+        None,
+        Nothing,
+        Note(
+            "is so anyway: a job that loses a node starts again on what is left, or waits for another",
+        ),
+    ),
+    (
+        "reservation",
+        None,
+        Value,
+        Warn("has no effect: name its nodes with --nodelist"),
+    ),
     ("signal", None, Value, Read),
     ("sockets-per-node", None, Value, CPUS),
     ("spread-job", None, Nothing, NEAR),
     ("switches", None, Value, NEAR),
+    ("tasks-per-node", None, Value, Read),
     ("test-only", None, Nothing, QUIET),
     ("thread-spec", None, Value, CPUS),
     ("threads-per-core", None, Value, CPUS),
     ("time", Some('t'), Value, Read),
-    ("time-min", None, Value, Warn("has no effect: a job has one limit, that of --time")),
-    ("tmp", None, Value, Warn("has no effect: Muster does not count disks")),
+    (
+        "time-min",
+        None,
+        Value,
+        Warn("has no effect: a job has one limit, that of --time"),
+    ),
+    (
+        "tmp",
+        None,
+        Value,
+        Warn("has no effect: Muster does not count disks"),
+    ),
     ("tres-bind", None, Value, BINDS),
-    ("tres-per-task", None, Value, Refuse("is not read; give --gpus-per-task or --gpus-per-node instead")),
-    ("uid", None, Value, Refuse("would change the user, which Muster does not")),
-    ("use-min-nodes", None, Nothing, Warn("has no effect: a job gets as many nodes as there are, up to the most")),
+    (
+        "tres-per-task",
+        None,
+        Value,
+        Refuse("is not read; give --gpus-per-task or --gpus-per-node instead"),
+    ),
+    (
+        "uid",
+        None,
+        Value,
+        Refuse("would change the user, which Muster does not"),
+    ),
+    (
+        "use-min-nodes",
+        None,
+        Nothing,
+        Warn("has no effect: a job gets as many nodes as there are, up to the most"),
+    ),
     ("verbose", Some('v'), Nothing, QUIET),
-    ("wait", Some('W'), Maybe, Note("has no effect: say --wait to muster submit")),
-    ("wait-all-nodes", None, Value, Note("is so anyway: all nodes of a job begin together")),
+    (
+        "wait",
+        Some('W'),
+        Maybe,
+        Note("has no effect: say --wait to muster submit"),
+    ),
+    (
+        "wait-all-nodes",
+        None,
+        Value,
+        Note("is so anyway: all nodes of a job begin together"),
+    ),
     ("wckey", None, Value, ACCOUNTS),
-    ("wrap", None, Value, Refuse("belongs to the command line of sbatch, not into a script")),
+    (
+        "wrap",
+        None,
+        Value,
+        Refuse("belongs to the command line of sbatch, not into a script"),
+    ),
 ];
 
 /// What only `srun` has.
 pub(super) const OF_SRUN: &[Entry] = &[
-    ("bcast", None, Maybe, Refuse("copies the program to the nodes, which Muster does not; put it there")),
+    (
+        "bcast",
+        None,
+        Maybe,
+        Refuse("copies the program to the nodes, which Muster does not; put it there"),
+    ),
     ("container-image", None, Value, IMAGE),
     ("container-mounts", None, Value, IMAGE),
     ("container-name", None, Value, IMAGE),
@@ -165,16 +346,46 @@ pub(super) const OF_SRUN: &[Entry] = &[
     ("immediate", Some('I'), Maybe, STEPS),
     ("interactive", None, Nothing, STEPS),
     ("jobid", None, Value, STEPS),
-    ("kill-on-bad-exit", Some('K'), Maybe, Note("is so anyway: if one rank fails, all start again or the job ends")),
+    (
+        "kill-on-bad-exit",
+        Some('K'),
+        Maybe,
+        Note("is so anyway: if one rank fails, all start again or the job ends"),
+    ),
     ("label", Some('l'), Nothing, LOGS),
-    ("mpi", None, Value, Warn("has no effect: ranks find each other by MASTER_ADDR; programs of MPI need an MPIJob")),
-    ("multi-prog", None, Nothing, Refuse("runs different programs; write a MusterJob with roles")),
+    (
+        "mpi",
+        None,
+        Value,
+        Warn("has no effect: ranks find each other by MASTER_ADDR; programs of MPI need an MPIJob"),
+    ),
+    (
+        "multi-prog",
+        None,
+        Nothing,
+        Refuse("runs different programs; write a MusterJob with roles"),
+    ),
     ("no-container-mount-home", None, Nothing, IMAGE),
     ("overlap", None, Nothing, STEPS),
-    ("pty", None, Maybe, Refuse("needs a terminal, which ranks do not have")),
-    ("relative", Some('r'), Value, Refuse("leaves out nodes of the job; make --nodes the number that trains")),
+    (
+        "pty",
+        None,
+        Maybe,
+        Refuse("needs a terminal, which ranks do not have"),
+    ),
+    (
+        "relative",
+        Some('r'),
+        Value,
+        Refuse("leaves out nodes of the job; make --nodes the number that trains"),
+    ),
     ("unbuffered", Some('u'), Nothing, LOGS),
-    ("het-group", None, Value, Refuse("is for jobs with different groups of nodes; write a MusterJob with roles")),
+    (
+        "het-group",
+        None,
+        Value,
+        Refuse("is for jobs with different groups of nodes; write a MusterJob with roles"),
+    ),
 ];
 
 /// One option of a line.
@@ -213,7 +424,11 @@ pub(super) fn look(words: &[&str], of_srun: bool) -> Found {
             let own = &short[letter.len_utf8()..];
             let own = own.strip_prefix('=').unwrap_or(own);
             let entry = all(of_srun).find(|entry| entry.1 == Some(letter));
-            (entry, format!("-{letter}"), (!own.is_empty()).then_some(own))
+            (
+                entry,
+                format!("-{letter}"),
+                (!own.is_empty()).then_some(own),
+            )
         }
         _ => return Found::Command,
     };
@@ -266,7 +481,12 @@ mod tests {
     #[test]
     fn options_are_found_as_getopt_finds_them() {
         let read = |words: &[&str]| match look(words, true) {
-            Found::Option { entry, value, words, .. } => {
+            Found::Option {
+                entry,
+                value,
+                words,
+                ..
+            } => {
                 format!("{} {} {words}", entry.0, value.unwrap_or_default())
             }
             Found::Lacks(name) => format!("{name} lacks"),
@@ -294,7 +514,10 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for (long, short, ..) in all(true) {
             assert!(seen.insert((*long).to_owned()), "{long}");
-            assert!(short.is_none_or(|short| seen.insert(format!("-{short}"))), "{long}");
+            assert!(
+                short.is_none_or(|short| seen.insert(format!("-{short}"))),
+                "{long}"
+            );
         }
     }
 }

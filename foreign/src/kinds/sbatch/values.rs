@@ -168,6 +168,12 @@ impl Values {
         }
     }
 
+    /// Whether the value of a variable is several words: a part of a command, which no program reads.
+    pub(super) fn is_line(&self, name: &str) -> bool {
+        let blank = |part: &Part| matches!(part, Part::Text { text, .. } if text.contains(char::is_whitespace));
+        matches!(self.script.get(name), Some(Value::Text(parts)) if parts.iter().any(blank))
+    }
+
     pub(super) fn forget(&mut self, name: &str) {
         self.script.remove(name);
     }
@@ -198,7 +204,9 @@ impl Values {
                     let words = self.expand(item)?;
                     all.extend(words.into_iter().map(|word| word.parts));
                 }
-                if all.len() > WORDS_MAX || all.iter().map(|item| size(item)).sum::<usize>() > EXPANDED_MAX {
+                if all.len() > WORDS_MAX
+                    || all.iter().map(|item| size(item)).sum::<usize>() > EXPANDED_MAX
+                {
                     return Err(TOO_LONG);
                 }
                 match all.iter().flatten().any(is_shell) {
@@ -254,7 +262,9 @@ impl Values {
                     (Some(Value::Text(parts)), None | Some("0")) => Some(parts.clone()),
                     (Some(Value::Items(items)), index) => {
                         let index = index.unwrap_or("0").parse::<usize>();
-                        index.ok().map(|index| items.get(index).cloned().unwrap_or_default())
+                        index
+                            .ok()
+                            .map(|index| items.get(index).cloned().unwrap_or_default())
                     }
                     (Some(_), _) => None,
                     (None, Some(_)) => None,
@@ -454,21 +464,33 @@ mod tests {
         for word in commands.iter().flat_map(|command| &command.words) {
             values.assign(word).expect("is short");
         }
-        let words = last.words.iter().flat_map(|word| values.expand(word).unwrap());
+        let words = last
+            .words
+            .iter()
+            .flat_map(|word| values.expand(word).unwrap());
         words.map(|word| render(&word.parts)).collect()
     }
 
     #[test]
     fn values_are_put_in_and_split_as_a_shell_does() {
         for (script, must) in [
-            ("A=1\nx $A \"$A b\" '$A'", "x|1|'1 b'|'$A'"),
+            ("A=1\nx $A \"$A b\" '$A'", "x|1|1' b'|'$A'"),
             ("A='--x 1 '\nB=\"$A --y\"\nx $B\"z\"", "x|--x|1|--yz"),
-            ("A=(--x \"1 2\")\nA+=(--y)\nx \"${A[@]}\" ${A[0]} e", "x|--x|'1 2'|--y|--x|e"),
+            (
+                "A=(--x \"1 2\")\nA+=(--y)\nx \"${A[@]}\" ${A[0]} e",
+                "x|--x|'1 2'|--y|--x|e",
+            ),
             ("N=8\nx $((N * SLURM_NNODES + 2)) $(( $N - 1 ))", "x|34|7"),
             ("A=$(date)\nB=\"$A/x\"\nx $B", "x|\"$A\"/x"),
             ("PATH=$PATH:/a\nx $PATH", "x|$PATH"),
-            ("A=a\nA+=b\nx $A ${NO:-c} $SLURM_NNODES ${SLURM_ARRAY_TASK_ID:-0}", "x|ab|${NO:-c}|4|0"),
-            ("x $SLURM_PROCID ${SLURM_PROCID:-0} ~/a *.py", "x|$SLURM_PROCID|$SLURM_PROCID|~/a|*.py"),
+            (
+                "A=a\nA+=b\nx $A ${NO:-c} $SLURM_NNODES ${SLURM_ARRAY_TASK_ID:-0}",
+                "x|ab|${NO:-c}|4|0",
+            ),
+            (
+                "x $SLURM_PROCID ${SLURM_PROCID:-0} ~/a *.py",
+                "x|$SLURM_PROCID|$SLURM_PROCID|~/a|*.py",
+            ),
             ("A=\nx $A \"$A\" b", "x|''|b"),
         ] {
             assert_eq!(expanded(script).join("|"), must, "{script}");

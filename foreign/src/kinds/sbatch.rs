@@ -4,26 +4,18 @@
 //! script apart into commands, `values` knows its variables, `body` tells preparation from the command, and
 //! `command` makes from both what each rank runs. No script is run, and no Slurm is asked.
 
-use muster_core::{
-    period,
-    spec::{API_VERSION, JobDocument, KIND, Metadata, RuleDocument, SpecDocument},
-};
-use std::time::Duration;
-
 use self::{
     asked::Asked,
     body::{Body, Reader, Run},
+    count::{Count, of_slurm},
+    job::Job,
     options::Found,
-    values::{OfSlurm, Values},
+    values::Values,
 };
-use super::{Sizes, nodes};
 use crate::{
-    draft::{Converted, NameAt, Size, may_stay},
-    launch::{By, Launch, Procs},
+    draft::{Converted, NameAt},
+    launch::stem,
     options::{Cluster, Options},
-    procs, roles,
-    run_policy::RunPolicy,
-    shell,
     tree::{Field, Place},
     verdict::{Verdict, Verdicts},
     words::Word,
@@ -32,13 +24,14 @@ use crate::{
 mod asked;
 mod body;
 mod command;
+mod count;
+mod job;
 mod lexer;
 mod options;
 mod values;
 
 /// What to do with a script whose commands are refused. It is told once.
-const INSTEAD: &str =
-    ". Else write a MusterJob, or run the script in its allocation with muster run --slurm";
+const INSTEAD: &str = ". Or write a MusterJob, or let the script call muster run --slurm in its allocation (docs/slurm.md)";
 
 const DIRECTIVE: &str = "#SBATCH";
 
@@ -94,8 +87,9 @@ pub(crate) fn read(
             shell,
             name,
             start,
+            options,
         };
-        job.finish(&body, run, &values, options, log)
+        job.finish(&body, run, &values, log)
     });
     let refusals = log.remarks[from..].iter_mut();
     if let Some(last) = refusals
@@ -132,8 +126,6 @@ fn directives(text: &str, cluster: &Cluster<'_>, log: &mut Verdicts) -> Asked {
             );
             continue;
         }
-        // What follows a word that begins with # is a comment.
-        let rest = rest.split(" #").next().unwrap_or_default();
         if ["hetjob", "packjob"].contains(&rest.trim()) {
             log.refuse(
                 &field,
@@ -141,13 +133,7 @@ fn directives(text: &str, cluster: &Cluster<'_>, log: &mut Verdicts) -> Asked {
             );
             continue;
         }
-        let Some(words) = shell::words(&rest.replace(
-            [
-                '(', ')', '[', ']', '*', '&', '|', ';', '<', '>', '{', '}', '$',
-            ],
-            "\u{1}",
-        ))
-        .map(|words| restore(words, rest)) else {
+        let Some(words) = words_of(rest) else {
             log.refuse(&field, "opens a quote that never ends");
             continue;
         };
@@ -156,18 +142,28 @@ fn directives(text: &str, cluster: &Cluster<'_>, log: &mut Verdicts) -> Asked {
     asked
 }
 
-/// Puts the characters back that mean something to a shell and nothing to `sbatch`.
-fn restore(words: Vec<String>, line: &str) -> Vec<String> {
-    let mut special = line.chars().filter(|c| "()[]*&|;<>{}$".contains(*c));
-    let put = |word: String| {
-        word.chars()
-            .map(|c| match c {
-                '\u{1}' => special.next().unwrap_or(c),
-                c => c,
-            })
-            .collect()
-    };
-    words.into_iter().map(put).collect()
+/// The words of a line for `sbatch`, which knows quotes and nothing else of a shell. A word that begins with #
+/// begins a comment. `None`: a quote never ends.
+fn words_of(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            (c, Some(open)) if c == open => quote = None,
+            ('\\', None | Some('"')) => word.get_or_insert_default().extend(chars.next()),
+            ('\'' | '"', None) => {
+                word.get_or_insert_default();
+                quote = Some(c);
+            }
+            ('#', None) if word.is_none() => break,
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
 }
 
 fn take_all(
@@ -216,7 +212,7 @@ fn interpreter(text: &str, start: &Field<'static>, log: &mut Verdicts) -> (&'sta
         .unwrap_or_default()
         .trim_start_matches("#!");
     let words: Vec<&str> = first.split_whitespace().collect();
-    let stems = words.iter().map(|word| crate::launch::stem(word));
+    let stems = words.iter().map(|word| stem(word));
     let login = words.iter().any(|word| {
         *word == "--login"
             || word
@@ -265,167 +261,6 @@ fn name_of(asked: &Asked, options: &Options, log: &mut Verdicts) -> String {
         log.taken(at, format!("metadata.name: {name}; with an end of its own, because each submission is another job"));
     }
     name
-}
-
-/// How many nodes the script has, and how many tasks and GPUs each.
-#[derive(Clone, Debug)]
-struct Count {
-    nodes: (i64, i64),
-    nodes_at: Field<'static>,
-    gpus: Option<(i64, Field<'static>)>,
-    tasks: i64,
-}
-
-impl Count {
-    fn of(asked: &Asked, start: &Field<'static>, log: &mut Verdicts) -> Count {
-        let (nodes, nodes_at) = match (&asked.nodes, &asked.tasks, &asked.tasks_per_node) {
-            (Some((nodes, at)), ..) => {
-                log.taken(
-                    at,
-                    match nodes.0 == nodes.1 {
-                        true => "spec.replicas",
-                        false => "spec.minReplicas and spec.maxReplicas",
-                    },
-                );
-                (*nodes, at.clone())
-            }
-            (None, Some((tasks, at)), Some((each, _))) => match tasks % each {
-                0 => ((tasks / each, tasks / each), at.clone()),
-                _ => {
-                    log.refuse(at, format!("is {tasks} tasks, which is no multiple of the {each} of each node; add --nodes"));
-                    ((1, 1), at.clone())
-                }
-            },
-            (None, Some((tasks, at)), None) if *tasks > 1 => {
-                log.refuse(
-                    at,
-                    format!("is {tasks} tasks on as many nodes as Slurm likes; add --nodes"),
-                );
-                ((1, 1), at.clone())
-            }
-            _ => ((1, 1), start.clone()),
-        };
-        let tasks = tasks_per_node(asked, nodes, log);
-        let mut count = Count {
-            nodes,
-            nodes_at,
-            gpus: None,
-            tasks,
-        };
-        count.gpus = count.gpus(asked, log);
-        count
-    }
-
-    fn is_fixed(&self) -> bool {
-        self.nodes.0 == self.nodes.1
-    }
-
-    /// GPUs of each node.
-    fn gpus(&self, asked: &Asked, log: &mut Verdicts) -> Option<(i64, Field<'static>)> {
-        if let Some((count, at)) = &asked.gpus_per_node {
-            log.taken(at, "spec.gpusPerNode");
-            return Some((*count, at.clone()));
-        }
-        if let Some((count, at)) = &asked.gpus {
-            let whole = self.is_fixed() && count % self.nodes.1 == 0;
-            match whole {
-                true => log.taken(at, "spec.gpusPerNode, the same on each node"),
-                false => log.refuse(at, format!("is {count} GPUs in all, which is not the same number on each node; give --gpus-per-node instead")),
-            }
-            return Some((count / self.nodes.1, at.clone()));
-        }
-        let (each, at) = asked.gpus_per_task.as_ref()?;
-        match self.tasks > 1 {
-            true => log.warn(at, "is part of spec.gpusPerNode: each rank sees all GPUs of its node, not only its own as device 0; take that of LOCAL_RANK"),
-            false => log.taken(at, "spec.gpusPerNode"),
-        }
-        Some((each.saturating_mul(self.tasks), at.clone()))
-    }
-}
-
-/// Tasks on each node.
-fn tasks_per_node(asked: &Asked, nodes: (i64, i64), log: &mut Verdicts) -> i64 {
-    match (&asked.tasks_per_node, &asked.tasks) {
-        (Some((each, at)), all) => {
-            log.taken(at, "part of spec.procPerNode");
-            if let Some((_, at)) = all {
-                log.note(at, "is not used: --ntasks-per-node says it");
-            }
-            *each
-        }
-        (None, Some((all, at))) => match nodes.0 == nodes.1 && all % nodes.1 == 0 {
-            true => {
-                log.taken(at, "part of spec.procPerNode, the same on each node");
-                all / nodes.1
-            }
-            false => {
-                log.refuse(at, format!("is {all} tasks in all, which is not the same number on each node; give --ntasks-per-node instead"));
-                1
-            }
-        },
-        (None, None) => 1,
-    }
-}
-
-/// The variables of Slurm, as far as they can be said here.
-fn of_slurm(
-    asked: &Asked,
-    count: &Count,
-    name: &str,
-    options: &Options,
-) -> std::collections::BTreeMap<&'static str, OfSlurm> {
-    let is = |value: String| OfSlurm::Is(value);
-    let fixed = |value: i64| match count.is_fixed() {
-        true => is(value.to_string()),
-        false => OfSlurm::Rank,
-    };
-    let tasks = count.nodes.1.saturating_mul(count.tasks);
-    let mut known = std::collections::BTreeMap::from([
-        ("SLURM_NNODES", fixed(count.nodes.1)),
-        ("SLURM_JOB_NUM_NODES", fixed(count.nodes.1)),
-        ("SLURM_NTASKS", fixed(tasks)),
-        ("SLURM_NPROCS", fixed(tasks)),
-        ("SLURM_NTASKS_PER_NODE", is(count.tasks.to_string())),
-        ("SLURM_JOB_ID", is(name.to_owned())),
-        ("SLURM_JOBID", is(name.to_owned())),
-    ]);
-    for name in [
-        "SLURM_PROCID",
-        "SLURM_NODEID",
-        "SLURM_LOCALID",
-        "SLURM_RESTART_COUNT",
-        "SLURMD_NODENAME",
-        "SLURM_JOB_USER",
-    ] {
-        known.insert(name, OfSlurm::Rank);
-    }
-    if let Some((gpus, _)) = &count.gpus {
-        for name in ["SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"] {
-            known.insert(name, is(gpus.to_string()));
-        }
-        if count.is_fixed() {
-            let all = gpus.saturating_mul(count.nodes.1);
-            known.insert("SLURM_GPUS", is(all.to_string()));
-        }
-    }
-    for (name, value) in [
-        ("SLURM_CPUS_PER_TASK", &asked.cpus_per_task),
-        ("SLURM_GPUS_PER_TASK", &asked.gpus_per_task),
-    ] {
-        if let Some((value, _)) = value {
-            known.insert(name, is(value.to_string()));
-        }
-    }
-    if let Some((said, _)) = &asked.name {
-        known.insert("SLURM_JOB_NAME", is(said.clone()));
-    }
-    if let Some(partition) = &asked.partition {
-        known.insert("SLURM_JOB_PARTITION", is(partition.clone()));
-    }
-    if !options.here.is_empty() {
-        known.insert("SLURM_SUBMIT_DIR", is(options.here.clone()));
-    }
-    known
 }
 
 fn body(
@@ -497,189 +332,4 @@ fn only_command<'b>(body: &'b Body, start: &Field<'static>, log: &mut Verdicts) 
         );
     }
     (log.refused() == before).then(|| &body.runs[chosen])
-}
-
-/// What is known of the job but for its command.
-struct Job {
-    asked: Asked,
-    count: Count,
-    shell: (&'static str, bool),
-    name: String,
-    start: Field<'static>,
-}
-
-impl Job {
-    fn finish(
-        &self,
-        body: &Body,
-        run: &Run,
-        values: &Values,
-        options: &Options,
-        log: &mut Verdicts,
-    ) -> Option<Converted> {
-        let (launch, parts) = command::launch(run, values, log);
-        let launch = launch?;
-        let before = log.refused();
-        let tasks = self.tasks(run, &launch, log);
-        let gpus = self.count.gpus.as_ref().map_or(0, |(gpus, _)| *gpus);
-        let procs = match launch.by {
-            By::Itself => tasks,
-            _ => procs::count(&launch, None, Procs::Count(1), gpus, &run.at, log).unwrap_or(1),
-        };
-        if self.count.gpus.is_none() {
-            log.warn(&run.at, "gets no GPU, because the script asks for none; say --gpus-per-node, or --gpus-per-node=0 if that is meant");
-        }
-        let (min, max) = self.count.nodes;
-        let size = |count: i64| -> Size<'static> { (count, self.count.nodes_at.clone()) };
-        let sizes = Sizes {
-            replicas: size(max),
-            min: (min != max).then(|| size(min)),
-            max: (min != max).then(|| size(max)),
-        };
-        let sizes = nodes(&launch, sizes, &[], log);
-        let most = sizes.max.as_ref().map_or(max, |(max, _)| *max);
-        let done = command::made(self, body, run, &launch, &parts, values, log);
-        if launch.broken
-            || log.refused() > before
-            || !may_stay(&launch, most.saturating_mul(procs), log)
-        {
-            return None;
-        }
-        let ends = roles::restarts(
-            None,
-            roles::Policy::Never,
-            &RunPolicy::default(),
-            launch.max_restarts,
-            "",
-            log,
-        );
-        let mut rules = ends.rules;
-        if self.asked.no_requeue.is_some() {
-            rules.insert(
-                0,
-                RuleDocument {
-                    when: "nodeLost".into(),
-                    then: "fail".into(),
-                    ..RuleDocument::default()
-                },
-            );
-        }
-        let list =
-            |list: &asked::At<Vec<String>>| list.clone().map_or(Vec::new(), |(names, _)| names);
-        let grace = self
-            .asked
-            .grace
-            .as_ref()
-            .map(|(seconds, _)| *seconds)
-            .or(launch.grace);
-        let document = JobDocument {
-            api_version: API_VERSION.into(),
-            kind: KIND.into(),
-            metadata: Metadata {
-                name: self.name.clone(),
-                namespace: options.namespace.clone(),
-            },
-            spec: SpecDocument {
-                replicas: Some(sizes.replicas.0),
-                min_replicas: sizes.min.map(|(min, _)| min),
-                max_replicas: sizes.max.map(|(max, _)| max),
-                proc_per_node: Some(procs),
-                gpus_per_node: Some(gpus),
-                command: done.command,
-                args: done.args,
-                env: done.env,
-                working_dir: done.dir,
-                priority: self.asked.priority.as_ref().map(|(priority, _)| *priority),
-                restart_policy: ends.policy,
-                rules,
-                suspend: self.asked.suspend.then_some(true),
-                active_deadline_seconds: self.asked.deadline.as_ref().map(|(seconds, _)| *seconds),
-                stop_grace_period: grace.map(|seconds| {
-                    period::format(Duration::from_secs(
-                        seconds.clamp(0, crate::grace::GRACE_MAX) as u64,
-                    ))
-                }),
-                launch: done.lane.map(str::to_owned),
-                node_selector: self.asked.selector.iter().cloned().collect(),
-                node_list: list(&self.asked.node_list),
-                exclude_nodes: list(&self.asked.exclude),
-                ..SpecDocument::default()
-            },
-        };
-        self.checked(document, run, log)
-    }
-
-    /// Tasks on each node, as the step says them.
-    fn tasks(&self, run: &Run, launch: &Launch, log: &mut Verdicts) -> i64 {
-        let Some(step) = &run.step else {
-            if self.count.nodes.1 > 1 {
-                log.refuse(&run.at, format!("runs on the first of {} nodes only, because srun does not stand before it; put it there", self.count.nodes.1));
-            }
-            return 1;
-        };
-        if let Some(((_, most), at)) = &step.nodes {
-            match *most == self.count.nodes.1 {
-                true => log.note(at, "says the same as the job"),
-                false => log.refuse(
-                    at,
-                    format!(
-                        "is {most} nodes, and the job has {}; make them the same",
-                        self.count.nodes.1
-                    ),
-                ),
-            }
-        }
-        let said = step.tasks.is_some() || step.tasks_per_node.is_some();
-        let tasks = match said {
-            true => tasks_per_node(&self.asked, self.count.nodes, log),
-            false => self.count.tasks,
-        };
-        match launch.by {
-            By::Itself if launch.is_program() || launch.stays.is_some() => {}
-            By::Itself => log.warn(&run.at, "finds no variable of Slurm here (SLURM_PROCID and others): it must read RANK, LOCAL_RANK, WORLD_SIZE and MASTER_ADDR, as under torchrun"),
-            _ if tasks > 1 => log.refuse(&run.at, format!("starts {tasks} launchers on each node, each of them with all ranks; say --ntasks-per-node=1")),
-            _ => {}
-        }
-        tasks
-    }
-
-    /// The job, if core takes it.
-    fn checked(&self, document: JobDocument, run: &Run, log: &mut Verdicts) -> Option<Converted> {
-        let mut checked = document.clone();
-        // The caller makes a relative directory absolute.
-        checked.spec.working_dir = None;
-        let errors = checked.check().err().unwrap_or_default();
-        let place = |at: Option<&Field<'static>>| at.cloned().unwrap_or_else(|| run.at.clone());
-        let asked = &self.asked;
-        for error in &errors {
-            let path = error.path.as_str();
-            let at = match path {
-                "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => {
-                    self.count.nodes_at.clone()
-                }
-                "spec.gpusPerNode" => place(self.count.gpus.as_ref().map(|(_, at)| at)),
-                "spec.activeDeadlineSeconds" => place(asked.deadline.as_ref().map(|(_, at)| at)),
-                "spec.stopGracePeriod" => place(asked.grace.as_ref().map(|(_, at)| at)),
-                "spec.priority" => place(asked.priority.as_ref().map(|(_, at)| at)),
-                _ if path.starts_with("spec.nodeList") => {
-                    place(asked.node_list.as_ref().map(|(_, at)| at))
-                }
-                _ if path.starts_with("spec.excludeNodes") => {
-                    place(asked.exclude.as_ref().map(|(_, at)| at))
-                }
-                _ if path.starts_with("spec.nodeSelector") => place(asked.selector_at.as_ref()),
-                _ if path.starts_with("metadata") => {
-                    place(asked.name.as_ref().map(|(_, at)| at).or(Some(&self.start)))
-                }
-                _ => run.at.clone(),
-            };
-            log.refuse(&at, format!("{path}: {}", error.message));
-        }
-        errors.is_empty().then_some(Converted {
-            place: Place::START,
-            kind: "batch script",
-            document,
-            object: None,
-        })
-    }
 }

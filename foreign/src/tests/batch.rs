@@ -206,11 +206,7 @@ fn what_would_mean_something_else_is_refused() {
             "srun torchrun --nproc-per-node=4 t.py",
             "starts 4 launchers on each node",
         ),
-        (
-            "-N2",
-            "srun -N1 python t.py",
-            "is 1 nodes, and the job has 2",
-        ),
+        ("-N2", "srun -N1 python t.py", "asks for 1 of the 2 nodes"),
         (
             "-N2",
             "srun torchrun --nnodes=3 t.py",
@@ -260,7 +256,7 @@ fn what_would_mean_something_else_is_refused() {
             "its local rank as an argument",
         ),
         ("-N2", "echo x", "starts no command"),
-        ("-N2 hetjob", "srun a", "hetjob: is no option"),
+        ("hetjob\n#SBATCH -N2", "srun a", "has groups of different nodes"),
         ("-N2 --signal=USR1@x", "srun a", "--signal: is \"USR1@x\""),
         ("-N2 --export=A", "srun a", "names A without a value"),
         ("-N99999", "srun a", "-N: spec.replicas"),

@@ -234,6 +234,9 @@ impl Asked {
             all.tasks = step.tasks.clone();
             all.tasks_per_node = step.tasks_per_node.clone();
         }
+        all.deadline = step.deadline.clone().or(all.deadline);
+        all.node_list = step.node_list.clone().or(all.node_list);
+        all.exclude = step.exclude.clone().or(all.exclude);
         all.chdir = step.chdir.clone().or(all.chdir);
         all.cpus_per_task = step.cpus_per_task.clone().or(all.cpus_per_task);
         all.gpus_per_task = step.gpus_per_task.clone().or(all.gpus_per_task);

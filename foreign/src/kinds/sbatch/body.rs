@@ -136,10 +136,6 @@ pub(super) struct Reader<'a, 'c> {
 }
 
 impl Reader<'_, '_> {
-    fn refuse(&mut self, field: &Field<'static>, why: &str) {
-        self.log.refuse(field, why);
-    }
-
     /// Reads the commands, up to the first that could mean anything.
     pub(super) fn read(&mut self, commands: &[Command]) {
         let mut and = false;
@@ -171,14 +167,14 @@ impl Reader<'_, '_> {
                     while commands.next().is_some_and(|next| next.then == Then::Pipe) {}
                 }
                 Then::Or | Then::Pipe => {
-                    self.refuse(
+                    self.log.refuse(
                         &field,
                         "has a pipe or || behind it, which is not understood here",
                     );
                     return;
                 }
                 Then::Background => {
-                    self.refuse(
+                    self.log.refuse(
                         &field,
                         "is started in the background; Muster runs one command, in the foreground",
                     );
@@ -237,7 +233,7 @@ impl Reader<'_, '_> {
         let first = command.words[assigned].plain().unwrap_or_default();
         if assigned == 0 {
             if KEYWORDS.contains(&first.as_str()) || first == "{" {
-                self.refuse(&field, "begins something that is more than one command, and what it does depends on what runs");
+                self.log.refuse(&field, "begins something that is more than one command, and what it does depends on what runs");
                 return false;
             }
             match stem(&first) {
@@ -257,7 +253,7 @@ impl Reader<'_, '_> {
                     return true;
                 }
                 "trap" => {
-                    self.refuse(&field, "waits for a signal in the script; Muster sends SIGTERM to the ranks themselves before it stops them, and starts them again");
+                    self.log.refuse(&field, "waits for a signal in the script; Muster sends SIGTERM to the ranks themselves before it stops them, and starts them again");
                     return true;
                 }
                 "eval" if is_hook(&command.source) => {
@@ -269,7 +265,7 @@ impl Reader<'_, '_> {
                 }
                 "scontrol" | "scancel" | "sbatch" | "salloc" | "sattach" | "strigger"
                 | "sbcast" => {
-                    self.refuse(
+                    self.log.refuse(
                         &field,
                         "asks Slurm, which is not there when Muster runs the job",
                     );
@@ -342,7 +338,7 @@ impl Reader<'_, '_> {
             word.assignment().is_some() || word.plain().is_some_and(|name| lexer::is_name(&name))
         };
         if !known || !words[count..].iter().all(named) {
-            self.refuse(
+            self.log.refuse(
                 field,
                 "is no list of NAME=VALUE, and what it sets cannot be said here",
             );
@@ -410,7 +406,7 @@ impl Reader<'_, '_> {
             });
             match value {
                 Some(pair) => env.push(pair),
-                None => self.refuse(field, "is set for one command to what only a shell can say; export it in a line before"),
+                None => self.log.refuse(field, "is set for one command to what only a shell can say; export it in a line before"),
             }
         }
         let Some(mut words) = self.expand(&command.words[assigned..], field) else {
@@ -424,12 +420,10 @@ impl Reader<'_, '_> {
             words.remove(0);
         }
         for redirect in &command.redirects {
-            match redirect.reads && redirect.file.is_some() {
-                true => self.refuse(
-                    field,
-                    "reads a file as its input, which Muster does not; let the script open it",
-                ),
-                false => {}
+            if redirect.reads && redirect.file.is_some() {
+                let why =
+                    "reads a file as its input, which Muster does not; let the script open it";
+                self.log.refuse(field, why);
             }
         }
         if !command.redirects.is_empty() {
@@ -546,10 +540,13 @@ impl Reader<'_, '_> {
                     match value.as_deref() {
                         Some(value) if value.contains('\u{1}') && entry.3 == options::Use::Read => {
                             let shown = value.replace('\u{1}', "");
-                            self.refuse(
+                            self.log.refuse(
                                 &option,
-                                &format!("is {shown}, which only a shell can say; write the value"),
+                                format!("is {shown}, which only a shell can say; write the value"),
                             );
+                        }
+                        _ if entry.0 == "job-name" => {
+                            self.log.note(&option, "is not kept: it names the step");
                         }
                         value => asked.take(entry, value, &option, self.cluster, self.log),
                     }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use muster_core::spec::{EnvVar, is_of_a_launch};
 
 use super::{
-    Job,
+    asked::Asked,
     body::{Body, Kept, Run, What},
     lexer::Part,
     values::{self, OfSlurm, Values},
@@ -154,43 +154,44 @@ fn unmarked(text: &str, parts: &[Part]) -> Vec<Part> {
     pieces.collect()
 }
 
-/// What each rank runs.
-pub(super) fn made(
-    job: &Job,
-    body: &Body,
-    run: &Run,
-    launch: &Launch,
-    parts: &[Part],
-    values: &Values,
-    log: &mut Verdicts,
-) -> Made {
-    let left_out = LeftOut::of(body, values);
-    let needs = |kept: &Kept| match &kept.what {
-        What::Needs | What::Dir(None) => true,
-        What::Assigns {
-            names,
-            exports: true,
-        } => names
-            .iter()
-            .any(|(name, _)| values.plain(name).is_none() && !left_out.has(name)),
-        What::Assigns { .. } | What::Dir(Some(_)) | What::Shell => false,
-    };
-    let in_words = launch
-        .command
-        .iter()
-        .chain(&launch.args)
-        .any(|word| word.contains(MARK));
-    match in_words || body.kept.iter().any(needs) {
-        false => plain(job, body, run, launch, values, log),
-        true => Shell {
-            job,
-            run,
-            launch,
-            values,
-            left_out,
-            log,
+/// What is known of the ranks of a job.
+#[derive(Clone, Copy)]
+pub(super) struct Ranks<'a> {
+    pub(super) asked: &'a Asked,
+    pub(super) shell: (&'static str, bool),
+    pub(super) body: &'a Body,
+    pub(super) run: &'a Run,
+    pub(super) launch: &'a Launch,
+    /// What only a shell can say in the words of the launch.
+    pub(super) parts: &'a [Part],
+    pub(super) values: &'a Values,
+}
+
+impl Ranks<'_> {
+    /// What each rank runs.
+    pub(super) fn made(self, log: &mut Verdicts) -> Made {
+        let left_out = LeftOut::of(self.body, self.values);
+        let needs = |kept: &Kept| match &kept.what {
+            What::Needs | What::Dir(None) => true,
+            What::Assigns {
+                names,
+                exports: true,
+            } => names
+                .iter()
+                .any(|(name, _)| self.values.plain(name).is_none() && !left_out.has(name)),
+            What::Assigns { .. } | What::Dir(Some(_)) | What::Shell => false,
+        };
+        let launch = self.launch;
+        let mut words = launch.command.iter().chain(&launch.args);
+        match words.any(|word| word.contains(MARK)) || self.body.kept.iter().any(needs) {
+            false => plain(self, log),
+            true => Shell {
+                ranks: self,
+                left_out,
+                log,
+            }
+            .made(),
         }
-        .made(body, parts),
     }
 }
 
@@ -233,6 +234,13 @@ fn asks(source: &str) -> Option<&'static str> {
     ASK_SLURM.into_iter().find(|name| source.contains(name))
 }
 
+fn text(text: &str) -> Part {
+    Part::Text {
+        text: text.to_owned(),
+        quoted: true,
+    }
+}
+
 fn variable(name: &str, value: &str) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
@@ -258,22 +266,23 @@ fn joined(before: Option<String>, dir: &str) -> String {
 }
 
 /// Without a shell.
-fn plain(
-    job: &Job,
-    body: &Body,
-    run: &Run,
-    launch: &Launch,
-    values: &Values,
-    log: &mut Verdicts,
-) -> Made {
+fn plain(ranks: Ranks<'_>, log: &mut Verdicts) -> Made {
+    let Ranks {
+        asked,
+        body,
+        run,
+        launch,
+        values,
+        ..
+    } = ranks;
     let mut made = Made {
         command: launch.command.clone(),
         args: launch.args.clone(),
-        dir: job.asked.chdir.as_ref().map(|(dir, _)| dir.clone()),
+        dir: asked.chdir.as_ref().map(|(dir, _)| dir.clone()),
         lane: launch.lane,
         ..Made::default()
     };
-    for (name, value) in &job.asked.env {
+    for (name, value) in &asked.env {
         add(&mut made.env, name, value);
     }
     for kept in &body.kept {
@@ -316,98 +325,78 @@ fn plain(
 
 /// With a shell, which prepares the rank and becomes the command.
 struct Shell<'a> {
-    job: &'a Job,
-    run: &'a Run,
-    launch: &'a Launch,
-    values: &'a Values,
+    ranks: Ranks<'a>,
     left_out: LeftOut,
     log: &'a mut Verdicts,
 }
 
 impl Shell<'_> {
-    fn made(mut self, body: &Body, parts: &[Part]) -> Made {
-        if self.launch.lane == Some("cold") {
-            self.log.refuse(&self.run.at, "gives the script its local rank as an argument, which a shell before it hides; start it with torchrun, and let the script read LOCAL_RANK");
+    fn made(mut self) -> Made {
+        let Ranks {
+            asked, run, launch, ..
+        } = self.ranks;
+        if launch.lane == Some("cold") {
+            self.log.refuse(&run.at, "gives the script its local rank as an argument, which a shell before it hides; start it with torchrun, and let the script read LOCAL_RANK");
         }
-        let mut words: Vec<Vec<Part>> = Vec::new();
-        let all = self.launch.command.iter().chain(&self.launch.args);
-        words.extend(all.map(|word| unmarked(word, parts)));
-        let python = self
-            .launch
-            .command
-            .first()
-            .is_some_and(|word| is_python(stem(word)));
-        if python && self.launch.args.first().is_none_or(|word| word != "-u") {
-            // As Muster and torchrun run a script: without a buffer.
-            words.insert(
-                1,
-                vec![Part::Text {
-                    text: "-u".into(),
-                    quoted: true,
-                }],
-            );
-        }
+        let words = self.words();
         let mut needed = BTreeSet::new();
-        words
-            .iter()
-            .for_each(|word| values::names(word, &mut needed));
-        let lines = self.lines(body, &mut needed);
+        for word in &words {
+            values::names(word, &mut needed);
+        }
+        let lines = self.lines(&mut needed);
         let mut text = self.before(&needed);
         for (line, and) in lines {
             join(&mut text, &line, and);
         }
-        for (name, value) in self.run.env.iter().chain(&self.launch.env) {
-            let value = [Part::Text {
-                text: value.clone(),
-                quoted: true,
-            }];
-            join(
-                &mut text,
-                &format!("export {name}={}", values::render(&value)),
-                false,
-            );
+        for (name, value) in run.env.iter().chain(&launch.env) {
+            let line = format!("export {name}={}", values::quoted(value));
+            join(&mut text, &line, false);
         }
-        if let Some(dir) = &self.launch.dir {
-            let dir = [Part::Text {
-                text: dir.clone(),
-                quoted: true,
-            }];
-            join(&mut text, &format!("cd {}", values::render(&dir)), false);
+        if let Some(dir) = &launch.dir {
+            join(&mut text, &format!("cd {}", values::quoted(dir)), false);
         }
         let words: Vec<String> = words.iter().map(|word| values::render(word)).collect();
-        join(
-            &mut text,
-            &format!("exec {}", words.join(" ")),
-            self.run.and,
-        );
-        let (shell, login) = self.job.shell;
-        let login = login || body.login;
+        join(&mut text, &format!("exec {}", words.join(" ")), run.and);
+        let (shell, login) = self.ranks.shell;
+        let login = login || self.ranks.body.login;
+        let logs_in = if login { ", which logs in" } else { "" };
         self.log.taken(
-            &self.run.at,
-            format!(
-                "spec.command and spec.args, in a shell{} that each rank runs",
-                if login { " with a login" } else { "" }
-            ),
+            &run.at,
+            format!("spec.command and spec.args: each rank runs a shell{logs_in}"),
         );
         let mut env = Vec::new();
-        for (name, value) in &self.job.asked.env {
+        for (name, value) in &asked.env {
             add(&mut env, name, value);
         }
         Made {
             command: vec![shell.to_owned()],
             args: vec![if login { "-lc" } else { "-c" }.to_owned(), text],
             env,
-            dir: self.job.asked.chdir.as_ref().map(|(dir, _)| dir.clone()),
+            dir: asked.chdir.as_ref().map(|(dir, _)| dir.clone()),
             lane: Some("direct"),
         }
     }
 
+    /// The words of the command.
+    fn words(&self) -> Vec<Vec<Part>> {
+        let Ranks { launch, parts, .. } = self.ranks;
+        let all = launch.command.iter().chain(&launch.args);
+        let mut words: Vec<Vec<Part>> = all.map(|word| unmarked(word, parts)).collect();
+        let first = launch.command.first();
+        let python = first.is_some_and(|word| is_python(stem(word)));
+        if python && launch.args.first().is_none_or(|word| word != "-u") {
+            // As Muster and torchrun run a script: without a buffer.
+            words.insert(1, vec![text("-u")]);
+        }
+        words
+    }
+
     /// The lines that stay, from the last to the first: a value that nobody needs any more is left out.
-    fn lines(&mut self, body: &Body, needed: &mut BTreeSet<String>) -> Vec<(String, bool)> {
+    fn lines(&mut self, needed: &mut BTreeSet<String>) -> Vec<(String, bool)> {
         let mut lines = Vec::new();
         // A file that is read later may use any variable.
         let mut read_later = false;
-        for kept in body.kept.iter().rev() {
+        for kept in self.ranks.body.kept.iter().rev() {
             let source = match &kept.what {
                 What::Assigns { names, exports } => {
                     self.assigns(kept, names, *exports, needed, read_later)
@@ -438,7 +427,7 @@ impl Shell<'_> {
         let stays = |name: &str| match exports {
             _ if is_of_a_launch(name) => false,
             true => needed.contains(name) || !self.left_out.has(name),
-            false => needed.contains(name) || read_later && self.values.plain(name).is_some(),
+            false => needed.contains(name) || read_later && self.ranks.values.plain(name).is_some(),
         };
         let stay: Vec<&str> = names
             .iter()
@@ -466,16 +455,19 @@ impl Shell<'_> {
     fn before(&mut self, needed: &BTreeSet<String>) -> String {
         let mut text = String::new();
         for name in needed {
-            if self.values.has(name) || is_of_a_launch(name) || OF_NODES.contains(&name.as_str()) {
+            if self.ranks.values.has(name)
+                || is_of_a_launch(name)
+                || OF_NODES.contains(&name.as_str())
+            {
                 continue;
             }
-            let at = &self.run.at;
-            match self.values.of_slurm(name) {
+            let at = &self.ranks.run.at;
+            match self.ranks.values.of_slurm(name) {
                 Some(OfSlurm::Is(value)) => {
-                    let value = values::render(&[Part::Text { text: value, quoted: true }]);
-                    join(&mut text, &format!("{name}={value}"), false);
+                    let line = format!("{name}={}", values::quoted(&value));
+                    join(&mut text, &line, false);
                 }
-                Some(OfSlurm::Rank) => join(&mut text, &format!("{name}={}", of_rank(name, self.launch.by)), false),
+                Some(OfSlurm::Rank) => join(&mut text, &format!("{name}={}", of_rank(name, self.ranks.launch.by)), false),
                 Some(OfSlurm::NotSet) => self.log.refuse(at, format!("needs {name}, which only Slurm sets, and which has nothing like it here")),
                 None if name.chars().all(|c| !c.is_ascii_alphabetic() && c != '_') => self.log.refuse(at, format!("needs ${name}, an argument of the script, which there is none of; write its value")),
                 None => self.log.warn(at, format!("needs {name}, which the script does not set: it is the node's, not that of your shell")),

@@ -89,7 +89,7 @@ pub(super) fn render(parts: &[Part]) -> String {
 }
 
 /// A text as one word of a shell.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+.,:/@%".contains(c);
     match text.chars().all(plain) {
         true => text.to_owned(),

@@ -251,7 +251,11 @@ fn a_batch_script_is_known_by_its_lines_and_not_by_its_name() {
 
     let pods = muster(dir.path(), &["convert", "-f", "Train_it.txt", "--pods"]);
     assert_eq!(pods.code, 2);
-    assert!(pods.err.contains("has no pods that could be kept"), "{}", pods.err);
+    assert!(
+        pods.err.contains("has no pods that could be kept"),
+        "{}",
+        pods.err
+    );
 }
 
 #[test]
@@ -263,7 +267,15 @@ fn a_batch_script_that_means_something_else_is_refused_with_its_lines() {
     assert_eq!((ended.code, ended.out.as_str()), (2, ""));
     let lines: Vec<&str> = ended.err.lines().collect();
     assert_eq!(lines.len(), 2, "{}", ended.err);
-    assert!(lines[0].starts_with("job.sbatch:3:1: --array: makes many jobs"), "{}", lines[0]);
-    assert!(lines[1].starts_with("job.sbatch:6:18: cp: runs once in Slurm"), "{}", lines[1]);
+    assert!(
+        lines[0].starts_with("job.sbatch:3:1: --array: makes many jobs"),
+        "{}",
+        lines[0]
+    );
+    assert!(
+        lines[1].starts_with("job.sbatch:6:18: cp: runs once in Slurm"),
+        "{}",
+        lines[1]
+    );
     assert!(lines[1].contains("muster run --slurm"), "{}", lines[1]);
 }

@@ -256,7 +256,11 @@ fn what_would_mean_something_else_is_refused() {
             "its local rank as an argument",
         ),
         ("-N2", "echo x", "starts no command"),
-        ("hetjob\n#SBATCH -N2", "srun a", "has groups of different nodes"),
+        (
+            "hetjob\n#SBATCH -N2",
+            "srun a",
+            "has groups of different nodes",
+        ),
         ("-N2 --signal=USR1@x", "srun a", "--signal: is \"USR1@x\""),
         ("-N2 --export=A", "srun a", "names A without a value"),
         ("-N99999", "srun a", "-N: spec.replicas"),

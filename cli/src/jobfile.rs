@@ -132,8 +132,19 @@ fn check_all(
     remarks: &mut Vec<Remark>,
 ) -> Vec<(JobDocument, Option<ObjectOnly>)> {
     let parsed = utf8(text).and_then(|text| {
-        tree::parse_file(text).map_err(|(place, message)| Remark::refusal(place, "", message))
+        if muster_foreign::is_batch_script(text) {
+            return Ok(Err(text));
+        }
+        let parsed = tree::parse_file(text);
+        parsed
+            .map(Ok)
+            .map_err(|(place, message)| Remark::refusal(place, "", message))
     });
+    let parsed = match parsed {
+        Ok(Err(script)) => return check_script(script, reader, remarks),
+        Ok(Ok(parsed)) => Ok(parsed),
+        Err(problem) => Err(problem),
+    };
     let (trees, twice) = match parsed {
         Ok(parsed) => parsed,
         Err(problem) => {
@@ -179,6 +190,22 @@ fn check_all(
     let jobs = jobs.into_iter();
     jobs.map(|(_, document, object)| (document, object))
         .collect()
+}
+
+/// The job of a batch script of Slurm.
+fn check_script(
+    text: &str,
+    reader: &Reader,
+    remarks: &mut Vec<Remark>,
+) -> Vec<(JobDocument, Option<ObjectOnly>)> {
+    let reading = muster_foreign::read_batch_script(text, &reader.options);
+    *remarks = reading.remarks;
+    let jobs = reading.jobs.into_iter().map(|job| {
+        let mut document = job.document;
+        make_absolute(&mut document, &reader.here);
+        (document, job.object)
+    });
+    jobs.collect()
 }
 
 /// Two jobs of one name would be in each other's way.

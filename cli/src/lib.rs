@@ -21,7 +21,6 @@ mod help;
 pub mod jobfile;
 mod kubectl;
 mod local;
-mod names;
 mod output;
 mod selector;
 mod shown;

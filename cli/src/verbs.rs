@@ -22,7 +22,7 @@ const VERBS: [(&[&str], &str); 24] = [
     ),
     (
         &["apply", "create", "sbatch", "qsub", "bsub"],
-        "a job file is submitted by `muster submit -f FILE`, a script by `muster run SCRIPT`",
+        "a job file, or a batch script with #SBATCH lines, is submitted by `muster submit -f FILE`, a script by `muster run SCRIPT`",
     ),
     (
         &[

@@ -26,6 +26,16 @@ spec:
     Worker: *pods
 ";
 
+const SCRIPT: &str = "\
+#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=4
+#SBATCH --time=10
+
+head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)
+cd src
+srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_endpoint=$head:29500 train.py \"$SLURM_SUBMIT_DIR/data\"
+";
+
 struct Ended {
     code: i32,
     out: String,
@@ -211,4 +221,61 @@ fn the_site_map_says_what_the_nodes_have() {
         &["convert", "-f", "job.yaml", "--command", "a | b"],
     );
     assert_eq!(bad.code, 2, "{}", bad.err);
+}
+
+#[test]
+fn a_batch_script_is_known_by_its_lines_and_not_by_its_name() {
+    let dir = folder(&[("Train_it.txt", SCRIPT)]);
+    let here = fs::canonicalize(dir.path()).unwrap();
+    let ended = muster(dir.path(), &["convert", "-f", "Train_it.txt"]);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    let name = ended.out.lines().find(|line| line.starts_with("  name: "));
+    let end = name.and_then(|name| name.strip_prefix("  name: train-it-"));
+    assert_eq!(end.map(str::len), Some(5), "{}", ended.out);
+    for part in [
+        format!("workingDir: {}/src\n", here.display()),
+        format!("- train.py\n  - {}/data\n", here.display()),
+        "replicas: 2\n  procPerNode: 4\n  gpusPerNode: 4\n".to_owned(),
+    ] {
+        assert!(ended.out.contains(&part), "{part}: {}", ended.out);
+    }
+    let warnings: Vec<&str> = ended.err.lines().collect();
+    assert_eq!(warnings.len(), 1, "{}", ended.err);
+    assert!(warnings[0].starts_with("Train_it.txt:3:1: warning: --time: "));
+
+    // Each submission is another job.
+    let dry = ["submit", "-f", "Train_it.txt", "--dry-run"];
+    let (one, two) = (muster(dir.path(), &dry), muster(dir.path(), &dry));
+    assert!(one.code == 0 && two.code == 0, "{}", one.err);
+    assert_ne!(one.out, two.out);
+
+    let pods = muster(dir.path(), &["convert", "-f", "Train_it.txt", "--pods"]);
+    assert_eq!(pods.code, 2);
+    assert!(
+        pods.err.contains("has no pods that could be kept"),
+        "{}",
+        pods.err
+    );
+}
+
+#[test]
+fn a_batch_script_that_means_something_else_is_refused_with_its_lines() {
+    let script = SCRIPT.replace("cd src", "wait $(jobs -p); cp -r a b");
+    let script = script.replace("--time=10", "--array=1-3");
+    let dir = folder(&[("job.sbatch", &script)]);
+    let ended = muster(dir.path(), &["submit", "-f", "job.sbatch", "--dry-run"]);
+    assert_eq!((ended.code, ended.out.as_str()), (2, ""));
+    let lines: Vec<&str> = ended.err.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", ended.err);
+    assert!(
+        lines[0].starts_with("job.sbatch:3:1: --array: makes many jobs"),
+        "{}",
+        lines[0]
+    );
+    assert!(
+        lines[1].starts_with("job.sbatch:6:18: cp: runs once in Slurm"),
+        "{}",
+        lines[1]
+    );
+    assert!(lines[1].contains("muster run --slurm"), "{}", lines[1]);
 }

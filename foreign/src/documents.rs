@@ -73,6 +73,27 @@ pub fn is_ours(node: &Node) -> bool {
         .is_none_or(|named| named.group == "muster.dev" || named.kind == muster_core::spec::KIND)
 }
 
+/// Whether a text is a batch script of Slurm.
+pub fn is_batch_script(text: &str) -> bool {
+    kinds::sbatch::is_script(text)
+}
+
+/// Reads a batch script of Slurm.
+pub fn read_batch_script(text: &str, options: &Options) -> Reading {
+    let mut log = Verdicts::default();
+    let (job, name) = kinds::sbatch::read(text, options, &mut log);
+    log.only_once();
+    let mut reading = Reading {
+        jobs: job.into_iter().collect(),
+        remarks: log.remarks,
+        names: vec![name],
+    };
+    if reading.is_refused() {
+        reading.jobs.clear();
+    }
+    reading
+}
+
 /// Reads all documents of a file but the MusterJobs, of which there are `beside`.
 pub fn read(documents: &[&Node], beside: usize, options: &Options) -> Reading {
     let mut log = Verdicts::default();

@@ -15,6 +15,7 @@ mod frameworks;
 mod mpi_job;
 pub(crate) mod pods;
 mod pytorch_job;
+pub(crate) mod sbatch;
 mod train_job;
 
 /// One job of a file.

@@ -73,6 +73,14 @@ pub(crate) struct Launch {
     pub(crate) stays: Option<(Word, String)>,
 }
 
+/// Variables that are the number of nodes.
+const NODES: [&str; 4] = [
+    "PET_NNODES",
+    "WORLD_SIZE",
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
+];
+
 /// What torchrun puts for the local rank into an argument (torch.distributed.elastic `macros`).
 const LOCAL_RANK: &str = "${local_rank}";
 
@@ -286,7 +294,7 @@ fn taken_off(words: &[Word], log: &mut Verdicts) -> Option<Launch> {
 fn texts(words: &[Word], log: &mut Verdicts) -> Option<Vec<String>> {
     let before = log.refused();
     for word in words {
-        if let Some(name) = &word.on_node {
+        if let Some(name) = word.on_node.as_ref().filter(|_| !word.by_shell) {
             log.refuse(&word.field(), on_node(name));
         }
     }
@@ -405,7 +413,7 @@ fn with_flags(
                 // Muster decides these, whatever the node would say.
                 Use::Note(_) | Use::Warn(_) => {}
                 // The operator sets these to the number of nodes.
-                Use::Nodes if matches!(variable.as_str(), "PET_NNODES" | "WORLD_SIZE") => {
+                Use::Nodes if NODES.contains(&variable.as_str()) => {
                     log.note(
                         &word.field(),
                         format!("--{name} is the number of nodes anyway"),

@@ -20,6 +20,7 @@ mod kinds;
 mod launch;
 mod lends;
 mod mpirun;
+pub mod names;
 mod options;
 mod pod;
 mod procs;
@@ -37,7 +38,7 @@ mod variables;
 mod verdict;
 mod words;
 
-pub use documents::{Reading, is_ours, read};
+pub use documents::{Reading, is_batch_script, is_ours, read, read_batch_script};
 pub use draft::{Converted, NameAt, ObjectOnly};
 pub use options::Options;
 pub use run_policy::MANAGER;

@@ -19,6 +19,10 @@ pub struct Options {
     pub runtime_later: bool,
     /// The end of names that the cluster would make up (`generateName`).
     pub suffix: String,
+    /// What the file is called: the name of a batch script that says none.
+    pub file: String,
+    /// The absolute directory in which the command runs, which a batch script can ask for.
+    pub here: String,
 }
 
 /// What a kind's file knows beside its document.

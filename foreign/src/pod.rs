@@ -404,6 +404,7 @@ fn words<'t>(
                 place: field.place,
                 path: field.path.clone(),
                 on_node: None,
+                by_shell: false,
             }));
         }
     }

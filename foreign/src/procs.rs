@@ -127,12 +127,6 @@ fn unsaid(by: By, default: Procs, gpus: i64, at: &Field<'_>, log: &mut Verdicts)
 impl<T: Copy> Given<T> {
     /// The value, and the field in which it stands.
     pub(crate) fn field(&self) -> (T, Field<'static>) {
-        let word = Word {
-            text: String::new(),
-            place: self.place,
-            path: self.path.clone(),
-            on_node: None,
-        };
-        (self.value, word.field())
+        (self.value, Word::at(self.place, &self.path).field())
     }
 }

@@ -23,6 +23,8 @@ pub struct Site {
     pub(crate) priorities: BTreeMap<String, i64>,
     /// Labels that every node has, and those that none has (`None`).
     pub(crate) node_labels: BTreeMap<String, Option<String>>,
+    /// The labels of nodes that have a feature of Slurm (`--constraint`). None: all nodes have it.
+    pub(crate) features: BTreeMap<String, BTreeMap<String, String>>,
     /// The user id of the agents, and so of every job.
     pub(crate) user: Option<i64>,
 }
@@ -44,6 +46,7 @@ const SITE: Rules = &[
     ("secrets", Rule::Read),
     ("priorities", Rule::Read),
     ("nodeLabels", Rule::Read),
+    ("features", Rule::Read),
     ("user", Rule::Read),
 ];
 
@@ -71,6 +74,12 @@ impl Site {
                 if let Some(priority) = field.whole(&mut log) {
                     site.priorities.insert(class.to_owned(), priority);
                 }
+            }
+        }
+        if let Some(features) = map.get("features") {
+            for (feature, field) in features.entries(&mut log) {
+                let labels = texts(Some(&field), &mut log);
+                site.features.insert(feature.to_owned(), labels);
             }
         }
         if let Some(images) = map.get("images") {

@@ -1,6 +1,7 @@
 //! Whole files: what each becomes, that every field has a verdict, and that a conversion is a job.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod batch;
 mod rounds;
 mod upstream;
 

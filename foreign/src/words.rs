@@ -15,12 +15,25 @@ pub(crate) struct Word {
     pub(crate) path: String,
     /// A variable in it whose value only the node knows.
     pub(crate) on_node: Option<String>,
+    /// A shell on the node puts that value in, so the word may stay.
+    pub(crate) by_shell: bool,
 }
 
 /// A verdict needs no value of a word's field.
 static NOTHING: Node = Node::made(Place::START, Value::Null);
 
 impl Word {
+    /// A place in a file that no value is needed of.
+    pub(crate) fn at(place: Place, path: &str) -> Word {
+        Word {
+            text: String::new(),
+            place,
+            path: path.to_owned(),
+            on_node: None,
+            by_shell: false,
+        }
+    }
+
     pub(crate) fn field(&self) -> Field<'static> {
         Field {
             place: self.place,
@@ -42,6 +55,7 @@ impl Word {
             place: item.place,
             path: item.path.clone(),
             on_node: None,
+            by_shell: false,
         });
         words.collect()
     }

@@ -16,7 +16,7 @@ use crate::{
 
 /// Show the MusterJob that another system's job file becomes.
 ///
-/// Reads the same files as muster submit: PyTorchJob, ElasticJob, TrainJob and more, as they are.
+/// Reads the same files as muster submit: PyTorchJob, ElasticJob, TrainJob and more, and batch scripts of Slurm.
 /// Prints the MusterJob on stdout, and on stderr what becomes of the fields, as FILE:LINE:COLUMN:
 /// warning: field: reason. A file that would mean something else here is refused with every reason,
 /// and exits 2. Nothing is submitted.
@@ -28,6 +28,9 @@ EXAMPLES:
 
   # What becomes of every single field?
   muster convert -f pytorchjob.yaml -v
+
+  # What becomes of a batch script of Slurm, line by line?
+  muster convert -f train.sbatch -v
 
   # In Kubernetes: the same job in its own image, as a MusterJob object with its template
   muster convert -f pytorchjob.yaml --pods | kubectl apply -f -

@@ -3,10 +3,11 @@
 use std::env;
 
 use clap::Args;
+use muster_foreign::names;
 use muster_proto::v1::{CordonRequest, UncordonRequest};
 
 use super::several;
-use crate::{context::Context, fail::Failure, names};
+use crate::{context::Context, fail::Failure};
 
 /// Give a node no new work.
 ///

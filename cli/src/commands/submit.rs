@@ -27,8 +27,8 @@ use crate::{
 /// Submit the jobs of a file.
 ///
 /// The file has MusterJob documents in YAML or JSON, or jobs of other systems as they are:
-/// PyTorchJob, ElasticJob, TrainJob and more (muster convert shows what becomes of them). It is
-/// checked here first; everything that is wrong is reported at once with file, line and field, and
+/// PyTorchJob, ElasticJob, TrainJob and more, and batch scripts of Slurm with their #SBATCH lines (muster
+/// convert shows what becomes of them). It is checked here first; everything that is wrong is reported at once with file, line and field, and
 /// then no job of the file is submitted. A workingDir that is relative, or not given, is taken from
 /// the current directory of this command, as torchrun would.
 ///
@@ -49,7 +49,10 @@ EXAMPLES:
   muster submit -f job.yaml --dry-run=server
 
   # A PyTorchJob of a cluster; the map says what its images and claims are on these nodes
-  muster submit -f pytorchjob.yaml --site site.yaml")]
+  muster submit -f pytorchjob.yaml --site site.yaml
+
+  # A batch script of Slurm, on nodes of Muster; each submission is another job
+  muster submit -f train.sbatch")]
 pub(crate) struct Submit {
     /// Job file; - is standard input
     #[arg(short, long, value_name = "FILE")]
@@ -145,6 +148,7 @@ pub(crate) fn read_jobs_for(
     pods: bool,
 ) -> Result<Jobs, Failure> {
     let text = read_file(file).map_err(|error| Failure::usage(format!("{file}: {error}")))?;
+    let here = here()?;
     let options = Options {
         site: foreign
             .site
@@ -156,9 +160,11 @@ pub(crate) fn read_jobs_for(
         adopted: false,
         runtime_later: false,
         suffix: suffix(),
+        file: file.trim_start_matches('-').to_owned(),
+        here: here.clone(),
     };
     let reader = Reader {
-        here: here()?.into(),
+        here: here.into(),
         options,
         strict: foreign.strict,
     };

@@ -57,7 +57,10 @@ pub fn programs(
         Entry::Module { .. } => (None, None),
     };
     let is_program = ranks.is_some();
-    let asks_torch = assignment.framework.is_torch() && !(shared && is_program);
+    // A program may make its environment itself, as a shell that activates one. Then torch is where no one can
+    // ask for it before, and only torchrun would need it.
+    let alone = is_program && (shared || assignment.launch == spec::Launch::Direct);
+    let asks_torch = assignment.framework.is_torch() && !alone;
     // Without torchrun a rank is the first program.
     let rank = torchrun::rank_command(assignment).into_iter().next();
     Ok(Programs {

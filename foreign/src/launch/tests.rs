@@ -13,6 +13,7 @@ fn words(text: &str) -> Vec<Word> {
         },
         path: format!("command[{i}]"),
         on_node: None,
+        by_shell: false,
     };
     words.into_iter().enumerate().map(word).collect()
 }

@@ -75,6 +75,7 @@ fn two_dashes_in(text: &str, is_starter: impl Fn(&str) -> bool) -> (String, Vec<
             place: Place::START,
             path: String::new(),
             on_node: None,
+            by_shell: false,
         })
         .filter(|word| !word.text.is_empty())
         .collect();

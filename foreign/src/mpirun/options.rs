@@ -264,6 +264,7 @@ mod tests {
             place: Place::START,
             path: String::new(),
             on_node: None,
+            by_shell: false,
         };
         all.into_iter().map(word).collect()
     }

@@ -129,3 +129,59 @@ fn other_systems_jobs_run_as_they_are() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(!cluster.try_muster(["get", "job", "half"]).status.success());
 }
+
+/// A batch script as the tutorials have it: a rendezvous that nobody needs, an environment, and one `srun`.
+const BATCH: &str = r#"#!/bin/bash
+#SBATCH --job-name=batch --nodes=2 --ntasks-per-node=1 --gpus-per-node=0
+#SBATCH --output=%x-%j.out
+
+nodes=( $( scontrol show hostnames "$SLURM_JOB_NODELIST" ) )
+head_node=${nodes[0]}
+export MASTER_ADDR=$(srun --nodes=1 --ntasks=1 -w "$head_node" hostname --ip-address)
+echo "head node: $MASTER_ADDR"
+
+cd DIR
+source activate.sh
+export WHO="ada l."
+
+srun torchrun --nnodes=$SLURM_NNODES --nproc_per_node=2 --rdzv_backend=c10d \
+  --rdzv_endpoint="$head_node:29500" batch.py "$WHO" "node-$SLURM_NODEID" > log 2>&1
+"#;
+
+const SUM: &str = "\
+import os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group('gloo')
+one = torch.ones(1)
+dist.all_reduce(one)
+slurm = [name for name in os.environ if name.startswith('SLURM_')]
+print(f'{int(one)} ranks, {sys.argv[1:]} on {os.environ[\"GROUP_RANK\"]}, {os.environ[\"ACTIVATED\"]}, {slurm}')
+dist.destroy_process_group()
+";
+
+#[test]
+fn a_batch_script_of_slurm_trains_without_slurm() {
+    let (cluster, python) = (Cluster::up(2), python());
+    let folder = Path::new(&python).parent().unwrap().display();
+    let activate = format!("export PATH={folder}:$PATH\nexport ACTIVATED=yes\n");
+    fs::write(cluster.path("activate.sh"), activate).unwrap();
+    fs::write(cluster.path("batch.py"), SUM).unwrap();
+    let dir = cluster.path("");
+    let script = BATCH.replace("DIR", dir.to_str().unwrap().trim_end_matches('/'));
+    fs::write(cluster.path("train.sbatch"), script).unwrap();
+    let file = cluster.path("train.sbatch");
+    let submit = ["submit", "-f", file.to_str().unwrap(), "-o", "name"];
+    let (one, two) = (cluster.muster(submit), cluster.muster(submit));
+    assert_ne!(one, two, "each submission is another job");
+    for said in [one, two] {
+        let job = said.trim().strip_prefix("job/").unwrap();
+        let waited = cluster.try_muster(["wait", job, "--for=complete", "--timeout", "120s"]);
+        let explain = cluster.try_muster(["explain", job]);
+        let told = String::from_utf8_lossy(&explain.stdout).into_owned();
+        assert!(waited.status.success(), "{job}: {told}");
+        let log = cluster.muster(["logs", job, "--rank", "3"]);
+        let line = "4 ranks, ['ada l.', 'node-1'] on 1, yes, []";
+        assert!(log.contains(line), "{log}");
+    }
+}

@@ -5,8 +5,9 @@ use muster_core::spec::{
     Affinity, SpecDocument,
     selection::{NodeAffinity, NodeSelectorTerms, Term},
 };
+use muster_foreign::names;
 
-use crate::{names, selector::Selector};
+use crate::selector::Selector;
 
 const HEADING: &str = "Nodes";
 
@@ -73,7 +74,7 @@ impl ChosenNodes {
 
 /// The names in some lists, as `n1,n[03-10]`.
 fn expanded(flag: &str, lists: &[String]) -> Result<Vec<String>, String> {
-    let words = lists.iter().flat_map(|list| parts(list));
+    let words = lists.iter().flat_map(|list| names::parts(list));
     let words = words.map(str::trim).filter(|word| !word.is_empty());
     let names = names::expand_all(words).map_err(|why| format!("{flag}: {why}"))?;
     match names.is_empty() && !lists.is_empty() {
@@ -81,19 +82,6 @@ fn expanded(flag: &str, lists: &[String]) -> Result<Vec<String>, String> {
         true => Err(format!("{flag}: names no node")),
         false => Ok(names),
     }
-}
-
-/// The parts between commas, but for those in brackets.
-fn parts(list: &str) -> impl Iterator<Item = &str> {
-    let mut depth = 0;
-    list.split(move |letter| {
-        match letter {
-            '[' => depth += 1,
-            ']' => depth -= 1,
-            _ => {}
-        }
-        letter == ',' && depth == 0
-    })
 }
 
 #[cfg(test)]

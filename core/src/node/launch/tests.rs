@@ -240,6 +240,14 @@ fn what_a_member_needs_of_the_nodes_files() {
         assert_eq!(needs.asks_torch, !shared);
         assert_eq!(needs.ranks.as_deref(), Some("./train"));
     }
+    // In lane direct nothing runs it, and a script still has its interpreter asked.
+    let direct = Assignment {
+        launch: spec::Launch::Direct,
+        ..program
+    };
+    let needs = first(&direct, false);
+    assert_eq!((&*needs.first, needs.asks_torch), ("./train", false));
+    assert!(first(&job(spec::Launch::Direct), false).asks_torch);
 }
 
 #[test]

@@ -151,7 +151,12 @@ pub(super) fn foreign_seeds() -> Vec<Vec<u8>> {
         "paddle-alone",
     ]
     .map(read)
-    .into()
+    .into_iter()
+    .chain(["slurm-one-node", "slurm-array"].map(|name| {
+        let script = folder.join(name).with_extension("sbatch");
+        fs::read(script).expect("a script of the reader is there")
+    }))
+    .collect()
 }
 
 pub(super) fn file_seeds() -> Vec<Vec<u8>> {

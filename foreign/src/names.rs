@@ -5,15 +5,24 @@ use std::collections::BTreeSet;
 /// The most names that one word may stand for: more than a fleet has nodes.
 const NAMES_MAX: usize = 20_000;
 
+/// The most brackets in a word. Names have two or three; a word of nothing else would need as many calls.
+const BRACKETS_MAX: usize = 8;
+
 /// The names that a word stands for, in order. A word without brackets stands for itself. The error is for
 /// the user.
-pub(crate) fn expand(word: &str) -> Result<Vec<String>, String> {
+fn expand(word: &str) -> Result<Vec<String>, String> {
     let Some(at) = word.find('[') else {
         return match word.contains(']') {
             true => Err(format!("{word}: there is no [ before ]")),
             false => Ok(vec![word.to_owned()]),
         };
     };
+    if word.matches('[').count() > BRACKETS_MAX {
+        return Err(format!(
+            "{} has more than {BRACKETS_MAX} brackets",
+            &word[..at]
+        ));
+    }
     let (head, rest) = word.split_at(at);
     let (ranges, tail) = rest[1..]
         .split_once(']')
@@ -32,9 +41,7 @@ pub(crate) fn expand(word: &str) -> Result<Vec<String>, String> {
 }
 
 /// All names that some words stand for.
-pub(crate) fn expand_all<'w>(
-    words: impl IntoIterator<Item = &'w str>,
-) -> Result<Vec<String>, String> {
+pub fn expand_all<'w>(words: impl IntoIterator<Item = &'w str>) -> Result<Vec<String>, String> {
     let (mut names, mut seen) = (Vec::new(), BTreeSet::new());
     for word in words {
         for name in expand(word)? {
@@ -44,6 +51,19 @@ pub(crate) fn expand_all<'w>(
         }
     }
     Ok(names)
+}
+
+/// The parts between commas, but for those in brackets.
+pub fn parts(list: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0;
+    list.split(move |letter| {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    })
 }
 
 /// `01-03` as 01, 02, 03: with as many digits as the first number has.

@@ -33,6 +33,8 @@ impl Fleet {
         };
         let over = Over {
             key: (job.uid.clone(), job.created),
+            name: job.name.clone(),
+            phase: job.phase,
             finished: job.finished.unwrap_or(scratch.now),
         };
         let number = self.history.add(over, &self.policy, scratch.now);

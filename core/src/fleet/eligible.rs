@@ -22,7 +22,7 @@ impl JobRecord {
     }
 
     /// Since when it could have started, and its deadlines count.
-    pub(crate) fn counts_since(&self) -> Timestamp {
+    pub fn counts_since(&self) -> Timestamp {
         let since = self.resumed.max(self.eligible);
         since.unwrap_or(self.created).max(self.created)
     }

@@ -91,7 +91,8 @@ fn change(world: &World, judge: &Judge, changes: &[Change], job: &JobRecord) -> 
     let otherwise = |(condition, end): &(AfterCondition, Option<Phase>)| {
         end.is_some_and(|end| !is_as_asked(*condition, end))
     };
-    let begun = |job: &JobRecord| job.last_generation.0 > 0;
+    // The number of its last generation also goes up when a store is accepted that knows less than nodes.
+    let begun = |job: &JobRecord| job.current.is_some() || !job.nodes_used.is_empty();
     if begun(job) && !before.is_some_and(begun) {
         let open = ends.iter().any(|(_, end)| end.is_none()) || ends.iter().any(otherwise);
         let early = job.spec.start.start_after.filter(|at| *at > judge.now);

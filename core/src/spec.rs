@@ -457,8 +457,7 @@ impl SpecDocument {
             PROCS_MAX,
         ) as u32;
         let proc_per_node = self.check_procs(framework, gpus_per_node, errors);
-        let (priority, most) = (self.priority.unwrap_or(0), PRIORITY_MAX);
-        let priority = errors.number("spec.priority", priority, -most, most) as i32;
+        let priority = self.check_priority(errors);
         let said = self.preemption.as_deref();
         let preemption = errors.one_of("spec.preemption", said, &Preemption::ALL);
         // Roles have the commands, with what they take from here.
@@ -547,6 +546,11 @@ impl SpecDocument {
                 roles::totals(self, &spec.roles, errors);
         }
         spec
+    }
+
+    fn check_priority(&self, errors: &mut Errors) -> i32 {
+        let (priority, most) = (self.priority.unwrap_or(0), PRIORITY_MAX);
+        errors.number("spec.priority", priority, -most, most) as i32
     }
 
     /// Replicas, the fewest and the most.

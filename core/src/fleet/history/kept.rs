@@ -34,14 +34,14 @@ pub(crate) struct Kept {
 impl Kept {
     pub(crate) fn loaded<'a>(records: impl IntoIterator<Item = &'a HistoryRecord>) -> Self {
         let mut kept = Self::default();
-        for record in records {
+        for left in records {
             let over = Over {
-                key: (record.uid.clone(), record.created),
-                name: record.name.clone(),
-                phase: record.phase,
-                finished: record.finished.unwrap_or(record.created),
+                key: (left.uid.clone(), left.created),
+                name: left.name.clone(),
+                phase: left.phase,
+                finished: left.finished.unwrap_or(left.created),
             };
-            kept.put(record.number, over);
+            kept.put(left.number, over);
         }
         kept
     }

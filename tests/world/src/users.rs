@@ -386,7 +386,12 @@ impl World {
     /// A repeated submission means the same job. As long as the job is there, the name cannot
     /// belong to another. The request id identifies the job even when it is over.
     fn must_be_known(&self, wish: usize, refusal: &Refusal) -> bool {
-        let by_id = !self.users.wishes[wish].request_id.is_empty();
+        let asked = &self.users.wishes[wish];
+        // An earlier copy of the submission came before the job that it is to wait for.
+        if matches!(refusal, Refusal::Invalid { .. }) && !asked.spec.start.after.is_empty() {
+            return false;
+        }
+        let by_id = !asked.request_id.is_empty();
         self.is_stored(wish) && (by_id || matches!(refusal, Refusal::JobExists { .. }))
     }
 

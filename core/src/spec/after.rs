@@ -217,8 +217,8 @@ mod tests {
     fn what_is_wrong_is_named_by_its_path() {
         let own = document().metadata.name;
         let errors = checked(|spec| {
-            spec.after = [&own, "Bad", "a:afterok", "b", "b:ended"]
-                .map(|text| AfterDocument::read(text))
+            spec.after = [own.as_str(), "Bad", "a:afterok", "b", "b:ended"]
+                .map(AfterDocument::read)
                 .to_vec();
             spec.start_after = Some("tomorrow".into());
         })

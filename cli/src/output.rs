@@ -1,6 +1,7 @@
 //! Turns values into text. Nothing here reads a clock, a terminal or a file: the output is a
 //! function of the arguments.
 
+mod after;
 pub(crate) mod audit;
 mod chosen;
 pub(crate) mod describe;

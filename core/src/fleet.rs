@@ -25,6 +25,7 @@
 //! | `history` | what is left of jobs that are over |
 //! | `event` | something that happened, told to people |
 //! | `tombstone` | what is remembered of a deleted job |
+//! | `eligible` | whether a job may start: the jobs that it waits for, and its time |
 //! | `shortage` | what a job with too few nodes lacks, as one word |
 //! | `live` | what is known of a job and not stored |
 //! | `yields` | what a job gives up for one of higher priority |
@@ -108,6 +109,7 @@
 //! | `ingest` | what agents say, and what their silence says |
 //! | `welcome` | an agent's session begins |
 //! | `too_large` | a job whose record the store refuses |
+//! | `dependencies` | jobs that others wait for |
 //! | `what_if` | what would become of a job if it were submitted now |
 //! | `requests` | what users ask for |
 //! | `expiry` | jobs that are deleted some time after their end |
@@ -132,8 +134,10 @@ pub mod commit;
 mod cordon;
 pub mod crash_loop;
 mod default_gpus;
+mod dependencies;
 mod describe;
 mod desired;
+pub mod eligible;
 mod ending;
 mod ends;
 mod event;

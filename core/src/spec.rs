@@ -12,6 +12,7 @@ use crate::{
     period::{self, optional_period, serde_period},
 };
 
+mod after;
 mod choices;
 pub mod entry;
 mod errors;
@@ -36,6 +37,7 @@ pub mod wrappers;
 
 use errors::Errors;
 
+pub use after::{After, AfterCondition, AfterDocument, StartWhen};
 pub use choices::{
     GangScheduler, Inspect, Launch, NodeMix, OnStall, Placing, Preemption, Progress, RestartScope,
     Standbys,
@@ -152,6 +154,10 @@ pub struct SpecDocument {
     pub rules: Vec<RuleDocument>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<AfterDocument>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_after: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -249,6 +255,9 @@ pub struct JobSpec {
     /// The job holds no nodes until somebody resumes it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
+    /// What it waits for before it may start.
+    #[serde(default, skip_serializing_if = "StartWhen::is_empty")]
+    pub start: StartWhen,
     #[serde(default, skip_serializing_if = "Lifetime::is_unlimited")]
     pub lifetime: Lifetime,
     /// The PodTemplateSpec of the job's worker pods, as JSON. `None`: the job runs on hosts. Only a
@@ -319,6 +328,7 @@ impl JobDocument {
             }
         }
         let spec = self.spec.check(errors);
+        spec.start.check_name(&name.name, errors);
         (name, spec)
     }
 }
@@ -406,6 +416,11 @@ impl JobSpec {
             ),
             ("spec.rules", self.rules != other.rules),
             ("spec.suspend", self.suspend != other.suspend),
+            ("spec.after", self.start.after != other.start.after),
+            (
+                "spec.startAfter",
+                self.start.start_after != other.start.start_after,
+            ),
             (
                 "spec.activeDeadlineSeconds",
                 own.active_deadline_seconds != theirs.active_deadline_seconds,
@@ -442,8 +457,7 @@ impl SpecDocument {
             PROCS_MAX,
         ) as u32;
         let proc_per_node = self.check_procs(framework, gpus_per_node, errors);
-        let (priority, most) = (self.priority.unwrap_or(0), PRIORITY_MAX);
-        let priority = errors.number("spec.priority", priority, -most, most) as i32;
+        let priority = self.check_priority(errors);
         let said = self.preemption.as_deref();
         let preemption = errors.one_of("spec.preemption", said, &Preemption::ALL);
         // Roles have the commands, with what they take from here.
@@ -514,6 +528,7 @@ impl SpecDocument {
             selection: selection::check(self, errors),
             rules: Vec::new(),
             suspend: self.suspend.unwrap_or(false),
+            start: StartWhen::check(self, errors),
             lifetime: self.check_lifetime(errors),
             template: None,
             framework,
@@ -531,6 +546,11 @@ impl SpecDocument {
                 roles::totals(self, &spec.roles, errors);
         }
         spec
+    }
+
+    fn check_priority(&self, errors: &mut Errors) -> i32 {
+        let (priority, most) = (self.priority.unwrap_or(0), PRIORITY_MAX);
+        errors.number("spec.priority", priority, -most, most) as i32
     }
 
     /// Replicas, the fewest and the most.
@@ -551,27 +571,6 @@ impl SpecDocument {
         };
         let procs = self.proc_per_node.unwrap_or(default);
         errors.number("spec.procPerNode", procs, 1, PROCS_MAX) as u32
-    }
-
-    fn check_patterns(&self, errors: &mut Errors) {
-        if let Some(pattern) = &self.step_pattern
-            && let Err(why) = step_pattern::check(pattern)
-        {
-            errors.add("spec.stepPattern", why.to_string());
-        }
-        if let Some(pattern) = &self.checkpoint_pattern
-            && (pattern.is_empty()
-                || pattern.len() > CHECKPOINT_PATTERN_MAX
-                || pattern.contains("**")
-                || pattern.contains(char::is_control))
-        {
-            errors.add(
-                "spec.checkpointPattern",
-                format!(
-                    "must be a path, with * for any part of a name and at most {CHECKPOINT_PATTERN_MAX} bytes; ** is not possible"
-                ),
-            );
-        }
     }
 
     fn check_restart_policy(&self, errors: &mut Errors) -> RestartPolicy {

@@ -13,9 +13,10 @@ use crate::{
 /// Show the jobs that wait for nodes, in the order in which they get them.
 ///
 /// The higher priority goes first, then the older job. AHEAD is the job before it that waits; LACKS is what
-/// it lacks, as one word: NodesReserved means that there is room, which is kept for a job ahead. Jobs that
-/// wait for something else, as for their back-off or for `muster resume`, are not in it, nor are jobs with
-/// pods, which Kubernetes places. Positions count the jobs of all namespaces that you may see.
+/// it lacks, as one word: NodesReserved means that there is room, which is kept for a job ahead. A job that
+/// waits for other jobs or its time (--after, --start-after) is not eligible: it has no position, LACKS is
+/// Dependency or BeginTime, and AHEAD is what it waits for. Jobs that wait for something else, as for their
+/// back-off or for `muster resume`, are not in it, nor are jobs with pods, which Kubernetes places. Positions count the jobs of all namespaces that you may see.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -49,7 +50,7 @@ pub(crate) async fn queue(cx: &Context, args: Queue) -> Result<(), Failure> {
             cx.print(&names.collect::<String>())
         }
         Format::Table | Format::Wide if waiting.is_empty() => {
-            cx.say("No jobs wait for nodes.");
+            cx.say("No jobs wait for nodes, other jobs or their time.");
             Ok(())
         }
         Format::Table | Format::Wide => {

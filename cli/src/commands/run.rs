@@ -25,6 +25,7 @@ mod name;
 mod nodes;
 pub(crate) mod prefix;
 mod python;
+mod start;
 pub(crate) mod torchrun;
 mod variables;
 
@@ -44,6 +45,9 @@ EXAMPLES:
 
   # On this machine alone: a cluster is started for it, and ended with it
   muster run --local --nproc-per-node 2 train.py
+
+  # Train when job prepare has succeeded, and not before tonight
+  muster run --name train --after prepare --start-after 2026-11-30T20:00:00Z train.py
 
   # A module, with a variable and another interpreter
   muster run --nnodes 2 --env OMP_NUM_THREADS=4 --python .venv/bin/python -m my.train
@@ -177,6 +181,9 @@ pub(crate) struct Run {
     /// far as the coordinator allows]
     #[arg(long, value_name = "WORD")]
     preemption: Option<String>,
+
+    #[command(flatten)]
+    start: start::StartsWhen,
 
     /// Begin suspended: the job holds no nodes until `muster resume`
     #[arg(long)]
@@ -491,6 +498,8 @@ fn document(
             ..SpecDocument::default()
         },
     };
+    let now = muster_rpc::credentials::now_us();
+    args.start.write(&mut document.spec, now);
     let chosen = args.nodes.write(&mut document.spec);
     chosen.map_err(Failure::Usage)?;
     checked(&document)?;
@@ -543,6 +552,8 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.activeDeadlineSeconds" => "--active-deadline",
         "spec.startDeadlineSeconds" => "--start-deadline",
         "spec.ttlSecondsAfterFinished" => "--ttl",
+        "spec.startAfter" => "--start-after",
+        path if path.starts_with("spec.after") => "--after",
         path if path.starts_with("spec.rules") => "--rule",
         path if path.starts_with("spec.env") => "--env",
         path if path.starts_with("spec.command") => "--python",

@@ -13,7 +13,7 @@ use muster_core::{
 use muster_proto::{convert::jobs, v1};
 
 use super::{
-    chosen,
+    after, chosen,
     document::severity,
     gpu_use, hardware, holders, imports, raised, roles, stall, steps,
     table::{Table, plain},
@@ -60,9 +60,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     page.field("Namespace", &named.namespace);
     page.field("UID", &job.uid);
     page.field("Submitted", words::utc_seconds(job.created_unix_us));
-    if !job.owner.is_empty() {
-        page.field("Owner", &job.owner);
-    }
+    page.field("Owner", &job.owner);
     if status.finished_unix_us != 0 {
         page.field("Finished", words::utc_seconds(status.finished_unix_us));
     }
@@ -100,6 +98,9 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         }
     }
     job_spec(&mut page, &spec, show_env);
+    for (name, text) in after::rows(&spec, &status, now_us) {
+        page.field(name, text);
+    }
     life(&mut page, &spec, &status);
     let lanes: BTreeSet<_> = status
         .members
@@ -110,9 +111,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     for (lane, reason) in lanes {
         page.field("Lane", format!("{lane}: {reason}"));
     }
-    if let Some(words) = imports::of(&status.members) {
-        page.field("Imports", words);
-    }
+    page.field("Imports", imports::of(&status.members).unwrap_or_default());
     software(&mut page, &status.members);
     let with_roles = status.members.iter().any(|member| !member.role.is_empty());
     let mut heads = vec!["NODE RANK", "NODE", "PHASE", "LANE", "LAUNCHER"];

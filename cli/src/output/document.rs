@@ -13,6 +13,7 @@ use muster_proto::{
 use serde::Serialize;
 
 use super::{
+    after::NotEligible,
     holders::{self, Holder},
     words,
 };
@@ -96,6 +97,9 @@ struct Status {
     /// It is held back until somebody resumes it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     suspended: bool,
+    /// It may not start yet, because it waits for other jobs or its time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_eligible: Option<NotEligible>,
     /// When it must be over, by its activeDeadlineSeconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<String>,
@@ -155,6 +159,7 @@ impl From<v1::Job> for Job {
                 saved_at: time(status.saved_unix_us),
                 stall: status.stall.map(Stall::from),
                 suspended: status.suspended,
+                not_eligible: status.not_eligible.as_ref().map(NotEligible::from),
                 deadline: time(status.deadline_unix_us),
                 store_node: some(status.store_node),
                 store_open: some(status.store_open),

@@ -134,10 +134,16 @@ pub(crate) fn sentence(plan: &v1::Plan) -> String {
                 ),
             }
         }
-        Some(wait) => format!(
-            "would wait{of_gpus}: {} of at least {} {} available ({})",
-            wait.have, wait.need, wait.counts, wait.reason
-        ),
+        Some(wait) => {
+            let lacks = format!(
+                "{} of at least {} {} available ({})",
+                wait.have, wait.need, wait.counts, wait.reason
+            );
+            match plan.held_back.as_str() {
+                "" => format!("would wait{of_gpus}: {lacks}"),
+                why => format!("would wait, because {why}; and there is no room now: {lacks}"),
+            }
+        }
     }
 }
 
@@ -321,6 +327,21 @@ NodesCordoned   1       n5 cordoned
         };
         assert!(
             !starts(&held) && sentence(&held).starts_with("would wait, because it is suspended")
+        );
+    }
+
+    #[test]
+    fn what_holds_a_job_back_is_said_also_where_there_is_no_room() {
+        let plan = v1::Plan {
+            held_back: "it waits for job prepare to succeed".into(),
+            ..wait(&[("n1", "NodesOccupied", "occupied")], true)
+        };
+        let said = sentence(&plan);
+        assert!(
+            said.starts_with(
+                "would wait, because it waits for job prepare to succeed; and there is no room now: "
+            ),
+            "{said}"
         );
     }
 }

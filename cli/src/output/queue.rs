@@ -1,18 +1,22 @@
-//! Jobs that wait for nodes, in their order.
+//! Jobs that wait for nodes, in their order, and those that may not start yet.
 
 use std::cmp::Reverse;
 
 use muster_proto::v1;
 use serde::Serialize;
 
-use super::{table::plain, words};
+use super::{
+    after::{self, NotEligible},
+    table::plain,
+    words,
+};
 
 /// A job that waits. It is also the form of `-o json` and `-o yaml`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Waiting {
-    /// From 1, in all namespaces.
-    position: usize,
+    /// From 1, in all namespaces. None: it is not eligible, because it waits for other jobs or for its time.
+    position: Option<usize>,
     pub(crate) namespace: String,
     pub(crate) name: String,
     priority: i64,
@@ -29,12 +33,66 @@ pub(crate) struct Waiting {
     /// NAMESPACE/NAME of the job before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     ahead: Option<String>,
+    /// What it waits for, if it is not eligible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_eligible: Option<NotEligible>,
+    /// The same in short.
+    #[serde(skip)]
+    after: String,
     #[serde(skip)]
     since_us: u64,
 }
 
-/// Those of these jobs that wait, the first to get nodes in front.
+/// Those of these jobs that wait, the first to get nodes in front. Those that are not eligible follow.
 pub(crate) fn waiting(jobs: &[v1::Job]) -> Vec<Waiting> {
+    let mut all = in_order(jobs);
+    let status = |job: &v1::Job| job.status.clone().unwrap_or_default();
+    let mut others: Vec<(&v1::Job, v1::JobStatus)> = jobs
+        .iter()
+        .map(|job| (job, status(job)))
+        .filter(|(_, status)| status.not_eligible.is_some() && !status.suspended)
+        .collect();
+    others.sort_by_key(|(job, _)| (job.created_unix_us, job.uid.clone()));
+    all.extend(
+        others
+            .into_iter()
+            .map(|(job, status)| not_eligible(job, status)),
+    );
+    all
+}
+
+/// A job that waits for other jobs or for its time.
+fn not_eligible(job: &v1::Job, status: v1::JobStatus) -> Waiting {
+    let named = job.r#ref.clone().unwrap_or_default();
+    let spec = job.spec.as_ref();
+    let waits = status.not_eligible.unwrap_or_default();
+    Waiting {
+        position: None,
+        namespace: named.namespace,
+        name: named.name,
+        priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
+        wants: status.replicas,
+        least: spec
+            .and_then(|spec| spec.min_replicas)
+            .and_then(|least| u32::try_from(least).ok())
+            .unwrap_or(status.replicas),
+        gpus_per_member: spec
+            .and_then(|spec| spec.gpus_per_node)
+            .and_then(|gpus| u32::try_from(gpus).ok())
+            .unwrap_or_default(),
+        lacks: status.reason.clone(),
+        reason: status.reason,
+        message: status.message,
+        since: Some(words::utc(waits.since_unix_us)),
+        ahead: None,
+        since_us: waits.since_unix_us,
+        after: after::names(&waits),
+        not_eligible: Some(NotEligible::from(&waits)),
+    }
+}
+
+/// Those that wait for nodes.
+fn in_order(jobs: &[v1::Job]) -> Vec<Waiting> {
     let rank = |job: &&v1::Job| {
         let spec = job.spec.as_ref();
         let priority = spec.and_then(|spec| spec.priority).unwrap_or_default();
@@ -54,7 +112,7 @@ pub(crate) fn waiting(jobs: &[v1::Job]) -> Vec<Waiting> {
         let since_us = waits.since_unix_us;
         let own = format!("{}/{}", named.namespace, named.name);
         Some(Waiting {
-            position: at + 1,
+            position: Some(at + 1),
             namespace: named.namespace,
             name: named.name,
             priority: job
@@ -70,6 +128,8 @@ pub(crate) fn waiting(jobs: &[v1::Job]) -> Vec<Waiting> {
             message: status.message.clone(),
             since: (since_us > 0).then(|| words::utc(since_us)),
             ahead: ahead.replace(own),
+            not_eligible: None,
+            after: String::new(),
             since_us,
         })
     });
@@ -90,7 +150,9 @@ pub(crate) fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
 
 impl Waiting {
     pub(crate) fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String> {
-        let mut row = vec![self.position.to_string()];
+        // Such a job has no place until it may start.
+        let position = self.position.map(|at| at.to_string());
+        let mut row = vec![position.unwrap_or_else(|| "not eligible".into())];
         row.extend(namespaced.then(|| self.namespace.clone()));
         let wants = match self.least == self.wants {
             true => self.wants.to_string(),
@@ -110,7 +172,7 @@ impl Waiting {
             self.gpus_per_member.to_string(),
             words::age(self.since_us, now_us),
             dash(&self.lacks),
-            dash(self.ahead.as_deref().unwrap_or_default()),
+            dash(self.ahead.as_deref().unwrap_or(&self.after)),
         ]);
         if wide {
             row.extend([self.reason.clone(), plain(&self.message)]);
@@ -170,6 +232,38 @@ POSITION   NAME     PRIORITY   WANTS   GPUS   WAITS   LACKS           AHEAD
 1          urgent   5          2-4     8      60s     NodesReserved   -
 2          old      0          2-4     8      60s     NodesReserved   team-a/urgent
 3          young    0          2-4     8      60s     NodesReserved   team-a/old
+"
+        );
+    }
+
+    #[test]
+    fn a_job_that_may_not_start_yet_has_no_place() {
+        let mut later = job("later", 99, 1, false);
+        let status = later.status.as_mut().unwrap();
+        status.reason = "Dependency".into();
+        status.not_eligible = Some(v1::NotEligible {
+            jobs: vec![v1::AwaitedJob {
+                name: "prepare".into(),
+                condition: "succeeded".into(),
+                ..v1::AwaitedJob::default()
+            }],
+            since_unix_us: 1_000_000,
+            ..v1::NotEligible::default()
+        });
+        let mut held = later.clone();
+        held.status.as_mut().unwrap().suspended = true;
+        let waiting = waiting(&[later, held, job("old", 0, 2, true)]);
+        let rows: Vec<Vec<String>> = waiting
+            .iter()
+            .map(|one| one.row(61_000_000, false, false))
+            .collect();
+        let table = super::super::table::Table::new(heads(false, false)).render(&rows, true);
+        assert_eq!(
+            table,
+            "\
+POSITION       NAME    PRIORITY   WANTS   GPUS   WAITS   LACKS           AHEAD
+1              old     0          2-4     8      60s     NodesReserved   -
+not eligible   later   99         4       0      60s     Dependency      prepare
 "
         );
     }

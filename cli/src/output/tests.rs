@@ -100,6 +100,7 @@ fn job() -> Job {
             last_step: Some(121),
             finished_unix_us: 0,
             waits_for_room: None,
+            not_eligible: None,
             replicas: 3,
             store_node: "node-3".into(),
             store_address: "127.0.0.1:4242".into(),

@@ -57,7 +57,7 @@ catalogue! {
     Jobs: Gauge "muster_jobs" ["job_namespace", "phase"]
         "Jobs that are kept, those that are over among them.";
     PendingJobs: Gauge "muster_pending_jobs" ["reason"]
-        "Jobs that have no generation and are not suspended, by what they lack, or by the reason of their phase.";
+        "Jobs that have no generation, are not suspended and wait for no other job or time, by what they lack, or by the reason of their phase.";
     PendingGpus: Gauge "muster_pending_gpus" []
         "GPUs that the jobs of muster_pending_jobs want.";
     PendingOldest: Gauge "muster_pending_oldest_seconds" []

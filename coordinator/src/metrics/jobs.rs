@@ -96,7 +96,9 @@ pub(super) fn put(page: &mut Page, jobs: &[Arc<JobView>], shown: &mut Shown, now
 fn pending(page: &mut Page, jobs: &[Arc<JobView>], now: Timestamp) {
     let (mut reasons, mut gpus, mut oldest) = (BTreeMap::<String, u64>::new(), 0, Duration::ZERO);
     let waits = |job: &&Arc<JobView>| {
-        matches!(job.record.stage(), Stage::Waiting(_)) && !job.record.suspended
+        let record = &job.record;
+        let held = record.suspended || !record.is_eligible();
+        matches!(record.stage(), Stage::Waiting(_)) && !held
     };
     for job in jobs.iter().filter(waits) {
         let record = &job.record;
@@ -107,7 +109,7 @@ fn pending(page: &mut Page, jobs: &[Arc<JobView>], now: Timestamp) {
         gpus += u64::from(record.replicas) * u64::from(record.spec.gpus_per_node);
         let open = record.time.as_ref().and_then(|account| account.open);
         let since = open.map_or(record.created, |open| open.since);
-        oldest = oldest.max(now.since(since));
+        oldest = oldest.max(now.since(since.max(record.counts_since())));
     }
     for (reason, count) in &reasons {
         page.put(Family::PendingJobs, &[reason], *count);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 mod access;
+mod after;
 mod agent;
 mod audit;
 mod bad_messages;

@@ -2,7 +2,8 @@
 //!
 //! A record is made in the turn in which its job ends, and never changes. It is no part of the job, so it
 //! survives the job's deletion. It says what the job was, how it ended, and where its time has gone, with the
-//! sums of the job's own account ([`time_account`](crate::fleet::time_account)). Nothing is decided from it.
+//! sums of the job's own account ([`time_account`](crate::fleet::time_account)). One thing is decided from it: how a job ended that
+//! another is to wait for.
 //!
 //! | file | owns |
 //! |---|---|

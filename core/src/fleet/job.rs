@@ -29,10 +29,12 @@ use crate::{
     time::Timestamp,
 };
 
+pub use awaited::{Awaited, AwaitedEnd};
 pub use failed_start::FailedStart;
 pub use stage::{Phase, Reason, Stage, Why};
 pub use told_of_world::ToldOfWorld;
 
+mod awaited;
 mod failed_start;
 mod stage;
 mod told_of_world;
@@ -59,6 +61,12 @@ pub struct JobRecord {
     /// When it was last resumed. `None`: it never was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<Timestamp>,
+    /// The jobs that it waits for, or has waited for, in the order of the spec.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub awaited: Vec<Awaited>,
+    /// When it had all that it waited for: jobs and its time. `None`: it waits, or has nothing to wait for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eligible: Option<Timestamp>,
     /// When a generation of it was started for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_started: Option<Timestamp>,
@@ -338,6 +346,8 @@ impl JobRecord {
             replicas: spec.replicas,
             suspended: spec.suspend,
             resumed: None,
+            awaited: Vec::new(),
+            eligible: None,
             first_started: None,
             spec,
             request_id,

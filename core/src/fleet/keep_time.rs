@@ -197,7 +197,8 @@ fn instead(facts: Facts<'_>) -> Option<State> {
         Why::Suspended => Wait::Suspended,
         Why::Fencing => Wait::Fencing,
         Why::Unreachable => Wait::Unreachable,
-        Why::Unknown => return None,
+        // It has had no generation, so it is queued.
+        Why::Dependency | Why::BeginTime | Why::Unknown => return None,
     };
     Some(State::Waiting { wait })
 }

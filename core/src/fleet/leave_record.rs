@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::{
     fleet::{
         history::{HistoryRecord, Over},
-        job::JobRecord,
+        job::{JobRecord, Stage},
         news,
         notify::{KEPT_FOR, Notice},
         scratch::Scratch,
@@ -28,11 +28,16 @@ impl JobRecord {
 impl Fleet {
     /// Leaves a record of this job, if it is over and has none. False: it has one.
     pub(crate) fn leave_record(&mut self, uid: &JobUid, scratch: &mut Scratch) -> bool {
-        let Some(job) = self.jobs.get(uid).filter(|job| job.is_over()) else {
+        let Some(job) = self.jobs.get(uid) else {
+            return false;
+        };
+        let Stage::Over(end) = job.stage() else {
             return false;
         };
         let over = Over {
             key: (job.uid.clone(), job.created),
+            name: job.name.clone(),
+            phase: end.phase,
             finished: job.finished.unwrap_or(scratch.now),
         };
         let number = self.history.add(over, &self.policy, scratch.now);

@@ -1,7 +1,7 @@
 //! How long a job may take, and how long it may wait for its first start.
 //!
-//! A deadline counts from the submission, or from when the job was last resumed: time in which a job
-//! is suspended does not count. It ends the job like any other end.
+//! A deadline counts from the submission, or from when the job was last resumed or had all that it waited for: time in
+//! which a job is suspended, or waits for other jobs or its time, does not count. It ends the job like any other end.
 
 use crate::{
     fleet::{
@@ -14,13 +14,11 @@ use crate::{
 };
 
 impl JobRecord {
-    /// Since when its deadlines count.
-    fn counts_since(&self) -> Timestamp {
-        self.resumed.unwrap_or(self.created)
-    }
-
-    /// When the job must be over.
+    /// When the job must be over. `None`: it may take any time, or its time does not count yet.
     pub fn active_deadline(&self) -> Option<Timestamp> {
+        if !self.is_eligible() {
+            return None;
+        }
         let deadline = self.spec.lifetime.active_deadline()?;
         Some(self.counts_since() + deadline)
     }
@@ -48,7 +46,7 @@ pub(crate) enum Due {
 pub(crate) fn due(facts: Facts<'_>) -> Due {
     let job = facts.job;
     let won = job.current.as_ref().is_some_and(|g| g.won.is_some());
-    if job.ends() || job.suspended || won {
+    if job.ends() || job.suspended || !job.is_eligible() || won {
         return Due::Never;
     }
     let (active, start) = (job.active_deadline(), job.start_deadline());

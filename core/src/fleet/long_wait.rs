@@ -9,12 +9,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// Since when the job waits for something that somebody could give it. A job that a user holds back, or whose next
-/// start has a time, does not.
+/// Since when the job waits for something that somebody could give it. A job that a user holds back, that waits for
+/// other jobs, or whose next start has a time, does not.
 fn waits_since(job: &JobRecord) -> Option<Timestamp> {
     match job.stage() {
-        Stage::Waiting(Some(Why::Suspended | Why::BackOff)) => None,
-        Stage::Waiting(_) if job.incidents.is_empty() => job.resumed.max(Some(job.created)),
+        Stage::Waiting(Some(Why::Suspended | Why::Dependency | Why::BeginTime | Why::BackOff)) => {
+            None
+        }
+        Stage::Waiting(_) if job.incidents.is_empty() => Some(job.counts_since()),
         Stage::Waiting(_) => job.waiting_since,
         Stage::Forming(..) | Stage::Training(_) | Stage::Ending(_) | Stage::Over(_) => None,
     }

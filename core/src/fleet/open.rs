@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 use crate::{
     fleet::{
         account, agreement, default_gpus,
+        eligible::{self, Eligibility},
         job::{GenerationRecord, Reason, Stage, Why},
         job_turn::{Facts, JobTurn},
         live::Condition,
@@ -81,7 +82,7 @@ impl JobTurn<'_> {
     }
 
     /// Holds the job back, with the reason in its record, if it must not begin yet: it is suspended,
-    /// or its back-off is not over, or the coordinator listens. Returns whether it does.
+    /// or waits for other jobs or its time, or its back-off is not over, or the coordinator listens. Returns whether it does.
     fn hold_back(&mut self) -> bool {
         let job = &*self.job;
         if job.suspended {
@@ -95,6 +96,11 @@ impl JobTurn<'_> {
             self.job.found(Some(Why::Suspended));
             self.job.say(Reason::Suspended, message);
             account::waits(self.job, self.now);
+            return true;
+        }
+        if let Eligibility::Waits(waits) = eligible::judge(job, self.now) {
+            self.job.found(Some(waits.why()));
+            self.job.say(waits.reason(), waits.to_string());
             return true;
         }
         if let Some(at) = job.not_before.filter(|at| *at > self.now) {

@@ -155,9 +155,13 @@ pub fn plan<'a>(
     if job.ends() {
         return plan;
     }
-    if job.suspended {
+    if job.suspended || !job.is_eligible() {
+        let why = match job.suspended {
+            true => "its job is suspended",
+            false => "its job waits for other jobs or for its time",
+        };
         for pod in pods.into_iter().filter(|pod| is_idle(job, pod)) {
-            plan.delete_pod(pod, "its job is suspended");
+            plan.delete_pod(pod, why);
         }
         return plan;
     }

@@ -85,7 +85,7 @@ impl Fleet {
 
     fn submit(
         &mut self,
-        record: JobRecord,
+        mut record: JobRecord,
         validate_only: bool,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
@@ -104,6 +104,7 @@ impl Fleet {
             );
             return Err(Refusal::Precondition(message));
         }
+        record.awaited = self.awaited_by(&record)?;
         self.has_share(&name, validate_only, scratch.now)?;
         if validate_only {
             self.may_plan(record.owner.as_ref(), scratch.now)?;
@@ -119,6 +120,9 @@ impl Fleet {
             .events
             .note("Submitted", message)
             .of_job(&uid, &name);
+        if record.unended().next().is_some() {
+            self.awaiting.insert(uid.clone());
+        }
         self.jobs.insert(uid.clone(), record);
         self.uid_by_name.insert(name, uid.clone());
         self.active.insert(uid.clone());

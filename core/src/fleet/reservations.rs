@@ -56,7 +56,7 @@ impl Waiting {
             uid: job.uid.clone(),
             name: job.name.clone(),
             priority: job.spec.priority,
-            since: since.max(job.resumed.unwrap_or_default()),
+            since: since.max(job.counts_since()),
             keeps: OnceCell::new(),
         }
     }
@@ -112,7 +112,7 @@ impl Reservations {
 
 /// Whether the job would start if only there were room.
 pub(crate) fn waits_for_room(job: &JobRecord) -> bool {
-    job.waits_for_nodes() && !job.suspended && job.spec.template.is_none()
+    job.waits_for_nodes() && !job.suspended && job.is_eligible() && job.spec.template.is_none()
 }
 
 /// Whether the job has its place in the fleet already, so that it comes before those that wait on the nodes that it had last.

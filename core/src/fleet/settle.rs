@@ -6,7 +6,9 @@
 
 use crate::{
     fleet::{
-        apply, describe, ending, ends, fence, fill_receipt, generation,
+        apply, describe,
+        eligible::{self, Eligibility},
+        ending, ends, fence, fill_receipt, generation,
         job::{Ending, Phase, Reason, Stage},
         job_turn::JobTurn,
         judge, keep_time,
@@ -48,11 +50,13 @@ impl Fleet {
             }
         }
         for pass in 0..PASSES {
+            let noted = self.note_ends_of_awaited(scratch);
             let room = std::mem::take(&mut scratch.changes.capacity);
             let concerned = |uid: &&JobUid| {
                 let news = pass == 0 && scratch.changes.jobs.contains_key(*uid);
                 let live = self.live.get(*uid);
-                news || room && live.is_none_or(|live| !live.has_all_it_wants)
+                news || noted.contains(*uid)
+                    || room && live.is_none_or(|live| !live.has_all_it_wants)
             };
             for uid in settle_order::in_order(&self.jobs, self.active.iter().filter(concerned)) {
                 self.settle(&uid, scratch);
@@ -61,6 +65,17 @@ impl Fleet {
             }
             if !scratch.changes.capacity {
                 break;
+            }
+        }
+        // A job that fails because of another may be waited for itself, and so on. Each round notes an end, so they are
+        // no more than there are jobs.
+        loop {
+            let noted = self.note_ends_of_awaited(scratch);
+            if noted.is_empty() {
+                break;
+            }
+            for uid in settle_order::in_order(&self.jobs, noted.iter()) {
+                self.settle(&uid, scratch);
             }
         }
         // Whoever waits has been asked last with all the room that there is now. They free nothing before they have
@@ -149,10 +164,11 @@ impl JobTurn<'_> {
         apply::apply(self, judged);
         let ordered = member_restart::order_restarts(self.job, self.now);
         self.wake_at(ordered);
+        self.become_eligible();
         match lifetime::due(self.facts()) {
             Due::Never => {}
             Due::At(at) => self.wake(at),
-            Due::Over(ending) => self.end_by_deadline(ending),
+            Due::Over(ending) => self.end_by_itself(ending),
         }
         self.compare_training();
         self.suspend();
@@ -187,7 +203,23 @@ impl JobTurn<'_> {
         }
     }
 
-    fn end_by_deadline(&mut self, ending: Ending) {
+    /// Notes that the job has all that it waited for, or ends it because it will never have it.
+    fn become_eligible(&mut self) {
+        if self.job.is_eligible() || self.job.ends() {
+            return;
+        }
+        match eligible::judge(self.job, self.now) {
+            Eligibility::Eligible => {
+                self.job.eligible = Some(self.now);
+                let message = format!("{} has all that it waited for", self.job.name);
+                self.note("Eligible", message);
+            }
+            Eligibility::Waits(waits) => self.wake_at(waits.until),
+            Eligibility::Never(never) => self.end_by_itself(never.ending()),
+        }
+    }
+
+    fn end_by_itself(&mut self, ending: Ending) {
         let (name, reason) = (self.job.name.clone(), format!("{:?}", ending.reason));
         let message = format!("{name}: {}", ending.message);
         match ending.phase {

@@ -39,6 +39,8 @@ pub struct Fleet {
     pub(crate) uid_by_name: BTreeMap<JobName, JobUid>,
     /// Jobs that are not over, or that may still have a live process.
     pub(crate) active: BTreeSet<JobUid>,
+    /// Jobs that wait for the end of others.
+    pub(crate) awaiting: BTreeSet<JobUid>,
     /// What is known of each job and need not survive a restart.
     pub(crate) live: BTreeMap<JobUid, Live>,
     /// The earliest timer of any job.
@@ -115,6 +117,11 @@ impl Fleet {
                 .values()
                 .filter(|job| !job.is_over() || job.unproven_generations().next().is_some())
                 .map(|j| j.uid.clone())
+                .collect(),
+            awaiting: jobs
+                .values()
+                .filter(|job| job.unended().next().is_some())
+                .map(|job| job.uid.clone())
                 .collect(),
             live: BTreeMap::new(),
             jobs_wake: None,

@@ -3,11 +3,12 @@
 
 use crate::fleet::{
     default_gpus::{self, DefaultGpus},
+    eligible::{self, Eligibility},
     job::JobRecord,
     job_turn::{Facts, JobTurn},
     live::Live,
     placement::Placement,
-    plan::{Outcome, Plan, PlannedYield},
+    plan::{HeldBack, Outcome, Plan, PlannedYield},
     preempt::{self, Preempt},
     scratch::Scratch,
     state::Fleet,
@@ -58,11 +59,11 @@ impl Fleet {
             DefaultGpus::TooFew { .. } => Some(0),
             DefaultGpus::NoneThere => None,
         };
-        let held_back = match turn.job.suspended {
-            true => Some("it is suspended"),
-            false => turn
-                .is_listening()
-                .then_some("the coordinator has just started and waits for its nodes"),
+        let held_back = match eligible::judge(turn.job, turn.now) {
+            Eligibility::Never(never) => Some(HeldBack::Never(never)),
+            _ if turn.job.suspended => Some(HeldBack::Suspended),
+            Eligibility::Waits(waits) => Some(HeldBack::Waits(waits)),
+            Eligibility::Eligible => turn.is_listening().then_some(HeldBack::Listening),
         };
         let placed = turn.facts().place();
         let yields = match &placed {

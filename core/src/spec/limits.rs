@@ -61,3 +61,5 @@ pub const SIGNALS_MAX: usize = 64;
 /// Highest `limit` of a rule that has a window: the moments of that many restarts are in the record,
 /// at 17 bytes each.
 pub const RULE_LIMIT_IN_WINDOW_MAX: i64 = 1_000;
+/// Jobs that one waits for. Each is about 150 bytes of the waiting job's record, so all are below 20 KiB.
+pub const AFTER_MAX: usize = 128;

@@ -5,12 +5,12 @@
 //! than a table can say. A test compares the table with the types.
 
 use super::{
-    API_VERSION, Framework, GangScheduler, Inspect, KIND, Launch, NodeMix, OnStall, Placing,
-    Preemption, Progress, ROLES_MAX, Standbys,
+    API_VERSION, AfterCondition, Framework, GangScheduler, Inspect, KIND, Launch, NodeMix, OnStall,
+    Placing, Preemption, Progress, ROLES_MAX, Standbys,
     limits::{
-        ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX, ENV_MAX,
-        NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX, SIGNALS_MAX,
-        STEP_PATTERN_MAX,
+        AFTER_MAX, ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX,
+        ENV_MAX, NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX,
+        SIGNALS_MAX, STEP_PATTERN_MAX,
     },
     rules::{self, Of, Then},
     selection::{LEVELS_MAX, NODE_NAMES_MAX, SELECTORS_MAX},
@@ -31,6 +31,8 @@ const VARIABLE_NAME_MAX: usize = 256;
 const SIGNAL_NAME_MAX: usize = 16;
 /// The longest text of a period. Nobody writes as many units.
 const PERIOD_MAX: usize = 32;
+/// The longest text of a time: with microseconds and an offset it has 32 characters.
+const TIME_MAX: usize = 40;
 
 /// The type of a field.
 #[derive(Clone, Copy, Debug)]
@@ -315,14 +317,24 @@ pub const SPEC_FIELDS: &[Field] = &[
         "true: the job holds no nodes until it is resumed. A job that trains is stopped with its grace. false if left out.",
     ),
     field(
+        "after",
+        Shape::Ordered(&AFTER, AFTER_MAX),
+        "The job may start when each of these jobs has ended as asked. If one has ended otherwise, the job fails.",
+    ),
+    field(
+        "startAfter",
+        Shape::Text(Text::Any(TIME_MAX)),
+        "The job may not start before this time, as 2026-11-30T18:00:00Z.",
+    ),
+    field(
         ACTIVE_DEADLINE,
         Shape::Whole(1, SECONDS_MAX),
-        "The job fails if it is not over so many seconds after it was accepted, or last resumed. Its workers get their grace. No limit if left out.",
+        "The job fails if it is not over so many seconds after it was accepted, was last resumed, or had all that it waited for (after, startAfter). Its workers get their grace. No limit if left out.",
     ),
     field(
         START_DEADLINE,
         Shape::Whole(1, SECONDS_MAX),
-        "The job fails if it has not started for the first time so many seconds after it was accepted, or last resumed. No limit if left out.",
+        "The job fails if it has not started for the first time so many seconds after the same moment. No limit if left out.",
     ),
     field(
         TTL,
@@ -391,6 +403,19 @@ pub const SUSPEND: &str = "suspend";
 pub const ACTIVE_DEADLINE: &str = "activeDeadlineSeconds";
 pub const START_DEADLINE: &str = "startDeadlineSeconds";
 pub const TTL: &str = "ttlSecondsAfterFinished";
+
+const AFTER: Shape = Shape::Object(&[
+    needed(
+        "job",
+        LABEL,
+        "The name of a job of the same namespace. It must exist, or have ended and be in the history.",
+    ),
+    field(
+        "condition",
+        Shape::Text(Text::OneOf(|| names(&AfterCondition::ALL))),
+        "How it must end: succeeded, failed, or ended in any way. succeeded if left out.",
+    ),
+]);
 
 const VARIABLE: Shape = Shape::Object(&[
     needed(

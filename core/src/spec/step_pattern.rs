@@ -1,9 +1,12 @@
-//! Whether a `stepPattern` can be searched for: it is a regular expression, says which part is the
-//! step, and is small enough for the loop that searches each line of output for it.
+//! Whether the patterns of a job can be used. A `stepPattern` must be a regular expression, say which part is
+//! the step, and be small enough for the loop that searches each line of output for it.
 
 use regex_lite::RegexBuilder;
 
-use super::limits::STEP_PATTERN_MAX;
+use super::{
+    Errors, SpecDocument,
+    limits::{CHECKPOINT_PATTERN_MAX, STEP_PATTERN_MAX},
+};
 
 /// Bytes of the compiled expression. A line of 512 bytes costs at most as many steps as it has bytes
 /// times the states of the expression, so this bounds what a line can cost: below 0.1 s. Of 256
@@ -41,6 +44,30 @@ pub(super) fn check(pattern: &str) -> Result<(), StepPatternError> {
         // The library tells the two apart by its text alone. A test would see another text.
         Err(e) if e.to_string().contains("size limit") => Err(StepPatternError::TooLarge),
         Err(e) => Err(StepPatternError::Syntax(e.to_string())),
+    }
+}
+
+impl SpecDocument {
+    /// Checks the patterns for steps and for checkpoints.
+    pub(super) fn check_patterns(&self, errors: &mut Errors) {
+        if let Some(pattern) = &self.step_pattern
+            && let Err(why) = check(pattern)
+        {
+            errors.add("spec.stepPattern", why.to_string());
+        }
+        if let Some(pattern) = &self.checkpoint_pattern
+            && (pattern.is_empty()
+                || pattern.len() > CHECKPOINT_PATTERN_MAX
+                || pattern.contains("**")
+                || pattern.contains(char::is_control))
+        {
+            errors.add(
+                "spec.checkpointPattern",
+                format!(
+                    "must be a path, with * for any part of a name and at most {CHECKPOINT_PATTERN_MAX} bytes; ** is not possible"
+                ),
+            );
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use muster_core::{
     run::{Endpoint, RunPhase},
     spec::{
         API_VERSION, DEFAULT_NAMESPACE, JobDocument, JobSpec, KIND, Metadata, Progress,
-        RestartPolicyDocument, Rule, RuleDocument, SpecDocument,
+        RestartPolicyDocument, Rule, SpecDocument,
     },
     time::Timestamp,
 };
@@ -32,9 +32,11 @@ use crate::{
     v1,
 };
 
+mod after;
 mod plan;
 mod receipt;
 mod roles;
+mod rules;
 mod selection;
 mod stall;
 #[cfg(test)]
@@ -42,11 +44,13 @@ mod tests;
 mod time;
 mod waits;
 
+use after::{after_document, after_to_wire};
 pub use plan::plan_to_wire;
 pub use receipt::{charged_name, incident};
 use roles::{
     checked_role, origin, origin_to_wire, role_document, role_to_wire, variable, variable_to_wire,
 };
+use rules::{rule_document, rule_to_wire, rules_status};
 pub use time::time;
 
 /// The document that a submission carries, not checked yet. A missing message is read as an empty
@@ -147,32 +151,8 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         framework: spec.framework,
         roles: spec.roles.into_iter().map(role_document).collect(),
         origin: spec.origin.map(origin),
-    }
-}
-
-fn rule_document(rule: v1::Rule) -> RuleDocument {
-    RuleDocument {
-        when: rule.when,
-        role: rule.role,
-        codes: rule.codes,
-        signals: rule.signals,
-        of: rule.of,
-        then: rule.then,
-        limit: rule.limit,
-        within: rule.within,
-    }
-}
-
-fn rule_to_wire(rule: RuleDocument) -> v1::Rule {
-    v1::Rule {
-        when: rule.when,
-        role: rule.role,
-        codes: rule.codes,
-        signals: rule.signals,
-        of: rule.of,
-        then: rule.then,
-        limit: rule.limit,
-        within: rule.within,
+        after: spec.after.into_iter().map(after_document).collect(),
+        start_after: spec.start_after,
     }
 }
 
@@ -223,13 +203,15 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         framework: spec.framework,
         roles: spec.roles.into_iter().map(role_to_wire).collect(),
         origin: spec.origin.map(origin_to_wire),
+        after: spec.after.into_iter().map(after_to_wire).collect(),
+        start_after: spec.start_after,
     }
 }
 
 /// A checked spec as a document again, with every default written out. Checking that document gives
 /// the same spec.
 pub fn checked_document(spec: &JobSpec) -> SpecDocument {
-    SpecDocument {
+    let mut document = SpecDocument {
         replicas: Some(spec.replicas.into()),
         // Roles have these two themselves.
         min_replicas: Some(spec.min_replicas.into()).filter(|_| spec.roles.is_empty()),
@@ -274,7 +256,9 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
             .collect(),
         origin: spec.origin.clone(),
         ..SpecDocument::default().with_life_of(spec)
-    }
+    };
+    spec.start.write(&mut document);
+    document
 }
 
 fn texts(names: &[NodeName]) -> Vec<String> {
@@ -350,7 +334,8 @@ fn status(view: &JobView) -> v1::JobStatus {
                 .active_deadline()
                 .filter(|_| !record.suspended && !record.phase.is_over()),
         ),
-        rules: rules(record),
+        rules: rules_status(record),
+        not_eligible: after::not_eligible(view),
         // It changes at every moment, so only answers about one job have it.
         time: None,
         stall: record
@@ -359,21 +344,6 @@ fn status(view: &JobView) -> v1::JobStatus {
             .and_then(|generation| generation.stall.as_deref())
             .map(stall::stall_to_wire),
     }
-}
-
-fn rules(record: &JobRecord) -> Vec<v1::RuleStatus> {
-    let spent = |index| {
-        record
-            .rule_restarts
-            .get(&index)
-            .map_or(0, |spent| spent.count)
-    };
-    let all = record.spec.rules.iter().enumerate();
-    all.map(|(index, rule)| v1::RuleStatus {
-        text: rule.named(index),
-        restarts: spent(index),
-    })
-    .collect()
 }
 
 pub fn phase(phase: Phase) -> v1::JobPhase {

@@ -30,6 +30,7 @@
 //! | I25 | a job gives room to no job of higher priority that waits, or before its time; the first that waits does not get what lower priorities could give; a namespace has more GPUs than it may |
 //! | I26 | a job that moves is told stalled or restarted for it, one in which nothing moves is not told in time, a rank is named that moves, or no stack is taken before a restart |
 //! | I27 | a job has failed or succeeded and nobody is told, or people are told what is not in the store |
+//! | I28 | a job starts before what it waits for has ended as asked or its time has come, or gives up although that may still be |
 //! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
 //! | R3 | a rank is started again that has not failed, that must end, or that the store has not ordered; or a world is formed anew although that would have been enough |
@@ -40,7 +41,7 @@
 //! | R10 | many nodes fall silent at once and the brake is not on, or it is on and a wholly silent generation is replaced, or it stays on too long |
 //! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released without an operator |
 //!
-//! I1 to I27 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
+//! I1 to I28 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
 //! be checked directly.
 
 use std::collections::BTreeSet;
@@ -66,6 +67,7 @@ use crate::{
     world::World,
 };
 
+mod after;
 mod blames;
 mod brake;
 mod decisions;
@@ -83,6 +85,7 @@ mod stalls;
 mod time;
 mod unpaid;
 
+pub(crate) use after::waits_truly;
 pub(crate) use brake::{Silences, brake_is_let_go};
 pub(crate) use rollback::concerns;
 pub(crate) use sizes::records_are_small;
@@ -123,7 +126,8 @@ pub(crate) fn decision_is_lawful(world: &mut World, judge: &Judge, changes: &[Ch
     let broken = rollback::rollback(world, changes)
         .or_else(|| brake::brake(world, judge, changes))
         .or_else(|| blames::marks_are_explained(world, changes))
-        .or_else(|| queues::of_priorities(world, judge, changes));
+        .or_else(|| queues::of_priorities(world, judge, changes))
+        .or_else(|| after::starts_as_asked(world, judge, changes));
     if let Some((rule, what)) = broken {
         world.fail(rule, what);
     }

@@ -214,6 +214,9 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
             false => Err(format!("is suspended and does not rest; {}", says())),
         };
     }
+    if !job.is_eligible() && job.ending.is_none() {
+        return invariants::waits_truly(world, job);
+    }
     if let Some(wrong) = world
         .leader()
         .and_then(|leader| past_its_deadline(job, leader.clock.at(world.now)))

@@ -75,6 +75,8 @@ pub(crate) struct Plan {
     pub(crate) scarce: bool,
     /// Processes of most jobs are started again alone.
     pub(crate) restarts: bool,
+    /// Some jobs wait for others, or for a time.
+    pub(crate) pipelines: bool,
     /// What the operator lets be done to jobs for those of higher priority.
     pub(crate) preemption: Preemption,
     /// How many GPUs all jobs may hold together.
@@ -310,6 +312,7 @@ impl Plan {
             pods: false,
             scarce: false,
             restarts: false,
+            pipelines: false,
             preemption: Preemption::Shrink,
             gpus_max: None,
             stalls: false,

@@ -57,6 +57,8 @@ pub(crate) struct Truth {
     pub(crate) failures: BTreeMap<(RunId, u32), u32>,
     /// When each job broke by ranks that ended, and nobody paid, on the coordinators' clocks.
     pub(crate) unpaid: BTreeMap<JobUid, Vec<Timestamp>>,
+    /// The jobs that each job waits for, as their names meant them at its submission.
+    pub(crate) awaited: BTreeMap<JobUid, Vec<JobUid>>,
     pub(crate) highest_term: Term,
     /// An older copy of the coordinator's store was put back. Decisions made since that copy are
     /// forgotten.

@@ -7,8 +7,8 @@ use muster_core::{
     fleet::{Actor, Answer, Input, Refusal, Request, RequestId, job::JobRecord},
     id::{JobName, JobUid},
     spec::{
-        API_VERSION, EnvVar, JobDocument, JobSpec, KIND, Metadata, RestartPolicyDocument,
-        RoleDocument, RuleDocument, SpecDocument,
+        API_VERSION, AfterDocument, EnvVar, JobDocument, JobSpec, KIND, Metadata,
+        RestartPolicyDocument, RoleDocument, RuleDocument, SpecDocument,
     },
     time::Timestamp,
 };
@@ -57,6 +57,9 @@ pub(crate) struct Asked {
     pub(crate) answered: bool,
     tries: u32,
 }
+
+/// How often a user asks again who is refused because the job to wait for is not there yet.
+const TRIES_MAX: u32 = 10;
 
 /// The number of jobs wanted in one world, including those that use a name again.
 const WISHES_MAX: usize = 8;
@@ -141,6 +144,7 @@ impl World {
             suspend: self.traits.percent(5).then_some(true),
             ..self.stall_words()
         };
+        let spec = self.with_waits(number, &name, spec);
         let spec = match number % 4 {
             0 | 2 | 3 if self.plan.restarts => with_restarts(number, spec),
             3 => with_roles(number, spec),
@@ -176,6 +180,30 @@ impl World {
             request_id,
             accepted: None,
             deleting: false,
+        }
+    }
+
+    /// In some worlds jobs wait for others that are submitted before them, or for a time.
+    fn with_waits(&mut self, number: usize, name: &str, spec: SpecDocument) -> SpecDocument {
+        if !self.plan.pipelines {
+            return spec;
+        }
+        let earlier = self.users.wishes.iter().map(|wish| wish.name.name.clone());
+        let earlier: Vec<String> = earlier.take(number).filter(|other| other != name).collect();
+        let waits = self.waits.percent(60);
+        let other = self.waits.pick(&earlier).cloned().filter(|_| waits);
+        let after = other.map(|job| AfterDocument {
+            job,
+            condition: (self.waits)
+                .pick(&["succeeded", "failed", "ended", "ended"])
+                .map(ToString::to_string),
+        });
+        let at = self.now + self.waits.ms(1_000, 30_000);
+        let timed = self.waits.percent(20);
+        SpecDocument {
+            after: after.into_iter().collect(),
+            start_after: timed.then(|| at.rfc3339()),
+            ..spec
         }
     }
 
@@ -317,6 +345,7 @@ impl World {
             return;
         };
         asked.answered = true;
+        let asked_again = asked.tries;
         let Some(wish) = asked.wish else { return };
         if !matches!(asked.request, Request::Submit { .. }) {
             return;
@@ -344,6 +373,12 @@ impl World {
                     format!("a submission said again was refused: {refusal}"),
                 );
             }
+            // What it is to wait for is not there yet.
+            Answer::Refused(Refusal::Invalid { .. }) if asked_again < TRIES_MAX => {
+                let again = self.prepare_submit(wish, asked_again + 1);
+                let later = std::time::Duration::from_secs(2);
+                self.after(later, Event::RequestArrives { id: again });
+            }
             _ => {}
         }
     }
@@ -351,7 +386,12 @@ impl World {
     /// A repeated submission means the same job. As long as the job is there, the name cannot
     /// belong to another. The request id identifies the job even when it is over.
     fn must_be_known(&self, wish: usize, refusal: &Refusal) -> bool {
-        let by_id = !self.users.wishes[wish].request_id.is_empty();
+        let asked = &self.users.wishes[wish];
+        // An earlier copy of the submission came before the job that it is to wait for.
+        if matches!(refusal, Refusal::Invalid { .. }) && !asked.spec.start.after.is_empty() {
+            return false;
+        }
+        let by_id = !asked.request_id.is_empty();
         self.is_stored(wish) && (by_id || matches!(refusal, Refusal::JobExists { .. }))
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     /// Draws what only some worlds have, so that the other worlds stay the same.
     pub(crate) traits: Rng,
+    /// Draws which jobs wait for others.
+    pub(crate) waits: Rng,
     pub(crate) plan: Plan,
     pub(crate) trace: Trace,
     pub(crate) store: Store,
@@ -73,6 +75,9 @@ pub(crate) struct World {
     numbers: u64,
 }
 
+/// Makes another source of chance of a seed.
+const WAITS: u64 = 0x5741_4954_5f41_4654;
+
 impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> Self {
         let mut rng = Rng::new(seed);
@@ -84,6 +89,8 @@ impl World {
         plan.draw_restarts(seed, &options.cut);
         plan.draw_queues(seed);
         plan.draw_stalls(seed, &options.cut);
+        let mut waits = Rng::new(seed ^ WAITS);
+        plan.pipelines = waits.percent(20);
         plan.faults.extend(Fault::later(seed, &plan, &options.cut));
         let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
         let cluster = Cluster::drawn(seed, &plan);
@@ -94,6 +101,7 @@ impl World {
             trouble_until: MORNING + plan.trouble,
             rng,
             traits,
+            waits,
             plan,
             trace: Trace::new(options.log, options.whole),
             store: Store::default(),

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    fleet::{history::record::HistoryRecord, policy::Policy},
-    id::JobUid,
+    fleet::{history::record::HistoryRecord, job::Phase, policy::Policy},
+    id::{JobName, JobUid},
     time::Timestamp,
 };
 
@@ -16,6 +16,8 @@ pub(crate) type Key = (JobUid, Timestamp);
 #[derive(Clone, Debug)]
 pub(crate) struct Over {
     pub key: Key,
+    pub name: JobName,
+    pub phase: Phase,
     pub finished: Timestamp,
 }
 
@@ -24,18 +26,22 @@ pub(crate) struct Kept {
     /// By number.
     records: BTreeMap<u64, Over>,
     keys: BTreeSet<Key>,
+    /// The newest record of each name.
+    newest: BTreeMap<JobName, u64>,
     last: u64,
 }
 
 impl Kept {
     pub(crate) fn loaded<'a>(records: impl IntoIterator<Item = &'a HistoryRecord>) -> Self {
         let mut kept = Self::default();
-        for record in records {
+        for left in records {
             let over = Over {
-                key: (record.uid.clone(), record.created),
-                finished: record.finished.unwrap_or(record.created),
+                key: (left.uid.clone(), left.created),
+                name: left.name.clone(),
+                phase: left.phase,
+                finished: left.finished.unwrap_or(left.created),
             };
-            kept.put(record.number, over);
+            kept.put(left.number, over);
         }
         kept
     }
@@ -43,6 +49,8 @@ impl Kept {
     fn put(&mut self, number: u64, over: Over) {
         self.last = self.last.max(number);
         self.keys.insert(over.key.clone());
+        let newest = self.newest.entry(over.name.clone()).or_default();
+        *newest = number.max(*newest);
         self.records.insert(number, over);
     }
 
@@ -62,6 +70,11 @@ impl Kept {
         Some(self.last)
     }
 
+    /// The job that had this name last, of those that are over.
+    pub(crate) fn newest_of(&self, name: &JobName) -> Option<&Over> {
+        self.records.get(self.newest.get(name)?)
+    }
+
     /// Drops records that are too old or too many. All up to the returned number go. `None`: none does.
     pub(crate) fn drop_surplus(&mut self, policy: &Policy, now: Timestamp) -> Option<u64> {
         let mut dropped = None;
@@ -73,6 +86,9 @@ impl Kept {
             dropped = Some(*number);
             let (_, oldest) = self.records.pop_first().expect("it was just seen");
             self.keys.remove(&oldest.key);
+            if self.newest.get(&oldest.name) == dropped.as_ref() {
+                self.newest.remove(&oldest.name);
+            }
         }
         dropped
     }
@@ -88,8 +104,17 @@ mod tests {
         Timestamp(seconds * 1_000_000)
     }
 
+    fn named(name: &str) -> JobName {
+        JobName {
+            namespace: "default".into(),
+            name: name.into(),
+        }
+    }
+
     fn over(name: &str, finished: u64) -> Over {
         Over {
+            name: named(name),
+            phase: Phase::Succeeded,
             key: (JobUid::from(name), at(0)),
             finished: at(finished),
         }
@@ -155,5 +180,29 @@ mod tests {
             None,
             "the operator wants none"
         );
+    }
+
+    #[test]
+    fn a_name_means_the_job_that_had_it_last() {
+        let (mut kept, policy) = (Kept::default(), bounds(3, 1_000));
+        let failed = Over {
+            key: (JobUid::from("first"), at(0)),
+            phase: Phase::Failed,
+            ..over("a", 1)
+        };
+        kept.add(failed, &policy, at(1));
+        assert_eq!(
+            kept.newest_of(&named("a")).map(|one| one.phase),
+            Some(Phase::Failed)
+        );
+        kept.add(over("a", 2), &policy, at(2));
+        assert_eq!(kept.drop_surplus(&bounds(1, 1_000), at(2)), Some(1));
+        let newest = kept.newest_of(&named("a")).unwrap();
+        assert_eq!(
+            (newest.phase, newest.key.0.as_str()),
+            (Phase::Succeeded, "a")
+        );
+        assert_eq!(kept.drop_surplus(&bounds(0, 1_000), at(2)), Some(2));
+        assert!(kept.newest_of(&named("a")).is_none());
     }
 }

@@ -47,6 +47,10 @@ pub enum Reason {
     Preempted,
     /// The job is held back until somebody resumes it.
     Suspended,
+    /// It waits for the end of other jobs.
+    Dependency,
+    /// It waits for its time.
+    BeginTime,
     /// Workers are being ended.
     Stopping,
     Launching,
@@ -68,6 +72,8 @@ pub enum Reason {
     DeadlineExceeded,
     /// It waited longer than its `startDeadlineSeconds` for its first start.
     StartDeadlineExceeded,
+    /// A job that it waited for has ended in another way than it asked.
+    DependencyNeverSatisfied,
     /// The store takes no record as large as its own.
     RecordTooLarge,
     /// One of its rules says that it has failed.
@@ -108,6 +114,10 @@ pub enum Stage<'a> {
 pub enum Why {
     /// A user holds it back.
     Suspended,
+    /// It waits for the end of other jobs.
+    Dependency,
+    /// It waits for its time.
+    BeginTime,
     /// A job of higher priority has taken its nodes, and it waits for others.
     Preempted,
     /// Its next start has a time, which has not come.
@@ -183,7 +193,13 @@ impl JobRecord {
     /// Whether it waits to begin, or to begin anew: it does not restart after a break.
     pub fn begins(&self) -> bool {
         match self.stage() {
-            Stage::Waiting(Some(Why::Suspended | Why::BelowMinimum | Why::Preempted)) => true,
+            Stage::Waiting(Some(
+                Why::Suspended
+                | Why::Dependency
+                | Why::BeginTime
+                | Why::BelowMinimum
+                | Why::Preempted,
+            )) => true,
             Stage::Waiting(None) => self.incidents.is_empty(),
             Stage::Waiting(Some(_)) => false,
             Stage::Forming(..) | Stage::Training(_) | Stage::Ending(_) | Stage::Over(_) => false,

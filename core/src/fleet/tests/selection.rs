@@ -181,7 +181,10 @@ fn a_plan_is_what_would_happen_and_changes_nothing() {
         ..with_gpus(2, 2)
     };
     let held = plan(&mut bench, suspended);
-    assert_eq!(held.held_back, Some("it is suspended"));
+    assert_eq!(
+        held.held_back,
+        Some(crate::fleet::plan::HeldBack::Suspended)
+    );
     // Three nodes have two GPUs, and none has four.
     let too_few = SpecDocument {
         proc_per_node: Some(4),

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::*;
 use crate::spec::{
-    EnvVar, JobDocument, Metadata, Origin, RestartPolicyDocument, RoleDocument, RuleDocument,
-    SpecDocument, ValueFrom, selection,
+    AfterDocument, EnvVar, JobDocument, Metadata, Origin, RestartPolicyDocument, RoleDocument,
+    RuleDocument, SpecDocument, ValueFrom, selection,
 };
 
 fn variable() -> EnvVar {
@@ -72,6 +72,8 @@ fn full() -> JobDocument {
                 within: text(),
             }],
             suspend: Some(true),
+            after: vec![AfterDocument::read("a:ended")],
+            start_after: Some("2026-11-30T18:00:00Z".into()),
             active_deadline_seconds: Some(1),
             start_deadline_seconds: Some(1),
             ttl_seconds_after_finished: Some(1),

@@ -20,7 +20,11 @@ pub fn plan_to_wire(plan: &Plan) -> v1::Plan {
         shares,
         wait,
         default_gpus: plan.default_gpus,
-        held_back: plan.held_back.unwrap_or_default().into(),
+        held_back: plan
+            .held_back
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         yields: plan.yields.iter().map(yields_to_wire).collect(),
     }
 }

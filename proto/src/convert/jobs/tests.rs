@@ -4,8 +4,9 @@ use muster_core::{
     fleet::receipt::{Cause, Charged, Incident},
     id::{Generation, JobUid, NodeName},
     spec::{
-        Affinity, EnvVar, Framework, GpusSaid, Inspect, Launch, Lifetime, NodeMix, OnStall, Origin,
-        Placing, Preemption, RestartPolicy, RestartScope, Role, RoleDocument, Selection, Standbys,
+        Affinity, After, AfterCondition, AfterDocument, EnvVar, Framework, GpusSaid, Inspect,
+        Launch, Lifetime, NodeMix, OnStall, Origin, Placing, Preemption, RestartPolicy,
+        RestartScope, Role, RoleDocument, RuleDocument, Selection, Standbys, StartWhen,
         selection::{Expression, NodeAffinity, NodeSelectorTerms, Preferred, Term},
     },
 };
@@ -82,6 +83,15 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         exclude_nodes: t.6.iter().cloned().collect(),
         required_topology: t.6.clone(),
         preferred_topology: t.6.iter().cloned().collect(),
+        after: t
+            .6
+            .iter()
+            .map(|text| AfterDocument {
+                job: text.clone(),
+                condition: t.0.clone(),
+            })
+            .collect(),
+        start_after: t.6.clone(),
         rules: lists_of_rules(&policy, t.6, n.5),
         suspend: n.5.map(|n| n > 0),
         active_deadline_seconds: n.0,
@@ -316,6 +326,17 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             },
             rules: if rest.4 { checked_rules() } else { Vec::new() },
             suspend: rest.4,
+            start: StartWhen {
+                after: AfterCondition::ALL
+                    .into_iter()
+                    .filter(|_| rest.4)
+                    .map(|(word, condition)| After {
+                        job: format!("job-{word}"),
+                        condition,
+                    })
+                    .collect(),
+                start_after: rest.4.then_some(Timestamp(rest.1)),
+            },
             lifetime: Lifetime {
                 active_deadline_seconds: rest.4.then_some(rest.1),
                 start_deadline_seconds: rest.4.then_some(rest.1 + 1),

@@ -50,7 +50,8 @@ fn deadlines_are_over(judge: &Judge, before: &JobRecord, job: &JobRecord) -> Bro
         Reason::StartDeadlineExceeded => life.start_deadline_seconds,
         _ => return None,
     };
-    let since = before.resumed.unwrap_or(before.created);
+    let since = before.resumed.max(before.eligible);
+    let since = since.unwrap_or(before.created);
     let had = judge.now.since(since);
     let short = limit.is_none_or(|limit| had < Duration::from_secs(limit));
     let late = ending.reason == Reason::StartDeadlineExceeded && before.first_started.is_some();

@@ -175,9 +175,9 @@ fn a_job_that_could_not_go_on_without_its_node_is_passed_over() {
     bench.submit("young", elastic(1, 2, 0));
     bench.pass(10 * SECOND);
     // It trains on there, and no new generation of it would begin there.
-    let stays = bench.members("young")[0].clone();
+    let stays = bench.members("young")[0].into();
     bench.request(Request::Cordon {
-        node: (&*stays).into(),
+        node: stays,
         reason: "fan".into(),
     });
     bench.submit("urgent", elastic(1, 1, 5));

@@ -114,12 +114,20 @@ pub(crate) async fn submit(cx: &Context, args: Submit) -> Result<(), Failure> {
     if documents.len() == 1 {
         return Box::pin(send(cx, documents.remove(0), args.dry_run, &args.end)).await;
     }
-    if args.dry_run.is_none() {
+    let documents = those_waited_for_first(documents, &cx.namespace());
+    if args.dry_run != Some(DryRun::Client) {
         // All or none: what the coordinator would refuse is refused before the first is submitted.
         let client = cx.connect().await?;
         for document in &documents {
-            Box::pin(ask(cx, &client, document.clone(), true)).await?;
+            let alone = without_neighbours(document, &documents, &cx.namespace());
+            match args.dry_run {
+                None => Box::pin(ask(cx, &client, alone, true)).await.map(|_| ())?,
+                _ => Box::pin(send(cx, alone, args.dry_run, &Ending::default())).await?,
+            }
         }
+    }
+    if args.dry_run == Some(DryRun::Server) {
+        return Ok(());
     }
     let mut named = Vec::new();
     for document in documents {
@@ -133,6 +141,49 @@ pub(crate) async fn submit(cx: &Context, args: Submit) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn is_of(document: &JobDocument, namespace: &str, of: &JobDocument) -> bool {
+    let space = |document: &JobDocument| {
+        let own = document.metadata.namespace.clone();
+        own.unwrap_or_else(|| namespace.to_owned())
+    };
+    space(document) == space(of)
+}
+
+/// Jobs of one file in the order in which the coordinator takes them: those that others wait for come first. The rest keeps its order, also
+/// where jobs wait for each other, which the coordinator refuses.
+fn those_waited_for_first(documents: Vec<JobDocument>, namespace: &str) -> Vec<JobDocument> {
+    let (mut left, mut ordered) = (documents, Vec::new());
+    while !left.is_empty() {
+        let waits = |document: &JobDocument| {
+            let names = document.spec.after.iter();
+            names.clone().any(|after| {
+                left.iter().any(|other| {
+                    after.job == other.metadata.name
+                        && is_of(document, namespace, other)
+                        && document.metadata.name != other.metadata.name
+                })
+            })
+        };
+        let first = left.iter().position(|document| !waits(document));
+        ordered.push(left.remove(first.unwrap_or(0)));
+    }
+    ordered
+}
+
+/// A job as it is when the others of its file are there: it need not be found that they are.
+fn without_neighbours(document: &JobDocument, all: &[JobDocument], namespace: &str) -> JobDocument {
+    let mut alone = document.clone();
+    let neighbours: Vec<&JobDocument> = all
+        .iter()
+        .filter(|other| is_of(document, namespace, other))
+        .collect();
+    alone.spec.after.retain(|after| {
+        let is_one = |other: &&JobDocument| other.metadata.name == after.job;
+        after.job == document.metadata.name || !neighbours.iter().any(|other| is_one(other))
+    });
+    alone
 }
 
 /// Reads and checks a job file. The failure tells everything that is wrong with it.
@@ -288,7 +339,7 @@ pub(crate) async fn send(
     let validate_only = dry_run == Some(DryRun::Server);
     let named = reference(cx, &document);
     let client = cx.connect().await?;
-    if !validate_only && chooses_nodes(&document) {
+    if !validate_only && (chooses_nodes(&document) || waits(&document.spec)) {
         Box::pin(ask(cx, &client, document.clone(), true)).await?;
     }
     let answer = Box::pin(ask(cx, &client, document, validate_only)).await?;
@@ -330,7 +381,7 @@ pub(crate) async fn ask(
     document: JobDocument,
     validate_only: bool,
 ) -> Result<v1::SubmitResponse, Failure> {
-    let chooses = chooses_nodes(&document);
+    let (chooses, waiting) = (chooses_nodes(&document), waits(&document.spec));
     let request = SubmitRequest {
         r#ref: Some(reference(cx, &document)),
         spec: Some(jobs::spec_to_wire(document.spec)),
@@ -346,13 +397,24 @@ pub(crate) async fn ask(
         .await?;
     let spec = answer.job.as_ref().and_then(|job| job.spec.clone());
     let heard = spec.map(jobs::spec_document).unwrap_or_default();
-    match chooses && !chooses_spec(&heard) {
-        // Its messages have no such fields, so the job would get any nodes.
-        true => Err(Failure::Request(
-            "this coordinator is older than the fields that choose nodes (nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology): upgrade it, or leave them out".into(),
-        )),
-        false => Ok(answer),
+    // Its messages have no such fields, so the job would get any nodes, or start at once.
+    let older = |than: &str| {
+        let message = format!("this coordinator is older than {than}: upgrade it, or leave them out");
+        Err(Failure::Request(message))
+    };
+    if chooses && !chooses_spec(&heard) {
+        return older(
+            "the fields that choose nodes (nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology)",
+        );
     }
+    if waiting && !waits(&heard) {
+        return older("the fields for which a job waits (after, startAfter)");
+    }
+    Ok(answer)
+}
+
+fn waits(spec: &SpecDocument) -> bool {
+    !spec.after.is_empty() || spec.start_after.is_some()
 }
 
 fn chooses_nodes(document: &JobDocument) -> bool {
@@ -367,4 +429,43 @@ fn chooses_spec(spec: &SpecDocument) -> bool {
         || !spec.exclude_nodes.is_empty()
         || spec.required_topology.is_some()
         || !spec.preferred_topology.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_core::spec::AfterDocument;
+
+    use super::*;
+
+    fn job(name: &str, after: &[&str]) -> JobDocument {
+        let mut document = JobDocument::default();
+        document.metadata.name = name.into();
+        let names = after.iter().map(|name| AfterDocument::read(name));
+        document.spec.after = names.collect();
+        document
+    }
+
+    #[test]
+    fn those_that_others_of_the_file_wait_for_come_first() {
+        let order = |documents| -> Vec<String> {
+            let ordered = those_waited_for_first(documents, "default");
+            ordered.into_iter().map(|one| one.metadata.name).collect()
+        };
+        let pipeline = vec![job("c", &["b", "a"]), job("b", &["a:ended"]), job("a", &["x"])];
+        assert_eq!(order(pipeline), ["a", "b", "c"]);
+        assert_eq!(order(vec![job("b", &[]), job("a", &[])]), ["b", "a"]);
+        let circle = vec![job("a", &["b"]), job("b", &["a"]), job("c", &["c"])];
+        assert_eq!(order(circle).len(), 3, "it ends");
+        let mut elsewhere = job("a", &[]);
+        elsewhere.metadata.namespace = Some("team".into());
+        assert_eq!(order(vec![job("b", &["a"]), elsewhere]), ["b", "a"]);
+    }
+
+    #[test]
+    fn only_jobs_of_the_same_file_need_not_be_there() {
+        let all = [job("a", &[]), job("b", &["a", "x", "b"])];
+        let alone = without_neighbours(&all[1], &all, "default");
+        let left: Vec<&str> = alone.spec.after.iter().map(|one| one.job.as_str()).collect();
+        assert_eq!(left, ["x", "b"]);
+    }
 }

@@ -130,7 +130,7 @@ pub(crate) fn sentence(plan: &v1::Plan) -> String {
             match plan.held_back.as_str() {
                 "" => format!("would start now on {nodes} {of_nodes}{of_gpus}"),
                 why => format!(
-                    "would wait, because {why}; there is room on {nodes} {of_nodes}{of_gpus}"
+                    "would not start now, because {why}; there is room on {nodes} {of_nodes}{of_gpus}"
                 ),
             }
         }
@@ -141,7 +141,7 @@ pub(crate) fn sentence(plan: &v1::Plan) -> String {
             );
             match plan.held_back.as_str() {
                 "" => format!("would wait{of_gpus}: {lacks}"),
-                why => format!("would wait, because {why}; and there is no room now: {lacks}"),
+                why => format!("would not start now, because {why}; and there is no room now: {lacks}"),
             }
         }
     }
@@ -326,7 +326,7 @@ NodesCordoned   1       n5 cordoned
             ..v1::Plan::default()
         };
         assert!(
-            !starts(&held) && sentence(&held).starts_with("would wait, because it is suspended")
+            !starts(&held) && sentence(&held).starts_with("would not start now, because it is suspended")
         );
     }
 
@@ -339,7 +339,7 @@ NodesCordoned   1       n5 cordoned
         let said = sentence(&plan);
         assert!(
             said.starts_with(
-                "would wait, because it waits for job prepare to succeed; and there is no room now: "
+                "would not start now, because it waits for job prepare to succeed; and there is no room now: "
             ),
             "{said}"
         );

@@ -18,6 +18,9 @@ use crate::{
 impl Fleet {
     /// The jobs that this one waits for, with the ends that are known. Each must exist, or be in the history. So no job
     /// can wait for one that waits for it.
+    ///
+    /// For a job of an object the history does not count: objects of a pipeline that is applied again come in any order,
+    /// and the first would take the end of the last time for that of its new neighbour.
     pub(crate) fn awaited_by(&self, job: &JobRecord) -> Result<Vec<Awaited>, Refusal> {
         let after = job.spec.start.after.iter().enumerate();
         let found = after.map(|(at, after)| {
@@ -33,7 +36,8 @@ impl Fleet {
             if let Some(other) = self.uid_by_name.get(&name).and_then(|uid| self.jobs.get(uid)) {
                 return Ok(awaited(&other.uid, end_of(other)));
             }
-            if let Some(over) = self.history.newest_of(&name) {
+            let over = self.history.newest_of(&name);
+            if let Some(over) = over.filter(|_| !job.is_of_object()) {
                 let end = AwaitedEnd {
                     phase: Some(over.phase),
                     at: over.finished,
@@ -41,8 +45,11 @@ impl Fleet {
                 return Ok(awaited(&over.key.0, Some(end)));
             }
             let message = format!(
-                "job {name} not found, and it is not in the history of jobs that are over; submit it first (muster get jobs, \
-                 muster history)"
+                "job {name} not found{}; submit it first (muster get jobs, muster history)",
+                match job.is_of_object() {
+                    true => "",
+                    false => ", and it is not in the history of jobs that are over",
+                }
             );
             Err(Refusal::Invalid {
                 field: format!("spec.after[{at}].job"),
@@ -101,7 +108,7 @@ impl Fleet {
     }
 }
 
-/// How a job ended, once none of its processes runs any more.
+/// How a job ended, once none of its processes is left on a node that can be asked.
 fn end_of(job: &JobRecord) -> Option<AwaitedEnd> {
     let Stage::Over(end) = job.stage() else {
         return None;

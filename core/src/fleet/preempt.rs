@@ -123,7 +123,17 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
         let Some(victim) = victims.iter_mut().find(stuck) else {
             return Preempt::From(given);
         };
-        victim.spare.pop();
+        let given = &given[&victim.job.uid];
+        let at_first = |count: usize| Yields {
+            nodes: victim.spare[..count].iter().cloned().collect(),
+            ..given.clone()
+        };
+        let all = victim.spare.len();
+        let kept = first_that(all, |kept| {
+            goes_on(facts, &after, victim.job, &at_first(all - kept))
+        });
+        // At least one goes, so this ends.
+        victim.spare.truncate(all - kept.unwrap_or(all).max(1));
     }
     later.map_or(Preempt::Nothing, Preempt::NotBefore)
 }

@@ -399,7 +399,8 @@ pub(crate) async fn ask(
     let heard = spec.map(jobs::spec_document).unwrap_or_default();
     // Its messages have no such fields, so the job would get any nodes, or start at once.
     let older = |than: &str| {
-        let message = format!("this coordinator is older than {than}: upgrade it, or leave them out");
+        let message =
+            format!("this coordinator is older than {than}: upgrade it, or leave them out");
         Err(Failure::Request(message))
     };
     if chooses && !chooses_spec(&heard) {
@@ -451,7 +452,11 @@ mod tests {
             let ordered = those_waited_for_first(documents, "default");
             ordered.into_iter().map(|one| one.metadata.name).collect()
         };
-        let pipeline = vec![job("c", &["b", "a"]), job("b", &["a:ended"]), job("a", &["x"])];
+        let pipeline = vec![
+            job("c", &["b", "a"]),
+            job("b", &["a:ended"]),
+            job("a", &["x"]),
+        ];
         assert_eq!(order(pipeline), ["a", "b", "c"]);
         assert_eq!(order(vec![job("b", &[]), job("a", &[])]), ["b", "a"]);
         let circle = vec![job("a", &["b"]), job("b", &["a"]), job("c", &["c"])];
@@ -465,7 +470,12 @@ mod tests {
     fn only_jobs_of_the_same_file_need_not_be_there() {
         let all = [job("a", &[]), job("b", &["a", "x", "b"])];
         let alone = without_neighbours(&all[1], &all, "default");
-        let left: Vec<&str> = alone.spec.after.iter().map(|one| one.job.as_str()).collect();
+        let left: Vec<&str> = alone
+            .spec
+            .after
+            .iter()
+            .map(|one| one.job.as_str())
+            .collect();
         assert_eq!(left, ["x", "b"]);
     }
 }

@@ -141,7 +141,9 @@ pub(crate) fn sentence(plan: &v1::Plan) -> String {
             );
             match plan.held_back.as_str() {
                 "" => format!("would wait{of_gpus}: {lacks}"),
-                why => format!("would not start now, because {why}; and there is no room now: {lacks}"),
+                why => {
+                    format!("would not start now, because {why}; and there is no room now: {lacks}")
+                }
             }
         }
     }
@@ -326,7 +328,8 @@ NodesCordoned   1       n5 cordoned
             ..v1::Plan::default()
         };
         assert!(
-            !starts(&held) && sentence(&held).starts_with("would not start now, because it is suspended")
+            !starts(&held)
+                && sentence(&held).starts_with("would not start now, because it is suspended")
         );
     }
 

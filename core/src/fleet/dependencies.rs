@@ -33,7 +33,11 @@ impl Fleet {
                 uid: uid.clone(),
                 end,
             };
-            if let Some(other) = self.uid_by_name.get(&name).and_then(|uid| self.jobs.get(uid)) {
+            if let Some(other) = self
+                .uid_by_name
+                .get(&name)
+                .and_then(|uid| self.jobs.get(uid))
+            {
                 return Ok(awaited(&other.uid, end_of(other)));
             }
             let over = self.history.newest_of(&name);

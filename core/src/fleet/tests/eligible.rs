@@ -196,7 +196,10 @@ fn the_history_says_how_a_deleted_job_ended_and_an_unknown_one_is_refused() {
     let Answer::Refused(Refusal::Invalid { message, .. }) = refused else {
         panic!("it would take the end of the last time: {refused:?}");
     };
-    assert!(message.starts_with("job default/one not found; "), "{message}");
+    assert!(
+        message.starts_with("job default/one not found; "),
+        "{message}"
+    );
     bench.submit("one", document(1, 1, 1));
     let answer = bench.submit("six", after(&["one:failed"]));
     assert!(!matches!(answer, Answer::Refused(_)), "{answer:?}");

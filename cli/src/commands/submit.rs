@@ -181,7 +181,7 @@ fn without_neighbours(document: &JobDocument, all: &[JobDocument], namespace: &s
         .collect();
     alone.spec.after.retain(|after| {
         let is_one = |other: &&JobDocument| other.metadata.name == after.job;
-        after.job == document.metadata.name || !neighbours.iter().any(|other| is_one(other))
+        after.job == document.metadata.name || !neighbours.iter().any(is_one)
     });
     alone
 }

@@ -28,6 +28,7 @@ mod count;
 mod job;
 mod lexer;
 mod options;
+mod shows;
 mod values;
 
 /// What to do with a script whose commands are refused. It is told once.

@@ -264,99 +264,6 @@ fn what_would_mean_something_else_is_refused() {
         ),
         ("-N2", "echo x", "starts no command"),
         (
-            "-N2",
-            "echo start | srun python t.py\npython eval.py",
-            "3:1: echo: has a pipe",
-        ),
-        (
-            "-N2",
-            "cat list | xargs -n1 tar xf\nsrun a",
-            "3:1: cat: has a pipe",
-        ),
-        (
-            "-N2",
-            "cat list | tee hosts\nsrun a",
-            "3:1: cat: has a pipe",
-        ),
-        (
-            "-N2",
-            "srun hostname | tee hosts\nsrun a",
-            "3:1: srun: has a pipe",
-        ),
-        (
-            "-N2",
-            "srun hostname > hosts\nsrun a",
-            "3:1: srun: is one of 2 commands",
-        ),
-        ("-N2", "srun a | tee log | grep x", "3:1: srun: has a pipe"),
-        (
-            "-N2",
-            "srun a | tee log &",
-            "3:1: srun: is started in the background",
-        ),
-        (
-            "-N2",
-            "env A=B python prepare.py\nsrun a",
-            "3:1: env: runs once in Slurm",
-        ),
-        (
-            "-N2",
-            "printf -v A x\nsrun a $A",
-            "3:1: printf: runs once in Slurm",
-        ),
-        ("-N2", ": ${A:=x}\nsrun a $A", "3:1: :: runs once in Slurm"),
-        (
-            "-N2",
-            "echo a >& hosts\nsrun a",
-            "3:1: echo: runs once in Slurm",
-        ),
-        ("-N2", "srun a >&", "redirects to nothing"),
-        (
-            "-N2",
-            "srun env A=$HOME python t.py",
-            "set for one command to what only a shell can say",
-        ),
-        (
-            "-N2",
-            "CMD=\"torchrun t.py\"\nsource x\nsrun $CMD",
-            "5:1: srun: runs $CMD, which a line behind",
-        ),
-        (
-            "-N2",
-            "ARGS=\"--nproc-per-node 4\"\nmodule load x\nsrun torchrun $ARGS t.py",
-            "5:1: srun: runs $ARGS, which a line behind",
-        ),
-        (
-            "-N2",
-            "N=4\nmodule load x\nsrun torchrun --nproc-per-node=$N t.py",
-            "nproc",
-        ),
-        (
-            "-N2",
-            "N=4\nmodule load x\nsrun bash -c \"torchrun --nproc-per-node=$N t.py\"",
-            "nproc",
-        ),
-        (
-            "-N2",
-            "A=\"'1 2'\"\nmodule load x\nsrun bash -c \"a $A\"",
-            "5:1: srun: has a value in the text of a shell",
-        ),
-        (
-            "-N2",
-            "A=1\nmodule load x\nsrun bash -c \"a '$A'\"",
-            "5:1: srun: has a value in the text of a shell",
-        ),
-        (
-            "-N2",
-            "A=\"a --b\"\nmodule load x\nsrun bash -c \"$A\"",
-            "5:14: $A: runs $A, which a line behind",
-        ),
-        (
-            "-N2",
-            "A=\"1 2\"\nmodule load x\nsrun nice bash -xc \"a $A\"",
-            "5:1: srun: has a value in the text of a shell",
-        ),
-        (
             "-N2 --dependency=afterok:1",
             "srun a",
             "muster run --after JOB",
@@ -380,6 +287,87 @@ fn what_would_mean_something_else_is_refused() {
     );
     assert!(!is_batch_script("#!/bin/bash\nsrun a\n"));
     assert!(!is_batch_script("apiVersion: v1\n#SBATCH -N1\n"));
+}
+
+#[test]
+fn what_could_be_lost_or_changed_is_refused() {
+    for (lines, why) in [
+        (
+            "echo start | srun python t.py\npython eval.py",
+            "3:1: echo: has a pipe",
+        ),
+        (
+            "cat list | xargs -n1 tar xf\nsrun a",
+            "3:1: cat: has a pipe",
+        ),
+        ("cat list | tee hosts\nsrun a", "3:1: cat: has a pipe"),
+        ("srun hostname | tee hosts\nsrun a", "3:1: srun: has a pipe"),
+        (
+            "srun hostname > hosts\nsrun a",
+            "3:1: srun: is one of 2 commands",
+        ),
+        ("srun a | tee log | grep x", "3:1: srun: has a pipe"),
+        (
+            "srun a | tee log &",
+            "3:1: srun: is started in the background",
+        ),
+        (
+            "env A=B python prepare.py\nsrun a",
+            "3:1: env: runs once in Slurm",
+        ),
+        (
+            "printf -v A x\nsrun a $A",
+            "3:1: printf: runs once in Slurm",
+        ),
+        (": ${A:=x}\nsrun a $A", "3:1: :: runs once in Slurm"),
+        ("echo a >& hosts\nsrun a", "3:1: echo: runs once in Slurm"),
+        ("srun a >&", "redirects to nothing"),
+        (
+            "srun env A=$HOME python t.py",
+            "set for one command to what only a shell can say",
+        ),
+        (
+            "CMD=\"torchrun t.py\"\nsource x\nsrun $CMD",
+            "5:1: srun: runs $CMD, which a line behind",
+        ),
+        (
+            "ARGS=\"--nproc-per-node 4\"\nmodule load x\nsrun torchrun $ARGS t.py",
+            "5:1: srun: runs $ARGS, which a line behind",
+        ),
+        (
+            "N=4\nmodule load x\nsrun torchrun --nproc-per-node=$N t.py",
+            "nproc",
+        ),
+        (
+            "N=4\nmodule load x\nsrun bash -c \"torchrun --nproc-per-node=$N t.py\"",
+            "nproc",
+        ),
+        (
+            "A=\"'1 2'\"\nmodule load x\nsrun bash -c \"a $A\"",
+            "5:1: srun: has a value in the text of a shell",
+        ),
+        (
+            "A=1\nmodule load x\nsrun bash -c \"a '$A'\"",
+            "5:1: srun: has a value in the text of a shell",
+        ),
+        (
+            "A=\"a --b\"\nmodule load x\nsrun bash -c \"$A\"",
+            "5:14: $A: runs $A, which a line behind",
+        ),
+        (
+            "A=\"1 2\"\nmodule load x\nsrun nice bash -xc \"a $A\"",
+            "5:1: srun: has a value in the text of a shell",
+        ),
+        (
+            "cd data || { echo no; exit 1; }\nsrun a",
+            "3:1: cd: has a pipe or ||",
+        ),
+        ("cd data || exit 1 &\nsrun a", "3:1: cd: has a pipe or ||"),
+        ("source x | tee log\nsrun a", "3:1: source: has a pipe"),
+    ] {
+        let refused = job("-N2", lines).unwrap_err();
+        assert!(refused.contains(why), "{lines}: {refused}");
+    }
 }
 
 /// The lines that each rank runs, of a script with these lines.
@@ -406,6 +394,10 @@ fn a_shell_keeps_what_its_lines_mean() {
         (
             "cd data || exit 1\nsource x || exit 2 # so\nsrun a || exit 3",
             "cd data || exit 1\nsource x || exit 2 # so\nexec a",
+        ),
+        (
+            "module list 2>&1 |\n  grep cuda\numask 2\ncd d || exit 1 && srun a |& tee log || exit 1\nexit 0",
+            "umask 2\ncd d || exit 1\nexec a",
         ),
         (
             "source x\nsrun bash -c 'cd /d || exit 1; a'",

@@ -379,6 +379,10 @@ fn a_shell_keeps_what_its_lines_mean() {
             "MODEL=small\nsource config.sh\nexec python -u t.py $MODEL",
         ),
         (
+            "MODEL=small\nsource config.sh\nsrun a",
+            "MODEL=small\nsource config.sh\nexec a",
+        ),
+        (
             "MODEL=small\nsource config.sh\nMODEL=big\nsrun python t.py $MODEL",
             "MODEL=small\nsource config.sh\nexec python -u t.py big",
         ),

@@ -1,8 +1,9 @@
 //! Batch scripts of Slurm: `#SBATCH` lines, what prepares the environment, and one command behind `srun`.
 //!
 //! `options` has the table of what `sbatch` and `srun` take, `asked` what a script asks for, `lexer` takes the
-//! script apart into commands, `values` knows its variables, `body` tells preparation from the command, and
-//! `command` makes from both what each rank runs. No script is run, and no Slurm is asked.
+//! script apart into commands, `values` knows its variables, `body` tells preparation from the command,
+//! `shows` what may be left out, and `command` makes from both what each rank runs. No script is run, and no
+//! Slurm is asked.
 
 use self::{
     asked::Asked,
@@ -28,6 +29,7 @@ mod count;
 mod job;
 mod lexer;
 mod options;
+mod shows;
 mod values;
 
 /// What to do with a script whose commands are refused. It is told once.

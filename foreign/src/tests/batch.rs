@@ -174,6 +174,13 @@ fn tasks_are_ranks_unless_a_launcher_starts_them() {
         ),
         ("-N1", "python t.py | tee log", "1x1 python t.py"),
         ("-N2", "A=1 srun ./run --x", "2x1 ./run --x"),
+        (
+            "-N2",
+            "srun env A=1 B=2 python t.py >& t.log",
+            "2x1 python t.py",
+        ),
+        ("-N2", "srun ./run >& t.log --x &> u.log", "2x1 ./run --x"),
+        ("-N2", "srun ./run 2>&1 >&2 2>&- > log --x", "2x1 ./run --x"),
     ] {
         assert_eq!(
             job(options, lines).as_deref(),
@@ -257,6 +264,12 @@ fn what_would_mean_something_else_is_refused() {
         ),
         ("-N2", "echo x", "starts no command"),
         (
+            "-N2 --dependency=afterok:1",
+            "srun a",
+            "muster run --after JOB",
+        ),
+        ("-N2 --begin=16:00", "srun a", "--start-after TIME"),
+        (
             "hetjob\n#SBATCH -N2",
             "srun a",
             "has groups of different nodes",
@@ -274,6 +287,160 @@ fn what_would_mean_something_else_is_refused() {
     );
     assert!(!is_batch_script("#!/bin/bash\nsrun a\n"));
     assert!(!is_batch_script("apiVersion: v1\n#SBATCH -N1\n"));
+}
+
+#[test]
+fn what_could_be_lost_or_changed_is_refused() {
+    for (lines, why) in [
+        (
+            "echo start | srun python t.py\npython eval.py",
+            "3:1: echo: has a pipe",
+        ),
+        (
+            "cat list | xargs -n1 tar xf\nsrun a",
+            "3:1: cat: has a pipe",
+        ),
+        ("cat list | tee hosts\nsrun a", "3:1: cat: has a pipe"),
+        ("srun hostname | tee hosts\nsrun a", "3:1: srun: has a pipe"),
+        (
+            "srun hostname > hosts\nsrun a",
+            "3:1: srun: is one of 2 commands",
+        ),
+        ("srun a | tee log | grep x", "3:1: srun: has a pipe"),
+        (
+            "srun a | tee log &",
+            "3:1: srun: is started in the background",
+        ),
+        (
+            "env A=B python prepare.py\nsrun a",
+            "3:1: env: runs once in Slurm",
+        ),
+        (
+            "printf -v A x\nsrun a $A",
+            "3:1: printf: runs once in Slurm",
+        ),
+        (": ${A:=x}\nsrun a $A", "3:1: :: runs once in Slurm"),
+        ("echo a >& hosts\nsrun a", "3:1: echo: runs once in Slurm"),
+        ("srun a >&", "redirects to nothing"),
+        (
+            "srun env A=$HOME python t.py",
+            "set for one command to what only a shell can say",
+        ),
+        (
+            "CMD=\"torchrun t.py\"\nsource x\nsrun $CMD",
+            "5:1: srun: runs $CMD, which a line behind",
+        ),
+        (
+            "ARGS=\"--nproc-per-node 4\"\nmodule load x\nsrun torchrun $ARGS t.py",
+            "5:1: srun: runs $ARGS, which a line behind",
+        ),
+        (
+            "N=4\nmodule load x\nsrun torchrun --nproc-per-node=$N t.py",
+            "nproc",
+        ),
+        (
+            "N=4\nmodule load x\nsrun bash -c \"torchrun --nproc-per-node=$N t.py\"",
+            "nproc",
+        ),
+        (
+            "A=\"'1 2'\"\nmodule load x\nsrun bash -c \"a $A\"",
+            "5:1: srun: has a value in the text of a shell",
+        ),
+        (
+            "A=1\nmodule load x\nsrun bash -c \"a '$A'\"",
+            "5:1: srun: has a value in the text of a shell",
+        ),
+        (
+            "A=\"a --b\"\nmodule load x\nsrun bash -c \"$A\"",
+            "5:14: $A: runs $A, which a line behind",
+        ),
+        (
+            "A=\"1 2\"\nmodule load x\nsrun nice bash -xc \"a $A\"",
+            "5:1: srun: has a value in the text of a shell",
+        ),
+        (
+            "cd data || { echo no; exit 1; }\nsrun a",
+            "3:1: cd: has a pipe or ||",
+        ),
+        ("cd data || exit 1 &\nsrun a", "3:1: cd: has a pipe or ||"),
+        ("source x | tee log\nsrun a", "3:1: source: has a pipe"),
+    ] {
+        let refused = job("-N2", lines).unwrap_err();
+        assert!(refused.contains(why), "{lines}: {refused}");
+    }
+}
+
+/// The lines that each rank runs, of a script with these lines.
+#[test]
+fn a_shell_keeps_what_its_lines_mean() {
+    for (lines, must) in [
+        (
+            "MODEL=small\nsource config.sh\nsrun python t.py $MODEL",
+            "MODEL=small\nsource config.sh\nexec python -u t.py $MODEL",
+        ),
+        (
+            "MODEL=small\nsource config.sh\nsrun a",
+            "MODEL=small\nsource config.sh\nexec a",
+        ),
+        (
+            "MODEL=small\nsource config.sh\nMODEL=big\nsrun python t.py $MODEL",
+            "MODEL=small\nsource config.sh\nexec python -u t.py big",
+        ),
+        (
+            "A=(1 '2 3')\nB=x\neval \"$(conda shell.bash hook)\"\nsrun a \"${A[@]}\" $B",
+            "A=(1 '2 3')\nB=x\neval \"$(conda shell.bash hook)\"\nexec a \"${A[@]}\" $B",
+        ),
+        (
+            "A='1 2'\nmodule load x\nsrun bash -c \"a $A --b=${A}\"",
+            "A='1 2'\nmodule load x\nexec a $A --b=${A}",
+        ),
+        ("A=1\numask 2\nsrun a $A", "umask 2\nexec a 1"),
+        (
+            "cd data || exit 1\nsource x || exit 2 # so\nsrun a || exit 3",
+            "cd data || exit 1\nsource x || exit 2 # so\nexec a",
+        ),
+        (
+            "module list 2>&1 |\n  grep cuda\numask 2\ncd d || exit 1 && srun a |& tee log || exit 1\nexit 0",
+            "umask 2\ncd d || exit 1\nexec a",
+        ),
+        (
+            "source x\nsrun bash -c 'cd /d || exit 1; a'",
+            "source x\ncd /d || exit 1\nexec a",
+        ),
+        (
+            "umask 2\nenv | grep CUDA | sort\necho x | tee -a log\nenv\nsrun -l hostname\nsrun a",
+            "umask 2\nexec a",
+        ),
+    ] {
+        let ran = job("-N2", lines).unwrap_or_else(|why| panic!("{lines}: {why}"));
+        let text = ran.split_once("c ").unwrap().1;
+        assert_eq!(text, must, "{lines}");
+    }
+}
+
+#[test]
+fn options_of_the_whole_job_do_not_count_in_a_step() {
+    let line = "srun --signal=USR1@60 --hold -q high -C a100 --no-requeue ./run";
+    let text = format!("#!/bin/bash\n#SBATCH -N1 --gpus-per-node=1\n{line}\n");
+    let reading = read_script("job", &text);
+    let said: Vec<String> = reading.remarks.iter().map(ToString::to_string).collect();
+    for option in ["--signal", "--hold", "-q", "-C", "--no-requeue"] {
+        let must = format!("warning: srun {option}: has no effect: it is about the whole job");
+        assert!(said.iter().any(|said| said.contains(&must)), "{said:?}");
+    }
+    let spec = &reading.documents().next().unwrap().spec;
+    assert_eq!((spec.suspend, &spec.stop_grace_period), (None, &None));
+    assert_eq!((spec.priority, spec.rules.len()), (None, 1));
+}
+
+/// Variables before a command are those of the ranks.
+#[test]
+fn variables_of_env_are_the_job_s() {
+    let text = "#!/bin/bash\n#SBATCH -N1 --gpus-per-node=1\nsrun env A=1 python t.py\n";
+    let reading = read_script("job", text);
+    let env = &reading.documents().next().unwrap().spec.env;
+    let env: Vec<_> = env.iter().map(|var| (&*var.name, &*var.value)).collect();
+    assert_eq!(env, [("A", "1")]);
 }
 
 /// Every script cut at every place, and with a piece taken out.

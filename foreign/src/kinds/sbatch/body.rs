@@ -8,6 +8,7 @@ use super::{
     asked::Asked,
     lexer::{self, Command, Part, ShellWord, Then},
     options::{self, Found},
+    shows::{all_show, shows, step_shows},
     values::{Expanded, Values},
 };
 use crate::{
@@ -27,6 +28,8 @@ pub(super) struct Kept {
     pub(super) and: bool,
     /// So many commands that are no preparation stand before it.
     pub(super) behind: usize,
+    /// `exit 1` behind `||`: what the rank does if it fails.
+    pub(super) exit: Option<String>,
     pub(super) what: What,
 }
 
@@ -65,38 +68,8 @@ pub(super) struct Body {
     pub(super) login: bool,
 }
 
-/// Commands that only show something.
-const SHOWS: [&str; 29] = [
-    "echo",
-    "printf",
-    "date",
-    "hostname",
-    "pwd",
-    "env",
-    "printenv",
-    "nvidia-smi",
-    "which",
-    "type",
-    "nproc",
-    "free",
-    "lscpu",
-    "df",
-    "du",
-    "cat",
-    "ls",
-    "whoami",
-    "id",
-    "uname",
-    "uptime",
-    "true",
-    ":",
-    "sleep",
-    "wait",
-    "squeue",
-    "sinfo",
-    "sacct",
-    "sstat",
-];
+/// Options of a step that could only be about its job.
+const OF_JOB: [&str; 5] = ["constraint", "hold", "no-requeue", "qos", "signal"];
 
 /// Commands that change the shell, which a rank can run for itself.
 const PREPARES: [&str; 12] = [
@@ -122,6 +95,12 @@ const KEYWORDS: [&str; 19] = [
     "select", "function", "[", "[[", "!", "test", "coproc",
 ];
 
+pub(super) const IN_TEXT: &str = "has a value in the text of a shell that is not known here, and could be more than words; put the value into the text";
+
+const FIRST: &str = "part of the command: each rank runs it first";
+
+const PIPED: &str = "has a pipe or || behind it, which is not understood here";
+
 fn at(place: Place, path: &str) -> Field<'static> {
     Word::at(place, path).field()
 }
@@ -137,40 +116,51 @@ pub(super) struct Reader<'a, 'c> {
 
 impl Reader<'_, '_> {
     /// Reads the commands, up to the first that could mean anything.
-    pub(super) fn read(&mut self, commands: &[Command]) {
+    pub(super) fn read(&mut self, mut commands: &[Command]) {
         let mut and = false;
-        let mut commands = commands.iter().peekable();
-        while let Some(command) = commands.next() {
-            if !self.command(command, and) {
+        while let [first, rest @ ..] = commands {
+            let piped = match first.then {
+                Then::Pipe => {
+                    1 + rest
+                        .iter()
+                        .take_while(|next| next.then == Then::Pipe)
+                        .count()
+                }
+                _ => 0,
+            };
+            let (others, rest) = rest.split_at(piped.min(rest.len()));
+            commands = rest;
+            let last = others.last().unwrap_or(first);
+            let exit = match (last.then, rest) {
+                (Then::Or, [exit, rest @ ..])
+                    if exit.words[0].plain().as_deref() == Some("exit")
+                        && matches!(exit.then, Then::End | Then::And) =>
+                {
+                    commands = rest;
+                    Some(exit.source.clone())
+                }
+                _ => None,
+            };
+            let (kept, runs) = (self.body.kept.len(), self.body.runs.len());
+            let read = match others {
+                [] => self.command(first, and),
+                others => self.pipeline(first, others, and),
+            };
+            if !read {
                 return;
             }
-            and = false;
-            let field = at(command.place, &command.words[0].source);
-            let next = commands.peek();
-            let next_is = |name: &str| {
-                next.is_some_and(|next| next.words[0].plain().as_deref() == Some(name))
-            };
-            match command.then {
-                Then::End => {}
-                Then::And => and = true,
-                Then::Or if next_is("exit") => drop(commands.next()),
-                Then::Pipe if next_is("tee") => {
-                    let tee = at(next.map_or(command.place, |next| next.place), "tee");
-                    self.log.note(
-                        &tee,
-                        "is left out: Muster keeps the output of every rank (muster logs)",
-                    );
-                    commands.next();
-                }
-                Then::Pipe if self.shows(command) => {
-                    // What it writes is only shown, too.
-                    while commands.next().is_some_and(|next| next.then == Then::Pipe) {}
-                }
+            if self.body.runs.len() == runs
+                && let Some(kept) = self.body.kept[kept..].last_mut()
+            {
+                kept.exit.clone_from(&exit);
+            }
+            and = last.then == Then::And;
+            let field = at(first.place, &first.words[0].source);
+            match last.then {
+                Then::End | Then::And => {}
+                Then::Or if exit.is_some() => {}
                 Then::Or | Then::Pipe => {
-                    self.log.refuse(
-                        &field,
-                        "has a pipe or || behind it, which is not understood here",
-                    );
+                    self.log.refuse(&field, PIPED);
                     return;
                 }
                 Then::Background => {
@@ -184,28 +174,29 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Whether a command only shows something, and writes no file.
-    fn shows(&self, command: &Command) -> bool {
-        let first = command.words[0].plain().unwrap_or_default();
-        let second = command
-            .words
-            .get(1)
-            .and_then(ShellWord::plain)
-            .unwrap_or_default();
-        let lists = ["list", "avail", "show", "--version", "-V"].contains(&second.as_str());
-        let shows = SHOWS.contains(&stem(&first))
-            || [
-                "module", "ml", "scontrol", "python", "python3", "conda", "nvcc",
-            ]
-            .contains(&stem(&first))
-                && lists;
-        let to_file = command
-            .redirects
-            .iter()
-            .filter_map(|redirect| redirect.file.as_ref());
-        let mut to_file =
-            to_file.filter(|file| !file.plain().is_some_and(|file| file.starts_with("/dev/")));
-        shows && to_file.next().is_none()
+    /// Takes commands that are piped: all only show something, or the first is the one that trains and `tee`
+    /// keeps what it writes. Whether the rest can be judged as well.
+    fn pipeline(&mut self, first: &Command, others: &[Command], and: bool) -> bool {
+        if all_show(first, others) {
+            return self.command(first, and);
+        }
+        let runs = self.body.runs.len();
+        if let [tee] = others
+            && tee.words[0].plain().as_deref() == Some("tee")
+            && !shows(first)
+        {
+            if !self.command(first, and) {
+                return false;
+            }
+            if self.body.runs.len() > runs {
+                let why = "is left out: Muster keeps the output of every rank (muster logs)";
+                self.log.note(&at(tee.place, "tee"), why);
+                return true;
+            }
+        }
+        let field = at(first.place, &first.words[0].source);
+        self.log.refuse(&field, PIPED);
+        false
     }
 
     /// Takes one command. Whether the rest can be judged as well.
@@ -225,7 +216,7 @@ impl Reader<'_, '_> {
         if assigned == command.words.len() {
             return self.assign(command, &command.words, false, and, &field);
         }
-        if self.shows(command) {
+        if shows(command) {
             self.log
                 .note(&field, "is left out: it only shows something, or waits");
             return true;
@@ -257,8 +248,7 @@ impl Reader<'_, '_> {
                     return true;
                 }
                 "eval" if is_hook(&command.source) => {
-                    self.log
-                        .taken(&field, "part of the command: each rank runs it first");
+                    self.changes_all(&field);
                     self.body.login = true;
                     self.keep(command, What::Needs, and, &field);
                     return true;
@@ -287,6 +277,7 @@ impl Reader<'_, '_> {
             source: command.source.clone(),
             and,
             behind: self.body.runs.len(),
+            exit: None,
             what,
         });
     }
@@ -299,9 +290,20 @@ impl Reader<'_, '_> {
                 self.values.forget(&word.source);
             }
         }
-        self.log
-            .taken(field, "part of the command: each rank runs it first");
+        match ["ulimit", "umask", "mkdir", "unset"].contains(&first.as_str()) {
+            true => self.log.taken(field, FIRST),
+            false => self.changes_all(field),
+        }
         self.keep(command, What::Needs, and, field);
+    }
+
+    /// Takes a command that may change any variable.
+    fn changes_all(&mut self, field: &Field<'static>) {
+        let why = match self.values.all_opaque() {
+            true => format!("{FIRST}, and may change what is set before it"),
+            false => FIRST.to_owned(),
+        };
+        self.log.taken(field, why);
     }
 
     fn assign(
@@ -360,7 +362,7 @@ impl Reader<'_, '_> {
             field,
             match dir {
                 Some(_) => "where the ranks start",
-                None => "part of the command: each rank runs it first",
+                None => FIRST,
             },
         );
         self.keep(command, What::Dir(dir), and, field);
@@ -436,7 +438,7 @@ impl Reader<'_, '_> {
             };
             words.drain(..=count);
             step = Some(asked);
-            if leads(&words, &SHOWS) {
+            if step_shows(&words, &command.redirects) {
                 self.log.note(field, "is left out: it only shows something");
                 return true;
             }
@@ -481,6 +483,10 @@ impl Reader<'_, '_> {
         let Ok(commands) = lexer::commands(&source, text.place) else {
             return false;
         };
+        if !self.values.read_again(text, &commands) {
+            self.log.refuse(&run.at, IN_TEXT);
+            return true;
+        }
         let mut log = Verdicts::default();
         let mut values = self.values.clone();
         let mut reader = Reader {
@@ -547,6 +553,9 @@ impl Reader<'_, '_> {
                         }
                         _ if entry.0 == "job-name" => {
                             self.log.note(&option, "is not kept: it names the step");
+                        }
+                        _ if OF_JOB.contains(&entry.0) => {
+                            self.log.warn(&option, "has no effect: it is about the whole job; say it in a line for sbatch");
                         }
                         value => asked.take(entry, value, &option, self.cluster, self.log),
                     }

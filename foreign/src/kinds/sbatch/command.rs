@@ -9,9 +9,9 @@ use muster_core::spec::{EnvVar, is_of_a_launch};
 
 use super::{
     asked::Asked,
-    body::{Body, Kept, Run, What},
+    body::{Body, IN_TEXT, Kept, Run, What},
     lexer::Part,
-    values::{self, OfSlurm, Values},
+    values::{self, Expanded, OfSlurm, Values},
 };
 use crate::{
     launch::{self, By, Launch, is_python, stem},
@@ -58,6 +58,8 @@ const ASK_SLURM: [&str; 6] = [
     "SLURM_JOB_NODELIST",
 ];
 
+const ONLY_SHELL: &str =
+    "is set for one command to what only a shell can say; export it in a line before";
 const SET: &str = "is left out: Muster sets it for every rank";
 const PUT_IN: &str = "is put in where it is used, or not needed";
 
@@ -103,7 +105,44 @@ pub(super) fn launch(
             });
         }
     }
+    if let Some(launch) = &launch {
+        judge_marks(launch, &parts, run, values, log);
+    }
     (launch, parts)
+}
+
+/// Refuses what only a shell can say where it cannot stay: a variable for the command, and a program that a
+/// line may have changed, which could be a launcher.
+fn judge_marks(launch: &Launch, parts: &[Part], run: &Run, values: &Values, log: &mut Verdicts) {
+    let env = launch.env.iter().map(|(_, value)| value);
+    if env.chain(&launch.dir).any(|text| text.contains(MARK)) {
+        log.refuse(&run.at, ONLY_SHELL);
+    }
+    // A shell that was not read with the script would take a value for one word.
+    let is = |word: &Expanded, is: fn(&str) -> bool| word.plain().is_some_and(|word| is(&word));
+    let shell: fn(&str) -> bool = |word| ["bash", "sh", "dash", "zsh", "ash"].contains(&stem(word));
+    let changed =
+        |part: &Part| matches!(part, Part::Variable { name, .. } if values.may_have_changed(name));
+    let mut behind = run.words.iter().skip_while(|word| !is(word, shell));
+    while let Some(word) = behind.next() {
+        let text = || behind.clone().next();
+        if is(word, |word| word.starts_with('-') && word.ends_with('c'))
+            && text().is_some_and(|text| text.parts.iter().any(changed))
+        {
+            log.refuse(&run.at, IN_TEXT);
+        }
+    }
+    let first = launch.command.first();
+    let python = first.is_some_and(|word| is_python(stem(word)));
+    let script = launch.args.first().filter(|_| python);
+    let words = launch.command.iter().chain(script);
+    for part in words.flat_map(|word| unmarked(word, parts)) {
+        if let Part::Variable { name, .. } = part
+            && values.may_have_changed(&name)
+        {
+            log.refuse(&run.at, format!("runs ${name}, which a line behind its assignment may have changed (source, module, conda); set it behind that line"));
+        }
+    }
 }
 
 fn marked(word: &[Part], at: &Field<'static>, parts: &mut Vec<Part>) -> Word {
@@ -405,6 +444,10 @@ impl Shell<'_> {
             };
             read_later |= kept.source.starts_with("source ") || kept.source.starts_with(". ");
             let Some(source) = source else { continue };
+            let source = match &kept.exit {
+                Some(exit) => format!("{source} || {exit}"),
+                None => source,
+            };
             if let Some(asks) = asks(&source) {
                 self.log.refuse(&kept.at, format!("asks {asks}, which only Slurm has, and its answer is needed later on; ranks have RANK, WORLD_SIZE and MASTER_ADDR"));
             }
@@ -413,6 +456,12 @@ impl Shell<'_> {
         }
         lines.reverse();
         lines
+    }
+
+    /// Whether a file may use the variable. What asks Slurm is none of it.
+    fn may_be_read(&self, name: &str) -> bool {
+        let values = self.ranks.values;
+        values.plain(name).is_some() || values.may_have_changed(name)
     }
 
     /// The part of some assignments that is needed.
@@ -427,7 +476,7 @@ impl Shell<'_> {
         let stays = |name: &str| match exports {
             _ if is_of_a_launch(name) => false,
             true => needed.contains(name) || !self.left_out.has(name),
-            false => needed.contains(name) || read_later && self.ranks.values.plain(name).is_some(),
+            false => needed.contains(name) || read_later && self.may_be_read(name),
         };
         let stay: Vec<&str> = names
             .iter()

@@ -282,11 +282,19 @@ impl Reader<'_> {
         let reads = self.eat("<");
         let _ = reads || self.eat(">>") || self.eat(">|") || self.eat(">");
         if self.eat("&") {
-            while self.peek().is_some_and(|c| c.is_ascii_digit() || c == '-') {
-                self.next();
+            // `>&1` and `>&-` name a stream; any other word is a file.
+            let rest = self.text[self.at..].trim_start_matches([' ', '\t']);
+            let end = rest.find(|c: char| c.is_whitespace() || ";&|<>()".contains(c));
+            let word = &rest[..end.unwrap_or(rest.len())];
+            let digits = word.strip_suffix('-').unwrap_or(word);
+            if !word.is_empty() && digits.chars().all(|c| c.is_ascii_digit()) {
+                let blanks = self.text.len() - self.at - rest.len();
+                for _ in 0..blanks + word.len() {
+                    self.next();
+                }
+                self.redirects.push(Redirect { reads, file: None });
+                return Ok(());
             }
-            self.redirects.push(Redirect { reads, file: None });
-            return Ok(());
         }
         self.redirect = Some(reads);
         Ok(())

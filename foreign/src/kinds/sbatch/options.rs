@@ -76,7 +76,7 @@ pub(super) const OPTIONS: &[Entry] = &[
         Some('b'),
         Value,
         Refuse(
-            "would start the job later, which Muster cannot; submit it then, or with --hold and muster resume",
+            "is not read; say the time with spec.startAfter in a MusterJob, or with muster run --start-after TIME",
         ),
     ),
     ("chdir", Some('D'), Value, Read),
@@ -118,7 +118,7 @@ pub(super) const OPTIONS: &[Entry] = &[
         Some('d'),
         Value,
         Refuse(
-            "would wait for another job, which Muster does not; submit this one when that one is over (muster wait)",
+            "names jobs of Slurm, which Muster does not know; name the job here with spec.after in a MusterJob, or with muster run --after JOB",
         ),
     ),
     ("distribution", Some('m'), Value, BINDS),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::spec::is_of_a_launch;
 
-use super::lexer::{Part, ShellWord};
+use super::lexer::{Command, Part, ShellWord};
 use crate::tree::Place;
 
 /// Bytes of a value or a word with its variables. It is the most that Linux takes as one argument; without
@@ -39,6 +39,8 @@ pub(super) struct Values {
     pub(super) slurm: BTreeMap<&'static str, OfSlurm>,
     /// The variables of the script whose values were put into a word.
     pub(super) used: BTreeSet<String>,
+    /// Those whose value was known until a line that may have changed it, and whether it was nothing but words.
+    changed: BTreeMap<String, bool>,
 }
 
 /// A word with its variables put in.
@@ -181,6 +183,48 @@ impl Values {
     /// A shell may have changed it.
     pub(super) fn set_opaque(&mut self, name: &str) {
         self.script.insert(name.to_owned(), Value::Opaque);
+    }
+
+    /// A line may have changed any of them. Whether the value of one was known.
+    pub(super) fn all_opaque(&mut self) -> bool {
+        let mut any = false;
+        for (name, value) in &mut self.script {
+            let known = match value {
+                Value::Text(parts) => plain(parts).is_some(),
+                Value::Items(items) => items.iter().all(|item| plain(item).is_some()),
+                Value::Opaque => false,
+            };
+            if known {
+                self.changed.insert(name.clone(), is_words(value));
+            }
+            any |= known;
+            *value = Value::Opaque;
+        }
+        any
+    }
+
+    /// Whether the value was known before a line that may have changed it.
+    pub(super) fn may_have_changed(&self, name: &str) -> bool {
+        self.changed.contains_key(name) && matches!(self.script.get(name), Some(Value::Opaque))
+    }
+
+    /// Whether the text of a shell means the same with references in place of its unknown values: none stands in
+    /// single quotes, and none was more than words.
+    pub(super) fn read_again(&self, text: &Expanded, commands: &[Command]) -> bool {
+        let words = commands.iter().flat_map(|command| &command.words);
+        let parts: Vec<&Part> = words.flat_map(|word| &word.parts).collect();
+        let literal = |raw: &str| {
+            let mut parts = parts.iter();
+            parts.any(|part| matches!(part, Part::Text { text, .. } if text.contains(raw)))
+        };
+        text.parts.iter().all(|part| match part {
+            Part::Text { .. } => true,
+            Part::Shell { raw, .. } => !literal(raw),
+            Part::Variable { name, raw, .. } => {
+                let words = !self.may_have_changed(name) || self.changed[name];
+                words && !literal(raw)
+            }
+        })
     }
 
     /// `NAME=VALUE` and `NAME+=VALUE`.
@@ -364,6 +408,17 @@ impl Values {
             },
         };
         text.trim().parse().ok()
+    }
+}
+
+/// Whether a shell that reads the value as a part of its text finds the same words in it.
+fn is_words(value: &Value) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || " -_=+.,:/@%".contains(c);
+    match value {
+        Value::Text(parts) => parts
+            .iter()
+            .all(|part| matches!(part, Part::Text { text, .. } if text.chars().all(plain))),
+        Value::Items(_) | Value::Opaque => false,
     }
 }
 

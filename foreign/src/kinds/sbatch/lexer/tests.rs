@@ -46,6 +46,32 @@ fn what_is_not_understood_has_its_place() {
 }
 
 #[test]
+fn a_word_behind_a_redirection_is_its_file_unless_it_is_a_stream() {
+    for (text, words, files) in [
+        ("a >& log b", "a|b", "log"),
+        ("a >&log b", "a|b", "log"),
+        ("a &> log b", "a|b", "log"),
+        ("a &>> 1 b", "a|b", "1"),
+        ("a >&1x b", "a|b", "1x"),
+        ("a >& $L", "a", "$L"),
+        ("a 2>&1 b", "a|b", "-"),
+        ("a 2>& 1 b", "a|b", "-"),
+        ("a >&- 2>&1- b", "a|b", "-|-"),
+        ("a > log 2>&1;", "a", "log|-"),
+    ] {
+        let command = &commands(text, Place::START).unwrap()[0];
+        let source = |word: &ShellWord| word.source.clone();
+        let is: Vec<String> = command.words.iter().map(source).collect();
+        assert_eq!(is.join("|"), words, "{text}");
+        let files_are = command.redirects.iter();
+        let is: Vec<String> = files_are
+            .map(|one| one.file.as_ref().map_or("-".into(), source))
+            .collect();
+        assert_eq!(is.join("|"), files, "{text}");
+    }
+}
+
+#[test]
 fn assignments_are_known() {
     let first = |text| commands(text, Place::START).unwrap()[0].words[0].assignment();
     assert_eq!(

@@ -331,31 +331,31 @@ fn what_could_be_lost_or_changed_is_refused() {
             "5:1: srun: runs $CMD, which a line behind",
         ),
         (
-            "ARGS=\"--nproc-per-node 4\"\nmodule load x\nsrun torchrun $ARGS t.py",
+            "ARGS=\"--nproc-per-node 4\"\nsource x.sh\nsrun torchrun $ARGS t.py",
             "5:1: srun: runs $ARGS, which a line behind",
         ),
         (
-            "N=4\nmodule load x\nsrun torchrun --nproc-per-node=$N t.py",
+            "N=4\nsource x.sh\nsrun torchrun --nproc-per-node=$N t.py",
             "nproc",
         ),
         (
-            "N=4\nmodule load x\nsrun bash -c \"torchrun --nproc-per-node=$N t.py\"",
+            "N=4\nsource x.sh\nsrun bash -c \"torchrun --nproc-per-node=$N t.py\"",
             "nproc",
         ),
         (
-            "A=\"'1 2'\"\nmodule load x\nsrun bash -c \"a $A\"",
+            "A=\"'1 2'\"\nsource x.sh\nsrun bash -c \"a $A\"",
             "5:1: srun: has a value in the text of a shell",
         ),
         (
-            "A=1\nmodule load x\nsrun bash -c \"a '$A'\"",
+            "A=1\nsource x.sh\nsrun bash -c \"a '$A'\"",
             "5:1: srun: has a value in the text of a shell",
         ),
         (
-            "A=\"a --b\"\nmodule load x\nsrun bash -c \"$A\"",
+            "A=\"a --b\"\nsource x.sh\nsrun bash -c \"$A\"",
             "5:14: $A: runs $A, which a line behind",
         ),
         (
-            "A=\"1 2\"\nmodule load x\nsrun nice bash -xc \"a $A\"",
+            "A=\"1 2\"\nsource x.sh\nsrun nice bash -xc \"a $A\"",
             "5:1: srun: has a value in the text of a shell",
         ),
         (
@@ -391,10 +391,15 @@ fn a_shell_keeps_what_its_lines_mean() {
             "A=(1 '2 3')\nB=x\neval \"$(conda shell.bash hook)\"\nexec a \"${A[@]}\" $B",
         ),
         (
-            "A='1 2'\nmodule load x\nsrun bash -c \"a $A --b=${A}\"",
-            "A='1 2'\nmodule load x\nexec a $A --b=${A}",
+            "A='1 2'\nsource x.sh\nsrun bash -c \"a $A --b=${A}\"",
+            "A='1 2'\nsource x.sh\nexec a $A --b=${A}",
         ),
         ("A=1\numask 2\nsrun a $A", "umask 2\nexec a 1"),
+        // What loads software changes nothing that a script has set for itself.
+        (
+            "A=1\nmodule load x\nsource env/bin/activate\nsrun a $A",
+            "A=1\nmodule load x\nsource env/bin/activate\nexec a 1",
+        ),
         (
             "cd data || exit 1\nsource x || exit 2 # so\nsrun a || exit 3",
             "cd data || exit 1\nsource x || exit 2 # so\nexec a",

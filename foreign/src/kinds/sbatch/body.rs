@@ -290,7 +290,14 @@ impl Reader<'_, '_> {
                 self.values.forget(&word.source);
             }
         }
-        match ["ulimit", "umask", "mkdir", "unset"].contains(&first.as_str()) {
+        // What loads software sets variables of its own, and none that a script has set for itself.
+        let loads = OF_LOGIN.contains(&first.as_str())
+            || ["source", "."].contains(&first.as_str())
+                && command
+                    .words
+                    .get(1)
+                    .is_some_and(|word| word.source.ends_with("activate"));
+        match loads || ["ulimit", "umask", "mkdir", "unset"].contains(&first.as_str()) {
             true => self.log.taken(field, FIRST),
             false => self.changes_all(field),
         }

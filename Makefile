@@ -18,7 +18,7 @@ world: ## simulated histories: SEEDS=100000 of them, SIZE=small, mixed or large;
 drill: ## the long drills: 100,000 damages, a minute of fuzzing per decoder, 1,000 kills of the coordinator, 50 partitions, 2,000 kills and stops (about an hour)
 	@exec tools/drill
 
-planted: ## put 108 mistakes into the rules, one by one, see the world find each, and write tests/world/REPORT.md
+planted: ## put mistakes into the rules, one by one, see the world find each, and write tests/world/REPORT.md
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --hunt --threads $$(nproc)
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --report
 

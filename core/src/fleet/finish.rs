@@ -24,6 +24,11 @@ impl Fleet {
         self.leave_records(&mut scratch);
         let heartbeat = self.nodes.heartbeat(&self.policy);
         let mut effects = scratch.effects;
+        // Who came and went within one turn is not welcomed: its node may be gone, and its epoch is old.
+        effects.retain(|effect| match effect {
+            Effect::Welcome { session, .. } => self.nodes.speaker(*session).is_some(),
+            _ => true,
+        });
         let Changes {
             jobs,
             mut steps_only,

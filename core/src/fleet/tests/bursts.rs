@@ -99,3 +99,34 @@ fn all_room_of_a_burst_is_given_away_in_its_turn() {
         assert!(waits.current.is_some(), "{}", waits.message);
     }
 }
+
+#[test]
+fn who_came_and_went_within_one_burst_is_not_welcomed() {
+    let mut bench = Bench::new(&["a"]);
+    let hello = |node: &str, incarnation| Hello {
+        node: node.into(),
+        boot_id: "boot-1".into(),
+        uptime: None,
+        incarnation,
+        speaks: Speaks::OURS,
+        term_seen: Term(0),
+        epoch_seen: NodeEpoch(0),
+        jobs_seen: BTreeMap::new(),
+        report: NodeReport::default(),
+        runs: Vec::new(),
+    };
+    let comes = |session, incarnation| Input::Connected {
+        session: SessionId(session),
+        hello: hello("b", incarnation),
+    };
+    let goes = |session| Input::Disconnected {
+        session: SessionId(session),
+    };
+    let inputs = [comes(101, 1), goes(101), comes(102, 2), comes(103, 2)];
+    let turn = bench.fleet.turn_all(bench.now, inputs);
+    let welcomed = turn.effects.iter().filter_map(|effect| match effect {
+        Effect::Welcome { session, .. } => Some(session.0),
+        _ => None,
+    });
+    assert_eq!(welcomed.collect::<Vec<_>>(), [103]);
+}

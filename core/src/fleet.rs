@@ -218,6 +218,7 @@ mod tests;
 pub mod time_account;
 mod tombstone;
 mod too_large;
+mod training_ranks;
 mod turn;
 mod unhealthy;
 pub mod view;

@@ -12,7 +12,7 @@ use crate::{
         job::GenerationRecord,
         members::Member,
         registry::{Liveness, Registry},
-        unhealthy,
+        training_ranks, unhealthy,
     },
     id::{JobUid, NodeName},
     run::{CONTAINER_GOES, LAST_OUTPUT, RankReport, RunId, RunPhase, RunReport},
@@ -43,20 +43,22 @@ pub(crate) fn evidence(
                 }),
         );
     }
-    found.extend(stall(nodes, generation, now));
+    found.extend(stall(nodes, job, generation, now));
     found.extend(absent::explanation(nodes, job, generation, &found));
     found
 }
 
 /// The evidence that nothing moves any more, once its time is over.
-fn stall(nodes: &Registry, generation: &GenerationRecord, now: Timestamp) -> Option<Evidence> {
+fn stall(
+    nodes: &Registry,
+    job: &JobUid,
+    generation: &GenerationRecord,
+    now: Timestamp,
+) -> Option<Evidence> {
     let stall = generation.stall.as_deref()?;
     stall.act_at.filter(|at| *at <= now)?;
-    // While a node is silent, nobody knows whether its ranks still stand.
-    let is_heard = |member: &Member| nodes.get(&member.node).is_some_and(|node| node.is_ready());
-    if !generation.members.iter().all(is_heard) {
-        return None;
-    }
+    // While a node is silent, or does not hear its runner, nobody knows whether its ranks still stand.
+    training_ranks::ranks(nodes, job, generation)?;
     let named = stall.named.first();
     let node = named.map(|named| &named.node);
     let first = generation.members.iter().next().map(|member| &member.node);

@@ -1,22 +1,20 @@
 //! Watches whether a training generation stands still, has its ranks looked at, and keeps what was found with the
 //! generation. The rules are in [`crate::stall`]; what is done about a stall follows from the evidence that `gather` makes of it.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use crate::{
-    exit::Exit,
     fleet::{
-        generation, job::GenerationRecord, job_turn::JobTurn, output::Effect, receipt::Cause,
-        registry::Registry,
+        job_turn::JobTurn,
+        output::Effect,
+        receipt::Cause,
+        training_ranks::{Ranks, ranks},
     },
-    id::{Generation, JobUid, NodeName},
+    id::{Generation, NodeName},
     period,
-    run::{RankReport, RunPhase},
     spec::OnStall,
     stacks::RankStack,
-    stall::{
-        self, Asked, Habit, SAME, Stage, Stall, Still, Suspicion, Todo, UNKNOWN, Verdict, Why,
-    },
+    stall::{self, Asked, Habit, SAME, Stage, Stall, Suspicion, Todo, UNKNOWN, Verdict, Why},
     time::Timestamp,
 };
 
@@ -26,58 +24,11 @@ const LEARNT_MAX: Duration = UNKNOWN;
 const LEARNT_MIN: Duration = Duration::from_secs(5);
 /// What has just gone on is known after this: runners look once in two seconds, and networks may be slow.
 const WORD: Duration = Duration::from_secs(4);
-
-/// The ranks of a generation that make its progress.
-struct Ranks<'a> {
-    living: Vec<(&'a NodeName, &'a RankReport)>,
-    /// Those that have ended well.
-    ended: Vec<(u32, NodeName)>,
-}
-
-impl Ranks<'_> {
-    fn still(&self) -> impl Iterator<Item = Option<Still>> {
-        self.living.iter().map(|(_, rank)| rank.still)
-    }
-
-    fn busy(&self) -> BTreeSet<u32> {
-        let busy = |rank: &&RankReport| rank.still.is_none_or(|still| still.idle_since.is_none());
-        let ranks = self.living.iter().map(|(_, rank)| *rank);
-        ranks.filter(busy).map(|rank| rank.rank).collect()
-    }
-}
-
-/// The ranks that make a generation's progress. `None`: not all of them are known to train, so nothing can be said. A service
-/// waits by nature, and what an MPI launcher has started is not known.
-fn ranks<'a>(
-    nodes: &'a Registry,
-    job: &JobUid,
-    generation: &'a GenerationRecord,
-) -> Option<Ranks<'a>> {
-    if generation.layout.has_slots() {
-        return None;
-    }
-    let (mut living, mut ended) = (Vec::new(), Vec::new());
-    for (node, run) in generation::reports(nodes, job, generation) {
-        let is_heard = nodes.get(node).is_some_and(|node| node.is_ready());
-        let run = run.filter(|run| is_heard && run.phase == RunPhase::Running)?;
-        if (run.ranks.len() as u32) < generation.procs_on(node) {
-            return None;
-        }
-        let serves = |rank: &RankReport| {
-            let number = generation.number_of(rank.rank);
-            number.is_some_and(|number| generation.serves(number))
-        };
-        for rank in run.ranks.iter().filter(|rank| !serves(rank)) {
-            match rank.exit {
-                None => living.push((node, rank)),
-                Some(exit) if Exit::is_success(exit) => ended.push((rank.rank, node.clone())),
-                // Whoever judges failures has the word.
-                Some(_) => return None,
-            }
-        }
-    }
-    Some(Ranks { living, ended })
-}
+/// What was found longer ago than this is looked at again before it is acted upon: the rank that was named may have gone on since,
+/// and another one keep the others waiting.
+const OLD: Duration = Duration::from_secs(60);
+/// The time before the act in which that is done: two looks.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// How the job moves, by the rank that has come furthest in this generation.
 fn habit(ranks: &Ranks<'_>, longest: Duration) -> Habit {
@@ -109,18 +60,21 @@ impl JobTurn<'_> {
         let limit = stall::limit(self.job.spec.stall_after, habit);
         let suspicion = stall::suspicion(ranks.still(), limit);
         let (busy, ended) = (ranks.busy(), ranks.ended);
+        let number = generation.number;
         if let Some(stall) = &generation.stall {
-            if is_same(stall, suspicion, busy.len(), &mut self.live.busy_in_stall) {
-                stall.act_at.into_iter().for_each(|at| self.wake(at));
-                return;
+            if !is_same(stall, suspicion, busy.len(), &mut self.live.busy_in_stall) {
+                self.moves_again(busy.len());
+                return self.wake(self.now);
             }
-            self.moves_again(busy.len());
-            return self.wake(self.now);
+            match when_again(stall, self.now) {
+                Again::Until(act_at) => self.wake(act_at),
+                Again::At(at) => return self.wake(at),
+                Again::Never => return,
+            }
         }
         if self.is_listening() {
             return;
         }
-        let number = generation.number;
         let step = self.live.stall.step(number, suspicion, self.now);
         if let Some(pause) = step.moved {
             self.learn(pause);
@@ -181,9 +135,13 @@ impl JobTurn<'_> {
         (idle, limit): (Timestamp, Duration),
         busy: usize,
     ) {
+        let known = { self.job.current.as_ref() }.and_then(|g| g.stall.as_deref().cloned());
         let stall = match verdict {
             Verdict::Moves(_) => {
                 let at = self.live.stall.put_off(self.now);
+                if known.is_some() {
+                    self.moves_again(busy);
+                }
                 return self.wake(at);
             }
             Verdict::Stalls(stall) => *stall,
@@ -191,12 +149,13 @@ impl JobTurn<'_> {
         let spec = &self.job.spec;
         let is_said = spec.stall_after.is_some();
         let patient = idle + Stage::LIMIT;
-        if !is_said && self.now < patient && stall::stage(ranks).is_some() {
+        let saves = || !is_said && self.now < patient && stall::stage(ranks).is_some();
+        if known.is_none() && saves() {
             let at = self.live.stall.put_off_until(patient);
             return self.wake(at);
         }
         // Another program may sleep on purpose until somebody needs it.
-        if !(stall.sure || is_said || spec.framework.is_torch()) {
+        if known.is_none() && !(stall.sure || is_said || spec.framework.is_torch()) {
             let at = self.live.stall.put_off(self.now);
             return self.wake(at);
         }
@@ -209,8 +168,13 @@ impl JobTurn<'_> {
             }),
             ..stall
         };
-        self.tell_stall(&stall);
-        stall.act_at.into_iter().for_each(|at| self.wake(at));
+        if known.is_none_or(|known| known.sentence() != stall.sentence()) {
+            self.tell_stall(&stall);
+        }
+        match when_again(&stall, self.now) {
+            Again::Until(at) | Again::At(at) => self.wake(at),
+            Again::Never => {}
+        }
         self.live.busy_in_stall = Some(busy);
         if let Some(generation) = &mut self.job.current {
             generation.stall = Some(Box::new(stall));
@@ -300,6 +264,26 @@ fn is_same(
     let then = *then.get_or_insert(busy);
     let still = suspicion.is_some_and(|suspicion| suspicion.since <= stall.since + SAME);
     still && busy <= then
+}
+
+/// When what was found is looked at again, or acted upon.
+enum Again {
+    /// Now, and what is known is acted upon at this time.
+    Until(Timestamp),
+    At(Timestamp),
+    Never,
+}
+
+fn when_again(stall: &Stall, now: Timestamp) -> Again {
+    let Some(act_at) = stall.act_at else {
+        return Again::Never;
+    };
+    let is_new = stall.at + OLD > act_at;
+    match act_at - AGAIN {
+        again if !is_new && now < again => Again::At(again),
+        _ if !is_new && now < act_at => Again::Until(act_at),
+        _ => Again::At(act_at),
+    }
 }
 
 fn whole_seconds(time: Duration) -> Duration {

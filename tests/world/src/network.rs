@@ -21,6 +21,9 @@ pub(crate) const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How often, in percent, a level is never sent because a newer one replaces it first.
 const SUPERSEDED: u64 = 30;
 
+/// How long a packet may be under way.
+const UNDER_WAY: Duration = Duration::from_secs(2);
+
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) machine: usize,
@@ -30,6 +33,8 @@ pub(crate) struct Conn {
     pub(crate) session: Option<SessionId>,
     pub(crate) agent_open: bool,
     pub(crate) coordinator_open: bool,
+    /// When the agent's machine lost power, and with it all that had not left.
+    unplugged: Option<Timestamp>,
     pub(crate) heard: Timestamp,
     /// When one of the ends last gave the connection up.
     closed: Timestamp,
@@ -53,6 +58,7 @@ impl World {
             session: None,
             agent_open: true,
             coordinator_open: true,
+            unplugged: None,
             heard: self.now,
             closed: self.now,
             last_up: self.now,
@@ -146,6 +152,10 @@ impl World {
             return;
         };
         let machine = conn.machine;
+        // Nobody sends again what the network loses.
+        if { conn.unplugged }.is_some_and(|at| self.now.since(at) > UNDER_WAY) {
+            return;
+        }
         if matches!(message, Up::Runs { .. })
             && serial < conn.newest_up
             && self.rng.percent(SUPERSEDED)
@@ -155,11 +165,10 @@ impl World {
         let conn = &self.conns[&id];
         if self.machines[machine].up_cut || !conn.coordinator_open {
             if conn.coordinator_open {
-                self.conns
-                    .get_mut(&id)
-                    .expect("found above")
-                    .held_up
-                    .push_back((serial, message));
+                let conn = self.conns.get_mut(&id).expect("found above");
+                if conn.unplugged.is_none() {
+                    conn.held_up.push_back((serial, message));
+                }
             } else if conn.session.is_some() && self.is_coordinator(conn.process) {
                 // What was read from the stream before its end was noticed may still be in the
                 // engine's queue.
@@ -299,6 +308,16 @@ impl World {
         note!(self, "n{machine} is reached again");
         for id in self.conns_of(machine) {
             self.flush(id);
+        }
+    }
+
+    /// The machine loses power: nobody sends again what a cut has held up.
+    pub(crate) fn unplug(&mut self, machine: usize) {
+        for conn in self.conns.values_mut() {
+            if conn.machine == machine {
+                conn.unplugged = Some(self.now);
+                conn.held_up.clear();
+            }
         }
     }
 

@@ -426,6 +426,9 @@ impl World {
         self.machines[machine].powered = false;
         self.changed.push(machine);
         self.agent_dies(machine, None);
+        if self.machines[machine].pod.is_none() {
+            self.unplug(machine);
+        }
         let place = &mut self.machines[machine];
         (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
         (

@@ -336,6 +336,32 @@ fn a_limit_that_nobody_has_set_is_told_at_once_and_acted_upon_after_ten_minutes(
 }
 
 #[test]
+fn whoever_keeps_the_others_waiting_at_the_end_is_named_and_not_who_did_at_first() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.trains("digits", spec("restart"));
+    bench.stands("digits", &[]);
+    bench.watch(60 * SECOND, one_loads);
+    assert_eq!(bench.told("JobStalled").len(), 1);
+    assert_eq!(
+        bench.watch(500 * SECOND, one_loads),
+        0,
+        "nobody is asked meanwhile"
+    );
+    // Rank 1 has gone on, and rank 0 has not: nothing that a node can see has moved.
+    let other = |rank, node: &NodeName| match rank {
+        0 => loads(rank, node),
+        _ => waits(rank, node),
+    };
+    assert_eq!(bench.watch(30 * SECOND, other), 2);
+    assert_eq!(bench.told("JobStalled").len(), 2, "the other one is told");
+    bench.watch(20 * SECOND, other);
+    assert_eq!(bench.generation("digits"), 2);
+    let job = bench.job("digits");
+    let incident = job.incidents.last().unwrap();
+    assert_eq!(incident.culprit.as_deref(), Some("rank 0 on a"));
+}
+
+#[test]
 fn a_node_on_which_two_jobs_stall_pays_for_the_second() {
     let mut bench = Bench::new(&["a", "b"]);
     for job in ["first", "second"] {

@@ -69,21 +69,20 @@ impl World {
 
     /// Whether this pod is of a generation that is too small or too large. If its host should be left, the
     /// job gets another pod for it.
-    pub(super) fn is_of_another_size(&self, pod: &WorkerPod) -> bool {
-        let job = self.store.jobs.get(&pod.job);
-        let changes = |job: &&JobRecord| {
-            let current = job.current.as_ref();
-            current.is_some_and(|current| current.members.len() != job.replicas as usize)
-        };
-        let mut generations = job.filter(changes).into_iter();
+    pub(super) fn is_of_another_size(job: &JobRecord, pod: &WorkerPod) -> bool {
+        let current = job.current.as_ref();
         let node = pod.node();
-        generations.any(|job| job.unproven_generations().any(|g| g.has(&node)))
+        current.is_some_and(|current| current.members.len() != job.replicas as usize)
+            && job.unproven_generations().any(|g| g.has(&node))
     }
 
-    /// How many pods this job may have at most, as things are.
+    /// How many pods this job may have at most, as a coordinator knows the job. One whose term is over does not know of what its
+    /// successor has done.
     pub(super) fn most_pods(&self, job: &JobRecord) -> usize {
         let pods = self.pods.iter().flat_map(|pods| pods.standing(&job.uid));
-        let replaced = pods.filter(|pod| self.is_of_another_size(pod)).count();
+        let replaced = pods
+            .filter(|pod| Self::is_of_another_size(job, pod))
+            .count();
         job.spec.max_replicas as usize + replaced
     }
 

@@ -240,7 +240,7 @@ impl World {
         }
         for job in self.store.jobs.values() {
             let standing = pods.standing(&job.uid);
-            let standing = standing.filter(|pod| !self.is_of_another_size(pod));
+            let standing = standing.filter(|pod| !Self::is_of_another_size(job, pod));
             let standing = standing.filter(|pod| {
                 let machine = pods.machines[&pod.node()];
                 let host = self.host_of(machine);

@@ -53,7 +53,8 @@ bench: ## the race beside stock torchrun, goodput, scale, the senses, the search
 		&& "$$python" bench/scale.py --only tls $(or $(BENCH),--write) \
 		&& "$$python" bench/scale.py --only flood $(or $(BENCH),--write) \
 		&& "$$python" bench/senses.py $(or $(BENCH),--write) \
-		&& exec "$$python" bench/steps.py $(or $(BENCH),--write)
+		&& "$$python" bench/steps.py $(or $(BENCH),--write) \
+		&& exec cargo run --release --locked --quiet -p muster-decidebench
 
 build: ## all programs, side by side in target/muster/bin
 	@exec tools/build

@@ -108,8 +108,9 @@ impl Health {
 
     /// Whether no new work may be placed on this GPU.
     pub fn withholds(&self, uuid: &str) -> bool {
-        self.of_gpu(uuid)
-            .is_some_and(|finding| finding.severity >= Severity::Drain)
+        let grave = |finding: &Finding| finding.severity >= Severity::Drain;
+        // Placement asks it for each GPU of the fleet.
+        !self.findings.is_empty() && self.of_gpu(uuid).is_some_and(grave)
     }
 
     /// The finding for which nothing at all may be placed on the node, if there is one. A NIC that

@@ -18,7 +18,7 @@ use crate::{
         worker_pods::WorkerPods,
     },
     id::{Generation, JobUid, NodeName},
-    node_report::NodeReport,
+    node_report::{NodeReport, holders::Holders},
     run::RunId,
 };
 
@@ -226,12 +226,17 @@ impl Capacity {
 impl NodeCapacity {
     fn of(node: &Node, holdings: BTreeMap<JobUid, Holding>, pods: &WorkerPods) -> Self {
         let report = &node.report;
-        let unheld = match report.gpus.is_empty() {
-            true => Vec::new(),
-            false => unheld(report, pods),
+        let (placeable, unheld) = match &report.holders {
+            // The usual case, and most of what a fleet of ten thousand nodes costs.
+            Holders::NotAsked => {
+                let all = report.placeable_ids().zip(0..);
+                let all: Vec<(u32, u32)> = all.map(|((index, _), at)| (index, at)).collect();
+                (all.len() as u32, all)
+            }
+            _ => (report.placeable_ids().count() as u32, unheld(report, pods)),
         };
         let mut capacity = Self {
-            placeable: report.placeable_ids().count() as u32,
+            placeable,
             report: Arc::clone(report),
             unheld,
             free: 0,

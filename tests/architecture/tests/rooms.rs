@@ -126,6 +126,8 @@ const ROOMS: [(&str, &[&str]); 27] = [
             "muster-runtime",
         ],
     ),
+    // It times the brain alone.
+    ("muster-decidebench", &["muster-core"]),
     // It feeds every decoder with bytes that no program meant to write.
     (
         "muster-damage",

@@ -14,6 +14,7 @@ use muster_core::{
         Endpoint, Import, Imports, LAST_OUTPUT, Leftover, NcclPart, NcclTimes, NestedWorld,
         PhasesReport, RankException, RankReport, StepPatternFault, StepsShown, WorldReport,
     },
+    slow::{Arrivals, InGroup},
     stall::Still,
     time::Timestamp,
 };
@@ -189,6 +190,23 @@ fn rank_report(
             since: at(still.since_us),
             idle_since: still.idle_since_us.map(at),
         }),
+        arrivals: rank.arrivals.as_ref().map(|found| Box::new(arrivals(found))),
+    }
+}
+
+fn arrivals(found: &wire::ArrivalsStatus) -> Arrivals {
+    let groups = found.groups.iter().map(|one| InGroup {
+        group: cut(&one.group),
+        calls: one.calls,
+        round: Duration::from_micros(one.round_us),
+        marks: one.marks.clone(),
+        inside: one.inside_us.map(Duration::from_micros),
+        sends: one.sends,
+    });
+    Arrivals {
+        look: found.look,
+        groups: groups.collect(),
+        clock: None,
     }
 }
 
@@ -281,6 +299,7 @@ mod tests {
             last_output: None,
             log_bytes: 0,
             still: None,
+            arrivals: None,
         }
     }
 

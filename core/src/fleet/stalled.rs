@@ -28,8 +28,8 @@ const LEARNT_MIN: Duration = Duration::from_secs(5);
 const WORD: Duration = Duration::from_secs(4);
 
 /// The ranks of a generation that make its progress.
-struct Ranks<'a> {
-    living: Vec<(&'a NodeName, &'a RankReport)>,
+pub(crate) struct Ranks<'a> {
+    pub living: Vec<(&'a NodeName, &'a RankReport)>,
     /// Those that have ended well.
     ended: Vec<(u32, NodeName)>,
 }
@@ -48,7 +48,7 @@ impl Ranks<'_> {
 
 /// The ranks that make a generation's progress. `None`: not all of them are known to train, so nothing can be said. A service
 /// waits by nature, and what an MPI launcher has started is not known.
-fn ranks<'a>(
+pub(crate) fn ranks<'a>(
     nodes: &'a Registry,
     job: &JobUid,
     generation: &'a GenerationRecord,
@@ -80,7 +80,7 @@ fn ranks<'a>(
 }
 
 /// How the job moves, by the rank that has come furthest in this generation.
-fn habit(ranks: &Ranks<'_>, longest: Duration) -> Habit {
+pub(crate) fn habit(ranks: &Ranks<'_>, longest: Duration) -> Habit {
     let furthest = ranks.living.iter().max_by_key(|(_, rank)| rank.last_step);
     let shown = furthest.and_then(|(_, rank)| {
         let steps = rank.last_step?.checked_sub(rank.first_step?)?;

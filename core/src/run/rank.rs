@@ -70,6 +70,7 @@ impl RankReport {
             last_step_at: None,
             steps: StepsShown::default(),
             still: None,
+            arrivals: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::movement::Living;
 
 impl Group {
     /// The ranks that live.
-    pub(crate) fn living(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn living_ranks(&self) -> impl Iterator<Item = u32> {
         let lives = |rank: &Rank| rank.process.as_ref().is_some_and(|p| p.end.is_none());
         let ranks = self.ranks.iter().filter(move |(_, rank)| lives(rank));
         ranks.map(|(number, _)| *number)

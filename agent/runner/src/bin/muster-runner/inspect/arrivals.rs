@@ -57,7 +57,7 @@ impl Arrivals {
         if self.look.is_none() && now < due {
             return (None, Some(due));
         }
-        let look = self.look.get_or_insert_with(|| Look {
+        self.look.get_or_insert_with(|| Look {
             number: unix() / GAP.as_secs(),
             open: { ranks.iter() }
                 .flat_map(|rank| Question::ALL.map(|question| (*rank, question)))

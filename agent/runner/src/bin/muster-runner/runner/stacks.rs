@@ -49,7 +49,7 @@ impl Runner {
             && self.group.stop.is_none()
             && self.group.killing.is_none();
         let ranks: Vec<u32> = match asks {
-            true => self.group.living().collect(),
+            true => self.group.living_ranks().collect(),
             false => Vec::new(),
         };
         let (found, next) = self.inspector.mind_arrivals(&ranks, now, &self.poll);

@@ -190,7 +190,10 @@ fn rank_report(
             since: at(still.since_us),
             idle_since: still.idle_since_us.map(at),
         }),
-        arrivals: rank.arrivals.as_ref().map(|found| Box::new(arrivals(found))),
+        arrivals: rank
+            .arrivals
+            .as_ref()
+            .map(|found| Box::new(arrivals(found))),
     }
 }
 

@@ -23,8 +23,8 @@ use crate::{
     nccl::{profile::Profile, stack::Stack},
     node_report::labels::Labels,
     period::{optional_period, serde_period},
-    spec::{Framework, Inspect, Launch, Standbys},
     slow::Arrivals,
+    spec::{Framework, Inspect, Launch, Standbys},
     stall::Still,
     time::Timestamp,
 };

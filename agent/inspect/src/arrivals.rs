@@ -223,7 +223,10 @@ mod tests {
         let found = one(&answer(&["a"], 600));
         assert_eq!((found.calls, found.round_us), (1, 10_000));
         let numbers: Vec<u64> = found.marks.iter().map(|mark| mark.0).collect();
-        assert!(numbers.len() >= ROUNDS && numbers.iter().all(|n| n % 64 == 0), "{numbers:?}");
+        assert!(
+            numbers.len() >= ROUNDS && numbers.iter().all(|n| n % 64 == 0),
+            "{numbers:?}"
+        );
         assert_eq!(found.marks[0].1, 1_000_000 + numbers[0] * 10_000);
         // Another rank has been asked a little later.
         let later = one(&answer(&["a"], 609));
@@ -265,7 +268,10 @@ mod tests {
             .map(|one| (&*one.group, one.calls, one.sends, one.inside_us))
             .collect();
         assert_eq!(shown, [("0", 2, false, None), ("1", 1, true, None)]);
-        assert!(found[0].round_us > 30_000, "one rank needs 30 ms more: {found:?}");
+        assert!(
+            found[0].round_us > 30_000,
+            "one rank needs 30 ms more: {found:?}"
+        );
     }
 
     proptest::proptest! {

@@ -24,8 +24,8 @@ use crate::{
     nccl::stack::Stack,
     period::micros,
     run::{Endpoint, Key, RunId},
-    spec::JobSpec,
     slow::Slow,
+    spec::JobSpec,
     stall::Stall,
     time::Timestamp,
 };

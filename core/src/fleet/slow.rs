@@ -63,7 +63,9 @@ impl JobTurn<'_> {
         let known = generation.slow.as_deref();
         let lasts = self.policy.slow_after;
         let news = (self.live.slow).step((number, *look), &late, known, self.now, lasts);
-        news.ends.iter().for_each(|slow| self.not_slow_any_more(slow));
+        news.ends
+            .iter()
+            .for_each(|slow| self.not_slow_any_more(slow));
         for found in news.begins {
             let causes = causes(self.nodes, &found.node);
             self.tell_slow(SlowRank { causes, ..found });

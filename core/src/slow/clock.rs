@@ -32,7 +32,9 @@ impl Offset {
 
     /// What is known best.
     pub fn best(&self) -> Option<Clock> {
-        { self.heard.iter() }.min_by_key(|clock| clock.error_us).copied()
+        { self.heard.iter() }
+            .min_by_key(|clock| clock.error_us)
+            .copied()
     }
 }
 

@@ -205,7 +205,8 @@ fn waits_least(members: &[Member<'_>], late: &[usize]) -> bool {
     let most = late.iter().map(|at| inside[*at]).max();
     let others = (0..members.len()).filter(|at| !late.contains(at));
     let least = others.map(|at| inside[at]).min();
-    most.zip(least).is_some_and(|(late, others)| late * 2 <= others)
+    most.zip(least)
+        .is_some_and(|(late, others)| late * 2 <= others)
 }
 
 #[cfg(test)]

@@ -168,7 +168,10 @@ mod tests {
     fn a_rank_is_slow_after_a_minute_and_told_once() {
         assert_eq!(told(&[&[3][..]; 20]), [(6, vec![3], vec![])]);
         assert_eq!(told(&[&[3, 5][..]; 20]), [(6, vec![3, 5], vec![])]);
-        assert!(told(&[&[3][..]; 6]).is_empty(), "fifty seconds are too short");
+        assert!(
+            told(&[&[3][..]; 6]).is_empty(),
+            "fifty seconds are too short"
+        );
     }
 
     #[test]

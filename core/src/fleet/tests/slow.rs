@@ -70,7 +70,11 @@ fn a_slow_rank_is_told_once_and_so_is_its_end() {
     let told = "default/digits: the others do not wait for rank 1 on b any more";
     assert_eq!(bench.told("RankNotSlow"), [told]);
     assert_eq!(bench.told("RankSlow").len(), 1);
-    assert_eq!(bench.job("digits").last_generation.0, 1, "nothing is done about it");
+    assert_eq!(
+        bench.job("digits").last_generation.0,
+        1,
+        "nothing is done about it"
+    );
 }
 
 #[test]
@@ -92,7 +96,7 @@ fn looks_of_another_time_say_nothing_together() {
         bench.pass(10 * SECOND);
         bench.tell_ranks("digits", |rank| {
             let late = u64::from(rank.rank == 1);
-            rank.arrivals = arrivals(look + late, 30 * late);
+            rank.arrivals = arrivals(look + 100 * late, 30 * late);
         });
     }
     assert_eq!(bench.told("RankSlow"), [""; 0]);
@@ -101,7 +105,7 @@ fn looks_of_another_time_say_nothing_together() {
 #[test]
 fn what_the_node_reports_is_named_with_it() {
     let mut bench = quiet();
-    let session = bench.agents["b"].session.unwrap();
+    let session = bench.agents[&NodeName::from("b")].session.unwrap();
     let mut report = crate::node_report::NodeReport::default();
     let finding = |check: &str, reason: &str| Finding {
         check: check.into(),

@@ -144,7 +144,11 @@ fn two_slow_ranks_are_named_together() {
 fn stages_of_a_pipeline_differ_by_nature() {
     let work = |rank, _| 50 * MS + u64::from(3 - rank) * 60 * MS;
     let mut stages = looks(4, 100, work);
-    assert_eq!(named(&stages), [0, 1], "as long as nobody says that it is one");
+    assert_eq!(
+        named(&stages),
+        [0, 1],
+        "as long as nobody says that it is one"
+    );
     for (_, _, arrivals) in &mut stages {
         arrivals.groups[0].sends = true;
     }
@@ -170,12 +174,7 @@ fn stages_of_a_pipeline_differ_by_nature() {
 
 #[test]
 fn between_nodes_it_takes_a_known_clock() {
-    let ahead = |ahead_us, error_us| {
-        Some(Clock {
-            ahead_us,
-            error_us,
-        })
-    };
+    let ahead = |ahead_us, error_us| Some(Clock { ahead_us, error_us });
     // The clock of one node is 30 ms ahead, and all are equal.
     let mut apart = looks(2, 100, |rank, _| 50 * MS + u64::from(rank == 1) * 30 * MS);
     moved(&mut apart, 0, "n0", None);

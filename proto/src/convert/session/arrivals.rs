@@ -59,10 +59,9 @@ pub(super) fn arrivals_from_wire(field: &str, wire: v1::Arrivals) -> Result<Arri
     Ok(Arrivals {
         look: wire.look,
         groups: groups.collect::<Result<_, _>>()?,
-        clock: wire.clock_ahead_us.map(|ahead_us| Clock {
-            ahead_us,
-            error_us,
-        }),
+        clock: wire
+            .clock_ahead_us
+            .map(|ahead_us| Clock { ahead_us, error_us }),
     })
 }
 

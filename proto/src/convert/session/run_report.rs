@@ -47,11 +47,7 @@ const TAIL_MAX: usize = 64;
 
 /// Writes run reports; `now` is on the clock of the reports.
 /// `clock`: how far this node's clock is from the coordinator's.
-pub fn runs_to_wire(
-    runs: &[RunReport],
-    clock: Option<Clock>,
-    now: Timestamp,
-) -> v1::RunReports {
+pub fn runs_to_wire(runs: &[RunReport], clock: Option<Clock>, now: Timestamp) -> v1::RunReports {
     v1::RunReports {
         runs: { runs.iter() }
             .map(|run| with_clock(run_to_wire(run, now), clock))
@@ -62,7 +58,10 @@ pub fn runs_to_wire(
 /// Says how far the clock is by which ranks came to their collectives, if that is known.
 fn with_clock(mut run: v1::RunReport, clock: Option<Clock>) -> v1::RunReport {
     let Some(clock) = clock else { return run };
-    let found = run.ranks.iter_mut().filter_map(|rank| rank.arrivals.as_mut());
+    let found = run
+        .ranks
+        .iter_mut()
+        .filter_map(|rank| rank.arrivals.as_mut());
     for arrivals in found {
         arrivals.clock_ahead_us = Some(clock.ahead_us);
         arrivals.clock_error_us = clock.error_us;

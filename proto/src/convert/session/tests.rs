@@ -22,8 +22,8 @@ use muster_core::{
         NestedWorld, Owner, PhasesReport, Program, RankException, RankReport, RunId, RunPhase,
         RunReport, Seated, Start, StepPatternFault, StepsShown, Target, WorldReport,
     },
-    spec::{Framework, Inspect, Launch, Standbys},
     slow::{Arrivals, Clock, InGroup},
+    spec::{Framework, Inspect, Launch, Standbys},
     stall::Still,
 };
 use proptest::{collection, option, prelude::*};

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::wire::{
-    ArrivalsStatus, DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Leftover, MAX_LEFTOVERS, Phase, ProofKind,
-    RankStatus, StartSpec, Status, StopStatus, StoreStatus, VERSION,
+    ArrivalsStatus, DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Leftover, MAX_LEFTOVERS,
+    Phase, ProofKind, RankStatus, StartSpec, Status, StopStatus, StoreStatus, VERSION,
 };
 
 use crate::below::{Below, Proc};

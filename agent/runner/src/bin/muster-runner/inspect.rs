@@ -144,8 +144,10 @@ impl Inspector {
                 stream.map_err(|e| e.kind())
             });
             let asked = match stream {
-                Ok(stream) => Ask::begin(stream, rank, question, question.request(), self.next, poll)
-                    .map_err(|e| format!("its worker server cannot be asked: {e}")),
+                Ok(stream) => {
+                    Ask::begin(stream, rank, question, question.request(), self.next, poll)
+                        .map_err(|e| format!("its worker server cannot be asked: {e}"))
+                }
                 Err(ErrorKind::NotFound) => Err(dump::why_no_server(rank)),
                 Err(kind) => Err(format!("its worker server cannot be reached: {kind}")),
             };

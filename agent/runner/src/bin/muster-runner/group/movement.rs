@@ -40,7 +40,11 @@ impl Group {
         let still = self.movement.status(number, pid, log_bytes);
         RankStatus {
             still: still.filter(|_| rank.exit.is_none()),
-            arrivals: self.arrivals.get(&number).filter(|_| rank.exit.is_none()).cloned(),
+            arrivals: self
+                .arrivals
+                .get(&number)
+                .filter(|_| rank.exit.is_none())
+                .cloned(),
             ..rank
         }
     }

@@ -44,7 +44,11 @@ impl Runner {
 
     /// Goes on with the looks at when ranks come to their collectives, while the group is to go on. Returns when to look again.
     fn mind_arrivals(&mut self, now: Duration) -> Option<Duration> {
-        let order = self.group.spec.as_ref().and_then(|spec| spec.order.as_ref());
+        let order = self
+            .group
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.order.as_ref());
         let asks = order.is_some_and(|order| order.collectives)
             && self.group.stop.is_none()
             && self.group.killing.is_none();

@@ -185,11 +185,13 @@ fn marks(recent: &[Call], n: u64) -> Vec<(u64, u64)> {
     let apart = (all / ROUNDS as u64).max(1);
     let apart = n << apart.ilog2();
     // One call of each part of a round.
-    let parts = (1..=PHASES as u64).rev().find(|parts| n % parts == 0);
+    let parts = (1..=PHASES as u64)
+        .rev()
+        .find(|parts| n.is_multiple_of(*parts));
     let part = n / parts.unwrap_or(1);
     let is_kept = |call: &&Call| {
         let within = call.sequence % apart;
-        within < n && within % part == 0
+        within < n && within.is_multiple_of(part)
     };
     let kept = recent.iter().rev().filter(is_kept).take(MARKS_MAX);
     let mut kept: Vec<(u64, u64)> = kept.map(|call| (call.sequence, call.us)).collect();

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::{
     fleet::{job_turn::JobTurn, registry::Registry, stalled},
     id::NodeName,
-    slow::{self, Came, Slow, SlowRank},
+    slow::{self, Came, SlowRank},
 };
 
 /// Health rules whose findings can make a rank slow.
@@ -100,12 +100,14 @@ impl JobTurn<'_> {
         let number = self.job.last_generation;
         let event = self.note("RankNotSlow", message);
         event.in_generation(number).on_node(&slow.node);
-        if let Some(generation) = &mut self.job.current {
-            let left = generation.slow.take().map(|mut all| {
-                all.ranks.retain(|one| one.rank != slow.rank);
-                all
-            });
-            generation.slow = left.filter(|all: &Box<Slow>| !all.ranks.is_empty());
+        let Some(generation) = &mut self.job.current else {
+            return;
+        };
+        if let Some(all) = &mut generation.slow {
+            all.ranks.retain(|one| one.rank != slow.rank);
+        }
+        if { generation.slow.as_ref() }.is_some_and(|all| all.ranks.is_empty()) {
+            generation.slow = None;
         }
     }
 }

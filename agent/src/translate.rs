@@ -35,11 +35,15 @@ const SHORT_REASON_BYTES: usize = 300;
 pub(crate) fn group_status(status: &wire::Status, this_boot: bool) -> GroupStatus {
     let at = |us: u64| Timestamp(if this_boot { us } else { 0 });
     let mut tails = 0;
-    let ranks = status
+    let mut ranks: Vec<RankReport> = status
         .ranks
         .iter()
         .map(|rank| rank_report(rank, &at, &mut tails))
         .collect();
+    if ranks.len() > ALL_GROUPS_UP_TO {
+        let found = ranks.iter_mut().filter_map(|rank| rank.arrivals.as_mut());
+        found.for_each(|arrivals| arrivals.groups.truncate(1));
+    }
     let launcher = status.launcher.as_ref();
     let store = status.store.as_ref();
     GroupStatus {
@@ -196,6 +200,10 @@ fn rank_report(
             .map(|found| Box::new(arrivals(found))),
     }
 }
+
+/// A run of more ranks says of each only when it comes to the calls of its first group, which is the one of all ranks: a
+/// message has room for some 300 groups of a run.
+const ALL_GROUPS_UP_TO: usize = 64;
 
 fn arrivals(found: &wire::ArrivalsStatus) -> Arrivals {
     let groups = found.groups.iter().map(|one| InGroup {

@@ -51,11 +51,13 @@ fn the_largest_report_fits_a_message() {
                             group: "g".repeat(128),
                             calls: u64::MAX,
                             round: Duration::from_secs(3_600),
-                            marks: (0..24).map(|at| (at << 40, at << 40)).collect(),
+                            marks: (1..=24)
+                                .map(|at| (at << 20, (1 << 50) + at * 100_000_000))
+                                .collect(),
                             inside: Some(Duration::from_secs(3_600)),
                             sends: true,
                         };
-                        4
+                        1
                     ],
                     clock: None,
                 })),

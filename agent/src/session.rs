@@ -16,6 +16,7 @@ use muster_core::{
     node_report::NodeReport,
     protocol::Speaks,
     run::RunReport,
+    slow::Offset,
     time::Timestamp,
 };
 use muster_proto::{
@@ -101,6 +102,8 @@ pub(crate) struct Session {
     /// Identifies this process among all agents that this node ever had.
     incarnation: u64,
     skew: Skew,
+    /// How far this node's clock is from the coordinator's, by the answers of this session.
+    clock: Offset,
     /// Passes on what the coordinator says of its authorities.
     authorities: AuthorityNews,
     in_session: watch::Sender<bool>,
@@ -170,6 +173,7 @@ impl Session {
             shutdown,
             incarnation: entropy(),
             skew: Skew::default(),
+            clock: Offset::default(),
             authorities,
             in_session: watch::Sender::new(false),
         }
@@ -341,6 +345,7 @@ impl Session {
             Err(e) => return End::Malformed(e),
         };
         info!(term = %welcome.term, epoch = %welcome.epoch, heartbeat = ?welcome.heartbeat, protocol = welcome.protocol, "welcome");
+        self.clock = Offset::default();
         self.heard(HELLO, 0, &mut wire).await;
         if let Some(reports) = self.handle.reports.borrow().as_ref() {
             news.launchers(reports.launchers.clone());
@@ -358,6 +363,7 @@ impl Session {
         usage.mark_unchanged();
         let mut sequence = 0;
         loop {
+            news.clock(self.clock.best());
             news.send(&wire.control, Instant::now());
             let due = news.due();
             // Every arm only waits, and all arms are cancel safe.
@@ -445,6 +451,7 @@ impl Session {
                     .duration_since(UNIX_EPOCH)
                     .map_or(0, |since| since.as_micros() as u64);
                 let sent = heard.saturating_sub(now.since(at).as_micros() as u64);
+                self.clock.hear(sent, stamp, heard);
                 self.skew
                     .hear(sent, stamp, heard)
                     .into_iter()

@@ -14,6 +14,7 @@ use muster_core::{
         Endpoint, Import, Imports, LAST_OUTPUT, Leftover, NcclPart, NcclTimes, NestedWorld,
         PhasesReport, RankException, RankReport, StepPatternFault, StepsShown, WorldReport,
     },
+    slow::{Arrivals, InGroup},
     stall::Still,
     time::Timestamp,
 };
@@ -34,11 +35,15 @@ const SHORT_REASON_BYTES: usize = 300;
 pub(crate) fn group_status(status: &wire::Status, this_boot: bool) -> GroupStatus {
     let at = |us: u64| Timestamp(if this_boot { us } else { 0 });
     let mut tails = 0;
-    let ranks = status
+    let mut ranks: Vec<RankReport> = status
         .ranks
         .iter()
         .map(|rank| rank_report(rank, &at, &mut tails))
         .collect();
+    if ranks.len() > ALL_GROUPS_UP_TO {
+        let found = ranks.iter_mut().filter_map(|rank| rank.arrivals.as_mut());
+        found.for_each(|arrivals| arrivals.groups.truncate(1));
+    }
     let launcher = status.launcher.as_ref();
     let store = status.store.as_ref();
     GroupStatus {
@@ -189,6 +194,30 @@ fn rank_report(
             since: at(still.since_us),
             idle_since: still.idle_since_us.map(at),
         }),
+        arrivals: rank
+            .arrivals
+            .as_ref()
+            .map(|found| Box::new(arrivals(found))),
+    }
+}
+
+/// A run of more ranks says of each only when it comes to the calls of its first group, which is the one of all ranks: a
+/// message has room for some 300 groups of a run.
+const ALL_GROUPS_UP_TO: usize = 64;
+
+fn arrivals(found: &wire::ArrivalsStatus) -> Arrivals {
+    let groups = found.groups.iter().map(|one| InGroup {
+        group: cut(&one.group),
+        calls: one.calls,
+        round: Duration::from_micros(one.round_us),
+        marks: one.marks.clone(),
+        inside: one.inside_us.map(Duration::from_micros),
+        sends: one.sends,
+    });
+    Arrivals {
+        look: found.look,
+        groups: groups.collect(),
+        clock: None,
     }
 }
 
@@ -281,6 +310,7 @@ mod tests {
             last_output: None,
             log_bytes: 0,
             still: None,
+            arrivals: None,
         }
     }
 

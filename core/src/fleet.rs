@@ -81,6 +81,7 @@
 //! | `preempt` | which jobs give up what for one that waits |
 //! | `node_mix` | members whose software does not go together |
 //! | `stalled` | does its generation stand still |
+//! | `slow` | which of its ranks make the others wait |
 //! | `judge` | is its generation done, or broken |
 //! | `member_restart` | processes that are started again while the others go on |
 //! | `marks` | what its failures say about nodes |
@@ -207,6 +208,7 @@ mod settle_order;
 mod shares;
 pub mod shortage;
 mod shown;
+mod slow;
 mod stalled;
 mod start;
 mod state;

@@ -5,7 +5,7 @@
 //! test moves by hand, and the world simulation runs the same code as production.
 //!
 //! - the words that both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`],
-//!   [`node_report`], [`node_object`], [`health`], [`run`], [`stacks`], [`stall`], [`layout`], [`usage`], [`protocol`], [`hello`];
+//!   [`node_report`], [`node_object`], [`health`], [`run`], [`stacks`], [`stall`], [`slow`], [`layout`], [`usage`], [`protocol`], [`hello`];
 //! - [`nccl`]: the environment of the ranks, which the coordinator decides and each agent
 //!   completes;
 //! - [`fleet`]: the coordinator's decisions, entered through [`fleet::turn`];
@@ -28,6 +28,7 @@ pub mod period;
 pub mod protocol;
 pub mod run;
 pub mod signal;
+pub mod slow;
 pub mod spec;
 pub mod stacks;
 pub mod stall;

@@ -23,6 +23,7 @@ use crate::{
     nccl::{profile::Profile, stack::Stack},
     node_report::labels::Labels,
     period::{optional_period, serde_period},
+    slow::Arrivals,
     spec::{Framework, Inspect, Launch, Standbys},
     stall::Still,
     time::Timestamp,
@@ -481,6 +482,9 @@ pub struct RankReport {
     /// It does not move. `None`: it does, it has ended, or its node cannot tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still: Option<Still>,
+    /// When it comes to the collectives of its groups. `None`: nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<Box<Arrivals>>,
 }
 
 fn first_attempt() -> u32 {
@@ -542,6 +546,7 @@ impl RunReport {
             (rank.last_step, rank.last_step_at) = (None, None);
             rank.steps = StepsShown::default();
             rank.still = None;
+            rank.arrivals = None;
             for at in [
                 &mut rank.started_at,
                 &mut rank.exited_at,

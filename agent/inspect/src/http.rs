@@ -19,6 +19,18 @@ pub enum Question {
 impl Question {
     pub const ALL: [Question; 2] = [Question::Gloo, Question::Nccl];
 
+    /// The bytes that ask for all calls that the recorder still has, up to 2,000 of some 500 bytes.
+    pub fn request_for_all(self) -> &'static [u8] {
+        match self {
+            Question::Gloo => {
+                b"POST /handler/fr_trace_json HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            }
+            Question::Nccl => {
+                b"POST /handler/dump_nccl_trace_json HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            }
+        }
+    }
+
     /// The bytes to send.
     pub fn request(self) -> &'static [u8] {
         match self {

@@ -121,7 +121,7 @@ fn ranks(text: &str) -> Vec<u32> {
     all.collect::<Result<Vec<u32>, _>>().unwrap_or_default()
 }
 
-fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     text.chars().take(TEXT_MAX).collect()
 }
 

@@ -30,7 +30,7 @@ pub use order::{
     AdoptSpec, Lane, Order, ParkSpec, StandbyMode, StandbyShown, StandbySpec, StandbysShown,
 };
 pub use phases::{ImportStatus, ImportsStatus, NcclStatus, PhasesStatus};
-pub use rank::{ExitRecord, Leftover, RankException, RankStatus, StillStatus};
+pub use rank::{ArrivalsStatus, ExitRecord, Leftover, RankException, RankStatus, StillStatus};
 pub use reply::{Refusal, RefusalKind, Refused, Reply};
 pub use store::{PortRange, StoreSpec, StoreStatus};
 

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use muster_runner::procfs::Stat;
-use muster_runner::wire::{Exit, Lane, Order, RankStacks, StartSpec, worker_server};
+use muster_runner::wire::{
+    ArrivalsStatus, Exit, Lane, Order, RankStacks, StartSpec, Status, worker_server,
+};
 use rig::{Client, PATIENCE, Rig};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -137,6 +139,41 @@ fn waits(stacks: &RankStacks) -> bool {
 fn line(stacks: &RankStacks) -> Option<(&str, u32)> {
     let frame = stacks.threads.first()?.frames.first()?;
     Some((frame.function.as_str(), frame.line))
+}
+
+#[test]
+fn what_ranks_have_called_is_told_within_ten_seconds() {
+    let mut ranks = Ranks::start("wait", true);
+    let of = |status: &Status| {
+        let found = status.ranks.iter().map(|rank| rank.arrivals.clone());
+        found.collect::<Option<Vec<_>>>()
+    };
+    // A look may come before the last call.
+    let marks = |all: &[ArrivalsStatus]| {
+        let marks = all
+            .iter()
+            .map(|one| one.groups.first().map(|group| group.marks.len()));
+        marks.collect::<Vec<_>>()
+    };
+    let status = ranks
+        .client
+        .until(|status| of(status).is_some_and(|all| marks(&all) == [Some(4), Some(3), Some(4)]));
+    let all = of(&status).unwrap();
+    assert_eq!((all[0].look, all[2].look), (all[1].look, all[1].look));
+    let group = &all[1].groups[0];
+    assert_eq!(
+        (&*group.group, group.calls, group.inside_us, group.sends),
+        ("0", 1, None, false)
+    );
+    assert!(
+        group
+            .marks
+            .iter()
+            .zip(1..)
+            .all(|(mark, call)| mark.0 == call),
+        "{group:?}"
+    );
+    ranks.end();
 }
 
 #[test]

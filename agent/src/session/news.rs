@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use muster_core::{
     node_report::{NodeReport, WarmPool},
     run::{LauncherReport, RunReport},
+    slow::Clock,
 };
 use muster_proto::{
     convert::session::launchers_to_wire,
@@ -36,6 +37,8 @@ pub(super) struct News {
     last_sent: Option<Instant>,
     /// When to look again.
     due: Option<Instant>,
+    /// How far this node's clock is from the coordinator's.
+    clock: Option<Clock>,
 }
 
 impl News {
@@ -50,7 +53,13 @@ impl News {
             launchers: Arc::default(),
             last_sent: None,
             due: None,
+            clock: None,
         }
+    }
+
+    /// What is known of this node's clock. It is told with the times that are by it.
+    pub(super) fn clock(&mut self, clock: Option<Clock>) {
+        self.clock = clock;
     }
 
     pub(super) fn launchers(&mut self, launchers: Arc<Vec<LauncherReport>>) {
@@ -93,7 +102,8 @@ impl News {
             self.due = Some(progress_at);
             return;
         }
-        match control.try_send(up(Up::Runs(runs_to_wire(&self.runs, now())))) {
+        let runs = runs_to_wire(&self.runs, self.clock, now());
+        match control.try_send(up(Up::Runs(runs))) {
             Ok(()) => (self.told_runs, self.last_sent) = (self.runs.clone(), Some(at)),
             Err(_) => self.due = Some(at + RETRY),
         }

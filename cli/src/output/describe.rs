@@ -85,6 +85,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         page.field("Stalled", stall::sentence(stall, now_us));
         stall::places(stall).for_each(|place| page.field("  at", place));
     }
+    stall::slow(&status, now_us).for_each(|slow| page.field("Slow", slow));
     if !status.store_node.is_empty() {
         page.field(
             "Store",

@@ -20,6 +20,7 @@ use super::{
 
 mod incident;
 mod members;
+mod slow;
 mod stall;
 mod start;
 mod time;
@@ -27,6 +28,7 @@ mod usage;
 
 use incident::Incident;
 use members::{Member, Rank};
+use slow::Slow;
 use stall::Stall;
 use time::TimeAccount;
 use usage::Usage;
@@ -94,6 +96,9 @@ struct Status {
     /// Nothing of it moves any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     stall: Option<Stall>,
+    /// Ranks that make the others wait.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    slow: Vec<Slow>,
     /// It is held back until somebody resumes it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     suspended: bool,
@@ -158,6 +163,7 @@ impl From<v1::Job> for Job {
                 stepless_lines: status.stepless_lines,
                 saved_at: time(status.saved_unix_us),
                 stall: status.stall.map(Stall::from),
+                slow: status.slow.into_iter().map(Slow::from).collect(),
                 suspended: status.suspended,
                 not_eligible: status.not_eligible.as_ref().map(NotEligible::from),
                 deadline: time(status.deadline_unix_us),

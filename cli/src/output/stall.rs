@@ -1,6 +1,6 @@
-//! A generation that stands still, for people.
+//! A generation that stands still, or whose ranks wait for one of them, for people.
 
-use muster_proto::v1::Stall;
+use muster_proto::v1::{JobStatus, Stall};
 
 use super::table::plain;
 
@@ -30,6 +30,14 @@ pub(super) fn places(stall: &Stall) -> impl Iterator<Item = String> {
     })
 }
 
+/// The ranks that make the others wait, one line each.
+pub(super) fn slow(status: &JobStatus, now_us: u64) -> impl Iterator<Item = String> {
+    status.slow.iter().map(move |slow| {
+        let since = now_us.saturating_sub(slow.since_unix_us) / 1_000_000;
+        plain(&format!("{}; for {since} s", slow.sentence))
+    })
+}
+
 /// What the receipt says of it: where its ranks were, and the two stacks that are kept.
 pub(super) fn rows(stall: &Stall) -> Vec<(&'static str, String)> {
     let mut rows: Vec<(&str, String)> = places(stall).map(|place| ("stood at", place)).collect();
@@ -45,9 +53,27 @@ pub(super) fn rows(stall: &Stall) -> Vec<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::{StackFrame, StalledPlace, StalledStack};
+    use muster_proto::v1::{SlowRank, StackFrame, StalledPlace, StalledStack};
 
     use super::*;
+
+    #[test]
+    fn who_is_slow_is_one_line() {
+        let slow = SlowRank {
+            since_unix_us: 1_000_000,
+            sentence: "rank 3 on n1: each step waits 0.030 s for it (1.6 x)".into(),
+            ..SlowRank::default()
+        };
+        let status = JobStatus {
+            slow: vec![slow],
+            ..JobStatus::default()
+        };
+        assert_eq!(
+            super::slow(&status, 71_000_000).collect::<Vec<_>>(),
+            ["rank 3 on n1: each step waits 0.030 s for it (1.6 x); for 70 s"]
+        );
+        assert_eq!(super::slow(&JobStatus::default(), 0).count(), 0);
+    }
 
     #[test]
     fn people_read_who_where_and_what_follows() {

@@ -113,6 +113,7 @@ fn job() -> Job {
             stepless_lines: None,
             saved_unix_us: 0,
             stall: None,
+            slow: Vec::new(),
             suspended: false,
             deadline_unix_us: START + 14_400_000_000,
             rules: vec![RuleStatus {

@@ -84,6 +84,8 @@ catalogue! {
         "The mean time of a step in its generation. Absent: fewer than two steps were seen.";
     JobStalled: Gauge "muster_job_stalled" ["job_namespace", "job_name"]
         "1: nothing of its generation moves any more, as two looks at its ranks have confirmed. muster describe job says which rank the others wait for.";
+    JobSlowRanks: Gauge "muster_job_slow_ranks" ["job_namespace", "job_name"]
+        "Ranks for which the others wait in each step, at least 0.3 times as long as a step takes without. muster describe job names them. It needs inspect: collectives.";
     JobGenerations: Counter "muster_job_generations_total" ["job_namespace", "job_name"]
         "Its generations. 0: it has had none yet.";
     JobRestarts: Counter "muster_job_restarts_total" ["job_namespace", "job_name"]

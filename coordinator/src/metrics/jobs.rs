@@ -128,7 +128,9 @@ fn put_one(page: &mut Page, job: &JobView, shown: &mut Shown, now: Timestamp) {
     let current = record.current.as_ref();
     let open = record.time.as_ref().and_then(|account| account.open);
     let stalled = current.is_some_and(|own| own.stall.is_some());
-    let own: [(Family, Option<Number>); 12] = [
+    let slow = current.and_then(|own| own.slow.as_ref());
+    let slow = slow.map_or(0, |slow| slow.ranks.len() as u64);
+    let own: [(Family, Option<Number>); 13] = [
         (
             Family::JobCreated,
             Some((record.created.0 as f64 / 1e6).into()),
@@ -150,6 +152,7 @@ fn put_one(page: &mut Page, job: &JobView, shown: &mut Shown, now: Timestamp) {
             job.steps.step_time.map(Number::from),
         ),
         (Family::JobStalled, Some(u64::from(stalled).into())),
+        (Family::JobSlowRanks, Some(slow.into())),
         (
             Family::JobGenerations,
             Some(record.last_generation.0.into()),

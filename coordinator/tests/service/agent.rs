@@ -435,7 +435,7 @@ impl Node {
 
     async fn report(&self) {
         let runs: Vec<RunReport> = self.runs.values().cloned().collect();
-        self.send(FromAgent::Runs(runs_to_wire(&runs, Timestamp(0))))
+        self.send(FromAgent::Runs(runs_to_wire(&runs, None, Timestamp(0))))
             .await;
     }
 

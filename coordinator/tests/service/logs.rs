@@ -313,7 +313,11 @@ async fn a_follow_ends_when_its_run_is_proven_dead_whatever_the_agent_knows() {
     };
     agent
         .up
-        .send(say(FromAgent::Runs(runs_to_wire(&[dead], Timestamp(0)))))
+        .send(say(FromAgent::Runs(runs_to_wire(
+            &[dead],
+            None,
+            Timestamp(0),
+        ))))
         .await
         .unwrap();
     let last = agent.log_read().await;

@@ -120,7 +120,8 @@ impl Fleet {
                     scratch.changes.steps_only.insert(id.job.clone());
                     // A rank that pauses is no news. A node on which nothing moves is, and the end of that, and a rank there that
                     // begins to work.
-                    if before.busy_in_standstill() != run.busy_in_standstill() {
+                    let stands = before.busy_in_standstill() != run.busy_in_standstill();
+                    if stands || before.look() != run.look() {
                         touched.insert(id.job.clone());
                     }
                 }

@@ -24,6 +24,7 @@ use crate::{
     nccl::stack::Stack,
     period::micros,
     run::{Endpoint, Key, RunId},
+    slow::Slow,
     spec::JobSpec,
     stall::Stall,
     time::Timestamp,
@@ -291,6 +292,9 @@ pub struct GenerationRecord {
     /// Nothing of it moves any more, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Box<Stall>>,
+    /// Ranks of it make the others wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow: Option<Box<Slow>>,
 }
 
 /// The restarts of one rank in a generation that goes on.

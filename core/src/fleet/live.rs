@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::{fleet::shortage::Shortage, id::NodeName, stall::Watch, time::Timestamp};
+use crate::{fleet::shortage::Shortage, id::NodeName, slow, stall::Watch, time::Timestamp};
 
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -31,6 +31,8 @@ pub(crate) struct Live {
     pub stall: Watch,
     /// How many ranks used a processor when the current generation was found to stall.
     pub busy_in_stall: Option<usize>,
+    /// Which ranks of the current generation make the others wait, and since when.
+    pub slow: slow::Watch,
     /// More room would have changed nothing when the job was last settled.
     pub has_all_it_wants: bool,
 }

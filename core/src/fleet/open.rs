@@ -241,6 +241,7 @@ impl JobTurn<'_> {
             won: None,
             member_restarts: Default::default(),
             stall: None,
+            slow: None,
         });
         for mismatch in mismatches {
             self.warn("MixedNodes", mismatch.to_string())

@@ -97,6 +97,8 @@ pub struct Policy {
     /// How often what is reserved is compared with all records.
     pub audit_every: Duration,
     pub tick: Duration,
+    /// A rank is called slow when it has made the others wait for so long.
+    pub slow_after: Duration,
     /// Who is told of what.
     pub notify: Rules,
 }
@@ -212,6 +214,7 @@ impl Default for Policy {
             // Some milliseconds of work for 10,000 nodes, in a turn of its own kind: one in 100,000 is not felt.
             audit_every: Duration::from_secs(60),
             tick: Duration::from_millis(250),
+            slow_after: Duration::from_secs(60),
             notify: Rules::default(),
         }
     }

@@ -159,6 +159,7 @@ impl JobTurn<'_> {
         self.wake_at(fenced);
         self.tell_forced_ends();
         self.watch_stall();
+        self.watch_slow();
         self.wake_at(judge::due(self.facts()));
         let judged = judge::judge(self.facts());
         apply::apply(self, judged);

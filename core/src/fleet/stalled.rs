@@ -8,13 +8,13 @@ use crate::{
         job_turn::JobTurn,
         output::Effect,
         receipt::Cause,
-        training_ranks::{Ranks, ranks},
+        training_ranks::{habit, ranks},
     },
     id::{Generation, NodeName},
     period,
     spec::OnStall,
     stacks::RankStack,
-    stall::{self, Asked, Habit, SAME, Stage, Stall, Suspicion, Todo, UNKNOWN, Verdict, Why},
+    stall::{self, Asked, SAME, Stage, Stall, Suspicion, Todo, UNKNOWN, Verdict, Why},
     time::Timestamp,
 };
 
@@ -29,22 +29,6 @@ const WORD: Duration = Duration::from_secs(4);
 const OLD: Duration = Duration::from_secs(60);
 /// The time before the act in which that is done: two looks.
 const AGAIN: Duration = Duration::from_secs(30);
-
-/// How the job moves, by the rank that has come furthest in this generation.
-fn habit(ranks: &Ranks<'_>, longest: Duration) -> Habit {
-    let furthest = ranks.living.iter().max_by_key(|(_, rank)| rank.last_step);
-    let shown = furthest.and_then(|(_, rank)| {
-        let steps = rank.last_step?.checked_sub(rank.first_step?)?;
-        let time = rank.last_step_at?.since(rank.first_step_at?);
-        Some((steps, time))
-    });
-    let (steps, time) = shown.unwrap_or_default();
-    Habit {
-        steps,
-        usual: (steps > 0).then(|| time / u32::try_from(steps).unwrap_or(u32::MAX)),
-        longest,
-    }
-}
 
 impl JobTurn<'_> {
     /// Finds out whether the current generation stands still.

@@ -64,6 +64,7 @@ mod rules;
 mod selection;
 mod shared;
 mod shortage;
+mod slow;
 mod stalled;
 mod stops;
 mod suspend;

@@ -1,13 +1,13 @@
-//! The ranks that make a generation's progress, as far as their nodes tell of them.
+//! The ranks that make a generation's progress, as far as their nodes tell of them, and how it usually moves.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     exit::Exit,
     fleet::{generation, job::GenerationRecord, registry::Registry},
     id::{JobUid, NodeName},
     run::{RankReport, RunPhase},
-    stall::Still,
+    stall::{Habit, Still},
 };
 
 /// The ranks of a generation that make its progress.
@@ -60,4 +60,20 @@ pub(crate) fn ranks<'a>(
         }
     }
     Some(Ranks { living, ended })
+}
+
+/// How the job moves, by the rank that has come furthest in this generation.
+pub(crate) fn habit(ranks: &Ranks<'_>, longest: Duration) -> Habit {
+    let furthest = ranks.living.iter().max_by_key(|(_, rank)| rank.last_step);
+    let shown = furthest.and_then(|(_, rank)| {
+        let steps = rank.last_step?.checked_sub(rank.first_step?)?;
+        let time = rank.last_step_at?.since(rank.first_step_at?);
+        Some((steps, time))
+    });
+    let (steps, time) = shown.unwrap_or_default();
+    Habit {
+        steps,
+        usual: (steps > 0).then(|| time / u32::try_from(steps).unwrap_or(u32::MAX)),
+        longest,
+    }
 }

@@ -70,11 +70,18 @@ impl RankReport {
             last_step_at: None,
             steps: StepsShown::default(),
             still: None,
+            arrivals: None,
         }
     }
 }
 
 impl RunReport {
+    /// The newest look at when its ranks come to their collectives.
+    pub fn look(&self) -> Option<u64> {
+        let found = self.ranks.iter().filter_map(|rank| rank.arrivals.as_ref());
+        found.map(|arrivals| arrivals.look).max()
+    }
+
     /// If it trains and none of its living ranks moves: how many of them use a processor.
     pub fn busy_in_standstill(&self) -> Option<usize> {
         let living = self.ranks.iter().filter(|rank| rank.exit.is_none());

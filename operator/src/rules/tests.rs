@@ -65,6 +65,7 @@ pub(super) fn generation(number: u64) -> GenerationRecord {
         won: None,
         member_restarts: Default::default(),
         stall: None,
+        slow: None,
     }
 }
 

@@ -38,6 +38,7 @@ mod receipt;
 mod roles;
 mod rules;
 mod selection;
+mod slow;
 mod stall;
 #[cfg(test)]
 mod tests;
@@ -343,6 +344,10 @@ fn status(view: &JobView) -> v1::JobStatus {
             .as_ref()
             .and_then(|generation| generation.stall.as_deref())
             .map(stall::stall_to_wire),
+        slow: { record.current.iter() }
+            .flat_map(|generation| generation.slow.iter().flat_map(|slow| &slow.ranks))
+            .map(slow::slow_to_wire)
+            .collect(),
     }
 }
 

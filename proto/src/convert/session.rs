@@ -18,6 +18,7 @@ use muster_core::{
 use super::Malformed;
 use crate::v1;
 
+mod arrivals;
 pub(super) mod bounds;
 mod desired;
 mod launchers;
@@ -54,7 +55,7 @@ pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
             .map(|(job, obeyed)| (job.to_string(), obeyed_to_wire(*obeyed)))
             .collect(),
         report: Some(node_report_to_wire(&hello.report)),
-        runs: Some(runs_to_wire(&hello.runs, now)),
+        runs: Some(runs_to_wire(&hello.runs, None, now)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! One rank: what a runner says of it while it lives, and the lines that it leaves in `exits.jsonl`.
 
+use muster_inspect::Arrivals;
 use serde::{Deserialize, Serialize};
 
 use super::Exit;
@@ -62,6 +63,17 @@ pub struct RankStatus {
     /// Nothing of it moves. None: something does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still: Option<StillStatus>,
+    /// When it comes to the collectives of its groups. None: the last look has not found it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<ArrivalsStatus>,
+}
+
+/// What one look has found out about one rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivalsStatus {
+    /// Unix time of the look, by ten seconds.
+    pub look: u64,
+    pub groups: Vec<Arrivals>,
 }
 
 /// A rank that prints nothing, and whose processes read or write no files.

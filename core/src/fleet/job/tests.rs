@@ -53,6 +53,7 @@ pub(crate) fn generation(number: u64) -> GenerationRecord {
         won: None,
         member_restarts: BTreeMap::new(),
         stall: None,
+        slow: None,
     }
 }
 

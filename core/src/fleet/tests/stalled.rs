@@ -70,7 +70,7 @@ fn said(on_stall: &str) -> SpecDocument {
 
 impl Bench {
     /// A job that has made thirty steps, one a second.
-    fn trains(&mut self, name: &str, spec: SpecDocument) {
+    pub(super) fn trains(&mut self, name: &str, spec: SpecDocument) {
         self.submit(name, spec);
         for step in 0..=30 {
             self.pass(SECOND);
@@ -93,7 +93,7 @@ impl Bench {
         self.tell_ranks(name, |rank| rank.still = None);
     }
 
-    fn tell_ranks(&mut self, name: &str, change: impl Fn(&mut RankReport)) {
+    pub(super) fn tell_ranks(&mut self, name: &str, change: impl Fn(&mut RankReport)) {
         let job = self.job(name);
         let run = job.current.as_ref().unwrap().run(&job.uid);
         let mut all = Vec::new();
@@ -128,7 +128,7 @@ impl Bench {
         asked
     }
 
-    fn told(&self, reason: &str) -> Vec<&str> {
+    pub(super) fn told(&self, reason: &str) -> Vec<&str> {
         let told = self.events.iter().filter(|event| event.reason == reason);
         told.map(|event| event.message.as_str()).collect()
     }

@@ -11,10 +11,12 @@ use muster_core::{
         RankException, RankReport, RunId, RunPhase, RunReport, StepPatternFault, StepsShown,
         WorldReport,
     },
+    slow::Clock,
     stall::Still,
     time::Timestamp,
 };
 
+use super::arrivals::{arrivals_from_wire, arrivals_to_wire};
 use super::bounds::{
     NAME_MAX, SENTENCE_MAX, age, at, count, malformed, numbered, optional_text, required_text,
     text, texts,
@@ -44,10 +46,27 @@ const FRAMES_MAX: usize = 16;
 const TAIL_MAX: usize = 64;
 
 /// Writes run reports; `now` is on the clock of the reports.
-pub fn runs_to_wire(runs: &[RunReport], now: Timestamp) -> v1::RunReports {
+/// `clock`: how far this node's clock is from the coordinator's.
+pub fn runs_to_wire(runs: &[RunReport], clock: Option<Clock>, now: Timestamp) -> v1::RunReports {
     v1::RunReports {
-        runs: runs.iter().map(|run| run_to_wire(run, now)).collect(),
+        runs: { runs.iter() }
+            .map(|run| with_clock(run_to_wire(run, now), clock))
+            .collect(),
     }
+}
+
+/// Says how far the clock is by which ranks came to their collectives, if that is known.
+fn with_clock(mut run: v1::RunReport, clock: Option<Clock>) -> v1::RunReport {
+    let Some(clock) = clock else { return run };
+    let found = run
+        .ranks
+        .iter_mut()
+        .filter_map(|rank| rank.arrivals.as_mut());
+    for arrivals in found {
+        arrivals.clock_ahead_us = Some(clock.ahead_us);
+        arrivals.clock_error_us = clock.error_us;
+    }
+    run
 }
 
 fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
@@ -150,6 +169,7 @@ fn rank_to_wire(rank: &RankReport, now: Timestamp) -> v1::RankReport {
             age_us: age(Some(still.since), now).unwrap_or(0),
             idle_age_us: age(still.idle_since, now),
         }),
+        arrivals: rank.arrivals.as_deref().map(arrivals_to_wire),
     }
 }
 
@@ -422,6 +442,10 @@ fn rank_from_wire(
             since: at(Some(still.age_us), now).unwrap_or(now),
             idle_since: at(still.idle_age_us, now),
         }),
+        arrivals: { wire.arrivals }
+            .map(|arrivals| arrivals_from_wire(&format!("{field}.arrivals"), arrivals))
+            .transpose()?
+            .map(Box::new),
     })
 }
 

@@ -22,6 +22,7 @@ use muster_core::{
         NestedWorld, Owner, PhasesReport, Program, RankException, RankReport, RunId, RunPhase,
         RunReport, Seated, Start, StepPatternFault, StepsShown, Target, WorldReport,
     },
+    slow::{Arrivals, Clock, InGroup},
     spec::{Framework, Inspect, Launch, Standbys},
     stall::Still,
 };
@@ -546,11 +547,22 @@ proptest! {
 
     #[test]
     fn runs_come_back_shifted_by_the_clocks_difference(runs in runs(), ahead in 0..1_000_000u64) {
-        let wire = over_the_wire(&runs_to_wire(&runs, NOW));
+        let wire = over_the_wire(&runs_to_wire(&runs, None, NOW));
         prop_assert_eq!(&runs_from_wire(wire.clone(), NOW).unwrap(), &runs);
         let there = runs_from_wire(wire, NOW + Duration::from_micros(ahead)).unwrap();
         for (there, here) in there.iter().zip(&runs) {
             prop_assert_eq!(there.dead_at, here.dead_at.map(|at| at + Duration::from_micros(ahead)));
+        }
+    }
+
+    #[test]
+    fn arrivals_come_back_with_the_clock_of_their_node(ahead in any::<i64>(), runs in runs()) {
+        let clock = Clock { ahead_us: ahead, error_us: 7 };
+        let wire = over_the_wire(&runs_to_wire(&runs, Some(clock), NOW));
+        let back = runs_from_wire(wire, NOW).unwrap();
+        for (back, rank) in back.iter().zip(&runs).flat_map(|(back, run)| back.ranks.iter().zip(&run.ranks)) {
+            let told = rank.arrivals.as_ref().map(|arrivals| Arrivals { clock: Some(clock), ..(**arrivals).clone() });
+            prop_assert_eq!(back.arrivals.as_deref(), told.as_ref());
         }
     }
 
@@ -575,7 +587,7 @@ proptest! {
         if let Ok(wire) = v1::RunReports::decode(bytes.as_slice())
             && let Ok(runs) = runs_from_wire(wire, NOW)
         {
-            prop_assert_eq!(runs_from_wire(runs_to_wire(&runs, NOW), NOW), Ok(runs));
+            prop_assert_eq!(runs_from_wire(runs_to_wire(&runs, None, NOW), NOW), Ok(runs));
         }
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn agent_message(input: &[u8]) {
         Up::Runs(wire) => {
             if let Ok(runs) = runs_from_wire(wire, NOW) {
                 assert_eq!(
-                    runs_from_wire(runs_to_wire(&runs, NOW), NOW)
+                    runs_from_wire(runs_to_wire(&runs, None, NOW), NOW)
                         .expect("accepted runs are accepted again"),
                     runs
                 );
@@ -162,7 +162,7 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
     };
     vec![
         up(Up::Hello(hello_to_wire(&hello, NOW))),
-        up(Up::Runs(runs_to_wire(&[run], NOW))),
+        up(Up::Runs(runs_to_wire(&[run], None, NOW))),
         up(Up::Report(node_report_to_wire(&NodeReport::default()))),
         up(Up::Launchers(launchers_to_wire(&launchers))),
     ]

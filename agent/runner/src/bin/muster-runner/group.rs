@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::wire::{
-    DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Leftover, MAX_LEFTOVERS, Phase, ProofKind,
-    RankStatus, StartSpec, Status, StopStatus, StoreStatus, VERSION,
+    ArrivalsStatus, DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Leftover, MAX_LEFTOVERS,
+    Phase, ProofKind, RankStatus, StartSpec, Status, StopStatus, StoreStatus, VERSION,
 };
 
 use crate::below::{Below, Proc};
@@ -79,6 +79,8 @@ pub(crate) struct Group {
     phases: Phases,
     /// Watches whether the ranks move.
     movement: Movement,
+    /// When ranks come to their collectives, by the last look.
+    pub(crate) arrivals: BTreeMap<u32, ArrivalsStatus>,
     /// Knows what the kernel has killed.
     pub(crate) memory: Memory,
 }
@@ -547,6 +549,7 @@ impl Rank {
             last_output: self.reason.last_output.clone(),
             log_bytes: self.output.bytes,
             still: None,
+            arrivals: None,
         })
     }
 }

@@ -6,6 +6,7 @@
 //! likes into its socket. So bytes ([`muster_inspect::ANSWER_MAX`]), connections ([`AT_A_TIME`]) and time
 //! ([`PATIENCE`], [`LIMIT`]) are bounded, and one question is answered at a time.
 
+mod arrivals;
 mod ask;
 mod dump;
 
@@ -17,8 +18,11 @@ use std::time::Duration;
 use muster_inspect::{Question, positions, threads};
 use muster_runner::Folder;
 use muster_runner::procfs::{self, Stat};
-use muster_runner::wire::{Position, ProcessLook, RankStacks, Refusal, RefusalKind, worker_server};
+use muster_runner::wire::{
+    ArrivalsStatus, Position, ProcessLook, RankStacks, Refusal, RefusalKind, worker_server,
+};
 
+use crate::inspect::arrivals::Arrivals;
 use crate::inspect::ask::{Ask, Heard};
 use crate::inspect::dump::Dump;
 use crate::poll::Poll;
@@ -56,6 +60,8 @@ pub(crate) struct Inspector {
     /// Connections by their number.
     asks: BTreeMap<u32, Ask>,
     next: u32,
+    /// The looks at when ranks come to their collectives.
+    arrivals: Arrivals,
 }
 
 struct Inspection {
@@ -138,8 +144,10 @@ impl Inspector {
                 stream.map_err(|e| e.kind())
             });
             let asked = match stream {
-                Ok(stream) => Ask::begin(stream, rank, question, self.next, poll)
-                    .map_err(|e| format!("its worker server cannot be asked: {e}")),
+                Ok(stream) => {
+                    Ask::begin(stream, rank, question, question.request(), self.next, poll)
+                        .map_err(|e| format!("its worker server cannot be asked: {e}"))
+                }
                 Err(ErrorKind::NotFound) => Err(dump::why_no_server(rank)),
                 Err(kind) => Err(format!("its worker server cannot be reached: {kind}")),
             };
@@ -155,6 +163,9 @@ impl Inspector {
 
     /// A connection has something to read, or has ended.
     pub(crate) fn hear(&mut self, id: u32, poll: &Poll) {
+        if self.arrivals.hear(id, poll) {
+            return;
+        }
         if let Some(ask) = self.asks.get_mut(&id) {
             ask.read(poll);
         }
@@ -208,6 +219,16 @@ impl Inspector {
                 (None, looks.map(Look::due).min())
             }
         }
+    }
+
+    /// Goes on with the looks at when these ranks come to their collectives. See [`Arrivals::mind`].
+    pub(crate) fn mind_arrivals(
+        &mut self,
+        ranks: &[u32],
+        now: Duration,
+        poll: &Poll,
+    ) -> (Option<BTreeMap<u32, ArrivalsStatus>>, Option<Duration>) {
+        self.arrivals.mind(ranks, &mut self.next, now, poll)
     }
 
     /// Gives each rank the answers that have come.

@@ -44,6 +44,23 @@ fn the_largest_report_fits_a_message() {
                     since: NOW,
                     idle_since: Some(NOW),
                 }),
+                arrivals: Some(Box::new(Arrivals {
+                    look: u64::MAX,
+                    groups: vec![
+                        InGroup {
+                            group: "g".repeat(128),
+                            calls: u64::MAX,
+                            round: Duration::from_secs(3_600),
+                            marks: (1..=24)
+                                .map(|at| (at << 20, (1 << 50) + at * 100_000_000))
+                                .collect(),
+                            inside: Some(Duration::from_secs(3_600)),
+                            sends: true,
+                        };
+                        1
+                    ],
+                    clock: None,
+                })),
             })
             .collect::<Vec<_>>()
     };
@@ -60,5 +77,5 @@ fn the_largest_report_fits_a_message() {
             }
         })
         .collect();
-    assert!(runs_to_wire(&runs, NOW).encoded_len() < crate::limits::MESSAGE_MAX / 2);
+    assert!(runs_to_wire(&runs, None, NOW).encoded_len() < crate::limits::MESSAGE_MAX / 2);
 }

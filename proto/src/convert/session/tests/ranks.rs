@@ -74,6 +74,20 @@ pub(super) fn rank(number: u32) -> impl Strategy<Value = RankReport> {
                         since,
                         idle_since: exited_at,
                     }),
+                    arrivals: first_step.map(|look| {
+                        Box::new(Arrivals {
+                            look,
+                            groups: vec![InGroup {
+                                group: "0".into(),
+                                calls: u64::from(pid),
+                                round: Duration::from_micros(u64::from(pid)),
+                                marks: vec![(1, look), (u64::MAX, 3), (7, u64::MAX)],
+                                inside: last_step.map(|us| Duration::from_micros(us / 2)),
+                                sends: exit.is_some(),
+                            }],
+                            clock: None,
+                        })
+                    }),
                 }
             },
         )

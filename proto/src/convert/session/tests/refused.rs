@@ -9,7 +9,7 @@ fn good_run() -> v1::RunReport {
         job: JobUid::from("0a"),
         generation: Generation(1),
     };
-    runs_to_wire(&[RunReport::preparing(run, Term(1))], NOW)
+    runs_to_wire(&[RunReport::preparing(run, Term(1))], None, NOW)
         .runs
         .remove(0)
 }

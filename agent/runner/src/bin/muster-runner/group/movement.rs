@@ -5,10 +5,17 @@ use std::time::Duration;
 use muster_runner::procfs::{Counters, Stat};
 use muster_runner::wire::RankStatus;
 
-use super::Group;
+use super::{Group, Rank};
 use crate::movement::Living;
 
 impl Group {
+    /// The ranks that live.
+    pub(crate) fn living_ranks(&self) -> impl Iterator<Item = u32> {
+        let lives = |rank: &Rank| rank.process.as_ref().is_some_and(|p| p.end.is_none());
+        let ranks = self.ranks.iter().filter(move |(_, rank)| lives(rank));
+        ranks.map(|(number, _)| *number)
+    }
+
     /// Looks whether its ranks move. True: there is news. `all`: every process below the runner.
     pub(crate) fn look_movement(&mut self, all: &[Stat], now: Duration) -> bool {
         let living = self.ranks.iter().filter_map(|(rank, entry)| {
@@ -33,6 +40,11 @@ impl Group {
         let still = self.movement.status(number, pid, log_bytes);
         RankStatus {
             still: still.filter(|_| rank.exit.is_none()),
+            arrivals: self
+                .arrivals
+                .get(&number)
+                .filter(|_| rank.exit.is_none())
+                .cloned(),
             ..rank
         }
     }

@@ -33,10 +33,11 @@ impl Ask {
         mut stream: UnixStream,
         rank: u32,
         question: Question,
+        request: &[u8],
         id: u32,
         poll: &Poll,
     ) -> io::Result<Self> {
-        stream.write_all(question.request())?;
+        stream.write_all(request)?;
         poll.add(&stream, Source::WorkerServer(id), Interest::Read)?;
         Ok(Ask {
             rank,

@@ -42,9 +42,35 @@ impl Runner {
         })
     }
 
+    /// Goes on with the looks at when ranks come to their collectives, while the group is to go on. Returns when to look again.
+    fn mind_arrivals(&mut self, now: Duration) -> Option<Duration> {
+        let order = self
+            .group
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.order.as_ref());
+        let asks = order.is_some_and(|order| order.collectives)
+            && self.group.stop.is_none()
+            && self.group.killing.is_none();
+        let ranks: Vec<u32> = match asks {
+            true => self.group.living_ranks().collect(),
+            false => Vec::new(),
+        };
+        let (found, next) = self.inspector.mind_arrivals(&ranks, now, &self.poll);
+        if let Some(found) = found
+            && found != self.group.arrivals
+        {
+            self.group.arrivals = found;
+            self.state.changed = true;
+        }
+        next
+    }
+
     /// Goes on with what was asked for, and answers what is complete. Returns when to look again.
     pub(super) fn mind_stacks(&mut self, now: Duration) -> Option<Duration> {
         let (answered, next) = self.inspector.mind(now, &self.poll);
+        let arrivals = self.mind_arrivals(now);
+        let next = [next, arrivals].into_iter().flatten().min();
         if let Some(((client, request), stacks)) = answered {
             self.control.answer(client, &Reply::stacks(request, stacks));
         }

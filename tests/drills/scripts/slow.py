@@ -1,0 +1,24 @@
+"""Ranks that work for 20 ms and then meet in an all-reduce, over gloo, until the job is cancelled. With `slow`, rank 1 needs 30 ms more for each batch;
+with `hands`, each batch is a long one for another rank. Each rank prints its step now and then."""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+way = sys.argv[1]
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+data = torch.ones(64)
+step = 0
+while True:
+    time.sleep(0.02)
+    if (way == "slow" and rank == 1) or (way == "hands" and step % world == rank):
+        time.sleep(0.03)
+    dist.all_reduce(data)
+    data /= world
+    step += 1
+    if step % 20 == 0:
+        print("step", step, flush=True)

@@ -168,7 +168,8 @@ impl<'a> Facts<'a> {
             QuotaWhy::Lent
         } else if more <= available {
             QuotaWhy::Kept
-        } else if let Some(limit) = limit.filter(|limit| held.saturating_add(more) > quota.saturating_add(*limit))
+        } else if let Some(limit) =
+            limit.filter(|limit| held.saturating_add(more) > quota.saturating_add(*limit))
         {
             QuotaWhy::BorrowingLimit(limit)
         } else {

@@ -26,6 +26,7 @@ use crate::{
         placement::{Demand, Placement},
         policy::Policy,
         queues::{QueueId, Usage},
+        registry::Liveness,
         unhealthy, word,
         yields::Yields,
     },
@@ -288,7 +289,12 @@ fn victims<'a>(
             later.push(old_enough);
         }
         let members = generation.members.iter().map(|member| &member.node);
-        let useful: Vec<NodeName> = members.filter(|node| of_use(node, job)).cloned().collect();
+        let useful = members.filter(|node| of_use(node, job)).cloned();
+        let mut useful: Vec<NodeName> = useful.collect();
+        if !facts.policy.queues.is_empty() {
+            // Quota may come from any node. Those on which the job could not begin again go first.
+            useful.sort_by_key(|node| !takes_work(facts, node));
+        }
         victims.push(Victim {
             job,
             of,
@@ -309,6 +315,17 @@ fn victims<'a>(
         )
     });
     (victims, later.into_iter().min())
+}
+
+/// Whether a job could begin on the node.
+fn takes_work(facts: Facts<'_>, node: &NodeName) -> bool {
+    facts.nodes.get(node).is_some_and(|node| {
+        node.liveness == Liveness::Ready
+            && node.session.is_some()
+            && node.record.halt.is_none()
+            && !facts.nodes.is_cordoned(node)
+            && unhealthy::no_new_work(facts.nodes, node).is_none()
+    })
 }
 
 /// How soon to look again at a job that cannot give anything at this moment.

@@ -241,6 +241,22 @@ fn quota_comes_back_from_nodes_that_are_of_no_use() {
     assert_eq!((size(&bench, "x/borrows"), size(&bench, "y/lends")), (2, 2));
 }
 
+/// A borrower that trains on a node where it could not begin again gives that node first.
+#[test]
+fn quota_comes_back_from_a_cordoned_node_first() {
+    let mut bench = bench(4, two(1, 2));
+    bench.submit("x/borrows", job(1, 3, 9));
+    bench.pass(10 * SECOND);
+    let first = bench.members("borrows")[0].to_owned();
+    bench.request(Request::Cordon {
+        node: first.as_str().into(),
+        reason: "fan".into(),
+    });
+    bench.submit("y/lends", job(2, 2, 0));
+    bench.pass(10 * SECOND);
+    assert_eq!((size(&bench, "x/borrows"), size(&bench, "y/lends")), (1, 2));
+}
+
 /// A job that could never start keeps nobody from borrowing, and takes nothing back.
 #[test]
 fn a_job_that_no_node_fits_stops_no_loan() {
@@ -261,7 +277,7 @@ fn a_long_queue_hides_nobody_who_waits_within_its_quota() {
     let mut bench = bench(4, two(2, 2));
     bench.submit("x/borrows", job(1, 4, 0));
     for number in 0..20 {
-        bench.submit(&format!("x/later-{number}"), job(1, 1, 9));
+        bench.submit(&format!("x/later-{number}"), job(4, 4, 9));
     }
     bench.pass(10 * SECOND);
     bench.submit("y/lends", job(2, 2, 0));

@@ -184,10 +184,10 @@ fn staying(job: &JobRecord) -> Option<&GenerationRecord> {
     }
 }
 
-fn of_members<'j>(
-    generation: Option<&'j GenerationRecord>,
+fn of_members(
+    generation: Option<&GenerationRecord>,
     counts: impl Fn(&NodeName) -> bool,
-) -> impl Iterator<Item = (&'j NodeName, &'j str)> {
+) -> impl Iterator<Item = (&NodeName, &str)> {
     let members = generation.into_iter().flat_map(|g| &g.members);
     let members = members.filter(move |member| counts(&member.node));
     members.flat_map(|member| member.gpus.iter().map(|gpu| (&member.node, gpu.as_str())))

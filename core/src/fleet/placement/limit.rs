@@ -77,7 +77,7 @@ impl<'a> Limit<'a> {
                 unit: "GPUs",
                 within: None,
                 excluded: Vec::new(),
-                over: Some(self),
+                over: Some(Box::new(self)),
             });
         }
         while demand.wanted > min && demand.gpus_of(demand.wanted) > left {

@@ -113,7 +113,7 @@ pub(crate) struct Shortfall<'a> {
     /// What is wrong with the others, in the order of their names.
     pub excluded: Vec<(&'a NodeName, Why<'a>)>,
     /// Its namespace or queue has used up its GPUs, so that no node was asked.
-    pub over: Option<Limit<'a>>,
+    pub over: Option<Box<Limit<'a>>>,
 }
 
 impl fmt::Display for Kept<'_> {
@@ -274,7 +274,7 @@ impl<'a> Shortfall<'a> {
     /// The most frequent cause among the nodes that do not take the job, as a word. Nodes that it does not select count
     /// only if it selects too few.
     pub(crate) fn shortage(&self) -> Shortage {
-        if let Some(limit) = self.over {
+        if let Some(limit) = &self.over {
             return limit.shortage();
         }
         let words = || self.excluded.iter().map(|(_, why)| why.shortage());

@@ -14,6 +14,7 @@
 //! | `failpoint` | places at which unit tests kill it; nothing in any other build |
 //! | `turn_stats` | the size and the cost of one turn, as a value |
 //! | `metrics` | the page that a Prometheus scrapes |
+//! | `queues` | the operator's file of queues |
 //! | `notify` | telling people: the receivers, and sending them what waits |
 //! | `serve` | all of it put together, from start to a graceful end |
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ pub mod kubernetes;
 pub mod metrics;
 pub mod notify;
 pub mod options;
+pub mod queues;
 pub mod serve;
 pub mod standby;
 pub mod store;

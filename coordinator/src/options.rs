@@ -7,7 +7,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, ValueEnum};
 use muster_core::{
-    fleet::{GpusMax, Policy},
+    fleet::{GpusMax, Policy, queues::Queues},
     id::{self, Term},
     period,
     spec::Preemption,
@@ -21,7 +21,7 @@ use muster_runtime::{
 pub use kubernetes::KubernetesOptions;
 pub use site::SiteOptions;
 
-use crate::trust;
+use crate::{queues, trust};
 
 /// Central daemon of Muster: hears the agents, decides, serves users.
 ///
@@ -278,6 +278,12 @@ pub struct PolicyOptions {
     )]
     pub gpus_max: Vec<(String, u32)>,
 
+    /// File with a tree of queues: quotas in GPUs, what may be borrowed, and whose jobs are in which queue. A
+    /// job within the quota of its queue gets back what others have borrowed, as far as --preemption allows.
+    /// docs/queues.md describes it. Read at the start.
+    #[arg(long, env = "MUSTER_QUEUES", value_name = "FILE")]
+    pub queues: Option<PathBuf>,
+
     /// What may be done to jobs at most, so that one of higher priority can start: never, shrink (elastic jobs
     /// give up members, down to their minimum) or evict (they may also lose all nodes, and wait again). A
     /// job may allow less.
@@ -417,6 +423,10 @@ impl PolicyOptions {
             jobs_max: self.jobs_max,
             namespace_jobs_max: self.namespace_jobs_max,
             gpus_max: self.gpus_max()?,
+            queues: match &self.queues {
+                Some(file) => queues::read(file)?,
+                None => Queues::default(),
+            },
             reserve_after: self.reserve_after,
             preemption: self.preemption,
             preempt_other_namespaces: self.preempt_other_namespaces,

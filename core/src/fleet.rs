@@ -19,6 +19,7 @@
 //! | `members`, `member_end` | a sealed membership; how its members ended |
 //! | `job` | a job's durable record, its generations and phases |
 //! | `notify` | who is told of what, and what waits to be sent |
+//! | `queues` | the operator's tree of queues: quotas, and what may be borrowed |
 //! | `policy` | all timings and bounds |
 //! | `node_record` | a node's durable record |
 //! | `worker_pod` | a pod that holds one job's place |
@@ -64,6 +65,7 @@
 //! | `capacity` | what all nodes have left, and who holds the rest |
 //! | `settle_order` | which jobs may take room, and in which order |
 //! | `reservations` | room that jobs which wait keep from those behind them |
+//! | `ledger` | what the jobs of each queue hold, and who waits within its quota |
 //! | `shares` | what one namespace may ask of the coordinator |
 //! | **What a turn decides** | |
 //! | `output` | changes to store, effects, answers |
@@ -77,6 +79,7 @@
 //! | `audit` | whether what is reserved is what the records say |
 //! | **One job's turn** | rules that change one job's record |
 //! | `job_turn` | one job while it is settled, and what its rules may read |
+//! | `limits` | how many GPUs it may have, by its namespace and its queue |
 //! | `candidates` | the nodes as placement sees them for it, and the gang that it gets |
 //! | `preempt` | which jobs give up what for one that waits |
 //! | `node_mix` | members whose software does not go together |
@@ -163,8 +166,10 @@ mod judge;
 mod keep_time;
 mod last_words;
 mod leave_record;
+mod ledger;
 mod lenders;
 mod lifetime;
+mod limits;
 mod live;
 mod long_wait;
 mod marking;
@@ -193,6 +198,7 @@ mod policy;
 mod preempt;
 mod presence;
 mod prewarm;
+pub mod queues;
 pub mod receipt;
 mod registry;
 mod requests;

@@ -8,15 +8,18 @@ use crate::{
         fault_ledger,
         job::{GenerationRecord, JobRecord, Seat},
         job_turn::Facts,
+        ledger::Claim,
+        limits::{self, demand},
         live::Live,
         members::Member,
         placement::{
             self, Avoided, Candidate, Demand, Had, Held, Keeps, Kept, Levels, Limit, Placement,
-            RoleDemand, Share,
+            Share,
         },
         registry::Node,
-        reservations::{self, Reservations},
+        reservations::{self, RESERVING_MAX, Reservations, Waiting},
         selected,
+        settle_order::Rank,
         unhealthy::no_new_work,
         word,
         worker_pod::is_pod,
@@ -25,7 +28,7 @@ use crate::{
     nccl::{mixture::Kind, profile},
     node_report::holders::Holders,
     protocol,
-    spec::{NodeMix, Role},
+    spec::NodeMix,
 };
 
 impl<'a> Facts<'a> {
@@ -162,10 +165,9 @@ impl<'a> Facts<'a> {
         if self.job.spec.template.is_some() {
             return Vec::new();
         }
-        let before = self.reservations().before(self.job, self.policy, self.now);
-        let keeps = before.map(|waiting| Reserved {
+        let keeps = self.before().into_iter().map(|waiting| Reserved {
             by: &waiting.name,
-            keeps: waiting.keeps.get_or_init(|| self.keeps_of(&waiting.uid)),
+            keeps: self.kept_by(waiting),
             namespace: &self.job.name.namespace,
         });
         keeps
@@ -178,10 +180,17 @@ impl<'a> Facts<'a> {
         self.reservations.get_or_init(|| Reservations::of(jobs()))
     }
 
-    /// What another job that waits keeps of each node.
+    /// What a job that waits keeps of each node.
+    fn kept_by(self, waiting: &'a Waiting) -> &'a BTreeMap<NodeName, Keeps> {
+        waiting.keeps.get_or_init(|| self.keeps_of(&waiting.uid))
+    }
+
     fn keeps_of(self, uid: &JobUid) -> BTreeMap<NodeName, Keeps> {
         let live = Live::default();
-        let job = self.others.get(uid);
+        let job = match uid == self.uid {
+            true => Some(self.job),
+            false => self.others.get(uid),
+        };
         // One about which nothing is decided may wait for days.
         let job = job.filter(|job| word::halted_by(self.halted, self.nodes, job).is_none());
         match job {
@@ -203,11 +212,12 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What this job keeps of each node while it waits: nothing, if not even an empty fleet would do.
+    /// What this job keeps of each node while it waits: nothing, if not even an empty fleet would do. Whether the quota of its
+    /// queue lets it start, `claims` says.
     pub(crate) fn keeps(self) -> BTreeMap<NodeName, Keeps> {
         let mut demand = demand(self.job);
         if self
-            .limit()
+            .namespace_limit()
             .is_some_and(|limit| limit.bound(&mut demand).is_err())
         {
             return BTreeMap::new();
@@ -225,7 +235,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The limit of its namespace, if the job could be larger without it.
+    /// The limit of its namespace or queue, if the job could be larger without it.
     pub(crate) fn limited(self) -> Option<Limit<'a>> {
         let mut demand = demand(self.job);
         let wanted = demand.wanted;
@@ -234,22 +244,88 @@ impl<'a> Facts<'a> {
         (bound.is_err() || demand.wanted < wanted).then_some(limit)
     }
 
-    /// How many more GPUs the job may have by the limit of its namespace.
+    /// How many GPUs the job may have, by the limit that leaves it least.
     pub(crate) fn limit(self) -> Option<Limit<'a>> {
-        let namespace = &self.job.name.namespace;
-        let most = self.policy.gpus_max.of(namespace)?;
-        // Kubernetes counts what pods have.
+        let limits = [self.namespace_limit(), self.queue_limit()];
+        limits
+            .into_iter()
+            .flatten()
+            .min_by_key(|limit| limit.left())
+    }
+
+    pub(crate) fn namespace_limit(self) -> Option<Limit<'a>> {
+        self.policy.gpus_max.of(&self.job.name.namespace)?;
+        self.of_namespace(self.capacity())
+    }
+
+    fn queue_limit(self) -> Option<Limit<'a>> {
         if self.job.spec.template.is_some() {
             return None;
         }
-        let others = self.others.values();
-        let others = others
-            .filter(|other| &other.name.namespace == namespace && other.spec.template.is_none());
-        Some(Limit {
-            namespace,
-            most,
-            held: self.capacity().gpus_held_by(others),
-        })
+        let usage = self.ledger()?.without(self.uid);
+        Some(self.of_queue(&usage, self.claims()))
+    }
+
+    /// The first jobs that wait and that their quota lets start. None where there are no queues.
+    pub(crate) fn claims(self) -> &'a [Claim] {
+        let Some(ledger) = self.ledger() else {
+            return &[];
+        };
+        let (queues, reservations) = (&self.policy.queues, self.reservations());
+        let job = |uid: &JobUid| match uid == self.uid {
+            true => Some(self.job),
+            false => self.others.get(uid),
+        };
+        let waiting = reservations.waiting();
+        let needs = |uid: &JobUid| job(uid).map_or(0, limits::need);
+        let would_start = |uid: &JobUid| {
+            let rank = job(uid).map(Rank::of);
+            let waiting = rank.and_then(|rank| reservations.get(&rank));
+            waiting.is_some_and(|waiting| !self.kept_by(waiting).is_empty())
+        };
+        let coming = || self.coming_usage(ledger, |_| true);
+        ledger.claims(queues, coming, waiting, needs, would_start)
+    }
+
+    /// Whether this job, which waits or is about to, is one of the first, so that what is freed for it is kept for it.
+    pub(crate) fn is_among_first(self) -> bool {
+        if self.ledger().is_none() {
+            return self.reservations().reserves(self.job);
+        }
+        let (rank, entitled) = (Rank::of(self.job), self.is_entitled(self.claims()));
+        let before = self.claims().iter();
+        let before = before.filter(|claim| claim.rank < rank && (claim.entitled || !entitled));
+        before.count() < RESERVING_MAX
+    }
+
+    /// Those that keep room from this job, the first to choose first.
+    fn before(self) -> Vec<&'a Waiting> {
+        let (reservations, job) = (self.reservations(), self.job);
+        if self.ledger().is_none() {
+            return reservations.before(job, self.policy, self.now).collect();
+        }
+        let (rank, entitled) = (Rank::of(job), self.is_entitled(self.claims()));
+        let queues = &self.policy.queues;
+        let tree = self.queue().map(|queue| queues.top(queue));
+        let borrows = tree.is_some() && !entitled && limits::need(job) > 0;
+        let binds = |claim: &&Claim| {
+            let same = tree.is_some() && claim.queue.map(|queue| queues.top(queue)) == tree;
+            match same {
+                // What others have borrowed, or would, comes back to it whatever their priority is.
+                true if claim.entitled && borrows => &claim.uid != self.uid,
+                true if !claim.entitled && entitled => false,
+                _ => claim.rank < rank,
+            }
+        };
+        let claims = self.claims().iter().filter(binds);
+        let waiting = claims.filter_map(|claim| {
+            let waiting = reservations.get(&claim.rank)?;
+            let of_borrower =
+                claim.entitled && borrows && claim.queue.map(|q| queues.top(q)) == tree;
+            let binds = of_borrower || waiting.binds(job, self.policy, self.now);
+            binds.then_some(waiting)
+        });
+        waiting.collect()
     }
 
     pub(crate) fn capacity(self) -> &'a Capacity {
@@ -356,34 +432,6 @@ fn kept<'a>(
         by: first.by,
         namespace: first.namespace,
     })
-}
-
-/// What the job asks of placement. A job without roles has one.
-pub(crate) fn demand(job: &JobRecord) -> Demand {
-    let spec = &job.spec;
-    // A worker pod's GPUs are the kubelet's affair: its agent does not see them, and the pod's resource limits hold them for
-    // the job.
-    let gpus_of = |gpus: u32| if spec.template.is_some() { 0 } else { gpus };
-    let role = |role: &Role| RoleDemand {
-        min: role.min_replicas,
-        max: role.max_replicas,
-        gpus: gpus_of(role.gpus_per_node),
-        procs: role.proc_per_node,
-    };
-    let mut roles: Vec<RoleDemand> = spec.roles.iter().map(role).collect();
-    if roles.is_empty() {
-        roles.push(RoleDemand {
-            min: spec.min_replicas,
-            max: spec.max_replicas,
-            gpus: gpus_of(spec.gpus_max()),
-            procs: spec.proc_per_node,
-        });
-    }
-    Demand {
-        roles,
-        wanted: job.replicas,
-        per_node: if spec.packs() { u32::MAX } else { 1 },
-    }
 }
 
 /// The share with the GPUs that it gets: the lowest that are free, in the order of its members.

@@ -114,7 +114,7 @@ impl JobTurn<'_> {
 /// Why a job that trains has fewer nodes than wanted, if that is known.
 fn why_fewer(facts: Facts<'_>) -> Option<(Shortage, String)> {
     if let Some(limit) = facts.limited() {
-        return Some((Shortage::NamespaceGpusMax, limit.to_string()));
+        return Some((limit.shortage(), limit.to_string()));
     }
     let waits = facts.pods.why_waiting(facts.job, facts.nodes);
     let cordoned = || cordoned_for_it(facts).map(|why| (Shortage::NodesCordoned, why));

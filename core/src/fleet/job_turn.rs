@@ -12,9 +12,9 @@ use std::{
 
 use crate::{
     fleet::{
-        brake::Brake, capacity::Capacity, event::Event, job::JobRecord, live::Live, policy::Policy,
-        presence::Presence, registry::Registry, reservations::Reservations, scratch::Scratch,
-        worker_pods::WorkerPods, yields::Yields,
+        brake::Brake, capacity::Capacity, event::Event, job::JobRecord, ledger::Ledger, live::Live,
+        policy::Policy, presence::Presence, registry::Registry, reservations::Reservations,
+        scratch::Scratch, worker_pods::WorkerPods, yields::Yields,
     },
     id::{JobUid, NodeName},
     time::Timestamp,
@@ -57,6 +57,8 @@ pub(crate) struct Facts<'a> {
     pub capacity: &'a OnceCell<Capacity>,
     /// Who waits for room, at this moment of the turn.
     pub reservations: &'a OnceCell<Reservations>,
+    /// What the jobs of each queue hold, at this moment of the turn.
+    pub ledger: &'a OnceCell<Ledger>,
     /// What jobs are to give up for others in this turn.
     pub yields: &'a BTreeMap<JobUid, Yields>,
 }
@@ -84,6 +86,7 @@ impl JobTurn<'_> {
             now: self.now,
             capacity: &self.scratch.capacity,
             reservations: &self.scratch.reservations,
+            ledger: &self.scratch.ledger,
             yields: &self.scratch.yields,
         }
     }

@@ -137,12 +137,15 @@ impl JobTurn<'_> {
             }
             Preempt::From(yields) => {
                 let jobs = yields.len();
+                let lent = yields.values().any(|given| given.lent_by.is_some());
                 self.scratch.yields.extend(yields);
                 // One of them may not give anything at this moment.
                 self.wake(self.now + preempt::AGAIN);
-                let message = match jobs {
-                    1 => "a job of lower priority makes room for it".to_owned(),
-                    _ => format!("{jobs} jobs of lower priority make room for it"),
+                let message = match (jobs, lent) {
+                    (1, false) => "a job of lower priority makes room for it".to_owned(),
+                    (_, false) => format!("{jobs} jobs of lower priority make room for it"),
+                    (1, true) => "a job gives back what its queue has lent".to_owned(),
+                    (_, true) => format!("{jobs} jobs give back what its queue has lent"),
                 };
                 Some(message)
             }

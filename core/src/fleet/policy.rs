@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::{fleet::notify::Rules, protocol::Speaks, spec::Preemption};
+use crate::{
+    fleet::{notify::Rules, queues::Queues},
+    protocol::Speaks,
+    spec::Preemption,
+};
 
 /// All timings and bounds of the fleet, in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +77,8 @@ pub struct Policy {
     pub evict_after: Duration,
     /// How many GPUs the jobs of a namespace may hold together.
     pub gpus_max: GpusMax,
+    /// Quotas of queues.
+    pub queues: Queues,
     /// How many nodes may be known, including those that are gone.
     pub nodes_max: usize,
     /// A node that has been gone for this long is forgotten, if no job may still run there.
@@ -196,6 +202,7 @@ impl Default for Policy {
             // What it has done until then would be lost with its start.
             evict_after: Duration::from_secs(300),
             gpus_max: GpusMax::default(),
+            queues: Queues::default(),
             // Twice the largest fleet with which Muster was measured.
             nodes_max: 20_000,
             // A person who looks on the next day still finds the node.

@@ -105,6 +105,7 @@ impl Fleet {
             return Err(Refusal::Precondition(message));
         }
         record.awaited = self.awaited_by(&record)?;
+        self.may_have_priority(&record)?;
         self.has_share(&name, validate_only, scratch.now)?;
         if validate_only {
             self.may_plan(record.owner.as_ref(), scratch.now)?;
@@ -131,6 +132,22 @@ impl Fleet {
             uid,
             existed: false,
         })
+    }
+
+    /// Whether the job's queue allows its priority.
+    fn may_have_priority(&self, job: &JobRecord) -> Result<(), Refusal> {
+        let (queues, priority) = (&self.policy.queues, job.spec.priority);
+        let queue = queues.of(&job.name.namespace).ok();
+        let limit = queue.and_then(|queue| queues.max_priority(queue));
+        match limit {
+            Some((most, queue)) if priority > most => Err(Refusal::Invalid {
+                field: "spec.priority".into(),
+                message: format!(
+                    "is {priority}, and queue {queue} allows at most {most} (maxPriority in --queues of the coordinator)"
+                ),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether there is room for one more job of this namespace. If so, it counts as submitted, unless it

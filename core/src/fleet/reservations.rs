@@ -10,6 +10,8 @@
 //! [`Policy::reserve_after`]: until then smaller ones may go first, which costs little and fills the fleet. A job that could
 //! not start on an empty fleet, or that its namespace's limit holds back, keeps nothing.
 //!
+//! Where there are queues, a job that its quota holds back keeps nothing, and is none of the first (`ledger`).
+//!
 //! Jobs with worker pods take no part: Kubernetes places their pods.
 
 use std::{cell::OnceCell, collections::BTreeMap};
@@ -28,7 +30,7 @@ use crate::{
 
 /// How many jobs that wait keep room. Each costs a look at all nodes in a turn that places anything. A job further back
 /// becomes one of the first in time.
-const RESERVING_MAX: usize = 16;
+pub(crate) const RESERVING_MAX: usize = 16;
 
 /// All jobs that wait for room, the first to choose first.
 #[derive(Debug, Default)]
@@ -62,7 +64,7 @@ impl Waiting {
     }
 
     /// Whether it keeps its room from a job behind it.
-    fn binds(&self, job: &JobRecord, policy: &Policy, now: Timestamp) -> bool {
+    pub(crate) fn binds(&self, job: &JobRecord, policy: &Policy, now: Timestamp) -> bool {
         self.priority > job.spec.priority || now.since(self.since) >= policy.reserve_after
     }
 }
@@ -78,15 +80,25 @@ impl Reservations {
         }
     }
 
-    /// A job was settled: it waits now, or not any more.
-    pub(crate) fn follow(&mut self, job: &JobRecord) {
-        let rank = Rank::of(job);
+    /// A job was settled: it waits now, or not any more. Returns whether that is new.
+    pub(crate) fn follow(&mut self, job: &JobRecord) -> bool {
+        let (rank, before) = (Rank::of(job), self.waiting.len());
         if waits_for_room(job) {
             let waiting = self.waiting.entry(rank);
             waiting.or_insert_with(|| Waiting::of(job));
         } else {
             self.waiting.remove(&rank);
         }
+        before != self.waiting.len()
+    }
+
+    /// All that wait, the first to choose first.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&Rank, &Waiting)> + Clone {
+        self.waiting.iter()
+    }
+
+    pub(crate) fn get(&self, rank: &Rank) -> Option<&Waiting> {
+        self.waiting.get(rank)
     }
 
     /// Whether this job, which waits or is about to, is one of the first, so that what is freed for it is kept for it.

@@ -9,6 +9,7 @@ use crate::{
         changes::Changes,
         event_log::EventLog,
         input::RequestId,
+        ledger::Ledger,
         output::{Answer, Effect},
         reservations::Reservations,
         yields::Yields,
@@ -30,6 +31,8 @@ pub(crate) struct Scratch {
     pub capacity: OnceCell<Capacity>,
     /// Who waits for room, and what they keep. Empty until a job asks for nodes.
     pub reservations: OnceCell<Reservations>,
+    /// What the jobs of each queue hold. Empty until a job asks for nodes, and always where there are no queues.
+    pub ledger: OnceCell<Ledger>,
     /// What jobs are to give up for others in this turn.
     pub yields: BTreeMap<JobUid, Yields>,
     /// Everybody who waits has been asked, so they do.
@@ -55,6 +58,7 @@ impl Scratch {
             answer: None,
             capacity: OnceCell::new(),
             reservations: OnceCell::new(),
+            ledger: OnceCell::new(),
             yields: BTreeMap::new(),
             give_now: false,
         }

@@ -124,8 +124,14 @@ impl Fleet {
         if let Some(capacity) = scratch.capacity.get_mut() {
             capacity.follow(&self.nodes, &job);
         }
-        if let Some(reservations) = scratch.reservations.get_mut() {
-            reservations.follow(&job);
+        let reservations = scratch.reservations.get_mut();
+        let waits_anew = reservations.is_some_and(|reservations| reservations.follow(&job));
+        if let Some(ledger) = scratch.ledger.get_mut()
+            && (ledger.follow(&self.policy.queues, &job)
+                || waits_anew
+                || !scratch.yields.is_empty())
+        {
+            ledger.forget_claims();
         }
         self.jobs.insert(uid.clone(), job);
         self.live.insert(uid.clone(), live);

@@ -53,6 +53,7 @@ mod phases;
 mod pod_gpus;
 mod preempt;
 mod prewarm;
+mod queues;
 mod refusals;
 mod regressions;
 mod requests;

@@ -1,4 +1,4 @@
-//! What a job gives up for one of higher priority that waits.
+//! What a job gives up for one that waits: one of higher priority, or of a queue that has lent it.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -9,6 +9,8 @@ pub(crate) struct Yields {
     /// The job that waits.
     pub to: JobName,
     pub priority: i32,
+    /// The queue that takes back what it has lent, if priority is no reason.
+    pub lent_by: Option<String>,
     /// What it gives up.
     pub nodes: BTreeSet<NodeName>,
     /// It gives up everything, and waits again.
@@ -18,9 +20,11 @@ pub(crate) struct Yields {
 impl Yields {
     /// How those who may read of this job are told who takes it.
     pub(crate) fn to(&self, namespace: &str) -> String {
-        match self.to.namespace == namespace {
-            true => format!("{}, which has priority {}", self.to, self.priority),
-            false => format!("a job of another namespace with priority {}", self.priority),
+        match (&self.lent_by, self.to.namespace == namespace) {
+            (None, true) => format!("{}, which has priority {}", self.to, self.priority),
+            (None, false) => format!("a job of another namespace with priority {}", self.priority),
+            (Some(queue), true) => format!("{}, whose queue {queue} has lent this", self.to),
+            (Some(queue), false) => format!("a job of queue {queue}, which has lent this"),
         }
     }
 }

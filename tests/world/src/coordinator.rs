@@ -7,8 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
     fleet::{
-        Answer, Change, CordonMode, Effect, Fleet, GpusMax, Input, Policy, TurnOutput,
-        commit::Versions,
+        Answer, Change, CordonMode, Effect, Fleet, Input, Policy, TurnOutput, commit::Versions,
     },
     id::{SessionId, Term},
     time::Timestamp,
@@ -183,10 +182,7 @@ impl World {
             // Every turn, so that a mistake is seen where it is made.
             audit_every: Duration::ZERO,
             notify: receivers::of_all(),
-            preemption: self.plan.preemption,
-            evict_after: invariants::EVICT_AFTER,
-            gpus_max: GpusMax::each(self.plan.gpus_max),
-            ..Policy::default()
+            ..self.plan.policy()
         };
         let fleet = Fleet::new(policy, term, self.store.read(), clock.at(self.now));
         let (sessions, next_tick) = (BTreeMap::new(), Timestamp(u64::MAX));

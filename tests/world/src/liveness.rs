@@ -126,6 +126,7 @@ pub(crate) fn look(world: &mut World) {
     wrong.extend(invariants::failed_for_ever(world));
     wrong.extend(world.pods_wrong());
     wrong.extend(invariants::first_gets_its_room(world));
+    wrong.extend(invariants::lender_gets_its_own(world));
     gangs_give_way(world);
     let now = world.now;
     let remembered = &mut world.liveness.wrong;
@@ -145,10 +146,10 @@ pub(crate) fn look(world: &mut World) {
         let since = *since;
         if now.since(since) > BOUND {
             world.tell_nodes();
-            let rule = if key.ends_with("comes first") {
-                "I25"
-            } else {
-                "I13"
+            let rule = match () {
+                () if key.ends_with("comes first") => "I25",
+                () if key.ends_with("gets its own") => "I29",
+                () => "I13",
             };
             world.fail(rule, format!("{key} for {:?}: {what}", now.since(since)));
         }

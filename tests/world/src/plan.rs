@@ -6,9 +6,15 @@
 
 use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 
-use muster_core::spec::Preemption;
+use muster_core::{
+    fleet::{
+        GpusMax, Policy,
+        queues::{Queue, Queues},
+    },
+    spec::Preemption,
+};
 
-use crate::{fault::Fault, rng::Rng};
+use crate::{fault::Fault, invariants::EVICT_AFTER, rng::Rng};
 
 /// How large and how long the histories are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +87,8 @@ pub(crate) struct Plan {
     pub(crate) preemption: Preemption,
     /// How many GPUs all jobs may hold together.
     pub(crate) gpus_max: Option<u32>,
+    /// A tree of two levels, the one above all in front, or none.
+    pub(crate) queues: Vec<Queue>,
     /// `stalls`: runners notice which ranks move, and some stand still. `stalls_long`: for so long that jobs without a limit
     /// of their own are restarted. `spins`: whoever waits in a collective uses a processor. `recorder`: ranks tell at which
     /// collective they are.
@@ -190,6 +198,19 @@ impl Plan {
         let all = self.gpus * self.machines as u32;
         if all > 0 && queues.percent(25) {
             self.gpus_max = Some(queues.range(1, all.into()) as u32);
+        } else if all > 0 && !self.pods && queues.percent(60) {
+            self.queues = tree(&mut queues, all.into());
+        }
+    }
+
+    /// What the operator has said of jobs that wait.
+    pub(crate) fn policy(&self) -> Policy {
+        Policy {
+            preemption: self.preemption,
+            evict_after: EVICT_AFTER,
+            gpus_max: GpusMax::each(self.gpus_max),
+            queues: Queues::new(self.queues.clone()).expect("the world draws good queues"),
+            ..Policy::default()
         }
     }
 
@@ -315,6 +336,7 @@ impl Plan {
             pipelines: false,
             preemption: Preemption::Shrink,
             gpus_max: None,
+            queues: Vec::new(),
             stalls: false,
             stalls_long: false,
             spins: false,
@@ -434,6 +456,31 @@ impl FromStr for Cut {
         }
         Ok(cut)
     }
+}
+
+/// Two or three queues that have so many GPUs between none and all each.
+fn tree(rng: &mut Rng, all: u64) -> Vec<Queue> {
+    let below: Vec<Queue> = (0..rng.range(2, 3))
+        .map(|number| {
+            let limit = |rng: &mut Rng| rng.percent(25).then(|| rng.range(0, all) as u32);
+            Queue {
+                name: format!("q{number}"),
+                parent: Some(0),
+                quota: Some(rng.range(0, all) as u32),
+                borrowing_limit: limit(rng),
+                lending_limit: limit(rng),
+                namespaces: [format!("q{number}")].into(),
+                max_priority: None,
+            }
+        })
+        .collect();
+    let quotas: u32 = below.iter().filter_map(|queue| queue.quota).sum();
+    let top = Queue {
+        name: "all".into(),
+        quota: rng.percent(30).then(|| quotas + rng.range(0, 2) as u32),
+        ..Queue::default()
+    };
+    [vec![top], below].concat()
 }
 
 #[cfg(test)]

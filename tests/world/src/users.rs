@@ -157,7 +157,10 @@ impl World {
         };
         let metadata = Metadata {
             name,
-            namespace: None,
+            namespace: match self.plan.queues.len() {
+                0 => None,
+                queues => Some(self.plan.queues[1 + number % (queues - 1)].name.clone()),
+            },
         };
         let document = JobDocument {
             api_version: API_VERSION.into(),

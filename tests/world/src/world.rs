@@ -90,7 +90,7 @@ impl World {
         plan.draw_queues(seed);
         plan.draw_stalls(seed, &options.cut);
         let mut waits = Rng::new(seed ^ WAITS);
-        plan.pipelines = waits.percent(20);
+        plan.pipelines = plan.queues.is_empty() && waits.percent(20);
         plan.faults.extend(Fault::later(seed, &plan, &options.cut));
         let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
         let cluster = Cluster::drawn(seed, &plan);

@@ -55,6 +55,13 @@ impl Demand {
         self.roles.iter().map(count).collect()
     }
 
+    /// How many GPUs a gang of this size has.
+    pub(crate) fn gpus_of(&self, size: u32) -> u32 {
+        let counts = self.counts(size);
+        let roles = self.roles.iter().zip(counts);
+        roles.map(|(role, count)| role.gpus * count).sum()
+    }
+
     /// The word for what its sizes count.
     pub(super) fn unit(&self) -> &'static str {
         match self.per_node {

@@ -112,8 +112,8 @@ pub(crate) struct Shortfall<'a> {
     pub within: Option<Domain<'a>>,
     /// What is wrong with the others, in the order of their names.
     pub excluded: Vec<(&'a NodeName, Why<'a>)>,
-    /// Its namespace has used up its GPUs, so that no node was asked.
-    pub over: Option<Limit<'a>>,
+    /// Its namespace or queue has used up its GPUs, so that no node was asked.
+    pub over: Option<Box<Limit<'a>>>,
 }
 
 impl fmt::Display for Kept<'_> {
@@ -274,8 +274,8 @@ impl<'a> Shortfall<'a> {
     /// The most frequent cause among the nodes that do not take the job, as a word. Nodes that it does not select count
     /// only if it selects too few.
     pub(crate) fn shortage(&self) -> Shortage {
-        if self.over.is_some() {
-            return Shortage::NamespaceGpusMax;
+        if let Some(limit) = &self.over {
+            return limit.shortage();
         }
         let words = || self.excluded.iter().map(|(_, why)| why.shortage());
         let unselected = |word: &Shortage| *word == Shortage::SelectorMatchesTooFew;

@@ -1,11 +1,15 @@
 //! I25: priorities, the limits of namespaces, and what jobs give up for others.
 
+mod quotas;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::{
     fleet::job::{Reason, Stage},
     spec::Preemption,
 };
+
+pub(crate) use quotas::lender_gets_its_own;
 
 use super::*;
 use crate::liveness::{usable, waits_for_a_person};
@@ -22,7 +26,9 @@ pub(super) fn of_priorities(world: &World, judge: &Judge, changes: &[Change]) ->
     put.into_iter().find_map(|job| {
         let before = world.store.jobs.get(&job.uid);
         let gives = before.and_then(|before| gives_rightly(world, judge, before, job, &after));
-        gives.or_else(|| within_the_limit(world, before, job, &after))
+        gives
+            .or_else(|| within_the_limit(world, before, job, &after))
+            .or_else(|| quotas::within_quotas(world, before, job, &after))
     })
 }
 
@@ -41,10 +47,13 @@ fn gives_rightly(
     if !is_new {
         return None;
     }
+    let may_take = |other: &JobRecord| {
+        let higher = other.spec.priority > job.spec.priority;
+        higher && other.name.namespace == job.name.namespace
+            || quotas::may_take_back(world, job, other, after)
+    };
     let waits = |other: &&JobRecord| {
-        other.uid != job.uid
-            && other.spec.priority > job.spec.priority
-            && matches!(other.stage(), Stage::Waiting(_))
+        other.uid != job.uid && matches!(other.stage(), Stage::Waiting(_)) && may_take(other)
     };
     if !after.values().any(waits) {
         let what = format!("{} gives room to nobody: {}", job.uid, newest.message);
@@ -126,6 +135,9 @@ fn first(world: &World) -> Option<&JobRecord> {
 
 /// Whether a job truly says that its room is kept for another, or that its namespace has enough.
 pub(crate) fn is_held_back(world: &World, job: &JobRecord) -> bool {
+    if !world.plan.queues.is_empty() {
+        return quotas::is_held_back(world, job);
+    }
     let kept = first(world).is_some_and(|first| rank(first) < rank(job));
     kept || is_limited(world, job)
 }
@@ -155,7 +167,8 @@ fn is_limited(world: &World, job: &JobRecord) -> bool {
 
 /// The job that comes first among those that wait does not wait while jobs of lower priority could give it what it needs.
 pub(crate) fn first_gets_its_room(world: &World) -> Option<(String, String)> {
-    let job = first(world).filter(|job| !is_limited(world, job))?;
+    let has_queues = !world.plan.queues.is_empty();
+    let job = first(world).filter(|job| !has_queues && !is_limited(world, job))?;
     let mut given: BTreeSet<(&JobUid, &NodeName)> = BTreeSet::new();
     for lower in world.store.jobs.values() {
         let Stage::Training(generation) = lower.stage() else {

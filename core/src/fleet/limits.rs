@@ -1,0 +1,191 @@
+//! How many GPUs a job may have beside the others, by what the operator says of its namespace and its queue, and what it asks
+//! for. It knows no nodes.
+
+use crate::{
+    fleet::{
+        capacity::Capacity,
+        job::JobRecord,
+        job_turn::Facts,
+        ledger::{self, Claim, Ledger},
+        placement::{Demand, Limit, OfQueue, QuotaWhy, RoleDemand},
+        queues::{QueueId, Usage},
+        settle_order::Rank,
+        unhealthy,
+    },
+    spec::Role,
+};
+
+/// What the job asks of placement. A job without roles has one.
+pub(crate) fn demand(job: &JobRecord) -> Demand {
+    let spec = &job.spec;
+    // A worker pod's GPUs are the kubelet's affair: its agent does not see them, and the pod's resource limits hold them for
+    // the job.
+    let gpus_of = |gpus: u32| if spec.template.is_some() { 0 } else { gpus };
+    let role = |role: &Role| RoleDemand {
+        min: role.min_replicas,
+        max: role.max_replicas,
+        gpus: gpus_of(role.gpus_per_node),
+        procs: role.proc_per_node,
+    };
+    let mut roles: Vec<RoleDemand> = spec.roles.iter().map(role).collect();
+    if roles.is_empty() {
+        roles.push(RoleDemand {
+            min: spec.min_replicas,
+            max: spec.max_replicas,
+            gpus: gpus_of(spec.gpus_max()),
+            procs: spec.proc_per_node,
+        });
+    }
+    Demand {
+        roles,
+        wanted: job.replicas,
+        per_node: if spec.packs() { u32::MAX } else { 1 },
+    }
+}
+
+/// How many GPUs the job needs to begin.
+pub(crate) fn need(job: &JobRecord) -> u32 {
+    let demand = demand(job);
+    demand.gpus_of(demand.min())
+}
+
+impl<'a> Facts<'a> {
+    /// What the jobs of each queue hold. `None`: there are no queues.
+    pub(crate) fn ledger(self) -> Option<&'a Ledger> {
+        let queues = &self.policy.queues;
+        if queues.is_empty() {
+            return None;
+        }
+        let jobs = || self.others.values().chain([self.job]);
+        Some(self.ledger.get_or_init(|| Ledger::of(queues, jobs())))
+    }
+
+    /// The job's queue. `None`: it has none, asks for no GPUs, or Kubernetes counts them.
+    pub(crate) fn queue(self) -> Option<QueueId> {
+        self.policy.queues.of(&self.job.name.namespace).ok()
+    }
+
+    /// Whether it could begin without borrowing, if others gave back what they have borrowed.
+    pub(crate) fn is_entitled(self, claims: &[Claim]) -> bool {
+        let Some((ledger, queue)) = self.ledger().zip(self.queue()) else {
+            return false;
+        };
+        need(self.job) <= self.entitled(queue, &ledger.without(self.uid), claims)
+    }
+
+    /// How many GPUs it need not borrow. Those that come before it in its queue come first.
+    fn entitled(self, queue: QueueId, usage: &Usage, claims: &[Claim]) -> u32 {
+        let (rank, mut usage) = (Rank::of(self.job), usage.clone());
+        let before = claims.iter().filter(|claim| claim.rank < rank);
+        let own = before.filter(|claim| claim.would_start && claim.queue == Some(queue));
+        own.for_each(|claim| usage.add(queue, claim.need));
+        self.policy.queues.entitled(queue, &usage)
+    }
+
+    /// What the jobs of each queue will hold when all that is being stopped has stopped, and all has been given up that is to
+    /// be.
+    pub(crate) fn coming_usage(
+        self,
+        ledger: &Ledger,
+        counts: impl Fn(&JobRecord) -> bool,
+    ) -> Usage {
+        let queues = &self.policy.queues;
+        let mut coming = queues.unused();
+        for uid in ledger.holding() {
+            let job = match uid == self.uid {
+                true => Some(self.job),
+                false => self.others.get(uid),
+            };
+            let Some(job) = job.filter(|job| counts(job)) else {
+                continue;
+            };
+            let gpus = match unhealthy::unkillable(self.nodes, job) {
+                Some(_) => ledger.held_by(uid),
+                None => ledger::stays(job, self.yields.get(uid)),
+            };
+            if let Ok(queue) = queues.of(&job.name.namespace) {
+                coming.add(queue, gpus);
+            }
+        }
+        coming
+    }
+
+    /// How many more GPUs the job may have by the limit of its namespace.
+    pub(crate) fn of_namespace(self, capacity: &Capacity) -> Option<Limit<'a>> {
+        let namespace = &self.job.name.namespace;
+        let most = self.policy.gpus_max.of(namespace)?;
+        // Kubernetes counts what pods have.
+        if self.job.spec.template.is_some() {
+            return None;
+        }
+        let others = self.others.values();
+        let others = others
+            .filter(|other| &other.name.namespace == namespace && other.spec.template.is_none());
+        Some(Limit::Namespace {
+            namespace,
+            most,
+            held: capacity.gpus_held_by(others),
+        })
+    }
+
+    /// How many GPUs the job may have by the quota of its queue, if the other jobs hold so much.
+    ///
+    /// While a job of its tree waits within its quota, or comes before it, nobody borrows more beside what it already has.
+    /// Only one that cannot begin without borrowing may, and leaves as much as those that wait need.
+    pub(crate) fn of_queue(self, usage: &Usage, claims: &[Claim]) -> Limit<'a> {
+        let (queues, own) = (&self.policy.queues, self.own_gpus());
+        let queue = match queues.of(&self.job.name.namespace) {
+            Ok(queue) => queue,
+            Err(none) => return Limit::NoQueue { none, left: own },
+        };
+        let (mut claimed, rank) = (queues.unused(), Rank::of(self.job));
+        for claim in claims {
+            let counts = claim.would_start
+                && &claim.uid != self.uid
+                && (claim.entitled || claim.rank < rank);
+            let of_tree = |of: &QueueId| queues.top(*of) == queues.top(queue);
+            if let Some(of) = claim.queue.filter(|of| counts && of_tree(of)) {
+                claimed.add(of, claim.need);
+            }
+        }
+        let (available, entitled) = (
+            queues.available(queue, usage),
+            self.entitled(queue, usage, claims),
+        );
+        let begins_by_borrowing = own == 0 && need(self.job) > entitled;
+        let borrows = match claimed == queues.unused() || begins_by_borrowing {
+            true => queues.available(queue, &usage.with(&claimed)),
+            false => 0,
+        };
+        let left = available.min(entitled.max(borrows)).max(own);
+        let quota = queues.quota(queue);
+        let held = usage.of(queue);
+        let more = left.saturating_add(1);
+        let limit = queues.borrowing_limit(queue);
+        let why = if !queues.has_parent(queue) {
+            QuotaWhy::Own
+        } else if more <= entitled {
+            QuotaWhy::Lent
+        } else if more <= available {
+            QuotaWhy::Kept
+        } else if let Some(limit) =
+            limit.filter(|limit| held.saturating_add(more) > quota.saturating_add(*limit))
+        {
+            QuotaWhy::BorrowingLimit(limit)
+        } else {
+            QuotaWhy::Used(available)
+        };
+        Limit::Queue(OfQueue {
+            queue: queues.name(queue),
+            quota,
+            held,
+            left,
+            why,
+        })
+    }
+
+    /// How many GPUs the job has its place with: it keeps them through restarts, but for what it gives up.
+    fn own_gpus(self) -> u32 {
+        ledger::stays(self.job, self.yields.get(self.uid))
+    }
+}

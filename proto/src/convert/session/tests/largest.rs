@@ -44,23 +44,8 @@ fn the_largest_report_fits_a_message() {
                     since: NOW,
                     idle_since: Some(NOW),
                 }),
-                arrivals: Some(Box::new(Arrivals {
-                    look: u64::MAX,
-                    groups: vec![
-                        InGroup {
-                            group: "g".repeat(128),
-                            calls: u64::MAX,
-                            round: Duration::from_secs(3_600),
-                            marks: (1..=24)
-                                .map(|at| (at << 20, (1 << 50) + at * 100_000_000))
-                                .collect(),
-                            inside: Some(Duration::from_secs(3_600)),
-                            sends: true,
-                        };
-                        1
-                    ],
-                    clock: None,
-                })),
+                // Who has ended comes to no calls, and who lives has no error: about as many bytes.
+                arrivals: None,
             })
             .collect::<Vec<_>>()
     };

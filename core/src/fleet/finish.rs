@@ -24,11 +24,7 @@ impl Fleet {
         self.leave_records(&mut scratch);
         let heartbeat = self.nodes.heartbeat(&self.policy);
         let mut effects = scratch.effects;
-        // Who came and went within one turn is not welcomed: its node may be gone, and its epoch is old.
-        effects.retain(|effect| match effect {
-            Effect::Welcome { session, .. } => self.nodes.speaker(*session).is_some(),
-            _ => true,
-        });
+        self.welcome_nobody_who_is_gone(&mut effects);
         let Changes {
             jobs,
             mut steps_only,
@@ -124,6 +120,14 @@ impl Fleet {
             effects,
             wake_at,
         }
+    }
+
+    /// Who came and went within one turn is not welcomed: its node may be gone, and its epoch is old.
+    fn welcome_nobody_who_is_gone(&self, effects: &mut Vec<Effect>) {
+        effects.retain(|effect| match effect {
+            Effect::Welcome { session, .. } => self.nodes.speaker(*session).is_some(),
+            _ => true,
+        });
     }
 
     fn reindex(

@@ -95,9 +95,16 @@ fn change(world: &World, judge: &Judge, changes: &[Change], job: &JobRecord) -> 
     let begun = |job: &JobRecord| job.current.is_some() || !job.nodes_used.is_empty();
     if begun(job) && !before.is_some_and(begun) {
         let open = ends.iter().any(|(_, end)| end.is_none()) || ends.iter().any(otherwise);
+        if open || !job.is_eligible() {
+            let what = format!("{} starts, with {ends:?}", job.uid);
+            return Some(("I28", what));
+        }
+    }
+    // By the clock of the coordinator that found its time come. The clock of the next one may be behind.
+    if job.is_eligible() && !before.is_some_and(JobRecord::is_eligible) {
         let early = job.spec.start.start_after.filter(|at| *at > judge.now);
-        if open || early.is_some() {
-            let what = format!("{} starts, with {ends:?} and until {early:?}", job.uid);
+        if let Some(early) = early {
+            let what = format!("{} is eligible before {early}", job.uid);
             return Some(("I28", what));
         }
     }

@@ -159,7 +159,12 @@ fn hello(number: usize) -> Hello {
         ("topology.kubernetes.io/rack", format!("r{}", number / RACK)),
         (
             "node-type",
-            if number % 2 == 0 { "on-demand" } else { "spot" }.to_owned(),
+            if number.is_multiple_of(2) {
+                "on-demand"
+            } else {
+                "spot"
+            }
+            .to_owned(),
         ),
     ];
     Hello {

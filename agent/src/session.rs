@@ -363,7 +363,7 @@ impl Session {
         usage.mark_unchanged();
         let mut sequence = 0;
         loop {
-            news.clock(self.clock.best());
+            news.clock(self.clock.best(unix_us()));
             news.send(&wire.control, Instant::now());
             let due = news.due();
             // Every arm only waits, and all arms are cancel safe.
@@ -447,9 +447,7 @@ impl Session {
         let now = now();
         if let Some(at) = wire.lease.answered(sequence) {
             if stamp > 0 {
-                let heard = SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .map_or(0, |since| since.as_micros() as u64);
+                let heard = unix_us();
                 let sent = heard.saturating_sub(now.since(at).as_micros() as u64);
                 self.clock.hear(sent, stamp, heard);
                 self.skew

@@ -5,9 +5,11 @@
 //! alone: the calls of a group repeat with each step, and of the last ten seconds some of these *rounds* are kept, at
 //! multiples of a number that all ranks find.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::recorder::{GROUPS_MAX, short};
@@ -47,10 +49,37 @@ pub struct Arrivals {
     pub sends: bool,
 }
 
+/// The most calls that are read, the newest: twice what the recorder keeps by default.
+const CALLS_MAX: usize = 4_000;
+
 #[derive(Deserialize)]
 struct Dump {
-    #[serde(default)]
-    entries: Vec<Entry>,
+    #[serde(default, deserialize_with = "newest")]
+    entries: VecDeque<Entry>,
+}
+
+/// The last [`CALLS_MAX`] of a list, however long it is.
+fn newest<'de, D: Deserializer<'de>>(from: D) -> Result<VecDeque<Entry>, D::Error> {
+    struct Newest;
+    impl<'de> Visitor<'de> for Newest {
+        type Value = VecDeque<Entry>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of calls")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut newest = VecDeque::new();
+            while let Some(entry) = list.next_element()? {
+                if newest.len() == CALLS_MAX {
+                    newest.pop_front();
+                }
+                newest.push_back(entry);
+            }
+            Ok(newest)
+        }
+    }
+    from.deserialize_seq(Newest)
 }
 
 #[derive(Deserialize)]
@@ -144,7 +173,7 @@ fn of_group(group: String, mut calls: Vec<Call>, sends: bool) -> Option<Arrivals
     let recent = &calls[calls.len() - recent..];
     let first = recent.first()?;
     let over = last.us.checked_sub(first.us)?;
-    let round_us = over * n / (last.sequence - first.sequence).max(1);
+    let round_us = over.saturating_mul(n) / (last.sequence - first.sequence).max(1);
     let marks = marks(recent, n);
     let mut inside: Vec<u64> = recent.iter().filter_map(|call| call.inside_us).collect();
     inside.sort_unstable();

@@ -292,9 +292,12 @@ impl<'a> Facts<'a> {
         if self.ledger().is_none() {
             return self.reservations().reserves(self.job);
         }
-        let (rank, entitled) = (Rank::of(self.job), self.is_entitled(self.claims()));
+        let rank = Rank::of(self.job);
+        let entitled = limits::need(self.job) > 0 && self.is_entitled(self.claims());
         let before = self.claims().iter();
-        let before = before.filter(|claim| claim.rank < rank && (claim.entitled || !entitled));
+        let before = before
+            .filter(|claim| claim.rank < rank && claim.would_start)
+            .filter(|claim| claim.entitled || !entitled);
         before.count() < RESERVING_MAX
     }
 
@@ -304,10 +307,11 @@ impl<'a> Facts<'a> {
         if self.ledger().is_none() {
             return reservations.before(job, self.policy, self.now).collect();
         }
-        let (rank, entitled) = (Rank::of(job), self.is_entitled(self.claims()));
+        let (rank, need) = (Rank::of(job), limits::need(job));
+        let entitled = need > 0 && self.is_entitled(self.claims());
         let queues = &self.policy.queues;
         let tree = self.queue().map(|queue| queues.top(queue));
-        let borrows = tree.is_some() && !entitled && limits::need(job) > 0;
+        let borrows = tree.is_some() && !entitled && need > 0;
         let binds = |claim: &&Claim| {
             let same = tree.is_some() && claim.queue.map(|queue| queues.top(queue)) == tree;
             match same {

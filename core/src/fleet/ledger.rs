@@ -19,6 +19,9 @@ use crate::{
     id::{JobUid, NodeName},
 };
 
+/// Whether a job would start on an empty fleet is asked for so many at most.
+const LOOKED_MAX: usize = 4 * RESERVING_MAX;
+
 #[derive(Debug)]
 pub(crate) struct Ledger {
     usage: Usage,
@@ -97,7 +100,8 @@ impl Ledger {
     }
 
     /// The first that wait and that their quota lets start, in their order: so many that need not borrow, and so many
-    /// that would. `coming`: what all jobs will hold when those that are being stopped have stopped. `need`: how many GPUs a job needs at least. `would_start`: whether it would start on an empty fleet.
+    /// that would. `coming`: what all jobs will hold when those that are being stopped have stopped. `need`: how many GPUs a
+    /// job needs at least. `would_start`: whether it would start on an empty fleet.
     pub(crate) fn claims<'w>(
         &self,
         queues: &Queues,
@@ -110,9 +114,10 @@ impl Ledger {
             let mut usage = coming();
             let mut claims: Vec<Claim> = Vec::new();
             for borrowing in [false, true] {
-                let (mut found, mut refused) = (0, BTreeMap::new());
+                let (mut found, mut looked, mut without_gpus) = (0, 0, 0);
+                let mut refused = BTreeMap::new();
                 for (rank, waiting) in waiting.clone() {
-                    if found == RESERVING_MAX {
+                    if found == RESERVING_MAX || looked == LOOKED_MAX {
                         break;
                     }
                     if borrowing && claims.iter().any(|claim| claim.uid == waiting.uid) {
@@ -124,7 +129,7 @@ impl Ledger {
                     // Where one was refused, one that needs as much is refused, too.
                     let least = refused.get(&queue).copied().unwrap_or(u32::MAX);
                     let fits = match queue {
-                        _ if need == 0 => !borrowing,
+                        _ if need == 0 => !borrowing && without_gpus < RESERVING_MAX,
                         None => false,
                         Some(_) if need >= least => false,
                         Some(queue) => match borrowing {
@@ -136,9 +141,13 @@ impl Ledger {
                         refused.insert(queue, need.min(least));
                         continue;
                     }
-                    found += 1;
                     let entitled = !borrowing && queue.is_some();
                     let would_start = queue.is_some() && would_start(&waiting.uid);
+                    // One that no node fits keeps nothing from anybody, and takes nobody's place. One without GPUs takes none of
+                    // those that have a quota.
+                    found += usize::from(would_start);
+                    without_gpus += usize::from(need == 0);
+                    looked += 1;
                     if let Some(queue) = queue.filter(|_| would_start) {
                         usage.add(queue, need);
                     }

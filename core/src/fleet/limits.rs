@@ -60,7 +60,7 @@ impl<'a> Facts<'a> {
         Some(self.ledger.get_or_init(|| Ledger::of(queues, jobs())))
     }
 
-    /// The job's queue. `None`: it has none, asks for no GPUs, or Kubernetes counts them.
+    /// The queue of the job's namespace.
     pub(crate) fn queue(self) -> Option<QueueId> {
         self.policy.queues.of(&self.job.name.namespace).ok()
     }

@@ -104,6 +104,7 @@ impl Fleet {
         };
         scratch.changes.touch_job(&job);
         // What others were to give it is decided anew.
+        let yields = scratch.yields.clone();
         scratch.yields.retain(|_, given| given.to != job.name);
         let mut live = self.live.remove(uid).unwrap_or_default();
         JobTurn {
@@ -127,9 +128,7 @@ impl Fleet {
         let reservations = scratch.reservations.get_mut();
         let waits_anew = reservations.is_some_and(|reservations| reservations.follow(&job));
         if let Some(ledger) = scratch.ledger.get_mut()
-            && (ledger.follow(&self.policy.queues, &job)
-                || waits_anew
-                || !scratch.yields.is_empty())
+            && (ledger.follow(&self.policy.queues, &job) || waits_anew || yields != scratch.yields)
         {
             ledger.forget_claims();
         }

@@ -62,7 +62,10 @@ impl JobTurn<'_> {
         let late = slow::late(&came, step);
         let known = generation.slow.as_deref();
         let lasts = self.policy.slow_after;
-        let news = (self.live.slow).step((number, *look), &late, known, self.now, lasts);
+        let seen: BTreeSet<u32> = came.iter().map(|came| came.rank).collect();
+        let seen = |rank| seen.contains(&rank);
+        let look = (number, *look);
+        let news = (self.live.slow).step(look, &late, seen, known, self.now, lasts);
         news.ends
             .iter()
             .for_each(|slow| self.not_slow_any_more(slow));

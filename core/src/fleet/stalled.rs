@@ -128,6 +128,11 @@ impl JobTurn<'_> {
                 }
                 return self.wake(at);
             }
+            // What was found before stands.
+            Verdict::Unseen(_) => {
+                let at = self.live.stall.put_off(self.now);
+                return self.wake(at);
+            }
             Verdict::Stalls(stall) => *stall,
         };
         let spec = &self.job.spec;
@@ -139,7 +144,13 @@ impl JobTurn<'_> {
             return self.wake(at);
         }
         // Another program may sleep on purpose until somebody needs it.
-        if known.is_none() && !(stall.sure || is_said || spec.framework.is_torch()) {
+        let may_sleep = !(stall.sure || is_said || spec.framework.is_torch());
+        let says_less = !stall.sure && stall.why != Why::Held;
+        let passes = match &known {
+            None => may_sleep,
+            Some(_) => says_less,
+        };
+        if passes {
             let at = self.live.stall.put_off(self.now);
             return self.wake(at);
         }

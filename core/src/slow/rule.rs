@@ -152,23 +152,30 @@ fn split(rows: &[Vec<i64>]) -> Option<(i64, Vec<usize>)> {
     if rows.len() < ROUNDS_MIN || count < 2 {
         return None;
     }
+    let middles: Vec<i64> = rows.iter().map(|row| middle(row)).collect();
     let usual = |at: usize| {
-        let late = rows.iter().map(|row| row[at] - middle(row));
+        let rows = rows.iter().zip(&middles);
+        let late = rows.map(|(row, middle)| row[at].saturating_sub(*middle));
         lower_quartile(late.collect())
     };
     let mut order: Vec<(i64, usize)> = (0..count).map(|at| (usual(at), at)).collect();
     order.sort_by_key(|(late, at)| (std::cmp::Reverse(*late), *at));
-    let split = |many: usize| {
-        let (late, others) = order.split_at(many);
-        let apart = rows.iter().map(|row| {
-            let first = late.iter().map(|(_, at)| row[*at]).min();
-            let last = others.iter().map(|(_, at)| row[*at]).max();
-            first.unwrap_or(0) - last.unwrap_or(0)
-        });
-        let late = late.iter().map(|(_, at)| *at).collect();
-        (lower_quartile(apart.collect()), late)
-    };
-    (1..=count / 2).map(split).max_by_key(|(apart, _)| *apart)
+    // By how many of the order are taken for late: how far they are apart from the others, in each round.
+    let mut apart: Vec<Vec<i64>> = vec![Vec::with_capacity(rows.len()); count / 2];
+    for row in rows {
+        let mut last = vec![i64::MIN; count + 1];
+        for (place, (_, at)) in order.iter().enumerate().rev() {
+            last[place] = last[place + 1].max(row[*at]);
+        }
+        let mut first = i64::MAX;
+        for (place, (_, at)) in order.iter().take(count / 2).enumerate() {
+            first = first.min(row[*at]);
+            apart[place].push(first.saturating_sub(last[place + 1]));
+        }
+    }
+    let apart = apart.into_iter().map(lower_quartile).enumerate();
+    let (place, apart) = apart.max_by_key(|(_, apart)| *apart)?;
+    Some((apart, order[..=place].iter().map(|(_, at)| *at).collect()))
 }
 
 fn middle(row: &[i64]) -> i64 {
@@ -194,7 +201,8 @@ fn doubt(members: &[Member<'_>]) -> Option<u64> {
     }
     let mut errors: Vec<u64> = nodes.into_values().collect::<Option<_>>()?;
     errors.sort_unstable();
-    Some(errors.iter().rev().take(2).sum())
+    let most = errors.iter().rev().take(2);
+    Some(most.fold(0, |sum, error| sum.saturating_add(*error)))
 }
 
 /// Whether the late ones spend less time inside their calls than the others, by half at least. A GPU that still works when a call

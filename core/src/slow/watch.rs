@@ -48,11 +48,13 @@ impl Watch {
         self.generation != Some(generation) || look > self.look
     }
 
-    /// Takes what one look has found. `known`: who is slow, as people were told. `lasts`: how long a rank must be late.
+    /// Takes what one look has found. `seen`: whether it has seen this rank. `known`: who is slow, as people were told. `lasts`: how
+    /// long a rank must be late.
     pub fn step(
         &mut self,
         (generation, look): (Generation, u64),
         late: &[Late],
+        seen: impl Fn(u32) -> bool,
         known: Option<&Slow>,
         now: Timestamp,
         lasts: Duration,
@@ -91,7 +93,8 @@ impl Watch {
         }
         let mut news = News::default();
         self.suspects.retain(|rank, suspect| {
-            if !late.iter().any(|late| late.rank == *rank) {
+            // Whoever does not answer is not quicker for it.
+            if seen(*rank) && !late.iter().any(|late| late.rank == *rank) {
                 suspect.missed += 1;
             }
             let most = if suspect.is_slow { LEAVES.1 } else { LEAVES.0 };
@@ -151,7 +154,7 @@ mod tests {
             let now = Timestamp(number as u64 * 10_000_000);
             let look = (Generation(1), number as u64 + 1);
             assert!(watch.is_new(look.0, look.1));
-            let news = watch.step(look, &late, Some(&slow), now, LASTS);
+            let news = watch.step(look, &late, |_| true, Some(&slow), now, LASTS);
             assert!(!watch.is_new(look.0, look.1));
             let numbers = |all: &[SlowRank]| all.iter().map(|one| one.rank).collect::<Vec<_>>();
             let (begins, ends) = (numbers(&news.begins), numbers(&news.ends));
@@ -207,7 +210,7 @@ mod tests {
         let mut watch = Watch::default();
         let mut step = |look, late: &[Late]| {
             let look = (Generation(1), look);
-            watch.step(look, late, Some(&slow), now + LASTS * 2, LASTS)
+            watch.step(look, late, |_| true, Some(&slow), now + LASTS * 2, LASTS)
         };
         assert_eq!(step(1, &[late(3)]), News::default());
         assert_eq!(step(2, &[]), News::default());
@@ -220,11 +223,26 @@ mod tests {
         let mut watch = Watch::default();
         let at = |seconds: u64| Timestamp(seconds * 1_000_000);
         let all: Vec<Late> = (0..20).map(late).collect();
-        watch.step((Generation(1), 5), &all, None, at(0), LASTS);
+        watch.step((Generation(1), 5), &all, |_| true, None, at(0), LASTS);
         assert!(watch.is_new(Generation(2), 5));
-        let news = watch.step((Generation(2), 5), &all, None, at(70), LASTS);
+        let news = watch.step((Generation(2), 5), &all, |_| true, None, at(70), LASTS);
         assert_eq!(news, News::default());
-        let news = watch.step((Generation(2), 6), &all, None, at(130), LASTS);
+        let news = watch.step((Generation(2), 6), &all, |_| true, None, at(130), LASTS);
         assert_eq!(news.begins.len(), NAMED_MAX);
+    }
+
+    #[test]
+    fn a_rank_that_is_not_seen_is_no_quicker_for_it() {
+        let (mut watch, slow) = (Watch::default(), Slow::default());
+        let look = |number| (Generation(1), number);
+        let at = |seconds: u64| Timestamp(seconds * 1_000_000);
+        watch.step(look(1), &[late(3)], |_| true, Some(&slow), at(0), LASTS);
+        for number in 2..7 {
+            let seen = |rank| rank != 3;
+            let news = watch.step(look(number), &[], seen, Some(&slow), at(number * 10), LASTS);
+            assert_eq!(news, News::default());
+        }
+        let news = watch.step(look(7), &[late(3)], |_| true, Some(&slow), at(70), LASTS);
+        assert_eq!(news.begins.len(), 1, "it was suspected all the time");
     }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     id::NodeName,
-    stacks::{self, Frame, RankStack},
+    stacks::{self, Frame, Process, RankStack},
     time::Timestamp,
 };
 
@@ -41,6 +41,8 @@ pub struct Asked<'a> {
 pub enum Verdict {
     /// It moves, or it may, for this reason.
     Moves(String),
+    /// A rank was not seen twice, so nothing can be said.
+    Unseen(String),
     Stalls(Box<Stall>),
 }
 
@@ -50,14 +52,23 @@ pub fn verdict(asked: Asked<'_>) -> Verdict {
         let first = asked.first.iter();
         first.map(|rank| (rank.rank, rank)).collect()
     };
+    let mut unseen = None;
     for rank in asked.second {
-        let before = before.get(&rank.rank).copied();
-        if let Some(why) = moves(before, rank, asked.busy) {
-            return Verdict::Moves(format!("rank {} {why}", rank.rank));
+        match (before.get(&rank.rank), &rank.process) {
+            (Some(before), Some(process)) => {
+                if let Some(why) = moves(before, rank, process, asked.busy) {
+                    return Verdict::Moves(format!("rank {} {why}", rank.rank));
+                }
+            }
+            (_, None) => unseen = unseen.or(Some((rank.rank, "has not answered"))),
+            (None, _) => unseen = unseen.or(Some((rank.rank, "has answered once"))),
         }
     }
+    if let Some((rank, why)) = unseen {
+        return Verdict::Unseen(format!("rank {rank} {why}"));
+    }
     if asked.second.is_empty() {
-        return Verdict::Moves("no rank has answered".to_owned());
+        return Verdict::Unseen("no rank has answered".to_owned());
     }
     // If nobody is seen to wait, most ranks must stand where they stood.
     let elsewhere = |rank: &&RankStack| {
@@ -75,16 +86,11 @@ pub fn verdict(asked: Asked<'_>) -> Verdict {
 
 /// Why this rank moves, or may move.
 fn moves(
-    before: Option<&RankStack>,
+    before: &RankStack,
     now: &RankStack,
+    process: &Process,
     busy: &BTreeSet<u32>,
 ) -> Option<&'static str> {
-    let Some(process) = &now.process else {
-        return Some("has not answered");
-    };
-    let Some(before) = before else {
-        return Some("has answered once");
-    };
     let pid = before.process.as_ref().map(|process| process.pid);
     if pid != Some(process.pid) {
         return Some("was started again");

@@ -285,6 +285,25 @@ fn a_long_queue_hides_nobody_who_waits_within_its_quota() {
     assert_eq!(size(&bench, "y/lends"), 2);
 }
 
+/// Nor do those that no node fits.
+#[test]
+fn twenty_jobs_that_no_node_fits_hide_no_lender() {
+    let mut bench = bench(4, two(2, 2));
+    bench.submit("x/borrows", job(1, 4, 0));
+    for number in 0..20 {
+        let nowhere = SpecDocument {
+            node_selector: [("pool".to_owned(), "none".to_owned())].into(),
+            ..job(1, 1, 9)
+        };
+        bench.submit(&format!("y/nowhere-{number}"), nowhere);
+    }
+    bench.pass(10 * SECOND);
+    bench.submit("y/lends", job(2, 2, 0));
+    bench.pass(60 * SECOND);
+    assert_eq!(size(&bench, "y/lends"), 2);
+    assert_eq!(size(&bench, "x/borrows"), 2, "it does not grow back");
+}
+
 /// While a job waits within its quota, another does not borrow what it waits for.
 #[test]
 fn nobody_borrows_what_a_lender_waits_for() {

@@ -362,6 +362,28 @@ fn whoever_keeps_the_others_waiting_at_the_end_is_named_and_not_who_did_at_first
 }
 
 #[test]
+fn a_rank_that_does_not_answer_any_more_is_no_reason_to_wait_longer() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.trains("digits", spec("restart"));
+    bench.stands("digits", &[]);
+    bench.watch(560 * SECOND, one_loads);
+    let silent = |rank, node: &NodeName| match rank {
+        1 => RankStack {
+            process: None,
+            ..loads(rank, node)
+        },
+        _ => waits(rank, node),
+    };
+    assert!(bench.watch(50 * SECOND, silent) >= 2, "it is asked again");
+    assert_eq!(bench.told("JobMovesAgain").len(), 0);
+    assert_eq!(
+        bench.generation("digits"),
+        2,
+        "what was found before counts"
+    );
+}
+
+#[test]
 fn a_node_on_which_two_jobs_stall_pays_for_the_second() {
     let mut bench = Bench::new(&["a", "b"]);
     for job in ["first", "second"] {
@@ -474,7 +496,9 @@ fn old_stalls_keep_their_names_and_lose_their_stacks() {
         });
         match verdict {
             crate::stall::Verdict::Stalls(stall) => stall,
-            crate::stall::Verdict::Moves(why) => panic!("{why}"),
+            crate::stall::Verdict::Moves(why) | crate::stall::Verdict::Unseen(why) => {
+                panic!("{why}")
+            }
         }
     };
     for at in 0..6 {

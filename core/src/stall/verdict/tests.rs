@@ -83,7 +83,7 @@ fn judged(first: &[RankStack], second: &[RankStack], busy: &[u32], trained: bool
 fn stall(ranks: &[RankStack]) -> Stall {
     match judged(ranks, ranks, &[], false) {
         Verdict::Stalls(stall) => *stall,
-        Verdict::Moves(why) => panic!("it moves: {why}"),
+        Verdict::Moves(why) | Verdict::Unseen(why) => panic!("it moves: {why}"),
     }
 }
 
@@ -93,7 +93,7 @@ fn named(stall: &Stall) -> Vec<u32> {
 
 fn why_it_moves(verdict: Verdict) -> String {
     match verdict {
-        Verdict::Moves(why) => why,
+        Verdict::Moves(why) | Verdict::Unseen(why) => why,
         Verdict::Stalls(stall) => panic!("it stalls: {stall:#?}"),
     }
 }

@@ -58,7 +58,7 @@ impl Arrivals {
             return (None, Some(due));
         }
         self.look.get_or_insert_with(|| Look {
-            number: unix() / GAP.as_secs(),
+            number: look_number(),
             open: { ranks.iter() }
                 .flat_map(|rank| Question::ALL.map(|question| (*rank, question)))
                 .collect(),
@@ -136,9 +136,11 @@ fn ask(rank: u32, question: Question, id: u32, poll: &Poll) -> Option<Ask> {
     Ask::begin(stream, rank, question, question.request_for_all(), id, poll).ok()
 }
 
-fn unix() -> u64 {
+/// The number of the look that is due about now: the same on all nodes, also where it begins a moment early.
+fn look_number() -> u64 {
     let now = time::wall(time::boot()).duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs())
+    let number = (now.unwrap_or_default() + GAP / 2).as_micros() / GAP.as_micros();
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// How long it is until all look again.

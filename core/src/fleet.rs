@@ -40,6 +40,7 @@
 //! | `unhealthy` | what a node's verdict on its hardware means for its members |
 //! | `blame` | who broke a generation, and who pays |
 //! | `rules` | what a job's own rules say about a break, a success or a deadline |
+//! | `training_ranks` | the ranks that make a generation's progress, and how it usually moves |
 //! | `gather` | gathers the evidence that a generation is broken |
 //! | `lenders` | whether the nodes that lend to an MPI launcher outlived it |
 //! | `budget` | restarts a job may have; cordons the fleet may have |

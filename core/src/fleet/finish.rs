@@ -23,8 +23,7 @@ impl Fleet {
     pub(crate) fn finish(&mut self, mut scratch: Scratch) -> TurnOutput {
         self.leave_records(&mut scratch);
         let heartbeat = self.nodes.heartbeat(&self.policy);
-        let mut effects = scratch.effects;
-        self.welcome_nobody_who_is_gone(&mut effects);
+        let mut effects = self.without_welcomes_of_the_gone(scratch.effects);
         let Changes {
             jobs,
             mut steps_only,
@@ -123,11 +122,12 @@ impl Fleet {
     }
 
     /// Who came and went within one turn is not welcomed: its node may be gone, and its epoch is old.
-    fn welcome_nobody_who_is_gone(&self, effects: &mut Vec<Effect>) {
+    fn without_welcomes_of_the_gone(&self, mut effects: Vec<Effect>) -> Vec<Effect> {
         effects.retain(|effect| match effect {
             Effect::Welcome { session, .. } => self.nodes.speaker(*session).is_some(),
             _ => true,
         });
+        effects
     }
 
     fn reindex(

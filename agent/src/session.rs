@@ -5,10 +5,7 @@
 //! Reports always hold the whole truth, so nothing is resent or lost. The end of a session changes
 //! nothing for the workers.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::Duration};
 
 use muster_core::{
     hello::Hello,
@@ -57,7 +54,7 @@ use crate::{
     proof::{Proof, ProofError},
     renewal::{AuthorityNews, known_authorities},
     signals::RankSignals,
-    stacks::Stacks,
+    stacks::{Stacks, unix_us},
     supervisor::{Handle, Order},
 };
 

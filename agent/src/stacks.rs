@@ -172,7 +172,7 @@ fn read(rank: RankStacks, now_us: u64) -> RankStack {
     }
 }
 
-fn unix_us() -> u64 {
+pub(crate) fn unix_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_micros() as u64)
 }

@@ -28,7 +28,7 @@ struct Args {
         long,
         value_name = "N,...",
         value_delimiter = ',',
-        default_value = "10,1000,10000"
+        default_value = "10,100"
     )]
     waiting: Vec<usize>,
     /// Print one JSON object
@@ -120,7 +120,7 @@ fn beside(args: &Args, waiting: usize) -> Vec<Row> {
         panic!("it is accepted");
     };
     // Nobody has so many nodes free.
-    let large = (args.nodes * 6 / 10) as u32;
+    let large = (args.nodes * 4 / 10).min(4_096) as u32;
     let submits = (0..waiting)
         .map(|_| bench.submit(large, 8, 0, false).1)
         .collect();

@@ -121,7 +121,7 @@ impl Fleet {
         }
     }
 
-    /// Who came and went within one turn is not welcomed: its node may be gone, and its epoch is old.
+    /// An agent whose session has begun and ended within one turn is not welcomed: its node may be gone, and its epoch is old.
     fn without_welcomes_of_the_gone(&self, mut effects: Vec<Effect>) -> Vec<Effect> {
         effects.retain(|effect| match effect {
             Effect::Welcome { session, .. } => self.nodes.speaker(*session).is_some(),

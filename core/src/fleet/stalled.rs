@@ -24,10 +24,10 @@ const LEARNT_MAX: Duration = UNKNOWN;
 const LEARNT_MIN: Duration = Duration::from_secs(5);
 /// What has just gone on is known after this: runners look once in two seconds, and networks may be slow.
 const WORD: Duration = Duration::from_secs(4);
-/// What was found longer ago than this is looked at again before it is acted upon: the rank that was named may have gone on since,
-/// and another one keep the others waiting.
+/// A stall that was found longer ago than this is looked at again before it is acted upon: the rank that was named may have gone on
+/// since, and another one may keep the others waiting.
 const OLD: Duration = Duration::from_secs(60);
-/// The time before the act in which that is done: two looks.
+/// So long before the act the ranks are looked at again: time for two looks.
 const AGAIN: Duration = Duration::from_secs(30);
 
 impl JobTurn<'_> {

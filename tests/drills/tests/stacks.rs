@@ -110,8 +110,13 @@ fn a_job_that_stands_still_is_named_by_rank_call_and_line() {
         error.starts_with("only ranks that Muster forks can be asked"),
         "{first:#}"
     );
-    cluster.wait("hold", "known to have launchers", |_| {
-        cluster.launchers().len() == 3
+    // A launcher that still imports cannot fork.
+    cluster.wait("hold", "known to have launchers that are ready", |status| {
+        let members = status["members"].as_array().unwrap();
+        let bytes = members
+            .iter()
+            .map(|member| member["launcherBytes"].as_u64());
+        bytes.flatten().filter(|bytes| *bytes > 0).count() == 3
     });
     kill(pids(&status)[0], Signal::KILL);
     cluster.trains("hold", 2, 3);

@@ -120,8 +120,9 @@ fn of_member(
         let first = found.len();
         ends_of_run(name, run, generation, found);
         if let Some(why) = unhealthy::leaves(node) {
+            let answered = run.ranks.iter().any(|rank| generation.is_answered(rank));
             let of_node = found.split_off(first).into_iter();
-            found.extend(of_node.map(|e| e.on_leaving(&why)));
+            found.extend(of_node.map(|e| e.on_leaving(&why, answered)));
         }
     } else if node.session.is_some() && generation.dead.contains(name) {
         found.push(Evidence::ExitUnknown {

@@ -159,11 +159,13 @@ impl Evidence {
     }
 
     /// On a node that is leaving for this reason, a kill or a refusal becomes `Leaving`. Other facts stay.
-    pub(crate) fn on_leaving(self, why: &str) -> Self {
+    /// `answered`: a rank of this group is being started again alone. A group that is told to end meanwhile
+    /// ends with the exit code of that failure.
+    pub(crate) fn on_leaving(self, why: &str, answered: bool) -> Self {
         let is_killed = match &self {
             Evidence::RankExit { class, .. } => *class == ExitClass::Killed,
             Evidence::TorchrunFailed { exit, error, .. } => {
-                exit.class(error.as_deref()) == ExitClass::Killed
+                answered || exit.class(error.as_deref()) == ExitClass::Killed
             }
             Evidence::Vanished { .. } | Evidence::StartRefused { .. } => true,
             _ => false,

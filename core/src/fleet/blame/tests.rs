@@ -302,7 +302,7 @@ fn what_is_killed_on_a_node_that_is_leaving_costs_the_job_nothing() {
         vanished,
     ] {
         let evidence = [
-            killed.on_leaving("the pod is being deleted or evicted"),
+            killed.on_leaving("the pod is being deleted or evicted", false),
             exit("b", 1, Exit::Code(1), PEER, 1010),
         ];
         let verdict = blame(&evidence, 2, true).unwrap();
@@ -313,6 +313,6 @@ fn what_is_killed_on_a_node_that_is_leaving_costs_the_job_nothing() {
     }
     // Its program may also fail by itself, before.
     let own = exit("a", 0, Exit::Code(1), Some("ValueError: nan"), 900);
-    let verdict = blame(&[own.on_leaving("spot")], 2, false).unwrap();
+    let verdict = blame(&[own.on_leaving("spot", false)], 2, false).unwrap();
     assert_eq!(verdict.charged, Charged::Job);
 }

@@ -3,6 +3,7 @@
 use super::{agent::told, *};
 use crate::{
     fleet::account,
+    health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE},
     spec::{RoleDocument, RuleDocument},
 };
 
@@ -191,6 +192,56 @@ fn a_group_that_dies_with_an_answered_failure_is_broken() {
     bench.pass(SECOND);
     let job = bench.job("digits");
     assert_eq!((job.uid.clone(), job.last_generation), (uid, Generation(2)));
+}
+
+/// A pod is told to end while one of its ranks waits for its next start.
+#[test]
+fn nobody_pays_again_for_an_answered_failure_on_a_node_that_leaves() {
+    let mut bench = bench();
+    bench.agents.get_mut(&"b".into()).unwrap().frozen = true;
+    bench.rank_alone_exits(1, Exit::Signal(11), None);
+    bench.pass(100 * MS);
+    assert_eq!(bench.job("digits").restarts.len(), 1, "answered");
+    bench.agents.get_mut(&"b".into()).unwrap().frozen = false;
+    let finding = Finding {
+        check: TERMINATION_NOTICE.into(),
+        subject: Subject::Node,
+        severity: Severity::Drain,
+        remedy: Remedy::GpuReset,
+        reason: "its pod is being deleted".into(),
+        since_unix_us: 0,
+        runs: Vec::new(),
+    };
+    let report = NodeReport {
+        address: "127.0.0.1".into(),
+        slots: 1,
+        health: Health {
+            findings: vec![finding],
+        },
+        ..NodeReport::default()
+    };
+    let session = bench.agents[&"b".into()].session.unwrap();
+    bench.input(Input::Report { session, report });
+    let agent = bench.agents.get_mut(&"b".into()).unwrap();
+    for run in agent.runs.values_mut() {
+        (run.phase, run.dead_at) = (RunPhase::Dead, Some(bench.now));
+        run.torchrun_exit = Some(Exit::Code(1));
+    }
+    let (session, runs) = (
+        agent.session.unwrap(),
+        agent.runs.values().cloned().collect(),
+    );
+    bench.input(Input::Runs { session, runs });
+    bench.pass(SECOND);
+    let job = bench.job("digits");
+    let incident = job.incidents.last().unwrap();
+    assert_eq!(
+        (incident.cause, incident.charged),
+        (Cause::NodeLeaving, Charged::Nobody),
+        "{}",
+        incident.message
+    );
+    assert_eq!(job.restarts.len(), 1, "the rank's own failure alone");
 }
 
 #[test]

@@ -508,11 +508,7 @@ fn refusals_have_their_codes() {
             1,
             "error: job default/digits is Running; cancel it first\n",
         ),
-        (
-            &["explain", "x"],
-            1,
-            "error: job default/x not found; `muster get jobs -A` lists those that there are\n",
-        ),
+        (&["explain", "x"], 1, "-A` lists those that there are\n"),
         (
             &["explain", "x", "--env"],
             1,

@@ -186,6 +186,7 @@ impl Client {
             {
                 unreachable(&self.server, &message)
             }
+            Code::NotFound => Failure::Request(message.clone() + listed_by(&message)),
             _ => Failure::Request(message),
         }
     }
@@ -261,6 +262,16 @@ pub(crate) fn lost(status: &Status) -> bool {
             status.source().is_some() || status.message().contains("h2 protocol")
         }
         _ => false,
+    }
+}
+
+/// What to type if a thing is not there.
+fn listed_by(message: &str) -> &'static str {
+    let is_about = |kind: &str| message.starts_with(kind) && message.ends_with(" not found");
+    match (is_about("job "), is_about("node ")) {
+        (true, _) => "; `muster get jobs -A` lists those that there are",
+        (_, true) => "; `muster nodes` lists those that there are",
+        _ => "",
     }
 }
 

@@ -102,7 +102,14 @@ fn is_below(path: &str, around: &str) -> bool {
 pub fn read(file: &str, text: &[u8], reader: &Reader) -> Result<Jobs, BadJobFile> {
     let mut findings = Findings::default();
     let mut remarks = Vec::new();
-    let jobs = check_all(text, reader, &mut findings, &mut remarks);
+    let jobs = match file.ends_with(".py") {
+        true => {
+            let why = format!("is a script; `muster run {file}` starts it");
+            findings.add(Place::START, "", why);
+            Vec::new()
+        }
+        false => check_all(text, reader, &mut findings, &mut remarks),
+    };
     let (documents, objects) = jobs.into_iter().unzip();
     let is_bad = |remark: &Remark| match remark.verdict {
         Verdict::Refusal => true,

@@ -21,7 +21,9 @@ mod allocation;
 mod around;
 mod end;
 mod folder;
+mod join;
 mod record;
+mod requeue;
 mod start;
 mod step;
 
@@ -45,6 +47,9 @@ EXAMPLES:
   muster run --nnodes 2:4 --follow train.py
   muster slurm down
 
+  # In another allocation: lend its nodes to the jobs of the first
+  muster slurm join 4711
+
   # From a login node
   muster get jobs --context slurm-4711")]
 pub(crate) struct Slurm {
@@ -55,6 +60,7 @@ pub(crate) struct Slurm {
 #[derive(Debug, Subcommand)]
 enum SlurmCommand {
     Up(Up),
+    Join(Join),
     Down(Down),
     /// Not for people: the coordinator, in its step
     #[command(hide = true)]
@@ -76,6 +82,31 @@ EXAMPLES:
   # A site whose Slurm does not count GPUs
   muster slurm up --gpus all")]
 struct Up {
+    #[command(flatten)]
+    node: NodeFlags,
+
+    /// How long to wait until all nodes are ready
+    #[arg(long, default_value = "120s", value_parser = period::parse, value_name = "PERIOD")]
+    timeout: Duration,
+}
+
+/// Lend the nodes of this allocation to the cluster of another one.
+///
+/// An agent on each node joins the cluster that `muster run --slurm` or `muster slurm up` has started in
+/// allocation JOBID, and elastic jobs grow onto them. Stays until the cluster ends, or until it is told to end
+/// (Ctrl-C, SIGTERM): then the jobs leave these nodes as planned, with time to save, and go on without
+/// them. The coordinator is in JOBID: when that allocation ends, all jobs end, and this command with them.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # more-nodes.sbatch, for a job that allocation 4711 has begun with --nnodes 2:6
+  #SBATCH --nodes=2 --gpus-per-node=8 --no-kill --signal=B:TERM@120
+  exec muster slurm join 4711")]
+struct Join {
+    /// The number of the allocation with the coordinator
+    #[arg(value_name = "JOBID")]
+    job: String,
+
     #[command(flatten)]
     node: NodeFlags,
 
@@ -116,11 +147,16 @@ struct Down {
 pub(crate) async fn run(cx: &Context, args: Slurm) -> Result<(), Failure> {
     match args.command {
         SlurmCommand::Up(args) => start::up(cx, &args).await,
+        SlurmCommand::Join(args) => join::join(cx, &args).await,
         SlurmCommand::Down(args) => end::down(cx, args.grace).await,
         SlurmCommand::Coordinator(args) => step::coordinator(cx, &args).await,
         SlurmCommand::Agent(args) => step::agent(cx, &args).await,
     }
 }
+
+/// The labels of a node: the allocation that it is of, and its name in Slurm.
+const LABEL_JOB: &str = "muster.dev/slurm-job";
+const LABEL_NODE: &str = "muster.dev/slurm-node";
 
 /// The beginning of the name of a context that means the cluster of an allocation. The rest is the
 /// allocation's number.
@@ -156,7 +192,9 @@ pub(crate) fn endpoint_of(context: &str) -> Option<Result<(String, PathBuf), Fai
     let dir = dir(job);
     Some(match record::Record::load(&dir) {
         Ok(Some(record)) if !record.server.is_empty() => {
-            Ok((record.server, record::credentials(&dir)))
+            // A guest shows what the host's user shows: both are one.
+            let host = record.joined.as_deref().map(self::dir);
+            Ok((record.server, record::credentials(&host.unwrap_or(dir))))
         }
         Ok(_) => Err(Failure::request(format!(
             "no cluster is up in allocation {job}; `muster slurm up` there starts one ({})",

@@ -19,6 +19,9 @@ const HABITS: [(&str, &str); 10] = [
     ("chdir", "workdir"),
 ];
 
+/// Commands that take job files behind -f, and nothing else.
+const TAKE_FILES: [&str; 4] = ["submit", "validate", "plan", "convert"];
+
 /// The tip for `flag`, which the command that `words` name does not have. `words` are those after the
 /// program's own name.
 pub(crate) fn tip(root: &Command, words: &[String], flag: &str) -> Option<String> {
@@ -27,6 +30,12 @@ pub(crate) fn tip(root: &Command, words: &[String], flag: &str) -> Option<String
         && let Some(answer) = torchrun::once_only(flag)
     {
         return Some(answer.to_owned());
+    }
+    if TAKE_FILES.contains(&command.get_name()) && !flag.starts_with('-') {
+        return Some(match flag.ends_with(".py") {
+            true => format!("a script is started by `muster run {flag}`"),
+            false => format!("name the file with -f {flag}"),
+        });
     }
     let written = flag
         .strip_prefix("--")?
@@ -89,6 +98,18 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn a_file_without_its_flag_is_told_where_it_goes() {
+        let tip = |line: &str, word: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            tip(&Cli::command(), &words, word).unwrap()
+        };
+        let script = tip("submit train.py", "train.py");
+        assert!(script.contains("`muster run train.py`"), "{script}");
+        let file = tip("validate job.yaml", "job.yaml");
+        assert_eq!(file, "name the file with -f job.yaml");
     }
 
     #[test]

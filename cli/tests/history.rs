@@ -176,7 +176,10 @@ fn a_deleted_job_is_listed_and_described() {
     let (code, _, err) = read(muster(address, &args).output().unwrap());
     assert_eq!(
         (code, err.as_str()),
-        (1, "error: job team-a/never not found\n")
+        (
+            1,
+            "error: job team-a/never not found; `muster get jobs -A` lists those that there are\n"
+        )
     );
     let args = ["get", "nodes", "--all"];
     let (code, _, err) = read(muster(address, &args).output().unwrap());

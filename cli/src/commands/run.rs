@@ -230,6 +230,11 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["detach", "dry_run", "on_own_cluster"])]
     slurm: bool,
 
+    /// With --slurm, in a batch job: when the job is stopped before its end, or has too few nodes left, let
+    /// Slurm start the batch job again, without the nodes that failed
+    #[arg(long, requires = "slurm")]
+    requeue: bool,
+
     #[command(flatten)]
     end: Ending,
 
@@ -310,7 +315,8 @@ pub(crate) async fn run(cx: &Context, mut args: Run) -> Result<(), Failure> {
             let max = slurm::nodes_here()?;
             args.nnodes = Some(Nodes { min: 1, max });
         }
-        return Box::pin(slurm::around(cx, async |cx| run_there(cx, args).await)).await;
+        let work = slurm::around(cx, args.requeue, async |cx| run_there(cx, args).await);
+        return Box::pin(work).await;
     }
     if !args.on_own_cluster {
         return run_there(cx, args).await;

@@ -49,8 +49,12 @@ pub(crate) struct Wait {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum State {
+    // As `kubectl wait` spells them.
+    #[value(alias = "condition=running")]
     Running,
+    #[value(alias = "condition=complete")]
     Complete,
+    #[value(aliases = ["delete", "condition=deleted"])]
     Deleted,
 }
 

@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{
+    LABEL_JOB, LABEL_NODE,
     allocation::Allocation,
     dir,
     record::{Record, StepRecord},
@@ -27,13 +28,24 @@ use crate::{
 
 /// How long a step may take to end once no job runs: it waits for what is left of workers.
 const STEP: Duration = Duration::from_secs(60);
+/// The pause between two looks at the nodes.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long a node that was lost may take to come back: its agent is started again within seconds.
+const COMES_BACK: Duration = Duration::from_secs(30);
 
 pub(super) async fn down(cx: &Context, grace: Duration) -> Result<(), Failure> {
     let allocation = Allocation::here()?;
     let dir = dir(&allocation.job);
-    if Record::load(&dir)?.is_none() {
+    let Some(record) = Record::load(&dir)? else {
         cx.say(format!("no cluster is up in allocation {}", allocation.job));
         return Ok(());
+    };
+    if let Some(host) = &record.joined
+        && !record.is_over()
+    {
+        return Err(Failure::request(format!(
+            "these nodes are lent to the cluster of allocation {host}; end `muster slurm join` (Ctrl-C, SIGTERM) to take them back"
+        )));
     }
     take_down(&super::own(cx, &allocation.job), &dir, Some(grace), false).await?;
     cx.print(&format!("cluster of allocation {} down\n", allocation.job))
@@ -119,19 +131,85 @@ async fn step_is_gone(name: &str) -> Result<(), Failure> {
 }
 
 /// The nodes that a next allocation had better not have, as --exclude takes them.
-pub(super) async fn to_exclude(cx: &Context) -> Option<String> {
-    let client = cx.connect().await.ok()?;
-    let nodes = get::all_nodes(&client).await.ok()?;
-    failed(&nodes)
+pub(super) async fn to_exclude(cx: &Context, job: &str) -> Option<String> {
+    failed(&nodes(cx).await?, job)
 }
 
-/// Those that were lost, and those that are cordoned.
-fn failed(nodes: &[Node]) -> Option<String> {
+/// Whether Muster, or a person, has cordoned a node.
+pub(super) async fn is_any_cordoned(cx: &Context) -> bool {
+    let nodes = nodes(cx).await.unwrap_or_default();
+    nodes.iter().any(|node| node.cordon.is_some())
+}
+
+async fn nodes(cx: &Context) -> Option<Vec<Node>> {
+    let client = cx.connect().await.ok()?;
+    get::all_nodes(&client).await.ok()
+}
+
+/// Those that are cordoned, and those of this allocation that were lost: another one ends as it likes.
+fn failed(nodes: &[Node], job: &str) -> Option<String> {
+    let is_lost =
+        |node: &Node| node.state() == NodeState::Lost && label(node, LABEL_JOB) == Some(job);
     let failed = nodes
         .iter()
-        .filter(|node| node.cordon.is_some() || node.state() == NodeState::Lost);
-    let names: Vec<&str> = failed.map(|node| node.name.as_str()).collect();
-    (!names.is_empty()).then(|| names.join(","))
+        .filter(|node| node.cordon.is_some() || is_lost(node));
+    let names = failed.map(|node| label(node, LABEL_NODE).unwrap_or(&node.name));
+    let names: BTreeSet<&str> = names.collect();
+    (!names.is_empty()).then(|| names.into_iter().collect::<Vec<_>>().join(","))
+}
+
+fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.labels.get(key).map(String::as_str)
+}
+
+/// Waits until a job must have more nodes than are left, and for as long as a node may take to come back.
+/// Returns that as a sentence. Nodes that fail are never replaced in an allocation.
+pub(super) async fn too_few_nodes(cx: &Context) -> String {
+    let mut since = None;
+    loop {
+        sleep(LOOK).await;
+        let Some(why) = lacks_nodes(cx).await else {
+            since = None;
+            continue;
+        };
+        if since.get_or_insert_with(Instant::now).elapsed() >= COMES_BACK {
+            return why;
+        }
+    }
+}
+
+async fn lacks_nodes(cx: &Context) -> Option<String> {
+    let client = cx.connect().await.ok()?;
+    let nodes = get::all_nodes(&client).await.ok()?;
+    let jobs = get::all_jobs(&client, "").await.ok()?;
+    lacking(&jobs, &nodes)
+}
+
+fn lacking(jobs: &[Job], nodes: &[Node]) -> Option<String> {
+    let is_good = |node: &&Node| node.state() == NodeState::Ready && node.cordon.is_none();
+    let is_bad = |node: &Node| node.state() == NodeState::Lost || node.cordon.is_some();
+    let good = nodes.iter().filter(is_good).count();
+    if !nodes.iter().any(is_bad) {
+        return None;
+    }
+    jobs.iter().find_map(|job| {
+        let least = usize::try_from(job.spec.as_ref()?.min_replicas?).ok()?;
+        let status = job.status.as_ref()?;
+        let of_lost = |node: &Node| {
+            let mut members = status.members.iter();
+            node.state() == NodeState::Lost && members.any(|member| member.node == node.name)
+        };
+        // One that trains on a cordoned node goes on there.
+        let waits = status.waits_for_room.is_some() || nodes.iter().any(of_lost);
+        let name = job.r#ref.as_ref().map_or("", |it| it.name.as_str());
+        (waits && !follow::is_over(status) && least > good).then(|| {
+            format!(
+                "job/{name} needs {}, and {good} of {} are left",
+                words::count(least as u64, "node"),
+                nodes.len()
+            )
+        })
+    })
 }
 
 /// Cancels what runs, and waits until no worker of it is left.
@@ -170,22 +248,70 @@ pub(super) async fn end_jobs(cx: &Context, grace: Duration) -> Result<(), Failur
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::Cordon;
+    use muster_proto::v1::{Cordon, JobSpec, JobStatus, MemberStatus, WaitsForRoom};
 
     use super::*;
 
     #[test]
     fn lost_and_cordoned_nodes_are_left_out_next_time() {
-        let node = |name: &str, state: NodeState, cordon: Option<Cordon>| Node {
+        let good = node("n1", NodeState::Ready, None);
+        assert_eq!(failed(std::slice::from_ref(&good), "4711"), None);
+        let lost = node("n2", NodeState::Lost, None);
+        let cordoned = node("n3", NodeState::Ready, Some(Cordon::default()));
+        // Its allocation may just have ended.
+        let mut another = node("n4-4712", NodeState::Lost, None);
+        another.labels.insert(LABEL_JOB.into(), "4712".into());
+        let mut broken = node("n5-4712", NodeState::Lost, Some(Cordon::default()));
+        broken.labels.insert(LABEL_NODE.into(), "n5".into());
+        let all = [good, lost, cordoned, another, broken];
+        assert_eq!(failed(&all, "4711").as_deref(), Some("n2,n3,n5"));
+    }
+
+    #[test]
+    fn a_job_lacks_nodes_if_fewer_are_left_than_it_must_have() {
+        let on = |nodes: &[&str]| Job {
+            spec: Some(JobSpec {
+                min_replicas: Some(2),
+                ..JobSpec::default()
+            }),
+            status: Some(JobStatus {
+                waits_for_room: nodes.is_empty().then(WaitsForRoom::default),
+                members: nodes
+                    .iter()
+                    .map(|node| MemberStatus {
+                        node: (*node).into(),
+                        ..MemberStatus::default()
+                    })
+                    .collect(),
+                ..JobStatus::default()
+            }),
+            ..Job::default()
+        };
+        let good = node("n1", NodeState::Ready, None);
+        let lost = node("n2", NodeState::Lost, None);
+        let other = node("n3", NodeState::Ready, None);
+        // One that has not come yet may come.
+        assert_eq!(lacking(&[on(&[])], std::slice::from_ref(&good)), None);
+        let two = [good.clone(), lost];
+        for job in [on(&[]), on(&["n1", "n2"])] {
+            assert!(lacking(&[job], &two).is_some());
+        }
+        let three = [two.as_slice(), &[other]].concat();
+        assert_eq!(lacking(&[on(&["n1", "n2"])], &three), None);
+        // One that trains on a cordoned node goes on there.
+        let cordoned = node("n2", NodeState::Ready, Some(Cordon::default()));
+        assert_eq!(lacking(&[on(&["n1", "n2"])], &[good, cordoned]), None);
+    }
+
+    fn node(name: &str, state: NodeState, cordon: Option<Cordon>) -> Node {
+        let labels = [(LABEL_JOB, "4711"), (LABEL_NODE, name)];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        Node {
             name: name.into(),
             state: state.into(),
             cordon,
+            labels: labels.into(),
             ..Node::default()
-        };
-        let good = node("n1", NodeState::Ready, None);
-        assert_eq!(failed(std::slice::from_ref(&good)), None);
-        let lost = node("n2", NodeState::Lost, None);
-        let cordoned = node("n3", NodeState::Ready, Some(Cordon::default()));
-        assert_eq!(failed(&[good, lost, cordoned]).as_deref(), Some("n2,n3"));
+        }
     }
 }

@@ -29,7 +29,10 @@ pub(super) struct Record {
     /// How often Slurm had started the job again: a job that is requeued keeps its number.
     #[serde(default)]
     pub(super) restarts: String,
-    /// The coordinator's step, then that of the agents.
+    /// The allocation with the coordinator, if this one has none of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) joined: Option<String>,
+    /// The coordinator's step, then that of the agents. With `joined`, that of the agents alone.
     pub(super) steps: Vec<StepRecord>,
 }
 
@@ -48,7 +51,7 @@ pub(super) struct StepRecord {
 pub(super) struct Serves {
     pub(super) server: String,
     pub(super) pin: String,
-    /// The join token of the agents, for as many as there are nodes.
+    /// The join token of the agents, also for those of other allocations.
     pub(super) host_token: String,
     /// The join token of the allocation's user.
     pub(super) user_token: String,
@@ -67,6 +70,17 @@ pub(super) struct Joins {
     pub(super) id: String,
     pub(super) slots: u32,
     pub(super) gpus: Option<String>,
+    /// The allocation of these agents.
+    pub(super) job: String,
+    /// They join the cluster of another allocation: their names must be their own, and they leave when their
+    /// standard input ends.
+    #[serde(default)]
+    pub(super) is_guest: bool,
+}
+
+/// What lies in an allocation's directory for its agents, and for those of allocations that join it.
+pub(super) fn joins(dir: &Path) -> PathBuf {
+    dir.join("join.json")
 }
 
 /// What an agent's step prints once it serves.

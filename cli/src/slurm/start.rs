@@ -8,7 +8,7 @@ use std::{
     io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{ChildStdin, Command, Stdio},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Up,
+    LABEL_JOB, Up,
     allocation::{Allocation, srun_may_see},
     dir, end,
     record::{self, Joined, Joins, Record, Serves, StepRecord},
@@ -138,7 +138,7 @@ pub(super) async fn bring_up(
     let coordinator = Step {
         dir: &dir,
         name: "coordinator",
-        input: None,
+        input: Input::None,
         flags: vec![
             "--nodes=1".into(),
             "--ntasks=1".into(),
@@ -148,7 +148,7 @@ pub(super) async fn bring_up(
             .map(String::from)
             .into(),
     };
-    let srun = coordinator.start(&mut record)?;
+    let srun = coordinator.start(&mut record)?.0;
     let serves: Serves = loop {
         if let Some(serves) = record::printed(&coordinator.output()).pop() {
             break serves;
@@ -170,24 +170,20 @@ pub(super) async fn bring_up(
         id,
         slots: args.node.slots,
         gpus: args.node.gpus.clone(),
+        job: allocation.job.clone(),
+        is_guest: false,
     };
-    let input = dir.join("join.json");
+    let input = record::joins(&dir);
     record::write(&input, &joins)?;
-    let agents = Step {
-        dir: &dir,
-        name: "agents",
-        input: Some(&input),
-        flags: vec![format!("--nodes={nodes}"), format!("--ntasks={nodes}")],
-        words: vec!["agent".into()],
-    };
-    let srun = agents.start(&mut record)?;
+    let agents = Step::of_agents(&dir, allocation, Input::File(&input));
+    let srun = agents.start(&mut record)?.0;
     let ready = nodes_ready(cx, allocation, &agents, &srun, &mut record, until).await?;
     Ok(ready)
 }
 
 /// Waits until every node is ready. When the time is over, those that are ready will do: a node may have
 /// failed since Slurm gave it.
-async fn nodes_ready(
+pub(super) async fn nodes_ready(
     cx: &Context,
     allocation: &Allocation,
     agents: &Step<'_>,
@@ -197,24 +193,25 @@ async fn nodes_ready(
 ) -> Result<u32, Failure> {
     let client = cx.connect().await?;
     let mut told = BTreeSet::new();
+    let step = record.steps.len() - 1;
     loop {
-        if record.steps[1].number.is_empty()
+        if record.steps[step].number.is_empty()
             && let Some(joined) = record::printed::<Joined>(&agents.output()).pop()
         {
-            record.steps[1].number = joined.step;
+            record.steps[step].number = joined.step;
             record.save(agents.dir)?;
         }
         let nodes = get::all_nodes(&client).await?;
-        let ready = nodes
-            .into_iter()
-            .filter(|node| node.state() == NodeState::Ready);
+        let ready = nodes.into_iter().filter(|node| {
+            node.state() == NodeState::Ready && node.labels.get(LABEL_JOB) == Some(&allocation.job)
+        });
         for node in ready {
             if told.insert(node.name.clone()) {
                 cx.say(format!("{} is ready", node.name));
             }
         }
         let count = told.len() as u32;
-        if count >= allocation.nodes && !record.steps[1].number.is_empty() {
+        if count >= allocation.nodes && !record.steps[step].number.is_empty() {
             return Ok(count);
         }
         match agents.still(srun, until) {
@@ -232,25 +229,44 @@ async fn nodes_ready(
 }
 
 /// What makes a cluster another one: the end of a version 7 UUID is random.
-fn unique() -> String {
+pub(super) fn unique() -> String {
     let unique = uuid::Uuid::now_v7().simple().to_string();
     unique[unique.len() - 8..].to_owned()
 }
 
+/// What every task of a step gets as its standard input.
+pub(super) enum Input<'a> {
+    None,
+    File(&'a Path),
+    /// It comes from this process, and ends with it.
+    Here,
+}
+
 /// A step of this program.
-struct Step<'a> {
+pub(super) struct Step<'a> {
     /// The allocation's directory.
     dir: &'a Path,
     name: &'a str,
-    /// The file that every task gets as its standard input.
-    input: Option<&'a Path>,
+    input: Input<'a>,
     /// More flags of srun.
     flags: Vec<String>,
     /// The hidden command of `muster slurm` that runs there, and its arguments.
     words: Vec<String>,
 }
 
-impl Step<'_> {
+impl<'a> Step<'a> {
+    /// An agent on each node of the allocation.
+    pub(super) fn of_agents(dir: &'a Path, allocation: &Allocation, input: Input<'a>) -> Self {
+        let nodes = allocation.nodes;
+        Step {
+            dir,
+            name: "agents",
+            input,
+            flags: vec![format!("--nodes={nodes}"), format!("--ntasks={nodes}")],
+            words: vec!["agent".into()],
+        }
+    }
+
     fn output(&self) -> PathBuf {
         self.dir.join(format!("{}.out", self.name))
     }
@@ -259,8 +275,12 @@ impl Step<'_> {
         self.dir.join(format!("{}.log", self.name))
     }
 
-    /// Starts srun so that it outlives this command and its terminal, and records it.
-    fn start(&self, record: &mut Record) -> Result<Identity, Failure> {
+    /// Starts srun so that it outlives this command and its terminal, and records it. Also returns its
+    /// standard input, if that comes from here.
+    pub(super) fn start(
+        &self,
+        record: &mut Record,
+    ) -> Result<(Identity, Option<ChildStdin>), Failure> {
         let failed = |what: &str, e: std::io::Error| Failure::request(format!("{what}: {e}"));
         let open = |path: PathBuf| {
             File::options()
@@ -273,15 +293,14 @@ impl Step<'_> {
                 .map_err(|e| failed(&path.display().to_string(), e))
         };
         let own = env::current_exe().map_err(|e| failed("own path", e))?;
-        let input = match self.input {
-            None => Stdio::null(),
-            Some(path) => File::open(path)
-                .map_err(|e| failed(&path.display().to_string(), e))?
-                .into(),
-        };
-        let taken = match self.input {
-            None => "--input=none",
-            Some(_) => "--input=all",
+        let (input, taken) = match self.input {
+            Input::None => (Stdio::null(), "--input=none"),
+            Input::File(path) => {
+                let file = File::open(path);
+                let file = file.map_err(|e| failed(&path.display().to_string(), e))?;
+                (file.into(), "--input=all")
+            }
+            Input::Here => (Stdio::piped(), "--input=all"),
         };
         let mut words: Vec<OsString> = vec![own.clone().into(), "slurm".into()];
         words.extend(self.words.iter().map(OsString::from));
@@ -294,7 +313,7 @@ impl Step<'_> {
                 command.env_remove(name);
             }
         }
-        let child = command
+        let mut child = command
             .args([DETACH, "srun"])
             .args(STEP)
             .arg(taken)
@@ -313,11 +332,11 @@ impl Step<'_> {
             srun: srun.clone(),
         });
         record.save(self.dir)?;
-        Ok(srun)
+        Ok((srun, child.stdin.take()))
     }
 
     /// An error if the step has ended, or the time is over.
-    fn still(&self, srun: &Identity, until: Instant) -> Result<(), Failure> {
+    pub(super) fn still(&self, srun: &Identity, until: Instant) -> Result<(), Failure> {
         let log = self.log();
         let text = fs::read(&log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

@@ -6,7 +6,7 @@ use std::{
     collections::BTreeSet,
     env,
     ffi::OsString,
-    io,
+    fs, io,
     net::{IpAddr, ToSocketAddrs, UdpSocket},
     path::{Path, PathBuf},
     process::Command,
@@ -19,6 +19,7 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{
+    LABEL_JOB, LABEL_NODE,
     allocation::gpus,
     folder,
     record::{Joined, Joins, Serves},
@@ -46,8 +47,19 @@ const DAEMON_GRACE: Duration = Duration::from_secs(2);
 /// How long workers may take to save. Slurm kills what it has told to end after KillWait, which is 30 s
 /// unless the site says otherwise.
 const GRACE: Duration = Duration::from_secs(25);
-/// How long the nodes may take to join.
+/// How long the user may take to join.
 const TOKEN_TTL: &str = "1h";
+/// Other allocations may join as long as this one lasts, and again.
+const HOST_TOKEN: [&str; 7] = [
+    "token", "create", "--host", "--uses", "100000", "--ttl", "30d",
+];
+/// How long jobs may take to leave a node that leaves the cluster. It is what batch scripts leave between
+/// the signal and the end of their time.
+const LEAVE: Duration = Duration::from_secs(90);
+/// What an agent says whose name has had a certificate.
+const NAME_IS_USED: &str = "has had a certificate already";
+/// How often a node may join the cluster of another allocation within its own.
+const NAMES: u32 = 100;
 
 #[derive(Debug, Args)]
 pub(super) struct CoordinatorStep {
@@ -117,7 +129,6 @@ async fn serve_coordinator(
         let endpoint = part.start(cx, &flags, is_first).await?;
         if is_first {
             let port = endpoint.rsplit(':').next().unwrap_or_default().to_owned();
-            let nodes = args.nodes.to_string();
             let user = [
                 "token",
                 "create",
@@ -132,9 +143,7 @@ async fn serve_coordinator(
             let serves = Serves {
                 server: format!("https://{}:{port}", bracketed(&address)),
                 pin: ask(&["pin"])?,
-                host_token: ask(&[
-                    "token", "create", "--host", "--uses", &nodes, "--ttl", TOKEN_TTL,
-                ])?,
+                host_token: ask(&HOST_TOKEN)?,
                 user_token: ask(&user)?,
                 step: own_step(),
             };
@@ -167,9 +176,60 @@ pub(super) async fn agent(cx: &Context, args: &AgentStep) -> Result<(), Failure>
         program: daemon::binary(args.bin_dir.as_deref(), "muster-agent")?,
         current: RefCell::default(),
     };
-    let work = serve_agent(cx, args, &part, &joins);
+    let work = async {
+        if !joins.is_guest {
+            return serve_agent(cx, args, &part, &joins).await;
+        }
+        tokio::select! {
+            outcome = serve_agent(cx, args, &part, &joins) => outcome,
+            () = input_ended() => part.leave(cx, &joins.job).await,
+        }
+    };
     let outcome = part.until_stopped(stops, work).await;
     part.end(cx, outcome).await
+}
+
+/// Waits until nobody is left who could write to the standard input.
+async fn input_ended() {
+    let read = || io::copy(&mut io::stdin(), &mut io::sink());
+    // What cannot be read has ended, too.
+    let _ = tokio::task::spawn_blocking(read).await;
+}
+
+/// Gets the agent its certificate. Returns the node's name in the cluster. A guest's has its allocation in it:
+/// two allocations may share a node, and a name that was used is not given again.
+fn join(part: &Part<'_>, joins: &Joins, state: &Path) -> Result<String, Failure> {
+    for number in 1..=NAMES {
+        let name = match (joins.is_guest, number) {
+            (false, _) => part.name.to_owned(),
+            (true, 1) => format!("{}-{}", part.name, joins.job),
+            (true, _) => format!("{}-{}-{number}", part.name, joins.job),
+        };
+        let mut join = Command::new(&part.program);
+        join.args(["join", &joins.server, "--ca-pin", &joins.pin])
+            .args(["--node-name", &name])
+            .arg("--state-dir")
+            .arg(state)
+            .env("MUSTER_TOKEN", &joins.token);
+        match said(join, "muster-agent join") {
+            Err(failure) if joins.is_guest && failure.to_string().contains(NAME_IS_USED) => {}
+            Err(failure) => return Err(failure),
+            Ok(_) => return Ok(name),
+        }
+    }
+    Err(Failure::request(format!(
+        "{} has joined {NAMES} times from allocation {}; join from another one",
+        part.name, joins.job
+    )))
+}
+
+/// The labels of a node: its place in Slurm, and what the batch script says.
+fn labels(part: &Part<'_>, joins: &Joins) -> String {
+    let own = format!("{LABEL_JOB}={},{LABEL_NODE}={}", joins.job, part.name);
+    match env::var("MUSTER_LABELS") {
+        Ok(more) if !more.is_empty() => format!("{own},{more}"),
+        _ => own,
+    }
 }
 
 async fn serve_agent(
@@ -179,25 +239,15 @@ async fn serve_agent(
     joins: &Joins,
 ) -> Result<(), Failure> {
     let state = part.home.join("state");
-    let mut join = Command::new(&part.program);
-    join.args([
-        "join",
-        &joins.server,
-        "--ca-pin",
-        &joins.pin,
-        "--node-name",
-        part.name,
-    ])
-    .arg("--state-dir")
-    .arg(&state)
-    .env("MUSTER_TOKEN", &joins.token);
-    said(join, "muster-agent join")?;
+    let name = join(part, joins, &state)?;
     let gpus = joins.gpus.clone();
     let gpus = gpus.unwrap_or_else(gpus_given);
     let runner = daemon::binary(args.bin_dir.as_deref(), "muster-runner")?;
     let mut flags: Vec<OsString> = vec![
         "--node-name".into(),
-        part.name.into(),
+        name.into(),
+        "--label".into(),
+        labels(part, joins).into(),
         "--state-dir".into(),
         state.into(),
         "--slots".into(),
@@ -336,6 +386,26 @@ impl Part<'_> {
         tokio::select! {
             outcome = work => outcome,
             () = stops.next() => Ok(()),
+        }
+    }
+
+    /// Tells the agent that its node will be taken away, and waits until the jobs have left, as planned.
+    async fn leave(&self, cx: &Context, job: &str) -> Result<(), Failure> {
+        let notice = self.home.join("state/termination-notice");
+        fs::write(&notice, format!("allocation {job} ends\n"))
+            .map_err(|e| Failure::request(format!("{}: {e}", notice.display())))?;
+        let until = Instant::now() + LEAVE;
+        loop {
+            sleep(LOOK).await;
+            let held = runners(self.home).into_iter().map(|(_, runner)| runner);
+            let held: Vec<Identity> = held.collect();
+            if process::descendants(&held).is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                cx.warn(format!("{}: some workers have not left", self.name));
+                return Ok(());
+            }
         }
     }
 

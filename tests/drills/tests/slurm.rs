@@ -16,7 +16,7 @@ use serde_json::Value;
 #[path = "slurm/site.rs"]
 mod site;
 
-use site::Site;
+use site::{Place, Site};
 
 const SCRIPT: &str = "\
 import os, signal, sys
@@ -108,8 +108,11 @@ struct Shell {
 
 impl Shell {
     fn open(site: &Site) -> Shell {
-        let mut child = site
-            .command("bash", &[])
+        Shell::of(site.command("bash", &[]))
+    }
+
+    fn of(mut command: Command) -> Shell {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -158,6 +161,95 @@ impl Shell {
     }
 }
 
+/// The nodes of an allocation, lent to another one.
+struct Lent {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Lent {
+    fn to(site: &Site, host: &str) -> Lent {
+        let place = Place {
+            job: "4712",
+            nodes: 1,
+            first: 3,
+        };
+        let words = ["slurm", "join", host];
+        let mut child = site
+            .command_in(place, program("muster"), &words)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        assert_eq!(first, format!("1 node lent to allocation {host}"));
+        Lent { child, lines }
+    }
+
+    fn ends(mut self) {
+        let last = self.lines.next().unwrap().unwrap();
+        assert!(last.starts_with("nodes of allocation "), "{last}");
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// Runs a job on two nodes, which may have three.
+fn begin(site: &Site) -> (Shell, String) {
+    let place = Place {
+        job: "4711",
+        nodes: 2,
+        first: 1,
+    };
+    let mut shell = Shell::of(site.command_in(place, "bash", &[]));
+    let (code, said) = shell.muster("slurm up");
+    assert!(code == 0 && said.contains("2 nodes ready"), "{said}");
+    let job = format!(
+        "run --nnodes 1:3 --scale-up-cooldown 1s --name digits --python {} train.py stay",
+        site.python()
+    );
+    let (code, said) = shell.muster(&job);
+    assert_eq!(code, 0, "{said}");
+    runs_on(&mut shell, 2);
+    let (_, host) = shell.muster("version >/dev/null; echo $SLURM_JOB_ID");
+    (shell, host.trim().to_owned())
+}
+
+fn runs_on(shell: &mut Shell, nodes: u64) {
+    until(|| {
+        let job = shell.json("get job digits");
+        let status = &job["status"];
+        (status["phase"] == "Running" && status["nodesRunning"] == nodes).then_some(())
+    })
+    .unwrap_or_else(|| panic!("{}", shell.muster("describe job digits").1));
+}
+
+fn nodes_of_another_allocation_come_and_go(site: &Site) {
+    let (mut shell, host) = begin(site);
+    for _ in 0..2 {
+        let lent = Lent::to(site, &host);
+        runs_on(&mut shell, 3);
+        // As before the end of its time.
+        kill(site.command_of(&lent.child), Signal::TERM);
+        lent.ends();
+        runs_on(&mut shell, 2);
+        let (_, told) = shell.muster("explain digits");
+        assert!(
+            told.contains("NodeLeaving") && !told.contains("NodeLost"),
+            "{told}"
+        );
+        let (_, nodes) = shell.muster("nodes -o name");
+        assert_eq!(nodes, "node/n1\nnode/n2\n");
+    }
+    let lent = Lent::to(site, &host);
+    runs_on(&mut shell, 3);
+    let (code, said) = shell.muster("slurm down");
+    assert_eq!(code, 0, "{said}");
+    // The coordinator was there.
+    lent.ends();
+    shell.close();
+    site.expect_nothing_left();
+}
+
 /// The agent's process of a node.
 fn agent_of(site: &Site, node: &str) -> Option<u32> {
     let name = format!("--node-name {node} ");
@@ -181,14 +273,6 @@ fn an_agent_comes_back_and_a_lost_node_costs_itself_alone(site: &Site) {
     );
     let (code, said) = shell.muster(&job);
     assert_eq!(code, 0, "{said}");
-    let runs_on = |shell: &mut Shell, nodes: u64| {
-        until(|| {
-            let job = shell.json("get job digits");
-            let status = &job["status"];
-            (status["phase"] == "Running" && status["nodesRunning"] == nodes).then_some(())
-        })
-        .unwrap_or_else(|| panic!("{}", shell.muster("describe job digits").1));
-    };
     runs_on(&mut shell, 3);
 
     let first = agent_of(site, "n2").unwrap();
@@ -222,6 +306,151 @@ fn a_stop_in_an_allocation_is_planned() {
 #[test]
 fn an_allocation_goes_on_without_a_node() {
     an_agent_comes_back_and_a_lost_node_costs_itself_alone(&Site::stand_in(SCRIPT));
+}
+
+#[test]
+fn another_allocation_lends_its_nodes() {
+    nodes_of_another_allocation_come_and_go(&Site::stand_in(SCRIPT));
+}
+
+/// Nobody has told the other allocation that the one with the coordinator has ended.
+#[test]
+fn lent_nodes_come_back_from_a_dead_allocation() {
+    let site = Site::stand_in(SCRIPT);
+    let (mut shell, host) = begin(&site);
+    let lent = Lent::to(&site, &host);
+    runs_on(&mut shell, 3);
+    let said = site
+        .muster(&["slurm", "down"])
+        .env("SLURM_JOB_ID", "4712")
+        .output()
+        .unwrap();
+    let why = text(&said.stderr);
+    assert!(
+        !said.status.success() && why.contains("are lent to the cluster of allocation 4711"),
+        "{why}"
+    );
+    fs::write(site.folder().join("over-4711"), "").unwrap();
+    // The coordinator's step is on the first node: it must not start another one.
+    for node in ["n1", "coordinator", "n2"] {
+        site.cut(node);
+    }
+    lent.ends();
+    shell.close();
+    fs::remove_dir_all(site.folder().join("clusters/4711")).unwrap();
+    site.expect_nothing_left();
+}
+
+#[test]
+fn nodes_are_lent_only_to_a_cluster_that_is_there() {
+    let site = Site::stand_in(SCRIPT);
+    for (host, code, why) in [
+        ("4711", 2, "is this allocation"),
+        ("train", 2, "squeue shows it"),
+        (
+            "4712",
+            1,
+            "no cluster is up in allocation 4712; `muster run --slurm` or",
+        ),
+    ] {
+        let said = site.muster(&["slurm", "join", host]).output().unwrap();
+        let told = text(&said.stderr);
+        assert!(
+            said.status.code() == Some(code) && told.contains(why),
+            "{told}"
+        );
+    }
+}
+
+const ABOUT: &str = "JobId=4711 JobState=RUNNING Requeue=1 BatchFlag=1 ExcNodeList=n9\n";
+
+/// Waits until the script runs in all ranks, and takes a node away.
+fn lose_a_node(site: &Site, command: &mut Command) -> Child {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap();
+    let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    let started = lines
+        .map(Result::unwrap)
+        .filter(|line| line.contains(" of 3 sees "));
+    assert_eq!(started.take(3).count(), 3);
+    site.cut("n3");
+    child
+}
+
+#[test]
+fn a_job_with_too_few_nodes_is_requeued_without_the_lost_one() {
+    let site = Site::stand_in(SCRIPT);
+    fs::write(site.folder().join("job"), ABOUT).unwrap();
+    let mut command = run(&site, &["--requeue", "--nnodes", "3", "train.py", "stay"]);
+    let output = lose_a_node(&site, &mut command).wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert!(
+        output.status.code() == Some(3) && said.contains("needs 3 nodes, and 2 of 3 are left"),
+        "{said}"
+    );
+    assert!(said.contains("starts again without n3"), "{said}");
+    let told = fs::read_to_string(site.folder().join("scontrol.log")).unwrap();
+    let told: Vec<&str> = told.lines().skip(2).collect();
+    assert_eq!(
+        told,
+        ["requeue 4711", "update JobId=4711 ExcNodeList=n9,n3"]
+    );
+    site.expect_nothing_left();
+}
+
+/// Without the right to change the job it says what to type. A job that somebody ends stays ended.
+#[test]
+fn a_stopped_job_is_requeued_unless_somebody_ends_it() {
+    let site = Site::stand_in(SCRIPT);
+    fs::write(site.folder().join("job"), ABOUT).unwrap();
+    fs::write(site.folder().join("denied"), "").unwrap();
+    let mut command = run(&site, &["--requeue", "train.py", "stay"]);
+    let mut child = lose_a_node(&site, &mut command);
+    let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    let again = lines
+        .map(Result::unwrap)
+        .filter(|line| line.contains(" of 2 sees "));
+    assert_eq!(again.take(2).count(), 2);
+    kill(site.command_of(&child), Signal::TERM);
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(
+        said.contains(
+            "permission denied; while it waits, type: scontrol update JobId=4711 ExcNodeList=n9,n3"
+        ),
+        "{said}"
+    );
+
+    // What succeeds is over, and so is what fails by itself.
+    fs::remove_file(site.folder().join("scontrol.log")).unwrap();
+    for word in ["", "fail"] {
+        output_of(
+            &site,
+            &["--requeue", "--max-restarts", "0", "train.py", word],
+        );
+    }
+    let told = fs::read_to_string(site.folder().join("scontrol.log")).unwrap();
+    assert!(!told.contains("requeue"), "{told}");
+
+    for (about, why) in [
+        (
+            ABOUT.replace("BatchFlag=1", "BatchFlag=0"),
+            "only batch jobs",
+        ),
+        (ABOUT.replace("Requeue=1", "Requeue=0"), "#SBATCH --requeue"),
+    ] {
+        fs::write(site.folder().join("job"), about).unwrap();
+        let (output, said) = output_of(&site, &["--requeue", "train.py"]);
+        assert!(
+            output.status.code() == Some(2) && said.contains(why),
+            "{said}"
+        );
+    }
+    site.expect_nothing_left();
 }
 
 #[test]
@@ -299,6 +528,33 @@ fn one_command_serves_the_whole_allocation() {
     );
 }
 
+fn slurm_starts_it_again_without_the_lost_node(site: &Site) {
+    let output = site.folder().join("batch.out");
+    let script = format!(
+        "#!/bin/bash\n\
+         exec {} run --slurm --requeue --nnodes 2 --python {} train.py ${{SLURM_RESTART_COUNT-stay}}\n",
+        program("muster").display(),
+        site.python()
+    );
+    let job = site.sbatch(&["--nodes=2", "--requeue", "--no-kill"], &script);
+    let said = || fs::read_to_string(&output).unwrap_or_default();
+    let has = |what: &str| until(|| said().contains(what).then_some(()));
+    assert!(has("rank 1 of 2 sees ").is_some(), "{}", said());
+    site.cut("n2");
+    assert!(has("starts again without n2").is_some(), "{}", said());
+    let about = || site.scontrol(&["--oneliner", "show", "job", &job]);
+    let is_pending =
+        || (about().contains("JobState=PENDING") && !about().contains("COMPLETING")).then_some(());
+    assert!(until(is_pending).is_some(), "{}", about());
+    assert!(about().contains("ExcNodeList=n2"), "{}", about());
+    // Slurm waits two minutes before it starts a job again.
+    site.scontrol(&["update", &format!("JobId={job}"), "StartTime=now"]);
+    let is_over = || about().contains("JobState=COMPLETED").then_some(());
+    assert!(until(is_over).is_some(), "{} {}", about(), said());
+    assert!(about().contains(" NodeList=n[1,3]"), "{}", about());
+    site.expect_nothing_left();
+}
+
 #[test]
 #[ignore = "needs slurmctld, slurmd and munged, and to be root: make slurm"]
 fn slurm_itself() {
@@ -306,4 +562,6 @@ fn slurm_itself() {
     a_job_runs_and_nothing_is_left(&site);
     a_stop_before_the_time_is_up_lets_workers_save(&site);
     an_agent_comes_back_and_a_lost_node_costs_itself_alone(&site);
+    nodes_of_another_allocation_come_and_go(&site);
+    slurm_starts_it_again_without_the_lost_node(&site);
 }

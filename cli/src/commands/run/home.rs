@@ -1,6 +1,8 @@
 //! What only the user's own machine knows: which interpreter a shell would start here, and whether the script is there.
 
-use std::{env, path::Path};
+use std::{env, fs, path::Path};
+
+use muster_foreign::spelling::nearest;
 
 use super::{
     DryRun, Run,
@@ -61,12 +63,65 @@ pub(super) async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<
         .script
         .first()
         .filter(|_| !args.no_python && !args.module);
-    if let Some(script) = script.filter(|script| local && !script.starts_with('-')) {
+    if !local {
+        return Ok(());
+    }
+    if let Some(script) = script.filter(|script| !script.starts_with('-')) {
         let dir = absolute(args.workdir.as_deref().unwrap_or("."), here.as_ref());
-        let script = absolute(script, dir.as_ref());
-        if let Err(error) = std::fs::metadata(&script) {
-            return Err(Failure::usage(format!("SCRIPT: {script}: {error}")));
+        is_startable(Path::new(&absolute(script, dir.as_ref())))
+            .map_err(|why| Failure::usage(format!("SCRIPT: {why}")))?;
+    }
+    let python = args.python.as_ref().filter(|python| python.contains('/'));
+    let python = python.map(|python| absolute(python, here.as_ref()));
+    match python.filter(|python| !python::is_program(python)) {
+        Some(python) => Err(Failure::usage(format!(
+            "--python: {python} is no program on this machine; `which python3` shows that of your shell"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Whether Python can start this file or folder. The error says what is wrong, and which file may be meant.
+fn is_startable(script: &Path) -> Result<(), String> {
+    let shown = script.display();
+    match fs::metadata(script) {
+        Ok(about) if about.is_dir() && !script.join("__main__.py").is_file() => Err(format!(
+            "{shown} is a folder, and has no __main__.py; name the script in it"
+        )),
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let beside = script.parent().and_then(|folder| fs::read_dir(folder).ok());
+            let beside = beside.into_iter().flatten().flatten();
+            let names = beside.filter_map(|entry| entry.file_name().into_string().ok());
+            let names: Vec<String> = names.filter(|name| name.ends_with(".py")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let typed = script.file_name().and_then(|name| name.to_str());
+            let meant = typed.and_then(|typed| nearest(typed, &names));
+            let tip = meant.map_or_else(
+                || "a path counts from this folder, or from --workdir".to_owned(),
+                |meant| format!("did you mean {meant}?"),
+            );
+            Err(format!("{shown}: {error}; {tip}"))
         }
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_started_is_told_with_what_may_be_meant() {
+        let there = tempfile::tempdir().unwrap();
+        let at = |name: &str| there.path().join(name);
+        fs::write(at("train.py"), "").unwrap();
+        assert_eq!(is_startable(&at("train.py")), Ok(()));
+        let told = |name: &str| is_startable(&at(name)).unwrap_err();
+        assert!(told("trian.py").ends_with("did you mean train.py?"));
+        assert!(told("evaluate.py").ends_with("or from --workdir"));
+        fs::create_dir(at("pkg")).unwrap();
+        assert!(told("pkg").contains("no __main__.py"));
+        fs::write(at("pkg/__main__.py"), "").unwrap();
+        assert_eq!(is_startable(&at("pkg")), Ok(()));
+    }
 }

@@ -188,6 +188,15 @@ mod tests {
                 "torchrun --standalone --rdzv_backend c10d --nproc_per_node 2 t.py",
                 "--standalone --rdzv_backend c10d --nproc_per_node 2 -- t.py",
             ),
+            // Our own flags behind torchrun: a script must not become the value of one that has none.
+            (
+                "torchrun --nproc_per_node=2 --follow t.py --lr 1",
+                "--nproc_per_node=2 --follow -- t.py --lr 1",
+            ),
+            (
+                "torchrun -f --dry-run --quiet --name d t.py",
+                "-f --dry-run --quiet --name d -- t.py",
+            ),
             ("python t.py --lr 1", "-- t.py --lr 1"),
             ("python3 -u t.py", "-- -u t.py"),
             ("python -m pkg.train", "-- -m pkg.train"),

@@ -2,6 +2,10 @@
 //!
 //! Source: torch/distributed/run.py of torch 2.4 to 2.15.
 
+use clap::{Arg, Command, CommandFactory};
+
+use crate::args::Cli;
+
 const RENDEZVOUS: &str = "Muster does the rendezvous itself";
 /// torchrun is started on each machine, with another number.
 const NODE_RANK: &str = "node-rank";
@@ -79,11 +83,27 @@ pub(super) fn flag_name(word: &str) -> String {
     name.trim_start_matches('-').replace('_', "-")
 }
 
-/// Whether the next word is this flag's value.
+/// Whether the next word is this flag's value. A flag of ours may stand among those of torchrun.
 pub(super) fn has_value(word: &str) -> bool {
     let is_short = !word.starts_with("--");
     let has_own = word.contains('=') || is_short && word.len() > 2;
-    !has_own && !BARE.contains(&flag_name(word).as_str())
+    !has_own && !BARE.contains(&flag_name(word).as_str()) && !is_bare_of_ours(word)
+}
+
+fn is_bare_of_ours(word: &str) -> bool {
+    let root = Cli::command();
+    let run = root.get_subcommands().find(|it| it.get_name() == "run");
+    let ours = run.into_iter().flat_map(Command::get_arguments);
+    let name = flag_name(word);
+    let is_it = |arg: &&Arg| match word.strip_prefix("--") {
+        Some(_) => arg.get_long() == Some(&name),
+        None => arg.get_short() == word.chars().nth(1),
+    };
+    let found = ours.chain(root.get_arguments()).find(is_it);
+    found.is_some_and(|arg| {
+        let needs_none = arg.get_num_args().is_some_and(|it| it.min_values() == 0);
+        needs_none || !arg.get_action().takes_values()
+    })
 }
 
 /// What to tell of flags that were left out: one sentence for all. Each is what was taken out, and why.
@@ -100,10 +120,7 @@ pub(crate) fn told(left_out: &[(String, &'static str)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::args::Cli;
 
     /// All flags of torchrun 2.15, in one spelling.
     const ALL: [&str; 36] = [

@@ -10,7 +10,7 @@ const OF_THE_SHELL: [&str; 9] = [
 ];
 /// Variables of the login, the terminal and the desktop, and of the rank of a scheduler that the shell itself may be: on another machine, or after the
 /// logout, they are wrong. One that ends with `_` stands for all that begin so.
-const OF_THE_SESSION: [&str; 32] = [
+const OF_THE_SESSION: [&str; 36] = [
     "BASH_FUNC_",
     "COLORTERM",
     "COLUMNS",
@@ -42,7 +42,11 @@ const OF_THE_SESSION: [&str; 32] = [
     "PMI_",
     "PMIX_",
     "PRTE_",
+    "SALLOC_",
+    "SBATCH_",
+    "SLURMD_",
     "SLURM_",
+    "SRUN_",
 ];
 
 /// The variables of this shell that a job gets, in the order of their names, but those that it has been given by name.
@@ -152,6 +156,8 @@ mod tests {
             ("CUDA_VISIBLE_DEVICES", "0"),
             ("MUSTER_SERVER", "http://x"),
             ("SLURM_PROCID", "3"),
+            // A batch script has the one of its own node.
+            ("SLURMD_NODENAME", "n1"),
             ("TERMINATE_AFTER", "3"),
             ("LR", "0.1"),
         ];

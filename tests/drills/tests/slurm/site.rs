@@ -15,6 +15,21 @@ use rustix::process::Signal;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
+/// An allocation of the stand-ins. Slurm itself chooses number and nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) job: &'static str,
+    pub(crate) nodes: u32,
+    /// The number of its first node.
+    pub(crate) first: u32,
+}
+
+const WHOLE: Place = Place {
+    job: "4711",
+    nodes: 3,
+    first: 1,
+};
+
 pub(crate) struct Site {
     folder: tempfile::TempDir,
     python: String,
@@ -41,6 +56,8 @@ impl Site {
         let programs = [
             ("srun", include_str!("srun")),
             ("scancel", include_str!("scancel")),
+            ("scontrol", include_str!("scontrol")),
+            ("squeue", include_str!("squeue")),
         ];
         for (name, text) in programs {
             let path = site.folder().join("bin").join(name);
@@ -94,23 +111,49 @@ impl Site {
 
     /// A program that runs in an allocation of three nodes.
     pub(crate) fn command(&self, name: impl AsRef<OsStr>, words: &[&str]) -> Command {
+        self.command_in(WHOLE, name, words)
+    }
+
+    pub(crate) fn command_in(
+        &self,
+        place: Place,
+        name: impl AsRef<OsStr>,
+        words: &[&str],
+    ) -> Command {
         if self.is_real {
             let mut command = self.with_paths("salloc");
-            command.args(["--nodes=3", "--no-kill", "--quiet"]);
+            let nodes = format!("--nodes={}", place.nodes);
+            command.args([&nodes, "--exclusive", "--no-kill", "--quiet"]);
             command.arg(name).args(words);
             return command;
         }
         let mut command = self.with_paths(name);
         command
             .args(words)
-            .env("SLURM_JOB_ID", "4711")
-            .env("SLURM_JOB_NUM_NODES", "3")
+            .env("SLURM_JOB_ID", place.job)
+            .env("SLURM_JOB_NUM_NODES", place.nodes.to_string())
+            .env("STAND_IN_FIRST", place.first.to_string())
             .env("STAND_IN", self.folder());
         command
     }
 
     pub(crate) fn muster(&self, words: &[&str]) -> Command {
         self.command(program("muster"), words)
+    }
+
+    /// Gives a batch script to Slurm. Returns its number.
+    pub(crate) fn sbatch(&self, flags: &[&str], script: &str) -> String {
+        fs::write(self.folder().join("job.sbatch"), script).unwrap();
+        let mut sbatch = self.with_paths("sbatch");
+        sbatch.args(["--parsable", "--open-mode=append", "--output=batch.out"]);
+        let said = sbatch.args(flags).arg("job.sbatch").output().unwrap();
+        assert!(said.status.success(), "{said:?}");
+        String::from_utf8(said.stdout).unwrap().trim().to_owned()
+    }
+
+    pub(crate) fn scontrol(&self, words: &[&str]) -> String {
+        let said = self.with_paths("scontrol").args(words).output().unwrap();
+        String::from_utf8_lossy(&said.stdout).into_owned()
     }
 
     /// The command of ours that this child runs.

@@ -142,6 +142,7 @@ mod default_gpus;
 mod dependencies;
 mod describe;
 mod desired;
+mod deterministic;
 pub mod eligible;
 mod ending;
 mod ends;

@@ -179,6 +179,7 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize, job: &Job
     }
     for (name, text) in [
         ("restarted alone", &alone.join(", ")),
+        ("error class", &incident.error_class),
         ("charged to", &incident.charged),
         ("culprit", &incident.culprit),
         ("decided by", &incident.rule),

@@ -61,6 +61,7 @@ fn job() -> Job {
             restart_policy: Some(RestartPolicy {
                 max_restarts: Some(3),
                 window: Some("1h".into()),
+                max_same_failures: None,
             }),
             stop_grace_period: Some("10s".into()),
             scale_up_cooldown: Some("30s".into()),
@@ -113,6 +114,7 @@ fn job() -> Job {
             stepless_lines: None,
             saved_unix_us: 0,
             stall: None,
+            generations_in_vain: 0,
             slow: Vec::new(),
             suspended: false,
             deadline_unix_us: START + 14_400_000_000,

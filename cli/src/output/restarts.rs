@@ -1,0 +1,30 @@
+//! What a job survives, and whether its generations bring it further, for `muster describe job`.
+
+use muster_core::spec::RestartPolicyDocument;
+use muster_proto::v1;
+
+use super::words;
+
+/// A restart policy in words.
+pub(super) fn policy(policy: &RestartPolicyDocument) -> String {
+    let window = policy.window.as_deref().unwrap_or("its window");
+    let most = policy.max_restarts;
+    let most = most.map_or_else(|| "its default".into(), |most| most.to_string());
+    let same = match policy.max_same_failures {
+        // 0, or an older coordinator.
+        None | Some(0) => String::new(),
+        Some(same) => format!("; {same} of the same failure end it"),
+    };
+    format!("at most {most} in {window}{same}")
+}
+
+/// What is said if the newest generations have moved nothing beyond the best. Empty: nothing.
+pub(super) fn in_vain(status: &v1::JobStatus) -> String {
+    match status.generations_in_vain {
+        0 | 1 => String::new(),
+        generations => {
+            let count = words::count(generations.into(), "generation");
+            format!("none in the last {count}")
+        }
+    }
+}

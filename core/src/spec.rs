@@ -467,11 +467,7 @@ impl SpecDocument {
             working_dir: self.working_dir.clone(),
             priority,
             preemption,
-            restart_policy: self
-                .restart_policy
-                .clone()
-                .unwrap_or_default()
-                .check(errors),
+            restart_policy: restart_policy::check(self.restart_policy.as_ref(), errors),
             stop_grace_period: errors.period(
                 "spec.stopGracePeriod",
                 self.stop_grace_period.as_deref(),

@@ -111,11 +111,7 @@ fn job() -> Job {
             rate: "4.6 it/s".into(),
             step_time_us: Some(430_000),
             step_format: "step".into(),
-            stepless_lines: None,
             saved_unix_us: 0,
-            stall: None,
-            generations_in_vain: 0,
-            slow: Vec::new(),
             suspended: false,
             deadline_unix_us: START + 14_400_000_000,
             rules: vec![RuleStatus {
@@ -123,6 +119,7 @@ fn job() -> Job {
                 restarts: 1,
             }],
             time: Some(super::time_account::tests::account(START)),
+            ..JobStatus::default()
         }),
         created_unix_us: START,
     }

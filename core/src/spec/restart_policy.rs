@@ -43,26 +43,26 @@ fn is_usual(number: &u32) -> bool {
     *number == SAME_FAILURES
 }
 
-impl RestartPolicyDocument {
-    pub(super) fn check(&self, errors: &mut Errors) -> RestartPolicy {
-        let mut number = |path: &str, said: Option<i64>, usual: u32| {
-            let said = said.unwrap_or(usual.into());
-            errors.number(path, said, 0, RESTARTS_MAX) as u32
-        };
-        RestartPolicy {
-            max_restarts: number("spec.restartPolicy.maxRestarts", self.max_restarts, 3),
-            max_same_failures: number(
-                "spec.restartPolicy.maxSameFailures",
-                self.max_same_failures,
-                SAME_FAILURES,
-            ),
-            window: errors.period(
-                "spec.restartPolicy.window",
-                self.window.as_deref(),
-                RESTART_WINDOW,
-                Duration::from_secs(1),
-                period::LONGEST,
-            ),
-        }
+/// The policy that this document asks for.
+pub(super) fn check(said: Option<&RestartPolicyDocument>, errors: &mut Errors) -> RestartPolicy {
+    let said = said.cloned().unwrap_or_default();
+    let mut number = |path: &str, said: Option<i64>, usual: u32| {
+        let said = said.unwrap_or(usual.into());
+        errors.number(path, said, 0, RESTARTS_MAX) as u32
+    };
+    RestartPolicy {
+        max_restarts: number("spec.restartPolicy.maxRestarts", said.max_restarts, 3),
+        max_same_failures: number(
+            "spec.restartPolicy.maxSameFailures",
+            said.max_same_failures,
+            SAME_FAILURES,
+        ),
+        window: errors.period(
+            "spec.restartPolicy.window",
+            said.window.as_deref(),
+            RESTART_WINDOW,
+            Duration::from_secs(1),
+            period::LONGEST,
+        ),
     }
 }

@@ -28,3 +28,34 @@ pub(super) fn in_vain(status: &v1::JobStatus) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_says_what_ends_the_job_sooner() {
+        let of = |max_same_failures| {
+            policy(&RestartPolicyDocument {
+                max_restarts: Some(9),
+                window: Some("1h".into()),
+                max_same_failures,
+            })
+        };
+        assert_eq!(of(None), "at most 9 in 1h");
+        assert_eq!(of(Some(0)), "at most 9 in 1h");
+        assert_eq!(of(Some(3)), "at most 9 in 1h; 3 of the same failure end it");
+    }
+
+    #[test]
+    fn one_generation_without_progress_is_not_worth_a_line() {
+        let of = |generations_in_vain| {
+            in_vain(&v1::JobStatus {
+                generations_in_vain,
+                ..Default::default()
+            })
+        };
+        assert_eq!(of(1), "");
+        assert_eq!(of(4), "none in the last 4 generations");
+    }
+}

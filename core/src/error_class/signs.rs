@@ -198,7 +198,7 @@ pub(super) fn of_exception(name: &str, text: &str) -> Option<ErrorClass> {
             .is_some_and(|before| before.is_empty() || before.ends_with('.'))
     };
     let mut classes = EXCEPTIONS.iter();
-    let found = classes.find(|(_, names)| names.iter().any(|known| is(known)));
+    let found = classes.find(|(_, names)| names.iter().any(&is));
     found.map(|(class, _)| *class)
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn note(
     let before = record.same_failure.take();
     let first = first_of(failure, now)?;
     let same = before.filter(|before| is_same(before, &first));
-    let mut known = same.unwrap_or_else(|| SameFailure { times: 0, ..first });
+    let mut known = same.unwrap_or(SameFailure { times: 0, ..first });
     known.times += 1;
     if known.nodes.len() < SAME_FAILURE_NODES_MAX {
         known.nodes.extend(failure.node.cloned());

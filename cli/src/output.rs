@@ -18,6 +18,7 @@ pub(crate) mod plan;
 pub(crate) mod queue;
 mod raised;
 mod receivers;
+mod restarts;
 mod roles;
 pub(crate) mod stacks;
 mod stall;

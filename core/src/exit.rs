@@ -78,7 +78,7 @@ impl Exit {
 }
 
 const SIGHUP: i32 = 1;
-const SIGINT: i32 = 2;
+pub(crate) const SIGINT: i32 = 2;
 const SIGILL: i32 = 4;
 const SIGBUS: i32 = 7;
 const SIGFPE: i32 = 8;

@@ -46,6 +46,7 @@
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `crash_loop` | a job that looks as if it could not start at all |
 //! | `cannot_start` | a job that can never start |
+//! | `deterministic` | a job that fails by itself at the same place again |
 //! | `fault_ledger` | failures by job and node: which of the two is at fault |
 //! | `account` | what incidents have cost, by cause |
 //! | `news` | the notices that two states of a record make |
@@ -142,6 +143,7 @@ mod default_gpus;
 mod dependencies;
 mod describe;
 mod desired;
+mod deterministic;
 pub mod eligible;
 mod ending;
 mod ends;

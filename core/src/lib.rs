@@ -4,7 +4,7 @@
 //! no async, clock, environment, file or log. So every rule can be tested with a clock that the
 //! test moves by hand, and the world simulation runs the same code as production.
 //!
-//! - the words that both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`],
+//! - the words that both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`], [`error_class`],
 //!   [`node_report`], [`node_object`], [`health`], [`run`], [`stacks`], [`stall`], [`slow`], [`layout`], [`usage`], [`protocol`], [`hello`];
 //! - [`nccl`]: the environment of the ranks, which the coordinator decides and each agent
 //!   completes;
@@ -14,6 +14,7 @@
 //! `fleet` and `node` never import each other.
 #![forbid(unsafe_code)]
 
+pub mod error_class;
 pub mod exit;
 pub mod fleet;
 pub mod health;

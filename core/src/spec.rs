@@ -23,6 +23,7 @@ mod lifetime;
 mod limits;
 mod origin;
 mod placing;
+mod restart_policy;
 mod roles;
 pub mod rules;
 pub mod selection;
@@ -50,6 +51,7 @@ pub use gpus::GpusSaid;
 pub use lifetime::Lifetime;
 pub use limits::*;
 pub use origin::{GROUPS_MAX, ORIGIN_VERSION_MAX, Origin};
+pub use restart_policy::{RestartPolicy, RestartPolicyDocument};
 pub use roles::{ROLES_MAX, Role, RoleDocument, Runs};
 pub use rules::{Rule, RuleDocument};
 pub use selection::{Affinity, Selection};
@@ -172,15 +174,6 @@ pub struct SpecDocument {
     pub origin: Option<Origin>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RestartPolicyDocument {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_restarts: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window: Option<String>,
-}
-
 /// A job as the rules use it: every default is filled in, and every bound is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -273,15 +266,6 @@ pub struct JobSpec {
     /// The other system's file that the job is from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-}
-
-/// How many failures of its own a job survives: at most `max_restarts` within any `window`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RestartPolicy {
-    pub max_restarts: u32,
-    #[serde(with = "serde_period")]
-    pub window: Duration,
 }
 
 impl JobDocument {
@@ -483,7 +467,7 @@ impl SpecDocument {
             working_dir: self.working_dir.clone(),
             priority,
             preemption,
-            restart_policy: self.check_restart_policy(errors),
+            restart_policy: restart_policy::check(self.restart_policy.as_ref(), errors),
             stop_grace_period: errors.period(
                 "spec.stopGracePeriod",
                 self.stop_grace_period.as_deref(),
@@ -571,24 +555,5 @@ impl SpecDocument {
         };
         let procs = self.proc_per_node.unwrap_or(default);
         errors.number("spec.procPerNode", procs, 1, PROCS_MAX) as u32
-    }
-
-    fn check_restart_policy(&self, errors: &mut Errors) -> RestartPolicy {
-        let policy = self.restart_policy.clone().unwrap_or_default();
-        RestartPolicy {
-            max_restarts: errors.number(
-                "spec.restartPolicy.maxRestarts",
-                policy.max_restarts.unwrap_or(3),
-                0,
-                RESTARTS_MAX,
-            ) as u32,
-            window: errors.period(
-                "spec.restartPolicy.window",
-                policy.window.as_deref(),
-                RESTART_WINDOW,
-                Duration::from_secs(1),
-                period::LONGEST,
-            ),
-        }
     }
 }

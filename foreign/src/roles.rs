@@ -378,6 +378,7 @@ pub(crate) fn in_all(max: i64) -> RestartPolicyDocument {
     RestartPolicyDocument {
         max_restarts: Some(max.min(RESTARTS_MAX)),
         window: Some("720h".into()),
+        max_same_failures: None,
     }
 }
 

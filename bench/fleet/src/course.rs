@@ -184,6 +184,7 @@ async fn submit(coordinator: &Address, user: DialOptions, members: usize) -> Res
         restart_policy: Some(RestartPolicy {
             max_restarts: Some(1_000_000),
             window: None,
+            max_same_failures: None,
         }),
         scale_up_cooldown: Some("0s".into()),
         ..JobSpec::default()

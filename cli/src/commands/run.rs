@@ -94,6 +94,10 @@ pub(crate) struct Run {
     #[arg(long, alias = "max_restarts", value_name = "N")]
     max_restarts: Option<i64>,
 
+    /// How often the same failure of code or data may come without progress (0: always) [default: 3]
+    #[arg(long, value_name = "N")]
+    max_same_failures: Option<i64>,
+
     /// Stop workers that have heard nothing of the coordinator for this period, as 60s; 10s to 1h
     /// [default: never]
     #[arg(long, alias = "fence_after", value_name = "PERIOD")]
@@ -482,10 +486,7 @@ fn document(
             preemption: args.preemption.clone(),
             node_mix: args.node_mix.clone(),
             placement: args.placement.clone(),
-            restart_policy: args.max_restarts.map(|max| RestartPolicyDocument {
-                max_restarts: Some(max),
-                window: None,
-            }),
+            restart_policy: restart_policy(args),
             fence_after: args.fence_after.clone(),
             launch: args.launch.clone(),
             standbys: args.standbys.clone(),
@@ -510,6 +511,16 @@ fn document(
     chosen.map_err(Failure::Usage)?;
     checked(&document)?;
     Ok(document)
+}
+
+fn restart_policy(args: &Run) -> Option<RestartPolicyDocument> {
+    let (max_restarts, max_same_failures) = (args.max_restarts, args.max_same_failures);
+    let says = max_restarts.or(max_same_failures).is_some();
+    says.then_some(RestartPolicyDocument {
+        max_restarts,
+        window: None,
+        max_same_failures,
+    })
 }
 
 fn checked(document: &JobDocument) -> Result<(), Failure> {
@@ -555,6 +566,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.stopGracePeriod" => "--stop-grace-period",
         "spec.scaleUpCooldown" => "--scale-up-cooldown",
         "spec.restartPolicy.maxRestarts" => "--max-restarts",
+        "spec.restartPolicy.maxSameFailures" => "--max-same-failures",
         "spec.activeDeadlineSeconds" => "--active-deadline",
         "spec.startDeadlineSeconds" => "--start-deadline",
         "spec.ttlSecondsAfterFinished" => "--ttl",

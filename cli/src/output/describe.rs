@@ -76,6 +76,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     );
     page.field("World size", status.world_size.to_string());
     page.field("Restarts", restarts(status.restarts));
+    page.field("Progress", super::restarts::in_vain(&status));
     page.field("Joining", joining(&status.ranks));
     page.field("Step", steps::step(&named.name, &status));
     if spec.checkpoint_pattern.is_some() {
@@ -263,11 +264,7 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
         page.field("Preemption", word);
     }
     if let Some(policy) = &spec.restart_policy {
-        let window = policy.window.as_deref().unwrap_or("its window");
-        page.field(
-            "Restart policy",
-            format!("at most {} in {window}", number(policy.max_restarts)),
-        );
+        page.field("Restart policy", super::restarts::policy(policy));
     }
     page.field(
         "Stop grace",

@@ -99,6 +99,9 @@ struct Status {
     /// Ranks that make the others wait.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     slow: Vec<Slow>,
+    /// So many in a row have moved nothing beyond the best.
+    #[serde(skip_serializing_if = "is_zero")]
+    generations_in_vain: u32,
     /// It is held back until somebody resumes it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     suspended: bool,
@@ -164,6 +167,7 @@ impl From<v1::Job> for Job {
                 saved_at: time(status.saved_unix_us),
                 stall: status.stall.map(Stall::from),
                 slow: status.slow.into_iter().map(Slow::from).collect(),
+                generations_in_vain: status.generations_in_vain,
                 suspended: status.suspended,
                 not_eligible: status.not_eligible.as_ref().map(NotEligible::from),
                 deadline: time(status.deadline_unix_us),
@@ -549,4 +553,8 @@ impl From<v1::ExplainResponse> for Explanation {
                 .collect(),
         }
     }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

@@ -179,6 +179,7 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize, job: &Job
     }
     for (name, text) in [
         ("restarted alone", &alone.join(", ")),
+        ("error class", &incident.error_class),
         ("charged to", &incident.charged),
         ("culprit", &incident.culprit),
         ("decided by", &incident.rule),
@@ -280,6 +281,7 @@ mod tests {
             decide_us: Some(60),
             launch_us: Some(15_000),
             total_us: Some(16_500),
+            error_class: "Unknown".into(),
             charged: "job".into(),
             restarted_ranks: vec![1],
             ..Incident::default()
@@ -301,6 +303,7 @@ mod tests {
                 ("launch", "15.000 ms"),
                 ("total", "16.500 ms"),
                 ("restarted alone", "1"),
+                ("error class", "Unknown"),
                 ("charged to", "job"),
             ]
         );

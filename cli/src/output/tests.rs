@@ -61,6 +61,7 @@ fn job() -> Job {
             restart_policy: Some(RestartPolicy {
                 max_restarts: Some(3),
                 window: Some("1h".into()),
+                max_same_failures: None,
             }),
             stop_grace_period: Some("10s".into()),
             scale_up_cooldown: Some("30s".into()),
@@ -110,10 +111,7 @@ fn job() -> Job {
             rate: "4.6 it/s".into(),
             step_time_us: Some(430_000),
             step_format: "step".into(),
-            stepless_lines: None,
             saved_unix_us: 0,
-            stall: None,
-            slow: Vec::new(),
             suspended: false,
             deadline_unix_us: START + 14_400_000_000,
             rules: vec![RuleStatus {
@@ -121,6 +119,7 @@ fn job() -> Job {
                 restarts: 1,
             }],
             time: Some(super::time_account::tests::account(START)),
+            ..JobStatus::default()
         }),
         created_unix_us: START,
     }

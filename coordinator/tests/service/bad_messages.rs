@@ -131,7 +131,8 @@ async fn a_wrong_submission_names_every_wrong_field() {
         (
             with!(|s| s.restart_policy = Some(v1::RestartPolicy {
                 max_restarts: None,
-                window: Some("soon".into())
+                window: Some("soon".into()),
+                max_same_failures: None,
             })),
             "spec.restartPolicy.window: \"soon\" is not a period; write for example 500ms, 10s, 1m30s or 2h",
         ),

@@ -215,6 +215,7 @@ async fn fails(server: &Server, agent: &FakeAgent, name: &str) {
         restart_policy: Some(v1::RestartPolicy {
             max_restarts: Some(0),
             window: None,
+            max_same_failures: None,
         }),
         ..spec(1)
     };

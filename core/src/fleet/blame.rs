@@ -8,15 +8,18 @@
 //! breaks are doubtful and become the job's if they repeat without progress: see [`blame`]. A failure
 //! that is charged to a job counts against a node only if the job then lasts longer elsewhere.
 
+mod class;
 mod evidence;
 mod mpi_disconnect;
 mod payer;
 mod ranking;
 
 use crate::{
+    error_class::ErrorClass,
     exit::{Exit, ExitClass, SIGKILL},
     fleet::receipt::{Cause, Charged},
     id::NodeName,
+    stall::Why,
     time::Timestamp,
 };
 
@@ -28,6 +31,8 @@ pub(crate) use {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blame {
     pub cause: Cause,
+    /// Of what kind the primary failure is.
+    pub class: ErrorClass,
     pub message: String,
     /// How the program that failed first ended, or why it could not start, without naming the place.
     /// `None` if the failure is not a program's own.
@@ -44,6 +49,8 @@ pub(crate) struct Blame {
     pub event_at: Timestamp,
     /// The blame may be wrong: the job itself can cause what looks like this.
     pub doubtful: bool,
+    /// The exception that was the primary failure: its type, and the innermost frame.
+    pub raised: Option<(String, String)>,
 }
 
 impl Blame {
@@ -82,6 +89,7 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
         .collect();
     Some(Blame {
         cause,
+        class: class::of(primary),
         message: payer::sentence(primary, evidence, members),
         symptom: payer::symptom(primary),
         exit: exit_of(primary),
@@ -92,10 +100,15 @@ pub(crate) fn blame(evidence: &[Evidence], members: usize, repeats: bool) -> Opt
         node: named.then(|| primary.node().clone()),
         collateral,
         event_at: primary.happened(),
+        raised: raised_by(primary),
         doubtful: primary.is_victim()
             || matches!(
                 primary,
-                Evidence::Vanished { .. } | Evidence::Stalled { all_wait: true, .. }
+                Evidence::Vanished { .. }
+                    | Evidence::Stalled {
+                        why: Why::AllWait,
+                        ..
+                    }
             ),
     })
 }
@@ -137,6 +150,20 @@ fn exit_of(primary: &Evidence) -> Option<Exit> {
 fn primary_exit(primary: &Evidence) -> Option<(u32, Exit)> {
     match primary {
         Evidence::RankExit { rank, exit, .. } if !primary.is_victim() => Some((*rank, *exit)),
+        _ => None,
+    }
+}
+
+/// The exception that ended the rank, with the frame in which it was raised.
+fn raised_by(primary: &Evidence) -> Option<(String, String)> {
+    match primary {
+        Evidence::RankExit {
+            exception: Some(exception),
+            ..
+        } if !primary.is_victim() => {
+            let place = exception.frames.last()?;
+            Some((exception.name.clone(), place.clone()))
+        }
         _ => None,
     }
 }

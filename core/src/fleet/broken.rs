@@ -11,7 +11,9 @@ use crate::{
         blame::{self, Blame, Evidence},
         budget::{self, DOUBTFUL_MAX, Restart},
         cannot_start::{self, CannotStart},
-        capacity, crash_loop, ending,
+        capacity, crash_loop,
+        deterministic::{self, Failure},
+        ending,
         generation::{self, Steps},
         job::{CrashLoop, Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::{Facts, JobTurn},
@@ -26,6 +28,10 @@ use crate::{
     spec::{Progress, rules::Then},
     time::Timestamp,
 };
+
+/// So many generations in a row without progress are told. Two may be one failure and its echo; the restart budget
+/// of a job ends with the fourth by default.
+const IN_VAIN_TOLD: u32 = 3;
 
 /// What the job pays for a break.
 struct Charge {
@@ -101,12 +107,12 @@ impl JobTurn<'_> {
             }
             let usual = then.is_none_or(|then| then == Then::Ignore);
             if alone.is_none()
-                && let Some(why) = self.cannot_start(&generation, evidence, lasted)
+                && let Some(end) = self.no_start_helps(&generation, evidence, &blame, lasted)
                 && usual
             {
                 self.retire_broken(&blame);
                 self.tell_break(&blame, generation.number);
-                return self.end_for_good(&blame, &why);
+                return self.end_for_good(&blame, end);
             }
             let charge = self.charge(&blame, ruling.as_ref());
             match (&charge.restart, alone) {
@@ -131,6 +137,58 @@ impl JobTurn<'_> {
             }
         }
         self.hold_against_node(&blame, lasted);
+        self.tell_in_vain(generation.number);
+    }
+
+    /// The reason to end the job although its budget is not spent, in a word and in a sentence.
+    fn no_start_helps(
+        &mut self,
+        generation: &GenerationRecord,
+        evidence: &[Evidence],
+        blame: &Blame,
+        lasted: Duration,
+    ) -> Option<(Reason, String)> {
+        let cannot = self.cannot_start(generation, evidence, lasted);
+        let again = self.fails_again(generation, blame);
+        let cannot = cannot.map(|why| (Reason::CannotStart, why.sentence()));
+        cannot.or_else(|| again.map(|why| (Reason::DeterministicFailure, why)))
+    }
+
+    /// Why it fails each time it comes to the same place. It also remembers this failure for the next.
+    fn fails_again(&mut self, generation: &GenerationRecord, blame: &Blame) -> Option<String> {
+        let Charged::Job = blame.charged else {
+            return None;
+        };
+        let steps = generation::steps(self.nodes, self.uid, generation);
+        let own = blame
+            .rank
+            .and_then(|rank| generation::step_of(self.nodes, self.uid, generation, rank));
+        let raised = blame.raised.as_ref();
+        let failure = Failure {
+            class: blame.class,
+            raised: raised.map(|(name, place)| (name.as_str(), place.as_str())),
+            node: blame.node.as_ref(),
+            step: own.or(steps.last),
+        };
+        let others = free_others(self.facts(), generation) > 0;
+        deterministic::note(self.job, &failure, others, self.now)
+    }
+
+    /// Told once in a row.
+    fn tell_in_vain(&mut self, number: Generation) {
+        let in_vain = &mut self.job.generations_in_vain;
+        if in_vain.told || in_vain.generations < IN_VAIN_TOLD {
+            return;
+        }
+        in_vain.told = true;
+        let best = match self.job.furthest_step {
+            Some(step) => format!("no step beyond {step}, the best so far"),
+            None => "no step".into(),
+        };
+        let (name, times) = (&self.job.name, self.job.generations_in_vain.generations);
+        let message =
+            format!("{name}: the last {times} generations made {best}, and saved no checkpoint");
+        self.warn("NoProgress", message).in_generation(number);
     }
 
     /// Why no start can succeed. It also remembers this one for the next.
@@ -167,15 +225,15 @@ impl JobTurn<'_> {
         verdict
     }
 
-    fn end_for_good(&mut self, blame: &Blame, why: &CannotStart) {
+    fn end_for_good(&mut self, blame: &Blame, (reason, why): (Reason, String)) {
         self.job.not_before = None;
         ending::end(
             self.nodes,
             self.job,
             Ending {
                 phase: Phase::Failed,
-                reason: Reason::CannotStart,
-                message: format!("{}; {}", blame.message, why.sentence()),
+                reason,
+                message: format!("{}; {why}", blame.message),
             },
         );
     }
@@ -192,6 +250,7 @@ impl JobTurn<'_> {
         let mut incident = Incident {
             cause: blame.cause,
             message: blame.message.clone(),
+            class: blame.cause.is_failure().then_some(blame.class),
             charged: blame.charged,
             culprit: blame.culprit.clone(),
             from: Some(generation.number),
@@ -309,6 +368,11 @@ impl JobTurn<'_> {
 
 /// Whether as many other nodes as this generation has take work of this job.
 fn others_may_start(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
+    free_others(facts, generation) >= generation.members.len()
+}
+
+/// How many nodes outside this generation take work of this job.
+fn free_others(facts: Facts<'_>, generation: &GenerationRecord) -> usize {
     let may = |node: &&Node| {
         let name = &node.record.name;
         node.is_ready()
@@ -323,7 +387,7 @@ fn others_may_start(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
             && !node.report.senses_only
             && !is_pod(name)
     };
-    facts.nodes.iter().filter(may).count() >= generation.members.len()
+    facts.nodes.iter().filter(may).count()
 }
 
 /// How many doubtful breaks in a row came before this one. Zero if this generation has brought

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{
     fleet::{
         generation::Steps,
-        job::JobRecord,
+        job::{InVain, JobRecord},
         node_record::{Cordon, CordonedBy, NodeRecord},
         policy::Policy,
         restarts_before::RestartsBefore,
@@ -122,12 +122,29 @@ pub(crate) fn note_progress(
                 .unwrap_or_else(|| saved.is_none() && has_run(record, policy, now))
         }
     };
+    let advanced = steps.last > before || steps.saved == Some(true);
+    let shows_progress = before.max(steps.last).is_some() || steps.saved.is_some();
+    if advanced || trained && !shows_progress {
+        record.same_failure = None;
+    }
+    if advanced {
+        record.generations_in_vain = InVain::default();
+    } else if shows_progress && has_launched(record) {
+        record.generations_in_vain.generations += 1;
+    }
     if trained {
         record.failures_in_row = 0;
         record.crash_loop = None;
         record.has_trained = true;
     }
     record.furthest_step = before.max(steps.last);
+}
+
+/// Whether all ranks of the current generation were started.
+fn has_launched(record: &JobRecord) -> bool {
+    let number = record.current.as_ref().map(|generation| generation.number);
+    let receipt = number.and_then(|number| record.receipt_of(number));
+    receipt.is_some_and(|receipt| receipt.launched_at.is_some())
 }
 
 /// Whether the world of the current generation has lasted longer than its own start took, from the

@@ -165,6 +165,7 @@ mod tests {
             class: ExitClass::Fault,
             at: Timestamp(1),
             error: error.map(str::to_owned),
+            exception: None,
         }
     }
 
@@ -242,6 +243,7 @@ mod tests {
                 class,
                 at,
                 error: Some(words),
+                exception: None,
             }
         };
         let first = of(&[refuses("gpu-a", 7)], 3).unwrap();

@@ -16,7 +16,6 @@ use crate::{
     },
     id::{JobUid, NodeName},
     run::{CONTAINER_GOES, LAST_OUTPUT, RankReport, RunId, RunPhase, RunReport},
-    stall::Why,
     time::Timestamp,
 };
 
@@ -66,7 +65,7 @@ fn stall(
         node: node.or(first)?.clone(),
         named: named.map(|named| format!("rank {} on {}", named.rank, named.node)),
         of_node: stall.of_node,
-        all_wait: stall.why == Why::AllWait,
+        why: stall.why,
         sentence: stall.sentence(),
         symptom: stall.symptom(),
         at: stall.since,
@@ -108,9 +107,10 @@ fn of_member(
         });
         return;
     }
-    if let Some(reason) = unhealthy::fails(nodes, node, member) {
+    if let Some((check, reason)) = unhealthy::fails(nodes, node, member) {
         found.push(Evidence::Unhealthy {
             node: name.clone(),
+            check,
             reason,
             at: now,
         });
@@ -287,6 +287,7 @@ fn ranks_that_failed(
             class,
             at: rank.exited_at.unwrap_or_default(),
             error: rank.first_error.clone(),
+            exception: rank.exception.clone().map(Box::new),
         });
     }
 }

@@ -276,6 +276,18 @@ pub(crate) fn steps(nodes: &Registry, job: &JobUid, generation: &GenerationRecor
     }
 }
 
+/// The last step that this rank has printed.
+pub(crate) fn step_of(
+    nodes: &Registry,
+    job: &JobUid,
+    generation: &GenerationRecord,
+    rank: u32,
+) -> Option<u64> {
+    let runs = reports(nodes, job, generation).filter_map(|(_, run)| run);
+    let mut ranks = runs.flat_map(|run| &run.ranks);
+    ranks.find(|report| report.rank == rank)?.last_step
+}
+
 /// Whether some member is not proven dead, and its node can still be asked.
 pub(crate) fn awaited(nodes: &Registry, generation: &GenerationRecord) -> bool {
     let reachable = |node: &Node| node.session.is_some() && node.is_ready();

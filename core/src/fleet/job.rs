@@ -32,11 +32,14 @@ use crate::{
 
 pub use awaited::{Awaited, AwaitedEnd};
 pub use failed_start::FailedStart;
+pub(crate) use same_failure::SAME_FAILURE_NODES_MAX;
+pub use same_failure::{InVain, SameFailure};
 pub use stage::{Phase, Reason, Stage, Why};
 pub use told_of_world::ToldOfWorld;
 
 mod awaited;
 mod failed_start;
+mod same_failure;
 mod stage;
 mod told_of_world;
 
@@ -102,6 +105,12 @@ pub struct JobRecord {
     /// Failures charged in a row that look alike, in a job that has never shown a step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crash_loop: Option<CrashLoop>,
+    /// Failures in a row that are the same, without progress between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_failure: Option<SameFailure>,
+    /// Generations in a row that have brought the job no further.
+    #[serde(default, skip_serializing_if = "InVain::is_none")]
+    pub generations_in_vain: InVain,
     /// The last start, if it failed in a way that does not change by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_start: Option<FailedStart>,
@@ -370,6 +379,8 @@ impl JobRecord {
             restart_count: 0,
             failures_in_row: 0,
             crash_loop: None,
+            same_failure: None,
+            generations_in_vain: InVain::default(),
             failed_start: None,
             has_run: false,
             has_trained: false,

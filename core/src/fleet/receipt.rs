@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    error_class::ErrorClass,
     id::{Generation, NodeName},
     period::micros,
     run::PhasesReport,
@@ -82,6 +83,9 @@ pub enum Charged {
 pub struct Incident {
     pub cause: Cause,
     pub message: String,
+    /// Of what kind the first error was. `None`: nothing broke, or an older version wrote this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ErrorClass>,
     pub charged: Charged,
     /// The rank or node that broke first.
     pub culprit: Option<String>,
@@ -172,6 +176,7 @@ impl Incident {
         Self {
             cause: Cause::FirstStart,
             message: String::new(),
+            class: None,
             charged: Charged::Nobody,
             culprit: None,
             collateral: Vec::new(),

@@ -30,6 +30,7 @@ mod audit;
 mod backoff;
 mod bursts;
 mod default_gpus;
+mod deterministic;
 mod eligible;
 mod fences;
 mod history;

@@ -47,11 +47,11 @@ fn concerns<'a>(nodes: &'a Registry, node: &'a Node, member: &Member) -> Option<
         .map(|finding| (finding, None))
 }
 
-/// The finding that ends this member, in words: it cannot go on, or must not.
-pub(crate) fn fails(nodes: &Registry, node: &Node, member: &Member) -> Option<String> {
+/// The check whose finding ends this member, and the finding in words: it cannot go on, or must not.
+pub(crate) fn fails(nodes: &Registry, node: &Node, member: &Member) -> Option<(String, String)> {
     concerns(nodes, node, member)
         .filter(|(finding, _)| finding.severity >= Severity::FailNow)
-        .map(|(finding, host)| pod_gpus::said(finding, host))
+        .map(|(finding, host)| (finding.check.clone(), pod_gpus::said(finding, host)))
 }
 
 /// Why nothing new may be placed on a node.

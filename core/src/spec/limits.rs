@@ -28,6 +28,9 @@ pub const CHECKPOINT_PATTERN_MAX: usize = 256;
 /// Highest `priority`; the lowest is its negative.
 pub const PRIORITY_MAX: i64 = 1_000_000;
 pub const RESTARTS_MAX: i64 = 1_000_000;
+/// Default of `restartPolicy.maxSameFailures` (decision 129): once may be chance and twice a coincidence. It is
+/// one failure before the default budget of restarts ends the job anyway.
+pub const SAME_FAILURES: u32 = 3;
 /// torchrun's users count restarts per run. With a window, a job that fails once a week stays alive
 /// for ever.
 pub const RESTART_WINDOW: Duration = Duration::from_secs(3600);

@@ -208,6 +208,11 @@ pub const SPEC_FIELDS: &[Field] = &[
                 PERIOD,
                 "The length of the window. 1h if left out.",
             ),
+            field(
+                "maxSameFailures",
+                Shape::Whole(0, RESTARTS_MAX),
+                "So many failures of code or data that are the same (exception, line and step), without progress between them, end the job whatever maxRestarts still allows. 3 if left out; 0: any number may come.",
+            ),
         ]),
         "How many failures of its own the job survives.",
     ),

@@ -174,6 +174,7 @@ fn every_wrong_field_is_named() {
             d.spec.restart_policy = Some(RestartPolicyDocument {
                 max_restarts: Some(-1),
                 window: None,
+                max_same_failures: None,
             });
         }),
         ("spec.stopGracePeriod", |d| {

@@ -124,6 +124,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         restart_policy: spec.restart_policy.map(|policy| RestartPolicyDocument {
             max_restarts: policy.max_restarts,
             window: policy.window,
+            max_same_failures: policy.max_same_failures,
         }),
         stop_grace_period: spec.stop_grace_period,
         scale_up_cooldown: spec.scale_up_cooldown,
@@ -173,6 +174,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         restart_policy: spec.restart_policy.map(|policy| v1::RestartPolicy {
             max_restarts: policy.max_restarts,
             window: policy.window,
+            max_same_failures: policy.max_same_failures,
         }),
         stop_grace_period: spec.stop_grace_period,
         scale_up_cooldown: spec.scale_up_cooldown,
@@ -228,6 +230,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(spec.restart_policy.max_restarts.into()),
             window: Some(period::format(spec.restart_policy.window)),
+            max_same_failures: Some(spec.restart_policy.max_same_failures.into()),
         }),
         stop_grace_period: Some(period::format(spec.stop_grace_period)),
         scale_up_cooldown: Some(period::format(spec.scale_up_cooldown)),
@@ -344,6 +347,7 @@ fn status(view: &JobView) -> v1::JobStatus {
             .as_ref()
             .and_then(|generation| generation.stall.as_deref())
             .map(stall::stall_to_wire),
+        generations_in_vain: record.generations_in_vain.generations,
         slow: { record.current.iter() }
             .flat_map(|generation| generation.slow.iter().flat_map(|slow| &slow.ranks))
             .map(slow::slow_to_wire)

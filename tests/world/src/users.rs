@@ -132,6 +132,7 @@ impl World {
             restart_policy: Some(RestartPolicyDocument {
                 max_restarts: Some(restarts),
                 window: Some("1h".into()),
+                max_same_failures: None,
             }),
             stop_grace_period: Some(grace.into()),
             scale_up_cooldown: Some(cooldown.into()),

@@ -11,6 +11,9 @@ pub(super) struct Incident {
     at: String,
     cause: String,
     message: String,
+    /// Of what kind the first error was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_class: Option<String>,
     from_generation: u64,
     to_generation: u64,
     from_nodes: u32,
@@ -49,6 +52,7 @@ impl From<v1::Incident> for Incident {
             at: words::utc(incident.at_unix_us),
             cause: incident.cause,
             message: incident.message,
+            error_class: some(incident.error_class),
             from_generation: incident.from_generation,
             to_generation: incident.to_generation,
             from_nodes: incident.from_nodes,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::{
     exit::{Exit, ExitClass},
     id::NodeName,
-    run::DueTo,
+    run::{DueTo, RankException},
+    stall::Why,
     time::Timestamp,
 };
 
@@ -23,6 +24,8 @@ pub(crate) enum Evidence {
         class: ExitClass,
         at: Timestamp,
         error: Option<String>,
+        /// The Python exception that `error` is about.
+        exception: Option<Box<RankException>>,
     },
     /// This rank had ended well when, or shortly after, the first other rank lost a peer.
     EndedEarly {
@@ -70,8 +73,7 @@ pub(crate) enum Evidence {
         /// That rank, with its node.
         named: Option<String>,
         of_node: bool,
-        /// All ranks wait for each other.
-        all_wait: bool,
+        why: Why,
         sentence: String,
         symptom: Option<String>,
         at: Timestamp,
@@ -95,6 +97,9 @@ pub(crate) enum Evidence {
     /// The node, or the host of a worker pod, says that this member's hardware cannot go on.
     Unhealthy {
         node: NodeName,
+        /// The check that says so, as `xid:79`.
+        check: String,
+        /// The check, and what it found.
         reason: String,
         at: Timestamp,
     },

@@ -9,6 +9,7 @@ use crate::{
         worker_pod::is_pod,
     },
     run::DueTo,
+    stall::Why,
 };
 
 /// The cause of the primary failure, and who pays for it.
@@ -24,13 +25,11 @@ pub(super) fn cause_and_payer(
         waited if waited.gave_up_waiting() => (Cause::CollectiveTimeout, Charged::Job),
         Evidence::Awaited { .. } => (Cause::CollectiveTimeout, Charged::Job),
         Evidence::EndedEarly { .. } => (Cause::EndedEarly, Charged::Job),
-        Evidence::Stalled {
-            of_node, all_wait, ..
-        } => match (of_node, all_wait) {
+        Evidence::Stalled { of_node, why, .. } => match (of_node, why) {
             (true, _) => (Cause::Stalled, Charged::Node),
             // It is the network, unless it comes again and again.
-            (false, true) => (Cause::Stalled, unless_it_repeats(Charged::Nobody)),
-            (false, false) => (Cause::Stalled, Charged::Job),
+            (false, Why::AllWait) => (Cause::Stalled, unless_it_repeats(Charged::Nobody)),
+            (false, _) => (Cause::Stalled, Charged::Job),
         },
         // No network is between the ranks of one node.
         victim if victim.is_victims_end() && members == 1 => (Cause::PeersLost, Charged::Job),

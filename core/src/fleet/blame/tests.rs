@@ -13,6 +13,7 @@ fn exit(node: &str, rank: u32, exit: Exit, error: Option<&str>, ms: u64) -> Evid
         class: exit.class(error),
         at,
         error: error.map(str::to_owned),
+        exception: None,
     }
 }
 

@@ -68,6 +68,8 @@ pub enum Reason {
     RestartBudgetSpent,
     /// What it is to run is not there, or cannot be run, and two starts or two nodes say so.
     CannotStart,
+    /// The same failure of its code or data came again and again, without progress.
+    DeterministicFailure,
     /// It took longer than its `activeDeadlineSeconds`.
     DeadlineExceeded,
     /// It waited longer than its `startDeadlineSeconds` for its first start.

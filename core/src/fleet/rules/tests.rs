@@ -23,6 +23,7 @@ type Happened = (Cause, Charged, Option<Exit>);
 fn blame((cause, charged, exit): Happened) -> Blame {
     Blame {
         cause,
+        class: crate::error_class::ErrorClass::Unknown,
         message: String::new(),
         symptom: None,
         exit,
@@ -33,6 +34,7 @@ fn blame((cause, charged, exit): Happened) -> Blame {
         collateral: Vec::new(),
         event_at: Timestamp(0),
         doubtful: false,
+        raised: None,
     }
 }
 

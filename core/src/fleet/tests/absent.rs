@@ -13,6 +13,7 @@ fn at_most(restarts: i64, spec: SpecDocument) -> SpecDocument {
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(restarts),
             window: None,
+            max_same_failures: None,
         }),
         ..spec
     }

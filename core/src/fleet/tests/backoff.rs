@@ -47,6 +47,7 @@ fn bench() -> Bench {
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(100),
             window: None,
+            max_same_failures: None,
         }),
         ..document(1, 1, 1)
     };

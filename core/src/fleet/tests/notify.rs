@@ -62,6 +62,7 @@ fn fails(bench: &mut Bench, name: &str, error: &str) {
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(0),
             window: None,
+            max_same_failures: None,
         }),
         ..document(1, 1, 1)
     };
@@ -163,6 +164,7 @@ fn half_of_the_restarts_is_told_once_and_a_node_that_fails_as_often_as_it_does()
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(4),
             window: None,
+            max_same_failures: None,
         }),
         ..document(1, 1, 1)
     };

@@ -49,6 +49,7 @@ fn spec(nodes: i64, restarts: i64) -> SpecDocument {
         restart_policy: Some(crate::spec::RestartPolicyDocument {
             max_restarts: Some(restarts),
             window: None,
+            max_same_failures: None,
         }),
         ..document(nodes, nodes, nodes)
     }

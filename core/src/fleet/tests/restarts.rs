@@ -39,6 +39,7 @@ fn fails_at_most(most: i64) -> SpecDocument {
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(most),
             window: None,
+            max_same_failures: None,
         }),
         ..document(1, 1, 1)
     }

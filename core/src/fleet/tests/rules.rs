@@ -10,6 +10,7 @@ fn ruled(nodes: i64, rules: &[&str]) -> SpecDocument {
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(2),
             window: None,
+            max_same_failures: None,
         }),
         ..document(nodes, nodes, nodes)
     }

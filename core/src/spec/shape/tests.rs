@@ -41,6 +41,7 @@ fn full() -> JobDocument {
             restart_policy: Some(RestartPolicyDocument {
                 max_restarts: Some(1),
                 window: text(),
+                max_same_failures: Some(4),
             }),
             stop_grace_period: text(),
             scale_up_cooldown: text(),

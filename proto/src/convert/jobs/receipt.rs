@@ -25,6 +25,9 @@ pub fn incident(incident: &Incident) -> v1::Incident {
         at_unix_us: incident.event_at.0,
         cause: format!("{:?}", incident.cause),
         message: incident.message.clone(),
+        error_class: incident
+            .class
+            .map_or_else(String::new, |class| format!("{class:?}")),
         from_generation: incident.from.map_or(0, |generation| generation.0),
         to_generation: incident.to.map_or(0, |generation| generation.0),
         from_nodes: incident.from_nodes,

@@ -100,6 +100,7 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         restart_policy: policy.map(|(max_restarts, window)| RestartPolicyDocument {
             max_restarts,
             window,
+            max_same_failures: None,
         }),
         framework: t.0.clone(),
         roles: n
@@ -293,6 +294,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             restart_policy: RestartPolicy {
                 max_restarts: rest.0,
                 window: Duration::from_secs(rest.1),
+                max_same_failures: 5,
             },
             stop_grace_period: Duration::from_millis(rest.2),
             scale_up_cooldown: Duration::from_millis(rest.3),
@@ -405,6 +407,7 @@ fn bare_incident() -> Incident {
     Incident {
         cause: Cause::NodeLost,
         message: "node-2 was not heard for 5 s".into(),
+        class: Some(muster_core::error_class::ErrorClass::Infrastructure),
         charged: Charged::Node,
         culprit: None,
         rule: None,

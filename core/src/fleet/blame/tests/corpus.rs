@@ -2,17 +2,17 @@
 //! know the rules.
 
 use super::*;
-use crate::run::DueTo;
+use crate::run::{DueTo, RankException};
 
 const INCIDENTS: &str = include_str!("corpus.txt");
-const LEAST: usize = 45;
+const LEAST: usize = 108;
 
 struct Incident {
     name: &'static str,
     members: usize,
     repeats: bool,
     facts: Vec<Evidence>,
-    /// The cause, the payer, and who did it.
+    /// The cause, the payer, who did it, and of what kind it was.
     verdict: &'static str,
 }
 
@@ -61,7 +61,21 @@ fn fact(told: &'static str, before: &[Evidence]) -> Evidence {
     };
     let (kind, rest) = cut(told, " ");
     let (subject, words) = rest.split_once(": ").unwrap_or((rest, ""));
+    // An exception may end with its place.
+    let (words, place) = match words.split_once(" @ ") {
+        Some((words, place)) => (words, Some(place)),
+        None => (words, None),
+    };
     let error = (!words.is_empty()).then(|| words.to_owned());
+    let exception = || {
+        let (name, text) = words.split_once(": ").unwrap_or((words, ""));
+        RankException {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            frames: place.iter().map(|place| place.to_string()).collect(),
+            left_script: true,
+        }
+    };
     let end = |text: &str| match text.split_once(' ').expect("the corpus is well formed") {
         ("code", code) => Exit::Code(code.parse().expect("the corpus is well formed")),
         (_, signal) => Exit::Signal(signal.parse().expect("the corpus is well formed")),
@@ -93,6 +107,7 @@ fn fact(told: &'static str, before: &[Evidence]) -> Evidence {
                 exit,
                 class: exit.class(error.as_deref()),
                 at,
+                exception: place.map(|_| Box::new(exception())),
                 error,
             }
         }
@@ -132,8 +147,17 @@ fn fact(told: &'static str, before: &[Evidence]) -> Evidence {
                 node: NodeName::from(of.rsplit(' ').next().expect("the corpus is well formed")),
                 symptom: named.clone(),
                 named,
-                of_node: by == "node",
-                all_wait: by == "network",
+                of_node: ["signal", "device"].contains(&by),
+                why: match by {
+                    "signal" => Why::Stopped,
+                    "device" => Why::Device,
+                    "network" => Why::AllWait,
+                    "other calls" => Why::Mismatch,
+                    "its end" => Why::Ended,
+                    "code" => Why::Elsewhere,
+                    "no answer" => Why::Silent,
+                    other => panic!("nothing stalls by {other:?}"),
+                },
                 sentence: subject.to_owned(),
                 at,
             }
@@ -155,11 +179,14 @@ fn fact(told: &'static str, before: &[Evidence]) -> Evidence {
             due_to: match subject.split_once(" due to ").map(|(_, to)| to) {
                 Some("a stranger") => DueTo::Stranger,
                 Some("the node") => DueTo::Node,
+                Some("the job") => DueTo::Job,
+                Some("an account") => DueTo::Account,
                 _ => DueTo::Unknown,
             },
         },
         "unhealthy" => Evidence::Unhealthy {
             node,
+            check: cut(words, ": ").0.to_owned(),
             reason: words.to_owned(),
             at,
         },
@@ -194,7 +221,10 @@ fn each_incident_is_judged_as_it_was() {
             let found = blame(facts, incident.members, incident.repeats)
                 .expect("the corpus is well formed");
             let who = found.culprit.as_deref().unwrap_or("nobody");
-            let verdict = format!("{:?} {:?} {who}", found.cause, found.charged);
+            let verdict = format!(
+                "{:?} {:?} {who}; {:?}",
+                found.cause, found.charged, found.class
+            );
             if verdict != incident.verdict {
                 let Incident {
                     name,

@@ -34,7 +34,7 @@ use crate::{
 impl<'a> Facts<'a> {
     /// Asks placement for this job's next generation.
     pub(crate) fn place(self) -> Placement<'a> {
-        let capacity = self.capacity();
+        let capacity = self.capacity;
         let mut demand = demand(self.job);
         if let Some(limit) = self.limit()
             && let Err(over) = limit.bound(&mut demand)
@@ -223,7 +223,7 @@ impl<'a> Facts<'a> {
             return BTreeMap::new();
         }
         let empty = &self.reservations().empty;
-        let empty = empty.get_or_init(|| self.capacity().emptied());
+        let empty = empty.get_or_init(|| self.capacity.emptied());
         let candidates = self.candidates(empty, &[]);
         let keeps = candidates
             .iter()
@@ -255,7 +255,7 @@ impl<'a> Facts<'a> {
 
     pub(crate) fn namespace_limit(self) -> Option<Limit<'a>> {
         self.policy.gpus_max.of(&self.job.name.namespace)?;
-        self.of_namespace(self.capacity())
+        self.of_namespace(self.capacity)
     }
 
     fn queue_limit(self) -> Option<Limit<'a>> {
@@ -332,16 +332,6 @@ impl<'a> Facts<'a> {
         waiting.collect()
     }
 
-    pub(crate) fn capacity(self) -> &'a Capacity {
-        self.capacity.get_or_init(|| {
-            let job = |uid: &JobUid| match uid == self.uid {
-                true => Some(self.job),
-                false => self.others.get(uid),
-            };
-            Capacity::of(self.nodes, job, self.pods)
-        })
-    }
-
     /// Whether a node has room for this share in so much capacity, beside what jobs before this one keep.
     pub(crate) fn has_room(
         self,
@@ -369,7 +359,7 @@ impl<'a> Facts<'a> {
 
     /// The room that this node has left for this job.
     pub(crate) fn room(self, node: &NodeName) -> Option<Room<'a>> {
-        let left = self.capacity().node(node)?;
+        let left = self.capacity.node(node)?;
         Some(Room {
             slots: left.slots_free(self.uid),
             gpus: left.gpus(self.uid),

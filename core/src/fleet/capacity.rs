@@ -1,6 +1,8 @@
-//! What every node has left, for all jobs, and who holds the rest. It is made at most once a turn, by the first job that asks for
-//! nodes, and a turn that places nothing makes none. Within the turn [`Capacity::reserve`] and [`Capacity::release`] are the only
-//! ways to a GPU or slot: when a job was settled, what it held is released, and what its record says is reserved.
+//! What every node has left, for all jobs, and who holds the rest. It is kept from turn to turn, and a turn costs what has changed:
+//! [`Capacity::follow_all`] counts the nodes again that the registry has handed out to be changed, and reads the jobs again that the
+//! turn's inputs concern. Within the turn [`Capacity::reserve`] and [`Capacity::release`] are the only
+//! ways to a GPU or slot: when a job was settled, what it held is released, and what its record says is reserved. `audit` compares it
+//! with one that is made anew.
 //!
 //! A slot or GPU is taken as long as a generation may have a live process on it. Only proof of
 //! death frees it, never a timer.
@@ -25,7 +27,7 @@ use crate::{
 pub(crate) use crate::fleet::unhealthy::no_new_work;
 
 /// What all nodes have left, at one moment. A copy of it is for "what if".
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Capacity {
     nodes: BTreeMap<NodeName, NodeCapacity>,
     /// Where each job holds something.
@@ -88,6 +90,64 @@ impl Capacity {
         });
         let nodes = nodes.collect();
         Self { nodes, held }
+    }
+
+    /// Takes in what has changed since this was last called: on nodes, in the records of jobs that were settled or `touched`, and
+    /// of pods.
+    pub(crate) fn follow_all<'u>(
+        &mut self,
+        nodes: &mut Registry,
+        jobs: &BTreeMap<JobUid, JobRecord>,
+        pods: &mut WorkerPods,
+        touched: impl Iterator<Item = &'u JobUid>,
+    ) {
+        let mut changed = nodes.take_changed();
+        if std::mem::take(&mut pods.ends_changed) {
+            let asked = nodes
+                .iter()
+                .filter(|node| node.report.holders != Holders::NotAsked);
+            changed.extend(asked.map(|node| node.record.name.clone()));
+        }
+        for name in &changed {
+            self.count_node(name, nodes, jobs, pods);
+        }
+        for uid in touched {
+            self.follow_record(nodes, uid, jobs.get(uid));
+        }
+    }
+
+    /// Counts one node again.
+    fn count_node(
+        &mut self,
+        name: &NodeName,
+        nodes: &Registry,
+        jobs: &BTreeMap<JobUid, JobRecord>,
+        pods: &WorkerPods,
+    ) {
+        let node = nodes.get(name);
+        let now =
+            node.map(|node| NodeCapacity::of(node, holdings(node, &|uid| jobs.get(uid)), pods));
+        let held = |node: &NodeCapacity| node.holdings.keys().cloned().collect::<Vec<_>>();
+        let gained = now.as_ref().map(held).unwrap_or_default();
+        let before = match now {
+            Some(now) => self.nodes.insert(name.clone(), now),
+            None => self.nodes.remove(name),
+        };
+        for uid in before.as_ref().map(held).unwrap_or_default() {
+            self.holds_no_more(name, &uid);
+        }
+        for uid in gained {
+            self.held.entry(uid).or_default().insert(name.clone());
+        }
+    }
+
+    fn holds_no_more(&mut self, name: &NodeName, uid: &JobUid) {
+        if let Some(held) = self.held.get_mut(uid) {
+            held.remove(name);
+            if held.is_empty() {
+                self.held.remove(uid);
+            }
+        }
     }
 
     /// All nodes, in the order of their names.
@@ -174,6 +234,21 @@ impl Capacity {
         held.insert(name.clone());
     }
 
+    /// The nodes of which `self` and `other` do not say the same.
+    pub(crate) fn differences<'c>(
+        &'c self,
+        other: &'c Capacity,
+    ) -> impl Iterator<Item = &'c NodeName> {
+        let differs = |name: &&NodeName| self.nodes.get(*name) != other.nodes.get(*name);
+        let own = self.nodes.keys().filter(differs);
+        own.chain(
+            other
+                .nodes
+                .keys()
+                .filter(|name| !self.nodes.contains_key(*name)),
+        )
+    }
+
     /// A job that holds nothing gets this gang.
     pub(crate) fn occupy(&mut self, uid: &JobUid, gang: Vec<Member>) {
         let gang = Members::from(gang);
@@ -194,32 +269,48 @@ impl Capacity {
             node.holdings.remove(uid);
             node.count();
         }
-        if let Some(held) = self.held.get_mut(uid) {
-            held.remove(name);
-        }
+        self.holds_no_more(name, uid);
     }
 
     /// A job was settled: it holds what its record says now.
     pub(crate) fn follow(&mut self, nodes: &Registry, job: &JobRecord) {
-        let mut concerned = self.held.get(&job.uid).cloned().unwrap_or_default();
-        for generation in job.unproven_generations() {
+        self.follow_record(nodes, &job.uid, Some(job));
+    }
+
+    /// The job holds what this record says. Without one, what nodes report of it.
+    fn follow_record(&mut self, nodes: &Registry, uid: &JobUid, job: Option<&JobRecord>) {
+        let mut concerned = self.held.get(uid).cloned().unwrap_or_default();
+        for generation in job.into_iter().flat_map(JobRecord::unproven_generations) {
             concerned.extend(generation.members.iter().map(|share| share.node.clone()));
         }
         for name in &concerned {
             let node = nodes.get(name);
-            let now = node.and_then(|node| holding(node, &job.uid, Some(job)));
-            let before = self
-                .nodes
-                .get(name)
-                .and_then(|node| node.holdings.get(&job.uid));
+            let now = node.and_then(|node| holding(node, uid, job));
+            let before = self.nodes.get(name).and_then(|node| node.holdings.get(uid));
             if before == now.as_ref() {
                 continue;
             }
-            self.release(name, &job.uid);
+            self.release(name, uid);
             if let Some(now) = now {
-                self.reserve(name, &job.uid, now);
+                self.reserve(name, uid, now);
             }
         }
+    }
+}
+
+impl PartialEq for NodeCapacity {
+    fn eq(&self, other: &Self) -> bool {
+        let NodeCapacity {
+            report,
+            placeable,
+            unheld,
+            free,
+            slots_taken,
+            holdings,
+        } = self;
+        Arc::ptr_eq(report, &other.report)
+            && (placeable, unheld, free) == (&other.placeable, &other.unheld, &other.free)
+            && (slots_taken, holdings) == (&other.slots_taken, &other.holdings)
     }
 }
 

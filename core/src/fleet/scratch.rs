@@ -5,7 +5,6 @@ use std::{cell::OnceCell, collections::BTreeMap};
 
 use crate::{
     fleet::{
-        capacity::Capacity,
         changes::Changes,
         event_log::EventLog,
         input::RequestId,
@@ -27,8 +26,6 @@ pub(crate) struct Scratch {
     pub effects: Vec<Effect>,
     pub wake_at: Option<Timestamp>,
     pub answer: Option<(RequestId, Reply)>,
-    /// What all nodes have left. Empty until a job asks for nodes, and most turns end without it.
-    pub capacity: OnceCell<Capacity>,
     /// Who waits for room, and what they keep. Empty until a job asks for nodes.
     pub reservations: OnceCell<Reservations>,
     /// What the jobs of each queue hold. Empty until a job asks for nodes, and always where there are no queues.
@@ -56,7 +53,6 @@ impl Scratch {
             effects: Vec::new(),
             wake_at: None,
             answer: None,
-            capacity: OnceCell::new(),
             reservations: OnceCell::new(),
             ledger: OnceCell::new(),
             yields: BTreeMap::new(),

@@ -33,6 +33,7 @@ const PASSES: usize = 3;
 impl Fleet {
     /// Settles every job that has news or waits for room, the most important first.
     pub(crate) fn settle_all(&mut self, scratch: &mut Scratch) {
+        self.follow_capacity(scratch);
         // Most turns are heartbeats, which touch no job.
         if !scratch.changes.capacity
             && scratch.changes.jobs.is_empty()
@@ -116,15 +117,14 @@ impl Fleet {
             presence: &self.presence,
             brake: self.brake.as_ref(),
             pods: &self.pods,
+            capacity: &self.capacity,
             halted: &self.halted,
             policy: &self.policy,
             now: scratch.now,
             scratch,
         }
         .settle();
-        if let Some(capacity) = scratch.capacity.get_mut() {
-            capacity.follow(&self.nodes, &job);
-        }
+        self.capacity.follow(&self.nodes, &job);
         let reservations = scratch.reservations.get_mut();
         let waits_anew = reservations.is_some_and(|reservations| reservations.follow(&job));
         if let Some(ledger) = scratch.ledger.get_mut()

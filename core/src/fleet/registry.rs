@@ -196,6 +196,11 @@ impl Registry {
         Some(node)
     }
 
+    /// Whether a node was handed out to be changed since they were last asked for.
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
     /// The nodes that were handed out to be changed, are new or are forgotten, since this was last asked.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<NodeName> {
         std::mem::take(&mut self.changed)

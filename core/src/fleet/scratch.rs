@@ -6,6 +6,7 @@ use std::{cell::OnceCell, collections::BTreeMap};
 use crate::{
     fleet::{
         changes::Changes,
+        equal_asks::EqualAsks,
         event_log::EventLog,
         input::RequestId,
         ledger::Ledger,
@@ -30,6 +31,8 @@ pub(crate) struct Scratch {
     pub reservations: OnceCell<Reservations>,
     /// What the jobs of each queue hold. Empty until a job asks for nodes, and always where there are no queues.
     pub ledger: OnceCell<Ledger>,
+    /// What jobs lack that were asked for in vain at this moment of the turn.
+    pub equal_asks: EqualAsks,
     /// What jobs are to give up for others in this turn.
     pub yields: BTreeMap<JobUid, Yields>,
     /// Everybody who waits has been asked, so they do.
@@ -55,6 +58,7 @@ impl Scratch {
             answer: None,
             reservations: OnceCell::new(),
             ledger: OnceCell::new(),
+            equal_asks: EqualAsks::default(),
             yields: BTreeMap::new(),
             give_now: false,
         }

@@ -124,9 +124,14 @@ impl Fleet {
             scratch,
         }
         .settle();
-        self.capacity.follow(&self.nodes, &job);
+        let holds_else = self.capacity.follow(&self.nodes, &job);
         let reservations = scratch.reservations.get_mut();
         let waits_anew = reservations.is_some_and(|reservations| reservations.follow(&job));
+        // A node may have been cordoned, or accused.
+        let nodes_changed = self.nodes.has_changed();
+        if holds_else || waits_anew || nodes_changed || yields != scratch.yields {
+            scratch.equal_asks.forget();
+        }
         if let Some(ledger) = scratch.ledger.get_mut()
             && (ledger.follow(&self.policy.queues, &job) || waits_anew || yields != scratch.yields)
         {
@@ -134,6 +139,9 @@ impl Fleet {
         }
         self.jobs.insert(uid.clone(), job);
         self.live.insert(uid.clone(), live);
+        if nodes_changed {
+            self.count_changed_nodes();
+        }
     }
 }
 

@@ -165,11 +165,17 @@ impl Fleet {
 
     /// Brings what all nodes have left up to date.
     pub(crate) fn follow_capacity(&mut self, scratch: &Scratch) {
+        self.count_changed_nodes();
         let changes = &scratch.changes;
         let deleted = changes.deleted.iter().map(|tombstone| &tombstone.run.job);
         let touched = changes.jobs.keys().chain(deleted);
+        self.capacity.read_again(&self.nodes, &self.jobs, touched);
+    }
+
+    /// Counts what nodes have left that were handed out to be changed.
+    pub(crate) fn count_changed_nodes(&mut self) {
         let (nodes, pods) = (&mut self.nodes, &mut self.pods);
-        self.capacity.follow_all(nodes, &self.jobs, pods, touched);
+        self.capacity.count_changed(nodes, &self.jobs, pods);
     }
 
     /// The job whose worker pod this is. A user who may make pods in a namespace can label them as those

@@ -32,6 +32,7 @@ mod backoff;
 mod bursts;
 mod default_gpus;
 mod eligible;
+mod equal_asks;
 mod fences;
 mod history;
 mod joining;

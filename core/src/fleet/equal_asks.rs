@@ -7,8 +7,9 @@
 
 use crate::{
     fleet::{
+        capacity::Capacity,
         job::JobRecord,
-        job_turn::Facts,
+        live::Live,
         placement::{Demand, Shortfall},
         shortage::Shortage,
     },
@@ -56,14 +57,15 @@ impl Lack {
 impl Ask {
     /// `None`: more than this counts in its placement.
     pub(crate) fn of<'r>(
-        facts: Facts<'_>,
+        job: &JobRecord,
+        live: &Live,
+        capacity: &Capacity,
         demand: &Demand,
         reserved: impl Iterator<Item = &'r JobName>,
     ) -> Option<Self> {
-        let job: &JobRecord = facts.job;
         let never_had_a_node = job.last_generation == Generation(0)
-            && facts.live.avoided.is_empty()
-            && facts.capacity.held_by(facts.uid).next().is_none();
+            && live.avoided.is_empty()
+            && capacity.held_by(&job.uid).next().is_none();
         let is_plain = never_had_a_node && job.spec.template.is_none();
         is_plain.then(|| Self {
             demand: demand.clone(),

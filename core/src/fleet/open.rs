@@ -72,7 +72,8 @@ impl JobTurn<'_> {
         let short = |shortfall| Lack::of(&shortfall);
         let demand = facts.asks().map_err(short)?;
         let reserved = facts.reserved();
-        let ask = Ask::of(facts, &demand, reserved.iter().map(|one| one.by));
+        let by = reserved.iter().map(|one| one.by);
+        let ask = Ask::of(facts.job, facts.live, facts.capacity, &demand, by);
         let known = ask
             .as_ref()
             .and_then(|ask| self.scratch.equal_asks.lack_of(ask));

@@ -64,11 +64,14 @@
 //! | `pod_work` | the work for them: what is under way, and what is not known |
 //! | `worker_pods` | all worker pods, and why a job has too few |
 //! | `marking` | what Kubernetes Node objects should carry |
+//! | `by_free` | nodes by how many of their GPUs no job holds |
 //! | `capacity` | what all nodes have left, and who holds the rest |
+//! | `room` | what one node has left for one job |
 //! | `settle_order` | which jobs may take room, and in which order |
 //! | `reservations` | room that jobs which wait keep from those behind them |
 //! | `ledger` | what the jobs of each queue hold, and who waits within its quota |
 //! | `shares` | what one namespace may ask of the coordinator |
+//! | `equal_asks` | what jobs lack, for those that ask for the same |
 //! | **What a turn decides** | |
 //! | `output` | changes to store, effects, answers |
 //! | `write_order`, `commit` | in which order records become durable; the version of each |
@@ -132,6 +135,7 @@ mod blame;
 mod brake;
 mod broken;
 mod budget;
+mod by_free;
 mod candidates;
 mod cannot_start;
 mod capacity;
@@ -147,6 +151,7 @@ mod deterministic;
 pub mod eligible;
 mod ending;
 mod ends;
+mod equal_asks;
 mod event;
 mod event_log;
 mod expiry;
@@ -209,6 +214,7 @@ mod reservations;
 mod resize;
 pub mod restarts_before;
 mod rollback;
+mod room;
 mod rules;
 mod scratch;
 mod selected;

@@ -1,8 +1,9 @@
-//! Once a minute, what is reserved is compared with what all records say, and a difference is told. What is reserved comes from
-//! indexes that turns keep; the records are read whole here. A difference is a fault of Muster's own, and could give a GPU away
-//! twice.
+//! Once a minute, what is reserved is compared with what all records say, and with a capacity that is counted anew. A difference
+//! is told. What is reserved comes from indexes that turns keep; the records are read whole here. A difference is a fault of
+//! Muster's own, and could give a GPU away twice.
 //!
-//! Nothing is stopped for it. If an index lacks a job, it gets it, so that nothing more is given away.
+//! Nothing is stopped for it. If an index lacks a job, it gets it, so that nothing more is given away, and the new count takes the
+//! place of the one that was kept.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +37,8 @@ pub(crate) struct Audit {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mismatch {
     node: NodeName,
-    job: JobUid,
+    /// `None`: all that is free there.
+    job: Option<JobUid>,
     what: What,
 }
 
@@ -48,6 +50,8 @@ pub(crate) enum What {
     Leftover,
     /// It has other GPUs reserved than its record says, or fewer slots.
     Other,
+    /// What has changed on the node was not taken in.
+    NotFollowed,
 }
 
 impl fmt::Display for What {
@@ -58,6 +62,7 @@ impl fmt::Display for What {
             }
             What::Leftover => "something is reserved for it, and it has nothing there",
             What::Other => "other GPUs or fewer slots are reserved for it than it may use",
+            What::NotFollowed => "a new count finds something else there",
         })
     }
 }
@@ -105,7 +110,7 @@ pub(crate) fn compare<'a>(
     let mut differs = |node: &NodeName, job: &JobUid, what| {
         found.insert(Mismatch {
             node: node.clone(),
-            job: job.clone(),
+            job: Some(job.clone()),
             what,
         });
     };
@@ -129,6 +134,16 @@ pub(crate) fn compare<'a>(
     found
 }
 
+impl Mismatch {
+    fn not_followed(node: NodeName) -> Self {
+        Self {
+            node,
+            job: None,
+            what: What::NotFollowed,
+        }
+    }
+}
+
 fn is_enough(holding: &Holding, uses: &Uses<'_>) -> bool {
     let reserved: BTreeSet<&str> = holding.gpus().collect();
     reserved == uses.gpus && holding.slots >= uses.slots
@@ -138,6 +153,7 @@ impl Audit {
     /// Compares, if a minute has passed since the last time, and tells what is new.
     pub(crate) fn look(
         &mut self,
+        capacity: &mut Capacity,
         nodes: &mut Registry,
         jobs: &BTreeMap<JobUid, JobRecord>,
         pods: &WorkerPods,
@@ -148,11 +164,24 @@ impl Audit {
             return;
         }
         self.due = scratch.now + policy.audit_every;
-        let of_fleet = || Capacity::of(nodes, |uid| jobs.get(uid), pods);
-        let capacity = scratch.capacity.get_or_init(of_fleet);
-        let found = compare(capacity, nodes, jobs.values());
+        let counted = Capacity::of(nodes, |uid| jobs.get(uid), pods);
+        let mut found = compare(capacity, nodes, jobs.values());
+        if *capacity != counted {
+            found.extend(compare(&counted, nodes, jobs.values()));
+            let differ = capacity.differences(&counted).cloned();
+            found.extend(differ.map(Mismatch::not_followed));
+            *capacity = counted;
+        }
         for mismatch in found.difference(&self.told) {
             let Mismatch { node, job, what } = mismatch;
+            let Some(job) = job else {
+                let message = format!(
+                    "what is free on {node} is not what was kept of it: {what}; report this as a fault of Muster"
+                );
+                let events = &mut scratch.events;
+                events.warn("CapacityMismatch", message).on_node(node);
+                continue;
+            };
             let Some(record) = jobs.get(job) else {
                 continue;
             };
@@ -169,6 +198,7 @@ impl Audit {
                 && let Some(node) = nodes.get_mut(node)
             {
                 node.jobs.insert(job.clone());
+                capacity.follow(nodes, record);
             }
         }
         self.told = found;

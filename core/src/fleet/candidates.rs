@@ -1,10 +1,13 @@
 //! The nodes as placement sees them for one job, and the gang that it gets.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 use crate::{
     fleet::{
-        capacity::{Capacity, FreeGpu, NodeCapacity, Room},
+        capacity::{Capacity, FreeGpu, NodeCapacity},
         fault_ledger,
         job::{GenerationRecord, JobRecord, Seat},
         job_turn::Facts,
@@ -14,10 +17,11 @@ use crate::{
         members::Member,
         placement::{
             self, Avoided, Candidate, Demand, Had, Held, Keeps, Kept, Levels, Limit, Placement,
-            Share,
+            Share, Shortfall,
         },
         registry::Node,
         reservations::{self, RESERVING_MAX, Reservations, Waiting},
+        room::Room,
         selected,
         settle_order::Rank,
         unhealthy::no_new_work,
@@ -34,15 +38,74 @@ use crate::{
 impl<'a> Facts<'a> {
     /// Asks placement for this job's next generation.
     pub(crate) fn place(self) -> Placement<'a> {
-        let capacity = self.capacity();
-        let mut demand = demand(self.job);
-        if let Some(limit) = self.limit()
-            && let Err(over) = limit.bound(&mut demand)
-        {
-            return Placement::Short(over);
+        match self.asks() {
+            Ok(demand) => self.place_beside(&self.reserved(), &demand),
+            Err(over) => Placement::Short(over),
         }
-        let candidates = self.candidates(capacity, &self.reserved());
-        self.choose(capacity, candidates, &demand)
+    }
+
+    /// What the job asks of placement, within the limits of its namespace and queue.
+    pub(crate) fn asks(self) -> Result<Demand, Shortfall<'a>> {
+        let mut demand = demand(self.job);
+        if let Some(limit) = self.limit() {
+            limit.bound(&mut demand)?;
+        }
+        Ok(demand)
+    }
+
+    /// Asks placement for so much, beside what jobs before this one keep.
+    pub(crate) fn place_beside(self, reserved: &[Reserved<'a>], demand: &Demand) -> Placement<'a> {
+        let capacity = self.capacity;
+        let of_all = || self.choose(capacity, self.candidates(capacity, reserved), demand);
+        if let Some(few) = self.with_room(reserved, demand)
+            && let gang @ Placement::Gang(_) = self.choose(capacity, few, demand)
+        {
+            debug_assert_eq!(gang, of_all(), "the others have no part in it");
+            return gang;
+        }
+        // There is none, and what is wrong with each node has to be said.
+        of_all()
+    }
+
+    /// So many of the nodes that the job may have that the gang is the same as with all of them, if there is one: those with
+    /// room for a member. `None`: a node without room may decide something, or there is no gang.
+    fn with_room(self, reserved: &[Reserved<'a>], demand: &Demand) -> Option<Vec<Candidate<'a>>> {
+        let (job, capacity) = (self.job, self.capacity);
+        let selection = &job.spec.selection;
+        let least = demand.roles.iter().map(|role| role.gpus).min();
+        // The room of a domain is that of all its nodes.
+        let least = least.filter(|gpus| *gpus > 0 && !Levels::of(selection).is_any())?;
+        let members = job.latest().into_iter().flat_map(|last| &last.members);
+        let own = members.map(|member| &member.node);
+        let own: BTreeSet<&NodeName> = own.chain(capacity.held_by(self.uid)).collect();
+        let with_room: usize = capacity.with_free(least).map(BTreeSet::len).sum();
+        if demand.per_node == 1 && with_room + own.len() < demand.min() as usize {
+            return None;
+        }
+        // Where members and nodes are alike, the nodes with fewest free GPUs are taken.
+        let fewest_first = own.is_empty()
+            && reserved.is_empty()
+            && demand.is_one_alike_each()
+            && selection.preferred().is_empty()
+            && job.spec.node_mix != NodeMix::Refuse;
+        let filed = |name| self.nodes.get(name).zip(capacity.node(name));
+        let (mut few, mut fit) = (Vec::new(), 0);
+        for names in capacity.with_free(least) {
+            let others = names.iter().filter(|name| !own.contains(name));
+            let more = self.candidates_among(others.filter_map(filed), reserved);
+            fit += more
+                .iter()
+                .filter(|node| node.is_first_choice(least))
+                .count();
+            few.extend(more);
+            if fewest_first && fit >= demand.most() as usize {
+                break;
+            }
+        }
+        let own = own.into_iter().filter_map(filed);
+        few.extend(self.candidates_among(own, reserved));
+        few.sort_by_key(|candidate| candidate.node);
+        Some(few)
     }
 
     /// The gang that placement chooses, with the GPUs that this capacity has left.
@@ -71,6 +134,14 @@ impl<'a> Facts<'a> {
         capacity: &Capacity,
         reserved: &[Reserved<'a>],
     ) -> Vec<Candidate<'a>> {
+        self.candidates_among(self.nodes.iter().zip(capacity.nodes()), reserved)
+    }
+
+    fn candidates_among<'c>(
+        self,
+        nodes: impl Iterator<Item = (&'a Node, &'c NodeCapacity)>,
+        reserved: &[Reserved<'a>],
+    ) -> Vec<Candidate<'a>> {
         let avoided = |name: &NodeName| {
             let mut avoided = self.live.avoided.iter();
             avoided
@@ -89,7 +160,6 @@ impl<'a> Facts<'a> {
         // A node has a kind if it can serve the role that needs the fewest GPUs, but needs some.
         let gpus_for_kind = gpus().filter(|gpus| alike && *gpus > 0).min();
         let any_kind: Rc<Kind> = Rc::default();
-        let nodes = self.nodes.iter().zip(capacity.nodes());
         let nodes = nodes.filter(|(node, _)| is_for(&node.record.name, node, job));
         let candidates = nodes.map(|(node, left)| {
             let name = &node.record.name;
@@ -223,7 +293,7 @@ impl<'a> Facts<'a> {
             return BTreeMap::new();
         }
         let empty = &self.reservations().empty;
-        let empty = empty.get_or_init(|| self.capacity().emptied());
+        let empty = empty.get_or_init(|| self.capacity.emptied());
         let candidates = self.candidates(empty, &[]);
         let keeps = candidates
             .iter()
@@ -255,7 +325,7 @@ impl<'a> Facts<'a> {
 
     pub(crate) fn namespace_limit(self) -> Option<Limit<'a>> {
         self.policy.gpus_max.of(&self.job.name.namespace)?;
-        self.of_namespace(self.capacity())
+        self.of_namespace(self.capacity)
     }
 
     fn queue_limit(self) -> Option<Limit<'a>> {
@@ -332,16 +402,6 @@ impl<'a> Facts<'a> {
         waiting.collect()
     }
 
-    pub(crate) fn capacity(self) -> &'a Capacity {
-        self.capacity.get_or_init(|| {
-            let job = |uid: &JobUid| match uid == self.uid {
-                true => Some(self.job),
-                false => self.others.get(uid),
-            };
-            Capacity::of(self.nodes, job, self.pods)
-        })
-    }
-
     /// Whether a node has room for this share in so much capacity, beside what jobs before this one keep.
     pub(crate) fn has_room(
         self,
@@ -369,7 +429,7 @@ impl<'a> Facts<'a> {
 
     /// The room that this node has left for this job.
     pub(crate) fn room(self, node: &NodeName) -> Option<Room<'a>> {
-        let left = self.capacity().node(node)?;
+        let left = self.capacity.node(node)?;
         Some(Room {
             slots: left.slots_free(self.uid),
             gpus: left.gpus(self.uid),
@@ -402,7 +462,7 @@ struct Own {
 
 /// The room that a job which waits keeps from the one that is placed.
 pub(crate) struct Reserved<'a> {
-    by: &'a JobName,
+    pub by: &'a JobName,
     keeps: &'a BTreeMap<NodeName, Keeps>,
     /// That of the job that is placed.
     namespace: &'a str,

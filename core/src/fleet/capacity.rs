@@ -1,6 +1,8 @@
-//! What every node has left, for all jobs, and who holds the rest. It is made at most once a turn, by the first job that asks for
-//! nodes, and a turn that places nothing makes none. Within the turn [`Capacity::reserve`] and [`Capacity::release`] are the only
-//! ways to a GPU or slot: when a job was settled, what it held is released, and what its record says is reserved.
+//! What every node has left, for all jobs, and who holds the rest. It is kept from turn to turn, and a turn costs what has changed:
+//! [`Capacity::count_changed`] counts the nodes again that the registry has handed out to be changed, and [`Capacity::read_again`]
+//! reads the jobs that the turn's inputs concern. Within the turn [`Capacity::reserve`] and [`Capacity::release`] are the only
+//! ways to a GPU or slot: when a job was settled, what it held is released, and what its record says is reserved. `audit` compares it
+//! with one that is made anew.
 //!
 //! A slot or GPU is taken as long as a generation may have a live process on it. Only proof of
 //! death frees it, never a timer.
@@ -12,6 +14,7 @@ use std::{
 
 use crate::{
     fleet::{
+        by_free::ByFree,
         job::{GenerationRecord, JobRecord},
         members::{Member, Members},
         registry::{Node, Registry},
@@ -25,11 +28,25 @@ use crate::{
 pub(crate) use crate::fleet::unhealthy::no_new_work;
 
 /// What all nodes have left, at one moment. A copy of it is for "what if".
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Capacity {
     nodes: BTreeMap<NodeName, NodeCapacity>,
     /// Where each job holds something.
     held: BTreeMap<JobUid, BTreeSet<NodeName>>,
+    by_free: ByFree,
+    /// It is a copy, whose nodes are not filed by what they have free.
+    unfiled: bool,
+}
+
+impl Clone for Capacity {
+    fn clone(&self) -> Self {
+        Self {
+            nodes: self.nodes.clone(),
+            held: self.held.clone(),
+            by_free: ByFree::default(),
+            unfiled: true,
+        }
+    }
 }
 
 /// What one node has, and who holds what of it.
@@ -86,8 +103,102 @@ impl Capacity {
             }
             (name.clone(), NodeCapacity::of(node, holdings, pods))
         });
-        let nodes = nodes.collect();
-        Self { nodes, held }
+        let nodes: BTreeMap<NodeName, NodeCapacity> = nodes.collect();
+        let mut by_free = ByFree::default();
+        for (name, node) in &nodes {
+            by_free.refile(name, 0, node.free);
+        }
+        Self {
+            nodes,
+            held,
+            by_free,
+            unfiled: false,
+        }
+    }
+
+    /// Counts the nodes again that may have changed since this was last called, and those of which pods hold GPUs, if one of
+    /// these is over.
+    pub(crate) fn count_changed(
+        &mut self,
+        nodes: &mut Registry,
+        jobs: &BTreeMap<JobUid, JobRecord>,
+        pods: &mut WorkerPods,
+    ) {
+        let mut changed = nodes.take_changed();
+        if std::mem::take(&mut pods.ends_changed) {
+            let asked = nodes
+                .iter()
+                .filter(|node| node.report.holders != Holders::NotAsked);
+            changed.extend(asked.map(|node| node.record.name.clone()));
+        }
+        for name in &changed {
+            self.count_node(name, nodes, jobs, pods);
+        }
+    }
+
+    /// These jobs may have changed: they hold what their records say.
+    pub(crate) fn read_again<'u>(
+        &mut self,
+        nodes: &Registry,
+        jobs: &BTreeMap<JobUid, JobRecord>,
+        touched: impl Iterator<Item = &'u JobUid>,
+    ) {
+        for uid in touched {
+            self.follow_record(nodes, uid, jobs.get(uid));
+        }
+    }
+
+    /// Counts one node again.
+    fn count_node(
+        &mut self,
+        name: &NodeName,
+        nodes: &Registry,
+        jobs: &BTreeMap<JobUid, JobRecord>,
+        pods: &WorkerPods,
+    ) {
+        let node = nodes.get(name);
+        let now =
+            node.map(|node| NodeCapacity::of(node, holdings(node, &|uid| jobs.get(uid)), pods));
+        let held = |node: &NodeCapacity| node.holdings.keys().cloned().collect::<Vec<_>>();
+        let gained = now.as_ref().map(held).unwrap_or_default();
+        let free = now.as_ref().map_or(0, |now| now.free);
+        let before = match now {
+            Some(now) => self.nodes.insert(name.clone(), now),
+            None => self.nodes.remove(name),
+        };
+        self.refile(name, before.as_ref().map_or(0, |before| before.free), free);
+        for uid in before.as_ref().map(held).unwrap_or_default() {
+            self.holds_no_more(name, &uid);
+        }
+        for uid in gained {
+            self.held.entry(uid).or_default().insert(name.clone());
+        }
+    }
+
+    fn refile(&mut self, name: &NodeName, before: u32, now: u32) {
+        if !self.unfiled {
+            self.by_free.refile(name, before, now);
+        }
+    }
+
+    /// The nodes of which no job holds at least so many GPUs, those with fewest first, each with all that have as many.
+    pub(crate) fn with_free(&self, gpus: u32) -> impl Iterator<Item = &BTreeSet<NodeName>> {
+        debug_assert!(!self.unfiled, "nobody asks a copy");
+        self.by_free.at_least(gpus)
+    }
+
+    /// The nodes of which this job holds something.
+    pub(crate) fn held_by(&self, uid: &JobUid) -> impl Iterator<Item = &NodeName> {
+        self.held.get(uid).into_iter().flatten()
+    }
+
+    fn holds_no_more(&mut self, name: &NodeName, uid: &JobUid) {
+        if let Some(held) = self.held.get_mut(uid) {
+            held.remove(name);
+            if held.is_empty() {
+                self.held.remove(uid);
+            }
+        }
     }
 
     /// All nodes, in the order of their names.
@@ -115,7 +226,8 @@ impl Capacity {
         let named = |name: &&NodeName| Some(((*name).clone(), self.nodes.get(*name)?.clone()));
         Capacity {
             nodes: names.iter().filter_map(named).collect(),
-            held: BTreeMap::new(),
+            unfiled: true,
+            ..Capacity::default()
         }
     }
 
@@ -168,10 +280,31 @@ impl Capacity {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
+        let before = node.free;
         node.holdings.insert(uid.clone(), holding);
         node.count();
+        let now = node.free;
+        self.refile(name, before, now);
         let held = self.held.entry(uid.clone()).or_default();
         held.insert(name.clone());
+    }
+
+    /// The nodes of which `self` and `other` do not say the same.
+    pub(crate) fn differences<'c>(
+        &'c self,
+        other: &'c Capacity,
+    ) -> impl Iterator<Item = &'c NodeName> {
+        let differs = |name: &&NodeName| {
+            self.nodes.get(*name) != other.nodes.get(*name)
+                || self.by_free.of(name) != other.by_free.of(name)
+        };
+        let own = self.nodes.keys().filter(differs);
+        own.chain(
+            other
+                .nodes
+                .keys()
+                .filter(|name| !self.nodes.contains_key(*name)),
+        )
     }
 
     /// A job that holds nothing gets this gang.
@@ -191,35 +324,57 @@ impl Capacity {
     /// Takes back what a job holds of a node.
     pub(crate) fn release(&mut self, name: &NodeName, uid: &JobUid) {
         if let Some(node) = self.nodes.get_mut(name) {
+            let before = node.free;
             node.holdings.remove(uid);
             node.count();
+            let now = node.free;
+            self.refile(name, before, now);
         }
-        if let Some(held) = self.held.get_mut(uid) {
-            held.remove(name);
-        }
+        self.holds_no_more(name, uid);
     }
 
-    /// A job was settled: it holds what its record says now.
-    pub(crate) fn follow(&mut self, nodes: &Registry, job: &JobRecord) {
-        let mut concerned = self.held.get(&job.uid).cloned().unwrap_or_default();
-        for generation in job.unproven_generations() {
+    /// A job was settled: it holds what its record says now. Returns whether that is something else.
+    pub(crate) fn follow(&mut self, nodes: &Registry, job: &JobRecord) -> bool {
+        self.follow_record(nodes, &job.uid, Some(job))
+    }
+
+    /// The job holds what this record says. Without one, what nodes report of it.
+    fn follow_record(&mut self, nodes: &Registry, uid: &JobUid, job: Option<&JobRecord>) -> bool {
+        let mut changed = false;
+        let mut concerned = self.held.get(uid).cloned().unwrap_or_default();
+        for generation in job.into_iter().flat_map(JobRecord::unproven_generations) {
             concerned.extend(generation.members.iter().map(|share| share.node.clone()));
         }
         for name in &concerned {
             let node = nodes.get(name);
-            let now = node.and_then(|node| holding(node, &job.uid, Some(job)));
-            let before = self
-                .nodes
-                .get(name)
-                .and_then(|node| node.holdings.get(&job.uid));
+            let now = node.and_then(|node| holding(node, uid, job));
+            let before = self.nodes.get(name).and_then(|node| node.holdings.get(uid));
             if before == now.as_ref() {
                 continue;
             }
-            self.release(name, &job.uid);
+            changed = true;
+            self.release(name, uid);
             if let Some(now) = now {
-                self.reserve(name, &job.uid, now);
+                self.reserve(name, uid, now);
             }
         }
+        changed
+    }
+}
+
+impl PartialEq for NodeCapacity {
+    fn eq(&self, other: &Self) -> bool {
+        let NodeCapacity {
+            report,
+            placeable,
+            unheld,
+            free,
+            slots_taken,
+            holdings,
+        } = self;
+        Arc::ptr_eq(report, &other.report)
+            && (placeable, unheld, free) == (&other.placeable, &other.unheld, &other.free)
+            && (slots_taken, holdings) == (&other.slots_taken, &other.holdings)
     }
 }
 
@@ -390,67 +545,4 @@ fn slots_taken(job: &JobRecord, node: &NodeName) -> u32 {
 fn on_slots(generation: &GenerationRecord, node: &NodeName) -> u32 {
     let seats = generation.seats_on(node);
     seats.iter().filter(|seat| seat.gpus.is_empty()).count() as u32
-}
-
-/// What one node has left for one job.
-///
-/// It is a snapshot: reserving in it changes nothing on the node.
-#[derive(Debug)]
-pub(crate) struct Room<'a> {
-    /// How many more worker groups without GPUs fit.
-    pub slots: u32,
-    /// In the order of the node's report.
-    pub gpus: Vec<FreeGpu<'a>>,
-}
-
-impl Room<'_> {
-    /// Takes a share out of it for another job that is about to come. `gpus` are UUIDs; none of
-    /// them: a slot.
-    pub(crate) fn reserve(&mut self, gpus: &[String]) {
-        if gpus.is_empty() {
-            self.slots = self.slots.saturating_sub(1);
-        } else {
-            let reserved = |free: &FreeGpu<'_>| gpus.iter().any(|gpu| gpu == free.uuid);
-            self.gpus.retain(|free| !reserved(free));
-        }
-    }
-
-    /// Whether a share fits into what is left.
-    pub(crate) fn fits(&self, gpus: &[String]) -> bool {
-        let free = |gpu: &String| self.gpus.iter().any(|free| free.uuid == gpu);
-        match gpus.is_empty() {
-            true => self.slots > 0,
-            false => gpus.iter().all(free),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_reserved_for_another_job_is_not_left() {
-        let gpu = |index, uuid| FreeGpu { index, uuid };
-        let mut room = Room {
-            slots: 2,
-            gpus: vec![gpu(0, "GPU-0"), gpu(1, "GPU-1"), gpu(2, "GPU-2")],
-        };
-        let share =
-            |gpus: &[&str]| -> Vec<String> { gpus.iter().map(|gpu| (*gpu).into()).collect() };
-        assert!(room.fits(&share(&["GPU-0", "GPU-2"])));
-        assert!(!room.fits(&share(&["GPU-0", "GPU-7"])), "it is not free");
-
-        room.reserve(&share(&["GPU-2"]));
-        assert!(!room.fits(&share(&["GPU-0", "GPU-2"])));
-        assert!(room.fits(&share(&["GPU-0", "GPU-1"])));
-        assert_eq!(room.slots, 2, "a share with GPUs takes no slot");
-
-        room.reserve(&[]);
-        assert!(room.fits(&[]), "one slot is left");
-        room.reserve(&[]);
-        assert!(!room.fits(&[]));
-        room.reserve(&[]);
-        assert_eq!(room.slots, 0);
-    }
 }

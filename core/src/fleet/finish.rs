@@ -152,10 +152,7 @@ impl Fleet {
         let members = self.nodes.note_members(job);
         for generation in before.into_iter().flat_map(JobRecord::unproven_generations) {
             for member in &generation.members {
-                if !members.contains(&member.node)
-                    && let Some(node) = self.nodes.get_mut(&member.node)
-                {
-                    node.jobs.remove(uid);
+                if !members.contains(&member.node) && self.nodes.forget_member(&member.node, uid) {
                     publish.insert(member.node.clone());
                 }
             }
@@ -170,7 +167,7 @@ impl Fleet {
         if node.published.as_ref() == Some(&desired) {
             return None;
         }
-        self.nodes.get_mut(name)?.published = Some(desired.clone());
+        self.nodes.set_published(name, desired.clone());
         Some(Effect::SendDesired { session, desired })
     }
 

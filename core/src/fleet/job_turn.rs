@@ -30,6 +30,8 @@ pub(crate) struct JobTurn<'a> {
     pub presence: &'a Presence,
     pub brake: Option<&'a Brake>,
     pub pods: &'a WorkerPods,
+    /// What all nodes have left, at this moment of the turn.
+    pub capacity: &'a Capacity,
     /// Nodes that know more than the store.
     pub halted: &'a BTreeSet<NodeName>,
     pub policy: &'a Policy,
@@ -53,8 +55,8 @@ pub(crate) struct Facts<'a> {
     pub halted: &'a BTreeSet<NodeName>,
     pub policy: &'a Policy,
     pub now: Timestamp,
-    /// What all nodes have left, at this moment of the turn. It is made once a turn, by the first that asks.
-    pub capacity: &'a OnceCell<Capacity>,
+    /// What all nodes have left, at this moment of the turn.
+    pub capacity: &'a Capacity,
     /// Who waits for room, at this moment of the turn.
     pub reservations: &'a OnceCell<Reservations>,
     /// What the jobs of each queue hold, at this moment of the turn.
@@ -84,7 +86,7 @@ impl JobTurn<'_> {
             halted: self.halted,
             policy: self.policy,
             now: self.now,
-            capacity: &self.scratch.capacity,
+            capacity: self.capacity,
             reservations: &self.scratch.reservations,
             ledger: &self.scratch.ledger,
             yields: &self.scratch.yields,

@@ -7,6 +7,7 @@ use crate::{
     fleet::{
         account, agreement, default_gpus,
         eligible::{self, Eligibility},
+        equal_asks::{Ask, Lack},
         job::{GenerationRecord, Reason, Stage, Why},
         job_turn::{Facts, JobTurn},
         live::Condition,
@@ -31,14 +32,6 @@ const ADDRESSES_MAX: usize = 16;
 /// does not wait for that.
 const PODS_COME: Duration = Duration::from_secs(10);
 
-/// What a job lacks that was not placed.
-struct Lack {
-    sentence: String,
-    word: Shortage,
-    /// There is no node for it at all.
-    no_nodes: bool,
-}
-
 /// The longest time that earlier generations may take to stop. No node is ready before its runs of all
 /// of them are over.
 fn longest_grace(retiring: &[GenerationRecord]) -> Duration {
@@ -60,15 +53,7 @@ impl JobTurn<'_> {
             self.job.forget_stacks(self.now);
         }
         self.propose_gpus();
-        let placed = match self.facts().place() {
-            Placement::Gang(gang) => Ok(gang),
-            Placement::Short(shortfall) => Err(Lack {
-                sentence: shortfall.to_string(),
-                word: shortfall.shortage(),
-                no_nodes: shortfall.excluded.is_empty(),
-            }),
-        };
-        let gang = match placed {
+        let gang = match self.place() {
             Ok(gang) => gang,
             Err(lack) => {
                 let made = self.make_room();
@@ -79,6 +64,36 @@ impl JobTurn<'_> {
             self.keep_gpus();
             self.open_on(&gang);
         }
+    }
+
+    /// Places the job, unless one that asks for the same has just been placed in vain.
+    fn place(&mut self) -> Result<Vec<Member>, Lack> {
+        let facts = self.facts();
+        let short = |shortfall| Lack::of(&shortfall);
+        let demand = facts.asks().map_err(short)?;
+        let reserved = facts.reserved();
+        let by = reserved.iter().map(|one| one.by);
+        let ask = Ask::of(facts.job, facts.live, facts.capacity, &demand, by);
+        let known = ask
+            .as_ref()
+            .and_then(|ask| self.scratch.equal_asks.lack_of(ask));
+        let placed = || match facts.place_beside(&reserved, &demand) {
+            Placement::Gang(gang) => Ok(gang),
+            Placement::Short(shortfall) => Err(short(shortfall)),
+        };
+        if let Some(known) = known {
+            debug_assert_eq!(
+                placed().as_ref(),
+                Err(known),
+                "equal asks are answered equally"
+            );
+            return Err(known.clone());
+        }
+        let placed = placed();
+        if let (Some(ask), Err(lack)) = (ask, &placed) {
+            self.scratch.equal_asks.remember(ask, lack.clone());
+        }
+        placed
     }
 
     /// Holds the job back, with the reason in its record, if it must not begin yet: it is suspended,

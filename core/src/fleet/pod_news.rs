@@ -46,11 +46,11 @@ impl Fleet {
                 self.look_again(&pod.job, &mut scratch.changes);
                 // Its GPUs are free, though its kubelet may still name them.
                 scratch.changes.capacity |= pod.stage == PodStage::Ended;
-                self.pods.all.insert(name.clone(), pod);
+                self.pods.say(&name, Some(pod));
                 self.hear_pod(&name, scratch);
             }
             PodNews::Deleted(name, last) => {
-                self.pods.all.remove(&name);
+                self.pods.say(&name, None);
                 if let Some(node) = self.nodes.get_mut(&name) {
                     node.pod = Some(last);
                     self.pods.gone.insert(name.clone());

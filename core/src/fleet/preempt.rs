@@ -248,7 +248,7 @@ fn is_lower(facts: Facts<'_>, other: &JobRecord) -> bool {
 
 /// What will be left when all that is being stopped has stopped.
 fn coming(facts: Facts<'_>) -> Capacity {
-    let mut coming = facts.capacity().clone();
+    let mut coming = facts.capacity.clone();
     for other in facts.others.values() {
         // Workers that cannot be killed free nothing before somebody comes.
         if other.retiring.is_empty() || unhealthy::unkillable(facts.nodes, other).is_some() {

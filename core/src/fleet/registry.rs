@@ -174,6 +174,8 @@ pub(crate) struct Registry {
     /// the nodes that it is about.
     due: BTreeSet<(Timestamp, NodeName)>,
     unknown: BTreeSet<NodeName>,
+    /// Nodes of which something may be another than `capacity` has seen it.
+    changed: BTreeSet<NodeName>,
     /// Nodes that are not gone.
     present: usize,
     /// No verdict on silence is due before this. Messages of Ready nodes only put verdicts off, and
@@ -187,8 +189,34 @@ impl Registry {
         self.nodes.get(name)
     }
 
+    /// The node, to change it. Whatever is changed, its capacity is counted again before the next job asks for nodes.
     pub(crate) fn get_mut(&mut self, name: &NodeName) -> Option<&mut Node> {
-        self.nodes.get_mut(name)
+        let node = self.nodes.get_mut(name)?;
+        self.changed.insert(name.clone());
+        Some(node)
+    }
+
+    /// Whether a node was handed out to be changed since they were last asked for.
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// The nodes that were handed out to be changed, are new or are forgotten, since this was last asked.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<NodeName> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Notes what a node's session was given. Thousands are given something in one turn, and it concerns no capacity.
+    pub(crate) fn set_published(&mut self, name: &NodeName, desired: Desired) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.published = Some(desired);
+        }
+    }
+
+    /// Notes that a node has no member in an unproven generation of this job. What the job holds follows its record.
+    pub(crate) fn forget_member(&mut self, name: &NodeName, uid: &JobUid) -> bool {
+        let node = self.nodes.get_mut(name);
+        node.map(|node| node.jobs.remove(uid)).is_some()
     }
 
     pub(crate) fn contains(&self, name: &NodeName) -> bool {
@@ -213,6 +241,7 @@ impl Registry {
     /// Puts a node there as it is, filed nowhere.
     #[cfg(test)]
     pub(crate) fn insert(&mut self, node: Node) {
+        self.changed.insert(node.record.name.clone());
         self.nodes.insert(node.record.name.clone(), node);
     }
 
@@ -313,6 +342,7 @@ impl Registry {
         self.present += usize::from(!record.gone);
         let name = record.name.clone();
         self.nodes.insert(name.clone(), Node::stored(record, now));
+        self.changed.insert(name.clone());
         self.file(&name, now);
     }
 
@@ -422,6 +452,7 @@ impl Registry {
         let Some(node) = self.nodes.remove(name) else {
             return;
         };
+        self.changed.insert(name.clone());
         if let Some(due) = node.due {
             self.due.remove(&(due, name.clone()));
         }

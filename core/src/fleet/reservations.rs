@@ -104,7 +104,8 @@ impl Reservations {
     /// Whether this job, which waits or is about to, is one of the first, so that what is freed for it is kept for it.
     pub(crate) fn reserves(&self, job: &JobRecord) -> bool {
         let rank = Rank::of(job);
-        self.waiting.range(..rank).count() < RESERVING_MAX
+        let before = self.waiting.range(..rank);
+        before.take(RESERVING_MAX).count() < RESERVING_MAX
     }
 
     /// Those that keep room from this job, the first to choose first.

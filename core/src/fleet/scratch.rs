@@ -5,8 +5,8 @@ use std::{cell::OnceCell, collections::BTreeMap};
 
 use crate::{
     fleet::{
-        capacity::Capacity,
         changes::Changes,
+        equal_asks::EqualAsks,
         event_log::EventLog,
         input::RequestId,
         ledger::Ledger,
@@ -27,12 +27,12 @@ pub(crate) struct Scratch {
     pub effects: Vec<Effect>,
     pub wake_at: Option<Timestamp>,
     pub answer: Option<(RequestId, Reply)>,
-    /// What all nodes have left. Empty until a job asks for nodes, and most turns end without it.
-    pub capacity: OnceCell<Capacity>,
     /// Who waits for room, and what they keep. Empty until a job asks for nodes.
     pub reservations: OnceCell<Reservations>,
     /// What the jobs of each queue hold. Empty until a job asks for nodes, and always where there are no queues.
     pub ledger: OnceCell<Ledger>,
+    /// What jobs lack that were asked for in vain at this moment of the turn.
+    pub equal_asks: EqualAsks,
     /// What jobs are to give up for others in this turn.
     pub yields: BTreeMap<JobUid, Yields>,
     /// Everybody who waits has been asked, so they do.
@@ -56,9 +56,9 @@ impl Scratch {
             effects: Vec::new(),
             wake_at: None,
             answer: None,
-            capacity: OnceCell::new(),
             reservations: OnceCell::new(),
             ledger: OnceCell::new(),
+            equal_asks: EqualAsks::default(),
             yields: BTreeMap::new(),
             give_now: false,
         }

@@ -33,6 +33,7 @@ const PASSES: usize = 3;
 impl Fleet {
     /// Settles every job that has news or waits for room, the most important first.
     pub(crate) fn settle_all(&mut self, scratch: &mut Scratch) {
+        self.follow_capacity(scratch);
         // Most turns are heartbeats, which touch no job.
         if !scratch.changes.capacity
             && scratch.changes.jobs.is_empty()
@@ -116,17 +117,21 @@ impl Fleet {
             presence: &self.presence,
             brake: self.brake.as_ref(),
             pods: &self.pods,
+            capacity: &self.capacity,
             halted: &self.halted,
             policy: &self.policy,
             now: scratch.now,
             scratch,
         }
         .settle();
-        if let Some(capacity) = scratch.capacity.get_mut() {
-            capacity.follow(&self.nodes, &job);
-        }
+        let holds_else = self.capacity.follow(&self.nodes, &job);
         let reservations = scratch.reservations.get_mut();
         let waits_anew = reservations.is_some_and(|reservations| reservations.follow(&job));
+        // A node may have been cordoned, or accused.
+        let nodes_changed = self.nodes.has_changed();
+        if holds_else || waits_anew || nodes_changed || yields != scratch.yields {
+            scratch.equal_asks.forget();
+        }
         if let Some(ledger) = scratch.ledger.get_mut()
             && (ledger.follow(&self.policy.queues, &job) || waits_anew || yields != scratch.yields)
         {
@@ -134,6 +139,9 @@ impl Fleet {
         }
         self.jobs.insert(uid.clone(), job);
         self.live.insert(uid.clone(), live);
+        if nodes_changed {
+            self.count_changed_nodes();
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
     fleet::{
         audit::Audit,
         brake::Brake,
+        capacity::Capacity,
         changes::Changes,
         cordon, history,
         input::Stored,
@@ -20,6 +21,7 @@ use crate::{
         policy::Policy,
         presence::Presence,
         registry::Registry,
+        scratch::Scratch,
         shares::Buckets,
         tombstone::{self, Tombstone},
         worker_pod::WorkerPod,
@@ -61,6 +63,8 @@ pub struct Fleet {
     /// Jobs that were submitted, by namespace, and plans that were asked for, by caller.
     pub(crate) submissions: Buckets,
     pub(crate) plans: Buckets,
+    /// What all nodes have left, as of the last turn that looked.
+    pub(crate) capacity: Capacity,
     pub(crate) audit: Audit,
     pub(crate) tombstones: Vec<Tombstone>,
     pub(crate) history: history::Kept,
@@ -131,6 +135,7 @@ impl Fleet {
             pods: WorkerPods::default(),
             submissions: Buckets::default(),
             plans: Buckets::default(),
+            capacity: Capacity::default(),
             audit: Audit::default(),
             tombstones: tombstone::loaded(stored.tombstones, &jobs),
             outgoing: Outgoing::loaded(stored.outbox),
@@ -156,6 +161,21 @@ impl Fleet {
     pub(crate) fn is_listening(&self, now: Timestamp) -> bool {
         self.presence
             .is_listening(now, &self.nodes, || self.jobs.values())
+    }
+
+    /// Brings what all nodes have left up to date.
+    pub(crate) fn follow_capacity(&mut self, scratch: &Scratch) {
+        self.count_changed_nodes();
+        let changes = &scratch.changes;
+        let deleted = changes.deleted.iter().map(|tombstone| &tombstone.run.job);
+        let touched = changes.jobs.keys().chain(deleted);
+        self.capacity.read_again(&self.nodes, &self.jobs, touched);
+    }
+
+    /// Counts what nodes have left that were handed out to be changed.
+    pub(crate) fn count_changed_nodes(&mut self) {
+        let (nodes, pods) = (&mut self.nodes, &mut self.pods);
+        self.capacity.count_changed(nodes, &self.jobs, pods);
     }
 
     /// The job whose worker pod this is. A user who may make pods in a namespace can label them as those

@@ -7,6 +7,7 @@ use super::*;
 use crate::{
     exit::Exit,
     fleet::{
+        capacity::Capacity,
         history::HistoryRecord,
         job::{GenerationRecord, JobRecord, Phase, Reason},
         notify::Outbox,
@@ -32,6 +33,7 @@ mod bursts;
 mod default_gpus;
 mod deterministic;
 mod eligible;
+mod equal_asks;
 mod fences;
 mod history;
 mod joining;
@@ -135,8 +137,23 @@ impl Bench {
         bench
     }
 
+    /// What is kept from turn to turn is what a new count finds.
+    fn capacity_is_as_counted(&self) {
+        let Fleet {
+            nodes, jobs, pods, ..
+        } = &self.fleet;
+        let counted = Capacity::of(nodes, |uid| jobs.get(uid), pods);
+        let kept = &self.fleet.capacity;
+        let differ: Vec<&NodeName> = kept.differences(&counted).collect();
+        assert!(
+            *kept == counted,
+            "{differ:?}: {kept:#?} is not {counted:#?}"
+        );
+    }
+
     fn input(&mut self, input: Input) -> Vec<Effect> {
         let turn = self.fleet.turn(self.now, input);
+        self.capacity_is_as_counted();
         for change in turn.changes {
             match change {
                 Change::PutJob(job) => drop(self.stored_jobs.insert(job.uid.clone(), *job)),

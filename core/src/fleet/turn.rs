@@ -51,8 +51,9 @@ impl Fleet {
         self.consider_cordons_again(&mut scratch);
         self.settle_all(&mut scratch);
         let (nodes, jobs, pods) = (&mut self.nodes, &self.jobs, &self.pods);
+        let capacity = &mut self.capacity;
         self.audit
-            .look(nodes, jobs, pods, &self.policy, &mut scratch);
+            .look(capacity, nodes, jobs, pods, &self.policy, &mut scratch);
         self.finish(scratch)
     }
 

@@ -35,6 +35,7 @@ fn yields(facts: Facts<'_>) -> Vec<PlannedYield> {
 impl Fleet {
     /// What would become of this job.
     pub(crate) fn plan(&mut self, mut job: JobRecord, scratch: &Scratch) -> Plan {
+        self.follow_capacity(scratch);
         let uid = job.uid.clone();
         let mut turn = JobTurn {
             uid: &uid,
@@ -45,6 +46,7 @@ impl Fleet {
             presence: &self.presence,
             brake: self.brake.as_ref(),
             pods: &self.pods,
+            capacity: &self.capacity,
             halted: &self.halted,
             policy: &self.policy,
             now: scratch.now,

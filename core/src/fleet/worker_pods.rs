@@ -30,6 +30,8 @@ pub(crate) struct WorkerPods {
     pub gone: BTreeSet<NodeName>,
     /// Pods, by uid, that are about to be deleted. Nothing new is placed on them.
     pub unneeded: BTreeMap<JobUid, BTreeSet<String>>,
+    /// Another set of pods is over than `capacity` has seen.
+    pub ends_changed: bool,
     /// Why jobs cannot have the pods that they lack.
     pub refused: BTreeMap<JobUid, String>,
 }
@@ -43,6 +45,7 @@ impl WorkerPods {
         nodes: &Registry,
     ) {
         let before = std::mem::replace(&mut self.all, all);
+        self.ends_changed = true;
         for (name, pod) in before {
             if crowded.contains(&pod.namespace) && nodes.get(&name).is_some() {
                 self.all.entry(name).or_insert(pod);
@@ -51,6 +54,20 @@ impl WorkerPods {
         (self.crowded, self.listed) = (crowded, true);
         let crowded = &self.crowded;
         self.gone.retain(|name| is_in(name, crowded));
+    }
+
+    /// The cluster says this of a pod. `None`: it has none of this name any more.
+    pub(crate) fn say(&mut self, name: &NodeName, pod: Option<Arc<WorkerPod>>) {
+        let ended = |pod: &Option<Arc<WorkerPod>>| {
+            let pod = pod.as_ref();
+            pod.is_some_and(|pod| pod.stage == PodStage::Ended)
+        };
+        let now = ended(&pod);
+        let before = match pod {
+            Some(pod) => self.all.insert(name.clone(), pod),
+            None => self.all.remove(name),
+        };
+        self.ends_changed |= now != ended(&before);
     }
 
     /// Whether the cluster has no pod of this node's name.

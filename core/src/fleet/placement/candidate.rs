@@ -103,6 +103,11 @@ impl<'a> Candidate<'a> {
         }
     }
 
+    /// Whether it serves a member with so many GPUs, and the job has not failed there repeatedly.
+    pub(crate) fn is_first_choice(&self, gpus: u32) -> bool {
+        !self.shunned && self.why_not(gpus).is_none()
+    }
+
     /// Whether there is too little for such a member, and enough with what others keep.
     fn has_enough_with(&self, kept: &Kept<'_>, gpus: u32) -> bool {
         match gpus {

@@ -27,6 +27,16 @@ impl Demand {
         self.roles.iter().map(|role| role.min).sum()
     }
 
+    /// The largest gang that is of use.
+    pub(crate) fn most(&self) -> u32 {
+        self.wanted.clamp(self.min(), self.max())
+    }
+
+    /// Whether all members ask for the same, and each for a node of its own.
+    pub(crate) fn is_one_alike_each(&self) -> bool {
+        self.per_node == 1 && self.roles.len() == 1
+    }
+
     pub(super) fn max(&self) -> u32 {
         self.roles.iter().map(|role| role.max).sum()
     }

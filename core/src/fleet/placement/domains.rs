@@ -32,6 +32,11 @@ impl<'a> Levels<'a> {
         }
     }
 
+    /// Whether the job asks for any.
+    pub(crate) fn is_any(self) -> bool {
+        self.keys().next().is_some()
+    }
+
     fn keys(self) -> impl Iterator<Item = &'a str> {
         let required = self.required.into_iter();
         required.chain(self.preferred.iter().map(String::as_str))
@@ -60,7 +65,7 @@ pub(super) fn within<'a>(
     levels: Levels<'a>,
     place: impl Fn(&[&Candidate<'a>]) -> Placement<'a, Gang<'a>>,
 ) -> Placement<'a, Gang<'a>> {
-    if levels.keys().next().is_some() {
+    if levels.is_any() {
         order(&mut candidates, levels);
     }
     let candidates: Vec<&Candidate<'a>> = candidates.iter().collect();

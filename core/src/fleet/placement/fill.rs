@@ -68,7 +68,7 @@ pub(super) fn largest<'c, 'a>(fit: &[&'c Candidate<'a>], ask: Ask<'_>) -> Filled
         }
     };
     let min = ask.demand.min();
-    let most = ask.demand.wanted.clamp(min, ask.demand.max());
+    let most = ask.demand.most();
     let filled = of_size(most);
     if filled.is_complete() {
         return filled;

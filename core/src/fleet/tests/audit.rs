@@ -30,3 +30,21 @@ fn an_index_that_lost_a_job_is_told_once_and_mended() {
     bench.pass(130 * SECOND);
     assert_eq!(told(&bench).len(), 1, "and no more");
 }
+
+#[test]
+fn what_was_not_followed_is_told_and_counted_again() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    let uid = bench.fleet.jobs.keys().next().expect("it was taken");
+    bench.fleet.capacity.release(&"b".into(), uid);
+    bench.fleet.audit = Default::default();
+    // Each turn of the bench ends with a comparison, so this one has mended it.
+    bench.input(Input::Tick);
+    let found = told(&bench);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(
+        found[0].starts_with("what is free on b is not what was kept of it"),
+        "{found:?}"
+    );
+    assert!(found[1].contains("nothing is reserved for it"), "{found:?}");
+}

@@ -269,8 +269,8 @@ pub(crate) fn lost(status: &Status) -> bool {
 fn listed_by(message: &str) -> &'static str {
     let is_about = |kind: &str| message.starts_with(kind) && message.ends_with(" not found");
     match (is_about("job "), is_about("node ")) {
-        (true, _) => "; `muster get jobs -A` lists those that there are",
-        (_, true) => "; `muster nodes` lists those that there are",
+        (true, _) => "; `muster get jobs -A` lists the jobs",
+        (_, true) => "; `muster nodes` lists the nodes",
         _ => "",
     }
 }

@@ -178,7 +178,7 @@ fn a_deleted_job_is_listed_and_described() {
         (code, err.as_str()),
         (
             1,
-            "error: job team-a/never not found; `muster get jobs -A` lists those that there are\n"
+            "error: job team-a/never not found; `muster get jobs -A` lists the jobs\n"
         )
     );
     let args = ["get", "nodes", "--all"];

@@ -451,7 +451,7 @@ fn wait_answers_for_the_state_that_was_asked_for() {
             vec![not_found()],
             &["digits"],
             1,
-            "error: job default/digits not found; `muster get jobs -A` lists those that there are\n",
+            "error: job default/digits not found; `muster get jobs -A` lists the jobs\n",
         ),
         (
             vec![not_found()],
@@ -508,7 +508,7 @@ fn refusals_have_their_codes() {
             1,
             "error: job default/digits is Running; cancel it first\n",
         ),
-        (&["explain", "x"], 1, "-A` lists those that there are\n"),
+        (&["explain", "x"], 1, "-A` lists the jobs\n"),
         (
             &["explain", "x", "--env"],
             1,

@@ -94,7 +94,7 @@ pub(crate) struct Run {
     #[arg(long, alias = "max_restarts", value_name = "N")]
     max_restarts: Option<i64>,
 
-    /// How often the same failure of code or data may come without progress (0: always) [default: 3]
+    /// End the job at the Nth same failure of code or data without progress (0: never) [default: 3]
     #[arg(long, value_name = "N")]
     max_same_failures: Option<i64>,
 

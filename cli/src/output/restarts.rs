@@ -13,7 +13,10 @@ pub(super) fn policy(policy: &RestartPolicyDocument) -> String {
     let same = match policy.max_same_failures {
         // 0, or an older coordinator.
         None | Some(0) => String::new(),
-        Some(same) => format!("; {same} of the same failure end it"),
+        Some(same) => format!(
+            "; ends if the same failure comes {}",
+            words::count(same.into(), "time")
+        ),
     };
     format!("at most {most} in {window}{same}")
 }
@@ -44,7 +47,10 @@ mod tests {
         };
         assert_eq!(of(None), "at most 9 in 1h");
         assert_eq!(of(Some(0)), "at most 9 in 1h");
-        assert_eq!(of(Some(3)), "at most 9 in 1h; 3 of the same failure end it");
+        assert_eq!(
+            of(Some(3)),
+            "at most 9 in 1h; ends if the same failure comes 3 times"
+        );
     }
 
     #[test]

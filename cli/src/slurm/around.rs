@@ -46,10 +46,11 @@ pub(crate) async fn around(
     let mut again = false;
     let outcome = tokio::select! {
         outcome = &mut work => {
-            again = matches!(outcome, Err(Failure::JobFailed(_))) && end::is_any_cordoned(&own).await;
+            let failed = matches!(outcome, Err(Failure::JobFailed(_) | Failure::Mirrored { .. }));
+            again = failed && end::is_any_cordoned(&own).await;
             outcome
         }
-        why = end::too_few_nodes(&own), if may_requeue => {
+        why = end::too_few_nodes(&own, &allocation.job), if may_requeue => {
             again = true;
             Err(Failure::JobFailed(why))
         }

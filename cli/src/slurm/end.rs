@@ -47,7 +47,9 @@ pub(super) async fn down(cx: &Context, grace: Duration) -> Result<(), Failure> {
             "these nodes are lent to the cluster of allocation {host}; end `muster slurm join` (Ctrl-C, SIGTERM) to take them back"
         )));
     }
-    take_down(&super::own(cx, &allocation.job), &dir, Some(grace), false).await?;
+    // The jobs of a cluster that these nodes were lent to are not this allocation's to end.
+    let jobs = record.joined.is_none().then_some(grace);
+    take_down(&super::own(cx, &allocation.job), &dir, jobs, false).await?;
     cx.print(&format!("cluster of allocation {} down\n", allocation.job))
 }
 
@@ -164,11 +166,11 @@ fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
 
 /// Waits until a job must have more nodes than are left, and for as long as a node may take to come back.
 /// Returns that as a sentence. Nodes that fail are never replaced in an allocation.
-pub(super) async fn too_few_nodes(cx: &Context) -> String {
+pub(super) async fn too_few_nodes(cx: &Context, allocation: &str) -> String {
     let mut since = None;
     loop {
         sleep(LOOK).await;
-        let Some(why) = lacks_nodes(cx).await else {
+        let Some(why) = lacks_nodes(cx, allocation).await else {
             since = None;
             continue;
         };
@@ -178,38 +180,54 @@ pub(super) async fn too_few_nodes(cx: &Context) -> String {
     }
 }
 
-async fn lacks_nodes(cx: &Context) -> Option<String> {
+async fn lacks_nodes(cx: &Context, allocation: &str) -> Option<String> {
     let client = cx.connect().await.ok()?;
     let nodes = get::all_nodes(&client).await.ok()?;
     let jobs = get::all_jobs(&client, "").await.ok()?;
-    lacking(&jobs, &nodes)
+    lacking(&jobs, &nodes, allocation)
 }
 
-fn lacking(jobs: &[Job], nodes: &[Node]) -> Option<String> {
+/// Why no job can go on here. While one can, the others wait: the allocation is of use. Nodes that another
+/// allocation has lent may be lost, and lent again.
+fn lacking(jobs: &[Job], nodes: &[Node], allocation: &str) -> Option<String> {
+    let is_own = |node: &Node| label(node, LABEL_JOB) == Some(allocation);
     let is_good = |node: &&Node| node.state() == NodeState::Ready && node.cordon.is_none();
-    let is_bad = |node: &Node| node.state() == NodeState::Lost || node.cordon.is_some();
+    let is_bad =
+        |node: &Node| is_own(node) && (node.state() == NodeState::Lost || node.cordon.is_some());
     let good = nodes.iter().filter(is_good).count();
     if !nodes.iter().any(is_bad) {
         return None;
     }
-    jobs.iter().find_map(|job| {
-        let least = usize::try_from(job.spec.as_ref()?.min_replicas?).ok()?;
+    let open = jobs
+        .iter()
+        .filter(|job| !job.status.as_ref().is_some_and(follow::is_over));
+    let lacks = |job: &Job| {
+        let spec = job.spec.as_ref()?;
+        // Several members of a packed job share a node.
+        if spec.placement.as_deref() == Some("pack") {
+            return None;
+        }
+        let least = usize::try_from(spec.min_replicas?).ok()?;
         let status = job.status.as_ref()?;
         let of_lost = |node: &Node| {
             let mut members = status.members.iter();
-            node.state() == NodeState::Lost && members.any(|member| member.node == node.name)
+            is_own(node)
+                && node.state() == NodeState::Lost
+                && members.any(|member| member.node == node.name)
         };
         // One that trains on a cordoned node goes on there.
         let waits = status.waits_for_room.is_some() || nodes.iter().any(of_lost);
         let name = job.r#ref.as_ref().map_or("", |it| it.name.as_str());
-        (waits && !follow::is_over(status) && least > good).then(|| {
+        (waits && least > good).then(|| {
             format!(
                 "job/{name} needs {}, and {good} of {} are left",
                 words::count(least as u64, "node"),
                 nodes.len()
             )
         })
-    })
+    };
+    let all: Option<Vec<String>> = open.map(lacks).collect();
+    all?.into_iter().next()
 }
 
 /// Cancels what runs, and waits until no worker of it is left.
@@ -291,16 +309,31 @@ mod tests {
         let lost = node("n2", NodeState::Lost, None);
         let other = node("n3", NodeState::Ready, None);
         // One that has not come yet may come.
-        assert_eq!(lacking(&[on(&[])], std::slice::from_ref(&good)), None);
+        assert_eq!(
+            lacking(&[on(&[])], std::slice::from_ref(&good), "4711"),
+            None
+        );
         let two = [good.clone(), lost];
         for job in [on(&[]), on(&["n1", "n2"])] {
-            assert!(lacking(&[job], &two).is_some());
+            assert!(lacking(&[job.clone()], &two, "4711").is_some());
+            // Another job still trains.
+            let mut trains = on(&["n1"]);
+            trains.spec.as_mut().unwrap().min_replicas = Some(1);
+            assert_eq!(lacking(&[job.clone(), trains], &two, "4711"), None);
+            // The lost node belongs to another allocation, which may lend it again.
+            assert_eq!(lacking(&[job.clone()], &two, "4712"), None);
+            let mut packed = job;
+            packed.spec.as_mut().unwrap().placement = Some("pack".into());
+            assert_eq!(lacking(&[packed], &two, "4711"), None);
         }
         let three = [two.as_slice(), &[other]].concat();
-        assert_eq!(lacking(&[on(&["n1", "n2"])], &three), None);
+        assert_eq!(lacking(&[on(&["n1", "n2"])], &three, "4711"), None);
         // One that trains on a cordoned node goes on there.
         let cordoned = node("n2", NodeState::Ready, Some(Cordon::default()));
-        assert_eq!(lacking(&[on(&["n1", "n2"])], &[good, cordoned]), None);
+        assert_eq!(
+            lacking(&[on(&["n1", "n2"])], &[good, cordoned], "4711"),
+            None
+        );
     }
 
     fn node(name: &str, state: NodeState, cordon: Option<Cordon>) -> Node {

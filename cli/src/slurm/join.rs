@@ -82,11 +82,15 @@ pub(super) async fn join(cx: &Context, args: &Join) -> Result<(), Failure> {
         outcome = stay => (outcome, false),
         () = stops.next() => (Ok("asked to end".to_owned()), true),
     };
-    if is_asked && is_up {
-        cx.say(format!(
-            "the nodes leave the cluster of allocation {}: its jobs have time to save, and go on without them",
-            args.job
-        ));
+    // Whatever ended this, the jobs leave these nodes as planned, unless their coordinator is gone.
+    let host_is_gone = !is_asked && outcome.is_ok();
+    if !host_is_gone {
+        if is_up {
+            cx.say(format!(
+                "the nodes leave the cluster of allocation {}: its jobs have time to save, and go on without them",
+                args.job
+            ));
+        }
         drop(input);
         let steps = record.steps.iter().map(|step| step.srun.clone());
         let left = process::wait_gone(steps.collect(), LEAVE);
@@ -97,7 +101,8 @@ pub(super) async fn join(cx: &Context, args: &Join) -> Result<(), Failure> {
     }
     // The logs of agents that did not start say why.
     let ended = end::take_down(&own, &own_dir, None, !is_up).await;
-    if is_asked {
+    // A node that is forgotten counts as dead, so its step must have ended.
+    if !host_is_gone && ended.is_ok() {
         forget_nodes(&host, cx, &allocation.job).await;
     }
     ended?;
@@ -121,6 +126,7 @@ fn cluster_of(job: &str, allocation: &Allocation) -> Result<(Record, Joins), Fai
         )));
     }
     let host = dir(job);
+    start::refuse_another_users(&host)?;
     let up = Record::load(&host)?.filter(|record| !record.server.is_empty());
     let up = up.ok_or_else(|| {
         Failure::request(format!(

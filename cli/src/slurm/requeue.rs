@@ -38,6 +38,12 @@ impl About {
 
 /// Refuses what Slurm would refuse at the end, when the work is done.
 pub(super) fn check(cx: &Context, job: &str) -> Result<(), Failure> {
+    // Slurm takes the number of an array's last task for the whole array.
+    if std::env::var_os("SLURM_ARRAY_JOB_ID").is_some() {
+        return Err(Failure::usage(
+            "--requeue: not in a job array, of which Slurm might start every task again; submit its tasks as jobs",
+        ));
+    }
     let about = match About::of(job) {
         Ok(about) => about,
         Err(failure) => {
@@ -61,7 +67,7 @@ pub(super) fn check(cx: &Context, job: &str) -> Result<(), Failure> {
 }
 
 /// Requeues the job of this allocation, without these nodes. What cannot be done is told with what to type.
-/// Slurm tells this process to end then, and leaves it KillWait for the rest.
+/// Slurm then tells this process to end, and kills it after KillWait.
 pub(super) fn requeue(cx: &Context, job: &str, failed: Option<&str>) -> Result<(), Failure> {
     let by_hand = match failed {
         Some(failed) => format!("to start it again: sbatch --exclude={failed} SCRIPT"),
@@ -80,7 +86,13 @@ pub(super) fn requeue(cx: &Context, job: &str, failed: Option<&str>) -> Result<(
         .map_err(|failure| Failure::request(format!("not requeued: {failure}; {by_hand}")))?;
     cx.say(format!("job {job} is requeued"));
     let Some(failed) = failed else { return Ok(()) };
-    let before = about.map(|about| about.excluded).unwrap_or_default();
+    let Ok(before) = about.map(|about| about.excluded) else {
+        cx.warn(format!(
+            "it may get {failed} again: which nodes it already excludes is not known; while it waits, type: \
+             scontrol update JobId={job} ExcNodeList={failed}, with those added"
+        ));
+        return Ok(());
+    };
     let nodes = match before.as_str() {
         "" => failed.to_owned(),
         before => format!("{before},{failed}"),

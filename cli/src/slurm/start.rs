@@ -97,14 +97,7 @@ pub(super) fn claim(cx: &Context, allocation: &Allocation) -> Result<Record, Fai
         )));
     }
     make_private(&dir).map_err(failed)?;
-    let about = fs::symlink_metadata(&dir).map_err(failed)?;
-    // Whoever can write there decides which programs run as this user.
-    if !about.is_dir() || about.uid() != peer::own_user() || about.mode() & 0o077 != 0 {
-        return Err(Failure::request(format!(
-            "{} is not a directory that only you can read and write; remove it, or name another place in MUSTER_SLURM_DIR",
-            dir.display()
-        )));
-    }
+    refuse_another_users(&dir)?;
     if let Some(old) = Record::load(&dir)?
         && (!old.is_of_this_start() || old.is_over())
     {
@@ -115,13 +108,36 @@ pub(super) fn claim(cx: &Context, allocation: &Allocation) -> Result<Record, Fai
     let record = Record::new(&allocation.job);
     record.claim(&dir).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => Failure::request(format!(
-            "a cluster is up already in allocation {} ({}); `muster slurm down` stops it",
+            "a cluster is up already in allocation {} ({}); {}",
             allocation.job,
-            dir.display()
+            dir.display(),
+            match Record::load(&dir) {
+                Ok(Some(Record {
+                    joined: Some(_), ..
+                })) => "its nodes are lent: end `muster slurm join` (Ctrl-C, SIGTERM) first",
+                _ => "`muster slurm down` stops it",
+            }
         )),
         _ => failed(e),
     })?;
     Ok(record)
+}
+
+/// Refuses the directory of an allocation if others can write there: whoever can decides which programs run
+/// as this user. One that is not there is no one's.
+pub(super) fn refuse_another_users(dir: &Path) -> Result<(), Failure> {
+    let about = match fs::symlink_metadata(dir) {
+        Ok(about) => about,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Failure::request(format!("{}: {e}", dir.display()))),
+    };
+    if !about.is_dir() || about.uid() != peer::own_user() || about.mode() & 0o077 != 0 {
+        return Err(Failure::request(format!(
+            "{} is not a directory that only you can read and write; remove it, or name another place in MUSTER_SLURM_DIR",
+            dir.display()
+        )));
+    }
+    Ok(())
 }
 
 /// Starts the cluster of this record. Returns how many nodes are ready.

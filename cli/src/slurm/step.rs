@@ -49,14 +49,14 @@ const DAEMON_GRACE: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(25);
 /// How long the user may take to join.
 const TOKEN_TTL: &str = "1h";
-/// Other allocations may join as long as this one lasts, and again.
+/// Other allocations may join for 30 days, the longest that a token may live, as often as they like.
 const HOST_TOKEN: [&str; 7] = [
     "token", "create", "--host", "--uses", "100000", "--ttl", "30d",
 ];
 /// How long jobs may take to leave a node that leaves the cluster. It is what batch scripts leave between
 /// the signal and the end of their time.
 const LEAVE: Duration = Duration::from_secs(90);
-/// What an agent says whose name has had a certificate.
+/// What an agent says if its name was given a certificate before.
 const NAME_IS_USED: &str = "has had a certificate already";
 /// How often a node may join the cluster of another allocation within its own.
 const NAMES: u32 = 100;

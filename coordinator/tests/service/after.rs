@@ -35,7 +35,7 @@ async fn asked(
         validate_only,
         ..v1::SubmitRequest::default()
     };
-    let answer = within(server.jobs().submit(request)).await;
+    let answer = Box::pin(within(server.jobs().submit(request))).await;
     answer.map(tonic::Response::into_inner)
 }
 

@@ -8,7 +8,7 @@ use super::ErrorClass::{
 };
 
 /// A text that has all these words is of this class. The first that fits counts.
-const TEXTS: [(&[&str], ErrorClass); 49] = [
+const TEXTS: [(&[&str], ErrorClass); 50] = [
     (&["CUDA out of memory"], GpuMemory),
     (&["HIP out of memory"], GpuMemory),
     (&["CUDA error: out of memory"], GpuMemory),
@@ -17,6 +17,8 @@ const TEXTS: [(&[&str], ErrorClass); 49] = [
     (&["OOM when allocating tensor", "device:GPU"], GpuMemory),
     (&["DefaultCPUAllocator: "], HostMemory),
     (&["std::bad_alloc"], HostMemory),
+    // The limit of locked memory, of which the host has enough.
+    (&["ibv_reg_mr", "Cannot allocate memory"], Infrastructure),
     (&["Cannot allocate memory"], HostMemory),
     (
         &["shared memory segment", "No space left on device"],

@@ -114,8 +114,11 @@ pub(crate) fn compare<'a>(
             what,
         });
     };
-    for (node, left) in nodes.iter().zip(capacity.nodes()) {
+    for node in nodes.iter() {
         let name = &node.record.name;
+        let Some(left) = capacity.node(name) else {
+            continue;
+        };
         for (uid, holding) in left.holdings() {
             let own_run = |(id, run): (&RunId, &RunReport)| id.job == *uid && !run.phase.is_over();
             match uses.remove(&(name, uid)) {

@@ -17,8 +17,10 @@ use crate::{
         generation::{self, Steps},
         job::{CrashLoop, Ending, GenerationRecord, Phase, Reason, Stopping},
         job_turn::{Facts, JobTurn},
+        limits::demand,
         live::{AVOID, Avoided},
         marks, member_restart,
+        placement::Candidate,
         receipt::{Charged, Incident},
         registry::Node,
         rules::{self, Ruling},
@@ -164,13 +166,19 @@ impl JobTurn<'_> {
             .rank
             .and_then(|rank| generation::step_of(self.nodes, self.uid, generation, rank));
         let raised = blame.raised.as_ref();
+        // Two pods of one host are no two nodes.
+        let host = |name| self.nodes.get(name).map(|node| self.nodes.blamed(node));
+        let host = blame.node.as_ref().map(|name| match host(name) {
+            Some(host) => host.record.name.clone(),
+            None => name.clone(),
+        });
         let failure = Failure {
             class: blame.class,
             raised: raised.map(|(name, place)| (name.as_str(), place.as_str())),
-            node: blame.node.as_ref(),
+            node: host.as_ref(),
             step: own.or(steps.last),
         };
-        let others = free_others(self.facts(), generation) > 0;
+        let others = another_has_room(self.facts(), generation);
         deterministic::note(self.job, &failure, others, self.now)
     }
 
@@ -186,8 +194,11 @@ impl JobTurn<'_> {
             None => "no step".into(),
         };
         let (name, times) = (&self.job.name, self.job.generations_in_vain.generations);
-        let message =
-            format!("{name}: the last {times} generations made {best}, and saved no checkpoint");
+        let saved = match self.job.spec.checkpoint_pattern {
+            Some(_) => ", and saved no checkpoint",
+            None => "",
+        };
+        let message = format!("{name}: the last {times} generations made {best}{saved}");
         self.warn("NoProgress", message).in_generation(number);
     }
 
@@ -369,6 +380,17 @@ impl JobTurn<'_> {
 /// Whether as many other nodes as this generation has take work of this job.
 fn others_may_start(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
     free_others(facts, generation) >= generation.members.len()
+}
+
+/// Whether a node outside this generation has room for a member of this job, so that it can be tried there.
+fn another_has_room(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
+    let roles = demand(facts.job).roles;
+    let least = roles.iter().map(|role| role.gpus).min().unwrap_or(0);
+    let candidates = facts.candidates(facts.capacity, &[]);
+    let may = |node: &Candidate<'_>| {
+        !generation.has(node.node) && !is_pod(node.node) && node.is_first_choice(least)
+    };
+    candidates.iter().any(may)
 }
 
 /// How many nodes outside this generation take work of this job.

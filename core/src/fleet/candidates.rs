@@ -35,6 +35,12 @@ use crate::{
     spec::NodeMix,
 };
 
+#[cfg(test)]
+std::thread_local! {
+    /// How often a gang was found among the nodes with room alone.
+    pub(crate) static LEFT_OUT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 impl<'a> Facts<'a> {
     /// Asks placement for this job's next generation.
     pub(crate) fn place(self) -> Placement<'a> {
@@ -61,6 +67,8 @@ impl<'a> Facts<'a> {
             && let gang @ Placement::Gang(_) = self.choose(capacity, few, demand)
         {
             debug_assert_eq!(gang, of_all(), "the others have no part in it");
+            #[cfg(test)]
+            LEFT_OUT.set(LEFT_OUT.get() + 1);
             return gang;
         }
         // There is none, and what is wrong with each node has to be said.
@@ -134,7 +142,8 @@ impl<'a> Facts<'a> {
         capacity: &Capacity,
         reserved: &[Reserved<'a>],
     ) -> Vec<Candidate<'a>> {
-        self.candidates_among(self.nodes.iter().zip(capacity.nodes()), reserved)
+        let filed = |node: &'a Node| Some(node).zip(capacity.node(&node.record.name));
+        self.candidates_among(self.nodes.iter().filter_map(filed), reserved)
     }
 
     fn candidates_among<'c>(

@@ -35,7 +35,7 @@ pub(crate) struct Failure<'a> {
 }
 
 /// Notes a failure that is charged to the job, and says why it ends the job, if it does. `others`: a node that
-/// was not in the generation could take the failed rank.
+/// was not in the generation has room for a member.
 pub(crate) fn note(
     record: &mut JobRecord,
     failure: &Failure<'_>,

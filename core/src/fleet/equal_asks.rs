@@ -1,5 +1,6 @@
-//! What jobs lack that were asked for in vain, so that the next one which asks for the same at the same moment is not placed again. Of
-//! thousands of jobs that wait most ask for the same as others do: without this each would look at all nodes whenever one becomes free.
+//! What a job lacked that could not be placed. A later job that asks for the same at the same moment of a turn gets this answer, and is
+//! not placed. Of thousands of jobs that wait most ask for the same as others do: without this each would look at all nodes whenever
+//! one becomes free.
 //!
 //! Two jobs ask for the same if placement would take in the same of both. That is so only for jobs that never had a node: others have
 //! nodes that they keep or avoid. What is known here holds until anything of nodes, capacity or those that wait changes; `settle`
@@ -39,6 +40,12 @@ pub(crate) struct Ask {
     namespace: String,
     /// Those that keep room from it, in their order.
     reserved: Vec<JobName>,
+}
+
+#[cfg(test)]
+std::thread_local! {
+    /// How often a job was answered without being placed.
+    pub(crate) static ANSWERED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 #[derive(Debug, Default)]
@@ -81,7 +88,10 @@ impl EqualAsks {
     /// What a job lacks that asks for this.
     pub(crate) fn lack_of(&self, ask: &Ask) -> Option<&Lack> {
         let mut known = self.0.iter().rev();
-        known.find(|(known, _)| known == ask).map(|(_, lack)| lack)
+        let (_, lack) = known.find(|(known, _)| known == ask)?;
+        #[cfg(test)]
+        ANSWERED.set(ANSWERED.get() + 1);
+        Some(lack)
     }
 
     pub(crate) fn remember(&mut self, ask: Ask, lack: Lack) {

@@ -174,7 +174,7 @@ pub(crate) struct Registry {
     /// the nodes that it is about.
     due: BTreeSet<(Timestamp, NodeName)>,
     unknown: BTreeSet<NodeName>,
-    /// Nodes of which something may be another than `capacity` has seen it.
+    /// Nodes that may have changed since `capacity` last counted them.
     changed: BTreeSet<NodeName>,
     /// Nodes that are not gone.
     present: usize,

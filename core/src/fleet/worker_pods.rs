@@ -30,7 +30,7 @@ pub(crate) struct WorkerPods {
     pub gone: BTreeSet<NodeName>,
     /// Pods, by uid, that are about to be deleted. Nothing new is placed on them.
     pub unneeded: BTreeMap<JobUid, BTreeSet<String>>,
-    /// Another set of pods is over than `capacity` has seen.
+    /// Pods have ended, or are no longer known to have, since `capacity` last looked.
     pub ends_changed: bool,
     /// Why jobs cannot have the pods that they lack.
     pub refused: BTreeMap<JobUid, String>,

@@ -436,6 +436,39 @@ fn a_stopped_job_is_requeued_unless_somebody_ends_it() {
     let told = fs::read_to_string(site.folder().join("scontrol.log")).unwrap();
     assert!(!told.contains("requeue"), "{told}");
 
+    // By now Slurm does not call it running any more.
+    fs::write(
+        site.folder().join("job"),
+        ABOUT.replace("RUNNING", "COMPLETING"),
+    )
+    .unwrap();
+    let mut ended = run(&site, &["--requeue", "train.py", "stay"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(ended.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains(" sees ")));
+    kill(site.command_of(&ended), Signal::TERM);
+    let said = text(&ended.wait_with_output().unwrap().stderr);
+    assert!(
+        said.contains("is COMPLETING, so somebody ends it"),
+        "{said}"
+    );
+    let told = fs::read_to_string(site.folder().join("scontrol.log")).unwrap();
+    assert!(!told.contains("requeue"), "{told}");
+
+    fs::write(site.folder().join("job"), ABOUT).unwrap();
+    let task = run(&site, &["--requeue", "train.py"])
+        .env("SLURM_ARRAY_JOB_ID", "4711")
+        .output()
+        .unwrap();
+    assert!(
+        task.status.code() == Some(2) && text(&task.stderr).contains("not in a job array"),
+        "{}",
+        text(&task.stderr)
+    );
+
     for (about, why) in [
         (
             ABOUT.replace("BatchFlag=1", "BatchFlag=0"),

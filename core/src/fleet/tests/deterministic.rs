@@ -172,6 +172,6 @@ fn generations_in_vain_are_counted_and_told_once_until_the_job_comes_further() {
         .events
         .iter()
         .find(|event| event.reason == "NoProgress");
-    let words = "default/one: the last 3 generations made no step beyond 100, the best so far, and saved no checkpoint";
+    let words = "default/one: the last 3 generations made no step beyond 100, the best so far";
     assert_eq!(event.unwrap().message, words);
 }

@@ -1,8 +1,9 @@
 //! What is left out, so that a turn on a large fleet is quick, changes no decision. In tests each placement is also made with all
 //! nodes, and each answer that an equal ask was given is asked for again: `debug_assert_eq` in `candidates` and `open` compares
-//! them. So these tests need fleets in which both happen.
+//! them. So these tests need fleets in which both happen, and count how often.
 
 use super::{selection::fleet, *};
+use crate::fleet::{candidates::LEFT_OUT, equal_asks::ANSWERED};
 
 /// Numbers that look random, and are the same every time.
 struct Draw(u64);
@@ -88,6 +89,8 @@ fn what_is_left_out_changes_no_decision() {
         let changed: Vec<&JobUid> = after.keys().filter(differs).collect();
         assert!(changed.is_empty(), "seed {seed}: {changed:?}");
     }
+    let often = (LEFT_OUT.get(), ANSWERED.get());
+    assert!(often.0 > 100 && often.1 > 100, "{often:?}");
 }
 
 /// Ten that ask for the same are placed once, and all are told what the first is.

@@ -15,7 +15,7 @@ pub(super) fn policy(policy: &RestartPolicyDocument) -> String {
         None | Some(0) => String::new(),
         Some(same) => format!(
             "; ends if the same failure comes {}",
-            words::count(same.into(), "time")
+            words::count(same.unsigned_abs(), "time")
         ),
     };
     format!("at most {most} in {window}{same}")

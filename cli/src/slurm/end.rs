@@ -315,13 +315,13 @@ mod tests {
         );
         let two = [good.clone(), lost];
         for job in [on(&[]), on(&["n1", "n2"])] {
-            assert!(lacking(&[job.clone()], &two, "4711").is_some());
+            assert!(lacking(std::slice::from_ref(&job), &two, "4711").is_some());
             // Another job still trains.
             let mut trains = on(&["n1"]);
             trains.spec.as_mut().unwrap().min_replicas = Some(1);
             assert_eq!(lacking(&[job.clone(), trains], &two, "4711"), None);
             // The lost node belongs to another allocation, which may lend it again.
-            assert_eq!(lacking(&[job.clone()], &two, "4712"), None);
+            assert_eq!(lacking(std::slice::from_ref(&job), &two, "4712"), None);
             let mut packed = job;
             packed.spec.as_mut().unwrap().placement = Some("pack".into());
             assert_eq!(lacking(&[packed], &two, "4711"), None);

@@ -201,11 +201,6 @@ impl Capacity {
         }
     }
 
-    /// All nodes, in the order of their names.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeCapacity> {
-        self.nodes.values()
-    }
-
     pub(crate) fn node(&self, name: &NodeName) -> Option<&NodeCapacity> {
         self.nodes.get(name)
     }

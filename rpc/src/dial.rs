@@ -392,16 +392,12 @@ mod tests {
     async fn who_hangs_up_is_not_waited_for() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let began = tokio::time::Instant::now();
         let hang_up = std::thread::spawn(move || drop(listener));
         // The kernel resets connections that a closed listener had not accepted.
         let called = Dialer::default().call(uri(port)).await;
         hang_up.join().unwrap();
-        assert!(
-            called.is_err() && began.elapsed() < ACCEPTED_WITHIN,
-            "{:?}",
-            began.elapsed()
-        );
+        let error = called.err().unwrap().to_string();
+        assert!(!error.ends_with("nobody can tell whose it is"), "{error}");
     }
 
     #[tokio::test]

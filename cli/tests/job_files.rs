@@ -444,7 +444,7 @@ fn one_wrong_line() {
         (
             "  args: [train.py]",
             "  args: [train.py]\n  restartPolicy: {max: 3}",
-            "9:19: spec.restartPolicy.max: unknown field; the fields here are maxRestarts, window",
+            "9:19: spec.restartPolicy.max: unknown field; the fields here are maxRestarts, window, maxSameFailures",
         ),
         (
             "  args: [train.py]",

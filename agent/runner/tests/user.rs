@@ -37,7 +37,12 @@ impl Bench {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(RUNNER, dir.path().join("muster-runner")).unwrap();
+        // A copy that this process writes could not be executed while a child that another test forks has it open.
+        let copied = Command::new("cp")
+            .arg(RUNNER)
+            .arg(dir.path().join("muster-runner"))
+            .status();
+        assert!(copied.unwrap().success());
         Self { dir }
     }
 

@@ -6,8 +6,7 @@ use clap::Args;
 use muster_core::{
     period,
     spec::{
-        API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, RuleDocument,
-        SpecDocument, entry::Entry,
+        API_VERSION, EnvVar, JobDocument, KIND, Metadata, RuleDocument, SpecDocument, entry::Entry,
     },
 };
 use muster_proto::v1::JobRef;
@@ -486,7 +485,7 @@ fn document(
             preemption: args.preemption.clone(),
             node_mix: args.node_mix.clone(),
             placement: args.placement.clone(),
-            restart_policy: restart_policy(args),
+            restart_policy: restarts::policy(args),
             fence_after: args.fence_after.clone(),
             launch: args.launch.clone(),
             standbys: args.standbys.clone(),
@@ -511,16 +510,6 @@ fn document(
     chosen.map_err(Failure::Usage)?;
     checked(&document)?;
     Ok(document)
-}
-
-fn restart_policy(args: &Run) -> Option<RestartPolicyDocument> {
-    let (max_restarts, max_same_failures) = (args.max_restarts, args.max_same_failures);
-    let says = max_restarts.or(max_same_failures).is_some();
-    says.then_some(RestartPolicyDocument {
-        max_restarts,
-        window: None,
-        max_same_failures,
-    })
 }
 
 fn checked(document: &JobDocument) -> Result<(), Failure> {
@@ -601,6 +590,7 @@ fn end() -> String {
 }
 
 mod launcher;
+mod restarts;
 
 #[cfg(test)]
 mod tests;

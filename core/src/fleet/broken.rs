@@ -11,7 +11,7 @@ use crate::{
         blame::{self, Blame, Evidence},
         budget::{self, DOUBTFUL_MAX, Restart},
         cannot_start::{self, CannotStart},
-        capacity, crash_loop,
+        crash_loop,
         deterministic::{self, Failure},
         ending,
         generation::{self, Steps},
@@ -22,7 +22,6 @@ use crate::{
         marks, member_restart,
         placement::Candidate,
         receipt::{Charged, Incident},
-        registry::Node,
         rules::{self, Ruling},
         worker_pod::is_pod,
     },
@@ -178,7 +177,7 @@ impl JobTurn<'_> {
             node: host.as_ref(),
             step: own.or(steps.last),
         };
-        let others = another_has_room(self.facts(), generation);
+        let others = others_with_room(self.facts(), generation) > 0;
         deterministic::note(self.job, &failure, others, self.now)
     }
 
@@ -377,39 +376,20 @@ impl JobTurn<'_> {
     }
 }
 
-/// Whether as many other nodes as this generation has take work of this job.
+/// Whether as many other nodes as this generation has could take a member of this job each.
 fn others_may_start(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
-    free_others(facts, generation) >= generation.members.len()
+    others_with_room(facts, generation) >= generation.members.len()
 }
 
-/// Whether a node outside this generation has room for a member of this job, so that it can be tried there.
-fn another_has_room(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
+/// How many nodes outside this generation have room for a member of this job, so that it can be tried there.
+fn others_with_room(facts: Facts<'_>, generation: &GenerationRecord) -> usize {
     let roles = demand(facts.job).roles;
     let least = roles.iter().map(|role| role.gpus).min().unwrap_or(0);
     let candidates = facts.candidates(facts.capacity, &[]);
-    let may = |node: &Candidate<'_>| {
+    let may = |node: &&Candidate<'_>| {
         !generation.has(node.node) && !is_pod(node.node) && node.is_first_choice(least)
     };
-    candidates.iter().any(may)
-}
-
-/// How many nodes outside this generation take work of this job.
-fn free_others(facts: Facts<'_>, generation: &GenerationRecord) -> usize {
-    let may = |node: &&Node| {
-        let name = &node.record.name;
-        node.is_ready()
-            && !generation.has(name)
-            && !facts
-                .live
-                .avoided
-                .iter()
-                .any(|avoided| avoided.node == *name)
-            && !facts.nodes.is_cordoned(node)
-            && capacity::no_new_work(facts.nodes, node).is_none()
-            && !node.report.senses_only
-            && !is_pod(name)
-    };
-    facts.nodes.iter().filter(may).count()
+    candidates.iter().filter(may).count()
 }
 
 /// How many doubtful breaks in a row came before this one. Zero if this generation has brought

@@ -164,6 +164,43 @@ fn what_a_node_lacks_is_looked_for_elsewhere_before_it_is_final() {
     assert_eq!(members, ["c", "d"]);
 }
 
+/// Nodes that the job does not choose, and nodes that are full, are no others.
+#[test]
+fn only_nodes_with_room_for_the_job_are_others() {
+    let mut bench = selection::fleet(&[("a", "x", 0), ("b", "x", 0), ("c", "y", 0), ("d", "y", 0)]);
+    for node in ["a", "b"] {
+        bench.agents.get_mut(&node.into()).unwrap().frozen = true;
+    }
+    let of_pool = |pool: &str, spec: SpecDocument| SpecDocument {
+        node_selector: [("pool".to_owned(), pool.to_owned())].into(),
+        ..spec
+    };
+    bench.submit("digits", of_pool("x", spec(2, 3)));
+    for node in ["a", "b"] {
+        refuses(&mut bench, node, no_script(node));
+    }
+    bench.pass(SECOND);
+    assert_eq!(ended(&bench), (Phase::Failed, Reason::CannotStart));
+
+    let mut bench = silent(&["a", "b"]);
+    bench.submit("digits", spec(1, 3));
+    let on = bench.job("digits").current.as_ref().unwrap().members[0]
+        .node
+        .clone();
+    let mut four = spec(1, 0);
+    four.exclude_nodes = vec![on.to_string()];
+    for number in 0..4 {
+        bench.submit(&format!("full-{number}"), four.clone());
+    }
+    refuses(&mut bench, on.as_str(), no_script(on.as_str()));
+    bench.pass(10 * SECOND);
+    let current = bench.job("digits").current.as_ref();
+    let again = current.expect("it waits for nobody").members[0]
+        .node
+        .clone();
+    assert_eq!(again, on);
+}
+
 #[test]
 fn what_one_of_two_nodes_finds_is_not_final() {
     let mut bench = silent(&["a", "b"]);

@@ -3,6 +3,7 @@
     python bench/goodput.py --write                            every failure, period and competitor; about an hour
     python bench/goodput.py --quick                             a worker killed every 10 s, one run each
     python bench/goodput.py --failures worker --periods 10 --competitors fork,tuned --window 30
+    python bench/goodput.py --failures worker --periods 10 --competitors trainer,trainer-tuned     with an interpreter that has transformers
     python bench/goodput.py --from bench/results/goodput.json --write       measure nothing, only write the table
 
 A step takes 50 ms and counts once: a step that was not saved is trained again, and does not count again. The window begins when the whole
@@ -12,6 +13,7 @@ failure that is due while no rank trains is left out and counted, because a stac
 """
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import shutil
@@ -71,12 +73,29 @@ class Tuned(Saving, stacks.C10dTuned):
     pass
 
 
+class Trainers(Saving):
+    """transformers' Trainer in place of our own loop."""
+
+    def script(self):
+        return [str(stacks.HERE / "saved_trainer.py"), str(self.steps), str(self.save_every)]
+
+
+class Trainer(Trainers, stacks.MusterFork):
+    pass
+
+
+class TrainerTuned(Trainers, stacks.C10dTuned):
+    pass
+
+
 COMPETITORS = {
     "fork": (Fork, "Muster, fork"),
     "silent": (Silent, "Muster, fork, a script that prints nothing"),
     "cold": (Cold, "Muster, cold"),
     "tuned": (Tuned, "torchrun c10d, best tuning"),
     "torchft": (torchft_host.TorchFt, "torchft"),
+    "trainer": (Trainer, "Muster, fork, transformers' Trainer"),
+    "trainer-tuned": (TrainerTuned, "torchrun c10d, best tuning, transformers' Trainer"),
 }
 
 
@@ -143,6 +162,9 @@ def measure_all(options):
                 except torchft_host.Missing as missing:
                     found["meta"]["absent"][COMPETITORS[key][1]] = str(missing)
                     continue
+            if issubclass(COMPETITORS[key][0], Trainers) and not importlib.util.find_spec("transformers"):
+                found["meta"]["absent"][COMPETITORS[key][1]] = "this interpreter has no transformers (tests/strangers/requirements.txt)"
+                continue
             found["meta"]["competitors"][key] = COMPETITORS[key][1]
         courses = [(failure, period) for failure in options.failures for period in options.periods]
         for number in range(options.rounds):

@@ -61,4 +61,5 @@ def main():
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
 
-main()
+if __name__ == "__main__":
+    main()

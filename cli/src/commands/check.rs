@@ -103,13 +103,13 @@ struct Nodes {
 }
 
 /// Importing torch takes up to 12 s on a slow disk, and a rendezvous a few more.
-const TIMEOUT_MIN: Duration = Duration::from_secs(20);
+const TIMEOUT_MIN: Duration = Duration::from_secs(30);
 
 fn read_timeout(text: &str) -> Result<Duration, String> {
     let period = period::parse(text)?;
     match period >= TIMEOUT_MIN && period.subsec_nanos() == 0 {
         true => Ok(period),
-        false => Err("must be whole seconds, and 20s at least: torch must be imported".into()),
+        false => Err("must be whole seconds, and 30s at least: torch must be imported".into()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which nodes are checked, and why others are not.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{check, id::NodeName};
 use muster_foreign::names;
@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(2);
 /// The nodes of one kind: those with GPUs are not tried together with those without.
 pub(super) struct Group {
     pub(super) nodes: Vec<check::Node>,
-    /// GPUs of each node that take part, in the same order. 0 for all, or for none.
+    /// GPUs of each node that take part, in the same order. For all of them 0, or for none.
     pub(super) gpus: Vec<u32>,
 }
 
@@ -58,17 +58,13 @@ pub(super) async fn choose(cx: &Context, jobs: &Jobs<'_>, args: &Nodes) -> Resul
         }
         sleep(LOOK).await;
     };
-    let (mut with, mut without) = (Vec::new(), Vec::new());
     let mut left_out = Vec::new();
+    let mut fit: BTreeMap<u32, Vec<check::Node>> = BTreeMap::new();
     for node in nodes {
         let name = NodeName::from(node.name.as_str());
         let has = u32::try_from(node.gpus.len()).unwrap_or(u32::MAX);
         let gpus = args.gpus_per_node.unwrap_or(has);
-        let why = match why_not(&node, gpus) {
-            Some(why) => Some(why),
-            None => jobs.why_not(&name, gpus).await?,
-        };
-        if let Some(why) = why {
+        if let Some(why) = why_not(&node, gpus) {
             left_out.push((name, why));
             continue;
         }
@@ -76,8 +72,20 @@ pub(super) async fn choose(cx: &Context, jobs: &Jobs<'_>, args: &Nodes) -> Resul
             (1.., Some(gpu)) => gpu.model.clone(),
             _ => "CPU".to_owned(),
         };
-        let group = if gpus > 0 { &mut with } else { &mut without };
-        group.push((gpus, check::Node { name, model }));
+        let alike = fit.entry(gpus).or_default();
+        alike.push(check::Node { name, model });
+    }
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for (gpus, alike) in fit {
+        let names: Vec<NodeName> = alike.iter().map(|node| node.name.clone()).collect();
+        let mut refusing = jobs.refusing(&names, gpus).await?;
+        for node in alike {
+            match refusing.remove(&node.name) {
+                Some(why) => left_out.push((node.name, why)),
+                None if gpus > 0 => with.push((gpus, node)),
+                None => without.push((gpus, node)),
+            }
+        }
     }
     let groups = [with, without].into_iter().map(|mut nodes| {
         // Those that are alike are tried together.

@@ -35,7 +35,7 @@ pub(super) fn document(wish: Wish<'_>) -> JobDocument {
     let seconds = i64::try_from(wish.timeout.as_secs()).unwrap_or(i64::MAX);
     let nodes = i64::try_from(wish.nodes.len()).unwrap_or(i64::MAX);
     // A rank that waits for its partner tells so itself before the job's time is over.
-    let limit = (seconds / 2).to_string();
+    let limit = (seconds * 3 / 4).to_string();
     let on = if wish.gpus > 0 { "gpu" } else { "cpu" };
     let ends = ["failure", "nodeLost", "evicted"].map(|when| RuleDocument {
         when: when.into(),
@@ -89,7 +89,7 @@ pub(super) fn name(check: &str, at: usize, nodes: &[NodeName]) -> String {
         });
         letters.take(NODE_MAX).collect()
     };
-    let words: Vec<String> = nodes.iter().map(word).collect();
+    let words: Vec<String> = nodes.iter().take(2).map(word).collect();
     let name = format!("check-{check}-{at}-{}", words.join("-"));
     name.trim_end_matches('-').to_owned()
 }

@@ -1,6 +1,6 @@
 //! The jobs of a check: submitted round by round, read, and deleted.
 
-use std::{cell::RefCell, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use futures::{StreamExt, stream};
 use muster_core::{
@@ -25,7 +25,7 @@ use crate::{
     connect::Client,
     context::Context,
     fail::Failure,
-    output::{plan, table::plain, words},
+    output::{table::plain, words},
 };
 
 /// Jobs that run at the same time. Each costs the coordinator a stream for its log.
@@ -91,23 +91,23 @@ impl<'a> Jobs<'a> {
         })
     }
 
-    /// Why a job would not start on this node now. `None`: it would.
-    pub(super) async fn why_not(
+    /// Those of these nodes that would not take a job now, and why. Of very many only the first are told; the jobs on the
+    /// others then wait in vain, and say it.
+    pub(super) async fn refusing(
         &self,
-        node: &NodeName,
+        nodes: &[NodeName],
         gpus: u32,
-    ) -> Result<Option<String>, Failure> {
-        let document = self.document(std::slice::from_ref(node), gpus);
+    ) -> Result<BTreeMap<NodeName, String>, Failure> {
+        let mut document = self.document(nodes, gpus);
+        // Only a job that needs all of them is told who would not take it.
+        document.spec.min_replicas = document.spec.replicas;
         let answer = Box::pin(submit::ask(self.cx, self.client, document, true)).await?;
-        let Some(found) = answer.plan.filter(|found| !plan::starts(found)) else {
-            return Ok(None);
-        };
-        let excluded = found.wait.iter().flat_map(|wait| &wait.excluded);
-        let mut own = excluded.filter(|excluded| excluded.node == node.as_str());
-        let why = own.next().map(|excluded| excluded.message.clone());
-        Ok(Some(why.unwrap_or_else(|| {
-            format!("a job there {}", plan::sentence(&found))
-        })))
+        let wait = answer.plan.and_then(|plan| plan.wait);
+        let excluded = wait.into_iter().flat_map(|wait| wait.excluded);
+        Ok(excluded
+            .map(|one| (NodeName::from(one.node), one.message))
+            .filter(|(node, _)| nodes.contains(node))
+            .collect())
     }
 
     /// All rounds of all groups, and what they say.

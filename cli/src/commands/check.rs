@@ -115,10 +115,11 @@ fn read_timeout(text: &str) -> Result<Duration, String> {
 
 pub(crate) async fn check(cx: &Context, args: Check) -> Result<(), Failure> {
     let Command::Nodes(args) = args.command;
+    let names = chosen::names(&args)?;
     let client = cx.connect().await?;
     let jobs = Jobs::new(cx, &client, &args).await?;
     let outcome = tokio::select! {
-        outcome = work(cx, &jobs, &args) => outcome,
+        outcome = work(cx, &jobs, &args, &names) => outcome,
         _ = asked_to_end() => Err(Failure::Interrupted(
             "interrupted; the jobs of the check are cancelled and deleted".into(),
         )),
@@ -139,8 +140,13 @@ async fn asked_to_end() {
     }
 }
 
-async fn work(cx: &Context, jobs: &Jobs<'_>, args: &Nodes) -> Result<(), Failure> {
-    let chosen = chosen::choose(cx, jobs, args).await?;
+async fn work(
+    cx: &Context,
+    jobs: &Jobs<'_>,
+    args: &Nodes,
+    names: &[String],
+) -> Result<(), Failure> {
+    let chosen = chosen::choose(cx, jobs, args, names).await?;
     let verdicts = jobs.tournament(&chosen, args.rounds as usize).await?;
     match cx.format() {
         Format::Table => cx.print(&output::check::text(

@@ -41,11 +41,15 @@ pub(super) struct Chosen {
 }
 
 /// The nodes that the command line names and that take a job now.
-pub(super) async fn choose(cx: &Context, jobs: &Jobs<'_>, args: &Nodes) -> Result<Chosen, Failure> {
-    let names = wanted(args)?;
+pub(super) async fn choose(
+    cx: &Context,
+    jobs: &Jobs<'_>,
+    args: &Nodes,
+    names: &[String],
+) -> Result<Chosen, Failure> {
     let deadline = args.wait.map(|wait| Instant::now() + wait);
     let nodes = loop {
-        let nodes = named(get::all_nodes(jobs.client).await?, &names, args)?;
+        let nodes = named(get::all_nodes(jobs.client).await?, names, args)?;
         let busy: Vec<&str> = { nodes.iter() }
             .filter(|node| why_busy(node).is_some())
             .map(|node| node.name.as_str())
@@ -101,7 +105,8 @@ pub(super) async fn choose(cx: &Context, jobs: &Jobs<'_>, args: &Nodes) -> Resul
     })
 }
 
-fn wanted(args: &Nodes) -> Result<Vec<String>, Failure> {
+/// The nodes that the command line names. Empty: it selects them.
+pub(super) fn names(args: &Nodes) -> Result<Vec<String>, Failure> {
     if args.nodes.is_empty() && !args.all && args.selector.is_none() {
         return Err(Failure::usage(
             "which nodes? name them, select them with -l, or check --all",

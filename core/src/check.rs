@@ -67,6 +67,6 @@ pub struct Trial {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub name: NodeName,
-    /// Of its GPUs. `CPU` if they take no part.
-    pub model: String,
+    /// Of its GPUs. `None`: only its CPUs take part. Those of two nodes need not be alike, and are busy with other things.
+    pub model: Option<String>,
 }

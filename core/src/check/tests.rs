@@ -46,7 +46,7 @@ fn trial(text: &str) -> Trial {
 fn nodes(text: &str) -> Vec<Node> {
     let node = |name: &str| Node {
         name: name.into(),
-        model: "H100".into(),
+        model: Some("H100".into()),
     };
     text.split(' ').map(node).collect()
 }
@@ -221,7 +221,11 @@ fn slow_nodes_and_pairs_are_told_by_medians() {
         assert_eq!(told(names, results), expected, "{results}");
     }
     let mut mixed = nodes("a b c d");
-    mixed[0].model = "A100".into();
+    mixed[0].model = Some("A100".into());
+    let mut without = nodes("a b c d");
+    without.iter_mut().for_each(|node| node.model = None);
+    let of_cpus = verdicts(&without, &trials("a25+d=90 b+c=90 a25+c=90 b+d=90"));
+    assert!(of_cpus.iter().all(|one| one.standing == Standing::Good));
     let verdicts = verdicts(&mixed, &trials("a25+d=90 b+c=90 a25+c=90 b+d=90"));
     assert!(verdicts.iter().all(|one| one.standing == Standing::Good));
     assert_eq!(

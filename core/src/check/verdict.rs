@@ -374,7 +374,8 @@ impl Speeds {
         }
         let mut models: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
         for node in nodes {
-            let times = models.entry(node.model.clone()).or_default();
+            let Some(model) = &node.model else { continue };
+            let times = models.entry(model.clone()).or_default();
             times.extend(own.get(&node.name));
         }
         let medians = models.into_iter().filter_map(|(model, times)| {
@@ -390,21 +391,24 @@ impl Speeds {
     fn evidence(&self, node: &Node) -> Evidence {
         Evidence {
             matmul: self.own.get(&node.name).copied(),
-            matmul_median: self.medians.get(&node.model).map(|(_, median)| *median),
+            matmul_median: (node.model.as_ref())
+                .and_then(|model| self.medians.get(model))
+                .map(|(_, median)| *median),
             ..Evidence::default()
         }
     }
 
     /// Why the node is slow. `None`: it is not.
     fn slow(&self, node: &Node) -> Option<String> {
-        let (count, median) = self.medians.get(&node.model)?;
+        let model = node.model.as_ref()?;
+        let (count, median) = self.medians.get(model)?;
         let own = self.own.get(&node.name)?;
         (*count >= FEWEST && *own > *median * 2).then(|| {
             format!(
                 "its matmul takes {:.1} ms, {:.1} times the median of {count} nodes ({}), {:.1} ms",
                 own.as_secs_f64() * 1e3,
                 own.as_secs_f64() / median.as_secs_f64().max(f64::MIN_POSITIVE),
-                node.model,
+                model,
                 median.as_secs_f64() * 1e3
             )
         })

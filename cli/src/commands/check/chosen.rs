@@ -73,8 +73,8 @@ pub(super) async fn choose(
             continue;
         }
         let model = match (gpus, node.gpus.first()) {
-            (1.., Some(gpu)) => gpu.model.clone(),
-            _ => "CPU".to_owned(),
+            (1.., Some(gpu)) => Some(gpu.model.clone()),
+            _ => None,
         };
         let alike = fit.entry(gpus).or_default();
         alike.push(check::Node { name, model });

@@ -43,6 +43,7 @@ EXIT CODES:
   5    the coordinator cannot be reached, or does not know us
   6    the job that was waited for was cancelled
   7    a job that was planned would wait
+  8    a node or network that was checked is bad or slow
   130  interrupted";
 
 const GLOBAL: &str = "Global options";
@@ -118,6 +119,7 @@ pub(crate) enum Command {
     Nodes(commands::get::Nodes),
     Cordon(commands::cordon::Cordon),
     Uncordon(commands::cordon::Uncordon),
+    Check(commands::check::Check),
     Top(commands::top::Top),
     Topology(commands::topology::Topology),
     Login(commands::login::Login),

@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod audit;
 pub(crate) mod cancel;
+pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod convert;

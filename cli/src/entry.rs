@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{
     args::{Cli, Command},
     commands::{
-        access, cancel, completion, config, convert, cordon, delete, describe, explain, get,
+        access, cancel, check, completion, config, convert, cordon, delete, describe, explain, get,
         history, login, logs, notify, plan, queue, replay, report,
         run::{
             self,
@@ -99,7 +99,7 @@ pub(crate) fn run(cli: Cli, notes: &[String]) -> ExitCode {
     };
     let takes_interrupts = match &cli.command {
         Command::Run(run) => run.ends_its_cluster(),
-        Command::Slurm(_) | Command::Web(_) => true,
+        Command::Check(_) | Command::Slurm(_) | Command::Web(_) => true,
         _ => false,
     };
     let outcome = runtime.block_on(async {
@@ -139,6 +139,7 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Nodes(args) => get::nodes(cx, args).await,
         Command::Cordon(args) => cordon::cordon(cx, args).await,
         Command::Uncordon(args) => cordon::uncordon(cx, args).await,
+        Command::Check(args) => check::check(cx, args).await,
         Command::Login(args) => login::login(cx, args).await,
         Command::WhoAmI(args) => access::whoami(cx, args).await,
         Command::Auth(args) => access::auth(cx, args).await,

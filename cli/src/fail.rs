@@ -32,6 +32,9 @@ pub enum Failure {
     /// A job that was only planned would have to wait.
     #[error("{0}")]
     WouldWait(String),
+    /// Nodes that were checked are not well.
+    #[error("{0}")]
+    Unhealthy(String),
     #[error("{0}")]
     Interrupted(String),
     /// The exit code of the failing rank, if `--mirror-exit-code` asked for it.
@@ -53,6 +56,7 @@ impl Failure {
             Failure::Unreachable(_) | Failure::Refused(_) => 5,
             Failure::Cancelled(_) => 6,
             Failure::WouldWait(_) => 7,
+            Failure::Unhealthy(_) => 8,
             // 128 + SIGINT, as a shell reports it.
             Failure::Interrupted(_) => 130,
             Failure::Mirrored { code, .. } => *code,

@@ -3,6 +3,7 @@
 
 mod after;
 pub(crate) mod audit;
+pub(crate) mod check;
 mod chosen;
 pub(crate) mod describe;
 pub(crate) mod document;

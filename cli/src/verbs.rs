@@ -1,7 +1,7 @@
 //! Words that other systems have for what Muster does: which command of ours a user of kubectl, Slurm, PBS or docker means.
 
 /// The words, and what to type instead.
-const VERBS: [(&[&str], &str); 24] = [
+const VERBS: [(&[&str], &str); 25] = [
     (
         &[
             "ps", "ls", "list", "jobs", "squeue", "qstat", "bjobs", "status",
@@ -44,6 +44,10 @@ const VERBS: [(&[&str], &str); 24] = [
     (
         &["drain"],
         "`muster cordon NODE` gives a node no new work; its workers go on until their jobs end or move",
+    ),
+    (
+        &["diag", "dcgmi", "burnin", "nccl-tests", "preflight"],
+        "nodes, and the network between them, are checked by `muster check nodes`",
     ),
     (
         &["undrain"],
@@ -126,7 +130,7 @@ const VERBS: [(&[&str], &str); 24] = [
         "daemons have programs of their own: `muster-coordinator init` and `muster-agent join` (docs/cluster.md)",
     ),
     (
-        &["lint", "check"],
+        &["lint"],
         "a job file is checked by `muster validate -f FILE`",
     ),
 ];

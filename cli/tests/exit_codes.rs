@@ -76,6 +76,13 @@ fn a_wrong_command_line_is_2() {
             "one process per CPU depends on the node; give the number",
         ),
         (&["squeue"], "tip: jobs are listed by `muster get jobs`"),
+        (&["check", "nodes"], "which nodes? name them"),
+        (&["check", "nodes", "n1", "--all"], "cannot be used with"),
+        (
+            &["check", "nodes", "n1", "--timeout", "5s"],
+            "30s at least: torch must be imported",
+        ),
+        (&["dcgmi"], "are checked by `muster check nodes`"),
         (&["cordon", "n[3-1]"], "3-1 ends before it begins"),
         (
             &["delete", "job/a", "node/b"],

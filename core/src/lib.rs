@@ -6,6 +6,7 @@
 //!
 //! - the words that both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`], [`error_class`],
 //!   [`node_report`], [`node_object`], [`health`], [`run`], [`stacks`], [`stall`], [`slow`], [`layout`], [`usage`], [`protocol`], [`hello`];
+//! - [`check`]: what small jobs say of the nodes that they ran on, for the command line;
 //! - [`nccl`]: the environment of the ranks, which the coordinator decides and each agent
 //!   completes;
 //! - [`fleet`]: the coordinator's decisions, entered through [`fleet::turn`];
@@ -14,6 +15,7 @@
 //! `fleet` and `node` never import each other.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod error_class;
 pub mod exit;
 pub mod fleet;

@@ -7,7 +7,7 @@ use muster_foreign::names;
 use muster_proto::v1::{CordonRequest, UncordonRequest};
 
 use super::several;
-use crate::{context::Context, fail::Failure};
+use crate::{connect::Client, context::Context, fail::Failure};
 
 /// Give a node no new work.
 ///
@@ -54,21 +54,27 @@ fn node_names(words: &[String]) -> Result<Vec<String>, Failure> {
 pub(crate) async fn cordon(cx: &Context, args: Cordon) -> Result<(), Failure> {
     let nodes = node_names(&args.nodes)?;
     let client = cx.connect().await?;
+    several::each(cx, &nodes, async |name| {
+        one(&client, name, &args.reason).await?;
+        cx.print(&format!("node/{name} cordoned\n"))
+    })
+    .await
+}
+
+/// Cordons a node in the name of this user.
+pub(crate) async fn one(client: &Client, node: &str, reason: &str) -> Result<(), Failure> {
     // For a coordinator that cannot tell who asks. One that can ignores it.
     let by = env::var("USER")
         .or_else(|_| env::var("LOGNAME"))
         .unwrap_or_else(|_| "unknown user".into());
-    several::each(cx, &nodes, async |name| {
-        let request = client.ask(CordonRequest {
-            name: name.to_owned(),
-            reason: args.reason.clone(),
-            by: by.clone(),
-        });
-        let answer = client.nodes().cordon(request).await;
-        answer.map_err(|status| client.failure(status))?;
-        cx.print(&format!("node/{name} cordoned\n"))
-    })
-    .await
+    let request = client.ask(CordonRequest {
+        name: node.to_owned(),
+        reason: reason.to_owned(),
+        by,
+    });
+    let answer = client.nodes().cordon(request).await;
+    answer.map_err(|status| client.failure(status))?;
+    Ok(())
 }
 
 pub(crate) async fn uncordon(cx: &Context, args: Uncordon) -> Result<(), Failure> {

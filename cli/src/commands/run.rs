@@ -19,7 +19,7 @@ use super::{
 use crate::{context::Context, fail::Failure, jobfile::absolute, local, slurm};
 
 mod behind;
-mod home;
+pub(crate) mod home;
 mod name;
 mod nodes;
 pub(crate) mod prefix;
@@ -418,8 +418,7 @@ fn document(
     }
     let interpreter = match &args.python {
         // A relative path must mean the same file when the workers start in another directory.
-        Some(python) if python.contains('/') => absolute(python, here.as_ref()),
-        Some(python) => python.clone(),
+        Some(python) => home::named(python, here),
         None => "python3".into(),
     };
     let (command, words) = match (args.no_python, args.module) {

@@ -81,6 +81,22 @@ pub(super) async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<
     }
 }
 
+/// The interpreter that the user's shell would start in this folder, for jobs on this machine. `None`: `python3` is as good.
+pub(crate) async fn interpreter(folder: &Path) -> Option<String> {
+    match python::active(folder, |name| env::var(name).ok(), python::is_program)? {
+        Active::Environment { python, .. } | Active::Project(python) => Some(python),
+        Active::Shim(shim) => python::behind(&shim).await,
+    }
+}
+
+/// An interpreter as it is named: a relative path counts from here.
+pub(crate) fn named(python: &str, here: &str) -> String {
+    match python.contains('/') {
+        true => absolute(python, here.as_ref()),
+        false => python.to_owned(),
+    }
+}
+
 /// Whether Python can start this file or folder. The error says what is wrong, and which file may be meant.
 fn is_startable(script: &Path) -> Result<(), String> {
     let shown = script.display();

@@ -224,7 +224,7 @@ fn slow_nodes_and_pairs_are_told_by_medians() {
     mixed[0].model = Some("A100".into());
     let mut without = nodes("a b c d");
     without.iter_mut().for_each(|node| node.model = None);
-    let of_cpus = verdicts(&without, &trials("a25+d=90 b+c=90 a25+c=90 b+d=90"));
+    let of_cpus = verdicts(&without, &trials("a25+d=9 b+c=90 a25+c=9 b+d=90"));
     assert!(of_cpus.iter().all(|one| one.standing == Standing::Good));
     let verdicts = verdicts(&mixed, &trials("a25+d=90 b+c=90 a25+c=90 b+d=90"));
     assert!(verdicts.iter().all(|one| one.standing == Standing::Good));

@@ -48,7 +48,7 @@ pub struct Evidence {
     /// The best time of the node's matmul, and the median of the nodes of its model.
     pub matmul: Option<Duration>,
     pub matmul_median: Option<Duration>,
-    /// The best bandwidth of the node or the pair, and the median of all pairs.
+    /// The best bandwidth of the node or the pair, and the median of all pairs with GPUs.
     pub bytes_per_second: Option<u64>,
     pub bytes_per_second_median: Option<u64>,
     pub works_with: Vec<NodeName>,
@@ -170,10 +170,13 @@ pub fn verdicts(nodes: &[Node], trials: &[Trial]) -> Vec<Verdict> {
     let faults = faults(trials);
     let ways = Ways::of(trials);
     let (speeds, bandwidths) = (Speeds::of(nodes, trials), bandwidths(trials));
-    let slow = slow_ways(&bandwidths);
+    // CPUs are busy with other things, and so are the threads that reduce on them.
+    let mut judged = bandwidths.clone();
+    judged.retain(|pair, _| has_gpus(nodes, pair));
+    let slow = slow_ways(&judged);
     let (blame, blame_slow) = (ways.blame(), slow.blame());
     let all = all(nodes, &faults, &blame);
-    let usual = median(bandwidths.values().copied().collect());
+    let usual = median(judged.values().copied().collect());
     let mut told: Vec<Verdict> = all.clone().into_iter().collect();
     for (pair, standing) in { blame.pairs.iter().map(|pair| (pair, Standing::Bad)) }
         .chain(blame_slow.pairs.iter().map(|pair| (pair, Standing::Slow)))
@@ -425,6 +428,13 @@ fn bandwidths(trials: &[Trial]) -> BTreeMap<Pair, u64> {
         }
     }
     all
+}
+
+fn has_gpus(nodes: &[Node], pair: &Pair) -> bool {
+    let mut of_pair = nodes
+        .iter()
+        .filter(|node| node.name == pair.0 || node.name == pair.1);
+    of_pair.all(|node| node.model.is_some())
 }
 
 /// Pairs below half of the median fail, in this sense, and all others work.

@@ -4,7 +4,7 @@ use muster_core::spec::{RoleDocument, SpecDocument};
 pub(crate) use muster_page::words::{
     age, bytes, count, cpus, in_use, node_state, or_dash, percent, phase, span, utc, utc_seconds,
 };
-use muster_proto::v1::Trial;
+use muster_proto::v1::{JobSpec, Trial};
 
 use super::table::plain;
 
@@ -42,6 +42,14 @@ pub(crate) fn bounds(spec: &SpecDocument) -> (i64, i64) {
         spec.roles.iter().map(least).sum(),
         spec.roles.iter().map(most).sum(),
     )
+}
+
+/// Of what the number of nodes is a multiple. Empty: any number will do.
+pub(crate) fn multiple_of(spec: &JobSpec) -> String {
+    let roles = spec.roles.iter();
+    let roles = roles.filter_map(|role| Some(format!("{} ({})", role.multiple_of?, role.name)));
+    let top = spec.multiple_of.map(|multiple| multiple.to_string());
+    top.into_iter().chain(roles).collect::<Vec<_>>().join(", ")
 }
 
 /// `3`, or `2-8`.

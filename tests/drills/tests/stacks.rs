@@ -36,7 +36,12 @@ fn stacks(cluster: &Cluster, job: &str, wish: impl Fn(&Value) -> bool) -> Value 
         last = cluster.json(["stacks", job]);
         wish(&last).then(|| last.clone())
     });
-    found.unwrap_or_else(|| panic!("{job} is never as wished, with waits {:#}: {last:#}", last["waits"]))
+    found.unwrap_or_else(|| {
+        panic!(
+            "{job} is never as wished, with waits {:#}: {last:#}",
+            last["waits"]
+        )
+    })
 }
 
 fn others_wait(stacks: &Value) -> bool {

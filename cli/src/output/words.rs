@@ -4,7 +4,7 @@ use muster_core::spec::{RoleDocument, SpecDocument};
 pub(crate) use muster_page::words::{
     age, bytes, count, cpus, in_use, node_state, or_dash, percent, phase, span, utc, utc_seconds,
 };
-use muster_proto::v1::{JobSpec, Trial};
+use muster_proto::v1::Trial;
 
 use super::table::plain;
 
@@ -45,7 +45,7 @@ pub(crate) fn bounds(spec: &SpecDocument) -> (i64, i64) {
 }
 
 /// Of what the number of nodes is a multiple. Empty: any number will do.
-pub(crate) fn multiple_of(spec: &JobSpec) -> String {
+pub(crate) fn multiple_of(spec: &SpecDocument) -> String {
     let roles = spec.roles.iter();
     let roles = roles.filter_map(|role| Some(format!("{} ({})", role.multiple_of?, role.name)));
     let top = spec.multiple_of.map(|multiple| multiple.to_string());

@@ -73,10 +73,12 @@ fn a_lost_node_costs_four_and_the_other_three_are_spares() {
     bench.pass(20 * SECOND);
     assert_eq!(size(&bench, "digits"), 4);
     // One node that comes back is no growth. With the second there are eight.
+    bench.agents.get_mut(&"b".into()).unwrap().boot += 1;
     bench.connect("b");
     bench.pass(20 * SECOND);
     let before = bench.job("digits").last_generation;
     assert_eq!(size(&bench, "digits"), 4);
+    bench.agents.get_mut(&"c".into()).unwrap().boot += 1;
     bench.connect("c");
     bench.pass(60 * SECOND);
     assert_eq!(size(&bench, "digits"), 8);

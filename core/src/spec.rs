@@ -21,6 +21,7 @@ mod gpus;
 pub mod launchers;
 mod lifetime;
 mod limits;
+mod multiple;
 mod origin;
 mod placing;
 mod restart_policy;
@@ -50,6 +51,7 @@ pub use framework::{
 pub use gpus::GpusSaid;
 pub use lifetime::Lifetime;
 pub use limits::*;
+pub use multiple::Multiple;
 pub use origin::{GROUPS_MAX, ORIGIN_VERSION_MAX, Origin};
 pub use restart_policy::{RestartPolicy, RestartPolicyDocument};
 pub use roles::{ROLES_MAX, Role, RoleDocument, Runs};
@@ -96,6 +98,8 @@ pub struct SpecDocument {
     pub min_replicas: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_replicas: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multiple_of: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc_per_node: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -182,6 +186,9 @@ pub struct JobSpec {
     pub replicas: u32,
     pub min_replicas: u32,
     pub max_replicas: u32,
+    /// Every generation has a multiple of so many members. With roles, the roles have theirs.
+    #[serde(default, skip_serializing_if = "Multiple::is_any")]
+    pub multiple_of: Multiple,
     pub proc_per_node: u32,
     pub gpus_per_node: u32,
     /// Who has said how many GPUs the members take. `None`: a coordinator that did not ask took the job,
@@ -337,6 +344,7 @@ impl JobSpec {
             ("spec.replicas", self.replicas != other.replicas),
             ("spec.minReplicas", self.min_replicas != other.min_replicas),
             ("spec.maxReplicas", self.max_replicas != other.max_replicas),
+            ("spec.multipleOf", self.multiple_of != other.multiple_of),
             (
                 "spec.procPerNode",
                 self.proc_per_node != other.proc_per_node,
@@ -433,7 +441,7 @@ impl JobSpec {
 impl SpecDocument {
     fn check(&self, errors: &mut Errors) -> JobSpec {
         let framework = errors.one_of("spec.framework", self.framework.as_deref(), &Framework::ALL);
-        let (replicas, min_replicas, max_replicas) = self.check_sizes(errors);
+        let ((replicas, min_replicas, max_replicas), multiple_of) = self.check_sizes(errors);
         let gpus_per_node = errors.number(
             "spec.gpusPerNode",
             self.gpus_per_node.unwrap_or(0),
@@ -455,6 +463,7 @@ impl SpecDocument {
             replicas,
             min_replicas,
             max_replicas,
+            multiple_of,
             proc_per_node,
             gpus_per_node,
             gpus: gpus::said(self, framework),
@@ -528,6 +537,9 @@ impl SpecDocument {
         if !self.roles.is_empty() {
             (spec.replicas, spec.min_replicas, spec.max_replicas) =
                 roles::totals(self, &spec.roles, errors);
+            let why = self.replicas.and_then(|_| spec.no_size(spec.replicas));
+            why.into_iter()
+                .for_each(|why| errors.add("spec.replicas", why));
         }
         spec
     }
@@ -537,14 +549,14 @@ impl SpecDocument {
         errors.number("spec.priority", priority, -most, most) as i32
     }
 
-    /// Replicas, the fewest and the most.
-    fn check_sizes(&self, errors: &mut Errors) -> (u32, u32, u32) {
+    /// Replicas, the fewest and the most, and of what they are multiples.
+    fn check_sizes(&self, errors: &mut Errors) -> ((u32, u32, u32), Multiple) {
         if !self.roles.is_empty() {
             // The roles say it.
-            return (1, 1, 1);
+            return ((1, 1, 1), Multiple::default());
         }
         let sizes = [self.replicas, self.min_replicas, self.max_replicas];
-        errors.sizes("spec", sizes, 1)
+        errors.sizes("spec", sizes, self.multiple_of, 1)
     }
 
     fn check_procs(&self, framework: Framework, gpus_per_node: u32, errors: &mut Errors) -> u32 {

@@ -241,6 +241,7 @@ fn role(group: &Group<'_, '_>, variables: &Variables<'_>) -> RoleDocument {
         service: group.service,
         min_replicas: group.sizes.map(|(least, _)| least),
         max_replicas: group.sizes.map(|(_, most)| most),
+        multiple_of: None,
         restart_scope: (group.restarts_alone).then(|| RestartScope::Member.name().to_owned()),
     }
 }

@@ -514,13 +514,15 @@ fn document(
 fn checked(document: &JobDocument) -> Result<(), Failure> {
     match document.check() {
         Ok(_) => Ok(()),
-        Err(errors) => Err(Failure::BadJob(
-            errors
+        Err(errors) => {
+            let lines = errors
                 .iter()
-                .map(|error| format!("error: {}", flag_of(error)))
-                .collect::<Vec<_>>()
-                .join("\n"),
-        )),
+                .map(|error| format!("error: {}", flag_of(error)));
+            let mut lines: Vec<String> = lines.collect();
+            // One flag fills several fields.
+            lines.dedup();
+            Err(Failure::BadJob(lines.join("\n")))
+        }
     }
 }
 
@@ -530,6 +532,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "metadata.name" => "--name",
         "metadata.namespace" => "--namespace",
         "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => "--nnodes",
+        "spec.multipleOf" => "--multiple-of",
         "spec.procPerNode" => "--nproc-per-node",
         "spec.gpusPerNode" => "--gpus-per-node",
         "spec.workingDir" => "--workdir",

@@ -74,6 +74,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
             status.nodes_running, status.nodes, status.generation, status.replicas
         ),
     );
+    page.field("Multiple of", words::multiple_of(&spec));
     page.field("World size", status.world_size.to_string());
     page.field("Restarts", restarts(status.restarts));
     page.field("Progress", super::restarts::in_vain(&status));

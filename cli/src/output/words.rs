@@ -44,6 +44,14 @@ pub(crate) fn bounds(spec: &SpecDocument) -> (i64, i64) {
     )
 }
 
+/// Of what the number of nodes is a multiple. Empty: any number will do.
+pub(crate) fn multiple_of(spec: &SpecDocument) -> String {
+    let roles = spec.roles.iter();
+    let roles = roles.filter_map(|role| Some(format!("{} ({})", role.multiple_of?, role.name)));
+    let top = spec.multiple_of.map(|multiple| multiple.to_string());
+    top.into_iter().chain(roles).collect::<Vec<_>>().join(", ")
+}
+
 /// `3`, or `2-8`.
 pub(crate) fn range(min: i64, max: i64) -> String {
     if min == max {

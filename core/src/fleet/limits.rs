@@ -24,6 +24,7 @@ pub(crate) fn demand(job: &JobRecord) -> Demand {
     let role = |role: &Role| RoleDemand {
         min: role.min_replicas,
         max: role.max_replicas,
+        multiple: role.multiple_of,
         gpus: gpus_of(role.gpus_per_node),
         procs: role.proc_per_node,
     };
@@ -32,6 +33,7 @@ pub(crate) fn demand(job: &JobRecord) -> Demand {
         roles.push(RoleDemand {
             min: spec.min_replicas,
             max: spec.max_replicas,
+            multiple: spec.multiple_of,
             gpus: gpus_of(spec.gpus_max()),
             procs: spec.proc_per_node,
         });

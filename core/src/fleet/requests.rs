@@ -302,6 +302,12 @@ impl Fleet {
                 message,
             });
         }
+        if let Some(message) = job.spec.no_size(nodes) {
+            return Err(Refusal::Invalid {
+                field: "nodes".into(),
+                message,
+            });
+        }
         let before = job.replicas;
         // A user who asks for nodes may have mended nodes whose software did not match.
         if !job.stacks.is_empty() {

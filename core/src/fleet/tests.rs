@@ -46,6 +46,7 @@ mod member_restart;
 mod memory;
 mod mixture;
 mod mpi;
+mod multiples;
 mod namesakes;
 mod node_mix;
 mod node_objects;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EnvVar, Framework, JobSpec, LAUNCHER, NODES_MAX, PEERS_MAX, PROCS_MAX, RestartScope,
+    EnvVar, Framework, JobSpec, LAUNCHER, Multiple, NODES_MAX, PEERS_MAX, PROCS_MAX, RestartScope,
     SpecDocument, WORKER, errors::Errors,
 };
 use crate::{
@@ -32,6 +32,8 @@ pub struct RoleDocument {
     pub min_replicas: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_replicas: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multiple_of: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc_per_node: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,6 +61,9 @@ pub struct Role {
     pub replicas: u32,
     pub min_replicas: u32,
     pub max_replicas: u32,
+    /// The role always has a multiple of so many members.
+    #[serde(default, skip_serializing_if = "Multiple::is_any")]
+    pub multiple_of: Multiple,
     /// Processes of each node. With MPI: the ranks that the launcher may start on it.
     pub proc_per_node: u32,
     pub gpus_per_node: u32,
@@ -372,13 +377,14 @@ fn refuse_set(
 
 /// One role with what it takes from the top.
 fn complete(document: &RoleDocument, top: &JobSpec, at: &str, errors: &mut Errors) -> Role {
-    let (replicas, min_replicas, max_replicas) = errors.sizes(
+    let ((replicas, min_replicas, max_replicas), multiple_of) = errors.sizes(
         at,
         [
             document.replicas,
             document.min_replicas,
             document.max_replicas,
         ],
+        document.multiple_of,
         0,
     );
     // A launcher that starts no rank on its own node needs no GPU there.
@@ -436,6 +442,7 @@ fn complete(document: &RoleDocument, top: &JobSpec, at: &str, errors: &mut Error
         replicas,
         min_replicas,
         max_replicas,
+        multiple_of,
         proc_per_node,
         gpus_per_node,
         command,
@@ -499,6 +506,7 @@ pub(super) fn totals(
     for (field, given) in [
         ("minReplicas", document.min_replicas),
         ("maxReplicas", document.max_replicas),
+        ("multipleOf", document.multiple_of),
     ] {
         if given.is_some() {
             errors.add(

@@ -156,6 +156,11 @@ pub const SPEC_FIELDS: &[Field] = &[
         "The job can be scaled up to so many nodes. The same as replicas if left out.",
     ),
     field(
+        "multipleOf",
+        NODES,
+        "The job always runs on a multiple of so many nodes: the stages of a pipeline, a group of experts. replicas, minReplicas and maxReplicas must be multiples of it. 1 if left out.",
+    ),
+    field(
         "procPerNode",
         Shape::Whole(1, PROCS_MAX),
         "Worker processes (ranks) on each node. The same as gpusPerNode if left out, and at least 1.",

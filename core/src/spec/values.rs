@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    EnvVar, Framework,
+    EnvVar, Framework, Multiple,
     entry::{self, is_python},
     errors::Errors,
     limits::{ARG_BYTES_MAX, ARGS_BYTES_MAX, ARGS_MAX, ENV_BYTES_MAX, ENV_MAX, NODES_MAX},
@@ -13,13 +13,16 @@ use super::{
 
 impl Errors {
     /// Checks the three sizes of a job or role: wanted, at least, at most. `lowest` is the least that
-    /// each may be.
+    /// each may be. With them goes the number of which they are multiples.
     pub(super) fn sizes(
         &mut self,
         at: &str,
         [replicas, min, max]: [Option<i64>; 3],
+        multiple_of: Option<i64>,
         lowest: i64,
-    ) -> (u32, u32, u32) {
+    ) -> ((u32, u32, u32), Multiple) {
+        let said = (min.is_some(), max.is_some());
+        let path = at;
         let at = |field: &str| format!("{at}.{field}");
         let replicas = self.number(&at("replicas"), replicas.unwrap_or(1), lowest, NODES_MAX);
         let min = self.number(
@@ -50,7 +53,14 @@ impl Errors {
                 format!("is {replicas}, must not be more than maxReplicas, which is {max}"),
             );
         }
-        (replicas as u32, min as u32, max as u32)
+        let sizes = (replicas as u32, min as u32, max as u32);
+        let said = [
+            ("replicas", Some(sizes.0)),
+            ("minReplicas", said.0.then_some(sizes.1)),
+            ("maxReplicas", said.1.then_some(sizes.2)),
+        ];
+        let multiple = self.multiple(path, multiple_of, said, lowest);
+        (sizes, multiple)
     }
 
     /// Checks what a job or role runs.

@@ -296,7 +296,8 @@ fn of_both(object: &JobObject, job: &JobRecord, admission: &Admission, now: Time
     let suspend = object.holds_back(Some(job), admission);
     let bounded = |(nodes, life)| {
         let nodes = admission.bounds(nodes, job.replicas, job.spec.min_replicas);
-        (nodes, life)
+        // A queue may admit any number. What is no multiple would be refused.
+        (job.spec.size_within(nodes), life)
     };
     let mut plan = match wanted(object, job).map(bounded) {
         Err(objection) => Plan::objection(objection),
@@ -358,11 +359,13 @@ fn wanted(object: &JobObject, job: &JobRecord) -> Result<(u32, Lifetime), Object
         return Err(Objection::FixedFields(differing));
     }
     let (min, max) = (job.spec.min_replicas, job.spec.max_replicas);
-    u32::try_from(wanted)
-        .ok()
-        .filter(|nodes| (min..=max).contains(nodes))
-        .map(|nodes| (nodes, life))
-        .ok_or(Objection::OutOfRange { wanted, min, max })
+    let nodes = u32::try_from(wanted).ok();
+    let nodes = nodes.filter(|nodes| (min..=max).contains(nodes));
+    let nodes = nodes.ok_or(Objection::OutOfRange { wanted, min, max })?;
+    match job.spec.no_size(nodes) {
+        Some(why) => Err(Objection::InvalidSpec(format!("spec.replicas: {why}"))),
+        None => Ok((nodes, life)),
+    }
 }
 
 fn checked(object: &JobObject) -> Result<JobSpec, Objection> {

@@ -113,6 +113,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         replicas: spec.replicas,
         min_replicas: spec.min_replicas,
         max_replicas: spec.max_replicas,
+        multiple_of: spec.multiple_of,
         proc_per_node: spec.proc_per_node,
         gpus_per_node: spec.gpus_per_node,
         command: spec.command,
@@ -163,6 +164,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         replicas: spec.replicas,
         min_replicas: spec.min_replicas,
         max_replicas: spec.max_replicas,
+        multiple_of: spec.multiple_of,
         proc_per_node: spec.proc_per_node,
         gpus_per_node: spec.gpus_per_node,
         command: spec.command,
@@ -219,6 +221,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         // Roles have these two themselves.
         min_replicas: Some(spec.min_replicas.into()).filter(|_| spec.roles.is_empty()),
         max_replicas: Some(spec.max_replicas.into()).filter(|_| spec.roles.is_empty()),
+        multiple_of: (!spec.multiple_of.is_any()).then(|| spec.multiple_of.get().into()),
         proc_per_node: Some(spec.proc_per_node.into()),
         gpus_per_node: spec.says_gpus().then_some(spec.gpus_per_node.into()),
         command: spec.command.clone(),

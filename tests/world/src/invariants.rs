@@ -32,6 +32,7 @@
 //! | I27 | a job has failed or succeeded and nobody is told, or people are told what is not in the store |
 //! | I28 | a job starts before what it waits for has ended as asked or its time has come, or gives up although that may still be |
 //! | I29 | a queue holds more than its quota and what it may borrow, all of a tree more than they have, or what was lent does not come back |
+//! | I30 | a generation has a number of members that is no multiple of what its job asks for (`multipleOf`) |
 //! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
 //! | R3 | a rank is started again that has not failed, that must end, or that the store has not ordered; or a world is formed anew although that would have been enough |
@@ -42,7 +43,7 @@
 //! | R10 | many nodes fall silent at once and the brake is not on, or it is on and a wholly silent generation is replaced, or it stays on too long |
 //! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released without an operator |
 //!
-//! I1 to I29 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
+//! I1 to I30 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
 //! be checked directly.
 
 use std::collections::BTreeSet;

@@ -63,6 +63,7 @@ mod machine;
 mod namesake;
 mod network;
 mod operator;
+mod pairs;
 mod plan;
 mod planted;
 mod pods;

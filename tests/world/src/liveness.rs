@@ -242,7 +242,9 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
             .current
             .as_ref()
             .map_or(0, |current| current.size() as usize);
-        let could = room.min(job.replicas as usize);
+        // By its multiple it may leave some of the room.
+        let could = (room as u32).min(job.replicas);
+        let could = job.spec.size_within(could) as usize;
         // It keeps what it has until it could have as much as it wants.
         let too_many = have > job.replicas as usize && room >= job.replicas as usize;
         let may_grow = could > have && !invariants::is_held_back(world, job);

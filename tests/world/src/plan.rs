@@ -81,6 +81,8 @@ pub(crate) struct Plan {
     pub(crate) scarce: bool,
     /// Processes of most jobs are started again alone.
     pub(crate) restarts: bool,
+    /// Jobs run on even numbers of nodes (`multipleOf`).
+    pub(crate) in_pairs: bool,
     /// Some jobs wait for others, or for a time.
     pub(crate) pipelines: bool,
     /// What the operator lets be done to jobs for those of higher priority.
@@ -98,6 +100,8 @@ pub(crate) struct Plan {
     pub(crate) recorder: bool,
 }
 
+/// How many seeds in a hundred have jobs that run on even numbers of nodes.
+const PAIRS_SHARE: u64 = 8;
 /// How many seeds in a hundred have ranks that stand still.
 const STALLS_SHARE: u64 = 5;
 
@@ -187,6 +191,11 @@ impl Plan {
     }
 
     /// Draws what the operator allows jobs to take, from a source of its own.
+    pub(crate) fn draw_multiples(&mut self, seed: u64) {
+        // No fault of the others is drawn from this, so other seeds keep their histories.
+        self.in_pairs = Rng::new(seed ^ 0x7061_6972).percent(PAIRS_SHARE) && self.members_max > 1;
+    }
+
     pub(crate) fn draw_queues(&mut self, seed: u64) {
         // These bytes spell "queu".
         let mut queues = Rng::new(seed ^ 0x7175_6575);
@@ -333,6 +342,7 @@ impl Plan {
             pods: false,
             scarce: false,
             restarts: false,
+            in_pairs: false,
             pipelines: false,
             preemption: Preemption::Shrink,
             gpus_max: None,

@@ -15,6 +15,7 @@ use muster_core::{
 
 use crate::{
     event::Event,
+    pairs,
     planted::{Planted, on},
     trace::note,
     troubles::Kind,
@@ -155,6 +156,10 @@ impl World {
                 ..spec
             },
             _ => spec,
+        };
+        let spec = match self.plan.in_pairs {
+            true => pairs::in_pairs(spec),
+            false => spec,
         };
         let metadata = Metadata {
             name,
@@ -457,6 +462,7 @@ impl World {
         let id = match self.rng.below(12) {
             0..=4 => {
                 let nodes = self.rng.range(min.into(), max.into()) as u32;
+                let nodes = self.users.wishes[wish].spec.size_within(nodes);
                 self.asks(Request::Scale { name, nodes }, Some(wish), 0)
             }
             5 if self.rng.percent(60) => self.asks(Request::Cancel { name }, Some(wish), 0),

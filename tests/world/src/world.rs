@@ -88,6 +88,7 @@ impl World {
         plan.draw_pods(seed, &options.cut);
         plan.draw_restarts(seed, &options.cut);
         plan.draw_queues(seed);
+        plan.draw_multiples(seed);
         plan.draw_stalls(seed, &options.cut);
         let mut waits = Rng::new(seed ^ WAITS);
         plan.pipelines = plan.queues.is_empty() && waits.percent(20);

@@ -13,6 +13,10 @@ const HEADING: &str = "Nodes";
 
 #[derive(Debug, Default, Args)]
 pub(super) struct ChosenNodes {
+    /// Always run on a multiple of so many nodes: pipeline stages, expert groups [default: 1]
+    #[arg(long, alias = "multiple_of", value_name = "N", help_heading = HEADING)]
+    multiple_of: Option<i64>,
+
     /// Only nodes with these labels, as 'pool=h100', 'zone in (a,b),!spot' or
     /// 'nvidia.com/gpu.product=NVIDIA-H200' (repeatable; all must hold; `muster describe node` shows
     /// a node's labels)
@@ -40,6 +44,7 @@ pub(super) struct ChosenNodes {
 impl ChosenNodes {
     /// Writes them into a document.
     pub(super) fn write(&self, spec: &mut SpecDocument) -> Result<(), String> {
+        spec.multiple_of = self.multiple_of;
         let mut term = Term::default();
         for selector in &self.node_selector {
             let (labels, expressions) = selector.clone().into_parts();
@@ -92,6 +97,7 @@ mod tests {
     fn lists_and_selectors_become_fields_of_the_job() {
         let read = |text| Selector::read(text).unwrap();
         let chosen = ChosenNodes {
+            multiple_of: Some(4),
             node_selector: vec![read("pool=a,!spot"), read("zone in (x,y)")],
             nodelist: vec!["n1,n[03-04]".into(), "m[1,2]b".into()],
             exclude: vec![" n3 ,".into()],
@@ -102,6 +108,7 @@ mod tests {
         chosen.write(&mut spec).unwrap();
         assert_eq!(spec.node_list, ["n1", "n03", "n04", "m1b", "m2b"]);
         assert_eq!(spec.exclude_nodes, ["n3"]);
+        assert_eq!(spec.multiple_of, Some(4));
         let levels = (spec.required_topology, spec.preferred_topology);
         assert_eq!(levels, (Some("zone".into()), vec!["rack".into()]));
         assert_eq!(spec.node_selector["pool"], "a");

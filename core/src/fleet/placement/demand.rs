@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use crate::spec::Multiple;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub roles: Vec<RoleDemand>,
@@ -16,6 +18,8 @@ pub(crate) struct Demand {
 pub(crate) struct RoleDemand {
     pub min: u32,
     pub max: u32,
+    /// It has a multiple of so many members, as `min` and `max` are.
+    pub multiple: Multiple,
     /// GPUs of each member, all of one node. 0: each takes a slot.
     pub gpus: u32,
     /// Processes of each member.
@@ -29,7 +33,8 @@ impl Demand {
 
     /// The largest gang that is of use.
     pub(crate) fn most(&self) -> u32 {
-        self.wanted.clamp(self.min(), self.max())
+        let most = self.wanted.clamp(self.min(), self.max());
+        self.counts(most).iter().sum()
     }
 
     /// Whether all members ask for the same, and each for a node of its own.
@@ -54,11 +59,12 @@ impl Demand {
         order
     }
 
-    /// How many members each role has in a gang of this size, as [`crate::spec::JobSpec::layout`] divides it.
+    /// How many members each role has in a gang of this size, as [`crate::spec::JobSpec::layout`] divides it. Every gang has
+    /// such counts, so only here members are rounded down to a multiple.
     pub(super) fn counts(&self, size: u32) -> Vec<u32> {
         let mut more = size.saturating_sub(self.min());
         let count = |role: &RoleDemand| {
-            let extra = more.min(role.max - role.min);
+            let extra = role.multiple.within(more.min(role.max - role.min));
             more -= extra;
             role.min + extra
         };

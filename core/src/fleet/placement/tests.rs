@@ -7,6 +7,7 @@ use crate::{
     fleet::{placement::choose::choose, registry::Liveness},
     id::NodeName,
     nccl::{mixture::Kind, stack::Stack},
+    spec::Multiple,
 };
 
 mod exhaustive;
@@ -63,6 +64,7 @@ pub(super) fn role(min: u32, max: u32, gpus: u32) -> RoleDemand {
     RoleDemand {
         min,
         max,
+        multiple: Multiple::default(),
         gpus,
         procs: 1,
     }

@@ -29,6 +29,11 @@ pub(super) const ROLE: Shape = Shape::Object(&[
         "The role can grow up to so many nodes. The same as replicas if left out.",
     ),
     field(
+        "multipleOf",
+        Shape::Whole(1, NODES_MAX),
+        "The role always has a multiple of so many nodes. 1 if left out.",
+    ),
+    field(
         "procPerNode",
         Shape::Whole(0, PROCS_MAX),
         "Processes on each node of the role. For mpi: the ranks that the launcher may start there, 0 on its own node if left out.",

@@ -5,7 +5,7 @@ use muster_core::{
     id::{Generation, JobUid, NodeName},
     spec::{
         Affinity, After, AfterCondition, AfterDocument, EnvVar, Framework, GpusSaid, Inspect,
-        Launch, Lifetime, NodeMix, OnStall, Origin, Placing, Preemption, RestartPolicy,
+        Launch, Lifetime, Multiple, NodeMix, OnStall, Origin, Placing, Preemption, RestartPolicy,
         RestartScope, Role, RoleDocument, RuleDocument, Selection, Standbys, StartWhen,
         selection::{Expression, NodeAffinity, NodeSelectorTerms, Preferred, Term},
     },
@@ -43,6 +43,7 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         replicas: n.0,
         min_replicas: n.1,
         max_replicas: n.2,
+        multiple_of: n.5,
         proc_per_node: n.3,
         gpus_per_node: n.4,
         priority: n.5,
@@ -198,6 +199,7 @@ fn role_document_of(number: Option<i64>, text: Option<String>) -> RoleDocument {
         replicas: number,
         min_replicas: number,
         max_replicas: number,
+        multiple_of: number,
         proc_per_node: number,
         gpus_per_node: number,
         command: text.clone().into_iter().collect(),
@@ -216,6 +218,7 @@ fn with_roles(spec: JobSpec) -> JobSpec {
         replicas: sizes.0,
         min_replicas: sizes.1,
         max_replicas: sizes.2,
+        multiple_of: spec.multiple_of,
         proc_per_node: spec.proc_per_node,
         gpus_per_node: spec.gpus_per_node,
         command: spec.command.clone(),
@@ -234,6 +237,7 @@ fn with_roles(spec: JobSpec) -> JobSpec {
         replicas: sizes.0 + 1,
         min_replicas: sizes.1 + 1,
         max_replicas: sizes.2 + 1,
+        multiple_of: Multiple::default(),
         launch: Launch::Auto,
         standbys: Standbys::Auto,
         inspect: Inspect::Stacks,
@@ -255,6 +259,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
         1_u32..16,
         0_u32..8,
         -1_000..1_000_i32,
+        1_u32..5,
     );
     let texts = (
         vec("[a-z]{1,8}", 1..3),
@@ -271,10 +276,15 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
         option::of(Just("step (.*)".to_owned())),
     );
     (sizes, texts, rest).prop_map(
-        |((min, more, most, procs, gpus, priority), (command, args, values, dir), rest)| JobSpec {
-            replicas: min + more,
-            min_replicas: min,
-            max_replicas: min + more + most,
+        |(
+            (min, more, most, procs, gpus, priority, multiple),
+            (command, args, values, dir),
+            rest,
+        )| JobSpec {
+            replicas: (min + more) * multiple,
+            min_replicas: min * multiple,
+            max_replicas: (min + more + most) * multiple,
+            multiple_of: Multiple::of(multiple),
             proc_per_node: procs,
             gpus_per_node: gpus,
             gpus: Some(GpusSaid::ByJob),

@@ -3,7 +3,7 @@
 
 use muster_core::fleet::job::Reason;
 
-use super::*;
+use super::{roles::no_multiple, *};
 
 /// Judges a change of the store, before it is made.
 pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change) {
@@ -87,6 +87,9 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
     }
     if let Some(what) = job.current.as_ref().and_then(|g| roles_are_filled(job, g)) {
         return Some(("I11", what));
+    }
+    if let Some(what) = job.current.as_ref().and_then(|g| no_multiple(job, g)) {
+        return Some(("I30", what));
     }
     if let Some(broken) = time::adds_up(job) {
         return Some(broken);

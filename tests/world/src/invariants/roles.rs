@@ -25,6 +25,24 @@ pub(crate) fn shares_are_understood(world: &mut World, machine: usize, desired: 
     }
 }
 
+/// I30: whether the job, or each of its roles, has a multiple of the members that it asks for.
+pub(crate) fn no_multiple(job: &JobRecord, generation: &GenerationRecord) -> Option<String> {
+    let mut counts = vec![(job.spec.multiple_of, generation.size())];
+    if !job.spec.roles.is_empty() {
+        let shares = generation.layout.0.iter().map(|share| share.members);
+        let roles = job.spec.roles.iter().map(|role| role.multiple_of);
+        counts = roles.zip(shares).collect();
+    }
+    let mut counts = counts.into_iter();
+    counts.find_map(|(multiple, members)| {
+        let (of, number) = (multiple.get(), generation.number);
+        let uid = &job.uid;
+        (members % of != 0).then(|| {
+            format!("generation {number} of {uid} has {members} members, no multiple of {of}")
+        })
+    })
+}
+
 /// What is wrong with the roles of a generation: each must have as many members as its job asks for.
 pub(crate) fn roles_are_filled(job: &JobRecord, generation: &GenerationRecord) -> Option<String> {
     let shares = &generation.layout.0;

@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 
 use super::{node, placed, role};
-use crate::fleet::placement::{Candidate, Demand, Had, Placement};
+use crate::{
+    fleet::placement::{Candidate, Demand, Had, Placement, RoleDemand},
+    spec::Multiple,
+};
 
 /// What a node still has: GPUs, slots, and places for members.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,15 +51,24 @@ fn largest(nodes: &[Candidate<'_>], demand: &Demand) -> Option<u32> {
     };
     let rooms: Vec<Room> = nodes.iter().map(room).collect();
     let most = demand.wanted.clamp(demand.min(), demand.max());
+    let fixed = |role: &&RoleDemand| role.min == role.max;
+    let fixed: u32 = demand.roles.iter().filter(fixed).map(|role| role.min).sum();
+    let elastic = demand.roles.iter().find(|role| role.min < role.max);
+    let is_multiple =
+        |size: &u32| elastic.is_none_or(|role| (*size - fixed).is_multiple_of(role.multiple.get()));
     let possible = |size: &u32| {
-        let counts = demand.roles.iter().zip(demand.counts(*size));
+        let of_role = |role: &RoleDemand| match role.min == role.max {
+            true => role.min,
+            false => *size - fixed,
+        };
+        let counts = demand.roles.iter().map(|role| (role, of_role(role)));
         let mut members: Vec<u32> = counts
             .flat_map(|(role, count)| vec![role.gpus; count as usize])
             .collect();
         members.sort_unstable_by_key(|gpus| std::cmp::Reverse(*gpus));
         fits(&members, &mut rooms.clone())
     };
-    let mut sizes = (demand.min()..=most).rev();
+    let mut sizes = (demand.min()..=most).rev().filter(is_multiple);
     sizes.find(possible).filter(|size| *size > 0)
 }
 
@@ -82,14 +94,20 @@ fn fleet(old_agents: bool) -> impl Strategy<Value = Vec<Candidate<'static>>> {
     })
 }
 
-/// Up to three roles, of which one changes its size. GPUs are powers of two, or none.
+/// Up to three roles, of which one changes its size, by a multiple of its own. GPUs are powers of two, or none.
 fn demand(per_node: u32) -> impl Strategy<Value = Demand> {
     let gpus = prop_oneof![Just(0_u32), Just(1), Just(2), Just(4)];
     let one = (0..=3_u32, gpus);
     let roles = prop::collection::vec(one, 1..4);
-    (roles, 0..3_usize, 0..4_u32, 1..9_u32).prop_map(move |(drawn, elastic, more, wanted)| {
-        let of = |(at, (min, gpus)): (usize, (u32, u32))| {
-            role(min, min + if at == elastic { more } else { 0 }, gpus)
+    let drawn = (roles, 0..3_usize, 0..4_u32, 1..9_u32, 1..4_u32);
+    drawn.prop_map(move |(drawn, elastic, more, wanted, multiple)| {
+        let multiple = Multiple::of(multiple);
+        let of = |(at, (min, gpus)): (usize, (u32, u32))| match at == elastic {
+            false => role(min, min, gpus),
+            true => RoleDemand {
+                multiple,
+                ..role(min * multiple.get(), (min + more) * multiple.get(), gpus)
+            },
         };
         Demand {
             roles: drawn.into_iter().enumerate().map(of).collect(),

@@ -535,13 +535,18 @@ impl SpecDocument {
         spec.roles = roles::check(self, &spec, errors);
         spec.rules = self.check_rules(&spec.roles, errors);
         if !self.roles.is_empty() {
-            (spec.replicas, spec.min_replicas, spec.max_replicas) =
-                roles::totals(self, &spec.roles, errors);
-            let why = self.replicas.and_then(|_| spec.no_size(spec.replicas));
-            why.into_iter()
-                .for_each(|why| errors.add("spec.replicas", why));
+            self.check_totals(&mut spec, errors);
         }
         spec
+    }
+
+    /// The sizes of a job with roles, which are those of its roles together.
+    fn check_totals(&self, spec: &mut JobSpec, errors: &mut Errors) {
+        (spec.replicas, spec.min_replicas, spec.max_replicas) =
+            roles::totals(self, &spec.roles, errors);
+        if let Some(why) = self.replicas.and_then(|_| spec.no_size(spec.replicas)) {
+            errors.add("spec.replicas", why);
+        }
     }
 
     fn check_priority(&self, errors: &mut Errors) -> i32 {

@@ -218,7 +218,11 @@ fn with_roles(spec: JobSpec) -> JobSpec {
         replicas: sizes.0,
         min_replicas: sizes.1,
         max_replicas: sizes.2,
-        multiple_of: spec.multiple_of,
+        multiple_of: if service {
+            Multiple::default()
+        } else {
+            spec.multiple_of
+        },
         proc_per_node: spec.proc_per_node,
         gpus_per_node: spec.gpus_per_node,
         command: spec.command.clone(),

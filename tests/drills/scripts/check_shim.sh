@@ -18,7 +18,7 @@ if [ "$MUSTER_NODE" = "@CUT@" ]; then
     spoil='
 import torch.distributed
 def all_reduce(tensor):
-    raise RuntimeError("Connection reset by peer")
+    raise RuntimeError("its link is down")
 torch.distributed.all_reduce = all_reduce
 '
 fi

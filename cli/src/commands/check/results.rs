@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use muster_core::{
     check::{Member, Own, Together, Trial},
+    exit::Exit,
     id::NodeName,
 };
 use muster_proto::v1::JobStatus;
@@ -145,12 +146,12 @@ fn together(procs: usize, lines: &[Line], end: &End<'_>) -> Together {
     if let Some(line) = told.iter().find(|line| line.wrong > 0) {
         return Together::Wrong(wrong(line));
     }
-    let failed = told.iter().find_map(|line| {
-        let error = line.error.as_ref()?;
-        Some(format!("rank {} on {}: {error}", line.rank, line.node))
-    });
-    if let Some(how) = failed {
-        return Together::Failed(how);
+    // One that speaks of a lost peer is as a rule the other one's victim.
+    let failed = { told.iter() }
+        .filter_map(|line| Some((line, line.error.as_deref()?)))
+        .min_by_key(|(_, error)| Exit::Code(1).class(Some(error)));
+    if let Some((line, error)) = failed {
+        return Together::Failed(format!("rank {} on {}: {error}", line.rank, line.node));
     }
     if told.len() >= procs {
         let slowest = told.iter().map(|line| bandwidth(line)).min();
@@ -230,12 +231,15 @@ mod tests {
         let (_, b, together) = pair(&[A, B, A_SUM, &wrong], false, Vec::new());
         assert_eq!(b, right(10), "the sum is not its own");
         assert!(matches!(together, Together::Wrong(_)));
-        let error = r#"{"musterCheck": "allReduce", "node": "b", "rank": 1, "error": "RuntimeError: reset"}"#;
-        let (_, _, together) = pair(&[A, B, error], false, Vec::new());
-        assert_eq!(
-            together,
-            Together::Failed("rank 1 on b: RuntimeError: reset".into())
-        );
+        let error = r#"{"musterCheck": "allReduce", "node": "b", "rank": 1, "error": "RuntimeError: its link is down"}"#;
+        let victim = r#"{"musterCheck": "allReduce", "node": "a", "rank": 0, "error": "RuntimeError: Connection closed by peer [10.0.0.2]:5"}"#;
+        for lines in [&[A, B, error][..], &[A, B, victim, error]] {
+            let (_, _, together) = pair(lines, false, Vec::new());
+            assert_eq!(
+                together,
+                Together::Failed("rank 1 on b: RuntimeError: its link is down".into())
+            );
+        }
     }
 
     #[test]

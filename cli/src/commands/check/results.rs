@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(b, right(10), "the sum is not its own");
         assert!(matches!(together, Together::Wrong(_)));
         let error = r#"{"musterCheck": "allReduce", "node": "b", "rank": 1, "error": "RuntimeError: its link is down"}"#;
-        let victim = r#"{"musterCheck": "allReduce", "node": "a", "rank": 0, "error": "RuntimeError: Connection closed by peer [10.0.0.2]:5"}"#;
+        let victim = r#"{"musterCheck": "allReduce", "node": "a", "rank": 0, "error": "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.2]:5"}"#;
         for lines in [&[A, B, error][..], &[A, B, victim, error]] {
             let (_, _, together) = pair(lines, false, Vec::new());
             assert_eq!(

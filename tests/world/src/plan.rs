@@ -190,12 +190,13 @@ impl Plan {
         }
     }
 
-    /// Draws what the operator allows jobs to take, from a source of its own.
+    /// Draws whether jobs run on even numbers of nodes, from a source of its own: other seeds keep their histories.
     pub(crate) fn draw_multiples(&mut self, seed: u64) {
-        // No fault of the others is drawn from this, so other seeds keep their histories.
+        // These bytes spell "pair".
         self.in_pairs = Rng::new(seed ^ 0x7061_6972).percent(PAIRS_SHARE) && self.members_max > 1;
     }
 
+    /// Draws what the operator allows jobs to take, from a source of its own.
     pub(crate) fn draw_queues(&mut self, seed: u64) {
         // These bytes spell "queu".
         let mut queues = Rng::new(seed ^ 0x7175_6575);

@@ -157,8 +157,7 @@ impl World {
             },
             _ => spec,
         };
-        // I13 cannot round down what a limit of GPUs leaves yet (small seed 3551602871221).
-        let spec = match self.plan.in_pairs && self.plan.gpus_max.is_none() {
+        let spec = match self.plan.in_pairs {
             true => pairs::in_pairs(spec),
             false => spec,
         };

@@ -142,7 +142,17 @@ pub(crate) fn is_held_back(world: &World, job: &JobRecord) -> bool {
     kept || is_limited(world, job)
 }
 
-/// Whether one more member would be beyond the limit.
+/// GPUs of the smallest growth that the job can make, which is a whole multiple (`multipleOf`).
+fn next_growth(job: &JobRecord) -> u32 {
+    let roles = job.spec.roles.iter().map(|role| role.gpus_per_node).max();
+    let each = roles.unwrap_or(job.spec.gpus_per_node);
+    let mut roles = job.spec.roles.iter();
+    let elastic = roles.find(|role| role.min_replicas < role.max_replicas);
+    let multiple = elastic.map_or(job.spec.multiple_of, |role| role.multiple_of);
+    each * multiple.get()
+}
+
+/// Whether the smallest growth would be beyond the limit.
 fn is_limited(world: &World, job: &JobRecord) -> bool {
     let Some(most) = world.plan.gpus_max else {
         return false;
@@ -159,7 +169,7 @@ fn is_limited(world: &World, job: &JobRecord) -> bool {
     let roles = job.spec.roles.iter().map(|role| role.gpus_per_node).max();
     let each = roles.unwrap_or(job.spec.gpus_per_node);
     let least = match job.current.is_some() {
-        true => each,
+        true => next_growth(job),
         false => each * job.spec.min_replicas,
     };
     held.len() as u32 + least > most

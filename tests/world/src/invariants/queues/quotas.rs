@@ -121,12 +121,10 @@ pub(super) fn is_held_back(world: &World, job: &JobRecord) -> bool {
     };
     let others = world.store.jobs.values();
     let mut held = held(world, others.filter(|other| other.uid != job.uid), true);
-    let roles = job.spec.roles.iter().map(|role| role.gpus_per_node).max();
-    let each = roles.unwrap_or(job.spec.gpus_per_node) as usize;
     let current = job.current.iter().flat_map(|current| &current.members);
     let have: usize = current.map(|member| member.gpus.len()).sum();
     held[queue] += match job.current.is_some() {
-        true => have + each,
+        true => have + next_growth(job) as usize,
         false => least(job),
     };
     beyond(&world.plan.queues, &held).is_some()

@@ -500,7 +500,7 @@ fn holding(node: &Node, uid: &JobUid, job: Option<&JobRecord>) -> Option<Holding
         .filter_map(|g| Some((g.members.clone(), g.members.rank_of(name)?)))
         .collect();
     let slots = match has_run || !shares.is_empty() {
-        true => slots_taken(job, name),
+        true => slots_taken(job, node),
         false => return None,
     };
     Some(Holding { slots, shares })
@@ -523,15 +523,26 @@ pub(crate) fn slots_free(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>) -> u32
 }
 
 /// How many slots of this node the job takes: one for each member without GPUs. Of generations that
-/// replace each other, only one runs at a time.
-fn slots_taken(job: &JobRecord, node: &NodeName) -> u32 {
+/// replace each other, only one runs at a time. One that is dead there takes none, also if it is not on other nodes.
+fn slots_taken(job: &JobRecord, node: &Node) -> u32 {
     if job.spec.roles.is_empty() && job.spec.gpus_per_node > 0 {
         return 0;
     }
-    let there = job.unproven_generations().filter(|g| g.has(node));
+    let name = &node.record.name;
+    let runs = |number| {
+        let run = RunId {
+            job: job.uid.clone(),
+            generation: number,
+        };
+        let run = node.runs.get(&run);
+        run.is_some_and(|run| !run.phase.is_over())
+    };
+    let there = job
+        .unproven_generations()
+        .filter(|g| g.has(name) && (!g.dead.contains(name) || runs(g.number)));
     // A run that is over in the record and not in the node's report is one share.
     there
-        .map(|generation| on_slots(generation, node))
+        .map(|generation| on_slots(generation, name))
         .max()
         .unwrap_or(1)
 }

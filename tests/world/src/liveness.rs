@@ -183,10 +183,10 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
                 .get(name)
                 .is_some_and(|node| node.halt.is_some())
         };
-        // A node that knows more holds another generation of this job.
+        // A node that knows more holds another generation of this job, or says so.
         let holds =
             |place: &Machine| waits(&place.name) && place.runs.keys().any(|run| run.job == job.uid);
-        if world.machines.iter().any(holds) {
+        if world.machines.iter().any(holds) || waits_for_a_person(world, job) {
             return Ok(());
         }
         let undecided = |generation: &&GenerationRecord| {

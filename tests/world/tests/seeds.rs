@@ -76,3 +76,11 @@ fn much_happens() {
         "{generations} generations, {steps} steps"
     );
 }
+
+/// Histories that broke a rule once and were mended on 28 November 2026 (found.md).
+#[test]
+fn what_was_mended_stays_so() {
+    for seed in [7535424953488, 5000000010334, 3551602871221] {
+        no_seed_breaks_a_rule(Size::Small, seed..seed + 1);
+    }
+}

@@ -233,6 +233,8 @@ fn a_stopped_rank_is_told_from_one_that_holds_its_lock() {
     ranks.end();
 
     let mut ranks = Ranks::start("hold", true);
+    // It may still be on its way there.
+    ranks.until(|stacks| line(&stacks[1]) == Some(("hold", 14)));
     // It is asked more often than its server has threads.
     for _ in 0..10 {
         let stacks = ranks.until(|stacks| waits(&stacks[0]));

@@ -143,6 +143,26 @@ pub(crate) fn lender_gets_its_own(world: &World) -> Option<(String, String)> {
         queue.is_some_and(|queue| usage[queue] + least(job) <= quota(&queues[queue]))
     });
     let job = entitled.min_by_key(|job| rank(job))?;
+    // Within a queue they begin in their order: one before it that needs more than the quota, and may borrow it, keeps what there is.
+    let all_given: BTreeSet<(&JobUid, &NodeName)> = world
+        .store
+        .jobs
+        .values()
+        .flat_map(|other| other.unproven_generations().map(move |one| (other, one)))
+        .flat_map(|(other, one)| one.members.iter().map(|member| (&other.uid, &member.node)))
+        .collect();
+    let may_begin = |other: &JobRecord| {
+        let mut usage = usage.clone();
+        let queue = queue_of(world, other).inspect(|queue| usage[*queue] += least(other));
+        let room = usable(world, &other.uid, other, &all_given);
+        queue.is_some()
+            && beyond(queues, &usage).is_none()
+            && room >= other.spec.min_replicas as usize
+    };
+    let mut before = waiting().filter(|other| queue_of(world, other) == queue_of(world, job));
+    if before.any(|other| rank(other) < rank(job) && may_begin(other)) {
+        return None;
+    }
     // One with roles may wait for any node, and one that takes no GPUs but has roles keeps any.
     let strange = waiting().any(|other| !other.spec.roles.is_empty());
     let own = queue_of(world, job).filter(|_| least(job) > 0 && !strange)?;

@@ -13,7 +13,10 @@ use clap::Parser;
 use muster_core::{
     id::NodeName,
     node::standby::Most,
-    node_report::labels::{LABELS_MAX, label_key_error, label_value_error},
+    node_report::{
+        labels::{LABELS_MAX, label_key_error, label_value_error},
+        taint::{TAINTS_MAX, Taint},
+    },
     period,
 };
 use muster_rpc::Address;
@@ -90,6 +93,16 @@ pub struct Flags {
         value_delimiter = ','
     )]
     pub labels: Vec<String>,
+    /// A taint of this node, as kubectl taint has it: KEY=VALUE:EFFECT or KEY:EFFECT, with the effect NoSchedule, NoExecute
+    /// (the same here) or PreferNoSchedule. Only jobs that tolerate it get the node; may be given several times
+    #[arg(
+        long = "taint",
+        env = "MUSTER_TAINTS",
+        value_name = "TAINT",
+        value_delimiter = ',',
+        value_parser = Taint::read
+    )]
+    pub taints: Vec<Taint>,
     /// More labels, one KEY=VALUE a line; '#' begins a comment
     #[arg(long, env = "MUSTER_LABEL_FILE", value_name = "FILE")]
     pub label_file: Option<PathBuf>,
@@ -294,6 +307,7 @@ pub struct Config {
     /// The ports that a TCPStore may have.
     pub port_range: Option<PortRange>,
     pub labels: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
     pub slots: u32,
     /// How many bytes the logs of runs that are over may take.
     pub logs_max: u64,
@@ -453,6 +467,13 @@ impl Flags {
             users,
             senses_only: self.senses_only,
             labels: labels(&self.labels, self.label_file.as_deref())?,
+            taints: match self.taints.len() {
+                0..=TAINTS_MAX => self.taints,
+                many => {
+                    let why = format!("{many} are given, at most {TAINTS_MAX} are allowed");
+                    return Err(wrong("taint", why));
+                }
+            },
             slots: match self.senses_only {
                 true => 0,
                 false => self.slots,

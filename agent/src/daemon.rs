@@ -141,6 +141,7 @@ pub fn facts(config: &Config) -> Facts {
         address: config.address.to_string(),
         agent_version: version().to_owned(),
         labels: config.labels.clone(),
+        taints: config.taints.clone(),
         slots: config.slots,
         senses_only: config.senses_only,
         run_as_owner: config.users.are_owners(),

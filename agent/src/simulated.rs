@@ -70,6 +70,7 @@ impl SimulatedAgent {
             users: crate::config::Users::Agents,
             address: [127, 0, 0, 1].into(),
             follows_address: false,
+            taints: Vec::new(),
             labels: [("rack", "r1"), ("zone", "a")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
@@ -118,6 +119,7 @@ impl SimulatedAgent {
             hostname: node.to_string(),
             kernel: "6.1.0".into(),
             labels: config.labels.clone(),
+            taints: config.taints.clone(),
             slots: config.slots,
             cpus: 64,
             memory_bytes: 512 << 30,

@@ -16,7 +16,10 @@ use std::collections::BTreeMap;
 
 use crate::{
     health::{Finding, Remedy, Severity, Subject, TERMINATION_NOTICE},
-    node_report::labels::Labels,
+    node_report::{
+        labels::Labels,
+        taint::{TAINTS_MAX, Taint},
+    },
     time::Timestamp,
 };
 
@@ -55,8 +58,7 @@ pub struct Raw {
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub unschedulable: bool,
-    /// Keys and values.
-    pub taints: Vec<(String, String)>,
+    pub taints: Vec<Taint>,
     pub conditions: Vec<Condition>,
 }
 
@@ -82,6 +84,8 @@ pub enum Status {
 pub struct NodeObject {
     pub uid: String,
     pub labels: Labels,
+    /// What keeps jobs away that do not tolerate it.
+    pub taints: Vec<Taint>,
     pub unschedulable: bool,
     /// What Muster has written on it.
     pub marking: Marking,
@@ -187,6 +191,10 @@ impl NodeObject {
             marking,
             unschedulable: raw.unschedulable,
             labels: Labels::bounded(raw.labels),
+            taints: { raw.taints.into_iter() }
+                .filter(|taint| !signs::says(taint))
+                .take(TAINTS_MAX)
+                .collect(),
             uid: raw.uid,
         }
     }

@@ -17,6 +17,7 @@ pub mod host;
 pub mod labels;
 pub mod network;
 mod own_facts;
+pub mod taint;
 pub mod topology;
 pub mod trial;
 
@@ -26,6 +27,7 @@ use holders::Holders;
 use host::Host;
 use labels::Labels;
 use network::Network;
+use taint::Taint;
 use topology::Topology;
 use trial::Trial;
 
@@ -47,6 +49,12 @@ pub struct NodeReport {
     /// them. Use [`NodeReport::label`] to read both kinds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub object_labels: Labels,
+    /// The taints that the agent was given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// Those of its Kubernetes Node object. The coordinator adds them, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub object_taints: Vec<Taint>,
     /// How many worker groups that ask for no GPU the node takes at the same time.
     pub slots: u32,
     pub cpus: u32,
@@ -104,6 +112,11 @@ impl NodeReport {
             keys.iter()
                 .find_map(|key| Some((*key, labels.get(*key)?.as_str())))
         })
+    }
+
+    /// All its taints.
+    pub fn all_taints(&self) -> impl Iterator<Item = &Taint> {
+        self.taints.iter().chain(&self.object_taints)
     }
 
     /// The value of this label, of the agent, of the Node object, or of the node itself ([`own_facts`]).

@@ -33,6 +33,7 @@ mod step_pattern;
 
 #[cfg(test)]
 mod tests;
+pub mod toleration;
 mod values;
 mod variables;
 pub mod wrappers;
@@ -58,6 +59,7 @@ pub use roles::{ROLES_MAX, Role, RoleDocument, Runs};
 pub use rules::{Rule, RuleDocument};
 pub use selection::{Affinity, Selection};
 pub use step_pattern::{STEP_PATTERN_COMPILED_MAX, StepPatternError};
+pub use toleration::Toleration;
 pub use variables::{EnvVar, ValueFrom, is_of_a_launch};
 
 pub const API_VERSION: &str = "muster.dev/v1alpha1";
@@ -156,6 +158,8 @@ pub struct SpecDocument {
     pub required_topology: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preferred_topology: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleDocument>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -405,6 +409,10 @@ impl JobSpec {
             (
                 "spec.preferredTopology",
                 nodes.preferred_topology != other.selection.preferred_topology,
+            ),
+            (
+                "spec.tolerations",
+                nodes.tolerations != other.selection.tolerations,
             ),
             ("spec.rules", self.rules != other.rules),
             ("spec.suspend", self.suspend != other.suspend),

@@ -377,6 +377,7 @@ impl Draft<'_, '_> {
                 _ if is("spec.nodeSelector") || is("spec.affinity") => {
                     pod.nodes.at().unwrap_or(&container)
                 }
+                _ if is("spec.tolerations") => pod.nodes.tolerations_at().unwrap_or(&container),
                 "spec.priority" => priority.map_or(&container, |(_, at)| at),
                 "spec.stopGracePeriod" => grace.as_ref().map_or(&container, |(_, at)| at),
                 "spec.activeDeadlineSeconds" => {

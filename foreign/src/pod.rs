@@ -102,10 +102,7 @@ const POD: Rules = &[
         "schedulingGates",
         Rule::Refuse("holds the pods back, and Muster does not wait for the gates of others"),
     ),
-    (
-        "tolerations",
-        Rule::Warn("have no effect: Muster uses every node that has an agent and is not cordoned"),
-    ),
+    ("tolerations", Rule::Read),
     (
         "topologySpreadConstraints",
         Rule::Warn("have no effect: Muster does not choose nodes by topology yet"),

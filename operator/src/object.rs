@@ -11,6 +11,7 @@ use kube::Resource;
 use muster_core::{
     id::{NodeName, node_name_error},
     node_object::{Condition, NodeObject, Raw, Status},
+    node_report::{self, taint::Effect},
     time::Timestamp,
 };
 use serde::{Deserialize, Deserializer};
@@ -47,6 +48,7 @@ struct Spec {
 struct Taint {
     key: String,
     value: String,
+    effect: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -129,12 +131,18 @@ impl Object {
             labels: self.metadata.labels.unwrap_or_default(),
             annotations: self.metadata.annotations.unwrap_or_default(),
             unschedulable: self.spec.unschedulable,
-            taints: taints
-                .into_iter()
-                .map(|taint| (taint.key, taint.value))
-                .collect(),
+            taints: taints.into_iter().map(taint).collect(),
             conditions: conditions.into_iter().map(condition).collect(),
         }
+    }
+}
+
+/// An effect that is not known keeps jobs away.
+fn taint(Taint { key, value, effect }: Taint) -> node_report::taint::Taint {
+    node_report::taint::Taint {
+        key,
+        value,
+        effect: Effect::of(&effect).unwrap_or(Effect::NoSchedule),
     }
 }
 
@@ -177,7 +185,8 @@ mod tests {
                 "annotations": { "muster.dev/cordoned-by": "ann" }, "managedFields": [{ "fieldsV1": { "f:x": {} } }] },
             "spec": { "unschedulable": true, "podCIDR": "10.0.0.0/24", "taints": [
                 { "key": "karpenter.sh/disrupted", "effect": "NoSchedule" },
-                { "key": "aiinfra/nccl-healthcheck", "value": "failed", "effect": "NoSchedule" } ] },
+                { "key": "aiinfra/nccl-healthcheck", "value": "failed", "effect": "NoSchedule" },
+                { "key": "dedicated", "value": "team-a", "effect": "PreferNoSchedule" } ] },
             "status": { "images": [{}], "conditions": [
                 { "type": "GPUMissing", "status": "True", "reason": "R", "message": "m",
                   "lastHeartbeatTime": "2026-11-23T17:00:36Z", "lastTransitionTime": "1970-01-01T00:00:07Z" },
@@ -185,9 +194,14 @@ mod tests {
         }));
         assert_eq!(object.version(), "7");
         let raw = object.clone().raw();
+        let taints = raw.taints.iter().map(ToString::to_string);
         assert_eq!(
-            raw.taints[1],
-            ("aiinfra/nccl-healthcheck".into(), "failed".into())
+            taints.collect::<Vec<_>>(),
+            [
+                "karpenter.sh/disrupted:NoSchedule",
+                "aiinfra/nccl-healthcheck=failed:NoSchedule",
+                "dedicated=team-a:PreferNoSchedule"
+            ]
         );
         assert_eq!(raw.conditions[0].since, Some(Timestamp(7_000_000)));
         assert_eq!(raw.conditions[1].status, Status::Unknown);

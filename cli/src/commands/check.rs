@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use muster_core::{check::Standing, period};
+use muster_core::{
+    check::{Standing, Subject},
+    period,
+};
 
 use crate::{
     args::Format, commands::cordon, context::Context, fail::Failure, output, selector::Selector,
@@ -46,7 +49,7 @@ enum Command {
 /// node has another partner, and where that leaves a doubt there is one round more. So a node is bad if it fails alone or
 /// with two partners, and a network is bad if two nodes fail only together. Slow is less than half as fast as the median.
 ///
-/// Nodes with a running job are left out, and so are cordoned nodes (muster uncordon NODE first). The jobs are deleted at
+/// Nodes with a running job are left out, and so are cordoned nodes that are not named. The jobs are deleted at
 /// the end, also after Ctrl-C. They have the lowest priority and take no node from any other job.
 ///
 /// Exit 0: all well. 8: a node or a network is bad or slow. 1: a node that was named, or every node, could not be checked.
@@ -55,6 +58,9 @@ enum Command {
 EXAMPLES:
   # After a failure: are these two well, and the network between them?
   muster check nodes node-1 node-2
+
+  # Nodes that are cordoned: are they well again?
+  muster check nodes --all --cordoned
 
   # A rack before it is used, with a cordon for each bad node
   muster check nodes -l rack=r7 --cordon
@@ -96,6 +102,10 @@ struct Nodes {
     /// Wait so long for nodes with a running job, instead of leaving them out
     #[arg(long, value_name = "PERIOD", value_parser = period::parse)]
     wait: Option<Duration>,
+
+    /// Cordoned nodes, too. Those that are named are checked anyway
+    #[arg(long)]
+    cordoned: bool,
 
     /// Cordon bad nodes, with the reason (role operator). Networks and slow nodes are only told
     #[arg(long)]
@@ -164,13 +174,22 @@ async fn work(
         Format::Name => cx.print(&output::check::names(&verdicts))?,
     }
     let bad = output::check::bad_nodes(&verdicts);
+    let is_cordoned = |node: &str| chosen.cordoned.iter().any(|one| one.as_str() == node);
+    let bad = bad.iter().filter(|(node, _)| !is_cordoned(node));
+    for verdict in &verdicts {
+        if let (Subject::Node(node), Standing::Good) = (&verdict.subject, verdict.standing)
+            && chosen.cordoned.contains(node)
+        {
+            cx.say(format!("to give it work again: muster uncordon {node}"));
+        }
+    }
     if args.cordon {
-        for (node, reason) in &bad {
+        for (node, reason) in bad {
             cordon::one(jobs.client, node, &format!("muster check nodes: {reason}")).await?;
             cx.say(format!("node/{node} cordoned"));
         }
     } else {
-        for (node, reason) in &bad {
+        for (node, reason) in bad {
             let reason = output::words::quoted(&format!("muster check nodes: {reason}"));
             cx.say(format!(
                 "to keep work away: muster cordon {node} --reason {reason}"

@@ -546,6 +546,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         path if path.starts_with("spec.affinity") => "--node-selector",
         path if path.starts_with("spec.nodeList") => "--nodelist",
         path if path.starts_with("spec.excludeNodes") => "--exclude",
+        path if path.starts_with("spec.tolerations") => "--toleration",
         "spec.fenceAfter" => "--fence-after",
         "spec.launch" => "--launch",
         "spec.standbys" => "--standbys",

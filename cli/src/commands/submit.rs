@@ -405,7 +405,7 @@ pub(crate) async fn ask(
     };
     if chooses && !chooses_spec(&heard) {
         return older(
-            "the fields that choose nodes (nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology)",
+            "the fields that choose nodes (nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology, tolerations)",
         );
     }
     if waiting && !waits(&heard) {
@@ -430,6 +430,7 @@ fn chooses_spec(spec: &SpecDocument) -> bool {
         || !spec.exclude_nodes.is_empty()
         || spec.required_topology.is_some()
         || !spec.preferred_topology.is_empty()
+        || !spec.tolerations.is_empty()
 }
 
 #[cfg(test)]

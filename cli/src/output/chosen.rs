@@ -24,6 +24,10 @@ pub(super) fn rows(spec: &SpecDocument) -> Vec<(&'static str, String)> {
     let required = spec.required_topology.clone();
     rows.push(("Only nodes", spec.node_list.join(", ")));
     rows.push(("Excluded nodes", spec.exclude_nodes.join(", ")));
+    let tolerations: Vec<String> = { spec.tolerations.iter() }
+        .map(ToString::to_string)
+        .collect();
+    rows.push(("Tolerations", tolerations.join(", ")));
     rows.push(("Same", required.unwrap_or_default()));
     rows.push(("Same, if possible", spec.preferred_topology.join(", or ")));
     rows

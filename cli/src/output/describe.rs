@@ -465,6 +465,8 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
     for trial in &node.trials {
         page.field("Interpreter", words::trial(trial));
     }
+    let taints: Vec<String> = node.taints.iter().map(words::taint).collect();
+    page.field("Taints", taints.join(", "));
     let (of_object, own): (Vec<_>, Vec<_>) = node
         .labels
         .iter()

@@ -72,6 +72,12 @@ fn job() -> Job {
             node_selector: [("pool".to_owned(), "h100".to_owned())].into(),
             exclude_nodes: vec!["node-9".into()],
             preferred_topology: vec!["rack".into()],
+            tolerations: vec![Toleration {
+                key: "dedicated".into(),
+                value: "team-a".into(),
+                effect: "NoSchedule".into(),
+                ..Toleration::default()
+            }],
             rules: vec![Rule {
                 when: "signal".into(),
                 signals: vec!["SIGKILL".into()],

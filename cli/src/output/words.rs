@@ -4,9 +4,16 @@ use muster_core::spec::{RoleDocument, SpecDocument};
 pub(crate) use muster_page::words::{
     age, bytes, count, cpus, in_use, node_state, or_dash, percent, phase, span, utc, utc_seconds,
 };
-use muster_proto::v1::Trial;
+use muster_proto::v1::{Taint, Trial};
 
 use super::table::plain;
+
+/// `dedicated=team-a:NoSchedule`
+pub(crate) fn taint(taint: &Taint) -> String {
+    let Taint { key, value, effect } = taint;
+    let equals = if value.is_empty() { "" } else { "=" };
+    format!("{key}{equals}{value}:{effect}")
+}
 
 /// What a node has found out about an interpreter.
 pub(crate) fn trial(trial: &Trial) -> String {

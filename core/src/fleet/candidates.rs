@@ -32,7 +32,7 @@ use crate::{
     nccl::{mixture::Kind, profile},
     node_report::holders::Holders,
     protocol,
-    spec::NodeMix,
+    spec::{NodeMix, toleration},
 };
 
 #[cfg(test)]
@@ -169,6 +169,7 @@ impl<'a> Facts<'a> {
         // A node has a kind if it can serve the role that needs the fewest GPUs, but needs some.
         let gpus_for_kind = gpus().filter(|gpus| alike && *gpus > 0).min();
         let any_kind: Rc<Kind> = Rc::default();
+        let takes_cordoned = toleration::tolerates_cordons(&selection.tolerations);
         let nodes = nodes.filter(|(node, _)| is_for(&node.record.name, node, job));
         let candidates = nodes.map(|(node, left)| {
             let name = &node.record.name;
@@ -180,14 +181,19 @@ impl<'a> Facts<'a> {
                 boot_id: &node.record.boot_id,
                 liveness: node.liveness,
                 connected: node.session.is_some(),
-                cordoned: self.nodes.is_cordoned(node),
+                cordoned: self.nodes.is_cordoned(node) && !takes_cordoned,
                 halted: node.record.halt.is_some(),
-                // A job keeps the nodes that it has, whatever their labels become.
-                misfit: match selection.requires() && !before.is_some_and(|g| g.has(name)) {
-                    true => selected::misfit(selection, node.into()),
-                    false => None,
+                // A job keeps the nodes that it has, whatever their labels and taints become.
+                misfit: match before.is_some_and(|g| g.has(name)) {
+                    true => None,
+                    false => {
+                        let selected = selection.requires();
+                        let misfit = selected.then(|| selected::misfit(selection, node.into()));
+                        let tainted = || selected::tainted(selection, &node.report, most_gpus > 0);
+                        misfit.flatten().or_else(tainted)
+                    }
                 },
-                liking: selected::liking(selection, node.into()),
+                liking: selected::liking(selection, node.into(), most_gpus > 0),
                 domains: levels.domains_of(&node.report),
                 domain: 0,
                 avoided: avoided(name)

@@ -56,10 +56,7 @@ impl Fleet {
         };
         scratch.changes.touch_node(&self.nodes, &name);
         if let Some(node) = self.nodes.get_mut(&name) {
-            let report = NodeReport {
-                object_labels: self.objects.of(&name, &node.report),
-                ..report
-            };
+            let report = self.objects.add_to(&name, &node.report, report);
             let before = std::mem::replace(&mut node.report, report.into());
             health_events::tell_health(node, &before.health, &mut scratch.events);
             self.pods_hear_host(&name, &before, scratch);

@@ -32,7 +32,7 @@ use crate::{
     },
     id::{JobUid, NodeName},
     node_object::NodeObject,
-    node_report::{NodeReport, labels::Labels},
+    node_report::NodeReport,
     time::Timestamp,
 };
 
@@ -58,12 +58,22 @@ enum Meaning {
 }
 
 impl Objects {
-    /// The labels for a new report of this node. `before` is its previous report.
-    pub(crate) fn of(&self, name: &NodeName, before: &NodeReport) -> Labels {
-        match self.all.get(name) {
-            Some(object) => object.labels.clone(),
-            None if self.listed => Labels::default(),
-            None => before.object_labels.clone(),
+    /// A new report of this node, with the labels and taints of its object. `before` is its previous report.
+    pub(crate) fn add_to(
+        &self,
+        name: &NodeName,
+        before: &NodeReport,
+        report: NodeReport,
+    ) -> NodeReport {
+        let (object_labels, object_taints) = match self.all.get(name) {
+            Some(object) => (object.labels.clone(), object.taints.clone()),
+            None if self.listed => Default::default(),
+            None => (before.object_labels.clone(), before.object_taints.clone()),
+        };
+        NodeReport {
+            object_labels,
+            object_taints,
+            ..report
         }
     }
 
@@ -209,14 +219,18 @@ fn hear_undone(record: &mut NodeRecord, object: &NodeObject) {
     };
 }
 
-/// Gives a node the labels of its object, if it has one. True: they are new.
+/// Gives a node the labels and taints of its object, if it has one. True: some are new.
 fn relabel(node: &mut Node) -> bool {
-    let labels = node.object.as_ref().map(|object| &object.labels);
-    let Some(labels) = labels.filter(|labels| node.report.object_labels != **labels) else {
+    let report = &node.report;
+    let object = node.object.as_ref().filter(|object| {
+        report.object_labels != object.labels || report.object_taints != object.taints
+    });
+    let Some(object) = object else {
         return false;
     };
     node.report = NodeReport {
-        object_labels: labels.clone(),
+        object_labels: object.labels.clone(),
+        object_taints: object.taints.clone(),
         ..(*node.report).clone()
     }
     .into();

@@ -6,10 +6,11 @@ use std::{borrow::Cow, fmt};
 use crate::{
     fleet::registry::Node,
     id::NodeName,
-    node_report::NodeReport,
+    node_report::{NodeReport, taint::Taint},
     spec::{
         Selection,
-        selection::{Expression, Operator, Term},
+        selection::{Expression, Operator, Term, WEIGHT_MAX},
+        toleration,
     },
 };
 
@@ -47,6 +48,8 @@ pub(crate) enum Misfit<'a> {
     },
     /// None of so many terms of its affinity holds.
     NoTerm(usize),
+    /// It has this taint, which the job does not tolerate.
+    Tainted(&'a Taint),
 }
 
 impl fmt::Display for Misfit<'_> {
@@ -65,6 +68,9 @@ impl fmt::Display for Misfit<'_> {
                 has: None,
             } => write!(f, "does not meet {expression}: has no such label"),
             Misfit::NoTerm(terms) => write!(f, "meets none of the {terms} terms of its affinity"),
+            Misfit::Tainted(taint) => {
+                write!(f, "has taint {taint}, which the job does not tolerate")
+            }
         }
     }
 }
@@ -103,11 +109,26 @@ pub(crate) fn misfit<'a>(selection: &'a Selection, node: Selectable<'a>) -> Opti
     })
 }
 
-/// The weights of all preferences that hold of the node.
-pub(crate) fn liking(selection: &Selection, node: Selectable<'_>) -> u32 {
+/// Why a taint of the node keeps the job away. `gpus`: it asks for GPUs.
+pub(crate) fn tainted<'a>(
+    selection: &Selection,
+    report: &'a NodeReport,
+    gpus: bool,
+) -> Option<Misfit<'a>> {
+    let mut left = toleration::untolerated(report.all_taints(), &selection.tolerations, gpus);
+    left.find(|taint| taint.refuses()).map(Misfit::Tainted)
+}
+
+/// The weights of all preferences that hold of the node, less the greatest for each taint that would rather not have the
+/// job. `gpus`: it asks for GPUs.
+pub(crate) fn liking(selection: &Selection, node: Selectable<'_>, gpus: bool) -> i64 {
     let preferred = selection.preferred().iter();
     let held = preferred.filter(|preferred| node.fits(&preferred.preference));
-    held.map(|preferred| preferred.weight as u32).sum()
+    let weights: i64 = held.map(|preferred| preferred.weight).sum();
+    let taints = node.report.all_taints();
+    let left = toleration::untolerated(taints, &selection.tolerations, gpus);
+    let rather_not = left.filter(|taint| !taint.refuses()).count();
+    weights - WEIGHT_MAX * rather_not as i64
 }
 
 /// One expression, and whether it is about the node's name.
@@ -301,6 +322,6 @@ mod tests {
             name: &name,
             report: &report,
         };
-        assert_eq!(liking(&asked(&affinity), node), 11);
+        assert_eq!(liking(&asked(&affinity), node, false), 11);
     }
 }

@@ -91,6 +91,7 @@ impl Fleet {
         for (name, mut report) in stored.reports {
             if !policy.reads_objects {
                 report.object_labels = Labels::default();
+                report.object_taints = Vec::new();
             }
             if let Some(node) = nodes.get_mut(&name) {
                 node.report = report.into();

@@ -195,10 +195,7 @@ impl Fleet {
         node.record.boot_id = hello.boot_id;
         node.told_silent = false;
         let before = node.report.clone();
-        let report = NodeReport {
-            object_labels: self.objects.of(&hello.node, &before),
-            ..hello.report
-        };
+        let report = self.objects.add_to(&hello.node, &before, hello.report);
         if *before != report {
             node.report = report.into();
         }

@@ -152,6 +152,17 @@ pub const LEFT_ALONE: &[Sign] = &[
     sign(Label, "sagemaker.amazonaws.com/node-health-status", "", "HyperPod", Exclude, "HyperPod repairs it"),
 ];
 
+/// Whether Muster learns elsewhere what this taint says: it is a row of the table, or Kubernetes' own word for a condition,
+/// a cordon or a node that is going. All others are for jobs to tolerate.
+pub(super) fn says(taint: &crate::node_report::taint::Taint) -> bool {
+    let kubernetes = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
+    let mut rows = SIGNS.iter();
+    kubernetes
+        .iter()
+        .any(|prefix| taint.key.starts_with(prefix))
+        || rows.any(|sign| sign.place == Taint && sign.key == taint.key)
+}
+
 impl Place {
     pub fn word(self) -> &'static str {
         match self {
@@ -204,7 +215,7 @@ impl Sign {
             }
             Taint => {
                 let mut taints = object.taints.iter();
-                let found = taints.any(|(key, value)| key == self.key && is(value));
+                let found = taints.any(|taint| taint.key == self.key && is(&taint.value));
                 found.then_some(None)
             }
             Label => object

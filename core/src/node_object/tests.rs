@@ -236,7 +236,7 @@ fn objects_that_others_look_after_are_left_alone() {
         ..Raw::default()
     };
     let tainted = Raw {
-        taints: vec![("nvidia.com/gpu-error".into(), "fatal".into())],
+        taints: vec![Taint::read("nvidia.com/gpu-error=fatal:NoSchedule").unwrap()],
         ..Raw::default()
     };
     let quarantined = Raw {

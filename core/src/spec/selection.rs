@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::{SpecDocument, errors::Errors};
+use super::{SpecDocument, errors::Errors, toleration, toleration::Toleration};
 use crate::{
     id::{NodeName, node_name_error},
     node_report::labels::{label_key_error, label_value_error},
@@ -177,6 +177,9 @@ pub struct Selection {
     /// Labels in which they should be alike, the finest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub preferred_topology: Vec<String>,
+    /// Taints of nodes that do not keep the job away.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
 }
 
 impl Selection {
@@ -223,6 +226,7 @@ pub(super) fn check(document: &SpecDocument, errors: &mut Errors) -> Selection {
     if let Some(affinity) = &affinity {
         errors.affinity(affinity);
     }
+    toleration::check(&document.tolerations, errors);
     let levels = &document.preferred_topology;
     if levels.len() > LEVELS_MAX {
         errors.too_many("spec.preferredTopology", levels.len(), LEVELS_MAX);
@@ -255,6 +259,7 @@ pub(super) fn check(document: &SpecDocument, errors: &mut Errors) -> Selection {
         exclude_nodes: names("spec.excludeNodes", &document.exclude_nodes),
         required_topology: document.required_topology.clone(),
         preferred_topology: levels.clone(),
+        tolerations: document.tolerations.clone(),
     }
 }
 
@@ -444,6 +449,7 @@ pub(super) mod tests {
             exclude_nodes: given.exclude_nodes,
             required_topology: given.required_topology,
             preferred_topology: given.preferred_topology,
+            tolerations: given.tolerations,
             ..document.spec
         };
         let spec = document.check().map(|(_, spec)| spec.selection);

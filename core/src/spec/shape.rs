@@ -14,13 +14,14 @@ use super::{
     },
     rules::{self, Of, Then},
     selection::{LEVELS_MAX, NODE_NAMES_MAX, SELECTORS_MAX},
+    toleration::TOLERATIONS_MAX,
 };
 use crate::id::LABEL_MAX;
 
 mod nodes;
 mod roles;
 
-use nodes::{AFFINITY, LABEL_KEY, LABEL_VALUE, NODE_NAME};
+use nodes::{AFFINITY, LABEL_KEY, LABEL_VALUE, NODE_NAME, TOLERATION};
 use roles::{ORIGIN, ROLE};
 
 /// The longest path that Linux takes.
@@ -315,6 +316,11 @@ pub const SPEC_FIELDS: &[Field] = &[
         "preferredTopology",
         Shape::List(&LABEL_KEY, LEVELS_MAX),
         "Keys of labels, the finest first, as the rack and then the zone: all nodes of a generation have the same value of the first one that allows it without fewer nodes.",
+    ),
+    field(
+        "tolerations",
+        Shape::Ordered(&TOLERATION, TOLERATIONS_MAX),
+        "Taints of nodes that do not keep the job away, as in a pod. A job that asks for GPUs tolerates nvidia.com/gpu. One that names node.kubernetes.io/unschedulable may have cordoned nodes.",
     ),
     field(
         "rules",

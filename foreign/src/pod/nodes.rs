@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use muster_core::spec::{
-    Affinity, SpecDocument,
+    Affinity, SpecDocument, Toleration,
     selection::{
         Expression, NAME_FIELD, NodeAffinity, NodeSelectorTerms, Operator, Preferred, Term,
     },
@@ -64,6 +64,17 @@ const EXPRESSION: Rules = &[
 
 const WISH: Rules = &[("weight", Rule::Read), ("preference", Rule::Read)];
 
+const TOLERATION: Rules = &[
+    ("key", Rule::Read),
+    ("operator", Rule::Read),
+    ("value", Rule::Read),
+    ("effect", Rule::Read),
+    (
+        "tolerationSeconds",
+        Rule::Note("has no effect: a taint ends nothing that runs here"),
+    ),
+];
+
 /// What the job asks of its nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chosen<'t> {
@@ -71,6 +82,8 @@ pub(crate) struct Chosen<'t> {
     affinity: NodeAffinity,
     /// Where it stands.
     at: Option<Field<'t>>,
+    tolerations: Vec<Toleration>,
+    tolerations_at: Option<Field<'t>>,
 }
 
 impl<'t> Chosen<'t> {
@@ -80,10 +93,11 @@ impl<'t> Chosen<'t> {
         spec.affinity = (self.affinity != NodeAffinity::default()).then(|| Affinity {
             node_affinity: Some(self.affinity.clone()),
         });
+        spec.tolerations = self.tolerations.clone();
     }
 
     /// The demands of all pods of a job together: its members choose among the same nodes. A pod that asks for nothing
-    /// goes where the others go. Two pods that ask for different nodes are refused.
+    /// goes where the others go. Two pods that ask for different nodes are refused. What one tolerates, all do.
     pub(crate) fn of<'a>(
         pods: impl Iterator<Item = &'a Chosen<'t>> + Clone,
         log: &mut Verdicts,
@@ -112,6 +126,14 @@ impl<'t> Chosen<'t> {
                 "holds for all members of the job here, also for those whose pods do not ask for it",
             );
         }
+        for other in pods.clone() {
+            all.tolerate(other);
+        }
+        if let Some(at) = all.tolerations_at.clone()
+            && pods.clone().any(|pod| pod.tolerations != all.tolerations)
+        {
+            log.warn(&at, "hold for all members of the job here");
+        }
         let mut wishing = pods.filter(|chosen| !chosen.affinity.preferred.is_empty());
         if let Some(first) = wishing.next() {
             all.affinity.preferred = first.affinity.preferred.clone();
@@ -129,12 +151,28 @@ impl<'t> Chosen<'t> {
         all
     }
 
+    /// Adds what another pod tolerates.
+    fn tolerate(&mut self, other: &Chosen<'t>) {
+        for one in &other.tolerations {
+            if !self.tolerations.contains(one) {
+                self.tolerations.push(one.clone());
+            }
+        }
+        if self.tolerations_at.is_none() {
+            self.tolerations_at.clone_from(&other.tolerations_at);
+        }
+    }
+
     fn requires(&self) -> bool {
         !self.node_selector.is_empty() || self.affinity.required.is_some()
     }
 
     pub(crate) fn at(&self) -> Option<&Field<'t>> {
         self.at.as_ref()
+    }
+
+    pub(crate) fn tolerations_at(&self) -> Option<&Field<'t>> {
+        self.tolerations_at.as_ref()
     }
 }
 
@@ -173,6 +211,28 @@ pub(super) fn placing<'t>(
                     chosen.at.get_or_insert_with(|| selector.clone());
                 }
             }
+        }
+    }
+    if let Some(list) = pod.get("tolerations") {
+        let tolerations = list.items(log);
+        for at in &tolerations {
+            let object = Object::walk(at, TOLERATION, log);
+            log.taken(at, "spec.tolerations");
+            let mut text = |name| {
+                object
+                    .text(name, log)
+                    .map_or("", |(_, text)| text)
+                    .to_owned()
+            };
+            chosen.tolerations.push(Toleration {
+                key: text("key"),
+                operator: text("operator"),
+                value: text("value"),
+                effect: text("effect"),
+            });
+        }
+        if !tolerations.is_empty() {
+            chosen.tolerations_at = Some(list.clone());
         }
     }
     let Some(affinity) = pod.get("affinity") else {

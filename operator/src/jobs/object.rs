@@ -295,6 +295,7 @@ fn document(
             ("excludeNodes", !document.exclude_nodes.is_empty()),
             ("requiredTopology", document.required_topology.is_some()),
             ("preferredTopology", !document.preferred_topology.is_empty()),
+            ("tolerations", !document.tolerations.is_empty()),
         ];
         if let Some((field, _)) = chosen.iter().find(|(_, given)| *given) {
             return Err(format!(

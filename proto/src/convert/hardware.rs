@@ -6,6 +6,7 @@ use muster_core::{
         NodeReport, WarmPool,
         gpu::Driver,
         host::{Host, NumaNode},
+        taint::Taint,
         topology::{Path, Topology},
         trial::Trial,
     },
@@ -58,6 +59,14 @@ pub(super) fn warm_pool_to_wire(pool: WarmPool) -> v1::WarmPool {
         limit: pool.limit,
         ready: pool.ready,
         bytes: pool.bytes,
+    }
+}
+
+pub(super) fn taint_to_wire(taint: &Taint) -> v1::Taint {
+    v1::Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone(),
+        effect: taint.effect.name().to_owned(),
     }
 }
 

@@ -24,8 +24,8 @@ use crate::{
     convert::{
         Malformed,
         hardware::{
-            finding_to_wire, gpu_to_wire, hardware_to_wire, holders_to_wire, trial_to_wire,
-            warm_pool_to_wire,
+            finding_to_wire, gpu_to_wire, hardware_to_wire, holders_to_wire, taint_to_wire,
+            trial_to_wire, warm_pool_to_wire,
         },
         session::phases::imports_to_wire,
     },
@@ -146,6 +146,9 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         exclude_nodes: spec.exclude_nodes,
         required_topology: spec.required_topology,
         preferred_topology: spec.preferred_topology,
+        tolerations: { spec.tolerations.into_iter() }
+            .map(selection::toleration)
+            .collect(),
         rules: spec.rules.into_iter().map(rule_document).collect(),
         suspend: spec.suspend,
         active_deadline_seconds: spec.active_deadline_seconds,
@@ -200,6 +203,9 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         exclude_nodes: spec.exclude_nodes,
         required_topology: spec.required_topology,
         preferred_topology: spec.preferred_topology,
+        tolerations: { spec.tolerations.into_iter() }
+            .map(selection::toleration_to_wire)
+            .collect(),
         rules: spec.rules.into_iter().map(rule_to_wire).collect(),
         suspend: spec.suspend,
         active_deadline_seconds: spec.active_deadline_seconds,
@@ -254,6 +260,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         exclude_nodes: texts(&spec.selection.exclude_nodes),
         required_topology: spec.selection.required_topology.clone(),
         preferred_topology: spec.selection.preferred_topology.clone(),
+        tolerations: spec.selection.tolerations.clone(),
         rules: spec.rules.iter().map(Rule::document).collect(),
         framework: Some(spec.framework.name().into()),
         roles: spec
@@ -486,6 +493,7 @@ pub fn node(view: &NodeView) -> v1::Node {
         gpu_holders: holders_to_wire(&report.holders),
         senses_only: report.senses_only,
         run_as_owner: report.run_as_owner,
+        taints: report.all_taints().map(taint_to_wire).collect(),
         host: place
             .map(|place| place.host.to_string())
             .unwrap_or_default(),

@@ -121,14 +121,23 @@ fn bad_nodes_are_told_and_cordoned() {
         format!("muster check nodes: {why}")
     );
 
-    // A cordoned node is left out, which is a failure if it was named.
-    let (code, found) = check(&cluster, &python(), &["node-1", "node-2"]);
+    // A cordoned node is checked if it is named, and left out otherwise.
+    let (code, found) = check(&cluster, &corrupts, &["--all"]);
     assert_eq!(
         (code, told(&found)),
-        (Some(1), vec!["NotChecked node-2".to_owned()])
+        (Some(0), vec!["NotChecked node-2".to_owned()]),
+        "{found:#}"
     );
     let why = reason(&found, "node-2");
-    assert!(why.contains("muster uncordon node-2 first"), "{why}");
+    assert!(why.ends_with("name it, or add --cordoned"), "{why}");
+    let (code, found) = check(&cluster, &corrupts, &["--all", "--cordoned"]);
+    assert_eq!(
+        (code, told(&found)),
+        (Some(8), vec!["Bad node-2".to_owned()]),
+        "{found:#}"
+    );
+    let (code, found) = check(&cluster, &python(), &["node-1", "node-2"]);
+    assert_eq!((code, told(&found)), (Some(0), vec![]), "{found:#}");
     has_no_jobs(&cluster);
 }
 

@@ -77,13 +77,13 @@ fn accepted_jobs_survive_a_coordinator_killed_at_any_moment() {
 #[test]
 fn a_job_that_ends_while_the_coordinator_is_away_is_known_to_have_ended() {
     let cluster = Cluster::up(1);
-    cluster.train("job", "1", &["--steps", "40", "--delay-ms", "50"]);
+    cluster.train("job", "1", &["--steps", "200", "--delay-ms", "50"]);
     cluster.trains("job", 1, 1);
     cluster.muster(["local", "kill-coordinator"]);
     until(|| {
         std::fs::read_to_string(cluster.path("job.step"))
             .ok()
-            .filter(|step| step == "40")
+            .filter(|step| step == "200")
     })
     .expect("the job ends by itself");
     cluster.muster(["local", "start-coordinator"]);

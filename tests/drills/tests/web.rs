@@ -112,7 +112,8 @@ const PATHS: [&str; 12] = [
 #[test]
 fn a_browser_sees_what_happened_and_nobody_else_does() {
     let cluster = Cluster::up(2);
-    cluster.train("seen", "2", &[]);
+    // It must not end before its last page was looked at.
+    cluster.train("seen", "2", &["--steps", "100000"]);
     let status = cluster.trains("seen", 1, 2);
     kill(pids(&status)[1], Signal::KILL);
     cluster.trains("seen", 2, 2);

@@ -1,6 +1,9 @@
 //! Which nodes are checked, and why others are not.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use muster_core::{check, id::NodeName};
 use muster_foreign::names;
@@ -38,6 +41,7 @@ pub(super) struct Chosen {
     pub(super) groups: Vec<Group>,
     /// Nodes that are left out, and why.
     pub(super) left_out: Vec<(NodeName, String)>,
+    pub(super) cordoned: BTreeSet<NodeName>,
 }
 
 /// The nodes that the command line names and that take a job now.
@@ -64,11 +68,17 @@ pub(super) async fn choose(
     };
     let mut left_out = Vec::new();
     let mut fit: BTreeMap<u32, Vec<check::Node>> = BTreeMap::new();
+    let mut cordoned = BTreeSet::new();
     for node in nodes {
         let name = NodeName::from(node.name.as_str());
+        if node.cordon.is_some() {
+            cordoned.insert(name.clone());
+        }
         let has = u32::try_from(node.gpus.len()).unwrap_or(u32::MAX);
         let gpus = args.gpus_per_node.unwrap_or(has);
-        if let Some(why) = why_not(&node, gpus) {
+        // Whoever names a node, or asks for cordoned ones, wants to know whether it is well again.
+        let also_cordoned = args.cordoned || !args.nodes.is_empty();
+        if let Some(why) = why_not(&node, gpus, also_cordoned) {
             left_out.push((name, why));
             continue;
         }
@@ -102,6 +112,7 @@ pub(super) async fn choose(
     Ok(Chosen {
         groups: groups.filter(|group| !group.nodes.is_empty()).collect(),
         left_out,
+        cordoned,
     })
 }
 
@@ -142,14 +153,14 @@ fn named(nodes: Vec<v1::Node>, names: &[String], args: &Nodes) -> Result<Vec<v1:
 }
 
 /// Why the node is not checked, as far as it says so itself.
-fn why_not(node: &v1::Node, gpus: u32) -> Option<String> {
+fn why_not(node: &v1::Node, gpus: u32, also_cordoned: bool) -> Option<String> {
     if node.state() != NodeState::Ready {
         return Some(format!("it is {}", words::node_state(node.state)));
     }
-    if let Some(cordon) = &node.cordon {
+    if let Some(cordon) = node.cordon.as_ref().filter(|_| !also_cordoned) {
         return Some(format!(
-            "cordoned by {} ({}); muster uncordon {} first",
-            cordon.by, cordon.reason, node.name
+            "cordoned by {} ({}); name it, or add --cordoned",
+            cordon.by, cordon.reason
         ));
     }
     if node.senses_only {
@@ -189,11 +200,11 @@ mod tests {
             gpus: vec![v1::Gpu::default(); 8],
             ..v1::Node::default()
         };
-        assert_eq!(why_not(&well, 8), None);
+        assert_eq!(why_not(&well, 8, false), None);
         let why = |change: fn(&mut v1::Node)| {
             let mut node = well.clone();
             change(&mut node);
-            why_not(&node, 8).unwrap_or_default()
+            why_not(&node, 8, false).unwrap_or_default()
         };
         let run = |phase: &str| v1::NodeRun {
             job: "digits".into(),
@@ -202,10 +213,10 @@ mod tests {
         };
         let mut over = well.clone();
         over.runs = vec![run("Dead")];
-        assert_eq!(why_not(&over, 8), None, "a run that is over");
+        assert_eq!(why_not(&over, 8, false), None, "a run that is over");
         over.runs.push(run("Stopping"));
         assert_eq!(
-            why_not(&over, 8).unwrap(),
+            why_not(&over, 8, false).unwrap(),
             "busy: job/digits is there; --wait PERIOD waits for its end"
         );
         assert_eq!(why(|node| node.set_state(NodeState::Lost)), "it is Lost");
@@ -213,14 +224,17 @@ mod tests {
             why(|node| node.gpus.truncate(4)),
             "it has 4 GPUs, and 8 are asked for"
         );
+        let mut cordoned = well.clone();
+        cordoned.cordon = Some(v1::Cordon {
+            by: "ann".into(),
+            reason: "fan".into(),
+            at_unix_us: 1,
+        });
         assert_eq!(
-            why(|node| node.cordon = Some(v1::Cordon {
-                by: "ann".into(),
-                reason: "fan".into(),
-                at_unix_us: 1
-            })),
-            "cordoned by ann (fan); muster uncordon n1 first"
+            why_not(&cordoned, 8, false).unwrap(),
+            "cordoned by ann (fan); name it, or add --cordoned"
         );
+        assert_eq!(why_not(&cordoned, 8, true), None);
         assert!(why(|node| node.senses_only = true).contains("only looks"));
     }
 }

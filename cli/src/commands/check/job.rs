@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use muster_core::{
     id::NodeName,
+    node_report::taint::UNSCHEDULABLE,
     spec::{
         API_VERSION, JobDocument, KIND, Metadata, PRIORITY_MAX, RestartPolicyDocument,
-        RuleDocument, SpecDocument,
+        RuleDocument, SpecDocument, Toleration,
     },
 };
 
@@ -60,6 +61,8 @@ pub(super) fn document(wish: Wish<'_>) -> JobDocument {
             working_dir: Some("/".into()),
             node_list: wish.nodes.iter().map(ToString::to_string).collect(),
             priority: Some(-PRIORITY_MAX),
+            // Also nodes with cordons, and with taints: the person who asks knows them.
+            tolerations: vec![Toleration::of_key(UNSCHEDULABLE), Toleration::of_all()],
             restart_policy: Some(RestartPolicyDocument {
                 max_restarts: Some(0),
                 ..RestartPolicyDocument::default()

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use muster_core::spec::{
-    Affinity, SpecDocument,
+    Affinity, SpecDocument, Toleration,
     selection::{NodeAffinity, NodeSelectorTerms, Term},
 };
 use muster_foreign::names;
@@ -39,6 +39,11 @@ pub(super) struct ChosenNodes {
     /// Nodes with the same value of this label, if that costs no node (repeatable, the finest first)
     #[arg(long, alias = "preferred_topology", value_name = "KEY", help_heading = HEADING)]
     preferred_topology: Vec<String>,
+
+    /// Nodes with this taint will do, too: KEY=VALUE:EFFECT, in which VALUE and EFFECT may be missing (repeatable).
+    /// 'node.kubernetes.io/unschedulable' stands for cordons
+    #[arg(long, value_name = "TAINT", help_heading = HEADING)]
+    toleration: Vec<String>,
 }
 
 impl ChosenNodes {
@@ -73,6 +78,8 @@ impl ChosenNodes {
         spec.exclude_nodes = expanded("--exclude", &self.exclude)?;
         spec.required_topology.clone_from(&self.required_topology);
         spec.preferred_topology.clone_from(&self.preferred_topology);
+        let tolerations = self.toleration.iter();
+        spec.tolerations = tolerations.map(|text| Toleration::read(text)).collect();
         Ok(())
     }
 }
@@ -103,6 +110,7 @@ mod tests {
             exclude: vec![" n3 ,".into()],
             required_topology: Some("zone".into()),
             preferred_topology: vec!["rack".into()],
+            toleration: vec!["dedicated=a".into()],
         };
         let mut spec = SpecDocument::default();
         chosen.write(&mut spec).unwrap();

@@ -25,7 +25,7 @@ pub(crate) struct Candidate<'a> {
     /// Why the job's own selection does not have it.
     pub misfit: Option<Misfit<'a>>,
     /// How much the job would like it.
-    pub liking: u32,
+    pub liking: i64,
     /// Its values of the labels in which the job's nodes should be alike ([`super::Levels`]).
     pub domains: Vec<Option<Cow<'a, str>>>,
     /// The place of its finest domain among all, the largest first.

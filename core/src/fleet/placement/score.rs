@@ -17,7 +17,7 @@ pub(super) struct Score<'c> {
     /// Of nodes that the job has, those with the lower ranks stay. 0 for others.
     pub node_rank: u32,
     /// Then what the job likes most.
-    pub liking: Reverse<u32>,
+    pub liking: Reverse<i64>,
     /// Then whole domains, one after the other, so that neighbours in rank order are neighbours in the topology.
     pub domain: u32,
     /// Then the node that holds most of the members that have no place yet: as few nodes as possible.

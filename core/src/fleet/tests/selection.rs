@@ -6,7 +6,11 @@ use crate::{
         plan::{Outcome, Plan, Wait},
         shortage::Shortage,
     },
-    node_report::Gpu,
+    node_report::{
+        Gpu,
+        taint::{Taint, UNSCHEDULABLE},
+    },
+    spec::Toleration,
 };
 
 /// Nodes with one label `pool` and so many GPUs.
@@ -131,6 +135,98 @@ fn a_label_that_changes_moves_no_job() {
     bench.cut("b");
     bench.pass(60 * SECOND);
     assert_eq!(bench.members("digits"), ["a"]);
+}
+
+fn tainted(bench: &mut Bench, name: &str, gpus: u32, taint: &str) {
+    reports(bench, name, "x", gpus);
+    let session = bench.agents[&name.into()].session.unwrap();
+    let report = NodeReport {
+        taints: vec![Taint::read(taint).unwrap()],
+        ..(*bench.fleet.nodes[&name.into()].report).clone()
+    };
+    bench.input(Input::Report { session, report });
+    bench.obey();
+}
+
+fn tolerating(toleration: &str) -> SpecDocument {
+    SpecDocument {
+        tolerations: vec![Toleration::read(toleration)],
+        ..document(1, 1, 1)
+    }
+}
+
+#[test]
+fn a_taint_keeps_away_who_does_not_tolerate_it() {
+    let mut bench = fleet(&[("a", "x", 0), ("b", "x", 0), ("c", "x", 0)]);
+    tainted(&mut bench, "a", 0, "dedicated=team-a:NoSchedule");
+    tainted(&mut bench, "b", 0, "old:PreferNoSchedule");
+    // One that would rather have no jobs comes last.
+    bench.submit("digits", document(1, 1, 1));
+    assert_eq!(bench.members("digits"), ["c"]);
+    bench.submit("others", document(1, 1, 1));
+    assert_eq!(bench.members("others"), ["c"]);
+    let wait = wait(plan(&mut bench, document(3, 3, 3)));
+    let said: Vec<&str> = wait
+        .excluded
+        .iter()
+        .map(|one| one.2.as_str())
+        .collect();
+    assert_eq!(
+        said,
+        ["has taint dedicated=team-a:NoSchedule, which the job does not tolerate"]
+    );
+    bench.submit("tolerates", tolerating("dedicated=team-a"));
+    bench.submit(
+        "team",
+        SpecDocument {
+            node_list: vec!["a".into()],
+            ..tolerating("dedicated")
+        },
+    );
+    assert_eq!(bench.members("team"), ["a"]);
+    // A taint that comes later moves nobody.
+    tainted(&mut bench, "c", 0, "dedicated=team-b:NoExecute");
+    bench.rank_exits("digits", 0, Exit::Code(1), None);
+    bench.pass(60 * SECOND);
+    assert_eq!(bench.members("digits"), ["c"]);
+    bench.submit("last", document(1, 1, 1));
+    assert_eq!(bench.members("last"), ["b"]);
+}
+
+#[test]
+fn nodes_that_are_tainted_for_their_gpus_are_for_jobs_with_gpus() {
+    let mut bench = fleet(&[("a", "x", 2), ("b", "x", 0)]);
+    tainted(&mut bench, "a", 2, "nvidia.com/gpu=present:NoSchedule");
+    let cpus = SpecDocument {
+        gpus_per_node: Some(0),
+        ..document(2, 2, 2)
+    };
+    assert_eq!(wait(plan(&mut bench, cpus)).excluded[0].0, "a".into());
+    let gpus = SpecDocument {
+        gpus_per_node: Some(2),
+        ..document(1, 1, 1)
+    };
+    assert_eq!(starts_on(&plan(&mut bench, gpus)), ["a"]);
+}
+
+#[test]
+fn a_job_that_names_cordons_may_have_cordoned_nodes() {
+    let mut bench = fleet(&[("a", "x", 0)]);
+    bench.request(Request::Cordon {
+        node: "a".into(),
+        reason: "fan".into(),
+    });
+    assert!(matches!(
+        plan(&mut bench, document(1, 1, 1)).outcome,
+        Outcome::Waits(_)
+    ));
+    let all = plan(&mut bench, tolerating(""));
+    assert!(
+        matches!(all.outcome, Outcome::Waits(_)),
+        "everything is no cordon"
+    );
+    bench.submit("check", tolerating(UNSCHEDULABLE));
+    assert_eq!(bench.members("check"), ["a"]);
 }
 
 #[test]

@@ -3,8 +3,14 @@
 use super::{Shape, Text, field, names, needed};
 use crate::{
     id::SUBDOMAIN_MAX,
-    node_report::labels::{LABEL_KEY_MAX, LABEL_VALUE_MAX},
-    spec::selection::{EXPRESSIONS_MAX, Operator, TERMS_MAX, VALUES_MAX, WEIGHT_MAX},
+    node_report::{
+        labels::{LABEL_KEY_MAX, LABEL_VALUE_MAX},
+        taint::Effect,
+    },
+    spec::{
+        selection::{EXPRESSIONS_MAX, Operator, TERMS_MAX, VALUES_MAX, WEIGHT_MAX},
+        toleration::TolerationOperator,
+    },
 };
 
 pub(super) const LABEL_VALUE: Shape = Shape::Text(Text::Any(LABEL_VALUE_MAX));
@@ -39,6 +45,21 @@ const TERM: Shape = Shape::Object(&[
         "matchFields",
         Shape::Ordered(&EXPRESSION, EXPRESSIONS_MAX),
         "What holds of the node's name. All of it must.",
+    ),
+]);
+
+pub(super) const TOLERATION: Shape = Shape::Object(&[
+    field("key", LABEL_KEY, "The key of the taint. Any, if left out."),
+    field(
+        "operator",
+        Shape::Text(Text::OneOf(|| names(&TolerationOperator::ALL))),
+        "Equal: the taint has this value. Exists: it may have any. Equal if left out.",
+    ),
+    field("value", LABEL_VALUE, "The value of the taint."),
+    field(
+        "effect",
+        Shape::Text(Text::OneOf(|| names(&Effect::ALL))),
+        "The effect of the taint. Any, if left out.",
     ),
 ]);
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::*;
 use crate::spec::{
     AfterDocument, EnvVar, JobDocument, Metadata, Origin, RestartPolicyDocument, RoleDocument,
-    RuleDocument, SpecDocument, ValueFrom, selection,
+    RuleDocument, SpecDocument, Toleration, ValueFrom, selection,
 };
 
 fn variable() -> EnvVar {
@@ -63,6 +63,7 @@ fn full() -> JobDocument {
             exclude_nodes: vec!["x".into()],
             required_topology: text(),
             preferred_topology: vec!["x".into()],
+            tolerations: vec![Toleration::read("x=x:NoSchedule")],
             rules: vec![RuleDocument {
                 when: "x".into(),
                 role: text(),

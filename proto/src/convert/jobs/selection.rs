@@ -1,7 +1,7 @@
 //! Which nodes a job may have. It crosses the wire unchecked, as the rest of a document.
 
 use muster_core::spec::{
-    Affinity, Selection,
+    Affinity, Selection, Toleration,
     selection::{Expression, NodeAffinity, NodeSelectorTerms, Preferred, Term},
 };
 
@@ -38,6 +38,24 @@ pub(super) fn affinity_to_wire(affinity: NodeAffinity) -> v1::NodeAffinity {
     v1::NodeAffinity {
         required,
         preferred: affinity.preferred.into_iter().map(preferred).collect(),
+    }
+}
+
+pub(super) fn toleration(one: v1::Toleration) -> Toleration {
+    Toleration {
+        key: one.key,
+        operator: one.operator,
+        value: one.value,
+        effect: one.effect,
+    }
+}
+
+pub(super) fn toleration_to_wire(one: Toleration) -> v1::Toleration {
+    v1::Toleration {
+        key: one.key,
+        operator: one.operator,
+        value: one.value,
+        effect: one.effect,
     }
 }
 

@@ -6,7 +6,7 @@ use muster_core::{
     spec::{
         Affinity, After, AfterCondition, AfterDocument, EnvVar, Framework, GpusSaid, Inspect,
         Launch, Lifetime, Multiple, NodeMix, OnStall, Origin, Placing, Preemption, RestartPolicy,
-        RestartScope, Role, RoleDocument, RuleDocument, Selection, Standbys, StartWhen,
+        RestartScope, Role, RoleDocument, RuleDocument, Selection, Standbys, StartWhen, Toleration,
         selection::{Expression, NodeAffinity, NodeSelectorTerms, Preferred, Term},
     },
 };
@@ -84,6 +84,7 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         exclude_nodes: t.6.iter().cloned().collect(),
         required_topology: t.6.clone(),
         preferred_topology: t.6.iter().cloned().collect(),
+        tolerations: t.6.iter().map(|text| Toleration::read(text)).collect(),
         after: t
             .6
             .iter()
@@ -337,6 +338,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
                     exclude_nodes: vec!["n3".into()],
                     required_topology: Some("zone".into()),
                     preferred_topology: vec!["rack".into(), "block".into()],
+                    tolerations: vec![Toleration::read("a=b:NoExecute")],
                 },
                 false => Selection::default(),
             },

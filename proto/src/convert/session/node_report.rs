@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use muster_core::node_report::{
     NodeReport, WarmPool,
     labels::{LABEL_KEY_MAX, LABEL_VALUE_MAX, LABELS_MAX},
+    taint::{Effect, TAINTS_MAX, Taint},
     trial::{DIFFERS_BYTES_MAX, DIFFERS_MAX, TRIALS_MAX, Trial},
 };
 
@@ -14,7 +15,7 @@ use crate::{
         Malformed,
         hardware::{
             gpu_from_wire, gpu_to_wire, hardware_from_wire, hardware_to_wire, holders_from_wire,
-            holders_to_wire, trial_to_wire, warm_pool_to_wire,
+            holders_to_wire, taint_to_wire, trial_to_wire, warm_pool_to_wire,
         },
     },
     v1,
@@ -40,6 +41,7 @@ pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
         gpu_holders: holders_to_wire(&report.holders),
         senses_only: report.senses_only,
         run_as_owner: report.run_as_owner,
+        taints: report.taints.iter().map(taint_to_wire).collect(),
         trials: report.trials.iter().map(trial_to_wire).collect(),
     }
 }
@@ -83,11 +85,29 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
         holders: holders_from_wire("report.gpu_holders", wire.gpu_holders)?,
         senses_only: wire.senses_only,
         run_as_owner: wire.run_as_owner,
+        taints: taints("report.taints", wire.taints)?,
         trials: trials("report.trials", wire.trials)?,
         ..NodeReport::default()
     };
     hardware_from_wire(wire.hardware.unwrap_or_default(), &mut report)?;
     Ok(report)
+}
+
+fn taints(field: &str, wire: Vec<v1::Taint>) -> Result<Vec<Taint>, Malformed> {
+    count(field, wire.len(), TAINTS_MAX)?;
+    let taint = |taint: v1::Taint| {
+        let taint = Taint {
+            effect: Effect::of(&taint.effect)
+                .ok_or_else(|| malformed(field, format!("effect {:.32?}", taint.effect)))?,
+            key: text(field, taint.key, LABEL_KEY_MAX)?,
+            value: text(field, taint.value, LABEL_VALUE_MAX)?,
+        };
+        match taint.error() {
+            None => Ok(taint),
+            Some(why) => Err(malformed(field, why)),
+        }
+    };
+    wire.into_iter().map(taint).collect()
 }
 
 fn trials(field: &str, wire: Vec<v1::Trial>) -> Result<Vec<Trial>, Malformed> {

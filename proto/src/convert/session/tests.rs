@@ -13,6 +13,7 @@ use muster_core::{
     node_report::{
         Gpu, NodeReport, WarmPool,
         holders::{Holder, Holders},
+        taint::Taint,
         trial::Trial,
     },
     protocol,
@@ -272,6 +273,9 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                     run_as_owner: !senses_only,
                     senses_only,
                     trials,
+                    taints: { senses_only.then_some("a=b:NoExecute").into_iter() }
+                        .map(|text| Taint::read(text).unwrap())
+                        .collect(),
                     ..NodeReport::default()
                 }
             },

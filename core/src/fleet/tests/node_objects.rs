@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::fleet::pod_plan::Host;
 use crate::node_object::{Condition, NodeObject, Raw, Status, correction};
+use crate::node_report::taint::Taint;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -492,4 +493,43 @@ fn a_withheld_cordon_is_told_again_only_if_its_veto_is_another() {
     let raw = cluster.settles("c").clone();
     assert!(withheld(&raw).contains("were cordoned within"), "{raw:?}");
     assert_eq!(cluster.told("CordonWithheld"), 2);
+}
+
+/// Taints that say how a node is mean what the table of signs says. Others are for jobs to tolerate.
+#[test]
+fn a_taint_of_the_object_keeps_jobs_away_until_it_is_taken_off() {
+    let mut cluster = Cluster::new(&["a"]);
+    let taint = |text| Taint::read(text).unwrap();
+    cluster.changes("a", |raw| {
+        raw.taints = vec![
+            taint("node.kubernetes.io/not-ready:NoExecute"),
+            taint("DeletionCandidateOfClusterAutoscaler:PreferNoSchedule"),
+            taint("dedicated=team-a:NoSchedule"),
+        ];
+    });
+    let report = |cluster: &Cluster| cluster.bench.fleet.nodes[&"a".into()].report.clone();
+    assert_eq!(
+        report(&cluster).object_taints,
+        [taint("dedicated=team-a:NoSchedule")]
+    );
+    cluster.bench.submit("digits", document(1, 1, 1));
+    let message = cluster.bench.job("digits").message.clone();
+    assert!(
+        message
+            .contains("a has taint dedicated=team-a:NoSchedule, which the job does not tolerate"),
+        "{message}"
+    );
+    // A report of the agent knows nothing of it.
+    let session = cluster.bench.agents[&"a".into()].session.unwrap();
+    let sent = NodeReport {
+        object_taints: Vec::new(),
+        ..(*report(&cluster)).clone()
+    };
+    cluster.bench.input(Input::Report {
+        session,
+        report: sent,
+    });
+    assert_eq!(report(&cluster).object_taints.len(), 1);
+    cluster.changes("a", |raw| raw.taints.clear());
+    assert_eq!(cluster.bench.members("digits"), ["a"]);
 }

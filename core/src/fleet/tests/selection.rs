@@ -166,11 +166,7 @@ fn a_taint_keeps_away_who_does_not_tolerate_it() {
     bench.submit("others", document(1, 1, 1));
     assert_eq!(bench.members("others"), ["c"]);
     let wait = wait(plan(&mut bench, document(3, 3, 3)));
-    let said: Vec<&str> = wait
-        .excluded
-        .iter()
-        .map(|one| one.2.as_str())
-        .collect();
+    let said: Vec<&str> = wait.excluded.iter().map(|one| one.2.as_str()).collect();
     assert_eq!(
         said,
         ["has taint dedicated=team-a:NoSchedule, which the job does not tolerate"]

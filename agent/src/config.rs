@@ -94,7 +94,7 @@ pub struct Flags {
     )]
     pub labels: Vec<String>,
     /// A taint of this node, as kubectl taint has it: KEY=VALUE:EFFECT or KEY:EFFECT, with the effect NoSchedule, NoExecute
-    /// (the same here) or PreferNoSchedule. Only jobs that tolerate it get the node; may be given several times
+    /// (here the same: nothing that runs is stopped) or PreferNoSchedule. Only jobs that tolerate it get the node; may be given several times
     #[arg(
         long = "taint",
         env = "MUSTER_TAINTS",

@@ -192,7 +192,7 @@ impl NodeObject {
             unschedulable: raw.unschedulable,
             labels: Labels::bounded(raw.labels),
             taints: { raw.taints.into_iter() }
-                .filter(|taint| !signs::says(taint))
+                .filter(|taint| !signs::handles(taint))
                 .take(TAINTS_MAX)
                 .collect(),
             uid: raw.uid,

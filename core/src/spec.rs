@@ -343,7 +343,6 @@ impl JobSpec {
     pub fn differences(&self, other: &JobSpec) -> Vec<&'static str> {
         let (was_open, other) = (self.gpus_are_open(), &other.with_gpus_of(self));
         let (own, theirs) = (&self.lifetime, &other.lifetime);
-        let nodes = &self.selection;
         let fields = [
             ("spec.replicas", self.replicas != other.replicas),
             ("spec.minReplicas", self.min_replicas != other.min_replicas),
@@ -389,31 +388,8 @@ impl JobSpec {
             ),
             ("spec.nodeMix", self.node_mix != other.node_mix),
             ("spec.placement", self.packs() != other.packs()),
-            (
-                "spec.nodeSelector",
-                nodes.node_selector != other.selection.node_selector,
-            ),
-            ("spec.affinity", nodes.affinity != other.selection.affinity),
-            (
-                "spec.nodeList",
-                nodes.node_list != other.selection.node_list,
-            ),
-            (
-                "spec.excludeNodes",
-                nodes.exclude_nodes != other.selection.exclude_nodes,
-            ),
-            (
-                "spec.requiredTopology",
-                nodes.required_topology != other.selection.required_topology,
-            ),
-            (
-                "spec.preferredTopology",
-                nodes.preferred_topology != other.selection.preferred_topology,
-            ),
-            (
-                "spec.tolerations",
-                nodes.tolerations != other.selection.tolerations,
-            ),
+        ];
+        let rest = [
             ("spec.rules", self.rules != other.rules),
             ("spec.suspend", self.suspend != other.suspend),
             ("spec.after", self.start.after != other.start.after),
@@ -438,8 +414,8 @@ impl JobSpec {
             ("spec.roles", self.roles != other.roles),
             ("spec.origin", self.origin != other.origin),
         ];
-        fields
-            .into_iter()
+        let nodes = self.selection.differences(&other.selection);
+        { fields.into_iter().chain(nodes).chain(rest) }
             .filter(|(_, differs)| *differs)
             .map(|(path, _)| path)
             .collect()

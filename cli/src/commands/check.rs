@@ -49,7 +49,7 @@ enum Command {
 /// node has another partner, and where that leaves a doubt there is one round more. So a node is bad if it fails alone or
 /// with two partners, and a network is bad if two nodes fail only together. Slow is less than half as fast as the median.
 ///
-/// Nodes with a running job are left out, and so are cordoned nodes that are not named. The jobs are deleted at
+/// Nodes with a running job are left out, and so are cordoned nodes, unless they are named or with --cordoned. The jobs are deleted at
 /// the end, also after Ctrl-C. They have the lowest priority and take no node from any other job.
 ///
 /// Exit 0: all well. 8: a node or a network is bad or slow. 1: a node that was named, or every node, could not be checked.

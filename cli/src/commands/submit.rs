@@ -339,7 +339,8 @@ pub(crate) async fn send(
     let validate_only = dry_run == Some(DryRun::Server);
     let named = reference(cx, &document);
     let client = cx.connect().await?;
-    if !validate_only && (chooses_nodes(&document) || waits(&document.spec)) {
+    let tolerates = !document.spec.tolerations.is_empty();
+    if !validate_only && (chooses_nodes(&document) || tolerates || waits(&document.spec)) {
         Box::pin(ask(cx, &client, document.clone(), true)).await?;
     }
     let answer = Box::pin(ask(cx, &client, document, validate_only)).await?;
@@ -382,6 +383,7 @@ pub(crate) async fn ask(
     validate_only: bool,
 ) -> Result<v1::SubmitResponse, Failure> {
     let (chooses, waiting) = (chooses_nodes(&document), waits(&document.spec));
+    let tolerates = !document.spec.tolerations.is_empty();
     let request = SubmitRequest {
         r#ref: Some(reference(cx, &document)),
         spec: Some(jobs::spec_to_wire(document.spec)),
@@ -405,8 +407,11 @@ pub(crate) async fn ask(
     };
     if chooses && !chooses_spec(&heard) {
         return older(
-            "the fields that choose nodes (nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology, tolerations)",
+            "the fields that choose nodes (nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology)",
         );
+    }
+    if tolerates && heard.tolerations.is_empty() {
+        return older("tolerations");
     }
     if waiting && !waits(&heard) {
         return older("the fields for which a job waits (after, startAfter)");
@@ -430,7 +435,6 @@ fn chooses_spec(spec: &SpecDocument) -> bool {
         || !spec.exclude_nodes.is_empty()
         || spec.required_topology.is_some()
         || !spec.preferred_topology.is_empty()
-        || !spec.tolerations.is_empty()
 }
 
 #[cfg(test)]

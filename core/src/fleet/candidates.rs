@@ -101,10 +101,9 @@ impl<'a> Facts<'a> {
         for names in capacity.with_free(least) {
             let others = names.iter().filter(|name| !own.contains(name));
             let more = self.candidates_among(others.filter_map(filed), reserved);
-            fit += more
-                .iter()
-                .filter(|node| node.is_first_choice(least))
-                .count();
+            // One that would rather have no job is taken only if all others do not do.
+            let welcomes = |node: &&Candidate<'_>| node.is_first_choice(least) && node.liking >= 0;
+            fit += more.iter().filter(welcomes).count();
             few.extend(more);
             if fewest_first && fit >= demand.most() as usize {
                 break;

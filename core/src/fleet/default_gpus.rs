@@ -138,6 +138,7 @@ fn gpu_nodes(facts: Facts<'_>) -> impl Iterator<Item = &Node> {
         !node.report.senses_only
             && !is_pod(&node.record.name)
             && selected::misfit(selection, (*node).into()).is_none()
+            && selected::tainted(selection, &node.report, true).is_none()
     };
     facts.nodes.iter().filter(takes_work)
 }

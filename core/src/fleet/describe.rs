@@ -14,6 +14,7 @@ use crate::{
     id::NodeName,
     period,
     run::Leftover,
+    spec::toleration,
 };
 
 /// What a job lacks that may be told.
@@ -130,6 +131,9 @@ fn why_fewer(facts: Facts<'_>) -> Option<(Shortage, String)> {
 /// The nodes that it had, or on which it failed, and that are cordoned now.
 fn cordoned_for_it(facts: Facts<'_>) -> Option<String> {
     let job = facts.job;
+    if toleration::tolerates_cordons(&job.spec.selection.tolerations) {
+        return None;
+    }
     let concerns = |node: &&Node| {
         let cordon = node.record.cordon.as_ref();
         cordon.is_some_and(|cordon| cordon.jobs.contains(&job.name))

@@ -178,7 +178,8 @@ impl Objects {
             hear_undone(&mut node.record, object);
         }
         health_events::tell_object(node, &mut scratch.events);
-        let relabelled = relabel(node);
+        let is_known = node.object.is_some() || self.listed;
+        let relabelled = is_known && relabel(node);
         let matters = relabelled || before != work(node);
         if relabelled {
             scratch.changes.publish.insert(name.clone());
@@ -219,18 +220,20 @@ fn hear_undone(record: &mut NodeRecord, object: &NodeObject) {
     };
 }
 
-/// Gives a node the labels and taints of its object, if it has one. True: some are new.
+/// Gives a node the labels and taints of its object. Without one it keeps the labels until it reports anew, and no taint: that
+/// would keep jobs away. True: something is new.
 fn relabel(node: &mut Node) -> bool {
     let report = &node.report;
-    let object = node.object.as_ref().filter(|object| {
-        report.object_labels != object.labels || report.object_taints != object.taints
-    });
-    let Some(object) = object else {
-        return false;
+    let (object_labels, object_taints) = match &node.object {
+        Some(object) => (object.labels.clone(), object.taints.clone()),
+        None => (report.object_labels.clone(), Vec::new()),
     };
+    if report.object_labels == object_labels && report.object_taints == object_taints {
+        return false;
+    }
     node.report = NodeReport {
-        object_labels: object.labels.clone(),
-        object_taints: object.taints.clone(),
+        object_labels,
+        object_taints,
         ..(*node.report).clone()
     }
     .into();

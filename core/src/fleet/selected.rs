@@ -119,8 +119,8 @@ pub(crate) fn tainted<'a>(
     left.find(|taint| taint.refuses()).map(Misfit::Tainted)
 }
 
-/// The weights of all preferences that hold of the node, less the greatest for each taint that would rather not have the
-/// job. `gpus`: it asks for GPUs.
+/// The weights of all preferences that hold of the node, minus [`WEIGHT_MAX`] for each taint `PreferNoSchedule` that the job
+/// does not tolerate. `gpus`: it asks for GPUs.
 pub(crate) fn liking(selection: &Selection, node: Selectable<'_>, gpus: bool) -> i64 {
     let preferred = selection.preferred().iter();
     let held = preferred.filter(|preferred| node.fits(&preferred.preference));

@@ -152,15 +152,18 @@ pub const LEFT_ALONE: &[Sign] = &[
     sign(Label, "sagemaker.amazonaws.com/node-health-status", "", "HyperPod", Exclude, "HyperPod repairs it"),
 ];
 
-/// Whether Muster learns elsewhere what this taint says: it is a row of the table, or Kubernetes' own word for a condition,
-/// a cordon or a node that is going. All others are for jobs to tolerate.
-pub(super) fn says(taint: &crate::node_report::taint::Taint) -> bool {
-    let kubernetes = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
-    let mut rows = SIGNS.iter();
-    kubernetes
-        .iter()
-        .any(|prefix| taint.key.starts_with(prefix))
-        || rows.any(|sign| sign.place == Taint && sign.key == taint.key)
+/// Kubernetes' own taints: a cordon, or one of the node's conditions, which Muster reads as such. Most of these only warn,
+/// because the agent itself shows whether the node works.
+const KUBERNETES: &str = "node.kubernetes.io/";
+
+/// Whether another rule handles this taint: it excludes the node whatever a job tolerates, or is Kubernetes' own. All others
+/// are for jobs to tolerate.
+pub(super) fn handles(taint: &crate::node_report::taint::Taint) -> bool {
+    let excludes = |sign: &&Sign| {
+        let same = sign.place == Taint && sign.key == taint.key;
+        same && (sign.value.is_empty() || sign.value == taint.value) && sign.meaning != Warning
+    };
+    taint.key.starts_with(KUBERNETES) || SIGNS.iter().find(excludes).is_some()
 }
 
 impl Place {

@@ -10,15 +10,15 @@ use super::labels::{label_key_error, label_value_error};
 /// The most taints of a node. A node has a few.
 pub const TAINTS_MAX: usize = 64;
 
-/// What a cordon is to those who tolerate it, as in Kubernetes.
+/// The key by which a job tolerates cordons, as in Kubernetes.
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// What a node keeps away with a taint.
+/// What a taint does to jobs that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Effect {
     /// It gets no new work. Members that it has stay.
     NoSchedule,
-    /// It gets new work after all others.
+    /// Other nodes are taken first, if nothing else decides.
     PreferNoSchedule,
     /// As `NoSchedule`: Muster moves no member for a taint.
     NoExecute,

@@ -196,6 +196,31 @@ impl Selection {
             || !self.exclude_nodes.is_empty()
     }
 
+    /// The paths of its fields, and whether `other` differs in each.
+    pub(super) fn differences(&self, other: &Selection) -> [(&'static str, bool); 7] {
+        [
+            (
+                "spec.nodeSelector",
+                self.node_selector != other.node_selector,
+            ),
+            ("spec.affinity", self.affinity != other.affinity),
+            ("spec.nodeList", self.node_list != other.node_list),
+            (
+                "spec.excludeNodes",
+                self.exclude_nodes != other.exclude_nodes,
+            ),
+            (
+                "spec.requiredTopology",
+                self.required_topology != other.required_topology,
+            ),
+            (
+                "spec.preferredTopology",
+                self.preferred_topology != other.preferred_topology,
+            ),
+            ("spec.tolerations", self.tolerations != other.tolerations),
+        ]
+    }
+
     /// Terms of which one must hold. None: all nodes will do.
     pub fn required(&self) -> &[Term] {
         let affinity = self.affinity.as_ref();

@@ -320,7 +320,7 @@ pub const SPEC_FIELDS: &[Field] = &[
     field(
         "tolerations",
         Shape::Ordered(&TOLERATION, TOLERATIONS_MAX),
-        "Taints of nodes that do not keep the job away, as in a pod. A job that asks for GPUs tolerates nvidia.com/gpu. One that names node.kubernetes.io/unschedulable may have cordoned nodes.",
+        "Taints of nodes that do not keep the job away, as in a pod. A job that asks for GPUs tolerates nvidia.com/gpu. One that names node.kubernetes.io/unschedulable may have nodes that Muster has cordoned.",
     ),
     field(
         "rules",

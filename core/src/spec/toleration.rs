@@ -1,7 +1,6 @@
 //! Which taints of nodes a job tolerates: a pod's `tolerations`.
 //!
-//! They let a job have nodes that are kept for others. They make it like none, and it keeps the nodes that it has whatever
-//! their taints become.
+//! A toleration lets a job have a node, and does not attract it there. A job keeps its nodes when their taints change.
 
 use std::fmt;
 
@@ -98,7 +97,7 @@ pub(crate) fn untolerated<'t>(
     gpus: bool,
 ) -> impl Iterator<Item = &'t Taint> {
     taints.filter(move |taint| {
-        let of_gpus = gpus && taint.key == GPUS;
+        let of_gpus = gpus && taint.key == GPUS && taint.effect == Effect::NoSchedule;
         !of_gpus && !tolerations.iter().any(|one| one.tolerates(taint))
     })
 }
@@ -113,7 +112,7 @@ pub(crate) fn tolerates_cordons(tolerations: &[Toleration]) -> bool {
         value: String::new(),
         effect: Effect::NoSchedule,
     };
-    // One that tolerates everything was not written for nodes that a person, or Muster, has taken out of use.
+    // A toleration of every taint does not include cordons: they must be named.
     let mut named = tolerations.iter().filter(|one| !one.key.is_empty());
     named.any(|one| one.tolerates(&cordon))
 }
@@ -221,6 +220,8 @@ mod tests {
         let taints = ["nvidia.com/gpu=present:NoSchedule"];
         assert!(left(&taints, &[], true).is_empty());
         assert_eq!(left(&taints, &[], false), taints);
+        let broken = ["nvidia.com/gpu=broken:NoExecute"];
+        assert_eq!(left(&broken, &[], true), broken);
     }
 
     #[test]

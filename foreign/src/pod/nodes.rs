@@ -130,7 +130,11 @@ impl<'t> Chosen<'t> {
             all.tolerate(other);
         }
         if let Some(at) = all.tolerations_at.clone()
-            && pods.clone().any(|pod| pod.tolerations != all.tolerations)
+            && pods.clone().any(|pod| {
+                !all.tolerations
+                    .iter()
+                    .all(|one| pod.tolerations.contains(one))
+            })
         {
             log.warn(&at, "hold for all members of the job here");
         }

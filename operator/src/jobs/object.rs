@@ -298,8 +298,12 @@ fn document(
             ("tolerations", !document.tolerations.is_empty()),
         ];
         if let Some((field, _)) = chosen.iter().find(|(_, given)| *given) {
+            let there = match *field {
+                "tolerations" => "tolerations",
+                _ => "nodeSelector or affinity",
+            };
             return Err(format!(
-                "spec.{field}: the cluster's scheduler chooses the nodes of a job with a template: say it there (spec.template.spec.nodeSelector or affinity)"
+                "spec.{field}: the cluster's scheduler chooses the nodes of a job with a template: say it there (spec.template.spec.{there})"
             ));
         }
         check_template(template, gpus)?;

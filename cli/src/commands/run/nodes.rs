@@ -40,8 +40,8 @@ pub(super) struct ChosenNodes {
     #[arg(long, alias = "preferred_topology", value_name = "KEY", help_heading = HEADING)]
     preferred_topology: Vec<String>,
 
-    /// Nodes with this taint will do, too: KEY=VALUE:EFFECT, in which VALUE and EFFECT may be missing (repeatable).
-    /// 'node.kubernetes.io/unschedulable' stands for cordons
+    /// Also use nodes with this taint: KEY[=VALUE][:EFFECT] (repeatable). Without VALUE or EFFECT any matches;
+    /// node.kubernetes.io/unschedulable also allows nodes that Muster has cordoned
     #[arg(long, value_name = "TAINT", help_heading = HEADING)]
     toleration: Vec<String>,
 }

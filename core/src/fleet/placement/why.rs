@@ -218,6 +218,7 @@ impl Why<'_> {
     /// Its cause, as a word.
     pub(crate) fn shortage(&self) -> Shortage {
         match self {
+            Why::NotSelected(Misfit::Tainted(_)) => Shortage::NodesTainted,
             Why::NotSelected(_) => Shortage::SelectorMatchesTooFew,
             Why::Unheard | Why::Suspect | Why::Lost => Shortage::NodesSilent,
             Why::Cordoned => Shortage::NodesCordoned,
@@ -243,7 +244,7 @@ impl Why<'_> {
     }
 
     fn is_unselected(&self) -> bool {
-        matches!(self, Why::NotSelected(_))
+        self.shortage() == Shortage::SelectorMatchesTooFew
     }
 }
 

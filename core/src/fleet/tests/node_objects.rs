@@ -495,7 +495,7 @@ fn a_withheld_cordon_is_told_again_only_if_its_veto_is_another() {
     assert_eq!(cluster.told("CordonWithheld"), 2);
 }
 
-/// Taints that say how a node is mean what the table of signs says. Others are for jobs to tolerate.
+/// Taints that another rule handles mean what that says. Others are for jobs to tolerate.
 #[test]
 fn a_taint_of_the_object_keeps_jobs_away_until_it_is_taken_off() {
     let mut cluster = Cluster::new(&["a"]);
@@ -503,7 +503,7 @@ fn a_taint_of_the_object_keeps_jobs_away_until_it_is_taken_off() {
     cluster.changes("a", |raw| {
         raw.taints = vec![
             taint("node.kubernetes.io/not-ready:NoExecute"),
-            taint("DeletionCandidateOfClusterAutoscaler:PreferNoSchedule"),
+            taint("karpenter.sh/disrupted:NoSchedule"),
             taint("dedicated=team-a:NoSchedule"),
         ];
     });
@@ -530,6 +530,9 @@ fn a_taint_of_the_object_keeps_jobs_away_until_it_is_taken_off() {
         report: sent,
     });
     assert_eq!(report(&cluster).object_taints.len(), 1);
-    cluster.changes("a", |raw| raw.taints.clear());
+    // With the object its taints are gone.
+    let news = ObjectNews::Listed(BTreeMap::new());
+    cluster.bench.input(Input::Objects(news));
+    cluster.bench.obey();
     assert_eq!(cluster.bench.members("digits"), ["a"]);
 }

@@ -205,6 +205,43 @@ fn nodes_that_are_tainted_for_their_gpus_are_for_jobs_with_gpus() {
     assert_eq!(starts_on(&plan(&mut bench, gpus)), ["a"]);
 }
 
+/// The search that begins with the nodes that have fewest free GPUs does not end at one that would rather have no job.
+#[test]
+fn a_node_that_would_rather_have_no_job_is_not_taken_for_its_few_gpus() {
+    let mut bench = fleet(&[("a", "x", 2), ("b", "x", 4)]);
+    tainted(&mut bench, "a", 2, "old:PreferNoSchedule");
+    let gpus = |gpus| SpecDocument {
+        gpus_per_node: Some(gpus),
+        ..document(1, 1, 1)
+    };
+    bench.submit("digits", gpus(2));
+    assert_eq!(bench.members("digits"), ["b"]);
+    bench.submit("all", gpus(4));
+    bench.submit("more", gpus(2));
+    bench.submit("last", gpus(2));
+    let nodes = ["more", "last"].map(|job| bench.members(job).concat());
+    assert_eq!(nodes, ["b", "a"]);
+}
+
+/// A torch job that does not say how many GPUs it takes does not count those that it may not have.
+#[test]
+fn gpus_of_tainted_nodes_are_none_that_a_job_takes_by_default() {
+    let mut bench = fleet(&[("a", "x", 2), ("b", "x", 0)]);
+    tainted(&mut bench, "a", 2, "dedicated=team-a:NoSchedule");
+    let open = SpecDocument {
+        gpus_per_node: None,
+        ..document(1, 1, 1)
+    };
+    bench.submit("digits", open);
+    assert_eq!(bench.members("digits"), ["b"]);
+    let two = SpecDocument {
+        gpus_per_node: Some(2),
+        ..document(1, 1, 1)
+    };
+    let wait = wait(plan(&mut bench, two));
+    assert_eq!(wait.excluded[0].1, Shortage::NodesTainted);
+}
+
 #[test]
 fn a_job_that_names_cordons_may_have_cordoned_nodes() {
     let mut bench = fleet(&[("a", "x", 0)]);

@@ -49,7 +49,11 @@ const TERM: Shape = Shape::Object(&[
 ]);
 
 pub(super) const TOLERATION: Shape = Shape::Object(&[
-    field("key", LABEL_KEY, "The key of the taint. Any, if left out."),
+    field(
+        "key",
+        LABEL_KEY,
+        "The key of the taint. Left out, with operator Exists: any.",
+    ),
     field(
         "operator",
         Shape::Text(Text::OneOf(|| names(&TolerationOperator::ALL))),

@@ -19,6 +19,15 @@ import traceback
 
 FOLDER, RANK = pathlib.Path(sys.argv[1]), os.environ["RANK"]
 
+
+def signal_name(number):
+    """Python before 3.11 has no name for SIGSTKFLT."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
 SEEN = {
     "argv": sys.argv[2:],
     "argv0": sys.argv[0],
@@ -34,7 +43,7 @@ SEEN = {
     "warnoptions": sys.warnoptions,
     "xoptions": sys._xoptions,
     "env": dict(sorted(os.environ.items())),
-    "signals": {signal.Signals(n).name: str(signal.getsignal(n)).partition(" at ")[0] for n in sorted(signal.valid_signals()) if n < 32},
+    "signals": {signal_name(n): str(signal.getsignal(n)).partition(" at ")[0] for n in sorted(signal.valid_signals()) if n < 32},
     "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "wakeup": signal.set_wakeup_fd(-1),
     "stdin": [sys.stdin.read(), sys.stdin.name, os.fstat(0).st_rdev],
@@ -215,7 +224,7 @@ def last():
 
 
 def told(number, frame):
-    (FOLDER / "told").write_text(signal.Signals(number).name)
+    (FOLDER / "told").write_text(signal_name(number))
     sys.exit(5)
 
 

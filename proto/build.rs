@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "audit",
         "history",
         "notifications",
+        "queues",
     ]
     .map(|name| root.join(format!("muster/v1/{name}.proto")));
     for file in &files {

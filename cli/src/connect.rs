@@ -7,6 +7,7 @@ use muster_proto::v1::{
     event_service_client::EventServiceClient, history_service_client::HistoryServiceClient,
     job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
     notification_service_client::NotificationServiceClient,
+    queue_service_client::QueueServiceClient,
 };
 use muster_rpc::{
     Address, Channel, Clients,
@@ -144,6 +145,10 @@ impl Client {
 
     pub(crate) fn notifications(&self) -> NotificationServiceClient<Channel> {
         self.clients.notifications()
+    }
+
+    pub(crate) fn queues(&self) -> QueueServiceClient<Channel> {
+        self.clients.queues()
     }
 
     /// A request with the deadline that the user set.

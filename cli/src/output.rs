@@ -17,6 +17,7 @@ mod imports;
 pub(crate) mod listing;
 pub(crate) mod plan;
 pub(crate) mod queue;
+pub(crate) mod queues;
 mod raised;
 mod receivers;
 mod restarts;

@@ -3,7 +3,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `jobs`, `nodes`, `events`, `history`, `notifications` | what users call |
+//! | `jobs`, `nodes`, `queues`, `events`, `history`, `notifications` | what users call |
 //! | `context` | what every service needs |
 //! | `job`, `ranks` | one job, and ranks of it, in requests and answers |
 //! | `wait`, `explain`, `logs`, `signal`, `stacks` | the larger calls of the job service |
@@ -28,6 +28,7 @@ use muster_proto::{
         history_service_server::HistoryServiceServer, job_service_server::JobServiceServer,
         node_service_server::NodeServiceServer,
         notification_service_server::NotificationServiceServer,
+        queue_service_server::QueueServiceServer,
     },
 };
 use muster_runtime::tasks::Scope;
@@ -62,6 +63,7 @@ mod looks;
 mod nodes;
 mod notifications;
 mod page;
+mod queues;
 mod ranks;
 mod reflection;
 mod signal;
@@ -134,6 +136,7 @@ pub(crate) async fn routes(
     add!(JobServiceServer, jobs::Jobs(context.clone()));
     add!(NodeServiceServer, nodes::Nodes(context.clone()));
     add!(EventServiceServer, events::Events(context.clone()));
+    add!(QueueServiceServer, queues::Queues(context.clone()));
     add!(HistoryServiceServer, history::History(context.clone()));
     let notifications = notifications::Notifications {
         context: context.clone(),
@@ -170,6 +173,7 @@ impl Health {
             "muster.v1.AuditService",
             "muster.v1.HistoryService",
             "muster.v1.NotificationService",
+            "muster.v1.QueueService",
         ] {
             self.0.set_service_status(service, status).await;
         }

@@ -142,12 +142,11 @@ mod tests {
             "line 4: queue Vision: name: ",
             "line 7: queue speech: namespaces: \"B C\" ",
             "line 7: queue speech: quota: say how many GPUs it has",
-            "line 7: queue speech: namespaces: namespace a is in another queue as well",
             "line 2: queue all: borrowingLimit: a queue at the top borrows and lends nothing",
         ] {
             assert!(said.contains(part), "{part} is missing:\n{said}");
         }
-        assert_eq!(wrong.len(), 5, "{said}");
+        assert_eq!(wrong.len(), 4, "{said}");
         let unknown = parse("queues:\n- name: a\n  quotas: 4\n").err().unwrap();
         assert!(unknown[0].contains("quotas"), "{unknown:?}");
         assert!(unknown[0].contains("line 3"), "{unknown:?}");

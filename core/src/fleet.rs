@@ -85,6 +85,7 @@
 //! | **One job's turn** | rules that change one job's record |
 //! | `job_turn` | one job while it is settled, and what its rules may read |
 //! | `limits` | how many GPUs it may have, by its namespace and its queue |
+//! | `queue_view` | what users see of the queues |
 //! | `candidates` | the nodes as placement sees them for it, and the gang that it gets |
 //! | `preempt` | which jobs give up what for one that waits |
 //! | `node_mix` | members whose software does not go together |
@@ -206,6 +207,7 @@ mod policy;
 mod preempt;
 mod presence;
 mod prewarm;
+mod queue_view;
 pub mod queues;
 pub mod receipt;
 mod registry;

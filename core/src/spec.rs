@@ -119,6 +119,8 @@ pub struct SpecDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_policy: Option<RestartPolicyDocument>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_period: Option<String>,
@@ -208,6 +210,9 @@ pub struct JobSpec {
     /// What may be done to the job so that one of higher priority can start.
     #[serde(default, skip_serializing_if = "Preemption::is_default")]
     pub preemption: Preemption,
+    /// The operator's queue whose quota it uses. `None`: the first that has jobs of its namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
     pub restart_policy: RestartPolicy,
     #[serde(with = "serde_period")]
     pub stop_grace_period: Duration,
@@ -362,6 +367,7 @@ impl JobSpec {
             ("spec.workingDir", self.working_dir != other.working_dir),
             ("spec.priority", self.priority != other.priority),
             ("spec.preemption", self.preemption != other.preemption),
+            ("spec.queue", self.queue != other.queue),
             (
                 "spec.restartPolicy",
                 self.restart_policy != other.restart_policy,
@@ -433,9 +439,7 @@ impl SpecDocument {
             PROCS_MAX,
         ) as u32;
         let proc_per_node = self.check_procs(framework, gpus_per_node, errors);
-        let priority = self.check_priority(errors);
-        let said = self.preemption.as_deref();
-        let preemption = errors.one_of("spec.preemption", said, &Preemption::ALL);
+        let (priority, preemption) = self.check_rank(errors);
         // Roles have the commands, with what they take from here.
         if self.roles.is_empty() {
             errors.command("spec", &self.command, &self.args, framework);
@@ -460,6 +464,7 @@ impl SpecDocument {
             working_dir: self.working_dir.clone(),
             priority,
             preemption,
+            queue: self.queue.clone(),
             restart_policy: restart_policy::check(self.restart_policy.as_ref(), errors),
             stop_grace_period: errors.period(
                 "spec.stopGracePeriod",
@@ -533,9 +538,15 @@ impl SpecDocument {
         }
     }
 
-    fn check_priority(&self, errors: &mut Errors) -> i32 {
+    /// What decides which job goes first.
+    fn check_rank(&self, errors: &mut Errors) -> (i32, Preemption) {
+        errors.made_name("spec.queue", self.queue.as_deref());
         let (priority, most) = (self.priority.unwrap_or(0), PRIORITY_MAX);
-        errors.number("spec.priority", priority, -most, most) as i32
+        let said = self.preemption.as_deref();
+        (
+            errors.number("spec.priority", priority, -most, most) as i32,
+            errors.one_of("spec.preemption", said, &Preemption::ALL),
+        )
     }
 
     /// Replicas, the fewest and the most, and of what they are multiples.

@@ -22,6 +22,7 @@ use muster_proto::{
         history_service_client::HistoryServiceClient, job_service_client::JobServiceClient,
         node_service_client::NodeServiceClient,
         notification_service_client::NotificationServiceClient,
+        queue_service_client::QueueServiceClient,
     },
 };
 use rustls::pki_types::ServerName;
@@ -208,6 +209,12 @@ impl Clients {
 
     pub fn notifications(&self) -> NotificationServiceClient<Channel> {
         NotificationServiceClient::new(self.channel())
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
+    }
+
+    pub fn queues(&self) -> QueueServiceClient<Channel> {
+        QueueServiceClient::new(self.channel())
             .max_decoding_message_size(MESSAGE_MAX)
             .max_encoding_message_size(MESSAGE_MAX)
     }

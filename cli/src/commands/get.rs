@@ -26,14 +26,15 @@ use crate::{
 
 mod foreign;
 mod order;
+mod queues;
 mod watch;
 
 use watch::{Change, Printer, Source};
 
-/// Show jobs, nodes or events.
+/// Show jobs, nodes, queues or events.
 ///
 /// Without a name it lists all objects of the kind; jobs that are over come last. Kinds: jobs (job,
-/// mj), nodes (node, mn), events (event, ev). pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs,
+/// mj), nodes (node, mn), queues (queue: those with quotas; `muster queue` shows who waits), events (event, ev). pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs,
 /// mpijobs, elasticjobs, aitrainingjobs and trainjobs are the jobs from such files, with STATE and -o
 /// yaml in the words of the system that they were written for. NODES is the number of nodes that train over the
 /// number wanted; RANGE is the number of nodes the job can train with; RESTARTS counts how often
@@ -57,6 +58,9 @@ EXAMPLES:
 
   # What runs where
   muster get nodes -o wide
+
+  # The quotas of the queues, and what their jobs hold
+  muster get queues
 
   # What happened to a job
   muster get events digits
@@ -182,6 +186,9 @@ pub(crate) struct ListFlags {
 }
 
 pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
+    if let Some(name) = queues::asked(&args.what) {
+        return queues::get(cx, &args, name).await;
+    }
     let target = target::read(&args.what)?;
     args.choice.is_of_a_list(target.name.as_deref())?;
     let Choice { selector, sort_by } = &args.choice;

@@ -563,6 +563,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.startDeadlineSeconds" => "--start-deadline",
         "spec.ttlSecondsAfterFinished" => "--ttl",
         "spec.startAfter" => "--start-after",
+        "spec.queue" => "--queue",
         path if path.starts_with("spec.after") => "--after",
         path if path.starts_with("spec.rules") => "--rule",
         path if path.starts_with("spec.env") => "--env",

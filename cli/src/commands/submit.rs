@@ -384,6 +384,7 @@ pub(crate) async fn ask(
 ) -> Result<v1::SubmitResponse, Failure> {
     let (chooses, waiting) = (chooses_nodes(&document), waits(&document.spec));
     let tolerates = !document.spec.tolerations.is_empty();
+    let queued = document.spec.queue.is_some();
     let request = SubmitRequest {
         r#ref: Some(reference(cx, &document)),
         spec: Some(jobs::spec_to_wire(document.spec)),
@@ -412,6 +413,9 @@ pub(crate) async fn ask(
     }
     if tolerates && heard.tolerations.is_empty() {
         return older("tolerations");
+    }
+    if queued && heard.queue.is_none() {
+        return older("queue");
     }
     if waiting && !waits(&heard) {
         return older("the fields for which a job waits (after, startAfter)");

@@ -264,6 +264,9 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     if let Some(word) = &spec.preemption {
         page.field("Preemption", word);
     }
+    if let Some(queue) = &spec.queue {
+        page.field("Queue", queue);
+    }
     if let Some(policy) = &spec.restart_policy {
         page.field("Restart policy", super::restarts::policy(policy));
     }

@@ -5,7 +5,7 @@ use muster_core::{
     fleet::{
         Answer, Refusal,
         plan::Plan,
-        view::{JobView, NodeView},
+        view::{JobView, NodeView, QueueView},
     },
     spec::FieldError,
 };
@@ -54,7 +54,7 @@ pub(crate) fn job(answer: Answer) -> Result<(Box<JobView>, bool), Status> {
     match answer {
         Answer::Job { job, existed } => Ok((job, existed)),
         Answer::Refused(refusal) => Err(refused(&refusal)),
-        Answer::Planned { .. } | Answer::Node(_) | Answer::Done => Err(unexpected()),
+        _ => Err(unexpected()),
     }
 }
 
@@ -86,7 +86,15 @@ pub(crate) fn node(answer: Answer) -> Result<Box<NodeView>, Status> {
     match answer {
         Answer::Node(node) => Ok(node),
         Answer::Refused(refusal) => Err(refused(&refusal)),
-        Answer::Job { .. } | Answer::Planned { .. } | Answer::Done => Err(unexpected()),
+        _ => Err(unexpected()),
+    }
+}
+
+pub(crate) fn queues(answer: Answer) -> Result<Vec<QueueView>, Status> {
+    match answer {
+        Answer::Queues(queues) => Ok(queues),
+        Answer::Refused(refusal) => Err(refused(&refusal)),
+        _ => Err(unexpected()),
     }
 }
 

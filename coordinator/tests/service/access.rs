@@ -249,7 +249,7 @@ pub(crate) enum May {
 
 /// Every method, of our package if no other is named, and the least that its caller must be
 /// allowed. `None`: only hosts. Written down apart from the table that it checks.
-pub(crate) const METHODS: [(&str, Option<May>); 35] = [
+pub(crate) const METHODS: [(&str, Option<May>); 36] = [
     ("AccessService/CanI", Some(May::Ask)),
     ("AccessService/Join", Some(May::Ask)),
     ("AccessService/WhoAmI", Some(May::Ask)),
@@ -266,6 +266,7 @@ pub(crate) const METHODS: [(&str, Option<May>); 35] = [
     ("NodeService/Get", Some(May::View)),
     ("NodeService/List", Some(May::View)),
     ("NodeService/Watch", Some(May::View)),
+    ("QueueService/List", Some(May::View)),
     ("JobService/Cancel", Some(May::Submit)),
     ("JobService/Delete", Some(May::Submit)),
     ("JobService/Environment", Some(May::Submit)),

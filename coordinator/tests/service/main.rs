@@ -28,6 +28,7 @@ mod notifications;
 mod pod_gpus;
 mod process;
 mod queues;
+mod quotas;
 mod raw_logs;
 mod reflection;
 mod rotation;

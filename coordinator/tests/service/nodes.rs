@@ -260,6 +260,7 @@ async fn every_service_is_healthy() {
         "muster.v1.AuditService",
         "muster.v1.HistoryService",
         "muster.v1.NotificationService",
+        "muster.v1.QueueService",
     ] {
         let request = tonic_health::pb::HealthCheckRequest {
             service: service.into(),

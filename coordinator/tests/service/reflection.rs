@@ -88,6 +88,7 @@ async fn a_program_without_proto_files_learns_the_api() {
                 "muster.v1.JobService",
                 "muster.v1.NodeService",
                 "muster.v1.NotificationService",
+                "muster.v1.QueueService",
             ]
         );
         let names: Vec<&str> = files.iter().map(FileDescriptorProto::name).collect();

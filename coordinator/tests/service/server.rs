@@ -11,6 +11,7 @@ use muster_core::{fleet::Policy, id::Term};
 use muster_proto::v1::{
     self, agent_service_client::AgentServiceClient, event_service_client::EventServiceClient,
     job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
+    queue_service_client::QueueServiceClient,
 };
 use muster_rpc::{Channel, Clients, dial, dial::Options};
 use tempfile::TempDir;
@@ -150,6 +151,10 @@ impl Server {
 
     pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
         self.clients.nodes()
+    }
+
+    pub(crate) fn queues(&self) -> QueueServiceClient<Channel> {
+        self.clients.queues()
     }
 
     pub(crate) fn events(&self) -> EventServiceClient<Channel> {

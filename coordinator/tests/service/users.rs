@@ -63,7 +63,7 @@ fn submit(namespace: &str) -> v1::SubmitRequest {
 }
 
 /// The right that each method asks for. Written down apart from the table that it checks.
-const RIGHTS: [(&str, &str, &str); 29] = [
+const RIGHTS: [(&str, &str, &str); 30] = [
     ("AuditService/List", "list", "musteraudits"),
     ("EventService/List", "list", "musterjobs/events"),
     ("EventService/Watch", "watch", "musterjobs/events"),
@@ -99,6 +99,7 @@ const RIGHTS: [(&str, &str, &str); 29] = [
         "get",
         "musternotifications/test",
     ),
+    ("QueueService/List", "list", "musterqueues"),
     (
         "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         "get",

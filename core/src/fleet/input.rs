@@ -189,6 +189,8 @@ pub enum Request {
     DeleteNode {
         node: NodeName,
     },
+    /// What the queues have at this moment. It changes nothing.
+    Queues,
 }
 
 /// Everything stored, as read at start.

@@ -11,7 +11,7 @@ use std::{
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord, Stage},
-        queues::{QueueId, Queues, Usage},
+        queues::{NoQueue, QueueId, Queues, Usage},
         reservations::{self, RESERVING_MAX, Waiting},
         settle_order::Rank,
         yields::Yields,
@@ -59,7 +59,7 @@ impl Ledger {
 
     /// A job was settled: it holds what its record says now. Returns whether that is something else.
     pub(crate) fn follow(&mut self, queues: &Queues, job: &JobRecord) -> bool {
-        let queue = queues.of(&job.name.namespace).ok();
+        let queue = queue_of(queues, job).ok();
         let now = queue
             .filter(|_| job.spec.template.is_none())
             .map(|queue| (queue, held(job)));
@@ -78,6 +78,10 @@ impl Ledger {
     /// Who waits, or what is held, has changed.
     pub(crate) fn forget_claims(&mut self) {
         self.claims = OnceCell::new();
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// What all jobs but this one hold.
@@ -124,7 +128,8 @@ impl Ledger {
                         continue;
                     }
                     let need = need(&waiting.uid);
-                    let queue = queues.of(&waiting.name.namespace).ok();
+                    let queue = queues.of(&waiting.name.namespace, waiting.queue.as_deref());
+                    let queue = queue.ok();
                     let queue = queue.filter(|_| need > 0);
                     // Where one was refused, one that needs as much is refused, too.
                     let least = refused.get(&queue).copied().unwrap_or(u32::MAX);
@@ -165,6 +170,11 @@ impl Ledger {
             claims
         })
     }
+}
+
+/// The queue whose quota a job uses.
+pub(crate) fn queue_of<'j>(queues: &Queues, job: &'j JobRecord) -> Result<QueueId, NoQueue<'j>> {
+    queues.of(&job.name.namespace, job.spec.queue.as_deref())
 }
 
 /// How many GPUs a job holds, or begins with again.

@@ -62,9 +62,9 @@ impl<'a> Facts<'a> {
         Some(self.ledger.get_or_init(|| Ledger::of(queues, jobs())))
     }
 
-    /// The queue of the job's namespace.
+    /// The job's queue.
     pub(crate) fn queue(self) -> Option<QueueId> {
-        self.policy.queues.of(&self.job.name.namespace).ok()
+        ledger::queue_of(&self.policy.queues, self.job).ok()
     }
 
     /// Whether it could begin without borrowing, if others gave back what they have borrowed.
@@ -105,7 +105,7 @@ impl<'a> Facts<'a> {
                 Some(_) => ledger.held_by(uid),
                 None => ledger::stays(job, self.yields.get(uid)),
             };
-            if let Ok(queue) = queues.of(&job.name.namespace) {
+            if let Ok(queue) = ledger::queue_of(queues, job) {
                 coming.add(queue, gpus);
             }
         }
@@ -136,7 +136,7 @@ impl<'a> Facts<'a> {
     /// Only one that cannot begin without borrowing may, and leaves as much as those that wait need.
     pub(crate) fn of_queue(self, usage: &Usage, claims: &[Claim]) -> Limit<'a> {
         let (queues, own) = (&self.policy.queues, self.own_gpus());
-        let queue = match queues.of(&self.job.name.namespace) {
+        let queue = match ledger::queue_of(queues, self.job) {
             Ok(queue) => queue,
             Err(none) => return Limit::NoQueue { none, left: own },
         };

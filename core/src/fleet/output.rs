@@ -13,7 +13,7 @@ use crate::{
         notify::Outbox,
         plan::Plan,
         tombstone::Tombstone,
-        view::{JobView, NodeView},
+        view::{JobView, NodeView, QueueView},
     },
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     period,
@@ -104,6 +104,8 @@ pub enum Answer {
         plan: Box<Plan>,
     },
     Node(Box<NodeView>),
+    /// All queues, each behind its parent.
+    Queues(Vec<QueueView>),
     Done,
     Refused(Refusal),
 }

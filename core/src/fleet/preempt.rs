@@ -20,7 +20,7 @@ use crate::{
         capacity::Capacity,
         job::{GenerationRecord, JobRecord, Stage},
         job_turn::Facts,
-        limits,
+        ledger, limits,
         live::Live,
         members::Member,
         placement::{Demand, Placement},
@@ -139,7 +139,7 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
     if let Some(quota) = quota.as_ref().filter(|_| !ask.is_within_quota(&[])) {
         let queues = &facts.policy.queues;
         let of_tree = |job: &JobRecord| {
-            let queue = queues.of(&job.name.namespace).ok();
+            let queue = ledger::queue_of(queues, job).ok();
             queue.map(|queue| queues.top(queue)) == Some(queues.top(quota.queue))
         };
         let (all, _) = victims(facts, &lower, |node, job| {
@@ -228,7 +228,7 @@ fn gives(facts: Facts<'_>, quota: Option<&Quota>, other: &JobRecord) -> Option<O
         return None;
     }
     let queues = &facts.policy.queues;
-    let of = queues.of(&other.name.namespace).ok();
+    let of = ledger::queue_of(queues, other).ok();
     // Whoever would borrow takes nothing from another queue: it would be taken back.
     let may_take = |quota: &Quota| of == Some(quota.queue) || facts.is_entitled(facts.claims());
     if is_lower(facts, other) && quota.is_none_or(may_take) {
@@ -526,7 +526,7 @@ impl Release<'_> {
         let members = members.flat_map(|generation| &generation.members);
         let given = members.filter(|member| self.evicts || self.nodes.contains(&member.node));
         let gpus: usize = given.map(|member| member.gpus.len()).sum();
-        if let Ok(of) = facts.policy.queues.of(&self.job.name.namespace) {
+        if let Ok(of) = ledger::queue_of(&facts.policy.queues, self.job) {
             usage.take(of, gpus as u32);
         }
     }

@@ -1,6 +1,6 @@
 //! The operator's tree of queues (`--queues FILE`): quotas in GPUs, and what may be borrowed.
 //!
-//! A queue at the bottom of the tree has jobs: those of the namespaces that it names. Its quota is what its jobs get whatever
+//! A queue at the bottom of the tree has jobs: those of the namespaces that it names, of which a job may name one. Its quota is what its jobs get whatever
 //! others do. Beyond that they *borrow* what other queues of the same parent do not use, and then what their parent may
 //! borrow. The words and the rules are those of Kueue's cohorts (`pkg/cache/scheduler/resource_node.go`): of a queue's quota
 //! `lendingLimit` GPUs at most are of use to others, and it holds `borrowingLimit` GPUs at most beyond its quota.
@@ -71,17 +71,27 @@ pub(crate) struct Usage(Vec<u32>);
 
 /// Why a job is in no queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoQueue<'a> {
-    pub namespace: &'a str,
+pub(crate) enum NoQueue<'a> {
+    /// None has jobs of its namespace.
+    OfNamespace(&'a str),
+    /// There is none of the name that it says.
+    Named(&'a str),
+    /// The one that it names has no jobs of its namespace.
+    ForNamespace { queue: &'a str, namespace: &'a str },
 }
 
 impl fmt::Display for NoQueue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let namespace = self.namespace;
-        write!(
-            f,
-            "no queue has jobs of namespace {namespace} (--queues of the coordinator)"
-        )
+        match self {
+            NoQueue::OfNamespace(namespace) => {
+                write!(f, "no queue has jobs of namespace {namespace}")
+            }
+            NoQueue::Named(queue) => write!(f, "there is no queue {queue}"),
+            NoQueue::ForNamespace { queue, namespace } => {
+                write!(f, "queue {queue} has no jobs of namespace {namespace}")
+            }
+        }?;
+        f.write_str(" (--queues of the coordinator)")
     }
 }
 
@@ -126,14 +136,48 @@ impl Queues {
         self.all.is_empty()
     }
 
-    /// The queue of a namespace's jobs.
-    pub(crate) fn of<'a>(&self, namespace: &'a str) -> Result<QueueId, NoQueue<'a>> {
-        let names = |name: &str| {
-            let has = |one: &Checked| one.queue.namespaces.contains(name);
-            self.all.iter().position(has)
+    /// The queue of a job of this namespace: the one that it names, else the first that names its namespace, else the first
+    /// that has all others.
+    pub(crate) fn of<'a>(
+        &self,
+        namespace: &'a str,
+        named: Option<&'a str>,
+    ) -> Result<QueueId, NoQueue<'a>> {
+        let has = |one: &Checked, name: &str| one.queue.namespaces.contains(name);
+        let first = |name: &str| self.all.iter().position(|one| has(one, name));
+        let found = match named {
+            None => first(namespace)
+                .or_else(|| first(OTHERS))
+                .ok_or(NoQueue::OfNamespace(namespace))?,
+            Some(queue) => {
+                let named = |one: &Checked| one.queue.name == queue;
+                let at = self.all.iter().position(named);
+                let at = at.ok_or(NoQueue::Named(queue))?;
+                let one = &self.all[at];
+                // A namespace that some queue names is none of the others.
+                let is_other = first(namespace).is_none() && has(one, OTHERS);
+                match has(one, namespace) || is_other {
+                    true => at,
+                    false => return Err(NoQueue::ForNamespace { queue, namespace }),
+                }
+            }
         };
-        let found = names(namespace).or_else(|| names(OTHERS));
-        found.map(QueueId).ok_or(NoQueue { namespace })
+        Ok(QueueId(found))
+    }
+
+    /// All queues, each behind its parent.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
+        let all = self.all.iter().enumerate();
+        all.map(|(at, one)| (QueueId(at), &one.queue))
+    }
+
+    pub(crate) fn parent(&self, queue: QueueId) -> Option<QueueId> {
+        self.all[queue.0].queue.parent.map(QueueId)
+    }
+
+    /// Whether it is at the bottom of the tree.
+    pub(crate) fn has_jobs(&self, queue: QueueId) -> bool {
+        self.all[queue.0].children.is_empty()
     }
 
     pub(crate) fn name(&self, queue: QueueId) -> &str {
@@ -285,7 +329,7 @@ impl Usage {
 /// What is wrong with queues by themselves, and beside each other.
 fn check(queues: &[Queue]) -> Vec<Wrong> {
     let mut wrong = Vec::new();
-    let (mut names, mut namespaces) = (BTreeSet::new(), BTreeSet::new());
+    let mut names = BTreeSet::new();
     for (at, queue) in queues.iter().enumerate() {
         let mut note = |field, why: String| {
             wrong.push(Wrong {
@@ -313,12 +357,6 @@ fn check(queues: &[Queue]) -> Vec<Wrong> {
             if limit.is_some() && queue.parent.is_none() {
                 let why = "a queue at the top borrows and lends nothing: put it below another";
                 note(field, why.into());
-            }
-        }
-        for namespace in &queue.namespaces {
-            if !namespaces.insert(namespace) {
-                let why = format!("namespace {namespace} is in another queue as well");
-                note("namespaces", why);
             }
         }
     }

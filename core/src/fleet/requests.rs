@@ -8,8 +8,10 @@ use crate::{
         cordon, ending,
         input::Request,
         job::{Ending, JobRecord, Phase, Reason, Stage},
+        ledger,
         node_record::{Cordon, CordonedBy},
         output::{Answer, Refusal},
+        queue_view,
         scratch::{Reply, Scratch},
         state::Fleet,
         tombstone::{TOMBSTONES_MAX, Tombstone},
@@ -72,6 +74,10 @@ impl Fleet {
             Request::Cordon { node, reason } => self.cordon(&node, actor, reason, scratch),
             Request::Uncordon { node } => self.uncordon(&node, scratch),
             Request::DeleteNode { node } => self.delete_node(&node, scratch),
+            Request::Queues => {
+                let queues = queue_view::all(&self.policy.queues, self.jobs.values());
+                Ok(Reply::Complete(Answer::Queues(queues)))
+            }
         };
         reply.unwrap_or_else(|refusal| Reply::Complete(Answer::Refused(refusal)))
     }
@@ -105,7 +111,7 @@ impl Fleet {
             return Err(Refusal::Precondition(message));
         }
         record.awaited = self.awaited_by(&record)?;
-        self.may_have_priority(&record)?;
+        self.may_use_queue(&record)?;
         self.has_share(&name, validate_only, scratch.now)?;
         if validate_only {
             self.may_plan(record.owner.as_ref(), scratch.now)?;
@@ -134,10 +140,21 @@ impl Fleet {
         })
     }
 
-    /// Whether the job's queue allows its priority.
-    fn may_have_priority(&self, job: &JobRecord) -> Result<(), Refusal> {
+    /// Whether the job may use the queue that it names, and whether its queue allows its priority.
+    fn may_use_queue(&self, job: &JobRecord) -> Result<(), Refusal> {
         let (queues, priority) = (&self.policy.queues, job.spec.priority);
-        let queue = queues.of(&job.name.namespace).ok();
+        let queue = ledger::queue_of(queues, job);
+        if let (Some(named), Err(none)) = (&job.spec.queue, &queue) {
+            let message = match queues.is_empty() {
+                true => format!("is {named:?}, and this coordinator has no queues (--queues)"),
+                false => none.to_string(),
+            };
+            return Err(Refusal::Invalid {
+                field: "spec.queue".into(),
+                message,
+            });
+        }
+        let queue = queue.ok();
         let limit = queue.and_then(|queue| queues.max_priority(queue));
         match limit {
             Some((most, queue)) if priority > most => Err(Refusal::Invalid {

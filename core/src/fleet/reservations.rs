@@ -45,6 +45,8 @@ pub(crate) struct Reservations {
 pub(crate) struct Waiting {
     pub uid: JobUid,
     pub name: JobName,
+    /// The queue that it names.
+    pub queue: Option<String>,
     priority: i32,
     since: Timestamp,
     /// What it keeps, by node. It is found out by the first that asks.
@@ -57,6 +59,7 @@ impl Waiting {
         Waiting {
             uid: job.uid.clone(),
             name: job.name.clone(),
+            queue: job.spec.queue.clone(),
             priority: job.spec.priority,
             since: since.max(job.counts_since()),
             keeps: OnceCell::new(),

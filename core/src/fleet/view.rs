@@ -332,3 +332,25 @@ pub(crate) fn node(
         mass_loss: false,
     }
 }
+
+/// One queue at this moment. What is counted includes the queues below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueView {
+    pub name: String,
+    pub parent: Option<String>,
+    /// GPUs.
+    pub quota: u32,
+    pub borrowing_limit: Option<u32>,
+    pub lending_limit: Option<u32>,
+    pub max_priority: Option<i32>,
+    /// Whose jobs are in it, in alphabetical order. [`OTHERS`](crate::fleet::queues::OTHERS) stands for all that no queue names.
+    pub namespaces: Vec<String>,
+    /// GPUs that its jobs hold, also those that are being stopped.
+    pub held: u32,
+    /// GPUs that its jobs could have besides, by the quotas alone. `None`: queues below it have the jobs.
+    pub available: Option<u32>,
+    /// Jobs that hold GPUs.
+    pub jobs: u32,
+    /// Jobs with GPUs that wait for nodes.
+    pub waiting: u32,
+}

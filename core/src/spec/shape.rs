@@ -197,6 +197,11 @@ pub const SPEC_FIELDS: &[Field] = &[
         "Of jobs that wait, the one with the highest number goes first. 0 if left out.",
     ),
     field(
+        "queue",
+        LABEL,
+        "The queue whose quota the job uses, of those that the operator has made for its namespace (--queues of the coordinator). The first of them if left out.",
+    ),
+    field(
         "preemption",
         Shape::Text(Text::OneOf(|| names(&Preemption::ALL))),
         "What may be done to the job so that one of higher priority can start. evict: it may lose all its nodes, and waits again. shrink: it gives up members, down to minReplicas. never: it keeps what it has. The coordinator's --preemption limits it. evict if left out.",

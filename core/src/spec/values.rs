@@ -10,6 +10,7 @@ use super::{
     limits::{ARG_BYTES_MAX, ARGS_BYTES_MAX, ARGS_MAX, ENV_BYTES_MAX, ENV_MAX, NODES_MAX},
     variables::{check_value_from, env_error},
 };
+use crate::id::label_error;
 
 impl Errors {
     /// Checks the three sizes of a job or role: wanted, at least, at most. `lowest` is the least that
@@ -149,6 +150,13 @@ impl Errors {
                 format!("{at}.env"),
                 format!("is {bytes} bytes long in all, at most {ENV_BYTES_MAX} are allowed"),
             );
+        }
+    }
+
+    /// Checks the name of something that the operator has made.
+    pub(super) fn made_name(&mut self, path: &str, name: Option<&str>) {
+        if let Some(why) = name.and_then(label_error) {
+            self.add(path, why);
         }
     }
 

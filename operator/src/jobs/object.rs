@@ -306,6 +306,9 @@ fn document(
                 "spec.{field}: the cluster's scheduler chooses the nodes of a job with a template: say it there (spec.template.spec.{there})"
             ));
         }
+        if document.queue.is_some() {
+            return Err("spec.queue: Muster's queues do not count the jobs that have a template: use a queue of Kueue (the label kueue.x-k8s.io/queue-name)".to_owned());
+        }
         check_template(template, gpus)?;
     }
     Ok(document)

@@ -122,6 +122,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         working_dir: spec.working_dir,
         priority: spec.priority,
         preemption: spec.preemption,
+        queue: spec.queue,
         restart_policy: spec.restart_policy.map(|policy| RestartPolicyDocument {
             max_restarts: policy.max_restarts,
             window: policy.window,
@@ -176,6 +177,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         working_dir: spec.working_dir,
         priority: spec.priority,
         preemption: spec.preemption,
+        queue: spec.queue,
         restart_policy: spec.restart_policy.map(|policy| v1::RestartPolicy {
             max_restarts: policy.max_restarts,
             window: policy.window,
@@ -236,6 +238,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         working_dir: spec.working_dir.clone(),
         priority: Some(spec.priority.into()),
         preemption: (!spec.preemption.is_default()).then(|| spec.preemption.name().into()),
+        queue: spec.queue.clone(),
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(spec.restart_policy.max_restarts.into()),
             window: Some(period::format(spec.restart_policy.window)),

@@ -1,4 +1,4 @@
-//! When a job may start: the words of `sbatch --dependency` and `--begin`.
+//! When a job may start, and in which queue it waits: the words of `sbatch --dependency` and `--begin`.
 
 use std::time::Duration;
 
@@ -20,6 +20,11 @@ pub(super) struct StartsWhen {
     /// Start not before this time, as 2026-11-30T18:00:00Z, or not before this period is over, as 2h
     #[arg(long, alias = "start_after", value_name = "TIME", value_parser = read_time)]
     start_after: Option<Time>,
+
+    /// The queue whose quota the job uses, if the operator has made several for its namespace
+    /// [default: the first of them]
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +50,7 @@ fn read_time(text: &str) -> Result<Time, String> {
 impl StartsWhen {
     /// Writes it into a document.
     pub(super) fn write(&self, spec: &mut SpecDocument, now_us: u64) {
+        spec.queue.clone_from(&self.queue);
         spec.after = self
             .after
             .iter()
@@ -65,6 +71,7 @@ mod tests {
         let args = StartsWhen {
             after: after.iter().map(ToString::to_string).collect(),
             start_after: time.map(|time| read_time(time).unwrap()),
+            queue: None,
         };
         let mut spec = SpecDocument::default();
         args.write(&mut spec, 7_000_000);

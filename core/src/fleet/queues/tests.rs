@@ -233,7 +233,7 @@ fn what_two_queues_have_together_comes_back_to_either_before_others_borrow_it() 
 }
 
 #[test]
-fn a_namespace_has_one_queue_and_a_star_has_the_rest() {
+fn a_namespace_has_its_first_queue_and_a_star_has_the_rest() {
     let mut all = vec![
         queue(("a", None, Some(1), None, None)),
         queue(("b", None, Some(2), None, None)),
@@ -241,15 +241,53 @@ fn a_namespace_has_one_queue_and_a_star_has_the_rest() {
     all[0].namespaces = ["*".to_owned()].into();
     all[1].namespaces = ["x".to_owned()].into();
     let queues = Queues::new(all.clone()).unwrap();
-    assert_eq!(queues.of("x"), Ok(QueueId(1)));
-    assert_eq!(queues.of("y"), Ok(QueueId(0)));
+    assert_eq!(queues.of("x", None), Ok(QueueId(1)));
+    assert_eq!(queues.of("y", None), Ok(QueueId(0)));
     all[0].namespaces.clear();
     let queues = Queues::new(all).unwrap();
-    let none = queues.of("y").unwrap_err();
+    let none = queues.of("y", None).unwrap_err();
     assert_eq!(
         none.to_string(),
         "no queue has jobs of namespace y (--queues of the coordinator)"
     );
+}
+
+#[test]
+fn a_job_may_name_another_queue_of_its_namespace() {
+    let of = |name, namespaces: &[&str]| Queue {
+        namespaces: namespaces.iter().map(ToString::to_string).collect(),
+        ..queue((name, Some(0), Some(1), None, None))
+    };
+    let queues = Queues::new(vec![
+        queue(("all", None, None, None, None)),
+        of("a", &["x"]),
+        of("b", &["x", "y"]),
+        of("rest", &["*"]),
+    ]);
+    let queues = queues.unwrap();
+    for (namespace, named, id) in [
+        ("x", None, 1),
+        ("x", Some("a"), 1),
+        ("x", Some("b"), 2),
+        ("y", None, 2),
+        ("z", None, 3),
+        ("z", Some("rest"), 3),
+    ] {
+        let of = queues.of(namespace, named);
+        assert_eq!(of, Ok(QueueId(id)), "{namespace} {named:?}");
+    }
+    for (namespace, named, why) in [
+        ("x", "c", "there is no queue c"),
+        ("y", "a", "queue a has no jobs of namespace y"),
+        ("x", "all", "queue all has no jobs of namespace x"),
+        ("x", "rest", "queue rest has no jobs of namespace x"),
+    ] {
+        let none = queues.of(namespace, Some(named)).unwrap_err();
+        assert_eq!(
+            none.to_string(),
+            format!("{why} (--queues of the coordinator)")
+        );
+    }
 }
 
 #[test]
@@ -261,7 +299,6 @@ fn all_that_is_wrong_is_said() {
         queue(("c", None, None, None, None)),
     ];
     all[0].namespaces = ["x".to_owned()].into();
-    all[1].namespaces = ["x".to_owned()].into();
     let wrong = Queues::new(all).unwrap_err();
     let said: Vec<(usize, &str)> = wrong.iter().map(|one| (one.queue, one.field)).collect();
     assert_eq!(
@@ -269,14 +306,13 @@ fn all_that_is_wrong_is_said() {
         [
             (0, "namespaces"),
             (0, "borrowingLimit"),
-            (1, "namespaces"),
             (2, "name"),
             (3, "quota"),
             (0, "quota"),
         ]
     );
     assert!(
-        wrong[5]
+        wrong[4]
             .why
             .starts_with("is 3, and the queues below it have 4")
     );

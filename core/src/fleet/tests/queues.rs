@@ -363,6 +363,130 @@ fn a_priority_above_the_limit_of_its_queue_is_refused() {
     assert_eq!(size(&bench, "x/fine"), 1);
 }
 
+/// The namespace is that of both queues, and what a job holds counts in the one that it names.
+#[test]
+fn a_job_uses_the_quota_of_the_queue_that_it_names() {
+    let mut queues = two(2, 2);
+    queues[1].borrowing_limit = Some(0);
+    queues[2].borrowing_limit = Some(0);
+    queues[2].namespaces.insert("x".into());
+    let mut bench = bench(4, queues);
+    let of = |queue: Option<&str>, most| SpecDocument {
+        queue: queue.map(str::to_owned),
+        ..job(1, most, 0)
+    };
+    bench.submit("x/first", of(None, 4));
+    bench.submit("x/other", of(Some("y"), 4));
+    bench.submit("x/late", of(Some("x"), 1));
+    bench.pass(SECOND);
+    assert_eq!(size(&bench, "x/first"), 2);
+    assert_eq!(size(&bench, "x/other"), 2);
+    assert_eq!(lacks(&bench, "x/late"), Some(Shortage::QueueQuota));
+    assert!(
+        message(&bench, "x/late").contains("queue x has a quota of 2 GPUs"),
+        "{}",
+        message(&bench, "x/late")
+    );
+    // Its queue gets room, not that of the other job.
+    cancel(&mut bench, "x/other");
+    bench.pass(60 * SECOND);
+    assert_eq!(size(&bench, "x/late"), 0);
+    cancel(&mut bench, "x/first");
+    bench.pass(60 * SECOND);
+    assert_eq!(size(&bench, "x/late"), 1);
+}
+
+/// What the list says is what the rules go by, and a queue has what those below it have.
+#[test]
+fn the_list_of_queues_counts_jobs_where_they_are() {
+    let mut queues = two(2, 1);
+    queues[2].namespaces.insert("x".into());
+    let mut bench = bench(3, queues);
+    bench.submit("x/own", job(2, 2, 0));
+    bench.submit(
+        "x/other",
+        SpecDocument {
+            queue: Some("y".into()),
+            ..job(1, 1, 0)
+        },
+    );
+    bench.submit("y/waits", job(1, 1, 0));
+    bench.pass(SECOND);
+    let Answer::Queues(all) = bench.request(Request::Queues) else {
+        panic!("they were asked for");
+    };
+    let seen: Vec<_> = all
+        .iter()
+        .map(|one| {
+            let counted = (one.held, one.available, one.jobs, one.waiting);
+            (one.name.as_str(), one.parent.as_deref(), counted)
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("all", None, (3, None, 2, 1)),
+            ("x", Some("all"), (2, Some(0), 1, 0)),
+            ("y", Some("all"), (1, Some(0), 1, 1)),
+        ]
+    );
+    assert_eq!(all[0].quota, 3);
+}
+
+#[test]
+fn a_queue_that_a_job_may_not_use_is_refused() {
+    let mut bench = bench(2, two(1, 1));
+    let of = |queue: &str| SpecDocument {
+        queue: Some(queue.into()),
+        ..job(1, 1, 0)
+    };
+    let mut refused = |job: &str, queue: &str, why: &str| match bench.submit(job, of(queue)) {
+        Answer::Refused(refusal) => assert_eq!(refusal.to_string(), format!("spec.queue: {why}")),
+        answer => panic!("{answer:?}"),
+    };
+    refused(
+        "x/none",
+        "z",
+        "there is no queue z (--queues of the coordinator)",
+    );
+    refused(
+        "x/other",
+        "y",
+        "queue y has no jobs of namespace x (--queues of the coordinator)",
+    );
+    bench.fleet.policy.queues = Queues::default();
+    let Answer::Refused(refusal) = bench.submit("x/any", of("x")) else {
+        panic!("there are no queues");
+    };
+    assert_eq!(
+        refusal.to_string(),
+        "spec.queue: is \"x\", and this coordinator has no queues (--queues)"
+    );
+}
+
+/// What it names is gone after a restart with another file: it waits, and says why; what it had stays.
+#[test]
+fn a_queue_that_is_gone_holds_its_jobs_up() {
+    let mut bench = bench(1, two(2, 1));
+    let of_x = || SpecDocument {
+        queue: Some("x".into()),
+        ..job(1, 1, 0)
+    };
+    bench.submit("x/runs", of_x());
+    bench.submit("x/waits", of_x());
+    bench.pass(SECOND);
+    let mut queues = two(2, 1);
+    queues[1].name = "renamed".into();
+    bench.fleet.policy.queues = Queues::new(queues).unwrap();
+    bench.fleet.fresh = true;
+    bench.input(Input::Tick);
+    bench.pass(60 * SECOND);
+    assert_eq!(size(&bench, "x/runs"), 1);
+    assert_eq!(lacks(&bench, "x/waits"), Some(Shortage::QueueQuota));
+    let said = message(&bench, "x/waits");
+    assert!(said.contains("there is no queue x"), "{said}");
+}
+
 /// A turn without news decides nothing.
 #[test]
 fn a_second_turn_changes_nothing() {

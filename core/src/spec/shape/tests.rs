@@ -39,6 +39,7 @@ fn full() -> JobDocument {
             working_dir: text(),
             priority: Some(1),
             preemption: text(),
+            queue: text(),
             restart_policy: Some(RestartPolicyDocument {
                 max_restarts: Some(1),
                 window: text(),

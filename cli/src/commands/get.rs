@@ -21,14 +21,15 @@ use crate::{
     context::Context,
     fail::Failure,
     output::{self, List, listing::Listed, table::Table},
-    selector::Selector,
 };
 
+mod choice;
 mod foreign;
 mod order;
 mod queues;
 mod watch;
 
+pub(crate) use choice::Choice;
 use watch::{Change, Printer, Source};
 
 /// Show jobs, nodes, queues or events.
@@ -116,19 +117,6 @@ pub(crate) struct Nodes {
     choice: Choice,
 }
 
-/// Which of a list, and in which order.
-#[derive(Debug, Default, Args)]
-pub(crate) struct Choice {
-    /// Only nodes with these labels: rack=r7, zone!=b, spot, !spot, rack in (r6,r7); separate several with
-    /// commas. != and notin also take nodes without the label
-    #[arg(short = 'l', long, value_name = "LABELS", value_parser = Selector::read, conflicts_with = "watch")]
-    selector: Option<Selector>,
-
-    /// Order of the list: a column of the table, such as name, age, state or restarts
-    #[arg(long, value_name = "COLUMN", conflicts_with = "watch")]
-    sort_by: Option<String>,
-}
-
 /// Show what happened, in the order in which it was decided.
 ///
 /// The same as `muster get events`. For one job's story with its incidents and their cost, use
@@ -161,17 +149,6 @@ pub(crate) struct Events {
 
     #[command(flatten)]
     list: ListFlags,
-}
-
-impl Choice {
-    fn is_of_a_list(&self, name: Option<&str>) -> Result<(), Failure> {
-        match (name, self.selector.is_some() || self.sort_by.is_some()) {
-            (Some(name), true) => Err(Failure::usage(format!(
-                "--selector and --sort-by are for lists, and {name} is one object"
-            ))),
-            _ => Ok(()),
-        }
-    }
 }
 
 #[derive(Debug, Args)]

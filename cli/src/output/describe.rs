@@ -261,11 +261,8 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
         spec.env.iter().map(shown).collect::<Vec<_>>().join(", "),
     );
     page.field("Priority", number(spec.priority));
-    if let Some(word) = &spec.preemption {
-        page.field("Preemption", word);
-    }
-    if let Some(queue) = &spec.queue {
-        page.field("Queue", queue);
+    for (name, said) in [("Queue", &spec.queue), ("Preemption", &spec.preemption)] {
+        page.field(name, said.as_deref().unwrap_or_default());
     }
     if let Some(policy) = &spec.restart_policy {
         page.field("Restart policy", super::restarts::policy(policy));

@@ -278,6 +278,17 @@ pub struct PolicyOptions {
     )]
     pub gpus_max: Vec<(String, u32)>,
 
+    /// How many GPUs the jobs of a user may hold together, in all namespaces. "*" stands for every other user. A
+    /// user is who has shown a certificate or a token; jobs of others, and those from objects of Kubernetes, are not limited.
+    #[arg(
+        long,
+        env = "MUSTER_USER_GPUS_MAX",
+        value_name = "USER=N,...",
+        value_delimiter = ',',
+        value_parser = parse_user_gpus_max
+    )]
+    pub user_gpus_max: Vec<(String, u32)>,
+
     /// File with a tree of queues: quotas in GPUs, what may be borrowed, and whose jobs are in which queue. A
     /// job within the quota of its queue gets back what others have borrowed, as far as --preemption allows.
     /// docs/queues.md describes it. Read at the start.
@@ -422,7 +433,8 @@ impl PolicyOptions {
             mass_loss_hold: self.mass_loss_hold,
             jobs_max: self.jobs_max,
             namespace_jobs_max: self.namespace_jobs_max,
-            gpus_max: self.gpus_max()?,
+            gpus_max: limits("--gpus-max", &self.gpus_max)?,
+            user_gpus_max: limits("--user-gpus-max", &self.user_gpus_max)?,
             queues: match &self.queues {
                 Some(file) => queues::read(file)?,
                 None => Queues::default(),
@@ -443,20 +455,19 @@ impl PolicyOptions {
     }
 }
 
-impl PolicyOptions {
-    fn gpus_max(&self) -> Result<GpusMax, String> {
-        let mut limits = GpusMax::default();
-        for (namespace, most) in &self.gpus_max {
-            let again = match namespace.as_str() {
-                "*" => limits.others.replace(*most).is_some(),
-                _ => limits.namespaces.insert(namespace.clone(), *most).is_some(),
-            };
-            if again {
-                return Err(format!("--gpus-max: {namespace} is there twice"));
-            }
+/// What is said of each name, and of all others.
+fn limits(flag: &str, said: &[(String, u32)]) -> Result<GpusMax, String> {
+    let mut limits = GpusMax::default();
+    for (name, most) in said {
+        let again = match name.as_str() {
+            "*" => limits.others.replace(*most).is_some(),
+            _ => limits.named.insert(name.clone(), *most).is_some(),
+        };
+        if again {
+            return Err(format!("{flag}: {name} is there twice"));
         }
-        Ok(limits)
     }
+    Ok(limits)
 }
 
 fn parse_preemption(text: &str) -> Result<Preemption, String> {
@@ -474,6 +485,16 @@ fn parse_gpus_max(text: &str) -> Result<(String, u32), String> {
         return Err(format!("the namespace {why}"));
     }
     Ok((namespace.to_owned(), most))
+}
+
+/// `ann=8`, or `*=4`.
+fn parse_user_gpus_max(text: &str) -> Result<(String, u32), String> {
+    let wrong = || "write it as USER=N, with a whole number of GPUs; * stands for every other user";
+    let (user, most) = text.rsplit_once('=').ok_or_else(wrong)?;
+    if user.is_empty() {
+        return Err(wrong().to_owned());
+    }
+    Ok((user.to_owned(), most.parse().map_err(|_| wrong())?))
 }
 
 fn parse_server_name(text: &str) -> Result<String, String> {
@@ -542,15 +563,29 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_users_are_read() {
+        let limits = ["--user-gpus-max", "system:serviceaccount:a:b=64,x=y=2,*=8"];
+        let policy = options(&limits).policy.policy().unwrap();
+        let named = [("system:serviceaccount:a:b", 64), ("x=y", 2)];
+        let named = named.map(|(user, most)| (user.to_owned(), most));
+        assert_eq!(policy.user_gpus_max.named, named.into());
+        assert_eq!(policy.user_gpus_max.others, Some(8));
+        assert_eq!(
+            refused(&["--user-gpus-max", "*=1,*=2"]),
+            "--user-gpus-max: * is there twice"
+        );
+        for wrong in ["ann", "ann=", "ann=-1", "=1"] {
+            assert!(parse_user_gpus_max(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn limits_of_namespaces_are_read() {
         let policy = options(&["--gpus-max", "team-a=64,*=8"])
             .policy
             .policy()
             .unwrap();
-        assert_eq!(
-            policy.gpus_max.namespaces,
-            [("team-a".to_owned(), 64)].into()
-        );
+        assert_eq!(policy.gpus_max.named, [("team-a".to_owned(), 64)].into());
         assert_eq!(policy.gpus_max.others, Some(8));
         for wrong in ["team-a", "team-a=", "team-a=-1", "Team=1", "=1"] {
             let flags = [

@@ -37,6 +37,18 @@ impl Actor {
     }
 }
 
+impl Actor {
+    /// The name by which an operator limits what jobs of this user hold. `None`: nobody has proven who it is.
+    pub(crate) fn limited_as(&self) -> Option<&str> {
+        match self {
+            Actor::User { name } => Some(name),
+            Actor::Local { .. } | Actor::Host { .. } | Actor::Object | Actor::Unknown { .. } => {
+                None
+            }
+        }
+    }
+}
+
 impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -301,7 +301,7 @@ impl<'a> Facts<'a> {
     pub(crate) fn keeps(self) -> BTreeMap<NodeName, Keeps> {
         let mut demand = demand(self.job);
         if self
-            .namespace_limit()
+            .own_limit()
             .is_some_and(|limit| limit.bound(&mut demand).is_err())
         {
             return BTreeMap::new();
@@ -330,16 +330,20 @@ impl<'a> Facts<'a> {
 
     /// How many GPUs the job may have, by the limit that leaves it least.
     pub(crate) fn limit(self) -> Option<Limit<'a>> {
-        let limits = [self.namespace_limit(), self.queue_limit()];
+        let limits = [self.own_limit(), self.queue_limit()];
         limits
             .into_iter()
             .flatten()
             .min_by_key(|limit| limit.left())
     }
 
-    pub(crate) fn namespace_limit(self) -> Option<Limit<'a>> {
-        self.policy.gpus_max.of(&self.job.name.namespace)?;
-        self.of_namespace(self.capacity)
+    /// The limit of its namespace or its user, which leaves it less.
+    pub(crate) fn own_limit(self) -> Option<Limit<'a>> {
+        let limits = [
+            self.of_namespace(self.capacity),
+            self.of_user(self.capacity),
+        ];
+        { limits.into_iter().flatten() }.min_by_key(|limit| limit.left())
     }
 
     fn queue_limit(self) -> Option<Limit<'a>> {

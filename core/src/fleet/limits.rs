@@ -51,6 +51,13 @@ pub(crate) fn need(job: &JobRecord) -> u32 {
     demand.gpus_of(demand.min())
 }
 
+/// The user whose limit counts for a job.
+fn user_of(job: &JobRecord) -> Option<&str> {
+    // Kubernetes counts what pods have.
+    let counts = job.spec.template.is_none();
+    job.owner.as_ref().filter(|_| counts)?.limited_as()
+}
+
 impl<'a> Facts<'a> {
     /// What the jobs of each queue hold. `None`: there are no queues.
     pub(crate) fn ledger(self) -> Option<&'a Ledger> {
@@ -125,6 +132,19 @@ impl<'a> Facts<'a> {
             .filter(|other| &other.name.namespace == namespace && other.spec.template.is_none());
         Some(Limit::Namespace {
             namespace,
+            most,
+            held: capacity.gpus_held_by(others),
+        })
+    }
+
+    /// How many more GPUs the job may have by the limit of its user.
+    pub(crate) fn of_user(self, capacity: &Capacity) -> Option<Limit<'a>> {
+        let user = user_of(self.job)?;
+        let most = self.policy.user_gpus_max.of(user)?;
+        let others = self.others.values();
+        let others = others.filter(|other| user_of(other) == Some(user));
+        Some(Limit::User {
+            user,
             most,
             held: capacity.gpus_held_by(others),
         })

@@ -77,6 +77,8 @@ pub struct Policy {
     pub evict_after: Duration,
     /// How many GPUs the jobs of a namespace may hold together.
     pub gpus_max: GpusMax,
+    /// The same of a user, in all namespaces.
+    pub user_gpus_max: GpusMax,
     /// Quotas of queues.
     pub queues: Queues,
     /// How many nodes may be known, including those that are gone.
@@ -109,17 +111,17 @@ pub struct Policy {
     pub notify: Rules,
 }
 
-/// How many GPUs the jobs of each namespace may hold together. Jobs with a template are not counted: Kubernetes counts what
-/// pods have.
+/// How many GPUs the jobs of each namespace, or of each user, may hold together. Jobs with a template are not counted:
+/// Kubernetes counts what pods have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpusMax {
-    pub namespaces: BTreeMap<String, u32>,
-    /// Of every other namespace. `None`: as many as there are.
+    pub named: BTreeMap<String, u32>,
+    /// Of every other. `None`: as many as there are.
     pub others: Option<u32>,
 }
 
 impl GpusMax {
-    /// The same for every namespace.
+    /// The same for all.
     pub fn each(most: Option<u32>) -> Self {
         Self {
             others: most,
@@ -127,8 +129,8 @@ impl GpusMax {
         }
     }
 
-    pub(crate) fn of(&self, namespace: &str) -> Option<u32> {
-        self.namespaces.get(namespace).copied().or(self.others)
+    pub(crate) fn of(&self, name: &str) -> Option<u32> {
+        self.named.get(name).copied().or(self.others)
     }
 }
 
@@ -202,6 +204,7 @@ impl Default for Policy {
             // What it has done until then would be lost with its start.
             evict_after: Duration::from_secs(300),
             gpus_max: GpusMax::default(),
+            user_gpus_max: GpusMax::default(),
             queues: Queues::default(),
             // Twice the largest fleet with which Muster was measured.
             nodes_max: 20_000,

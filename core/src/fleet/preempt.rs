@@ -113,7 +113,7 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
     }
     let mut demand = limits::demand(job);
     if facts
-        .namespace_limit()
+        .own_limit()
         .is_some_and(|limit| limit.bound(&mut demand).is_err())
     {
         return Preempt::Nothing;

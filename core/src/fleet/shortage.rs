@@ -53,6 +53,8 @@ pub enum Shortage {
     NodesReserved,
     /// The jobs of its namespace hold as many GPUs as the operator allows.
     NamespaceGpusMax,
+    /// The jobs of its user do.
+    UserGpusMax,
     /// The quota of its queue is used up, and it can borrow too little.
     QueueQuota,
     NodesExcluded,

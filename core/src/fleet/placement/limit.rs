@@ -1,5 +1,5 @@
-//! How many GPUs the jobs of one namespace may hold together, as the operator says (`--gpus-max`), or those of one queue
-//! (`--queues`).
+//! How many GPUs the jobs of one namespace or user may hold together, as the operator says (`--gpus-max`, `--user-gpus-max`), or
+//! those of one queue (`--queues`).
 
 use std::fmt;
 
@@ -12,6 +12,12 @@ pub(crate) enum Limit<'a> {
     /// A namespace's limit, and what its other jobs hold.
     Namespace {
         namespace: &'a str,
+        most: u32,
+        held: u32,
+    },
+    /// A user's limit, and what the other jobs of this user hold.
+    User {
+        user: &'a str,
         most: u32,
         held: u32,
     },
@@ -52,7 +58,9 @@ impl<'a> Limit<'a> {
     /// How many GPUs the job may have.
     pub(crate) fn left(self) -> u32 {
         match self {
-            Limit::Namespace { most, held, .. } => most.saturating_sub(held),
+            Limit::Namespace { most, held, .. } | Limit::User { most, held, .. } => {
+                most.saturating_sub(held)
+            }
             Limit::Queue(OfQueue { left, .. }) | Limit::NoQueue { left, .. } => left,
         }
     }
@@ -60,6 +68,7 @@ impl<'a> Limit<'a> {
     pub(crate) fn shortage(self) -> Shortage {
         match self {
             Limit::Namespace { .. } => Shortage::NamespaceGpusMax,
+            Limit::User { .. } => Shortage::UserGpusMax,
             Limit::Queue(_) | Limit::NoQueue { .. } => Shortage::QueueQuota,
         }
     }
@@ -97,6 +106,10 @@ impl fmt::Display for Limit<'_> {
             } => write!(
                 f,
                 "jobs of namespace {namespace} may hold {most} GPUs (--gpus-max of the coordinator): the others hold {held}"
+            ),
+            Limit::User { user, most, held } => write!(
+                f,
+                "jobs of user {user} may hold {most} GPUs (--user-gpus-max of the coordinator): the others hold {held}"
             ),
             Limit::Queue(of) => of.fmt(f),
             Limit::NoQueue { none, .. } => none.fmt(f),

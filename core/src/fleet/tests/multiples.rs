@@ -138,7 +138,7 @@ fn nobody_gives_to_a_multiple_what_makes_none() {
 #[test]
 fn the_limit_of_a_namespace_is_filled_with_multiples() {
     let mut bench = nodes(9);
-    bench.fleet.policy.gpus_max.namespaces = [("default".to_owned(), 7)].into();
+    bench.fleet.policy.gpus_max.named = [("default".to_owned(), 7)].into();
     bench.submit("digits", in_fours(4, 8, 0));
     bench.pass(10 * SECOND);
     assert_eq!(size(&bench, "digits"), 4);

@@ -153,11 +153,46 @@ fn a_second_turn_changes_nothing() {
     assert_eq!(before, bench.stored_jobs);
 }
 
+/// A user's limit counts in all namespaces, and for nobody whose name is not proven.
+#[test]
+fn jobs_of_a_user_hold_no_more_gpus_than_he_may() {
+    let mut bench = four();
+    bench.fleet.policy.user_gpus_max.others = Some(1);
+    bench.fleet.policy.user_gpus_max.named = [("ada".to_owned(), 2)].into();
+    bench.actor = Actor::User { name: "ada".into() };
+    bench.submit("one", of(1, 1, 0));
+    bench.submit("x/large", of(2, 1, 5));
+    let large = bench.job("large");
+    assert_eq!(
+        large.message,
+        "jobs of user ada may hold 2 GPUs (--user-gpus-max of the coordinator): the others hold 1, and this one needs at least 2"
+    );
+    assert_eq!(lacks(&bench, "large"), Some(Shortage::UserGpusMax));
+    bench.submit("x/fits", of(1, 1, 0));
+    assert_eq!(bench.members("fits").len(), 1);
+    bench.actor = Actor::User { name: "bob".into() };
+    bench.submit("two", of(2, 1, 0));
+    assert_eq!(lacks(&bench, "two"), Some(Shortage::UserGpusMax));
+    bench.actor = Actor::Unknown {
+        claimed: "bob".into(),
+    };
+    bench.submit("nobody", of(2, 1, 0));
+    assert_eq!(bench.members("nobody").len(), 2);
+    // What he gives back he may have again.
+    let name = bench.job("one").name.clone();
+    bench.request(Request::Cancel { name });
+    bench.pass(SECOND);
+    let name = bench.job("fits").name.clone();
+    bench.request(Request::Cancel { name });
+    bench.pass(60 * SECOND);
+    assert_eq!(bench.members("large").len(), 2);
+}
+
 /// A namespace's limit holds a job back, with the numbers, and it keeps nothing from others meanwhile.
 #[test]
 fn jobs_of_a_namespace_hold_no_more_gpus_than_it_may() {
     let mut bench = four();
-    bench.fleet.policy.gpus_max.namespaces = [("default".to_owned(), 3)].into();
+    bench.fleet.policy.gpus_max.named = [("default".to_owned(), 3)].into();
     bench.submit("first", of(2, 1, 0));
     bench.submit("large", of(2, 1, 5));
     let large = bench.job("large");

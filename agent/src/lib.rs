@@ -30,6 +30,7 @@ mod boot;
 mod caches;
 mod checkpoints;
 pub mod config;
+mod containers;
 pub mod daemon;
 mod hold;
 mod host;

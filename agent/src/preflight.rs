@@ -195,6 +195,7 @@ mod tests {
             args: words(args),
             env: BTreeMap::new(),
             working_dir: Some(dir.to_str().unwrap().into()),
+            image: None,
             gpus: Vec::new(),
             hides_gpus: false,
             launch: Lane::Cold,

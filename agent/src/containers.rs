@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 mod container;
 
-pub(crate) use container::{Container, Place, adopt};
+pub(crate) use container::{Container, Place, left};
 
 /// How many may be ready at the same moment and not be noted: more than a node has slots.
 const MADE_MAX: usize = 64;
@@ -157,13 +157,88 @@ impl Containers {
                 slot.last_here = now;
             }
         }
-        let idle = self.slots.iter().filter(|(_, slot)| slot.starting.is_none());
-        let last_here = idle.map(|(job, slot)| (job.clone(), slot.last_here)).collect();
+        let idle = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.starting.is_none());
+        let last_here = idle
+            .map(|(job, slot)| (job.clone(), slot.last_here))
+            .collect();
         let (gone, again) = over(now, &last_here, here);
         self.slots.retain(|job, _| !gone.contains(job));
         let slots = &self.slots;
         // Whoever holds a turn has another handle of it.
-        self.turns.retain(|job, turn| slots.contains_key(job) || Arc::strong_count(turn) > 1);
+        self.turns
+            .retain(|job, turn| slots.contains_key(job) || Arc::strong_count(turn) > 1);
         (gone, again)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "this is a test")]
+
+    use muster_core::node::launcher::LINGER;
+
+    use super::*;
+    use crate::preflight::tests::assignment;
+
+    fn in_image(image: &str, generation: u64) -> Assignment {
+        let mut assignment = assignment(&["python3"], &["train.py"], "/w".as_ref());
+        assignment.image = Some(image.into());
+        assignment.run.generation.0 = generation;
+        assignment
+    }
+
+    fn run(generation: u64) -> Waits {
+        Waits::Run(Box::new(in_image("a", generation)), Term(1))
+    }
+
+    #[test]
+    fn one_start_serves_all_that_waits_for_it() {
+        let (mut containers, now) = (Containers::default(), Timestamp(1));
+        let job = run(1).assignment().run.job.clone();
+        let (asked, ends) = containers.await_one(run(1), now).unwrap();
+        assert_eq!((asked.image.as_str(), asked.gpus), ("a", false));
+        assert!(containers.await_one(run(2), now).is_none());
+        let launcher = || Waits::Launcher(Box::new(in_image("a", 3)));
+        assert!(containers.await_one(launcher(), now).is_none());
+        assert!(containers.await_one(launcher(), now).is_none());
+        // While the job is wanted its start goes on, and nothing is ended.
+        let here = BTreeSet::from([job.clone()]);
+        containers.give_up(&here);
+        assert!(!ends.is_cancelled());
+        assert_eq!(containers.tend(now, &BTreeSet::new()).0, []);
+        containers.give_up(&BTreeSet::new());
+        assert!(ends.is_cancelled());
+        assert_eq!(
+            containers.note(&job, None).len(),
+            3,
+            "two runs, one launcher"
+        );
+        assert!(containers.of(&job).is_none());
+        assert!(containers.await_one(run(4), now).is_some(), "another start");
+    }
+
+    #[test]
+    fn a_container_is_forgotten_a_while_after_its_job_has_left() {
+        let (mut containers, begun) = (Containers::default(), Timestamp(1));
+        let job = run(1).assignment().run.job.clone();
+        containers.await_one(run(1), begun).unwrap();
+        containers.note(&job, None);
+        let _held = containers.turn(&job);
+        let here = BTreeSet::from([job.clone()]);
+        assert_eq!(containers.tend(begun, &here), (vec![], None));
+        let due = begun + LINGER;
+        assert_eq!(
+            containers.tend(begun, &BTreeSet::new()),
+            (vec![], Some(due))
+        );
+        assert_eq!(
+            containers.tend(due, &BTreeSet::new()),
+            (vec![job.clone()], None)
+        );
+        // Its end still has its turn, for which the next start waits.
+        assert_eq!(Arc::strong_count(&containers.turn(&job)), 3);
     }
 }

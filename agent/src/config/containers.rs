@@ -66,7 +66,10 @@ impl fmt::Display for Containers {
 pub(super) fn containers(flags: Engines, hosts: bool) -> Result<Option<Containers>, WrongFlag> {
     let mounts = flags.container_mount;
     if mounts.len() > MOUNTS_MAX {
-        let why = format!("{} are given, at most {MOUNTS_MAX} are allowed", mounts.len());
+        let why = format!(
+            "{} are given, at most {MOUNTS_MAX} are allowed",
+            mounts.len()
+        );
         return Err(wrong("container-mount", why));
     }
     let path = env::var_os("PATH").unwrap_or_default();
@@ -91,21 +94,23 @@ pub(super) fn containers(flags: Engines, hosts: bool) -> Result<Option<Container
         word => {
             let known = Runtime::ALL.iter().find(|(name, _)| *name == word);
             let Some((_, runtime)) = known else {
-                let why = format!("is {word:?}, must be one of auto, none, podman, apptainer, enroot");
+                let why =
+                    format!("is {word:?}, must be one of auto, none, podman, apptainer, enroot");
                 return Err(wrong("containers", why));
             };
             if !hosts {
                 let why = "cannot be with --run-as-owner, --pod or --senses-only: images are run by the agent's own user, on hosts";
                 return Err(wrong("containers", why));
             }
-            made(*runtime).map(Some).map_err(|why| wrong("containers", why))
+            made(*runtime)
+                .map(Some)
+                .map_err(|why| wrong("containers", why))
         }
     }
 }
 
 fn is_program(file: &Path) -> bool {
-    fs::metadata(file)
-        .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+    fs::metadata(file).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
 }
 
 /// The first word of what it says that begins with a digit.
@@ -129,7 +134,14 @@ fn version(runtime: Runtime, program: &Path) -> io::Result<String> {
         }
         std::thread::sleep(LOOK);
     }
-    let said = io::read_to_string(child.stdout.take().into_iter().next().ok_or(io::ErrorKind::BrokenPipe)?)?;
+    let said = io::read_to_string(
+        child
+            .stdout
+            .take()
+            .into_iter()
+            .next()
+            .ok_or(io::ErrorKind::BrokenPipe)?,
+    )?;
     let mut words = said.split_whitespace();
     let number = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
     Ok(number.unwrap_or("of an unknown version").to_owned())

@@ -149,7 +149,12 @@ impl Place {
     }
 
     /// How the runtime is asked.
-    fn commands(&self, asked: &Asked, runtime: Runtime, program: &Path) -> Result<Commands, String> {
+    fn commands(
+        &self,
+        asked: &Asked,
+        runtime: Runtime,
+        program: &Path,
+    ) -> Result<Commands, String> {
         let utf8 = |path: &Path| {
             let text = path.to_str().map(str::to_owned);
             text.ok_or_else(|| format!("{} is not UTF-8", path.display()))
@@ -176,8 +181,9 @@ impl Place {
 
     async fn start(&self, asked: &Asked) -> Result<Container, (DueTo, String)> {
         let of_node = |why: String| (DueTo::Node, why);
-        let engine = { self.engine.as_ref() }
-            .ok_or_else(|| of_node("its agent has neither podman nor apptainer nor enroot".into()))?;
+        let engine = { self.engine.as_ref() }.ok_or_else(|| {
+            of_node("its agent has neither podman nor apptainer nor enroot".into())
+        })?;
         let (runtime, program) = (engine.runtime, &engine.program);
         let commands = self.commands(asked, runtime, program).map_err(of_node)?;
         let mut note = Note {
@@ -190,16 +196,28 @@ impl Place {
             .map_err(|e| of_node(format!("{}: {e}", self.volume().display())))?;
         let said = |why: &str| {
             let last = self.last_said();
-            (due_to(&last), format!("{}: {}", runtime.name(), if last.is_empty() { why } else { &last }))
+            (
+                due_to(&last),
+                format!(
+                    "{}: {}",
+                    runtime.name(),
+                    if last.is_empty() { why } else { &last }
+                ),
+            )
         };
         let until = Instant::now() + START_MAX;
         let too_slow = || {
             let minutes = START_MAX.as_secs() / 60;
             let name = runtime.name();
-            of_node(format!("{name} was not ready after {minutes} min: {}", self.last_said()))
+            of_node(format!(
+                "{name} was not ready after {minutes} min: {}",
+                self.last_said()
+            ))
         };
         for command in &commands.before {
-            let mut child = self.spawn(command, true).map_err(|e| of_node(e.to_string()))?;
+            let mut child = self
+                .spawn(command, true)
+                .map_err(|e| of_node(e.to_string()))?;
             let ended = tokio::time::timeout_at(until, child.wait()).await;
             match ended.map_err(|_| too_slow())? {
                 Ok(status) if status.success() => {}
@@ -253,7 +271,10 @@ impl Place {
     /// Starts a command of the runtime, whose output goes to the log. `ends`: it ends with whoever waits for it.
     fn spawn(&self, words: &[String], ends: bool) -> io::Result<Child> {
         let mut options = File::options();
-        let log = options.create(true).append(true).open(self.volume().join(LOG))?;
+        let log = options
+            .create(true)
+            .append(true)
+            .open(self.volume().join(LOG))?;
         let [program, args @ ..] = words else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -312,9 +333,13 @@ impl Place {
             let removed = async { self.spawn(command, true)?.wait().await };
             match timeout(REMOVE_MAX, removed).await {
                 Ok(Ok(status)) if status.success() => {}
-                Ok(Ok(_)) => warn!(job = %self.job, "what is left of its container: {}", self.last_said()),
+                Ok(Ok(_)) => {
+                    warn!(job = %self.job, "what is left of its container: {}", self.last_said())
+                }
                 Ok(Err(e)) => warn!(job = %self.job, "what is left of its container: {e}"),
-                Err(_) => warn!(job = %self.job, "what is left of its container: {} takes too long", note.runtime),
+                Err(_) => {
+                    warn!(job = %self.job, "what is left of its container: {} takes too long", note.runtime)
+                }
             }
         }
         if let Err(e) = Folder::remove_run(&self.volume()) {
@@ -352,26 +377,27 @@ impl Place {
     }
 }
 
-/// The containers that an earlier agent has left and that still run. The others are ended.
-pub(crate) async fn adopt(config: &Config) -> Vec<(JobUid, Container)> {
-    let left = Folder::trusted(&config.state_dir)
+/// The containers that an earlier agent has left: those that still run, and the jobs of the others, which are to be ended.
+pub(crate) async fn left(config: &Config) -> (Vec<(JobUid, Container)>, Vec<JobUid>) {
+    let names = Folder::trusted(&config.state_dir)
         .and_then(|dir| dir.below(CONTAINERS)?.names(LEFT_MAX))
         .unwrap_or_default();
-    let mut found = Vec::new();
-    for name in left.iter().filter_map(|name| name.to_str()) {
-        let job = JobUid::from(name);
+    let (mut running, mut ended) = (Vec::new(), Vec::new());
+    for job in names.iter().filter_map(|name| name.to_str()) {
+        let job = JobUid::from(job);
         let place = Place::new(config, job.clone());
         let volume = place.volume();
         let runs = apart(move || pod::served_by(&volume)).await.is_ok();
+        // Without its environment it was not ready.
         match place.note().filter(|note| runs && note.env.is_some()) {
             Some(note) => {
                 info!(%job, image = note.asked.image, "found the container of a job");
-                found.push((job, place.container(note)));
+                running.push((job, place.container(note)));
             }
-            None => place.end().await,
+            None => ended.push(job),
         }
     }
-    found
+    (running, ended)
 }
 
 /// Whether this process is gone within that time. One that only waits for its parent is.

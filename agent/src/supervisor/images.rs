@@ -13,7 +13,7 @@ use tracing::info;
 
 use super::{Reports, Supervisor, Timestamp};
 use crate::{
-    containers::{Container, Made, Place, Waits, adopt},
+    containers::{self, Container, Made, Place, Waits},
     launchers::{self, Outcome},
     preflight::Preflight,
 };
@@ -22,8 +22,12 @@ impl Supervisor {
     /// Finds the containers of an earlier agent.
     pub(super) async fn find_containers(&mut self) {
         let now = Timestamp(Clock::Boot.now_us());
-        for (job, container) in adopt(&self.config).await {
+        let (running, ended) = containers::left(&self.config).await;
+        for (job, container) in running {
             self.containers.found(job, container, now);
+        }
+        for job in ended {
+            self.end_container(job);
         }
     }
 
@@ -50,7 +54,9 @@ impl Supervisor {
         let place = Place::new(&self.config, job.clone());
         self.scope.spawn("container", async move {
             let _turn = turn.lock().await;
-            let made = ends.run_until_cancelled(place.bring_up(&asked, known)).await;
+            let made = ends
+                .run_until_cancelled(place.bring_up(&asked, known))
+                .await;
             let outcome = match made {
                 Some(outcome) => outcome,
                 None => {
@@ -120,22 +126,28 @@ impl Supervisor {
             .cloned()
             .collect();
         self.containers.give_up(&coming);
-        let goes_on = |report: &&RunReport| {
-            !matches!(report.phase, RunPhase::Dead | RunPhase::Refused(_))
-        };
-        let runs = reports.iter().filter(goes_on).map(|report| report.run.job.clone());
+        let goes_on =
+            |report: &&RunReport| !matches!(report.phase, RunPhase::Dead | RunPhase::Refused(_));
+        let runs = reports
+            .iter()
+            .filter(goes_on)
+            .map(|report| report.run.job.clone());
         let launchers = self.launchers.jobs().into_keys();
         let here = coming.into_iter().chain(runs).chain(launchers).collect();
         let (over, again) = self.containers.tend(Timestamp(Clock::Boot.now_us()), &here);
         self.look_again_at(again);
         for job in over {
             info!(%job, "the container of a job that has left is ended");
-            let turn = self.containers.turn(&job);
-            let place = Place::new(&self.config, job);
-            self.scope.spawn("container", async move {
-                let _turn = turn.lock().await;
-                place.end().await;
-            });
+            self.end_container(job);
         }
+    }
+
+    fn end_container(&mut self, job: JobUid) {
+        let turn = self.containers.turn(&job);
+        let place = Place::new(&self.config, job);
+        self.scope.spawn("container", async move {
+            let _turn = turn.lock().await;
+            place.end().await;
+        });
     }
 }

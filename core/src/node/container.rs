@@ -84,9 +84,8 @@ impl Mount {
 /// Why no runtime's command line can name this path.
 fn unmountable(path: &str) -> Option<String> {
     let strange = |c: char| matches!(c, ':' | ',') || c.is_whitespace() || c.is_control();
-    path.contains(strange).then(|| {
-        format!("has {path:?}: a path that is mounted has no white space, colon or comma")
-    })
+    path.contains(strange)
+        .then(|| format!("has {path:?}: a path that is mounted has no white space, colon or comma"))
 }
 
 /// What a job asks of its container on this node.
@@ -291,7 +290,13 @@ fn enroot(wanted: &Wanted<'_>, mounts: &[Mount], program: &str) -> Commands {
                 Some((host, rest)) if is_host(host) => format!("docker://{host}#{rest}"),
                 _ => format!("docker://{name}"),
             };
-            before.push(line([wanted.program, "import", "--output", &imported, &uri]));
+            before.push(line([
+                wanted.program,
+                "import",
+                "--output",
+                &imported,
+                &uri,
+            ]));
             imported
         }
     };

@@ -306,6 +306,11 @@ fn document(
                 "spec.{field}: the cluster's scheduler chooses the nodes of a job with a template: say it there (spec.template.spec.{there})"
             ));
         }
+        if document.image.is_some() {
+            return Err(
+                "spec.image: is for hosts; the pods of a job with a template run their own image: name it there (spec.template.spec.containers[].image)".to_owned(),
+            );
+        }
         check_template(template, gpus)?;
     }
     Ok(document)
@@ -377,6 +382,17 @@ mod tests {
         let why = seen.object.spec.unwrap_err();
         assert!(
             why.starts_with("spec.nodeSelector: the cluster's scheduler"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_template_names_the_image_itself() {
+        let spec = json!({ "template": { "spec": {} }, "image": "quay.io/me/train:1" });
+        let seen = read(json!({ "metadata": metadata(), "spec": spec })).unwrap();
+        let why = seen.object.spec.unwrap_err();
+        assert!(
+            why.starts_with("spec.image: is for hosts") && why.contains("spec.template"),
             "{why}"
         );
     }

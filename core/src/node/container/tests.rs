@@ -109,8 +109,14 @@ fn enroot_imports_and_creates_first_and_overrides_the_entrypoint() {
         ..wanted(Runtime::Enroot, "/shared/x.sqsh", &[])
     })
     .unwrap();
-    assert_eq!((file.before.len(), &*file.before[0][5]), (1, "/shared/x.sqsh"));
-    assert!(file.start.contains(&"NVIDIA_VISIBLE_DEVICES=all".to_owned()));
+    assert_eq!(
+        (file.before.len(), &*file.before[0][5]),
+        (1, "/shared/x.sqsh")
+    );
+    assert!(
+        file.start
+            .contains(&"NVIDIA_VISIBLE_DEVICES=all".to_owned())
+    );
 }
 
 #[test]
@@ -148,7 +154,13 @@ fn directories_with_the_images_own_programs_are_not_covered() {
     for dir in ["/", "//", "/usr/local", "/opt", "/etc", "/./usr", "/proc/1"] {
         assert!(!is_mounted(dir), "{dir}");
     }
-    for dir in ["/home/ann/src", "/shared", "/opt/train", "/tmp/x", "/workspace"] {
+    for dir in [
+        "/home/ann/src",
+        "/shared",
+        "/opt/train",
+        "/tmp/x",
+        "/workspace",
+    ] {
         assert!(is_mounted(dir), "{dir}");
     }
 }

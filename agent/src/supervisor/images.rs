@@ -78,6 +78,13 @@ impl Supervisor {
             Err(refusal) => (None, Some(refusal)),
         };
         let asked = container.as_ref().map(|one| one.asked.clone());
+        let host = |one: &Container| one.host.clone();
+        let before = self.containers.of(&job).map(host);
+        let same = |now: &Container| before.is_some_and(|before| Arc::ptr_eq(&before, &now.host));
+        if !container.as_ref().is_some_and(same) {
+            // Its launcher was in another one.
+            self.end_launcher(&job);
+        }
         let mut inputs = Vec::new();
         for waits in self.containers.note(&job, container) {
             match (waits, &refusal) {

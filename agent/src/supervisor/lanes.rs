@@ -336,7 +336,7 @@ impl Supervisor {
         });
     }
 
-    fn end_launcher(&mut self, job: &JobUid) {
+    pub(super) fn end_launcher(&mut self, job: &JobUid) {
         if let Some(kept) = self.launchers.take(job) {
             self.scope.spawn("launcher", kept.end());
         }

@@ -165,12 +165,15 @@ impl Containers {
             .map(|(job, slot)| (job.clone(), slot.last_here))
             .collect();
         let (gone, again) = over(now, &last_here, here);
+        // A start that has failed has left nothing.
+        let is_ready = |job: &JobUid| self.of(job).is_some();
+        let ended = gone.iter().filter(|job| is_ready(job)).cloned().collect();
         self.slots.retain(|job, _| !gone.contains(job));
         let slots = &self.slots;
         // Whoever holds a turn has another handle of it.
         self.turns
             .retain(|job, turn| slots.contains_key(job) || Arc::strong_count(turn) > 1);
-        (gone, again)
+        (ended, again)
     }
 }
 
@@ -181,7 +184,7 @@ mod tests {
     use muster_core::node::launcher::LINGER;
 
     use super::*;
-    use crate::preflight::tests::assignment;
+    use crate::{host::ImageHost, preflight::tests::assignment};
 
     fn in_image(image: &str, generation: u64) -> Assignment {
         let mut assignment = assignment(&["python3"], &["train.py"], "/w".as_ref());
@@ -224,8 +227,14 @@ mod tests {
     fn a_container_is_forgotten_a_while_after_its_job_has_left() {
         let (mut containers, begun) = (Containers::default(), Timestamp(1));
         let job = run(1).assignment().run.job.clone();
-        containers.await_one(run(1), begun).unwrap();
-        containers.note(&job, None);
+        let (asked, _) = containers.await_one(run(1), begun).unwrap();
+        let container = Container {
+            asked,
+            env: BTreeMap::new(),
+            host: Arc::new(ImageHost::new("/r".into(), "/v".into())),
+            preflight: Arc::default(),
+        };
+        containers.note(&job, Some(container));
         let _held = containers.turn(&job);
         let here = BTreeSet::from([job.clone()]);
         assert_eq!(containers.tend(begun, &here), (vec![], None));
@@ -238,6 +247,7 @@ mod tests {
             containers.tend(due, &BTreeSet::new()),
             (vec![job.clone()], None)
         );
+        assert!(containers.of(&job).is_none());
         // Its end still has its turn, for which the next start waits.
         assert_eq!(Arc::strong_count(&containers.turn(&job)), 3);
     }

@@ -4,9 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
-use muster_drills::{Cluster, kill, pids, processes_of, until};
+use muster_drills::{Cluster, kill, pids, processes_of, program, until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -29,6 +29,26 @@ run)
 esac
 "#;
 
+/// The variables with which an agent finds the stand-in in this folder.
+fn variables(bin: &Path) -> [(&'static str, String); 2] {
+    let path = std::env::var("PATH").unwrap();
+    [
+        ("PATH", format!("{}:{path}", bin.display())),
+        ("MUSTER_CONTAINERS", "podman".to_owned()),
+    ]
+}
+
+/// Starts the agent of this node, which finds the stand-in, too.
+fn start_agent(cluster: &Cluster, bin: &Path, node: &str) {
+    let started = Command::new(program("muster"))
+        .args(["local", "start-agent", node])
+        .envs(variables(bin))
+        .env("MUSTER_LOCAL_DIR", &cluster.dir)
+        .env("MUSTER_CONFIG", cluster.path("config.yaml"))
+        .status();
+    assert!(started.unwrap().success());
+}
+
 /// A cluster whose agents find the stand-in, and the file in which it notes its calls.
 fn cluster(nodes: usize) -> (Cluster, tempfile::TempDir) {
     let bin = tempfile::tempdir().unwrap();
@@ -40,12 +60,11 @@ fn cluster(nodes: usize) -> (Cluster, tempfile::TempDir) {
     )
     .unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!(
-        "{}:{}",
-        bin.path().display(),
-        std::env::var("PATH").unwrap()
-    );
-    let env = [("PATH", path.as_str()), ("MUSTER_CONTAINERS", "podman")];
+    let variables = variables(bin.path());
+    let env: Vec<(&str, &str)> = variables
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     (Cluster::up_with(nodes, &[], &env), bin)
 }
 
@@ -101,7 +120,7 @@ fn a_job_trains_and_heals_in_its_image_and_leaves_nothing() {
     let agent = cluster.node_of(&second, 1);
     cluster.muster(["local", "kill-agent", &agent]);
     kill(pids(&second)[1], Signal::KILL);
-    cluster.muster(["local", "start-agent", &agent]);
+    start_agent(&cluster, bin.path(), &agent);
     let third = cluster.trains("digits", 3, 2);
     all_are_in_the_image(&third);
     assert_eq!(calls(bin.path(), "run").len(), 2);

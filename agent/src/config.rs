@@ -31,12 +31,14 @@ use crate::{
 };
 
 mod awaited;
+mod containers;
 mod kubelet;
 mod place;
 mod proof;
 mod users;
 
 use awaited::{interfaces, peers};
+pub use containers::{Containers, Engines};
 use kubelet::kubelet;
 pub use place::credentials_path;
 pub(crate) use place::host_name;
@@ -117,6 +119,8 @@ pub struct Flags {
     /// The runner's program; muster-runner beside this one if not given
     #[arg(long, env = "MUSTER_RUNNER", value_name = "PATH")]
     pub runner: Option<PathBuf>,
+    #[command(flatten)]
+    pub engines: Engines,
     /// Workers live in another container of this pod, whose first process is `muster-runner pod --dir
     /// DIR`. Both containers mount this volume at the same path, and have the same user
     #[arg(long, env = "MUSTER_POD", value_name = "DIR")]
@@ -298,6 +302,7 @@ pub struct Config {
     pub pod: Option<PathBuf>,
     /// The agent starts no worker.
     pub senses_only: bool,
+    pub containers: Option<Containers>,
     /// As whom jobs run.
     pub users: Users,
     pub address: IpAddr,
@@ -443,6 +448,8 @@ impl Flags {
                 ),
             ));
         }
+        let not_hosts = self.run_as_owner || self.senses_only || self.pod.is_some();
+        let containers = containers::containers(self.engines, !not_hosts)?;
         let kubelet = kubelet(self.pod_resources, self.own_pod)?;
         let pod = self.pod.map(std::path::absolute).transpose();
         let pod = pod.map_err(|e| wrong("pod", e.to_string()))?;
@@ -466,6 +473,7 @@ impl Flags {
             pod: pod.clone(),
             users,
             senses_only: self.senses_only,
+            containers,
             labels: labels(&self.labels, self.label_file.as_deref())?,
             taints: match self.taints.len() {
                 0..=TAINTS_MAX => self.taints,

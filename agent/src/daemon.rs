@@ -145,6 +145,9 @@ pub fn facts(config: &Config) -> Facts {
         slots: config.slots,
         senses_only: config.senses_only,
         run_as_owner: config.users.are_owners(),
+        container_runtime: { config.containers.as_ref() }
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         ..NodeReport::default()
     };
     Facts::gather(fixed, &config.probes, &config.state_dir)

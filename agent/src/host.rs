@@ -20,11 +20,13 @@ use muster_runner::{
 };
 use tokio::net::UnixStream;
 
+mod image;
 mod local;
 mod none;
 mod owned;
 mod pod;
 
+pub(crate) use image::ImageHost;
 pub(crate) use local::LocalHost;
 pub(crate) use none::NoHost;
 pub(crate) use owned::OwnedHost;
@@ -34,7 +36,8 @@ pub(crate) use pod::PodHost;
 pub(crate) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The place where this node's runners live. [`LocalHost`] is the machine that the agent itself is
-/// on, [`OwnedHost`] the same for jobs that run as their owners, [`PodHost`] another container of its pod.
+/// on, [`OwnedHost`] the same for jobs that run as their owners, [`ImageHost`] for a job in an image, [`PodHost`] another
+/// container of its pod.
 /// With [`NoHost`] there are none. Methods that return no future may block on a disk.
 /// Call them on a separate thread.
 pub(crate) trait RunnerHost: fmt::Debug + Send + Sync {

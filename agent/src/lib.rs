@@ -13,6 +13,7 @@
 //! | `session` | the one connection to the coordinator |
 //! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
+//! | `containers` | the container of each job that runs in an image |
 //! | `preflight`, `prepare` | the steps from an accepted run to its runner |
 //! | `prove`, `trial_process`, `trials` | the compatibility suite's short half, run here for an interpreter that nobody has proven; its outcomes |
 //! | `checkpoints` | the files that a job saves, watched |
@@ -30,6 +31,7 @@ mod boot;
 mod caches;
 mod checkpoints;
 pub mod config;
+mod containers;
 pub mod daemon;
 mod hold;
 mod host;

@@ -155,7 +155,7 @@ fn is_ours(pid: u32, runs: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{collections::BTreeMap, io::Write, os::unix::fs::PermissionsExt, time::Duration};
 
     use muster_core::{
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::host;
 
-    fn assignment(command: &[&str], args: &[&str], dir: &Path) -> Assignment {
+    pub(crate) fn assignment(command: &[&str], args: &[&str], dir: &Path) -> Assignment {
         let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
         Assignment {
             run: RunId {
@@ -195,6 +195,7 @@ mod tests {
             args: words(args),
             env: BTreeMap::new(),
             working_dir: Some(dir.to_str().unwrap().into()),
+            image: None,
             gpus: Vec::new(),
             hides_gpus: false,
             launch: Lane::Cold,

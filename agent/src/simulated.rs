@@ -71,6 +71,7 @@ impl SimulatedAgent {
             address: [127, 0, 0, 1].into(),
             follows_address: false,
             taints: Vec::new(),
+            containers: None,
             labels: [("rack", "r1"), ("zone", "a")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),

@@ -15,7 +15,7 @@ use muster_core::{
     id::{JobUid, NodeEpoch, Term},
     node::{Effect, Found, FoundState, Input, Ledger, Node, launch},
     node_report::WarmPool,
-    run::{Assignment, Desired, LauncherReport, Obeyed, Refusal, RunId, RunReport, Start},
+    run::{Assignment, Desired, DueTo, LauncherReport, Obeyed, Refusal, RunId, RunReport, Start},
     time::Timestamp,
 };
 use muster_runtime::{clock::Clock, tasks::Scope};
@@ -26,6 +26,7 @@ use tracing::{error, info, warn};
 use crate::{
     checkpoints::Checkpoints,
     config::Config,
+    containers::{Containers, Waits},
     hold::Here,
     host::RunnerHost,
     launchers::{self, Launchers, Made, Pool},
@@ -41,6 +42,7 @@ use crate::{
 
 mod fences;
 mod held_run;
+mod images;
 mod lanes;
 mod owners;
 mod reports;
@@ -126,6 +128,7 @@ pub(crate) struct Supervisor {
     checkpoints: Checkpoints,
     trying: Trying,
     owners: Owners,
+    containers: Containers,
     /// When to check again what a job needs of its launcher.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
@@ -187,6 +190,7 @@ impl Supervisor {
             checkpoints: Checkpoints::default(),
             trying: Trying::default(),
             owners: Owners::default(),
+            containers: Containers::default(),
             look_again: None,
             reports,
             pulse,
@@ -203,11 +207,13 @@ impl Supervisor {
     }
 
     async fn work(&mut self) -> Result<(), ThreadEnded> {
+        self.find_containers().await;
         let found = self.take_stock().await;
         self.take(Input::Restarted(found));
         let shutdown = self.scope.shutdown().clone();
         loop {
             self.tend_launchers();
+            self.tend_containers();
             self.tend_trials();
             // Every arm only waits, and receiving is cancel safe.
             let input = tokio::select! {
@@ -252,6 +258,13 @@ impl Supervisor {
                         continue;
                     }
                 },
+                made = self.containers.made() => {
+                    for input in self.go_on_in(made) {
+                        self.take(input);
+                    }
+                    self.publish();
+                    continue;
+                }
                 () = until(self.look_again) => continue,
                 Some(order) = self.orders.recv() => match order {
                     Order::Welcome { term, epoch } => Input::Welcome { term, epoch },
@@ -381,7 +394,10 @@ impl Supervisor {
     fn execute(&mut self, effect: Effect) -> Option<Input> {
         match effect {
             Effect::SaveLedger(ledger) => self.disk.save(ledger),
-            Effect::Hold { assignment, term } => self.hold_as_owner(*assignment, term),
+            Effect::Hold { assignment, term } => match assignment.image {
+                Some(_) => self.await_container(Waits::Run(assignment, term)),
+                None => self.hold_as_owner(*assignment, term),
+            },
             Effect::Start { assignment, start } => return self.start(&assignment, &start),
             Effect::Restart { run, rank, attempt } => {
                 self.order(&run, |orders| {
@@ -441,7 +457,7 @@ impl Supervisor {
             echo: self.config.pod.as_ref().map(|_| "/proc/1/fd/1".into()),
         };
         let host = self.host_of(&assignment.run);
-        let (runs, preflight) = (self.runs.clone(), self.preflight.clone());
+        let (runs, preflight) = (self.runs.clone(), self.preflight_of(&assignment.run));
         let done = self.prepared.0.clone();
         self.scope.spawn_on_thread("prepare", async move {
             let outcome = prepare::prepare(
@@ -468,6 +484,13 @@ impl Supervisor {
 
     fn start(&mut self, assignment: &Assignment, start: &Start) -> Option<Input> {
         let run = &assignment.run;
+        if assignment.image.is_some() && self.container(run).is_none() {
+            let refusal = DueTo::Node.because("the container of the job has ended");
+            return Some(Input::Refused {
+                run: run.clone(),
+                refusal,
+            });
+        }
         let site = self.site(run);
         let accepted = self.accepted(run);
         let noted = accepted.map(Accepted::noted).unwrap_or_default();

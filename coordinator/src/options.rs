@@ -557,6 +557,10 @@ mod tests {
             "--gpus-max: a is there twice"
         );
         assert_eq!(
+            refused(&["--user-gpus-max", "*=1,*=2"]),
+            "--user-gpus-max: * is there twice"
+        );
+        assert_eq!(
             refused(&["--submits-burst", "0"]),
             "--submits-burst: must be at least 1"
         );
@@ -570,10 +574,6 @@ mod tests {
         let named = named.map(|(user, most)| (user.to_owned(), most));
         assert_eq!(policy.user_gpus_max.named, named.into());
         assert_eq!(policy.user_gpus_max.others, Some(8));
-        assert_eq!(
-            refused(&["--user-gpus-max", "*=1,*=2"]),
-            "--user-gpus-max: * is there twice"
-        );
         for wrong in ["ann", "ann=", "ann=-1", "=1"] {
             assert!(parse_user_gpus_max(wrong).is_err(), "{wrong}");
         }

@@ -5,7 +5,7 @@
 //! test moves by hand, and the world simulation runs the same code as production.
 //!
 //! - the words that both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`], [`error_class`],
-//!   [`node_report`], [`node_object`], [`health`], [`run`], [`stacks`], [`stall`], [`slow`], [`layout`], [`usage`], [`protocol`], [`hello`];
+//!   [`node_report`], [`node_object`], [`container`], [`health`], [`run`], [`stacks`], [`stall`], [`slow`], [`layout`], [`usage`], [`protocol`], [`hello`];
 //! - [`check`]: what small jobs say of the nodes that they ran on, for the command line;
 //! - [`nccl`]: the environment of the ranks, which the coordinator decides and each agent
 //!   completes;
@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod container;
 pub mod error_class;
 pub mod exit;
 pub mod fleet;

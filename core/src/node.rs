@@ -24,11 +24,13 @@
 //! | `unsaved` | the effects and reports that wait until the ledger is on disk |
 //! | `pool` | the launchers for jobs that are not known yet, and which job may take one |
 //! | `launcher` | the jobs for which a launcher is kept ready |
+//! | `container` | how each runtime is asked for a job's container, and how long the node keeps it |
 //! | `peers` | what processes of a framework other than torch are told about each other |
 //! | `torchrun` | the process that starts an assignment's workers |
 
 pub mod account;
 pub mod caches;
+pub mod container;
 mod digest;
 pub mod fitness;
 mod group;

@@ -90,6 +90,9 @@ pub struct NodeReport {
     /// The agent starts each job as its owner.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub run_as_owner: bool,
+    /// The program that runs images here and its version, such as `podman 4.3.1`. Empty: there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub container_runtime: String,
 }
 
 /// The launchers that a node keeps ready for jobs that have not come yet.

@@ -208,6 +208,9 @@ pub struct Assignment {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env_files: BTreeMap<String, String>,
     pub working_dir: Option<String>,
+    /// The container image in which all of it runs. `None`: it runs on the host itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     pub gpus: Vec<String>,
     /// Members without GPUs see none of the node's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -115,6 +115,8 @@ pub struct SpecDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption: Option<String>,
@@ -206,6 +208,9 @@ pub struct JobSpec {
     pub args: Vec<String>,
     pub env: Vec<EnvVar>,
     pub working_dir: Option<String>,
+    /// The image of a container in which the ranks run, on hosts. `None`: they run on the host itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     pub priority: i32,
     /// What may be done to the job so that one of higher priority can start.
     #[serde(default, skip_serializing_if = "Preemption::is_default")]
@@ -365,6 +370,7 @@ impl JobSpec {
             ("spec.args", self.args != other.args),
             ("spec.env", self.env != other.env),
             ("spec.workingDir", self.working_dir != other.working_dir),
+            ("spec.image", self.image != other.image),
             ("spec.priority", self.priority != other.priority),
             ("spec.preemption", self.preemption != other.preemption),
             ("spec.queue", self.queue != other.queue),
@@ -446,6 +452,7 @@ impl SpecDocument {
         }
         errors.env("spec", &self.env);
         errors.directory("spec", self.working_dir.as_deref());
+        errors.image(self.image.as_deref());
         self.check_patterns(errors);
         let mut spec = JobSpec {
             replicas,
@@ -462,6 +469,7 @@ impl SpecDocument {
             args: self.args.clone(),
             env: self.env.clone(),
             working_dir: self.working_dir.clone(),
+            image: self.image.clone(),
             priority,
             preemption,
             queue: self.queue.clone(),

@@ -133,6 +133,17 @@ pub fn ask<T: DeserializeOwned>(volume: &Path, question: &Question) -> Result<T,
     }
 }
 
+/// The process that serves `volume`: the init process of the container, by its number in the PID namespace of
+/// whoever asks.
+///
+/// # Errors
+/// `ConnectionRefused` or `NotFound`: there is none.
+pub fn served_by(volume: &Path) -> io::Result<i32> {
+    let stream = Folder::trusted(volume)?.connect(SOCKET, socket::PATIENCE)?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+    Ok(peer.pid.as_raw_nonzero().get())
+}
+
 fn exchange(volume: &Path, question: &Question) -> io::Result<Answer> {
     let patience = match question {
         Question::Run { program } => program.patience() + MARGIN,

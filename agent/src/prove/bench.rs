@@ -204,6 +204,7 @@ impl Bench {
             env: wanted.env,
             env_files: BTreeMap::new(),
             working_dir: Some(wanted.dir.to_string_lossy().into_owned()),
+            image: None,
             gpus: Vec::new(),
             hides_gpus: false,
             launch: wanted.lane,

@@ -152,7 +152,7 @@ impl Supervisor {
         }
     }
 
-    fn look_again_at(&mut self, due: Option<Timestamp>) {
+    pub(super) fn look_again_at(&mut self, due: Option<Timestamp>) {
         self.look_again = [self.look_again, due].into_iter().flatten().min();
     }
 
@@ -233,7 +233,8 @@ impl Supervisor {
     /// A launcher of the pool for this job. It also notes which interpreter the job uses, so that
     /// the pool has a launcher for the next job.
     fn take_from_pool(&mut self, assignment: &Assignment) -> Option<Kept> {
-        if self.launchers.pool.is_off() {
+        // The pool's launchers are on the machine itself.
+        if self.launchers.pool.is_off() || assignment.image.is_some() {
             return None;
         }
         let site = self.site(&assignment.run);
@@ -273,7 +274,7 @@ impl Supervisor {
     }
 
     fn start_launcher(&mut self, assignment: Assignment, background: bool, ahead: bool) {
-        if !self.may_start_launcher(&assignment) {
+        if !self.has_container(&assignment) || !self.may_start_launcher(&assignment) {
             return;
         }
         let job = assignment.run.job.clone();
@@ -285,7 +286,8 @@ impl Supervisor {
             &assignment,
             background,
         );
-        let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
+        let preflight = self.preflight_of(&assignment.run);
+        let done = self.made.0.clone();
         self.scope.spawn_on_thread("launcher", async move {
             let mut unneeded = Vec::new();
             let started = place.start(&assignment, &preflight, ahead, pooled, &mut unneeded);
@@ -312,7 +314,7 @@ impl Supervisor {
         Place {
             dir,
             number,
-            host: self.host_as(site.account.clone()),
+            host: self.host_of(&assignment.run),
             site,
             background,
         }
@@ -334,7 +336,7 @@ impl Supervisor {
         });
     }
 
-    fn end_launcher(&mut self, job: &JobUid) {
+    pub(super) fn end_launcher(&mut self, job: &JobUid) {
         if let Some(kept) = self.launchers.take(job) {
             self.scope.spawn("launcher", kept.end());
         }

@@ -167,6 +167,9 @@ impl Supervisor {
 
     /// The host in which this run's job is at home.
     pub(super) fn host_of(&self, run: &RunId) -> Arc<dyn RunnerHost> {
+        if let Some(container) = self.container(run) {
+            return container.host.clone();
+        }
         self.host_as(self.account(run).cloned())
     }
 
@@ -193,10 +196,13 @@ impl Supervisor {
                 .to_str()
                 .expect("the state directory was checked to be UTF-8")
                 .to_owned(),
-            env: self.facts.base_env(),
-            env_is: match self.config.pod {
-                None => EnvIs::Agents,
-                Some(_) => EnvIs::Images,
+            env: match self.container(run) {
+                None => self.facts.base_env(),
+                Some(container) => container.env.clone(),
+            },
+            env_is: match (&self.config.pod, self.container(run)) {
+                (None, None) => EnvIs::Agents,
+                (Some(_), _) | (_, Some(_)) => EnvIs::Images,
             },
             account: self.account(run).cloned(),
         }

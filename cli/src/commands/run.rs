@@ -11,7 +11,10 @@ use muster_core::{
 };
 use muster_proto::v1::JobRef;
 
-use self::name::{Script, made_from};
+use self::{
+    flag::flag_of,
+    name::{Script, made_from},
+};
 use super::{
     logs,
     submit::{self, DryRun, Ending},
@@ -19,7 +22,9 @@ use super::{
 use crate::{context::Context, fail::Failure, jobfile::absolute, local, slurm};
 
 mod behind;
+mod flag;
 pub(crate) mod home;
+mod inside;
 mod name;
 mod nodes;
 pub(crate) mod prefix;
@@ -172,6 +177,9 @@ pub(crate) struct Run {
     /// --nnodes counts members, and each has --gpus-per-node and --nproc-per-node [default: spread]
     #[arg(long, value_name = "pack|spread")]
     placement: Option<String>,
+
+    #[command(flatten)]
+    inside: inside::Inside,
 
     #[command(flatten)]
     nodes: nodes::ChosenNodes,
@@ -480,6 +488,7 @@ fn document(
                 args.workdir.as_deref().unwrap_or("."),
                 here.as_ref(),
             )),
+            image: args.inside.image.clone(),
             priority: args.priority,
             preemption: args.preemption.clone(),
             node_mix: args.node_mix.clone(),
@@ -524,54 +533,6 @@ fn checked(document: &JobDocument) -> Result<(), Failure> {
             Err(Failure::BadJob(lines.join("\n")))
         }
     }
-}
-
-/// Names the flag that caused an error of the document.
-fn flag_of(error: &muster_core::spec::FieldError) -> String {
-    let flag = match error.path.as_str() {
-        "metadata.name" => "--name",
-        "metadata.namespace" => "--namespace",
-        "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => "--nnodes",
-        "spec.multipleOf" => "--multiple-of",
-        "spec.procPerNode" => "--nproc-per-node",
-        "spec.gpusPerNode" => "--gpus-per-node",
-        "spec.workingDir" => "--workdir",
-        "spec.priority" => "--priority",
-        "spec.preemption" => "--preemption",
-        "spec.nodeMix" => "--node-mix",
-        "spec.placement" => "--placement",
-        "spec.requiredTopology" => "--required-topology",
-        "spec.preferredTopology" => "--preferred-topology",
-        path if path.starts_with("spec.nodeSelector") => "--node-selector",
-        path if path.starts_with("spec.affinity") => "--node-selector",
-        path if path.starts_with("spec.nodeList") => "--nodelist",
-        path if path.starts_with("spec.excludeNodes") => "--exclude",
-        path if path.starts_with("spec.tolerations") => "--toleration",
-        "spec.fenceAfter" => "--fence-after",
-        "spec.launch" => "--launch",
-        "spec.standbys" => "--standbys",
-        "spec.inspect" => "--inspect",
-        "spec.onStall" => "--on-stall",
-        "spec.stallAfter" => "--stall-after",
-        "spec.stepPattern" => "--step-pattern",
-        "spec.checkpointPattern" => "--checkpoint-pattern",
-        "spec.stopGracePeriod" => "--stop-grace-period",
-        "spec.scaleUpCooldown" => "--scale-up-cooldown",
-        "spec.restartPolicy.maxRestarts" => "--max-restarts",
-        "spec.restartPolicy.maxSameFailures" => "--max-same-failures",
-        "spec.activeDeadlineSeconds" => "--active-deadline",
-        "spec.startDeadlineSeconds" => "--start-deadline",
-        "spec.ttlSecondsAfterFinished" => "--ttl",
-        "spec.startAfter" => "--start-after",
-        "spec.queue" => "--queue",
-        path if path.starts_with("spec.after") => "--after",
-        path if path.starts_with("spec.rules") => "--rule",
-        path if path.starts_with("spec.env") => "--env",
-        path if path.starts_with("spec.command") => "--python",
-        path if path.starts_with("spec.args") => "SCRIPT",
-        path => path,
-    };
-    format!("{flag}: {}", error.message)
 }
 
 /// A name for a job without one.

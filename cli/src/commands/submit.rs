@@ -339,8 +339,8 @@ pub(crate) async fn send(
     let validate_only = dry_run == Some(DryRun::Server);
     let named = reference(cx, &document);
     let client = cx.connect().await?;
-    let tolerates = !document.spec.tolerations.is_empty();
-    if !validate_only && (chooses_nodes(&document) || tolerates || waits(&document.spec)) {
+    let asked_first = !document.spec.tolerations.is_empty() || document.spec.image.is_some();
+    if !validate_only && (chooses_nodes(&document) || asked_first || waits(&document.spec)) {
         Box::pin(ask(cx, &client, document.clone(), true)).await?;
     }
     let answer = Box::pin(ask(cx, &client, document, validate_only)).await?;
@@ -385,6 +385,7 @@ pub(crate) async fn ask(
     let (chooses, waiting) = (chooses_nodes(&document), waits(&document.spec));
     let tolerates = !document.spec.tolerations.is_empty();
     let queued = document.spec.queue.is_some();
+    let in_image = document.spec.image.is_some();
     let request = SubmitRequest {
         r#ref: Some(reference(cx, &document)),
         spec: Some(jobs::spec_to_wire(document.spec)),
@@ -400,7 +401,7 @@ pub(crate) async fn ask(
         .await?;
     let spec = answer.job.as_ref().and_then(|job| job.spec.clone());
     let heard = spec.map(jobs::spec_document).unwrap_or_default();
-    // Its messages have no such fields, so the job would get any nodes, or start at once.
+    // Its messages have no such fields, so the job would get any nodes, start at once, or run outside of its image.
     let older = |than: &str| {
         let message =
             format!("this coordinator is older than {than}: upgrade it, or leave them out");
@@ -416,6 +417,9 @@ pub(crate) async fn ask(
     }
     if queued && heard.queue.is_none() {
         return older("queue");
+    }
+    if in_image && heard.image.is_none() {
+        return older("images");
     }
     if waiting && !waits(&heard) {
         return older("the fields for which a job waits (after, startAfter)");

@@ -246,6 +246,7 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
         "Working dir",
         spec.working_dir.as_deref().unwrap_or_default(),
     );
+    page.field("Image", spec.image.as_deref().unwrap_or_default());
     // A value may be a secret, so it is shown only if the user asks for it.
     let shown = |var: &EnvVar| {
         if let Some(from) = &var.value_from {
@@ -451,6 +452,7 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
     if node.run_as_owner {
         page.field("Jobs run as", "their owners");
     }
+    page.field("Images run by", node.container_runtime.as_str());
     if let Some(pool) = &node.warm_pool {
         let bytes = if pool.bytes > 0 {
             format!(", {}", words::bytes(pool.bytes))

@@ -233,6 +233,8 @@ struct NodeStatus {
     senses_only: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     run_as_owner: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    container_runtime: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     taints: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -390,6 +392,7 @@ impl From<v1::Node> for Node {
                 host: some(node.host),
                 senses_only: node.senses_only,
                 run_as_owner: node.run_as_owner,
+                container_runtime: node.container_runtime,
                 taints: node.taints.iter().map(words::taint).collect(),
                 warm_pool: node.warm_pool.map(
                     |v1::WarmPool {

@@ -169,6 +169,7 @@ impl<'a> Facts<'a> {
         let gpus_for_kind = gpus().filter(|gpus| alike && *gpus > 0).min();
         let any_kind: Rc<Kind> = Rc::default();
         let takes_cordoned = toleration::tolerates_cordons(&selection.tolerations);
+        let imageless = |report| selected::imageless(job.spec.image.as_deref(), report);
         let nodes = nodes.filter(|(node, _)| is_for(&node.record.name, node, job));
         let candidates = nodes.map(|(node, left)| {
             let name = &node.record.name;
@@ -182,14 +183,15 @@ impl<'a> Facts<'a> {
                 connected: node.session.is_some(),
                 cordoned: self.nodes.is_cordoned(node) && !takes_cordoned,
                 halted: node.record.halt.is_some(),
-                // A job keeps the nodes that it has, whatever their labels and taints become.
+                // A job keeps the nodes that it has, whatever their labels and taints become, but not without its image.
                 misfit: match before.is_some_and(|g| g.has(name)) {
-                    true => None,
+                    true => imageless(&node.report),
                     false => {
                         let selected = selection.requires();
                         let misfit = selected.then(|| selected::misfit(selection, node.into()));
                         let tainted = || selected::tainted(selection, &node.report, most_gpus > 0);
-                        misfit.flatten().or_else(tainted)
+                        let misfit = misfit.flatten().or_else(tainted);
+                        misfit.or_else(|| imageless(&node.report))
                     }
                 },
                 liking: selected::liking(selection, node.into(), most_gpus > 0),

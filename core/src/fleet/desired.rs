@@ -231,6 +231,7 @@ fn assignment(
         env: runs.values(),
         env_files: runs.files(),
         working_dir: runs.working_dir.map(str::to_owned),
+        image: spec.image.clone(),
         gpus: share.gpus.clone(),
         hides_gpus: spec.hides_gpus(),
         launch: spec.launch,

@@ -4,6 +4,7 @@
 use std::{borrow::Cow, fmt};
 
 use crate::{
+    container::{self, NoImage},
     fleet::registry::Node,
     id::NodeName,
     node_report::{NodeReport, taint::Taint},
@@ -50,6 +51,8 @@ pub(crate) enum Misfit<'a> {
     NoTerm(usize),
     /// It has this taint, which the job does not tolerate.
     Tainted(&'a Taint),
+    /// It cannot run the job's image.
+    Image(NoImage),
 }
 
 impl fmt::Display for Misfit<'_> {
@@ -68,6 +71,7 @@ impl fmt::Display for Misfit<'_> {
                 has: None,
             } => write!(f, "does not meet {expression}: has no such label"),
             Misfit::NoTerm(terms) => write!(f, "meets none of the {terms} terms of its affinity"),
+            Misfit::Image(why) => why.fmt(f),
             Misfit::Tainted(taint) => {
                 write!(f, "has taint {taint}, which the job does not tolerate")
             }
@@ -107,6 +111,11 @@ pub(crate) fn misfit<'a>(selection: &'a Selection, node: Selectable<'a>) -> Opti
         },
         None => Misfit::NoTerm(terms.len()),
     })
+}
+
+/// Why the node cannot run the job's image. An agent that does not know what an image is reports no runtime.
+pub(crate) fn imageless(image: Option<&str>, report: &NodeReport) -> Option<Misfit<'static>> {
+    container::no_image(&report.container_runtime, image?).map(Misfit::Image)
 }
 
 /// Why a taint of the node keeps the job away. `gpus`: it asks for GPUs.

@@ -43,6 +43,7 @@ impl Digest {
             env,
             env_files,
             working_dir,
+            image,
             gpus,
             // Older agents do not know this field, and a run that one of them started goes on.
             hides_gpus: _,
@@ -100,6 +101,10 @@ impl Digest {
         // represents the whole profile.
         if *profile != Profile::default() {
             fnv.text(profile_hash);
+        }
+        if let Some(image) = image {
+            fnv.text("image");
+            fnv.text(image);
         }
         if let Some(pattern) = checkpoint_pattern {
             fnv.text("checkpoint");
@@ -256,6 +261,7 @@ mod tests {
         other(|a| drop(a.env.insert("A".into(), "B".into())));
         other(|a| drop(a.env_files.insert("A".into(), "B".into())));
         other(|a| a.working_dir = Some(String::new()));
+        other(|a| a.image = Some(String::new()));
         other(|a| a.step_pattern = Some(String::new()));
         other(|a| a.checkpoint_pattern = Some(String::new()));
         other(|a| a.stop_grace += std::time::Duration::from_millis(1));

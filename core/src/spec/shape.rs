@@ -16,7 +16,7 @@ use super::{
     selection::{LEVELS_MAX, NODE_NAMES_MAX, SELECTORS_MAX},
     toleration::TOLERATIONS_MAX,
 };
-use crate::id::LABEL_MAX;
+use crate::{container::IMAGE_BYTES_MAX, id::LABEL_MAX};
 
 mod nodes;
 mod roles;
@@ -190,6 +190,11 @@ pub const SPEC_FIELDS: &[Field] = &[
         "workingDir",
         Shape::Text(Text::Path),
         "The directory in which the ranks start, on every node. An absolute path.",
+    ),
+    field(
+        "image",
+        Shape::Text(Text::Any(IMAGE_BYTES_MAX)),
+        "The container image in which the ranks run, on hosts without Kubernetes. Left out: they run on the host itself.",
     ),
     field(
         "priority",

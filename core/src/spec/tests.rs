@@ -169,6 +169,7 @@ fn every_wrong_field_is_named() {
         ("spec.workingDir", |d| {
             d.spec.working_dir = Some("work".into())
         }),
+        ("spec.image", |d| d.spec.image = Some("a b".into())),
         ("spec.priority", |d| d.spec.priority = Some(i64::MAX)),
         ("spec.restartPolicy.maxRestarts", |d| {
             d.spec.restart_policy = Some(RestartPolicyDocument {

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::container;
+
 use super::{
     EnvVar, Framework, Multiple,
     entry::{self, is_python},
@@ -169,6 +171,13 @@ impl Errors {
                 format!("{at}.workingDir"),
                 format!("is {dir:?}, must be an absolute path: it is opened on the nodes"),
             );
+        }
+    }
+
+    /// Checks the image in which ranks run.
+    pub(super) fn image(&mut self, image: Option<&str>) {
+        if let Some(why) = image.and_then(container::image_error) {
+            self.add("spec.image", why);
         }
     }
 }

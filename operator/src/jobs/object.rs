@@ -309,6 +309,11 @@ fn document(
         if document.queue.is_some() {
             return Err("spec.queue: Muster's queues do not count the jobs that have a template: use a queue of Kueue (the label kueue.x-k8s.io/queue-name)".to_owned());
         }
+        if document.image.is_some() {
+            return Err(
+                "spec.image: is for hosts; the pods of a job with a template run their own image: name it there (spec.template.spec.containers[].image)".to_owned(),
+            );
+        }
         check_template(template, gpus)?;
     }
     Ok(document)
@@ -380,6 +385,17 @@ mod tests {
         let why = seen.object.spec.unwrap_err();
         assert!(
             why.starts_with("spec.nodeSelector: the cluster's scheduler"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_template_names_the_image_itself() {
+        let spec = json!({ "template": { "spec": {} }, "image": "quay.io/me/train:1" });
+        let seen = read(json!({ "metadata": metadata(), "spec": spec })).unwrap();
+        let why = seen.object.spec.unwrap_err();
+        assert!(
+            why.starts_with("spec.image: is for hosts") && why.contains("spec.template"),
             "{why}"
         );
     }

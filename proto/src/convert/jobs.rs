@@ -120,6 +120,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         args: spec.args,
         env: spec.env.into_iter().map(variable).collect(),
         working_dir: spec.working_dir,
+        image: spec.image,
         priority: spec.priority,
         preemption: spec.preemption,
         queue: spec.queue,
@@ -175,6 +176,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         args: spec.args,
         env: spec.env.into_iter().map(variable_to_wire).collect(),
         working_dir: spec.working_dir,
+        image: spec.image,
         priority: spec.priority,
         preemption: spec.preemption,
         queue: spec.queue,
@@ -236,6 +238,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         args: spec.args.clone(),
         env: spec.env.clone(),
         working_dir: spec.working_dir.clone(),
+        image: spec.image.clone(),
         priority: Some(spec.priority.into()),
         preemption: (!spec.preemption.is_default()).then(|| spec.preemption.name().into()),
         queue: spec.queue.clone(),
@@ -496,6 +499,7 @@ pub fn node(view: &NodeView) -> v1::Node {
         gpu_holders: holders_to_wire(&report.holders),
         senses_only: report.senses_only,
         run_as_owner: report.run_as_owner,
+        container_runtime: report.container_runtime.clone(),
         taints: report.all_taints().map(taint_to_wire).collect(),
         host: place
             .map(|place| place.host.to_string())

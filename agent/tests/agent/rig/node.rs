@@ -277,6 +277,7 @@ impl Node {
             args: vec!["train.py".into()],
             env: BTreeMap::from(env.map(|(name, value)| (name.to_owned(), value))),
             working_dir: Some(self.dir.path().to_str().unwrap().to_owned()),
+            image: None,
             gpus: Vec::new(),
             hides_gpus: false,
             launch: Launch::Cold,

@@ -13,7 +13,8 @@ use crate::{context::Context, fail::Failure, jobfile::absolute};
 /// With a coordinator on this machine, the job gets the interpreter that the user's shell would start, and a
 /// script that is not there is told at once. A check that asks no coordinator changes nothing.
 pub(super) async fn at_home(cx: &Context, args: &mut Run, here: &str) -> Result<(), Failure> {
-    if args.dry_run == Some(DryRun::Client) {
+    // An image has its own interpreter, and may have the script.
+    if args.dry_run == Some(DryRun::Client) || args.inside.image.is_some() {
         return Ok(());
     }
     let local = cx.is_local();

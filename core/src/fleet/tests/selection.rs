@@ -405,3 +405,50 @@ fn a_caller_may_ask_so_often_and_others_still_may() {
         Answer::Job { .. }
     ));
 }
+
+/// Also one that its job has had: an older agent would run the job outside of its image.
+#[test]
+fn only_nodes_that_can_run_the_jobs_image_get_it() {
+    let mut bench = fleet(&[("a", "x", 0), ("b", "x", 0), ("c", "x", 0)]);
+    let runs = |bench: &mut Bench, name: &str, runtime: &str| {
+        let report = NodeReport {
+            address: "127.0.0.1".into(),
+            slots: 4,
+            container_runtime: runtime.into(),
+            ..NodeReport::default()
+        };
+        let session = bench.agents[&name.into()].session.unwrap();
+        bench.input(Input::Report { session, report });
+        bench.obey();
+    };
+    runs(&mut bench, "b", "podman 4.3.1");
+    runs(&mut bench, "c", "apptainer 1.4.0");
+    let of = |image: &str, nodes| SpecDocument {
+        image: Some(image.into()),
+        ..document(nodes, nodes, nodes)
+    };
+    bench.submit("file", of("/shared/train.sif", 1));
+    assert_eq!(bench.members("file"), ["c"]);
+    bench.submit("digits", of("quay.io/me/train:1", 2));
+    assert_eq!(bench.members("digits"), ["b", "c"]);
+    let why = |bench: &mut Bench, nodes| {
+        let wait = wait(plan(bench, of("quay.io/me/train:1", nodes)));
+        let excluded = wait.excluded.into_iter();
+        excluded
+            .map(|(node, _, why)| format!("{node} {why}"))
+            .collect::<Vec<_>>()
+    };
+    let none = "runs no images (its agent has neither podman nor apptainer nor enroot)";
+    assert_eq!(why(&mut bench, 3), [format!("a {none}")]);
+    // Its agent is an older one now.
+    runs(&mut bench, "b", "");
+    assert_eq!(
+        why(&mut bench, 2),
+        [format!("a {none}"), format!("b {none}")]
+    );
+    // The next generation of a job that has it goes without.
+    bench.cut("c");
+    bench.pass(20 * SECOND);
+    let next = bench.job("digits").current.as_ref();
+    assert!(next.is_none_or(|generation| !generation.has(&"b".into())));
+}

@@ -37,6 +37,7 @@ fn full() -> JobDocument {
             args: vec!["x".into()],
             env: vec![variable()],
             working_dir: text(),
+            image: text(),
             priority: Some(1),
             preemption: text(),
             queue: text(),

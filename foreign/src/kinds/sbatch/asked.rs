@@ -21,6 +21,7 @@ pub(super) struct Asked {
     pub(super) deadline: At<i64>,
     pub(super) grace: At<i64>,
     pub(super) chdir: At<String>,
+    pub(super) image: At<String>,
     pub(super) env: Vec<(String, String)>,
     pub(super) node_list: At<Vec<String>>,
     pub(super) exclude: At<Vec<String>>,
@@ -72,6 +73,10 @@ impl Asked {
             "chdir" => {
                 self.chdir = Some((text.to_owned(), at.clone()));
                 log.taken(at, "spec.workingDir");
+            }
+            "container-image" => {
+                self.image = Some((text.to_owned(), at.clone()));
+                log.taken(at, "spec.image");
             }
             "export" => self.export(text, at, log),
             "constraint" => self.constraint(text, at, cluster, log),
@@ -238,6 +243,7 @@ impl Asked {
         all.node_list = step.node_list.clone().or(all.node_list);
         all.exclude = step.exclude.clone().or(all.exclude);
         all.chdir = step.chdir.clone().or(all.chdir);
+        all.image = step.image.clone().or(all.image);
         all.cpus_per_task = step.cpus_per_task.clone().or(all.cpus_per_task);
         all.gpus_per_task = step.gpus_per_task.clone().or(all.gpus_per_task);
         all.env.extend(step.env.iter().cloned());

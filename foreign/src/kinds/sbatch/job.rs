@@ -84,7 +84,10 @@ impl Job<'_> {
         {
             return None;
         }
-        let document = self.document(sizes, procs, gpus, &launch, made, log);
+        let mut document = self.document(sizes, procs, gpus, &launch, made, log);
+        let of_step = run.step.as_ref().and_then(|step| step.image.clone());
+        let image = of_step.or(self.asked.image.clone());
+        document.spec.image = image.map(|(image, _)| image);
         self.checked(document, run, log)
     }
 

@@ -36,7 +36,9 @@ const ORDER: Use = Warn("has no effect: name a number with spec.priority in a Mu
 const ACCOUNTS: Use = Note("has no effect: Muster counts by owner and namespace (muster history)");
 const QUIET: Use = Note("has no effect: it is about what sbatch and srun print");
 const MAIL: Use = Warn("has no effect: the coordinator has notifications (muster notify)");
-const IMAGE: Use = Refuse("would run in an image, which Muster does on Kubernetes only");
+const IMAGE: Use = Refuse(
+    "is not read: of a container only --container-image is; the nodes' agents say what it mounts (docs/images.md)",
+);
 const COUNT: Use =
     Refuse("leaves the number of tasks on each node open; give --ntasks-per-node instead");
 const NEAR: Use = Warn("has no effect: see requiredTopology and preferredTopology of a MusterJob");
@@ -95,6 +97,10 @@ pub(super) const OPTIONS: &[Entry] = &[
     ("comment", None, Value, Note("is not kept")),
     ("constraint", Some('C'), Value, Read),
     ("container", None, Value, IMAGE),
+    ("container-image", None, Value, Read),
+    ("container-mounts", None, Value, IMAGE),
+    ("container-name", None, Value, IMAGE),
+    ("container-workdir", None, Value, IMAGE),
     ("contiguous", None, Nothing, NEAR),
     ("core-spec", Some('S'), Value, CPUS),
     ("cores-per-socket", None, Value, CPUS),
@@ -336,10 +342,6 @@ pub(super) const OF_SRUN: &[Entry] = &[
         Maybe,
         Refuse("copies the program to the nodes, which Muster does not; put it there"),
     ),
-    ("container-image", None, Value, IMAGE),
-    ("container-mounts", None, Value, IMAGE),
-    ("container-name", None, Value, IMAGE),
-    ("container-workdir", None, Value, IMAGE),
     ("cpu-bind", None, Value, BINDS),
     ("environment", None, Value, IMAGE),
     ("exact", None, Nothing, STEPS),

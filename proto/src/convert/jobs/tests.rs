@@ -58,6 +58,7 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
             })
             .collect(),
         working_dir: t.0.clone(),
+        image: t.0.clone(),
         stop_grace_period: t.1.clone(),
         scale_up_cooldown: t.2.clone(),
         fence_after: t.2,
@@ -305,6 +306,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
                     value,
                 })
                 .collect(),
+            image: dir.clone(),
             working_dir: dir,
             priority,
             restart_policy: RestartPolicy {

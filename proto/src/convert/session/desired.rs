@@ -98,6 +98,7 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         env: assignment.env.clone(),
         env_files: assignment.env_files.clone(),
         working_dir: assignment.working_dir.clone(),
+        image: assignment.image.clone(),
         gpus: assignment.gpus.clone(),
         hides_gpus: assignment.hides_gpus,
         launch: match assignment.launch {
@@ -392,6 +393,9 @@ fn assignment_from_wire(
         working_dir: wire
             .working_dir
             .map(|dir| required_text(&at("working_dir"), dir, SENTENCE_MAX))
+            .transpose()?,
+        image: { wire.image }
+            .map(|image| required_text(&at("image"), image, SENTENCE_MAX))
             .transpose()?,
         gpus: texts(&at("gpus"), wire.gpus, PROCS_MAX as usize, NAME_MAX)?,
         hides_gpus: wire.hides_gpus,

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
+use muster_core::container::RUNTIME_BYTES_MAX;
 use muster_core::node_report::{
     NodeReport, WarmPool,
     labels::{LABEL_KEY_MAX, LABEL_VALUE_MAX, LABELS_MAX},
@@ -41,6 +42,7 @@ pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
         gpu_holders: holders_to_wire(&report.holders),
         senses_only: report.senses_only,
         run_as_owner: report.run_as_owner,
+        container_runtime: report.container_runtime.clone(),
         taints: report.taints.iter().map(taint_to_wire).collect(),
         trials: report.trials.iter().map(trial_to_wire).collect(),
     }
@@ -85,6 +87,11 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
         holders: holders_from_wire("report.gpu_holders", wire.gpu_holders)?,
         senses_only: wire.senses_only,
         run_as_owner: wire.run_as_owner,
+        container_runtime: text(
+            "report.container_runtime",
+            wire.container_runtime,
+            RUNTIME_BYTES_MAX,
+        )?,
         taints: taints("report.taints", wire.taints)?,
         trials: trials("report.trials", wire.trials)?,
         ..NodeReport::default()

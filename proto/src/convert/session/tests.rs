@@ -271,6 +271,7 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                     warm_pool,
                     holders,
                     run_as_owner: !senses_only,
+                    container_runtime: if senses_only { "" } else { "podman 4.3.1" }.into(),
                     senses_only,
                     trials,
                     taints: { senses_only.then_some("a=b:NoExecute").into_iter() }
@@ -409,6 +410,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                     args,
                     env_files: env.clone(),
                     env,
+                    image: rest.0.clone().filter(|image| !image.is_empty()),
                     working_dir: rest.0,
                     gpus: rest.1,
                     hides_gpus: rest.4 % 2 == 1,

@@ -275,6 +275,7 @@ fn assignment(run: RunId) -> Assignment {
         args: vec!["train.py".into()],
         env: BTreeMap::from([("A".into(), "b".into())]),
         working_dir: Some("/w".into()),
+        image: None,
         gpus: Vec::new(),
         hides_gpus: false,
         launch: Launch::Cold,

@@ -27,6 +27,7 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         args: vec!["train.py".into()],
         env: BTreeMap::new(),
         working_dir: None,
+        image: None,
         gpus: Vec::new(),
         hides_gpus: false,
         launch: Launch::Cold,

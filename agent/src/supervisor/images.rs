@@ -1,0 +1,160 @@
+//! The supervisor's part in jobs that run in an image: it starts the job's container before anything of the job is
+//! touched, and ends it when the job has left the node.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use muster_core::{
+    id::JobUid,
+    node::{Input, container::Asked},
+    run::{Assignment, RunId, RunPhase, RunReport},
+};
+use muster_runtime::clock::Clock;
+use tracing::info;
+
+use super::{Reports, Supervisor, Timestamp};
+use crate::{
+    containers::{self, Container, Made, Place, Waits},
+    launchers::{self, Outcome},
+    preflight::Preflight,
+};
+
+impl Supervisor {
+    /// Finds the containers of an earlier agent.
+    pub(super) async fn find_containers(&mut self) {
+        let now = Timestamp(Clock::Boot.now_us());
+        let (running, ended) = containers::left(&self.config).await;
+        for (job, container) in running {
+            self.containers.found(job, container, now);
+        }
+        for job in ended {
+            self.end_container(job);
+        }
+    }
+
+    /// The container that the run is in. `None`: it runs on the machine itself, or its container is not there.
+    pub(super) fn container(&self, run: &RunId) -> Option<&Container> {
+        self.containers.of(&run.job)
+    }
+
+    /// What interpreters have said where the run is.
+    pub(super) fn preflight_of(&self, run: &RunId) -> Arc<Preflight> {
+        let container = self.container(run);
+        container.map_or_else(|| self.preflight.clone(), |one| one.preflight.clone())
+    }
+
+    /// Lets this wait for the job's container, which is started if there is none that serves it.
+    pub(super) fn await_container(&mut self, waits: Waits) {
+        let job = waits.assignment().run.job.clone();
+        let now = Timestamp(Clock::Boot.now_us());
+        let Some((asked, ends)) = self.containers.await_one(waits, now) else {
+            return;
+        };
+        let known = self.containers.of(&job).cloned();
+        let (turn, done) = (self.containers.turn(&job), self.containers.tell());
+        let place = Place::new(&self.config, job.clone());
+        self.scope.spawn("container", async move {
+            let _turn = turn.lock().await;
+            let made = ends
+                .run_until_cancelled(place.bring_up(&asked, known))
+                .await;
+            let outcome = match made {
+                Some(outcome) => outcome,
+                None => {
+                    info!(%job, "its container is not needed any more");
+                    place.end().await;
+                    Err("the job was taken away before its container was ready".into())
+                }
+            };
+            // Nobody listens any more while the agent shuts down. The next agent finds the container.
+            let _ = done.send(Made { job, outcome }).await;
+        });
+    }
+
+    /// Goes on with what has waited for a container. Returns what the brain must know.
+    pub(super) fn go_on_in(&mut self, made: Made) -> Vec<Input> {
+        let Made { job, outcome } = made;
+        let (container, refusal) = match outcome {
+            Ok(container) => (Some(container), None),
+            Err(refusal) => (None, Some(refusal)),
+        };
+        let asked = container.as_ref().map(|one| one.asked.clone());
+        let host = |one: &Container| one.host.clone();
+        let before = self.containers.of(&job).map(host);
+        let same = |now: &Container| before.is_some_and(|before| Arc::ptr_eq(&before, &now.host));
+        if !container.as_ref().is_some_and(same) {
+            // Its launcher was in another one.
+            self.end_launcher(&job);
+        }
+        let mut inputs = Vec::new();
+        for waits in self.containers.note(&job, container) {
+            match (waits, &refusal) {
+                (Waits::Run(assignment, _), Some(refusal)) => inputs.push(Input::Refused {
+                    run: assignment.run,
+                    refusal: refusal.clone(),
+                }),
+                (Waits::Launcher(_), Some(refusal)) => {
+                    let number = self.launchers.begin(&job);
+                    let made = launchers::Made {
+                        job: Some(job.clone()),
+                        number,
+                        outcome: Outcome::Refused(refusal.reason.clone()),
+                    };
+                    // It is not ready, so there is nothing to end.
+                    let _ = self.launchers.made(made, None);
+                }
+                (waits, None) => {
+                    let serves = |wanted| asked.as_ref().is_some_and(|asked| asked.serves(&wanted));
+                    if !Asked::of(waits.assignment()).is_some_and(serves) {
+                        self.await_container(waits);
+                    } else if let Waits::Run(assignment, term) = waits {
+                        self.hold(*assignment, term);
+                    }
+                    // A launcher is started when they are looked at next, which is now.
+                }
+            }
+        }
+        inputs
+    }
+
+    /// Whether a launcher for this job may be started now, as far as its container goes.
+    pub(super) fn has_container(&mut self, assignment: &Assignment) -> bool {
+        if assignment.image.is_none() || self.container(&assignment.run).is_some() {
+            return true;
+        }
+        self.await_container(Waits::Launcher(Box::new(assignment.clone())));
+        false
+    }
+
+    /// Ends the containers that are not needed any more, and the starts of such.
+    pub(super) fn tend_containers(&mut self) {
+        let runs = |reports: &Option<Reports>| reports.as_ref().map(|one| one.runs.clone());
+        let reports = runs(&self.reports.borrow()).unwrap_or_default();
+        let coming: BTreeSet<JobUid> = { self.wanted.keys().chain(self.prewarm.keys()) }
+            .cloned()
+            .collect();
+        self.containers.give_up(&coming);
+        let goes_on =
+            |report: &&RunReport| !matches!(report.phase, RunPhase::Dead | RunPhase::Refused(_));
+        let runs = reports
+            .iter()
+            .filter(goes_on)
+            .map(|report| report.run.job.clone());
+        let launchers = self.launchers.jobs().into_keys();
+        let here = coming.into_iter().chain(runs).chain(launchers).collect();
+        let (over, again) = self.containers.tend(Timestamp(Clock::Boot.now_us()), &here);
+        self.look_again_at(again);
+        for job in over {
+            info!(%job, "the container of a job that has left is ended");
+            self.end_container(job);
+        }
+    }
+
+    fn end_container(&mut self, job: JobUid) {
+        let turn = self.containers.turn(&job);
+        let place = Place::new(&self.config, job);
+        self.scope.spawn("container", async move {
+            let _turn = turn.lock().await;
+            place.end().await;
+        });
+    }
+}

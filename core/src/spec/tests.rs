@@ -92,7 +92,7 @@ fn one_process_per_gpu_unless_said_otherwise() {
 #[test]
 fn every_wrong_field_is_named() {
     type Change = fn(&mut JobDocument);
-    let cases: [(&str, Change); 40] = [
+    let cases: [(&str, Change); 41] = [
         ("apiVersion", |d| d.api_version = "v1".into()),
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),

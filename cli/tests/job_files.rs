@@ -380,9 +380,9 @@ fn one_wrong_line() {
         ),
         (
             "  args: [train.py]",
-            "  args: [train.py]\n  image: x",
-            "9:3: spec.image: unknown field; the fields here are replicas, minReplicas, \
-             maxReplicas, multipleOf, procPerNode, gpusPerNode, command, args, env, workingDir, priority, queue, preemption, restartPolicy, stopGracePeriod, \
+            "  args: [train.py]\n  quux: x",
+            "9:3: spec.quux: unknown field; the fields here are replicas, minReplicas, \
+             maxReplicas, multipleOf, procPerNode, gpusPerNode, command, args, env, workingDir, image, priority, queue, preemption, restartPolicy, stopGracePeriod, \
              scaleUpCooldown, fenceAfter, progress, launch, standbys, inspect, onStall, stallAfter, stepPattern, checkpointPattern, nodeMix, placement, nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology, tolerations, rules, suspend, after, startAfter, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished, framework, roles, origin",
         ),
         (

@@ -26,7 +26,7 @@ use muster_runner::{
     pod::{self, Look, Question, RUNS},
     procfs::{self, Stat},
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::{
     process::{Child, Command},
@@ -215,17 +215,15 @@ impl Place {
             ))
         };
         for command in &commands.before {
-            let mut child = self
-                .spawn(command, true)
-                .map_err(|e| of_node(e.to_string()))?;
-            let ended = tokio::time::timeout_at(until, child.wait()).await;
+            let mut child = self.spawn(command).map_err(|e| of_node(e.to_string()))?;
+            let ended = tokio::time::timeout_at(until, child.process.wait()).await;
             match ended.map_err(|_| too_slow())? {
                 Ok(status) if status.success() => {}
                 Ok(status) => return Err(said(&status.to_string())),
                 Err(e) => return Err(of_node(e.to_string())),
             }
         }
-        let child = self.spawn(&commands.start, commands.detaches);
+        let child = self.spawn(&commands.start);
         let mut child = child.map_err(|e| of_node(e.to_string()))?;
         let mut answers_until = until;
         loop {
@@ -233,9 +231,10 @@ impl Place {
             if let Ok(look) = apart(move || pod::ask::<Look>(&volume, &Question::Look)).await {
                 note.env = Some(look.env);
                 self.write(&note).map_err(|e| of_node(e.to_string()))?;
+                child.is_container = true;
                 return Ok(self.container(note));
             }
-            match child.try_wait() {
+            match child.process.try_wait() {
                 Ok(Some(status)) if status.success() && commands.detaches => {
                     answers_until = answers_until.min(Instant::now() + ANSWER_MAX);
                 }
@@ -243,8 +242,14 @@ impl Place {
                 Ok(None) => {}
                 Err(e) => return Err(of_node(e.to_string())),
             }
-            if Instant::now() >= answers_until {
+            if Instant::now() >= until {
                 return Err(too_slow());
+            }
+            if Instant::now() >= answers_until {
+                let name = runtime.name();
+                return Err(of_node(format!(
+                    "{name} has started it, and it does not answer"
+                )));
             }
             sleep(LOOK).await;
         }
@@ -268,8 +273,8 @@ impl Place {
         Folder::trusted(&self.volume())?.replace(NOTE, &text)
     }
 
-    /// Starts a command of the runtime, whose output goes to the log. `ends`: it ends with whoever waits for it.
-    fn spawn(&self, words: &[String], ends: bool) -> io::Result<Child> {
+    /// Starts a command of the runtime, whose output goes to the log.
+    fn spawn(&self, words: &[String]) -> io::Result<Running> {
         let mut options = File::options();
         let log = options
             .create(true)
@@ -287,8 +292,10 @@ impl Place {
             command.env_remove(name);
         }
         // Whoever interrupts the agent in a terminal does not mean the container.
-        command.process_group(0).kill_on_drop(ends);
-        command.spawn()
+        Ok(Running {
+            process: command.process_group(0).spawn()?,
+            is_container: false,
+        })
     }
 
     /// The last line that its runtime has said.
@@ -330,7 +337,7 @@ impl Place {
         let commands = runtime.map(|one| self.commands(&note.asked, one, &note.program));
         let commands = commands.and_then(Result::ok).unwrap_or_default();
         for command in &commands.remove {
-            let removed = async { self.spawn(command, true)?.wait().await };
+            let removed = async { self.spawn(command)?.process.wait().await };
             match timeout(REMOVE_MAX, removed).await {
                 Ok(Ok(status)) if status.success() => {}
                 Ok(Ok(_)) => {
@@ -374,6 +381,25 @@ impl Place {
         let text = Folder::trusted(&self.volume()).and_then(|dir| dir.read(NOTE, NOTE_MAX));
         let text = text.ok()?;
         serde_json::from_slice(muster_sealed::open(&text).ok()?).ok()
+    }
+}
+
+/// A command of the runtime, in a process group of its own. Whoever does not wait for it any more kills the group, unless
+/// the command has become the container.
+#[derive(Debug)]
+struct Running {
+    process: Child,
+    is_container: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Of one that was waited for there is no number.
+        let group = self.process.id().and_then(|pid| Pid::from_raw(pid as i32));
+        if let Some(group) = group.filter(|_| !self.is_container) {
+            // It may have ended meanwhile.
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
     }
 }
 

@@ -52,7 +52,7 @@ impl Supervisor {
         let known = self.containers.of(&job).cloned();
         let (turn, done) = (self.containers.turn(&job), self.containers.tell());
         let place = Place::new(&self.config, job.clone());
-        self.scope.spawn("container", async move {
+        self.scope.spawn_on_thread("container", async move {
             let _turn = turn.lock().await;
             let made = ends
                 .run_until_cancelled(place.bring_up(&asked, known))
@@ -152,7 +152,7 @@ impl Supervisor {
     fn end_container(&mut self, job: JobUid) {
         let turn = self.containers.turn(&job);
         let place = Place::new(&self.config, job);
-        self.scope.spawn("container", async move {
+        self.scope.spawn_on_thread("container", async move {
             let _turn = turn.lock().await;
             place.end().await;
         });

@@ -92,7 +92,7 @@ fn one_process_per_gpu_unless_said_otherwise() {
 #[test]
 fn every_wrong_field_is_named() {
     type Change = fn(&mut JobDocument);
-    let cases: [(&str, Change); 40] = [
+    let cases: [(&str, Change); 42] = [
         ("apiVersion", |d| d.api_version = "v1".into()),
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),
@@ -117,6 +117,7 @@ fn every_wrong_field_is_named() {
         ("spec.procPerNode", |d| d.spec.proc_per_node = Some(0)),
         ("spec.gpusPerNode", |d| d.spec.gpus_per_node = Some(-1)),
         ("spec.args", |d| d.spec.args.clear()),
+        ("spec.queue", |d| d.spec.queue = Some("Night".into())),
         ("spec.args", |d| d.spec.args = vec!["x".into(); 257]),
         ("spec.args", |d| {
             d.spec.args = vec!["-c".into(), "print()".into()]

@@ -430,7 +430,7 @@ fn only_nodes_that_can_run_the_jobs_image_get_it() {
     bench.submit("file", of("/shared/train.sif", 1));
     assert_eq!(bench.members("file"), ["c"]);
     bench.submit("digits", of("quay.io/me/train:1", 2));
-    assert_eq!(bench.members("digits"), ["b", "c"]);
+    assert_eq!(bench.members("digits"), ["c", "b"]);
     let why = |bench: &mut Bench, nodes| {
         let wait = wait(plan(bench, of("quay.io/me/train:1", nodes)));
         let excluded = wait.excluded.into_iter();

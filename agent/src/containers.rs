@@ -21,6 +21,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 mod container;
+mod found;
 
 pub(crate) use container::{Container, Place, left};
 

@@ -567,7 +567,7 @@ fn rules_are_wrong_at_their_places() {
 #[test]
 fn the_names_of_fields_and_kinds_are_listed_once() {
     let errors = refused(
-        b"apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: a\n  labels: {}\nspec:\n  args: [a.py]\n  image: x\n  volumes: []\n",
+        b"apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: a\n  labels: {}\nspec:\n  args: [a.py]\n  quux: x\n  volumes: []\n",
     );
     let lists: Vec<bool> = errors.lines().map(|line| line.contains(LISTED)).collect();
     assert_eq!(lists, [true, true, false], "{errors}");

@@ -450,9 +450,7 @@ impl SpecDocument {
         if self.roles.is_empty() {
             errors.command("spec", &self.command, &self.args, framework);
         }
-        errors.env("spec", &self.env);
-        errors.directory("spec", self.working_dir.as_deref());
-        errors.image(self.image.as_deref());
+        self.check_surroundings(errors);
         self.check_patterns(errors);
         let mut spec = JobSpec {
             replicas,
@@ -544,6 +542,12 @@ impl SpecDocument {
         if let Some(why) = self.replicas.and_then(|_| spec.no_size(spec.replicas)) {
             errors.add("spec.replicas", why);
         }
+    }
+
+    fn check_surroundings(&self, errors: &mut Errors) {
+        errors.env("spec", &self.env);
+        errors.directory("spec", self.working_dir.as_deref());
+        errors.image(self.image.as_deref());
     }
 
     /// What decides which job goes first.

@@ -1,11 +1,11 @@
 //! One container of a job: its start, its end, and how the next agent finds it.
 //!
-//! It has a directory in the agent's state directory, `containers/<job uid>`, which it sees at the same path: the socket
-//! of its first process, the runner's program, and the agent's note. The note is written before anything is started.
+//! It has a directory in the agent's state directory, `containers/<job uid>`, which it sees at the same path, with the
+//! socket of its first process and the runner's program. The agent's note about it and the runtime's log lie beside that
+//! directory, where no job can write. The note is written before anything is started.
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     process::Stdio,
@@ -23,6 +23,7 @@ use muster_core::{
 };
 use muster_runner::{
     Folder,
+    folder::read_named,
     pod::{self, Look, Question, RUNS},
     procfs::{self, Stat},
 };
@@ -34,6 +35,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
+use super::found;
 use crate::{
     config::{Config, Containers},
     host::ImageHost,
@@ -42,10 +44,10 @@ use crate::{
 
 /// The directory of all containers, below the agent's state directory.
 const CONTAINERS: &str = "containers";
-/// The agent's note about a container.
-const NOTE: &str = "container.json";
-/// What the runtime has said.
-const LOG: &str = "container.log";
+/// The end of the name of the agent's note about a container.
+const NOTE: &str = ".json";
+/// The same of what its runtime has said.
+const LOG: &str = ".log";
 /// How much of that is read. The last line counts.
 const LOG_READ: u64 = 16 << 10;
 /// How many containers an earlier agent can have left.
@@ -56,15 +58,14 @@ const LOOK: Duration = Duration::from_millis(50);
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// The longest line of a runtime that is told, in characters.
 const SAID_MAX: usize = 500;
+/// The longest program of a runner. One with debug information has 25 MB.
+const RUNNER_MAX: u64 = 1 << 30;
 /// The longest note. Most of it is the image's environment.
 const NOTE_MAX: u64 = 4 << 20;
 /// How long its first process may take to end. Nothing lives in the container by then.
 const END_MAX: Duration = Duration::from_secs(10);
 /// How long SIGKILL may take.
 const KILL_MAX: Duration = Duration::from_secs(10);
-/// Devices of the host that podman would hide: without them NCCL does not use InfiniBand.
-const DEVICES: [&str; 1] = ["/dev/infiniband"];
-
 /// A container in which runners can be started.
 #[derive(Clone, Debug)]
 pub(crate) struct Container {
@@ -159,10 +160,7 @@ impl Place {
             let text = path.to_str().map(str::to_owned);
             text.ok_or_else(|| format!("{} is not UTF-8", path.display()))
         };
-        let is_there = |dir: &&String| container::is_mounted(dir) && Path::new(dir).is_dir();
-        let work_dirs: Vec<String> = asked.work_dirs.iter().filter(is_there).cloned().collect();
-        let devices = DEVICES.iter().filter(|device| Path::new(device).exists());
-        let devices: Vec<String> = devices.map(|device| (*device).to_owned()).collect();
+        let (work_dirs, devices) = (found::work_dirs(asked), found::devices());
         let mounts = self.engine.as_ref().map(|engine| &engine.mounts);
         let none: Vec<Mount> = Vec::new();
         container::commands(&Wanted {
@@ -255,31 +253,45 @@ impl Place {
         }
     }
 
+    /// The directory of all containers. Jobs do not see it.
+    fn all(&self) -> io::Result<Folder> {
+        Folder::trusted(&self.state_dir)?.make(CONTAINERS)
+    }
+
+    /// The name of a file of the agent about it.
+    fn file(&self, end: &str) -> String {
+        format!("{}{end}", self.job)
+    }
+
     /// Makes its directory, with all that it needs in it.
     fn furnish(&self, note: &Note, commands: &Commands) -> io::Result<()> {
-        let path = Path::new(CONTAINERS).join(self.job.as_str());
-        let folder = Folder::trusted(&self.state_dir)?.make(path)?;
+        self.write(note)?;
+        let folder = self.all()?.make(self.job.as_str())?;
         // Nothing was started yet in which a run could be.
-        fs::create_dir_all(&self.runs)?;
-        folder.replace_program(PROGRAM, &fs::read(&self.runner)?)?;
+        Folder::trusted(self.runs.parent().unwrap_or(&self.state_dir))?.make(RUNS)?;
+        folder.replace_program(PROGRAM, &read_named(&self.runner, RUNNER_MAX)?)?;
         for (name, text) in &commands.files {
             folder.replace_unsynced(name, text.as_bytes())?;
         }
-        self.write(note)
+        Ok(())
     }
 
     fn write(&self, note: &Note) -> io::Result<()> {
         let text = muster_sealed::seal(serde_json::to_vec(note)?);
-        Folder::trusted(&self.volume())?.replace(NOTE, &text)
+        self.all()?.replace(self.file(NOTE), &text)
+    }
+
+    /// Removes its directory and the agent's files about it.
+    fn remove(&self) -> io::Result<()> {
+        Folder::remove_run(&self.volume())?;
+        let all = self.all()?;
+        all.remove(self.file(LOG))?;
+        all.remove(self.file(NOTE))
     }
 
     /// Starts a command of the runtime, whose output goes to the log.
     fn spawn(&self, words: &[String]) -> io::Result<Running> {
-        let mut options = File::options();
-        let log = options
-            .create(true)
-            .append(true)
-            .open(self.volume().join(LOG))?;
+        let log = self.all()?.append(self.file(LOG))?;
         let [program, args @ ..] = words else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -301,7 +313,7 @@ impl Place {
     /// The last line that its runtime has said.
     fn last_said(&self) -> String {
         let read = || {
-            let mut log = File::open(self.volume().join(LOG))?;
+            let mut log = self.all()?.open(self.file(LOG))?;
             let from = log.metadata()?.len().saturating_sub(LOG_READ);
             log.seek(SeekFrom::Start(from))?;
             let mut text = Vec::new();
@@ -327,7 +339,7 @@ impl Place {
     pub(crate) async fn end(&self) {
         let Some(note) = self.note() else {
             // Nothing was started without a note.
-            drop(Folder::remove_run(&self.volume()));
+            drop(self.remove());
             return;
         };
         if let Err(why) = self.stop().await {
@@ -349,7 +361,7 @@ impl Place {
                 }
             }
         }
-        if let Err(e) = Folder::remove_run(&self.volume()) {
+        if let Err(e) = self.remove() {
             warn!(job = %self.job, "the directory of its container: {e}");
         }
     }
@@ -378,7 +390,9 @@ impl Place {
     }
 
     fn note(&self) -> Option<Note> {
-        let text = Folder::trusted(&self.volume()).and_then(|dir| dir.read(NOTE, NOTE_MAX));
+        let text = self
+            .all()
+            .and_then(|all| all.read(self.file(NOTE), NOTE_MAX));
         let text = text.ok()?;
         serde_json::from_slice(muster_sealed::open(&text).ok()?).ok()
     }
@@ -409,7 +423,10 @@ pub(crate) async fn left(config: &Config) -> (Vec<(JobUid, Container)>, Vec<JobU
         .and_then(|dir| dir.below(CONTAINERS)?.names(LEFT_MAX))
         .unwrap_or_default();
     let (mut running, mut ended) = (Vec::new(), Vec::new());
-    for job in names.iter().filter_map(|name| name.to_str()) {
+    let notes = names
+        .iter()
+        .filter_map(|name| name.to_str()?.strip_suffix(NOTE));
+    for job in notes {
         let job = JobUid::from(job);
         let place = Place::new(config, job.clone());
         let volume = place.volume();

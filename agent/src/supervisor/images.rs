@@ -81,9 +81,11 @@ impl Supervisor {
         let host = |one: &Container| one.host.clone();
         let before = self.containers.of(&job).map(host);
         let same = |now: &Container| before.is_some_and(|before| Arc::ptr_eq(&before, &now.host));
-        if !container.as_ref().is_some_and(same) {
-            // Its launcher was in another one.
-            self.end_launcher(&job);
+        // Its launcher was in another one.
+        if !container.as_ref().is_some_and(same)
+            && let Some(kept) = self.launchers.take(&job)
+        {
+            self.scope.spawn("launcher", kept.end());
         }
         let mut inputs = Vec::new();
         for waits in self.containers.note(&job, container) {
@@ -142,7 +144,7 @@ impl Supervisor {
         let launchers = self.launchers.jobs().into_keys();
         let here = coming.into_iter().chain(runs).chain(launchers).collect();
         let (over, again) = self.containers.tend(Timestamp(Clock::Boot.now_us()), &here);
-        self.look_again_at(again);
+        self.look_again = [self.look_again, again].into_iter().flatten().min();
         for job in over {
             info!(%job, "the container of a job that has left is ended");
             self.end_container(job);

@@ -152,7 +152,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn look_again_at(&mut self, due: Option<Timestamp>) {
+    fn look_again_at(&mut self, due: Option<Timestamp>) {
         self.look_again = [self.look_again, due].into_iter().flatten().min();
     }
 
@@ -336,7 +336,7 @@ impl Supervisor {
         });
     }
 
-    pub(super) fn end_launcher(&mut self, job: &JobUid) {
+    fn end_launcher(&mut self, job: &JobUid) {
         if let Some(kept) = self.launchers.take(job) {
             self.scope.spawn("launcher", kept.end());
         }

@@ -102,14 +102,8 @@ impl Digest {
         if *profile != Profile::default() {
             fnv.text(profile_hash);
         }
-        if let Some(image) = image {
-            fnv.text("image");
-            fnv.text(image);
-        }
-        if let Some(pattern) = checkpoint_pattern {
-            fnv.text("checkpoint");
-            fnv.text(pattern);
-        }
+        fnv.later("image", image.as_deref());
+        fnv.later("checkpoint", checkpoint_pattern.as_deref());
         for (name, file) in env_files {
             fnv.text("file");
             fnv.text(name);
@@ -155,6 +149,14 @@ impl Fnv {
         for (name, value) in variables {
             self.text(name);
             self.text(value);
+        }
+    }
+
+    /// A field that older agents do not know. Without it the digest is theirs.
+    fn later(&mut self, name: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.text(name);
+            self.text(text);
         }
     }
 

@@ -14,7 +14,7 @@ use std::{
 use muster_core::{
     id::{JobUid, Term},
     node::container::{Asked, over},
-    run::{Assignment, Refusal},
+    run::{Assignment, Refusal, RunId},
     time::Timestamp,
 };
 use tokio::sync::{Mutex, mpsc};
@@ -25,7 +25,7 @@ mod found;
 
 pub(crate) use container::{Container, Place, left};
 
-/// How many may be ready at the same moment and not be noted: more than a node has slots.
+/// How many outcomes may wait until the supervisor reads them: more than a node has slots.
 const MADE_MAX: usize = 64;
 
 /// What waits for a container.
@@ -49,7 +49,17 @@ impl Waits {
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) job: JobUid,
-    pub(crate) outcome: Result<Container, Refusal>,
+    pub(crate) outcome: Result<Container, NotMade>,
+}
+
+/// Why there is no container.
+#[derive(Debug)]
+pub(crate) enum NotMade {
+    Refused(Refusal),
+    /// The one that there is has to go first, and runs of the job still live in it.
+    Later,
+    /// Nothing waited for it any more.
+    GivenUp,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +68,8 @@ struct Slot {
     /// Ends the start that goes on.
     starting: Option<CancellationToken>,
     waiting: Vec<Waits>,
+    /// What waits until the runs of earlier generations have ended.
+    postponed: Vec<Waits>,
     last_here: Timestamp,
 }
 
@@ -66,7 +78,15 @@ pub(crate) struct Containers {
     slots: BTreeMap<JobUid, Slot>,
     /// Held by whatever starts or ends a job's container: one at a time does.
     turns: BTreeMap<JobUid, Arc<Mutex<()>>>,
+    /// Jobs whose container has ended or was never ready, as an earlier agent has left it. Their runs may still live.
+    orphans: BTreeSet<JobUid>,
     made: (mpsc::Sender<Made>, mpsc::Receiver<Made>),
+}
+
+impl Slot {
+    fn is_awaited(&self) -> bool {
+        self.starting.is_some() || !self.postponed.is_empty()
+    }
 }
 
 impl Default for Containers {
@@ -74,6 +94,7 @@ impl Default for Containers {
         Self {
             slots: BTreeMap::new(),
             turns: BTreeMap::new(),
+            orphans: BTreeSet::new(),
             made: mpsc::channel(MADE_MAX),
         }
     }
@@ -100,6 +121,35 @@ impl Containers {
         (slot.ready, slot.last_here) = (Some(container), now);
     }
 
+    /// Notes what an earlier agent has left of a container that does not answer.
+    pub(crate) fn found_ended(&mut self, job: JobUid) {
+        self.orphans.insert(job);
+    }
+
+    /// Keeps what waits until the runs of earlier generations have ended.
+    pub(crate) fn postpone(&mut self, job: &JobUid) {
+        if let Some(slot) = self.slots.get_mut(job) {
+            slot.starting = None;
+            slot.postponed.append(&mut slot.waiting);
+        }
+    }
+
+    /// What was postponed, of jobs of which nothing lives here any more. `living`: the runs of which something does.
+    pub(crate) fn take_postponed(&mut self, living: &[RunId]) -> Vec<Waits> {
+        let lives = |job: &JobUid| living.iter().any(|run| run.job == *job);
+        let alone = self.slots.iter_mut().filter(|(job, _)| !lives(job));
+        alone
+            .flat_map(|(_, slot)| std::mem::take(&mut slot.postponed))
+            .collect()
+    }
+
+    /// Whether this run waits, so that nothing of it lives.
+    pub(crate) fn awaits(&self, run: &RunId) -> bool {
+        let slot = self.slots.get(&run.job).into_iter();
+        let mut all = slot.flat_map(|slot| slot.waiting.iter().chain(&slot.postponed));
+        all.any(|waits| matches!(waits, Waits::Run(assignment, _) if assignment.run == *run))
+    }
+
     /// The container that the job's runs are in.
     pub(crate) fn of(&self, job: &JobUid) -> Option<&Container> {
         self.slots.get(job)?.ready.as_ref()
@@ -114,14 +164,19 @@ impl Containers {
     ) -> Option<(Asked, CancellationToken)> {
         let asked = Asked::of(waits.assignment())?;
         let job = waits.assignment().run.job.clone();
+        self.orphans.remove(&job);
         let slot = self.slots.entry(job).or_default();
         slot.last_here = now;
         let is_launcher = |waits: &Waits| matches!(waits, Waits::Launcher(_));
+        let list = match slot.postponed.is_empty() {
+            true => &mut slot.waiting,
+            false => &mut slot.postponed,
+        };
         // The supervisor asks for the launcher again at each of its turns.
-        if !is_launcher(&waits) || !slot.waiting.iter().any(is_launcher) {
-            slot.waiting.push(waits);
+        if !is_launcher(&waits) || !list.iter().any(is_launcher) {
+            list.push(waits);
         }
-        if slot.starting.is_some() {
+        if slot.is_awaited() {
             return None;
         }
         let ends = CancellationToken::new();
@@ -154,21 +209,19 @@ impl Containers {
         here: &BTreeSet<JobUid>,
     ) -> (Vec<JobUid>, Option<Timestamp>) {
         for (job, slot) in &mut self.slots {
-            if here.contains(job) || slot.starting.is_some() {
+            if here.contains(job) || slot.is_awaited() {
                 slot.last_here = now;
             }
         }
-        let idle = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| slot.starting.is_none());
+        let idle = self.slots.iter().filter(|(_, slot)| !slot.is_awaited());
         let last_here = idle
             .map(|(job, slot)| (job.clone(), slot.last_here))
             .collect();
         let (gone, again) = over(now, &last_here, here);
         // A start that has failed has left nothing.
         let is_ready = |job: &JobUid| self.of(job).is_some();
-        let ended = gone.iter().filter(|job| is_ready(job)).cloned().collect();
+        let mut ended: Vec<JobUid> = gone.iter().filter(|job| is_ready(job)).cloned().collect();
+        ended.extend(self.orphans.extract_if(.., |job| !here.contains(job)));
         self.slots.retain(|job, _| !gone.contains(job));
         let slots = &self.slots;
         // Whoever holds a turn has another handle of it.
@@ -222,6 +275,37 @@ mod tests {
         );
         assert!(containers.of(&job).is_none());
         assert!(containers.await_one(run(4), now).is_some(), "another start");
+    }
+
+    #[test]
+    fn what_would_replace_a_container_waits_until_nothing_lives_in_it() {
+        let (mut containers, now) = (Containers::default(), Timestamp(1));
+        let of = |waits: &Waits| waits.assignment().run.clone();
+        let (job, living) = (of(&run(1)).job, of(&run(1)));
+        assert!(containers.await_one(run(2), now).is_some());
+        assert!(containers.awaits(&of(&run(2))) && !containers.awaits(&living));
+        containers.postpone(&job);
+        // The next generation comes before the first has ended. Both wait, and neither for the other.
+        assert!(containers.await_one(run(3), now).is_none());
+        assert!(containers.awaits(&of(&run(2))) && containers.awaits(&of(&run(3))));
+        assert_eq!(containers.take_postponed(&[living]).len(), 0);
+        let later = now + LINGER + LINGER;
+        assert_eq!(containers.tend(later, &BTreeSet::new()).0, []);
+        let freed = containers.take_postponed(&[]);
+        let freed: Vec<RunId> = freed.iter().map(of).collect();
+        assert_eq!(freed, [of(&run(2)), of(&run(3))]);
+        assert!(containers.await_one(run(3), now).is_some());
+    }
+
+    #[test]
+    fn what_an_earlier_agent_has_left_is_ended_when_its_job_has_nothing_here() {
+        let (mut containers, now) = (Containers::default(), Timestamp(1));
+        let job = run(1).assignment().run.job.clone();
+        containers.found_ended(job.clone());
+        let here = BTreeSet::from([job.clone()]);
+        assert_eq!(containers.tend(now, &here).0, []);
+        assert_eq!(containers.tend(now, &BTreeSet::new()).0, [job]);
+        assert_eq!(containers.tend(now, &BTreeSet::new()).0, []);
     }
 
     #[test]

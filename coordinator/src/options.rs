@@ -278,8 +278,9 @@ pub struct PolicyOptions {
     )]
     pub gpus_max: Vec<(String, u32)>,
 
-    /// How many GPUs the jobs of a user may hold together, in all namespaces. "*" stands for every other user. A
-    /// user is who has shown a certificate or a token; jobs of others, and those from objects of Kubernetes, are not limited.
+    /// How many GPUs the jobs of a user may hold together, in all namespaces. "*" stands for every other user. Users
+    /// are told apart by certificate or token. Jobs submitted without either, and those of Kubernetes objects, are
+    /// not limited.
     #[arg(
         long,
         env = "MUSTER_USER_GPUS_MAX",

@@ -2,13 +2,17 @@
 //! which one it has, the coordinator gives a job only nodes that can run its image, and the agent asks that program
 //! ([`node::container`](crate::node::container)).
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 /// The longest name of an image: a registry, a repository of 255 bytes, a tag of 128 and a digest of 71 bytes
 /// (opencontainers/distribution-spec) have room in it.
 pub const IMAGE_BYTES_MAX: usize = 512;
 /// The longest name and version of a runtime in a node's report.
 pub const RUNTIME_BYTES_MAX: usize = 64;
+
+/// How long a runtime may take until a container is there, most of all to pull the image. 20 GB take 27 minutes at
+/// 100 Mbit/s. A generation whose job has an image may take so much longer to get ready.
+pub const START_MAX: Duration = Duration::from_secs(1_800);
 
 /// A program that runs images without a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

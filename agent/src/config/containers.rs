@@ -32,8 +32,8 @@ pub struct Engines {
         default_value = "auto"
     )]
     pub containers: String,
-    /// A directory or file of this node that every container sees, beside the directories in which its ranks start; ro: it
-    /// can only be read there. May be given several times
+    /// A directory or file of this node to mount into every container, besides the working directories of its ranks. With
+    /// :ro it is read-only. May be given several times
     #[arg(
         long,
         env = "MUSTER_CONTAINER_MOUNTS",

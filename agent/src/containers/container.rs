@@ -14,12 +14,12 @@ use std::{
 };
 
 use muster_core::{
-    container::Runtime,
+    container::{Runtime, START_MAX},
     id::JobUid,
     node::container::{
-        self, Asked, Commands, Mount, PROGRAM, REMOVE_MAX, START_MAX, Wanted, due_to, last_line,
+        self, Asked, Commands, Mount, PROGRAM, REMOVE_MAX, Wanted, due_to, last_line,
     },
-    run::{DueTo, Refusal},
+    run::DueTo,
 };
 use muster_runner::{
     Folder,
@@ -38,6 +38,7 @@ use tracing::{info, warn};
 use super::found;
 use crate::{
     config::{Config, Containers},
+    containers::NotMade,
     host::ImageHost,
     preflight::Preflight,
 };
@@ -119,18 +120,23 @@ impl Place {
         format!("muster-{}-{}", self.node, self.job)
     }
 
-    /// The container that serves this, which may be one that runs already.
+    /// The container that serves this, which may be one that runs already. `may_replace`: no other run of the job lives here,
+    /// which would lose its files with the container that it is in.
     pub(crate) async fn bring_up(
         &self,
         asked: &Asked,
         known: Option<Container>,
-    ) -> Result<Container, Refusal> {
+        may_replace: bool,
+    ) -> Result<Container, NotMade> {
         if let Some(known) = known.filter(|known| known.asked.serves(asked)) {
             let volume = self.volume();
             if apart(move || pod::served_by(&volume)).await.is_ok() {
                 return Ok(known);
             }
             warn!(job = %self.job, "its container has ended by itself: another is started");
+        }
+        if !may_replace && self.note().is_some() {
+            return Err(NotMade::Later);
         }
         self.end().await;
         let begun = Instant::now();
@@ -144,7 +150,8 @@ impl Place {
             Err((due_to, why)) => {
                 self.end().await;
                 let (image, node) = (&asked.image, &self.node);
-                Err(due_to.because(format!("image {image} cannot be run on {node}: {why}")))
+                let why = format!("image {image} cannot be run on {node}: {why}");
+                Err(NotMade::Refused(due_to.because(why)))
             }
         }
     }

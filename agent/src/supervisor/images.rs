@@ -11,9 +11,9 @@ use muster_core::{
 use muster_runtime::clock::Clock;
 use tracing::info;
 
-use super::{Reports, Supervisor, Timestamp};
+use super::{Supervisor, Timestamp};
 use crate::{
-    containers::{self, Container, Made, Place, Waits},
+    containers::{self, Container, Made, NotMade, Place, Waits},
     launchers::{self, Outcome},
     preflight::Preflight,
 };
@@ -27,7 +27,7 @@ impl Supervisor {
             self.containers.found(job, container, now);
         }
         for job in ended {
-            self.end_container(job);
+            self.containers.found_ended(job);
         }
     }
 
@@ -44,25 +44,27 @@ impl Supervisor {
 
     /// Lets this wait for the job's container, which is started if there is none that serves it.
     pub(super) fn await_container(&mut self, waits: Waits) {
-        let job = waits.assignment().run.job.clone();
+        let run = waits.assignment().run.clone();
+        let job = run.job.clone();
         let now = Timestamp(Clock::Boot.now_us());
         let Some((asked, ends)) = self.containers.await_one(waits, now) else {
             return;
         };
         let known = self.containers.of(&job).cloned();
+        let may_replace = !self.lives_beside(&run);
         let (turn, done) = (self.containers.turn(&job), self.containers.tell());
         let place = Place::new(&self.config, job.clone());
         self.scope.spawn_on_thread("container", async move {
             let _turn = turn.lock().await;
             let made = ends
-                .run_until_cancelled(place.bring_up(&asked, known))
+                .run_until_cancelled(place.bring_up(&asked, known, may_replace))
                 .await;
             let outcome = match made {
                 Some(outcome) => outcome,
                 None => {
                     info!(%job, "its container is not needed any more");
                     place.end().await;
-                    Err("the job was taken away before its container was ready".into())
+                    Err(NotMade::GivenUp)
                 }
             };
             // Nobody listens any more while the agent shuts down. The next agent finds the container.
@@ -73,9 +75,18 @@ impl Supervisor {
     /// Goes on with what has waited for a container. Returns what the brain must know.
     pub(super) fn go_on_in(&mut self, made: Made) -> Vec<Input> {
         let Made { job, outcome } = made;
+        let given_up = matches!(outcome, Err(NotMade::GivenUp));
         let (container, refusal) = match outcome {
             Ok(container) => (Some(container), None),
-            Err(refusal) => (None, Some(refusal)),
+            Err(NotMade::Refused(refusal)) => (None, Some(refusal)),
+            Err(NotMade::GivenUp) => {
+                let why = "the job was taken away before its container was ready";
+                (None, Some(why.into()))
+            }
+            Err(NotMade::Later) => {
+                self.containers.postpone(&job);
+                return Vec::new();
+            }
         };
         let asked = container.as_ref().map(|one| one.asked.clone());
         let host = |one: &Container| one.host.clone();
@@ -89,7 +100,12 @@ impl Supervisor {
         }
         let mut inputs = Vec::new();
         for waits in self.containers.note(&job, container) {
+            let wanted = self.wanted.get(&job).map(|wanted| &wanted.run);
             match (waits, &refusal) {
+                // It came after the start had been given up.
+                (waits, Some(_)) if given_up && wanted == Some(&waits.assignment().run) => {
+                    self.await_container(waits);
+                }
                 (Waits::Run(assignment, _), Some(refusal)) => inputs.push(Input::Refused {
                     run: assignment.run,
                     refusal: refusal.clone(),
@@ -127,20 +143,36 @@ impl Supervisor {
         false
     }
 
+    /// The runs of which something may live here: those that wait for a container have nothing yet.
+    fn living(&self) -> Vec<RunId> {
+        let goes_on =
+            |report: &&RunReport| !matches!(report.phase, RunPhase::Dead | RunPhase::Refused(_));
+        let reports = self.reports.borrow();
+        let runs = reports.iter().flat_map(|reports| reports.runs.iter());
+        let living = runs.filter(goes_on).map(|report| &report.run);
+        living
+            .filter(|run| !self.containers.awaits(run))
+            .cloned()
+            .collect()
+    }
+
+    /// Whether something of the same job may live here beside this run.
+    fn lives_beside(&self, run: &RunId) -> bool {
+        let mut living = self.living().into_iter();
+        living.any(|other| other.job == run.job && other != *run)
+    }
+
     /// Ends the containers that are not needed any more, and the starts of such.
     pub(super) fn tend_containers(&mut self) {
-        let runs = |reports: &Option<Reports>| reports.as_ref().map(|one| one.runs.clone());
-        let reports = runs(&self.reports.borrow()).unwrap_or_default();
+        let living = self.living();
+        for waits in self.containers.take_postponed(&living) {
+            self.await_container(waits);
+        }
         let coming: BTreeSet<JobUid> = { self.wanted.keys().chain(self.prewarm.keys()) }
             .cloned()
             .collect();
         self.containers.give_up(&coming);
-        let goes_on =
-            |report: &&RunReport| !matches!(report.phase, RunPhase::Dead | RunPhase::Refused(_));
-        let runs = reports
-            .iter()
-            .filter(goes_on)
-            .map(|report| report.run.job.clone());
+        let runs = living.into_iter().map(|run| run.job);
         let launchers = self.launchers.jobs().into_keys();
         let here = coming.into_iter().chain(runs).chain(launchers).collect();
         let (over, again) = self.containers.tend(Timestamp(Clock::Boot.now_us()), &here);

@@ -35,7 +35,8 @@ use watch::{Change, Printer, Source};
 /// Show jobs, nodes, queues or events.
 ///
 /// Without a name it lists all objects of the kind; jobs that are over come last. Kinds: jobs (job,
-/// mj), nodes (node, mn), queues (queue: those with quotas; `muster queue` shows who waits), events (event, ev). pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs,
+/// mj), nodes (node, mn), queues (queue), events (event, ev). Queues are the operator's, with quotas; `muster queue` shows
+/// which jobs wait. pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs,
 /// mpijobs, elasticjobs, aitrainingjobs and trainjobs are the jobs from such files, with STATE and -o
 /// yaml in the words of the system that they were written for. NODES is the number of nodes that train over the
 /// number wanted; RANGE is the number of nodes the job can train with; RESTARTS counts how often

@@ -339,7 +339,8 @@ pub(crate) async fn send(
     let validate_only = dry_run == Some(DryRun::Server);
     let named = reference(cx, &document);
     let client = cx.connect().await?;
-    let asked_first = !document.spec.tolerations.is_empty() || document.spec.image.is_some();
+    let spec = &document.spec;
+    let asked_first = !spec.tolerations.is_empty() || spec.image.is_some() || spec.queue.is_some();
     if !validate_only && (chooses_nodes(&document) || asked_first || waits(&document.spec)) {
         Box::pin(ask(cx, &client, document.clone(), true)).await?;
     }

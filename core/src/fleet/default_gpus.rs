@@ -133,12 +133,14 @@ impl JobTurn<'_> {
 
 /// The nodes that take work, of hosts.
 fn gpu_nodes(facts: Facts<'_>) -> impl Iterator<Item = &Node> {
-    let selection = &facts.job.spec.selection;
-    let takes_work = |node: &&Node| {
+    let spec = &facts.job.spec;
+    let (selection, image) = (&spec.selection, spec.image.as_deref());
+    let takes_work = move |node: &&Node| {
         !node.report.senses_only
             && !is_pod(&node.record.name)
             && selected::misfit(selection, (*node).into()).is_none()
             && selected::tainted(selection, &node.report, true).is_none()
+            && selected::imageless(image, &node.report).is_none()
     };
     facts.nodes.iter().filter(takes_work)
 }

@@ -36,6 +36,7 @@ pub(crate) struct Ask {
     demand: Demand,
     selection: Selection,
     node_mix: NodeMix,
+    image: Option<String>,
     /// A sentence names jobs of the own namespace only.
     namespace: String,
     /// Those that keep room from it, in their order.
@@ -78,6 +79,7 @@ impl Ask {
             demand: demand.clone(),
             selection: job.spec.selection.clone(),
             node_mix: job.spec.node_mix,
+            image: job.spec.image.clone(),
             namespace: job.name.namespace.clone(),
             reserved: reserved.cloned().collect(),
         })

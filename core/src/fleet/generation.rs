@@ -6,9 +6,10 @@
 //! A generation is *forming* until it starts, then *training*. From the moment it is replaced or
 //! ended it is *retiring*, until its last member is proven dead.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
+    container::START_MAX,
     exit::Exit,
     fleet::{
         job::{GenerationRecord, JobRecord},
@@ -180,14 +181,16 @@ pub(crate) fn is_inert(
     synchronous && broken && unproven().all(silent)
 }
 
-/// The deadline for a generation to get ready. Its members may first have to stop the previous one.
+/// The deadline for a generation to get ready. Its members may first have to stop the previous one, and to pull the image.
 /// `present_since`: a coordinator that was away has not heard its nodes before this.
 pub(crate) fn ready_deadline(
     generation: &GenerationRecord,
+    in_image: bool,
     present_since: Timestamp,
     policy: &Policy,
 ) -> Timestamp {
-    generation.opened.max(present_since) + policy.prepare_timeout + generation.previous_grace
+    let pull = if in_image { START_MAX } else { Duration::ZERO };
+    generation.opened.max(present_since) + policy.prepare_timeout + generation.previous_grace + pull
 }
 
 /// Whether all members' nodes exist and none is ready.

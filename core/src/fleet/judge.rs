@@ -130,7 +130,8 @@ pub(crate) fn due(facts: Facts<'_>) -> Option<Timestamp> {
 }
 
 fn deadline(facts: Facts<'_>, generation: &GenerationRecord) -> Timestamp {
-    generation::ready_deadline(generation, facts.presence.since, facts.policy)
+    let in_image = facts.job.spec.image.is_some();
+    generation::ready_deadline(generation, in_image, facts.presence.since, facts.policy)
 }
 
 /// The judgement of a generation that has ended well or by rule, or that waits for its lenders.

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use crate::{
+    container::START_MAX,
     fleet::{
         agreement,
         job_turn::{Facts, JobTurn},
@@ -44,6 +45,7 @@ impl JobTurn<'_> {
     /// Has a launcher made ready on every node of `gang` that is not a member yet.
     pub(crate) fn prewarm(&mut self, gang: &[Member]) -> Readiness {
         let job = &*self.job;
+        let in_image = job.spec.image.is_some();
         let Some(current) = job
             .current
             .as_ref()
@@ -84,7 +86,9 @@ impl JobTurn<'_> {
             self.avoid_all(refused);
             return Readiness::Refused;
         }
-        let until = asked_since + PREWARM_MAX;
+        // A node of an agent that knows no images gets no such job, so each of these answers.
+        let pull = if in_image { START_MAX } else { Duration::ZERO };
+        let until = asked_since + PREWARM_MAX + pull;
         if !awaited || self.now >= until {
             return Readiness::Ready;
         }

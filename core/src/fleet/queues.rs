@@ -1,6 +1,7 @@
 //! The operator's tree of queues (`--queues FILE`): quotas in GPUs, and what may be borrowed.
 //!
-//! A queue at the bottom of the tree has jobs: those of the namespaces that it names, of which a job may name one. Its quota is what its jobs get whatever
+//! A queue at the bottom of the tree has the jobs of the namespaces that it names. If several queues name a namespace, its
+//! jobs may say which they use. Its quota is what its jobs get whatever
 //! others do. Beyond that they *borrow* what other queues of the same parent do not use, and then what their parent may
 //! borrow. The words and the rules are those of Kueue's cohorts (`pkg/cache/scheduler/resource_node.go`): of a queue's quota
 //! `lendingLimit` GPUs at most are of use to others, and it holds `borrowingLimit` GPUs at most beyond its quota.

@@ -24,9 +24,6 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a runtime may take until the container answers, most of all to pull the image. 20 GB take 27 minutes at
-/// 100 Mbit/s.
-pub const START_MAX: Duration = Duration::from_secs(1_800);
 /// How long a command may take that removes a container.
 pub const REMOVE_MAX: Duration = Duration::from_secs(60);
 /// How many mounts an operator may add. The command line of a runtime has room for far more.
@@ -124,6 +121,10 @@ pub fn is_mounted(dir: &str) -> bool {
         "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr",
     ];
     let mut parts = dir.split('/').filter(|part| !matches!(*part, "" | "."));
+    // Where it leads is not to be seen from its name.
+    if parts.clone().any(|part| part == "..") {
+        return false;
+    }
     match (parts.next(), parts.next()) {
         (None, _) | (Some("opt"), None) => false,
         (Some(top), _) => !OF_IMAGES.contains(&top),
@@ -345,24 +346,29 @@ fn enroot(wanted: &Wanted<'_>, mounts: &[Mount], program: &str) -> Commands {
 /// job's is the node's: another node may do.
 pub fn due_to(said: &str) -> DueTo {
     // Registries' own words (opencontainers/distribution-spec, error codes), and those of the runtimes for a wrong name.
-    const OF_JOBS: [&str; 12] = [
+    const OF_JOBS: [&str; 8] = [
         "manifest unknown",
         "manifest_unknown",
         "name unknown",
         "name_unknown",
         "repository name not known",
         "requested access to the resource is denied",
-        "unauthorized",
-        "authentication required",
         "invalid reference format",
         "short-name",
+    ];
+    let said = said.to_lowercase();
+    // What one node may lack, as a login or a mount, and what all lack if the job names it wrongly.
+    const OF_EITHER: [&str; 4] = [
+        "unauthorized",
+        "authentication required",
         "could not open image",
         "no such image",
     ];
-    let said = said.to_lowercase();
-    match OF_JOBS.iter().any(|words| said.contains(words)) {
-        true => DueTo::Job,
-        false => DueTo::Node,
+    let has = |words: &[&str]| words.iter().any(|words| said.contains(words));
+    match (has(&OF_JOBS), has(&OF_EITHER)) {
+        (true, _) => DueTo::Job,
+        (_, true) => DueTo::Unknown,
+        _ => DueTo::Node,
     }
 }
 

@@ -453,3 +453,25 @@ fn only_nodes_that_can_run_the_jobs_image_get_it() {
     let next = bench.job("digits").current.as_ref();
     assert!(next.is_none_or(|generation| !generation.has(&"b".into())));
 }
+
+/// What one lacks because of its image says nothing of another that asks for as much.
+#[test]
+fn a_job_is_not_refused_for_the_image_of_another() {
+    let mut bench = fleet(&[("a", "x", 1)]);
+    let one = || SpecDocument {
+        gpus_per_node: Some(1),
+        ..document(1, 1, 1)
+    };
+    bench.submit("holds", one());
+    let in_image = SpecDocument {
+        image: Some("quay.io/me/train:1".into()),
+        ..one()
+    };
+    bench.submit("image", in_image);
+    bench.submit("plain", one());
+    let name = bench.job("holds").name.clone();
+    bench.request(Request::Cancel { name });
+    bench.pass(60 * SECOND);
+    assert_eq!(bench.members("plain"), ["a"]);
+    assert!(bench.job("image").current.is_none());
+}

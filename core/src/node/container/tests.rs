@@ -188,12 +188,16 @@ fn a_container_serves_every_generation_that_asks_for_no_more() {
 fn an_image_that_is_not_there_is_the_jobs_doing() {
     let of_job = [
         "Error: initializing source docker://docker.io/library/no:1: reading manifest 1 in docker.io/library/no: manifest unknown: manifest unknown",
-        "Error: initializing source docker://quay.io/a/b:1: unauthorized: access to the requested resource is not authorized",
         "Error: short-name \"x\" did not resolve to an alias and no unqualified-search registries are defined",
-        "FATAL:   could not open image /x.sif: failed to retrieve path for /x.sif: no such file or directory",
     ];
     for said in of_job {
         assert_eq!(due_to(said), DueTo::Job, "{said}");
+    }
+    for said in [
+        "Error: initializing source docker://quay.io/a/b:1: unauthorized: access to the requested resource is not authorized",
+        "FATAL:   could not open image /x.sif: failed to retrieve path for /x.sif: no such file or directory",
+    ] {
+        assert_eq!(due_to(said), DueTo::Unknown, "{said}");
     }
     for said in [
         "Error: OCI runtime error: crun: mount `proc` to `proc`: Operation not permitted",

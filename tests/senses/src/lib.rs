@@ -77,6 +77,8 @@ impl Machine {
             "muster-agent".to_owned(),
             "--node-name=n1".to_owned(),
             "--runner=/bin/sh".to_owned(),
+            // What runs images is the real machine's.
+            "--containers=none".to_owned(),
             format!("--state-dir={}", path(self.state_dir())),
             format!("--sysroot={}", path(self.dir().join(machine::SYSROOT))),
             format!("--nvml-library={}", path(self.dir().join(machine::LIBRARY))),

@@ -488,7 +488,6 @@ fn parse_gpus_max(text: &str) -> Result<(String, u32), String> {
     Ok((namespace.to_owned(), most))
 }
 
-/// `ann=8`, or `*=4`.
 fn parse_user_gpus_max(text: &str) -> Result<(String, u32), String> {
     let wrong = || "write it as USER=N, with a whole number of GPUs; * stands for every other user";
     let (user, most) = text.rsplit_once('=').ok_or_else(wrong)?;
@@ -571,9 +570,8 @@ mod tests {
     fn limits_of_users_are_read() {
         let limits = ["--user-gpus-max", "system:serviceaccount:a:b=64,x=y=2,*=8"];
         let policy = options(&limits).policy.policy().unwrap();
-        let named = [("system:serviceaccount:a:b", 64), ("x=y", 2)];
-        let named = named.map(|(user, most)| (user.to_owned(), most));
-        assert_eq!(policy.user_gpus_max.named, named.into());
+        let of = |user: &str| policy.user_gpus_max.named[user];
+        assert_eq!((of("system:serviceaccount:a:b"), of("x=y")), (64, 2));
         assert_eq!(policy.user_gpus_max.others, Some(8));
         for wrong in ["ann", "ann=", "ann=-1", "=1"] {
             assert!(parse_user_gpus_max(wrong).is_err(), "{wrong}");

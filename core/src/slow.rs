@@ -5,10 +5,11 @@
 //! ([`Arrivals`]). [`rule::late`] says for one look who was late by how much, and [`Watch`] whether that lasts. A rank is
 //! *slow* if its lateness has made each step at least 1.3 times as long for a minute.
 //!
-//! Nothing here is done about it: people are told.
+//! People are told. [`Left`] says which nodes a job leaves for it, if the job asks for that.
 
 mod clock;
 mod kept;
+mod left;
 mod rule;
 mod watch;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use clock::Offset;
 pub use kept::{Slow, SlowRank};
+pub use left::Left;
 pub use rule::{Came, Late, late};
 pub use watch::{News, Watch};
 

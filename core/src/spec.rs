@@ -42,8 +42,8 @@ use errors::Errors;
 
 pub use after::{After, AfterCondition, AfterDocument, StartWhen};
 pub use choices::{
-    GangScheduler, Inspect, Launch, NodeMix, OnStall, Placing, Preemption, Progress, RestartScope,
-    Standbys,
+    GangScheduler, Inspect, Launch, NodeMix, OnSlowRank, OnStall, Placing, Preemption, Progress,
+    RestartScope, Standbys,
 };
 pub use errors::FieldError;
 pub use framework::{
@@ -142,6 +142,8 @@ pub struct SpecDocument {
     pub on_stall: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall_after: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_slow_rank: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_pattern: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -247,6 +249,8 @@ pub struct JobSpec {
         skip_serializing_if = "Option::is_none"
     )]
     pub stall_after: Option<Duration>,
+    #[serde(default, skip_serializing_if = "OnSlowRank::is_default")]
+    pub on_slow_rank: OnSlowRank,
     /// A regular expression whose first group is the optimizer step in a line of output. `None`: the
     /// runner goes by its table of formats.
     pub step_pattern: Option<String>,
@@ -393,6 +397,7 @@ impl JobSpec {
             ("spec.inspect", self.inspect != other.inspect),
             ("spec.onStall", self.on_stall != other.on_stall),
             ("spec.stallAfter", self.stall_after != other.stall_after),
+            ("spec.onSlowRank", self.on_slow_rank != other.on_slow_rank),
             ("spec.stepPattern", self.step_pattern != other.step_pattern),
             (
                 "spec.checkpointPattern",
@@ -446,6 +451,7 @@ impl SpecDocument {
         ) as u32;
         let proc_per_node = self.check_procs(framework, gpus_per_node, errors);
         let (priority, preemption) = self.check_rank(errors);
+        let (inspect, on_slow_rank) = self.check_slow_ranks(errors);
         // Roles have the commands, with what they take from here.
         if self.roles.is_empty() {
             errors.command("spec", &self.command, &self.args, framework);
@@ -498,7 +504,7 @@ impl SpecDocument {
             progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
             launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),
             standbys: errors.one_of("spec.standbys", self.standbys.as_deref(), &Standbys::ALL),
-            inspect: errors.one_of("spec.inspect", self.inspect.as_deref(), &Inspect::ALL),
+            inspect,
             on_stall: errors.one_of("spec.onStall", self.on_stall.as_deref(), &OnStall::ALL),
             stall_after: self.stall_after.as_deref().map(|text| {
                 errors.period(
@@ -509,6 +515,7 @@ impl SpecDocument {
                     STALL_MAX,
                 )
             }),
+            on_slow_rank,
             step_pattern: self.step_pattern.clone(),
             checkpoint_pattern: self.checkpoint_pattern.clone(),
             node_mix: errors.one_of("spec.nodeMix", self.node_mix.as_deref(), &NodeMix::ALL),
@@ -559,6 +566,18 @@ impl SpecDocument {
             errors.number("spec.priority", priority, -most, most) as i32,
             errors.one_of("spec.preemption", said, &Preemption::ALL),
         )
+    }
+
+    /// What the ranks can be asked for, and what is done about one that is found to be slow.
+    fn check_slow_ranks(&self, errors: &mut Errors) -> (Inspect, OnSlowRank) {
+        let inspect = errors.one_of("spec.inspect", self.inspect.as_deref(), &Inspect::ALL);
+        let said = self.on_slow_rank.as_deref();
+        let on_slow_rank = errors.one_of("spec.onSlowRank", said, &OnSlowRank::ALL);
+        if on_slow_rank == OnSlowRank::Replace && inspect != Inspect::Collectives {
+            let why = "replace needs inspect: collectives, by which slow ranks are found";
+            errors.add("spec.onSlowRank", why);
+        }
+        (inspect, on_slow_rank)
     }
 
     /// Replicas, the fewest and the most, and of what they are multiples.

@@ -131,6 +131,11 @@ pub(crate) struct Run {
     #[arg(long, alias = "stall_after", value_name = "PERIOD")]
     stall_after: Option<String>,
 
+    /// What is done about a rank that makes the others wait (a straggler): report, or replace (the job
+    /// leaves its node if there is as much room elsewhere; needs --inspect collectives) [default: report]
+    #[arg(long, alias = "on_slow_rank", value_name = "WORD")]
+    on_slow_rank: Option<String>,
+
     /// Regular expression whose first group is the step in a line of output [default: as the usual
     /// trainers print it]
     #[arg(long, alias = "step_pattern", value_name = "REGEX")]
@@ -500,6 +505,7 @@ fn document(
             inspect: args.inspect.clone(),
             on_stall: args.on_stall.clone(),
             stall_after: args.stall_after.clone(),
+            on_slow_rank: args.on_slow_rank.clone(),
             step_pattern: args.step_pattern.clone(),
             checkpoint_pattern: args.checkpoint_pattern.clone(),
             stop_grace_period: args.stop_grace_period.clone(),

@@ -284,12 +284,15 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     page.field("Launch", spec.launch.as_deref().unwrap_or_default());
     page.field("Standbys", spec.standbys.as_deref().unwrap_or_default());
     page.field("Inspect", spec.inspect.as_deref().unwrap_or_default());
-    if let Some(word) = &spec.on_stall {
-        page.field("On stall", word);
-    }
-    if let Some(after) = &spec.stall_after {
-        page.field("Stall after", after);
-    }
+    page.field("On stall", spec.on_stall.as_deref().unwrap_or_default());
+    page.field(
+        "Stall after",
+        spec.stall_after.as_deref().unwrap_or_default(),
+    );
+    page.field(
+        "On slow rank",
+        spec.on_slow_rank.as_deref().unwrap_or_default(),
+    );
     page.field("Node mix", spec.node_mix.as_deref().unwrap_or_default());
     page.field("Placement", spec.placement.as_deref().unwrap_or_default());
     for (name, text) in chosen::rows(spec) {

@@ -124,9 +124,11 @@ fn add(
 /// A generation that is replaced on purpose trains on until the change is decided.
 fn stopped_training(incident: &Incident) -> Timestamp {
     match incident.cause {
-        Cause::NodeJoined | Cause::NodeLeaving | Cause::Scaled | Cause::Preempted => {
-            incident.decided_at.unwrap_or(incident.detected_at)
-        }
+        Cause::NodeJoined
+        | Cause::NodeLeaving
+        | Cause::Scaled
+        | Cause::RankSlow
+        | Cause::Preempted => incident.decided_at.unwrap_or(incident.detected_at),
         _ => incident.event_at,
     }
 }

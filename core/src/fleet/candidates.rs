@@ -13,8 +13,8 @@ use crate::{
         job_turn::Facts,
         ledger::Claim,
         limits::{self, demand},
-        live::Live,
-        members::Member,
+        live::{self, AVOID, Live},
+        members::{Member, size},
         placement::{
             self, Avoided, Candidate, Demand, Had, Held, Keeps, Kept, Levels, Limit, Placement,
             Share, Shortfall,
@@ -59,8 +59,50 @@ impl<'a> Facts<'a> {
         Ok(demand)
     }
 
-    /// Asks placement for so much, beside what jobs before this one keep.
+    /// Asks placement for so much, beside what jobs before this one keep. Nodes that the job has left because they were slow are
+    /// used only if it would get too little without them.
     pub(crate) fn place_beside(self, reserved: &[Reserved<'a>], demand: &Demand) -> Placement<'a> {
+        let placed = self.place_anywhere(reserved, demand);
+        let left = &self.job.left_slow;
+        let slow: BTreeSet<&NodeName> = left.nodes(self.now).collect();
+        let Placement::Gang(with) = &placed else {
+            return placed;
+        };
+        if !with.iter().any(|member| slow.contains(&member.node)) {
+            return placed;
+        }
+        match self.place_without(slow.into_iter(), reserved, demand) {
+            Some(gang) if left.pays(size(&gang), size(with), self.now) => Placement::Gang(gang),
+            _ => placed,
+        }
+    }
+
+    /// The gang that there is without any of these nodes. `None`: there is none.
+    pub(crate) fn place_without<'n>(
+        self,
+        nodes: impl Iterator<Item = &'n NodeName>,
+        reserved: &[Reserved<'a>],
+        demand: &Demand,
+    ) -> Option<Vec<Member>> {
+        let without = nodes.map(|node| live::Avoided {
+            node: node.clone(),
+            until: self.now + AVOID,
+            why: "a rank there made the others wait".into(),
+        });
+        let live = Live {
+            avoided: self.live.avoided.iter().cloned().chain(without).collect(),
+            ..Live::default()
+        };
+        match self
+            .of_other(self.job, &live)
+            .place_anywhere(reserved, demand)
+        {
+            Placement::Gang(gang) => Some(gang),
+            Placement::Short(_) => None,
+        }
+    }
+
+    fn place_anywhere(self, reserved: &[Reserved<'a>], demand: &Demand) -> Placement<'a> {
         let capacity = self.capacity;
         let of_all = || self.choose(capacity, self.candidates(capacity, reserved), demand);
         if let Some(few) = self.with_room(reserved, demand)

@@ -73,6 +73,7 @@ impl Ask {
     ) -> Option<Self> {
         let never_had_a_node = job.last_generation == Generation(0)
             && live.avoided.is_empty()
+            && job.left_slow.is_nothing()
             && capacity.held_by(&job.uid).next().is_none();
         let is_plain = never_had_a_node && job.spec.template.is_none();
         is_plain.then(|| Self {

@@ -56,6 +56,7 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
         | Cause::FirstStart
         | Cause::NodeJoined
         | Cause::Scaled
+        | Cause::RankSlow
         | Cause::Preempted
         | Cause::Suspended
         | Cause::Resumed

@@ -24,7 +24,7 @@ use crate::{
     nccl::stack::Stack,
     period::micros,
     run::{Endpoint, Key, RunId},
-    slow::Slow,
+    slow::{Left, Slow},
     spec::JobSpec,
     stall::Stall,
     time::Timestamp,
@@ -168,6 +168,9 @@ pub struct JobRecord {
     /// The longest time in which nothing of it moved and after which it went on by itself.
     #[serde(default, with = "micros", skip_serializing_if = "Duration::is_zero")]
     pub longest_pause: Duration,
+    /// Nodes that it has left because ranks there made the others wait.
+    #[serde(default, skip_serializing_if = "Left::is_nothing")]
+    pub left_slow: Left,
 }
 
 /// The software that was found on a node.
@@ -402,6 +405,7 @@ impl JobRecord {
             told_of_world: ToldOfWorld::default(),
             told_waiting: None,
             longest_pause: Duration::ZERO,
+            left_slow: Left::default(),
         }
     }
 

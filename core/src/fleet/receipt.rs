@@ -44,6 +44,8 @@ pub enum Cause {
     MixedNodes,
     NodeJoined,
     Scaled,
+    /// A rank made the others wait, and the job left its node (`onSlowRank: replace`).
+    RankSlow,
     /// A job of higher priority needed the room.
     Preempted,
     /// Somebody held the job back for a while.
@@ -62,7 +64,7 @@ impl Cause {
             WorkerFailed | WorkerKilled | EndedEarly | CollectiveTimeout | Stalled | PeersLost
             | NodeLost | NodeRebooted | NodeUnhealthy | Fenced | StartFailed | StartTimeout => true,
             FirstStart | NodeLeaving | NodeDeleted | MixedNodes | NodeJoined | Scaled
-            | Preempted | Suspended | Resumed | StoreAccepted => false,
+            | RankSlow | Preempted | Suspended | Resumed | StoreAccepted => false,
         }
     }
 }

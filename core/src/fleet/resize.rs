@@ -4,7 +4,7 @@
 use crate::{
     fleet::{
         budget, capacity, crash_loop, ending, fault_ledger, generation,
-        job::{Ending, GenerationRecord, Phase, Reason, Stopping},
+        job::{Ending, GenerationRecord, JobRecord, Phase, Reason, Stopping},
         job_turn::{Facts, JobTurn},
         members::{Member, size},
         placement::Placement,
@@ -16,7 +16,11 @@ use crate::{
     },
     health::TERMINATION_NOTICE,
     id::NodeName,
-    spec::rules::{Then, When},
+    slow::{Slow, SlowRank},
+    spec::{
+        OnSlowRank,
+        rules::{Then, When},
+    },
     time::Timestamp,
 };
 
@@ -40,11 +44,13 @@ enum Resize {
     /// Something on this member's node is unhealthy, and there is as much room elsewhere. The text
     /// names the node and the finding.
     Move(Vec<Member>, NodeName, String),
+    /// Ranks make the others wait, the job asks to leave their nodes, and there is as much room elsewhere. The text names them.
+    LeaveSlow(Vec<Member>, String),
     Grow(Vec<Member>),
 }
 
 impl JobTurn<'_> {
-    /// Ends the current generation if another should take its place. A Move or a Grow first waits until
+    /// Ends the current generation if another should take its place. A Move, LeaveSlow or Grow first waits until
     /// the joining nodes are ready, or have had their time for that.
     pub(crate) fn resize(&mut self) {
         self.wake_when_unavoided();
@@ -63,7 +69,9 @@ impl JobTurn<'_> {
                     return;
                 }
                 Resize::Shrink(_) | Resize::Leave(..) => None,
-                Resize::Move(gang, ..) | Resize::Grow(gang) => Some(gang),
+                Resize::Move(gang, ..) | Resize::LeaveSlow(gang, _) | Resize::Grow(gang) => {
+                    Some(gang)
+                }
             };
             match gang.map_or(Readiness::Ready, |gang| self.prewarm(gang)) {
                 Readiness::Ready => return self.give_way(&wanted),
@@ -115,6 +123,7 @@ impl JobTurn<'_> {
             ),
             Resize::Leave(_, message) => (Cause::NodeLeaving, message.clone()),
             Resize::Move(_, _, message) => (Cause::NodeUnhealthy, message.clone()),
+            Resize::LeaveSlow(_, message) => (Cause::RankSlow, message.clone()),
             Resize::Grow(gang) => {
                 let cause = if self.live.scaled {
                     Cause::Scaled
@@ -180,7 +189,8 @@ fn wanted(facts: Facts<'_>) -> Resize {
         unhealthy::leaving(facts.nodes, facts.job),
         unhealthy::ailing(facts.nodes, facts.job),
     );
-    if wanted == have && leaving.is_none() && ailing.is_none() {
+    let slow = slow_ranks(job, generation);
+    if wanted == have && leaving.is_none() && ailing.is_none() && slow.is_none() {
         return Resize::Keep;
     }
     let placed = facts.place();
@@ -206,6 +216,17 @@ fn wanted(facts: Facts<'_>) -> Resize {
         let message = format!("moving off what is unhealthy on {node} ({why})");
         return Resize::Move(gang, node, message);
     }
+    if let Some(slow) = slow
+        && let Some(gang) = place_without(facts, slow)
+        && size(&gang) >= have
+    {
+        if !facts.live.scaled && facts.now < cooled_down {
+            return Resize::KeepUntil(cooled_down);
+        }
+        let ranks: Vec<String> = slow.ranks.iter().map(SlowRank::sentence).collect();
+        let message = format!("leaving what is slow: {}", ranks.join("; "));
+        return Resize::LeaveSlow(gang, message);
+    }
     if size(&gang) <= have || !is_growth(facts, generation, &gang) {
         return Resize::Keep;
     }
@@ -214,6 +235,22 @@ fn wanted(facts: Facts<'_>) -> Resize {
         return Resize::KeepUntil(cooled_down);
     }
     Resize::Grow(gang)
+}
+
+/// The gang that there is without the nodes of slow ranks.
+fn place_without(facts: Facts<'_>, slow: &Slow) -> Option<Vec<Member>> {
+    let nodes = slow.ranks.iter().map(|one| &one.node);
+    facts.place_without(nodes, &facts.reserved(), &facts.asks().ok()?)
+}
+
+/// The ranks that make the others wait, if the job is to leave their nodes for it.
+pub(crate) fn slow_ranks<'g>(
+    job: &JobRecord,
+    generation: &'g GenerationRecord,
+) -> Option<&'g Slow> {
+    let slow = generation.slow.as_deref()?;
+    let replaces = job.spec.on_slow_rank == OnSlowRank::Replace;
+    (replaces && !job.left_slow.worth_leaving(slow).is_empty()).then_some(slow)
 }
 
 /// Whether the workers there end in a moment, whatever the job does, because their pod is being

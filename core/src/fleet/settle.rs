@@ -13,7 +13,7 @@ use crate::{
         job_turn::JobTurn,
         judge, keep_time,
         lifetime::{self, Due},
-        member_restart, reservations,
+        member_restart, reservations, resize,
         scratch::Scratch,
         settle_order,
         state::Fleet,
@@ -257,7 +257,8 @@ impl JobTurn<'_> {
         };
         let full = generation.size() == job.replicas
             && unhealthy::ailing(self.nodes, self.job).is_none()
-            && unhealthy::leaving(self.nodes, self.job).is_none();
+            && unhealthy::leaving(self.nodes, self.job).is_none()
+            && resize::slow_ranks(self.job, generation).is_none();
         self.live.condition.is_sound() && (full || !generation.started)
     }
 

@@ -76,9 +76,13 @@ impl JobTurn<'_> {
     }
 
     fn tell_slow(&mut self, found: SlowRank) {
+        let before = self.job.left_slow.judge(&found);
+        let before = before.map_or_else(String::new, |node| {
+            format!("; it was slow on {node} too, so it is its work and not the node")
+        });
         let name = &self.job.name;
         let message = format!(
-            "{name}: {} (muster stacks {} --rank {})",
+            "{name}: {}{before} (muster stacks {} --rank {})",
             found.sentence(),
             name.name,
             found.rank

@@ -212,6 +212,36 @@ impl OnStall {
     }
 }
 
+/// What is done about a rank that makes the others wait ([`crate::slow`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnSlowRank {
+    /// People are told.
+    #[default]
+    Report,
+    /// The job leaves its node as well, if there is as much room elsewhere.
+    Replace,
+}
+
+impl OnSlowRank {
+    pub const ALL: [(&str, OnSlowRank); 2] = [
+        ("report", OnSlowRank::Report),
+        ("replace", OnSlowRank::Replace),
+    ];
+
+    /// The word in a document.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnSlowRank::Report => "report",
+            OnSlowRank::Replace => "replace",
+        }
+    }
+
+    pub fn is_default(&self) -> bool {
+        *self == OnSlowRank::default()
+    }
+}
+
 /// Whether a rank waits beside each rank with its GPU open ([`crate::node::standby`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

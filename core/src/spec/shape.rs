@@ -5,8 +5,8 @@
 //! than a table can say. A test compares the table with the types.
 
 use super::{
-    API_VERSION, AfterCondition, Framework, GangScheduler, Inspect, KIND, Launch, NodeMix, OnStall,
-    Placing, Preemption, Progress, ROLES_MAX, Standbys,
+    API_VERSION, AfterCondition, Framework, GangScheduler, Inspect, KIND, Launch, NodeMix,
+    OnSlowRank, OnStall, Placing, Preemption, Progress, ROLES_MAX, Standbys,
     limits::{
         AFTER_MAX, ARG_BYTES_MAX, ARGS_MAX, CHECKPOINT_PATTERN_MAX, CODES_BYTES_MAX, ENV_BYTES_MAX,
         ENV_MAX, NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX,
@@ -276,6 +276,11 @@ pub const SPEC_FIELDS: &[Field] = &[
         "stallAfter",
         PERIOD,
         "How long nothing of the job may move, from 5s to 24h: no step or output, no file that is read or written, no processor that is used outside a collective. By the job's own habit if left out.",
+    ),
+    field(
+        "onSlowRank",
+        Shape::Text(Text::OneOf(|| names(&OnSlowRank::ALL))),
+        "What is done about a rank that makes the others wait. report: people are told. replace: the job also leaves its node, if there is as much room elsewhere; needs inspect: collectives. report if left out.",
     ),
     field(
         "stepPattern",

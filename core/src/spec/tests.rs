@@ -92,7 +92,7 @@ fn one_process_per_gpu_unless_said_otherwise() {
 #[test]
 fn every_wrong_field_is_named() {
     type Change = fn(&mut JobDocument);
-    let cases: [(&str, Change); 42] = [
+    let cases: [(&str, Change); 44] = [
         ("apiVersion", |d| d.api_version = "v1".into()),
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),
@@ -196,6 +196,13 @@ fn every_wrong_field_is_named() {
             d.spec.preemption = Some("kill".into())
         }),
         ("spec.onStall", |d| d.spec.on_stall = Some("kill".into())),
+        ("spec.onSlowRank", |d| {
+            d.spec.on_slow_rank = Some("kill".into())
+        }),
+        // No slow rank would be found.
+        ("spec.onSlowRank", |d| {
+            d.spec.on_slow_rank = Some("replace".into())
+        }),
         ("spec.stallAfter", |d| {
             d.spec.stall_after = Some("4s".into())
         }),

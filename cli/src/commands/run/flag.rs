@@ -30,6 +30,7 @@ pub(super) fn flag_of(error: &FieldError) -> String {
         "spec.inspect" => "--inspect",
         "spec.onStall" => "--on-stall",
         "spec.stallAfter" => "--stall-after",
+        "spec.onSlowRank" => "--on-slow-rank",
         "spec.stepPattern" => "--step-pattern",
         "spec.checkpointPattern" => "--checkpoint-pattern",
         "spec.stopGracePeriod" => "--stop-grace-period",

@@ -29,10 +29,17 @@ fn arrivals(look: u64, late_ms: u64) -> Option<Box<Arrivals>> {
 impl Bench {
     /// So many looks, ten seconds apart. Rank 1 comes late by so much.
     fn looked(&mut self, looks: std::ops::Range<u64>, late_ms: u64) {
+        self.looked_at(looks, |_, rank| if rank == 1 { late_ms } else { 0 });
+    }
+
+    /// The same, where it depends on node and rank how late one comes.
+    fn looked_at(&mut self, looks: std::ops::Range<u64>, late: impl Fn(&str, u32) -> u64) {
         for look in looks {
             self.pass(10 * SECOND);
+            let members = self.members("digits").into_iter().map(str::to_owned);
+            let members: Vec<String> = members.collect();
             self.tell_ranks("digits", |rank| {
-                let late = if rank.rank == 1 { late_ms } else { 0 };
+                let late = late(&members[rank.rank as usize], rank.rank);
                 rank.arrivals = arrivals(look, late);
             });
         }
@@ -125,4 +132,105 @@ fn what_the_node_reports_is_named_with_it() {
         told[0].contains("(1.5 x); its node reports: throttle: GPU-1 is held back by heat ("),
         "{told:?}"
     );
+}
+
+/// A job of two nodes on a fleet of these, which leaves slow nodes.
+fn leaves(nodes: &[&str], sizes: (i64, i64, i64)) -> Bench {
+    let mut bench = Bench::new(nodes);
+    let document = SpecDocument {
+        inspect: Some("collectives".into()),
+        on_slow_rank: Some("replace".into()),
+        scale_up_cooldown: Some("0s".into()),
+        ..document(sizes.0, sizes.1, sizes.2)
+    };
+    bench.submit("digits", document);
+    bench.pass(SECOND);
+    bench
+}
+
+/// Node b is slow, whichever rank is there.
+fn slow_on_b(node: &str, _: u32) -> u64 {
+    if node == "b" { 30 } else { 0 }
+}
+
+#[test]
+fn a_job_leaves_a_slow_node_if_it_asks_for_that_and_there_is_room() {
+    let mut bench = leaves(&["a", "b", "c"], (2, 2, 2));
+    assert_eq!(bench.members("digits"), ["a", "b"]);
+    bench.looked_at(1..20, slow_on_b);
+    assert_eq!(bench.members("digits"), ["a", "c"]);
+    let job = bench.job("digits");
+    let incident = job.incidents.last().unwrap();
+    assert_eq!(
+        (incident.cause, incident.message.as_str()),
+        (
+            Cause::RankSlow,
+            "leaving what is slow: rank 1 on b: each step waits 0.030 s for it (1.5 x)"
+        )
+    );
+    assert_eq!(
+        (job.restarts.len(), job.restart_count),
+        (0, 1),
+        "nobody pays"
+    );
+    // A failure does not bring it back.
+    bench.looked_at(20..30, slow_on_b);
+    let number = bench.job("digits").last_generation;
+    bench.rank_exits("digits", 0, Exit::Code(1), None);
+    bench.pass(SECOND * 10);
+    assert_ne!(bench.job("digits").last_generation, number);
+    assert_eq!(bench.members("digits"), ["a", "c"]);
+    // Without the other node it does, rather than wait.
+    bench.cut("c");
+    bench.pass(SECOND * 60);
+    assert_eq!(bench.members("digits"), ["a", "b"]);
+}
+
+#[test]
+fn a_job_whose_own_work_is_slow_moves_once() {
+    let mut bench = leaves(&["a", "b", "c", "d"], (2, 2, 2));
+    bench.looked(1..60, 30);
+    assert_eq!(bench.members("digits"), ["a", "c"]);
+    let told = bench.told("RankSlow");
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(
+        told[1].contains("; it was slow on b too, so it is its work and not the node"),
+        "{told:?}"
+    );
+    assert_eq!(bench.job("digits").last_generation.0, 2);
+}
+
+#[test]
+fn a_job_stays_where_there_is_no_room_and_leaves_when_there_is() {
+    let mut bench = leaves(&["a", "b"], (1, 2, 2));
+    bench.looked_at(1..20, slow_on_b);
+    assert_eq!(
+        bench.members("digits"),
+        ["a", "b"],
+        "two slow nodes are more than one"
+    );
+    bench.rank_exits("digits", 0, Exit::Code(1), None);
+    bench.pass(SECOND * 10);
+    assert_eq!(bench.members("digits"), ["a", "b"], "as before");
+    bench.looked_at(21..40, slow_on_b);
+    bench.connect("c");
+    bench.looked_at(40..42, slow_on_b);
+    assert_eq!(bench.members("digits"), ["a", "c"]);
+    assert_eq!(
+        bench.job("digits").incidents.last().unwrap().cause,
+        Cause::RankSlow
+    );
+}
+
+/// Also a change that was made for another reason leaves it, and a job that may grow does not grow onto it.
+#[test]
+fn a_job_does_not_grow_onto_what_it_left() {
+    let mut bench = leaves(&["a", "b", "c"], (2, 3, 3));
+    assert_eq!(bench.members("digits"), ["a", "b", "c"]);
+    bench.looked_at(1..10, slow_on_b);
+    assert_eq!(bench.slow(), [1]);
+    bench.rank_exits("digits", 0, Exit::Code(1), None);
+    bench.pass(SECOND * 10);
+    bench.looked_at(12..40, slow_on_b);
+    assert_eq!(bench.members("digits"), ["a", "c"]);
 }

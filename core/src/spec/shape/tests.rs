@@ -54,6 +54,7 @@ fn full() -> JobDocument {
             standbys: text(),
             inspect: text(),
             on_stall: text(),
+            on_slow_rank: text(),
             stall_after: text(),
             step_pattern: text(),
             checkpoint_pattern: text(),

@@ -5,8 +5,9 @@ use muster_core::{
     id::{Generation, JobUid, NodeName},
     spec::{
         Affinity, After, AfterCondition, AfterDocument, EnvVar, Framework, GpusSaid, Inspect,
-        Launch, Lifetime, Multiple, NodeMix, OnStall, Origin, Placing, Preemption, RestartPolicy,
-        RestartScope, Role, RoleDocument, RuleDocument, Selection, Standbys, StartWhen, Toleration,
+        Launch, Lifetime, Multiple, NodeMix, OnSlowRank, OnStall, Origin, Placing, Preemption,
+        RestartPolicy, RestartScope, Role, RoleDocument, RuleDocument, Selection, Standbys,
+        StartWhen, Toleration,
         selection::{Expression, NodeAffinity, NodeSelectorTerms, Preferred, Term},
     },
 };
@@ -67,6 +68,7 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         standbys: t.4.clone(),
         inspect: t.4.clone(),
         on_stall: t.4.clone(),
+        on_slow_rank: t.4.clone(),
         preemption: t.4.clone(),
         queue: t.4.clone(),
         stall_after: t.4,
@@ -249,6 +251,7 @@ fn with_roles(spec: JobSpec) -> JobSpec {
         standbys: Standbys::Auto,
         inspect: Inspect::Stacks,
         on_stall: OnStall::Restart,
+        on_slow_rank: OnSlowRank::Report,
         stall_after: None,
         framework: Framework::Plain,
         // Roles have the names of the members.
@@ -324,8 +327,12 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
             },
             launch: Launch::ALL[usize::from(rest.4) * 2].1,
             standbys: Standbys::ALL[usize::from(rest.4) * 2].1,
-            inspect: Inspect::ALL[usize::from(rest.4)].1,
+            inspect: match rest.4 {
+                true => Inspect::Collectives,
+                false => Inspect::Stacks,
+            },
             on_stall: OnStall::ALL[usize::from(rest.4)].1,
+            on_slow_rank: OnSlowRank::ALL[usize::from(rest.4)].1,
             preemption: Preemption::ALL[usize::from(rest.4)].1,
             queue: Some("night".into()),
             stall_after: rest.4.then(|| Duration::from_millis(10_000 + rest.3)),

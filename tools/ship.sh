@@ -4,12 +4,20 @@
 # The runner is copied into a volume in memory of every pod. Decision 46 has the sizes.
 runner_bytes_max=3100000
 
+# name_linker TRIPLE   Cargo links with the native compiler unless it is told. The crates with C code in them find the cross compiler by themselves.
+name_linker() {
+  [ "$1" != "$(host_triple)" ] || return 0
+  local name=${1//-/_}
+  export "CARGO_TARGET_${name^^}_LINKER=$(of_triple "$1" cc gcc)"
+}
+
 # build_runner [TRIPLE]   Sets $runner. It is static, because the same file is injected into users' images with an unknown libc. That
 # needs the C library's archive, which some distributions package apart from gcc. Fails with 2 if it is not there.
 build_runner() {
   local triple=${1:-$(host_triple)} cc
   cc=$(of_triple "$triple" "${CC:-cc}" gcc)
   [ -e "$("$cc" -print-file-name=libc.a)" ] || return 2
+  name_linker "$triple"
   runner=${CARGO_TARGET_DIR:-target}/$triple/runner/muster-runner
   RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static" \
     cargo build -p muster-runner --bin muster-runner --profile runner --locked --target "$triple" || return 1

@@ -36,6 +36,7 @@ mod eligible;
 mod equal_asks;
 mod fences;
 mod history;
+mod images;
 mod joining;
 mod known;
 mod lifecycle;

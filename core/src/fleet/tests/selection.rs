@@ -69,7 +69,7 @@ fn ask(bench: &mut Bench, spec: SpecDocument) -> Answer {
     })
 }
 
-fn plan(bench: &mut Bench, spec: SpecDocument) -> Plan {
+pub(super) fn plan(bench: &mut Bench, spec: SpecDocument) -> Plan {
     let answer = ask(bench, spec);
     match answer {
         Answer::Planned { plan, .. } => *plan,
@@ -84,7 +84,7 @@ fn starts_on(plan: &Plan) -> Vec<&str> {
     }
 }
 
-fn wait(plan: Plan) -> Wait {
+pub(super) fn wait(plan: Plan) -> Wait {
     match plan.outcome {
         Outcome::Waits(wait) => wait,
         Outcome::Starts(shares) => panic!("{shares:?}"),
@@ -404,74 +404,4 @@ fn a_caller_may_ask_so_often_and_others_still_may() {
         bench.submit("digits", of_pool("a", 1)),
         Answer::Job { .. }
     ));
-}
-
-/// Also one that its job has had: an older agent would run the job outside of its image.
-#[test]
-fn only_nodes_that_can_run_the_jobs_image_get_it() {
-    let mut bench = fleet(&[("a", "x", 0), ("b", "x", 0), ("c", "x", 0)]);
-    let runs = |bench: &mut Bench, name: &str, runtime: &str| {
-        let report = NodeReport {
-            address: "127.0.0.1".into(),
-            slots: 4,
-            container_runtime: runtime.into(),
-            ..NodeReport::default()
-        };
-        let session = bench.agents[&name.into()].session.unwrap();
-        bench.input(Input::Report { session, report });
-        bench.obey();
-    };
-    runs(&mut bench, "b", "podman 4.3.1");
-    runs(&mut bench, "c", "apptainer 1.4.0");
-    let of = |image: &str, nodes| SpecDocument {
-        image: Some(image.into()),
-        ..document(nodes, nodes, nodes)
-    };
-    bench.submit("file", of("/shared/train.sif", 1));
-    assert_eq!(bench.members("file"), ["c"]);
-    bench.submit("digits", of("quay.io/me/train:1", 2));
-    assert_eq!(bench.members("digits"), ["c", "b"]);
-    let why = |bench: &mut Bench, nodes| {
-        let wait = wait(plan(bench, of("quay.io/me/train:1", nodes)));
-        let excluded = wait.excluded.into_iter();
-        excluded
-            .map(|(node, _, why)| format!("{node} {why}"))
-            .collect::<Vec<_>>()
-    };
-    let none = "runs no images (its agent has neither podman nor apptainer nor enroot)";
-    assert_eq!(why(&mut bench, 3), [format!("a {none}")]);
-    // Its agent is an older one now.
-    runs(&mut bench, "b", "");
-    assert_eq!(
-        why(&mut bench, 2),
-        [format!("a {none}"), format!("b {none}")]
-    );
-    // The next generation of the job that has it goes without.
-    bench.pass(10 * SECOND);
-    bench.rank_exits("digits", 0, Exit::Signal(9), None);
-    bench.pass(20 * SECOND);
-    let next = bench.job("digits").current.as_ref();
-    assert!(next.is_none_or(|generation| !generation.has(&"b".into())));
-}
-
-/// What one lacks because of its image says nothing of another that asks for as much.
-#[test]
-fn a_job_is_not_refused_for_the_image_of_another() {
-    let mut bench = fleet(&[("a", "x", 1)]);
-    let one = || SpecDocument {
-        gpus_per_node: Some(1),
-        ..document(1, 1, 1)
-    };
-    bench.submit("holds", one());
-    let in_image = SpecDocument {
-        image: Some("quay.io/me/train:1".into()),
-        ..one()
-    };
-    bench.submit("image", in_image);
-    bench.submit("plain", one());
-    let name = bench.job("holds").name.clone();
-    bench.request(Request::Cancel { name });
-    bench.pass(60 * SECOND);
-    assert_eq!(bench.members("plain"), ["a"]);
-    assert!(bench.job("image").current.is_none());
 }

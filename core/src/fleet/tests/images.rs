@@ -4,7 +4,11 @@ use super::{
     selection::{plan, wait},
     *,
 };
-use crate::{container::START_MAX, fleet::prewarm::PREWARM_MAX, node_report::Gpu};
+use crate::{
+    container::START_MAX,
+    fleet::{generation::ready_deadline, prewarm::PREWARM_MAX},
+    node_report::Gpu,
+};
 
 const IMAGE: &str = "quay.io/me/train:1";
 const MINUTE: Duration = Duration::from_secs(60);

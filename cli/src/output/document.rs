@@ -539,12 +539,16 @@ struct Lost {
 
 /// A receipt alone.
 pub(super) fn incident(incident: v1::Incident) -> serde_json::Value {
-    super::value(&Incident::from(incident))
+    value(&Incident::from(incident))
 }
 
 /// Where the time of a job has gone, alone.
 pub(super) fn time_account(account: v1::TimeAccount) -> serde_json::Value {
-    super::value(&TimeAccount::from(account))
+    value(&TimeAccount::from(account))
+}
+
+fn value<T: Serialize>(part: &T) -> serde_json::Value {
+    serde_json::to_value(part).expect("our documents have text keys")
 }
 
 /// Milliseconds with at most three decimals, because the input is whole microseconds.

@@ -90,7 +90,7 @@ impl Reply {
     }
 
     /// What it answers to anything else is about all mails.
-    fn is_trouble(self, command: &str) -> Failed {
+    fn fails(self, command: &str) -> Failed {
         format!("{self} (to {command})").into()
     }
 
@@ -168,7 +168,7 @@ async fn exchange(mail: &Mail<'_>) -> Result<Sent, Failed> {
     };
     let greeting = line.reply().await?;
     if greeting.code != 220 {
-        return Err(greeting.is_trouble("the connection"));
+        return Err(greeting.fails("the connection"));
     }
     let hello = format!("EHLO {name}");
     let mut offers = line.ask(&hello, 250).await?;
@@ -317,7 +317,7 @@ impl Line {
         let reply = self.reply().await?;
         match reply.code == code {
             true => Ok(reply),
-            false => Err(reply.is_trouble(command)),
+            false => Err(reply.fails(command)),
         }
     }
 

@@ -289,7 +289,8 @@ impl Line {
         Self(BufReader::new(Box::new(stream)))
     }
 
-    /// The connection below. What the server has sent ahead would be believed to have come over TLS.
+    /// The connection below. What was sent ahead of TLS came from somebody who wants it to be believed after it:
+    /// <https://nostarttls.secvuln.info>.
     fn bare(self) -> Result<Box<dyn Stream>, String> {
         match self.0.buffer().is_empty() {
             true => Ok(self.0.into_inner()),
